@@ -1,1 +1,1 @@
-"""What the broker tells Prometheus, and the small HTTP server that serves it."""
+"""The metrics of the broker for Prometheus, and a small HTTP server that serves them."""

@@ -1,5 +1,6 @@
-"""What a scrape reads of a broker. Everything here runs on the loop and yields between pieces of a millisecond or so,
-so that requests have their turns; what a page says is therefore not of one instant.
+"""Reads the metrics of a broker. The generators run on the event loop and yield about every millisecond.
+
+Requests are handled in between, so the values of a page are not from one instant.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
     from kbroker.replica.partition import Partition
     from kbroker.server.socket_server import SocketServer
 
-# How many things are looked at between two yields.
-AT_ONCE = 100
+# The number of samples between two yields.
+SAMPLES_PER_STEP = 100
 
 _TOPICS = "kafka_server_brokertopicmetrics_"
 _REQUESTS = "kafka_network_requestmetrics_"
@@ -35,7 +36,7 @@ _SESSIONS = "kafka_server_fetchsessioncache_numincrementalfetch"
 
 
 class Sources(NamedTuple):
-    """The rooms that are read, and what only the exporter measures."""
+    """The sources of the metrics."""
 
     services: Services
     server: SocketServer
@@ -44,7 +45,7 @@ class Sources(NamedTuple):
 
 
 def collect(sources: Sources, page: Page) -> Iterator[None]:
-    """Fill a page; each step is short."""
+    """Add all samples to a page; yields after each short step."""
     requests(sources, page)
     yield
     connections(sources, page)
@@ -69,10 +70,10 @@ def requests(sources: Sources, page: Page) -> None:
         sizes[api, "responsebytes_total"] += stats.bytes_out
         for name in names_of(api):
             page.add(_REQUESTS + "requests_total", stats.requests, labels(request=name, version=stats.version))
-    for api, several in by_api.items():
-        whole = Histogram.merged(several)
+    for api, histograms in by_api.items():
+        merged = Histogram.merged(histograms)
         for name in names_of(api):
-            page.add_histogram(_REQUESTS + "totaltime_seconds", whole, request=name)
+            page.add_histogram(_REQUESTS + "totaltime_seconds", merged, request=name)
             for size in ("requestbytes_total", "responsebytes_total"):
                 page.add(_REQUESTS + size, sizes[api, size], labels(request=name))
     failed: Counter[int] = Counter()
@@ -85,7 +86,7 @@ def requests(sources: Sources, page: Page) -> None:
 
 
 def names_of(api_key: int) -> tuple[str, ...]:
-    """As Kafka, which tells consumers' fetches from replicas'."""
+    """Return the names of an API in Kafka's metrics, which distinguish fetches of consumers from those of replicas."""
     return ("Fetch", "FetchConsumer") if api_key == ApiKey.FETCH else (api_name(api_key),)
 
 
@@ -116,7 +117,7 @@ def cluster(services: Services, page: Page) -> Iterator[None]:
         page.add("kafka_topic_partitions", len(topic.partitions), labels(topic=topic.name))
         count += len(topic.partitions)
         offline += sum(partition.leader < 0 for partition in topic.partitions)
-        if number % AT_ONCE == 0:
+        if number % SAMPLES_PER_STEP == 0:
             yield
     page.add(_CONTROLLER + "globalpartitioncount", count)
     page.add(_CONTROLLER + "offlinepartitionscount", offline)
@@ -125,30 +126,29 @@ def cluster(services: Services, page: Page) -> Iterator[None]:
 def partitions(services: Services, page: Page) -> Iterator[None]:
     replicas = services.replicas
     image = services.metadata
-    held = list(replicas.partitions.values())
+    local = list(replicas.partitions.values())
     messages: Counter[str] = Counter()
     size: Counter[str] = Counter()
     leaders = under_replicated = under_min = offline = producers = 0
-    for number, partition in enumerate(held):
-        if number % AT_ONCE == 0:
+    for number, partition in enumerate(local):
+        if number % SAMPLES_PER_STEP == 0:
             yield
         tp, log = partition.tp, partition.log
         where = f'{{partition="{tp.partition}",topic="{tp.topic}"}}'
         topic = image.topics_by_id.get(partition.topic_id)
         if topic is not None:
-            # Replicas that are in sync, and all.
-            told = topic.partitions[tp.partition]
-            _state(page, where, told.leader, told.replicas, told.isr)
+            registration = topic.partitions[tp.partition]
+            _state(page, where, registration.leader, registration.replicas, registration.isr)
             if partition.is_leader:
-                under_replicated += len(told.isr) < len(told.replicas)
-                under_min += len(told.isr) < log.config.min_insync_replicas
+                under_replicated += len(registration.isr) < len(registration.replicas)
+                under_min += len(registration.isr) < log.config.min_insync_replicas
         _log(page, where, partition)
         messages[tp.topic] += log.log_end_offset - partition.first_offset
         size[tp.topic] += partition.bytes_in
         leaders += partition.is_leader
         producers += len(log.producers)
         offline += log.offline is not None
-    page.add(_REPLICAS + "partitioncount", len(held))
+    page.add(_REPLICAS + "partitioncount", len(local))
     page.add(_REPLICAS + "leadercount", leaders)
     page.add(_REPLICAS + "underreplicatedpartitions", under_replicated)
     page.add(_REPLICAS + "underminisrpartitioncount", under_min)
@@ -192,28 +192,28 @@ def _log(page: Page, where: str, partition: Partition) -> None:
 
 
 def _traffic(services: Services, page: Page, messages: Counter[str], size: Counter[str]) -> None:
-    """By topic, and of all: those of topics that are gone are in it."""
-    gone = services.replicas.removed_totals
+    """Add the records and bytes by topic, and of all topics, including deleted ones."""
+    removed = services.replicas.removed_totals
     image = services.metadata
     out: Counter[str] = Counter()
-    sent_in_all = 0
+    total_sent = 0
     for key, sent in list(services.fetching.bytes_out.items()):
         topic = image.topics.get(key) if isinstance(key, str) else image.topics_by_id.get(key)
-        sent_in_all += sent
+        total_sent += sent
         if topic is not None:
             out[topic.name] += sent
-    for family, by_topic, whole in (
-        ("messagesin_total", messages, gone.messages + messages.total()),
-        ("bytesin_total", size, gone.bytes_in + size.total()),
-        ("bytesout_total", out, sent_in_all),
+    for family, by_topic, total in (
+        ("messagesin_total", messages, removed.messages + messages.total()),
+        ("bytesin_total", size, removed.bytes_in + size.total()),
+        ("bytesout_total", out, total_sent),
     ):
-        page.add(_TOPICS + family, whole)
+        page.add(_TOPICS + family, total)
         for name, value in by_topic.items():
             page.add(_TOPICS + family, value, labels(topic=name))
 
 
 def waiting(services: Services, page: Page) -> Iterator[None]:
-    """Requests in purgatory, and fetch sessions."""
+    """Add the requests in purgatory, and the fetch sessions."""
     operations = services.replicas.purgatory.keys()
     produce = sum(isinstance(operation, DelayedProduce) for operation in operations)
     name = "kafka_server_delayedoperationpurgatory_purgatorysize"
@@ -234,7 +234,7 @@ def groups(services: Services, page: Page) -> Iterator[None]:
         for group_id, group in list(shard.groups.items()):
             states[group.state] += 1
             page.add("kafka_consumergroup_members", len(group.members), labels(consumergroup=group_id))
-            if states.total() % AT_ONCE == 0:
+            if states.total() % SAMPLES_PER_STEP == 0:
                 yield
         for group_id, topics in list(shard.offsets.by_group.items()):
             yield
@@ -248,12 +248,12 @@ def groups(services: Services, page: Page) -> Iterator[None]:
 
 
 def _offsets(services: Services, page: Page, group: str, topic: str, committed: dict[int, int]) -> Iterator[None]:
-    """Of one group in one topic. Where the partition is gone there is no lag."""
+    """Add the offsets of one group in one topic. A deleted partition has no lag."""
     start = labels(consumergroup=group)[:-1]
     lags = 0
     items = iter(committed.items())
-    while some := list(islice(items, AT_ONCE)):
-        for index, offset in some:
+    while chunk := list(islice(items, SAMPLES_PER_STEP)):
+        for index, offset in chunk:
             where = f'{start},partition="{index}",topic="{topic}"}}'
             page.add("kafka_consumergroup_current_offset", offset, where)
             partition = services.replicas.get(topic, index)

@@ -1,7 +1,7 @@
-"""All families of metrics, a row each. docs/metrics.md is made from them: python -m kbroker.exporter.families.
+"""The table of all metric families. It generates docs/metrics.md: python -m kbroker.exporter.families.
 
-Names that begin with kafka_ are those that users know: of Kafka's own JMX metrics as the Prometheus JMX exporter's
-usual rules spell them, and of kafka_exporter (topics, offsets, consumer groups). kbroker_ is what Kafka does not have.
+Names that begin with kafka_ are those of Kafka's JMX metrics with the usual rules of the Prometheus JMX exporter, and
+those of kafka_exporter (topics, offsets, consumer groups). Metrics that Kafka does not have begin with kbroker_.
 process_* and python_* come from prometheus_client.
 """
 
@@ -11,6 +11,8 @@ COUNTER, GAUGE, HISTOGRAM = "counter", "gauge", "histogram"
 
 
 class Family(NamedTuple):
+    """A metric family. `labels`: comma-separated names."""
+
     name: str
     kind: str
     labels: str
@@ -42,18 +44,16 @@ FAMILIES = (
         _BROKER_TOPIC + "bytesout_total",
         COUNTER,
         "topic",
-        "Bytes of record batches given to consumers; without a topic: of all, deleted topics included.",
+        "Bytes of record batches sent to consumers; without a topic: of all, deleted topics included.",
     ),
     Family(_BROKER_TOPIC + "totalproducerequests_total", COUNTER, "", "Produce requests."),
-    Family(
-        _BROKER_TOPIC + "failedproducerequests_total", COUNTER, "", "Partitions of Produce requests that were refused."
-    ),
+    Family(_BROKER_TOPIC + "failedproducerequests_total", COUNTER, "", "Partitions of Produce requests with an error."),
     Family(_BROKER_TOPIC + "totalfetchrequests_total", COUNTER, "", "Fetch requests."),
     Family(
         _BROKER_TOPIC + "failedfetchrequests_total",
         COUNTER,
         "",
-        "Partitions of Fetch requests, or whole ones, that were refused.",
+        "Partitions of Fetch requests with an error, and Fetch requests that failed.",
     ),
     Family(
         _REQUEST + "requests_total",
@@ -65,28 +65,28 @@ FAMILIES = (
         _REQUEST + "errors_total",
         COUNTER,
         "request, error",
-        "Error codes in answers, one for each thing that was refused; NONE is not counted.",
+        "Error codes in responses, except for NONE.",
     ),
     Family(
         _REQUEST + "totaltime_seconds",
         HISTOGRAM,
         "request",
-        "From the arrival of a request's last byte to the writing of its answer.",
+        "Time from the last byte of a request to the write of its response.",
     ),
     Family(_REQUEST + "requestbytes_total", COUNTER, "request", "Bytes of requests."),
-    Family(_REQUEST + "responsebytes_total", COUNTER, "request", "Bytes of answers."),
+    Family(_REQUEST + "responsebytes_total", COUNTER, "request", "Bytes of responses."),
     Family("kafka_server_socket_server_metrics_connection_count", GAUGE, "listener", "Open connections."),
     Family(
         "kafka_server_socket_server_metrics_connection_creation_total", COUNTER, "listener", "Connections accepted."
     ),
-    Family("kafka_server_socket_server_metrics_connection_close_total", COUNTER, "listener", "Connections that ended."),
+    Family("kafka_server_socket_server_metrics_connection_close_total", COUNTER, "listener", "Connections closed."),
     Family(
         "kafka_network_socketserver_expiredconnectionskilledcount",
         GAUGE,
         "",
         "Connections closed because they were idle for connections.max.idle.ms.",
     ),
-    Family("kafka_server_kafkaserver_brokerstate", GAUGE, "", "3: it serves."),
+    Family("kafka_server_kafkaserver_brokerstate", GAUGE, "", "3: the broker is running."),
     Family(_REPLICAS + "partitioncount", GAUGE, "", "Partitions on this broker."),
     Family(_REPLICAS + "leadercount", GAUGE, "", "Partitions that this broker leads."),
     Family(
@@ -102,9 +102,9 @@ FAMILIES = (
         _REPLICAS + "offlinereplicacount",
         GAUGE,
         "",
-        "Logs that cannot be used until a restart, or could not be opened.",
+        "Logs that are offline until a restart, or could not be opened.",
     ),
-    Family(_REPLICAS + "produceridcount", GAUGE, "", "Producer ids with state, over all partitions."),
+    Family(_REPLICAS + "produceridcount", GAUGE, "", "Producer ids with state, summed over all partitions."),
     Family("kafka_controller_kafkacontroller_activecontrollercount", GAUGE, "", "1 if this broker is the controller."),
     Family("kafka_controller_kafkacontroller_globaltopiccount", GAUGE, "", "Topics of the cluster."),
     Family("kafka_controller_kafkacontroller_globalpartitioncount", GAUGE, "", "Partitions of the cluster."),
@@ -113,7 +113,7 @@ FAMILIES = (
         "kafka_server_delayedoperationpurgatory_purgatorysize",
         GAUGE,
         "delayedoperation",
-        "Requests that wait: Produce for its acknowledgement, Fetch for records.",
+        "Delayed requests: Produce waits for its acknowledgement, Fetch for records.",
     ),
     Family("kafka_server_fetchsessioncache_numincrementalfetchsessions", GAUGE, "", "Fetch sessions."),
     Family(
@@ -121,8 +121,8 @@ FAMILIES = (
     ),
     Family("kafka_log_log_size", GAUGE, _TP, "Bytes of the log's segments."),
     Family("kafka_log_log_numlogsegments", GAUGE, _TP, "Segments of the log."),
-    Family("kafka_log_log_logstartoffset", GAUGE, _TP, "First offset that can be read."),
-    Family("kafka_log_log_logendoffset", GAUGE, _TP, "Next offset to be assigned."),
+    Family("kafka_log_log_logstartoffset", GAUGE, _TP, "Log start offset."),
+    Family("kafka_log_log_logendoffset", GAUGE, _TP, "Log end offset."),
     Family("kafka_cluster_partition_underreplicated", GAUGE, _TP, "1 if it has fewer in-sync replicas than replicas."),
     Family("kafka_cluster_partition_insyncreplicascount", GAUGE, _TP, "In-sync replicas."),
     Family("kafka_cluster_partition_replicascount", GAUGE, _TP, "Replicas."),
@@ -140,9 +140,9 @@ FAMILIES = (
         "kafka_topic_partition_current_offset",
         GAUGE,
         _TP,
-        "High watermark: the offset after the last one that consumers see.",
+        "High watermark: the offset after the last one that consumers can read.",
     ),
-    Family("kafka_topic_partition_oldest_offset", GAUGE, _TP, "First offset that can be read."),
+    Family("kafka_topic_partition_oldest_offset", GAUGE, _TP, "Log start offset."),
     Family("kafka_topic_partition_leader", GAUGE, _TP, "The leader's broker id."),
     Family("kafka_topic_partition_leader_is_preferred", GAUGE, _TP, "1 if the preferred replica leads."),
     Family("kafka_topic_partition_replicas", GAUGE, _TP, "Replicas."),
@@ -155,43 +155,46 @@ FAMILIES = (
     ),
     Family("kafka_consumergroup_members", GAUGE, "consumergroup", "Members of the group."),
     Family("kafka_consumergroup_current_offset", GAUGE, _GROUP, "Committed offset."),
-    Family("kafka_consumergroup_current_offset_sum", GAUGE, _GROUP_TOPIC, "Committed offsets of the topic, added up."),
+    Family("kafka_consumergroup_current_offset_sum", GAUGE, _GROUP_TOPIC, "Sum of the committed offsets of the topic."),
     Family("kafka_consumergroup_lag", GAUGE, _GROUP, "High watermark minus committed offset."),
-    Family("kafka_consumergroup_lag_sum", GAUGE, _GROUP_TOPIC, "Lag over the partitions of the topic."),
+    Family("kafka_consumergroup_lag_sum", GAUGE, _GROUP_TOPIC, "Sum of the lag of the partitions of the topic."),
     Family(
         "kbroker_connections_closed_total",
         COUNTER,
         "reason",
-        "Connections that the broker closed because of what came on them.",
+        "Connections that the broker closed because of an error.",
     ),
     Family(
         "kbroker_refusals_suppressed_total",
         COUNTER,
         "",
-        "Refusals that were counted in the log only, not told one by one.",
+        "Errors that were only counted in the log, without a line for each.",
     ),
-    Family("kbroker_unsent_response_bytes", GAUGE, "", "Answers that slow clients have not taken yet."),
+    Family("kbroker_unsent_response_bytes", GAUGE, "", "Bytes of responses that slow clients have not received yet."),
     Family(
         "kbroker_event_loop_delay_seconds",
         HISTOGRAM,
         "",
-        "How late a timer of 100 ms fires: how long the event loop was busy.",
+        "Delay of a timer of 100 ms: how long the event loop was busy.",
     ),
-    Family("kbroker_log_offline", GAUGE, _TP, "1 for a log that takes nothing until a restart; no sample for others."),
+    Family("kbroker_log_offline", GAUGE, _TP, "1 for a log that is offline until a restart; no sample for others."),
     Family(
         "kbroker_log_full",
         GAUGE,
         _TP,
-        "1 for a log that refuses appends since the disk is full or read-only; no sample for others.",
+        "1 for a log that rejects appends because the disk is full or read-only; no sample for others.",
     ),
-    Family("kbroker_compactions_running", GAUGE, "", "Compactions under way."),
-    Family("kbroker_compactions_total", COUNTER, "", "Compactions done."),
-    Family("kbroker_compaction_failures_total", COUNTER, "", "Compactions that failed."),
-    Family("kbroker_compaction_seconds_total", COUNTER, "", "Time that compactions took."),
-    Family("kbroker_compaction_reclaimed_bytes_total", COUNTER, "", "Bytes by which logs were smaller afterwards."),
-    Family("kbroker_retention_segments_total", COUNTER, "", "Segments that retention removed."),
+    Family("kbroker_compactions_running", GAUGE, "", "Running compactions."),
+    Family("kbroker_compactions_total", COUNTER, "", "Completed compactions."),
+    Family("kbroker_compaction_failures_total", COUNTER, "", "Failed compactions."),
+    Family("kbroker_compaction_seconds_total", COUNTER, "", "Duration of all compactions."),
+    Family("kbroker_compaction_reclaimed_bytes_total", COUNTER, "", "Bytes that compactions have removed."),
+    Family("kbroker_retention_segments_total", COUNTER, "", "Segments that retention has deleted."),
     Family(
-        "kbroker_scrape_seconds", GAUGE, "", "How long the collecting of this page took, turns for requests included."
+        "kbroker_scrape_seconds",
+        GAUGE,
+        "",
+        "Time to collect this page, including requests that were handled meanwhile.",
     ),
 )
 
@@ -200,21 +203,23 @@ BY_NAME = {family.name: family for family in FAMILIES}
 _HEAD = """# Metrics
 
 `kbroker start --metrics HOST:PORT` (the broker config `kbroker.metrics.listener`) serves these at `/metrics` in
-Prometheus' text format, and `/healthz`. Made from the table in `kbroker/exporter/families.py`.
+Prometheus' text format, and `/healthz`. This page is generated from the table in `kbroker/exporter/families.py`.
 
-Names that begin with `kafka_` are those that Grafana dashboards for Kafka use: of Kafka's JMX metrics as the
-Prometheus JMX exporter's usual rules spell them, and of kafka_exporter (`kafka_brokers`, `kafka_topic_*`,
-`kafka_consumergroup_*`). Where Kafka has percentiles in milliseconds (`..._totaltimems{quantile}`) there is a histogram
-in seconds. Counters begin at 0 with the process. `process_*` and `python_*` are prometheus_client's.
+Names that begin with `kafka_` are those that Grafana dashboards for Kafka use: Kafka's JMX metrics with the usual rules
+of the Prometheus JMX exporter, and those of kafka_exporter (`kafka_brokers`, `kafka_topic_*`, `kafka_consumergroup_*`).
+Where Kafka has percentiles in milliseconds (`..._totaltimems{quantile}`), kbroker has a histogram in seconds. Counters
+start at 0 with the process. `process_*` and `python_*` are from prometheus_client.
 
-| name | type | labels | what |
+| name | type | labels | description |
 |---|---|---|---|
 """
 
 
 def document() -> str:
-    """The text of docs/metrics.md."""
-    return _HEAD + "".join(f"| `{one.name}` | {one.kind} | {one.labels} | {one.help} |\n" for one in FAMILIES)
+    """Return the text of docs/metrics.md."""
+    return _HEAD + "".join(
+        f"| `{family.name}` | {family.kind} | {family.labels} | {family.help} |\n" for family in FAMILIES
+    )
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""A minimal HTTP/1.1 server on the broker's loop: GET and HEAD of a few paths, one request a connection.
+"""A minimal HTTP/1.1 server on the event loop of the broker: GET and HEAD of a few paths, one request per connection.
 
-Bounded everywhere: the size of a request, connections at once, and the time for the request and the answer together.
+The size of a request, the number of connections and the lifetime of a connection are bounded.
 """
 
 from __future__ import annotations
@@ -38,21 +38,24 @@ Handler = Callable[[], Awaitable[HttpResponse]]
 
 
 class HttpServer:
-    """Serves `paths`. `refused` is told (peer, status) of what is not answered with a page;
-    503 is a connection too many, which is dropped."""
+    """Serves `paths`.
+
+    `on_rejected` is called with (peer, status) of each request that fails; 503 is a connection above MAX_CONNECTIONS,
+    which is closed without a response.
+    """
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, paths: Mapping[str, Handler], refused: Callable[[str, int], None]
+        self, loop: asyncio.AbstractEventLoop, paths: Mapping[str, Handler], on_rejected: Callable[[str, int], None]
     ) -> None:
         self.loop = loop
         self.paths = paths
-        self.refused = refused
+        self.on_rejected = on_rejected
         self.connections: set[HttpConnection] = set()
         self.tasks: set[asyncio.Task[None]] = set()
         self._server: asyncio.AbstractServer | None = None
 
     async def start(self, host: str | None, port: int) -> int:
-        """Gives the port. Raises OSError."""
+        """Return the port that the server listens on. Raises OSError."""
         server = await self.loop.create_server(lambda: HttpConnection(self), host, port)
         self._server = server
         bound: int = server.sockets[0].getsockname()[1]
@@ -70,9 +73,11 @@ class HttpServer:
 
 
 class HttpConnection(asyncio.Protocol):
+    """A connection, which is closed after its first response or after DEADLINE_S."""
+
     __slots__ = (
-        "_asked",
         "_deadline",
+        "_has_request",
         "_paused",
         "_received",
         "_scheduled",
@@ -87,8 +92,8 @@ class HttpConnection(asyncio.Protocol):
         self._server = server
         self._transport: asyncio.Transport | None = None
         self._received = bytearray()
-        self._asked = False
-        # What is left of the answer. It is written a part a turn, no faster than the client takes it.
+        self._has_request = False
+        # The rest of the response. One part is written in each iteration of the event loop, unless the client is slow.
         self._unsent: deque[bytes] = deque()
         self._paused = False
         self._scheduled = False
@@ -102,8 +107,8 @@ class HttpConnection(asyncio.Protocol):
         self._server.connections.add(self)
         self._deadline = self._server.loop.call_later(DEADLINE_S, self.abort)
         if len(self._server.connections) > MAX_CONNECTIONS:
-            self._asked = True
-            self._server.refused(self.peer, 503)
+            self._has_request = True
+            self._server.on_rejected(self.peer, 503)
             self.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -117,54 +122,54 @@ class HttpConnection(asyncio.Protocol):
             self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
-        if self._asked:
+        if self._has_request:
             return
         self._received += data
         end = self._received.find(b"\r\n\r\n")
         if max(end, 0) > MAX_REQUEST_BYTES or (end < 0 and len(self._received) > MAX_REQUEST_BYTES):
-            self._refuse(431)
+            self._reject(431)
         elif end >= 0:
-            self._ask(bytes(self._received[:end]))
+            self._handle_request(bytes(self._received[:end]))
 
-    def _ask(self, head: bytes) -> None:
+    def _handle_request(self, head: bytes) -> None:
         words = head.partition(b"\r\n")[0].split(b" ")
         if len(words) != 3 or words[2] not in (b"HTTP/1.1", b"HTTP/1.0") or not words[1].startswith(b"/"):
-            self._refuse(400)
+            self._reject(400)
             return
         handler = self._server.paths.get(words[1].partition(b"?")[0].decode("latin-1"))
         if handler is None:
-            self._refuse(404)
+            self._reject(404)
         elif words[0] not in (b"GET", b"HEAD"):
-            self._refuse(405)
+            self._reject(405)
         else:
-            self._asked = True
+            self._has_request = True
             task = self._server.loop.create_task(self._serve(handler, words[0] == b"HEAD"))
             self._server.tasks.add(task)
             task.add_done_callback(self._server.tasks.discard)
 
-    def _refuse(self, status: int) -> None:
-        self._asked = True
-        self._server.refused(self.peer, status)
-        self._answer(plain(status), False)
+    def _reject(self, status: int) -> None:
+        self._has_request = True
+        self._server.on_rejected(self.peer, status)
+        self._respond(plain(status), False)
 
     async def _serve(self, handler: Handler, head_only: bool) -> None:
-        self._answer(await handler(), head_only)
+        self._respond(await handler(), head_only)
 
-    def _answer(self, answer: HttpResponse, head_only: bool) -> None:
+    def _respond(self, response: HttpResponse, head_only: bool) -> None:
         transport = self._transport
         if transport is None:
             return
-        size = sum(map(len, answer.body))
+        size = sum(map(len, response.body))
         head = (
-            f"HTTP/1.1 {answer.status} {_REASONS[answer.status]}\r\n"
-            f"Content-Type: {answer.content_type}\r\n"
+            f"HTTP/1.1 {response.status} {_REASONS[response.status]}\r\n"
+            f"Content-Type: {response.content_type}\r\n"
             f"Content-Length: {size}\r\n"
-            f"{'Allow: GET, HEAD' + chr(13) + chr(10) if answer.status == 405 else ''}"
+            f"{'Allow: GET, HEAD' + chr(13) + chr(10) if response.status == 405 else ''}"
             "Connection: close\r\n\r\n"
         ).encode()
         self._unsent.append(head)
         if not head_only:
-            self._unsent.extend(answer.body)
+            self._unsent.extend(response.body)
         self._write()
 
     def pause_writing(self) -> None:

@@ -6,32 +6,32 @@ from kbroker.exporter.families import BY_NAME
 from kbroker.runtime.metrics import LATENCY_BOUNDS_NS, Histogram
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-# Lines that are put together at once: a millisecond's work at most.
-LINES_AT_ONCE = 1000
+# The lines of one part, which take at most a millisecond.
+LINES_PER_PART = 1000
 
 _BOUNDS = tuple(f"{bound / 1e9:.4g}" for bound in LATENCY_BOUNDS_NS)
 _ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
 
 
 def labels(**values: object) -> str:
-    """Labels as they stand in a line: `{name="value",...}`."""
+    """Return labels in the text format: `{name="value",...}`."""
     return "{" + ",".join(f'{name}="{str(value).translate(_ESCAPES)}"' for name, value in values.items()) + "}"
 
 
 class Page:
-    """Samples by family; those of one family stand together in the text, whatever order they came in."""
+    """Samples in any order; the text has them by family."""
 
     def __init__(self) -> None:
         self.lines: dict[str, list[str]] = {name: [] for name in BY_NAME}
 
-    def add(self, name: str, value: float, labelled: str = "") -> None:
-        """A sample of a family of families.py; raises KeyError for another."""
-        self.lines[name].append(f"{name}{labelled} {value}")
+    def add(self, name: str, value: float, label_text: str = "") -> None:
+        """Add a sample. Raises KeyError if the family is not in families.py."""
+        self.lines[name].append(f"{name}{label_text} {value}")
 
-    def add_histogram(self, name: str, histogram: Histogram, **labelled: object) -> None:
-        """Durations, in seconds."""
+    def add_histogram(self, name: str, histogram: Histogram, **label_values: object) -> None:
+        """Add a histogram of durations, in seconds."""
         lines = self.lines[name]
-        inner = labels(**labelled)[1:-1]
+        inner = labels(**label_values)[1:-1]
         start = f"{name}_bucket{{{inner}{',' if inner else ''}le="
         count = 0
         for bound, size in zip(_BOUNDS, histogram.buckets, strict=False):
@@ -44,14 +44,14 @@ class Page:
         lines.append(f"{name}_count{outer} {count}")
 
     def parts(self) -> Iterator[bytes]:
-        """The text, a part at a time; families without samples are left out. What was given is forgotten."""
+        """Yield the text in parts, and remove the samples. Families without samples are omitted."""
         for name, lines in self.lines.items():
             if not lines:
                 continue
             family = BY_NAME[name]
             yield f"# HELP {name} {family.help}\n# TYPE {name} {family.kind}\n".encode()
-            for first in range(0, len(lines), LINES_AT_ONCE):
-                # A group's id may hold what UTF-8 cannot carry.
-                yield ("\n".join(lines[first : first + LINES_AT_ONCE]) + "\n").encode(errors="replace")
-            # Now: at the end, so many lines at once would take their time.
+            for first in range(0, len(lines), LINES_PER_PART):
+                # A group id may have characters that UTF-8 cannot encode.
+                yield ("\n".join(lines[first : first + LINES_PER_PART]) + "\n").encode(errors="replace")
+            # Removed here, since removing all lines at the end would block the event loop.
             lines.clear()

@@ -1,4 +1,4 @@
-"""The exporter of one broker: serves its pages, and measures how busy the event loop is."""
+"""The exporter of one broker: serves its metrics, and measures the delay of the event loop."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 log = EventLogger("kbroker.exporter")
 
-# A scrape gives up its turn after so long.
-TURN_NS = 1_000_000
+# A scrape yields to the event loop after this time.
+MAX_STEP_NS = 1_000_000
 TICK_S = 0.1
 
 
 class LoopDelay:
-    """How late a regular timer fires."""
+    """Measures how late a periodic timer fires."""
 
     def __init__(self, environment: Environment) -> None:
         self.histogram = Histogram()
@@ -47,12 +47,12 @@ class LoopDelay:
 
 
 class Exporter:
-    """`address`, once started, is where it serves."""
+    """The metrics endpoint. `address`: its "host:port" once it is started."""
 
     address = ""
 
     def __init__(self, environment: Environment, services: Services, server: SocketServer) -> None:
-        # Not on the way of a broker without metrics.
+        # Imported here because a broker without metrics does not need it.
         from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 
         self._environment = environment
@@ -64,12 +64,14 @@ class Exporter:
         self._registry = CollectorRegistry()
         for collector in (ProcessCollector, PlatformCollector, GCCollector):
             collector(registry=self._registry)
-        self._http = HttpServer(environment.loop, {"/metrics": self._metrics, "/healthz": self._health}, self._refused)
-        # The scrape that is being made: who asks meanwhile gets the same.
+        self._http = HttpServer(
+            environment.loop, {"/metrics": self._metrics, "/healthz": self._health}, self._on_rejected
+        )
+        # The running scrape, which concurrent requests share.
         self._scrape: asyncio.Task[list[bytes]] | None = None
 
     async def start(self, listener: str) -> None:
-        """`listener`: kbroker.metrics.listener. Raises OSError."""
+        """Serve at `listener` (kbroker.metrics.listener). Raises OSError."""
         address = parse_host_port(listener)
         assert address is not None
         host, port = address
@@ -87,41 +89,41 @@ class Exporter:
 
     async def _metrics(self) -> HttpResponse:
         if self._scrape is None:
-            self._scrape = self._environment.loop.create_task(self._make())
-            self._scrape.add_done_callback(self._made)
+            self._scrape = self._environment.loop.create_task(self._scrape_page())
+            self._scrape.add_done_callback(self._on_scraped)
         try:
             return HttpResponse(200, CONTENT_TYPE, await asyncio.shield(self._scrape))
         except Exception as error:
             log.failure("scrape failed", error)
             return plain(500)
 
-    def _made(self, _: object) -> None:
+    def _on_scraped(self, _: object) -> None:
         self._scrape = None
 
-    async def _make(self) -> list[bytes]:
-        """The whole page, in turns with everything else that the loop has to do."""
+    async def _scrape_page(self) -> list[bytes]:
+        """Return the parts of the page. Yields to the event loop every MAX_STEP_NS."""
         from prometheus_client import generate_latest
 
         page = Page()
-        began = turn = self._clock.mono_ns()
+        started = step_started = self._clock.mono_ns()
         for _ in collect(self._sources, page):
-            if self._clock.mono_ns() - turn > TURN_NS:
+            if self._clock.mono_ns() - step_started > MAX_STEP_NS:
                 await asyncio.sleep(0)
-                turn = self._clock.mono_ns()
-        page.add("kbroker_scrape_seconds", (self._clock.mono_ns() - began) / 1e9)
+                step_started = self._clock.mono_ns()
+        page.add("kbroker_scrape_seconds", (self._clock.mono_ns() - started) / 1e9)
         parts = []
         for part in page.parts():
             parts.append(part)
-            if self._clock.mono_ns() - turn > TURN_NS:
+            if self._clock.mono_ns() - step_started > MAX_STEP_NS:
                 await asyncio.sleep(0)
-                turn = self._clock.mono_ns()
-        # In a thread: the kernel takes its time to count ten thousand open files.
+                step_started = self._clock.mono_ns()
+        # In a thread: counting 10,000 open files takes the kernel some time.
         parts.append(await self._environment.offload(generate_latest, self._registry))
         return parts
 
     async def _health(self) -> HttpResponse:
-        """Whoever gets an answer knows that the loop turns; the listener is closed before the broker stops."""
+        """Respond: the event loop is running. The listener is closed before the broker stops."""
         return plain(200, "ok")
 
-    def _refused(self, peer: str, status: int) -> None:
-        self._errors.report_close(peer, None, None, "metrics request refused", {"status": status})
+    def _on_rejected(self, peer: str, status: int) -> None:
+        self._errors.report_close(peer, None, None, "metrics request rejected", {"status": status})

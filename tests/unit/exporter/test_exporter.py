@@ -1,4 +1,4 @@
-"""A broker's metrics as Prometheus gets them, over the simulated network."""
+"""The metrics of a broker, scraped over a simulated network."""
 
 import asyncio
 from pathlib import Path
@@ -25,10 +25,12 @@ LISTENER = {"kbroker_metrics_listener": f"broker:{PORT}"}
 Labels = tuple[tuple[str, str], ...]
 
 
-class Browser(asyncio.Protocol):
+class HttpClient(asyncio.Protocol):
+    """Sends bytes and collects the response."""
+
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.received = bytearray()
-        self.over: asyncio.Future[None] = loop.create_future()
+        self.closed: asyncio.Future[None] = loop.create_future()
         self.transport: asyncio.Transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -39,24 +41,24 @@ class Browser(asyncio.Protocol):
         self.received += data
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.over.set_result(None)
+        self.closed.set_result(None)
 
 
-async def browser(m: Machine) -> Browser:
-    _, one = await m.loop.create_connection(lambda: Browser(m.loop), "broker", PORT)
-    return one
+async def open_connection(m: Machine) -> HttpClient:
+    _, client = await m.loop.create_connection(lambda: HttpClient(m.loop), "broker", PORT)
+    return client
 
 
 async def send(m: Machine, *pieces: bytes) -> tuple[int, dict[str, str], bytes]:
-    """(status, headers, body) of what comes back before the connection ends."""
-    one = await browser(m)
+    """Send a request in pieces; returns (status, headers, body)."""
+    client = await open_connection(m)
     for piece in pieces:
-        one.transport.write(piece)
+        client.transport.write(piece)
         await asyncio.sleep(0.01)
-    await one.over
-    head, _, body = bytes(one.received).partition(b"\r\n\r\n")
-    first, *rest = head.decode().split("\r\n")
-    return int(first.split()[1]), dict(line.split(": ", 1) for line in rest), body
+    await client.closed
+    head, _, body = bytes(client.received).partition(b"\r\n\r\n")
+    status_line, *header_lines = head.decode().split("\r\n")
+    return int(status_line.split()[1]), dict(line.split(": ", 1) for line in header_lines), body
 
 
 async def get(m: Machine, path: str = "/metrics") -> tuple[int, dict[str, str], bytes]:
@@ -64,17 +66,17 @@ async def get(m: Machine, path: str = "/metrics") -> tuple[int, dict[str, str], 
 
 
 async def scrape(m: Machine) -> dict[str, dict[Labels, float]]:
-    """Values by name and labels; fails if the text is not what Prometheus reads."""
+    """Return the values by name and labels; fails if the text is invalid."""
     status, headers, body = await get(m)
     assert (status, headers["Content-Type"]) == (200, "text/plain; version=0.0.4; charset=utf-8")
     assert int(headers["Content-Length"]) == len(body)
     found: dict[str, dict[Labels, float]] = {}
     for family in text_string_to_metric_families(body.decode()):
-        assert family.name not in found, "a family stands in two places"
+        assert family.name not in found, "a family occurs twice"
         for sample in family.samples:
             values = found.setdefault(sample.name, {})
             labels = tuple(sorted(sample.labels.items()))
-            assert labels not in values, "a sample stands there twice"
+            assert labels not in values, "a sample occurs twice"
             values[labels] = sample.value
     return found
 
@@ -84,7 +86,7 @@ def at(topic: str, partition: int = 0) -> Labels:
 
 
 async def commit(client: Client, topic: str, partition: int, offset: int) -> None:
-    """Of the group g, which has no members."""
+    """Commit an offset of the group g, which has no members."""
     await client.request(FindCoordinatorRequest(coordinator_keys=["g"]), 4, FindCoordinatorResponse)
     part = OffsetCommitRequestPartition(partition_index=partition, committed_offset=offset)
     request = OffsetCommitRequest(
@@ -94,13 +96,13 @@ async def commit(client: Client, topic: str, partition: int, offset: int) -> Non
     )
     code: int = ErrorCode.NOT_COORDINATOR
     while code:
-        answer = await client.request(request, 8, OffsetCommitResponse)
-        code = answer.topics[0].partitions[0].error_code
+        response = await client.request(request, 8, OffsetCommitResponse)
+        code = response.topics[0].partitions[0].error_code
         await asyncio.sleep(0.01)
 
 
 @story(**LISTENER)
-async def test_what_was_done_is_in_the_numbers(m: Machine) -> None:
+async def test_requests_and_records_are_counted(m: Machine) -> None:
     client = await m.client()
     await client.create_topic("t", 2)
     await client.create_topic("gone")
@@ -134,8 +136,8 @@ async def test_what_was_done_is_in_the_numbers(m: Machine) -> None:
     for name in ("Produce", "Fetch", "FetchConsumer", "CreateTopics"):
         count = found["kafka_network_requestmetrics_totaltime_seconds_count"][("request", name),]
         assert count == sum(value for labels, value in requests.items() if ("request", name) in labels)
-        endless = found["kafka_network_requestmetrics_totaltime_seconds_bucket"][("le", "+Inf"), ("request", name)]
-        assert endless == count
+        total = found["kafka_network_requestmetrics_totaltime_seconds_bucket"][("le", "+Inf"), ("request", name)]
+        assert total == count
 
     assert found["kafka_log_log_logendoffset"][at("t", 1)] == 3
     assert found["kafka_log_log_size"][at("t", 1)] == len(first)
@@ -160,7 +162,7 @@ async def test_what_was_done_is_in_the_numbers(m: Machine) -> None:
 
 
 @story(**LISTENER)
-async def test_what_waits_and_what_is_connected(m: Machine) -> None:
+async def test_delayed_requests_and_connections(m: Machine) -> None:
     client = await m.client()
     await client.create_topic("t", flush_before_ack=True)
     m.threads.held.add("flush_blocking")
@@ -183,13 +185,13 @@ async def test_what_waits_and_what_is_connected(m: Machine) -> None:
     assert found["kbroker_connections_closed_total"][("reason", "malformed frame"),] == 1
     assert found[connections + "creation_total"][("listener", "PLAINTEXT"),] == 3
     assert found[connections + "close_total"][("listener", "PLAINTEXT"),] == 1
-    # Virtual time: no timer is late.
+    # In virtual time no timer is late.
     assert found["kbroker_event_loop_delay_seconds_count"][()] >= 10
     assert found["kbroker_event_loop_delay_seconds_sum"][()] == 0
 
 
 @story(**LISTENER)
-async def test_the_page_has_what_the_document_names_and_nothing_else(m: Machine) -> None:
+async def test_the_page_has_exactly_the_documented_families(m: Machine) -> None:
     client = await m.client()
     await client.create_topic("t")
     await client.produce("t", batch(b"a"))
@@ -203,18 +205,20 @@ async def test_the_page_has_what_the_document_names_and_nothing_else(m: Machine)
     _, _, body = await get(m)
     log.full, log._offline = False, None
     names = {line.split()[2] for line in body.decode().splitlines() if line.startswith("# TYPE ")}
-    foreign = {name for name in names if name.startswith(("process_", "python_"))}
-    assert len(foreign) > 5
-    assert names - foreign == set(BY_NAME)
+    others = {name for name in names if name.startswith(("process_", "python_"))}
+    assert len(others) > 5
+    assert names - others == set(BY_NAME)
     for line in body.decode().splitlines():
         if not line.startswith("#"):
-            name, _, rest = line.partition(" ")[0].partition("{")
+            name, _, label_text = line.partition(" ")[0].partition("{")
             family = BY_NAME.get(name)
-            if family is not None and rest:
-                assert {pair.split("=")[0] for pair in rest.rstrip("}").split(",")} == set(family.labels.split(", "))
+            if family is not None and label_text:
+                assert {pair.split("=")[0] for pair in label_text.rstrip("}").split(",")} == set(
+                    family.labels.split(", ")
+                )
 
 
-def test_the_document_is_made_from_the_table() -> None:
+def test_the_document_is_generated_from_the_table() -> None:
     path = Path(kbroker.__file__).parent.parent / "docs" / "metrics.md"
     assert path.read_text() == document(), "python -m kbroker.exporter.families > docs/metrics.md"
     assert len(FAMILIES) == len(BY_NAME)
@@ -255,75 +259,75 @@ async def test_paths_and_methods(m: Machine) -> None:
         ([b"x" * 5000, b"x" * 5000], 431),
     ],
 )
-async def test_requests_that_are_odd(m: Machine, pieces: list[bytes], status: int) -> None:
+async def test_unusual_requests(m: Machine, pieces: list[bytes], status: int) -> None:
     assert (await send(m, *pieces))[0] == status
 
 
 @story(**LISTENER)
-async def test_who_says_nothing_is_dropped(m: Machine) -> None:
-    one = await browser(m)
-    one.transport.write(b"GET /met")
+async def test_a_client_without_a_complete_request_is_closed(m: Machine) -> None:
+    client = await open_connection(m)
+    client.transport.write(b"GET /met")
     await asyncio.sleep(http.DEADLINE_S - 1)
-    assert not one.over.done()
+    assert not client.closed.done()
     await asyncio.sleep(2)
-    assert one.over.done()
+    assert client.closed.done()
 
 
 @story(**LISTENER)
-async def test_only_so_many_connections_at_once(m: Machine) -> None:
-    idle = [await browser(m) for _ in range(http.MAX_CONNECTIONS)]
-    more = await browser(m)
-    await more.over
+async def test_the_number_of_connections_is_limited(m: Machine) -> None:
+    idle = [await open_connection(m) for _ in range(http.MAX_CONNECTIONS)]
+    more = await open_connection(m)
+    await more.closed
     assert more.received == b""
-    assert not any(one.over.done() for one in idle)
-    for one in idle:
-        one.transport.abort()
+    assert not any(client.closed.done() for client in idle)
+    for client in idle:
+        client.transport.abort()
     await asyncio.sleep(0.1)
     assert (await get(m, "/healthz"))[0] == 200
 
 
 @story(**LISTENER)
-async def test_scrapes_at_the_same_time_are_one(m: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_concurrent_requests_share_a_scrape(m: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     made = []
-    make = m.broker.exporter._make
+    make = m.broker.exporter._scrape_page
 
     async def counted() -> list[bytes]:
         made.append(1)
         await asyncio.sleep(1)
         return await make()
 
-    monkeypatch.setattr(m.broker.exporter, "_make", counted)
-    answers = await asyncio.gather(*(get(m) for _ in range(5)))
-    assert {status for status, _, _ in answers} == {200}
+    monkeypatch.setattr(m.broker.exporter, "_scrape_page", counted)
+    responses = await asyncio.gather(*(get(m) for _ in range(5)))
+    assert {status for status, _, _ in responses} == {200}
     assert len(made) == 1
     await get(m)
     assert len(made) == 2
 
 
 @story(**LISTENER)
-async def test_a_scrape_that_fails_is_an_answer(
+async def test_a_failed_scrape_returns_status_500(
     m: Machine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def broken() -> list[bytes]:
         raise KeyError("x")
 
-    monkeypatch.setattr(m.broker.exporter, "_make", broken)
+    monkeypatch.setattr(m.broker.exporter, "_scrape_page", broken)
     assert (await get(m))[0] == 500
-    assert any(one.message == "scrape failed error=KeyError" for one in caplog.records)
+    assert any(record.message == "scrape failed error=KeyError" for record in caplog.records)
 
 
 @story(**LISTENER)
-async def test_the_broker_stops_while_somebody_is_connected(m: Machine) -> None:
-    one = await browser(m)
+async def test_the_broker_stops_while_a_client_is_connected(m: Machine) -> None:
+    client = await open_connection(m)
     await m.stop()
     await asyncio.sleep(0.1)
-    assert one.over.done()
+    assert client.closed.done()
     await m.start()
     assert (await get(m, "/healthz"))[0] == 200
 
 
 @story
-async def test_without_a_listener_there_is_nothing(m: Machine) -> None:
+async def test_without_a_listener_there_is_no_exporter(m: Machine) -> None:
     with pytest.raises(ConnectionRefusedError):
-        await browser(m)
+        await open_connection(m)
     assert not hasattr(m.broker, "exporter")

@@ -1,8 +1,8 @@
-"""Fixtures of the compatibility suite, and the matrix that it prints.
+"""Fixtures of the compatibility tests, and the matrix of clients and features that they print.
 
-The suite runs against the broker that `KBROKER_COMPAT_BOOTSTRAP` names (host:port), or else starts a
-kbroker of its own. Tests that kill a broker or read its files always need one of their own (fixture
-`broker`); they are not run when the suite is pointed at somebody else's.
+The tests run against the broker at `KBROKER_COMPAT_BOOTSTRAP` (host:port), or else against a kbroker that they start.
+Tests that kill a broker or read its files start one of their own (fixture `broker`), and are skipped when
+`KBROKER_COMPAT_BOOTSTRAP` is set.
 """
 
 import shutil
@@ -15,7 +15,7 @@ import pytest
 from tests.compat.kafka_tools.jvm import Jvm
 from tests.compat.matrix import CLIENTS, FAILED, NOT_RUN, PASSED, Cell
 from tests.compat.reports import reports
-from tests.compat.support import OUTSIDE, BrokerProcess, need_own_broker, running_broker, unique
+from tests.compat.support import EXTERNAL_BOOTSTRAP, BrokerProcess, need_own_broker, running_broker, unique
 
 HERE = Path(__file__).parent
 
@@ -24,9 +24,9 @@ _CELL = pytest.StashKey[Cell]()
 
 @pytest.fixture(scope="session")
 def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """host:port of the broker under test. All tests share it, so their names must be unique."""
-    if OUTSIDE:
-        yield OUTSIDE
+    """host:port of the broker under test. All tests share it, so they use unique names."""
+    if EXTERNAL_BOOTSTRAP:
+        yield EXTERNAL_BOOTSTRAP
         return
     with running_broker(tmp_path_factory.mktemp("broker")) as broker:
         yield broker.bootstrap
@@ -39,14 +39,14 @@ def jvm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Jvm]:
     if not (shutil.which("java") and shutil.which("mvn")):
         pytest.skip("not run: Kafka's tools need Java 17 or newer, and Maven to fetch them")
     log: Path = tmp_path_factory.mktemp("jvm") / "log"
-    machine = Jvm(log)
-    yield machine
-    machine.close()
+    jvm = Jvm(log)
+    yield jvm
+    jvm.close()
 
 
 @pytest.fixture(autouse=True)
-def _java_errors_as_they_are(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """PySpark makes errors of its own of those of every JVM, once there was a session in the process."""
+def _plain_java_errors(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Undo a patch of PySpark, which converts the errors of every JVM after the first Spark session in a process."""
     if "jvm" in request.fixturenames:
         from py4j import java_gateway, protocol
 
@@ -55,7 +55,7 @@ def _java_errors_as_they_are(request: pytest.FixtureRequest, monkeypatch: pytest
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
-    """A broker of this test alone, which it may kill, restart and look into."""
+    """A broker for one test, which may kill it, restart it and read its files."""
     need_own_broker()
     with running_broker(tmp_path) as own:
         yield own
@@ -63,13 +63,13 @@ def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
 
 @pytest.fixture
 def name(request: pytest.FixtureRequest) -> str:
-    """A name for this test's topic, never used before."""
+    """A unique name for the test's topic."""
     return unique(request.node.originalname.removeprefix("test_"))
 
 
 @pytest.fixture
 def group(request: pytest.FixtureRequest) -> str:
-    """A name for this test's consumer group, never used before."""
+    """A unique name for the test's consumer group."""
     return unique("group-" + request.node.originalname.removeprefix("test_"))
 
 
@@ -85,10 +85,10 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     client = item.get_closest_marker("client")
     folder = item.path.relative_to(HERE).parts[0]
     if feature is None and folder != "cli":
-        raise pytest.UsageError(f"{item.nodeid}: no pytest.mark.feature, so it has no place in the matrix")
+        raise pytest.UsageError(f"{item.nodeid}: has no pytest.mark.feature, which is its row of the matrix")
     column = client.args[0] if client else folder
     if column not in CLIENTS:
-        raise pytest.UsageError(f"{item.nodeid}: {column} is no client of the matrix")
+        raise pytest.UsageError(f"{item.nodeid}: {column} is not a client of the matrix")
     item.stash[_CELL] = (column, feature.args[0] if feature else "command line")
 
 
@@ -103,9 +103,9 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    found = reports(config)
-    title = f"clients and features, against {OUTSIDE or 'a kbroker of its own'}"
-    for section, lines in {**found.sections, title: found.matrix.lines()}.items():
+    report = reports(config)
+    title = f"clients and features, tested against {EXTERNAL_BOOTSTRAP or 'a new kbroker'}"
+    for section, lines in {**report.sections, title: report.matrix.lines()}.items():
         if lines:
             terminalreporter.section(section)
         for line in lines:
@@ -114,10 +114,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
     if hasattr(session.config, "workeroutput"):
-        session.config.workeroutput["reports"] = reports(session.config).packed()
+        session.config.workeroutput["reports"] = reports(session.config).serialized()
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    """pytest-xdist: a worker has ended; one that crashed has left nothing."""
+    """A worker of pytest-xdist has ended; one that crashed has no output."""
     reports(node.config).add(getattr(node, "workeroutput", {}).get("reports", {"outcomes": [], "sections": {}}))

@@ -1,4 +1,4 @@
-"""The matrix of clients and features: which tests belong to which cell, and how it is printed."""
+"""The matrix of clients and features: its columns, its rows, and how it is printed."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -60,22 +60,22 @@ Cell = tuple[str, str]  # (client, feature)
 
 
 class Matrix:
-    """Outcomes by client and feature; every test counts once."""
+    """Counts of outcomes by client and feature; each test counts once."""
 
     def __init__(self) -> None:
         self._outcomes: dict[str, tuple[Cell, str]] = {}
 
     def record(self, test: str, cell: Cell, outcome: str) -> None:
-        """The outcome of one phase of a test; a failure in any phase stands."""
+        """Record the outcome of a phase (setup, call, teardown) of a test; a failure in any phase counts."""
         if self._outcomes.get(test, (cell, ""))[1] != FAILED:
             self._outcomes[test] = (cell, outcome)
 
     def outcomes(self) -> list[tuple[str, str, str, str]]:
-        """(test, client, feature, outcome) of every test so far."""
+        """Return (test, client, feature, outcome) of every recorded test."""
         return [(test, *cell, outcome) for test, (cell, outcome) in self._outcomes.items()]
 
     def lines(self) -> list[str]:
-        """The table, one line per feature; empty if no test ran."""
+        """Return the table, one line for each feature; empty if no test ran."""
         counts: dict[Cell, Counter[str]] = {}
         for cell, outcome in self._outcomes.values():
             counts.setdefault(cell, Counter())[outcome] += 1
@@ -92,7 +92,7 @@ class Matrix:
 
 
 def version_of(client: str) -> str:
-    """The version of the client as it is installed here."""
+    """Return the installed version of the client."""
     if client in KAFKA_VERSIONS:
         return KAFKA_VERSIONS[client]
     package = {"spark": "pyspark", "cli": "kbroker", "wire": "kio"}.get(client, CLIENTS[client])

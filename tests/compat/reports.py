@@ -1,4 +1,4 @@
-"""What the suite prints after its tests: a matrix, and lines by section, gathered from all processes that ran tests."""
+"""The reports that are printed after the tests: a matrix, and sections of lines, merged from all test processes."""
 
 from typing import Any
 
@@ -15,20 +15,21 @@ class Reports:
         self.sections: dict[str, list[str]] = {}
 
     def section(self, title: str) -> list[str]:
-        """The lines under this title, to be added to."""
+        """Return the list of lines under this title, to append to."""
         return self.sections.setdefault(title, [])
 
-    def packed(self) -> dict[str, Any]:
-        """In simple types, as pytest-xdist carries them from a worker to the process that prints."""
+    def serialized(self) -> dict[str, Any]:
+        """Return simple types, which pytest-xdist can send from a worker to the main process."""
         return {"outcomes": self.matrix.outcomes(), "sections": self.sections}
 
-    def add(self, packed: dict[str, Any]) -> None:
-        for test, client, feature, outcome in packed["outcomes"]:
+    def add(self, serialized: dict[str, Any]) -> None:
+        """Merge the reports of a worker."""
+        for test, client, feature, outcome in serialized["outcomes"]:
             self.matrix.record(test, (client, feature), outcome)
-        for title, lines in packed["sections"].items():
+        for title, lines in serialized["sections"].items():
             self.section(title).extend(lines)
 
 
 def reports(config: pytest.Config) -> Reports:
-    """Those of this run, or of this worker's part of it."""
+    """Return the reports of this process."""
     return config.stash.setdefault(_KEY, Reports())

@@ -19,7 +19,7 @@ import pytest
 T = TypeVar("T")
 
 # host:port of the broker under test; empty when the suite starts its own.
-OUTSIDE = os.environ.get("KBROKER_COMPAT_BOOTSTRAP", "")
+EXTERNAL_BOOTSTRAP = os.environ.get("KBROKER_COMPAT_BOOTSTRAP", "")
 
 # Seconds after which a wait fails. A wait ends as soon as its condition holds, so this only bounds a test that has
 # failed; it is long enough for a slow machine with other work.
@@ -75,7 +75,7 @@ def unique(stem: str) -> str:
 
 def need_own_broker() -> None:
     """Skip a test that kills a broker or reads its files when the suite runs against an external broker."""
-    if OUTSIDE:
+    if EXTERNAL_BOOTSTRAP:
         pytest.skip("not run: needs a broker of its own, and the suite was pointed at one")
 
 

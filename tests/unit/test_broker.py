@@ -1,4 +1,4 @@
-"""A broker through stops, kills and power losses: the state that survives, and the failures that stop it."""
+"""The lifecycle of a broker: what survives a stop, a kill and a power loss, and what stops it."""
 
 import asyncio
 
@@ -20,7 +20,7 @@ from tests.unit.support.client import Client, batch
 from tests.unit.support.simulated_broker import CONFIGS, HOUR, MINUTE, Machine, story
 
 
-class Member:
+class GroupMember:
     """The only member of a group."""
 
     def __init__(self) -> None:
@@ -28,15 +28,15 @@ class Member:
         self.generation = -1
 
     async def join(self, client: Client) -> None:
-        answer = await self._join(client)
-        if answer.error_code == ErrorCode.MEMBER_ID_REQUIRED:
-            self.id = answer.member_id
-            answer = await self._join(client)
-        assert answer.error_code == 0
-        self.generation = answer.generation_id
-        mine = SyncGroupRequestAssignment(member_id=self.id, assignment=b"everything")
+        response = await self._join(client)
+        if response.error_code == ErrorCode.MEMBER_ID_REQUIRED:
+            self.id = response.member_id
+            response = await self._join(client)
+        assert response.error_code == 0
+        self.generation = response.generation_id
+        assignment = SyncGroupRequestAssignment(member_id=self.id, assignment=b"everything")
         request = SyncGroupRequest(
-            group_id="g", generation_id=self.generation, member_id=self.id, assignments=[mine],
+            group_id="g", generation_id=self.generation, member_id=self.id, assignments=[assignment],
             protocol_type="consumer", protocol_name="range",
         )  # fmt: skip
         assert (await client.request(request, 5, SyncGroupResponse)).assignment == b"everything"
@@ -63,12 +63,12 @@ async def coordinator(m: Machine, client: Client) -> None:
     await m.broker.services.groups.runtime.wait_until_loaded("g")
 
 
-# State that survives.
+# What survives.
 
 
 @story
 @pytest.mark.parametrize("end", ["stop", "kill"])
-async def test_everything_outlives_the_process(m: Machine, end: str) -> None:
+async def test_all_state_survives_a_restart(m: Machine, end: str) -> None:
     client = await m.client()
     topic_id = await client.create_topic("t", 3, retention_ms=5_000_000)
     await client.alter_broker(log_cleaner_threads=2)
@@ -76,7 +76,7 @@ async def test_everything_outlives_the_process(m: Machine, end: str) -> None:
         await client.produce("t", batch(b"%d" % n, producer=(7, 0, n // 3)), n % 3)
     await client.delete_records("t", 4, 1)
     await coordinator(m, client)
-    member = Member()
+    member = GroupMember()
     await member.join(client)
     await commit(client, "other", 17)
     cluster_id = m.broker.services.metadata.cluster_id
@@ -103,7 +103,7 @@ async def test_everything_outlives_the_process(m: Machine, end: str) -> None:
 
 @story
 @pytest.mark.parametrize("seed", range(3))
-async def test_a_power_loss_takes_only_what_was_not_synced(m: Machine, seed: int) -> None:
+async def test_a_power_loss_loses_only_unsynced_records(m: Machine, seed: int) -> None:
     client = await m.client()
     await client.create_topic("kept", flush_before_ack=True)
     await client.create_topic("lazy")
@@ -122,9 +122,9 @@ async def test_a_power_loss_takes_only_what_was_not_synced(m: Machine, seed: int
     lazy = await client.read("lazy")
     assert lazy == values[: len(lazy)]
     assert len(lazy) >= synced
-    # The producer continues after the surviving records.
-    answer = await client.produce("lazy", batch(b"next", producer=(7, 0, len(lazy))))
-    assert (answer.error_code, answer.base_offset) == (0, len(lazy))
+    # The producer continues after the stored records.
+    response = await client.produce("lazy", batch(b"next", producer=(7, 0, len(lazy))))
+    assert (response.error_code, response.base_offset) == (0, len(lazy))
 
 
 @story
@@ -141,44 +141,44 @@ async def test_a_power_loss_in_the_middle_of_a_batch(m: Machine, caplog: pytest.
     assert await client.read("t") == [b"0", b"1"]
     assert (await client.produce("t", batch(b"2"))).base_offset == 2
     assert any("cut from" in record.message for record in caplog.records)
-    # The truncated records belong to an earlier leader epoch (KIP-320).
+    # The truncated tail belongs to an earlier epoch (KIP-320).
     assert m.partition("t").leader_epoch == 1
 
 
 @story
-async def test_crash_after_crash(m: Machine) -> None:
-    """Each crash with a batch in flight: the producer sends it again, and it is stored once."""
+async def test_repeated_crashes(m: Machine) -> None:
+    """Each with a batch in flight: the producer retries it, and it is stored once."""
     await (await m.client()).create_topic("t", flush_before_ack=True)
     for n in range(20):
         client = await m.client()
         for sequence in range(4 * n, 4 * n + 3):
-            answer = await client.produce("t", batch(b"%d" % sequence, producer=(7, 0, sequence)))
-            assert (answer.error_code, answer.base_offset) == (0, sequence)
+            response = await client.produce("t", batch(b"%d" % sequence, producer=(7, 0, sequence)))
+            assert (response.error_code, response.base_offset) == (0, sequence)
         in_flight = batch(b"%d" % (4 * n + 3), producer=(7, 0, 4 * n + 3))
         client.send_produce("t", in_flight)
         await asyncio.sleep(0.0002 * n)
         await m.crash(power=n % 2 == 0)
         await m.start()
         client = await m.client()
-        answer = await client.produce("t", in_flight)
-        assert (answer.error_code, answer.base_offset) == (0, 4 * n + 3)
+        response = await client.produce("t", in_flight)
+        assert (response.error_code, response.base_offset) == (0, 4 * n + 3)
     assert await client.read("t") == [b"%d" % n for n in range(80)]
 
 
-# Failures that stop the broker.
+# What stops it.
 
 
 @story
 async def test_a_failed_sync_of_the_journal_stops_the_broker(m: Machine) -> None:
-    """It is then unknown what the coordination store has on disk, so the broker must stop."""
+    """The state of the coordination store on disk is unknown then, so no more changes are allowed."""
     client = await m.client()
     await client.create_topic("before")
     m.disk.faults.fail_next("sync")
     request = CreateTopicsRequest(
         topics=[CreatableTopic(name="t", num_partitions=1, replication_factor=1)], timeout_ms=1000
     )
-    answer = await client.request(request, 7, CreateTopicsResponse)
-    assert answer.topics[0].error_code == ErrorCode.REQUEST_TIMED_OUT
+    response = await client.request(request, 7, CreateTopicsResponse)
+    assert response.topics[0].error_code == ErrorCode.REQUEST_TIMED_OUT
     reason = await m.broker.stopped
     assert isinstance(reason, Unavailable)
     await m.stop()
@@ -197,30 +197,30 @@ async def test_a_lost_session_stops_the_broker(m: Machine) -> None:
 
 
 @story
-async def test_it_stops_quickly_whoever_waits(m: Machine) -> None:
+async def test_a_stop_does_not_wait_for_pending_requests(m: Machine) -> None:
     client = await m.client()
     await client.create_topic("t", flush_before_ack=True)
     await coordinator(m, client)
-    member = Member()
+    member = GroupMember()
     await member.join(client)
     others = [await m.client() for _ in range(5)]
     waiting = [
         others[0].send_fetch({("t", 0): 0}, max_wait_ms=1_000_000),
-        asyncio.ensure_future(Member().join(others[1])),
-        asyncio.ensure_future(Member().join(others[2])),
+        asyncio.ensure_future(GroupMember().join(others[1])),
+        asyncio.ensure_future(GroupMember().join(others[2])),
     ]
     await asyncio.sleep(2)
     began = m.loop.time()
     await m.stop()
     assert m.loop.time() - began < 1
-    for one in waiting:
+    for request in waiting:
         with pytest.raises(ConnectionResetError):
-            await one
+            await request
     assert m.disk.exists("/data/.kafka_cleanshutdown")
 
 
 @story(started=False)
-async def test_a_start_that_fails_leaves_nothing_behind(m: Machine) -> None:
+async def test_a_failed_start_releases_everything(m: Machine) -> None:
     blocker = await m.loop.create_server(asyncio.Protocol, "broker", 9092)
     with pytest.raises(OSError, match="in use"):
         await m.start()
@@ -231,7 +231,7 @@ async def test_a_start_that_fails_leaves_nothing_behind(m: Machine) -> None:
 
 
 @story(started=False)
-async def test_what_a_broker_does_not_have_is_refused(m: Machine) -> None:
+async def test_unsupported_configs_are_rejected(m: Machine) -> None:
     for name, value in (("log.dirs", "/a,/b"), ("listeners", "PLAINTEXT://a:1,SECOND://a:2")):
         configs = {**CONFIGS, name: value, "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,SECOND:PLAINTEXT"}
         with pytest.raises(ConfigError, match=f"{name} names 2"):
@@ -239,7 +239,7 @@ async def test_what_a_broker_does_not_have_is_refused(m: Machine) -> None:
 
 
 @story
-async def test_hours_of_nothing(m: Machine) -> None:
+async def test_an_idle_broker_does_little(m: Machine) -> None:
     client = await m.client()
     await client.create_topic("t", 50)
     await client.produce("t", batch(b"a"))

@@ -1,6 +1,6 @@
-"""No key, value, header or secret is logged, whatever the error of a request.
+"""No key, value, header or secret is written to the log, whatever error a request gets.
 
-All of these contain a mark. The tests search the mark in the log, at level debug and in both formats.
+All of these contain a marker, which must not be in the log lines, at level DEBUG and in both formats.
 """
 
 import asyncio
@@ -48,14 +48,14 @@ from protocol.records.record import Headers
 from tests.unit.support.client import Client
 from tests.unit.support.simulated_broker import Machine, story
 
-MARK = "mArKeD"
-PAYLOAD = MARK.encode() * 3
+MARKER = "mArKeD"
+PAYLOAD = MARKER.encode() * 3
 SECRETS = ("ssl.keystore.password", "sasl.jaas.config", "ssl.key.password", "delegation.token.secret.key")
 
 
 @contextmanager
 def logged() -> Iterator[list[str]]:
-    """Every line that the broker logs, in both forms."""
+    """Yield the list of lines that the broker logs, in both formats."""
     lines: list[str] = []
 
     class Keep(logging.Handler):
@@ -78,24 +78,24 @@ def records(count: int = 2, key: bytes | None = PAYLOAD, at_ms: int = EPOCH_MS, 
     return build_batch([(at_ms, key, PAYLOAD, headers)] * count, **options)
 
 
-# Requests with errors.
+# Requests that get an error.
 
-Way = Callable[[Machine, Client], Awaitable[object]]
-WAYS: dict[str, Way] = {}
+Case = Callable[[Machine, Client], Awaitable[object]]
+CASES: dict[str, Case] = {}
 
 
-def way(function: Way) -> Way:
-    WAYS[function.__name__] = function
+def case(function: Case) -> Case:
+    CASES[function.__name__] = function
     return function
 
 
 def produces(name: str, records: Callable[[], bytearray | None], topic: str = "t", partition: int = 0) -> None:
     async def produce(m: Machine, client: Client) -> None:
         for version in (3, 12):
-            answer = await client.produce(topic, records(), partition, version=version)
-            assert answer.error_code, name
+            response = await client.produce(topic, records(), partition, version=version)
+            assert response.error_code, name
 
-    WAYS[name] = produce
+    CASES[name] = produce
 
 
 def damaged(at: int) -> bytearray:
@@ -105,7 +105,7 @@ def damaged(at: int) -> bytearray:
 
 
 def damaged_record() -> bytearray:
-    """The CRC is valid, and the length of a record is not."""
+    """A valid CRC and a wrong record length."""
     batch = records()
     batch[61] += 2
     batch[CRC_POS:CRC_START] = crc32c(batch[CRC_START:]).to_bytes(4, "big")
@@ -130,40 +130,40 @@ produces("no_sequence", lambda: records(producer_id=1, producer_epoch=0, base_se
 produces("record_offset", damaged_record, "walked")
 
 
-@way
+@case
 async def acks_0(m: Machine, client: Client) -> None:
     client.produce_acks_0("nothing", records())
     await client.closed
 
 
-@way
+@case
 async def wrong_acks(m: Machine, client: Client) -> None:
     await client.request(client.produce_request("t", {0: records()}, acks=9), 9, ProduceResponse)
 
 
-@way
+@case
 async def transactional(m: Machine, client: Client) -> None:
-    """Produce in transactions that the coordinator does not know, and without a transactional id."""
+    """With an unknown transactional id, and without one."""
     batch = records(attributes=TRANSACTIONAL, producer_id=1, producer_epoch=0, base_sequence=0)
     for transactional_id in ("tx", None):
         for version in (9, 12):
             request = client.produce_request("t", {0: batch})
             request.transactional_id = transactional_id
-            answer = await client.request(request, version, ProduceResponse)
-            assert answer.responses[0].partition_responses[0].error_code != 0
+            response = await client.request(request, version, ProduceResponse)
+            assert response.responses[0].partition_responses[0].error_code != 0
 
 
-@way
+@case
 async def full_disk(m: Machine, client: Client) -> None:
     m.disk.capacity = m.disk.used
     assert (await client.produce("t", records(50))).error_code == ErrorCode.KAFKA_STORAGE_ERROR
     m.disk.capacity = None
 
 
-@way
-async def mistake_of_ours(m: Machine, client: Client) -> None:
+@case
+async def internal_error(m: Machine, client: Client) -> None:
     def fail(*args: object) -> None:
-        raise KeyError(repr(args), PAYLOAD, MARK)
+        raise KeyError(repr(args), PAYLOAD, MARKER)
 
     m.broker.services.replicas.append_records = fail  # type: ignore[method-assign, assignment]
     client.send_produce("t", records())
@@ -171,19 +171,19 @@ async def mistake_of_ours(m: Machine, client: Client) -> None:
     del m.broker.services.replicas.append_records
 
 
-@way
+@case
 async def commits(m: Machine, client: Client) -> None:
-    for member, metadata in (("", MARK * 5000), ("nobody", MARK)):
+    for member, metadata in (("", MARKER * 5000), ("nobody", MARKER)):
         part = OffsetCommitRequestPartition(partition_index=0, committed_offset=1, committed_metadata=metadata)
         request = OffsetCommitRequest(
             group_id="g", generation_id_or_member_epoch=-1 if not member else 5, member_id=member,
             topics=[OffsetCommitRequestTopic(name="t", partitions=[part])],
         )  # fmt: skip
-        answer = await client.request(request, 8, OffsetCommitResponse)
-        assert answer.topics[0].partitions[0].error_code
+        response = await client.request(request, 8, OffsetCommitResponse)
+        assert response.topics[0].partitions[0].error_code
 
 
-@way
+@case
 async def members(m: Machine, client: Client) -> None:
     for protocol_type, session_ms in (("consumer", 1), ("", 10_000), ("consumer", 10_000)):
         join = JoinGroupRequest(
@@ -198,23 +198,25 @@ async def members(m: Machine, client: Client) -> None:
     assert (await client.request(sync, 5, SyncGroupResponse)).error_code
 
 
-@way
+@case
 async def secrets(m: Machine, client: Client) -> None:
-    """Passwords: valid and invalid ones, of several resources, with all operations."""
+    """Passwords, accepted and rejected, of several resources and operations."""
     for kind, name in ((4, "1"), (4, ""), (4, "99"), (2, "t"), (2, "nothing"), (32, "g"), (8, "1"), (77, "x")):
         for config in (*SECRETS, "no.such.config", "listener.name.internal.ssl.key.password"):
             for operation in (0, 1, 2, 3, 9):
-                changes = [AlterableConfig(name=config, config_operation=operation, value=MARK)]
-                asked = AlterConfigsResource(resource_type=kind, resource_name=name, configs=changes)
-                request = IncrementalAlterConfigsRequest(resources=[asked])
+                changes = [AlterableConfig(name=config, config_operation=operation, value=MARKER)]
+                resource = AlterConfigsResource(resource_type=kind, resource_name=name, configs=changes)
+                request = IncrementalAlterConfigsRequest(resources=[resource])
                 await client.request(request, 1, IncrementalAlterConfigsResponse)
-            whole = FullResource(resource_type=kind, resource_name=name, configs=[FullConfig(name=config, value=MARK)])
-            await client.request(AlterConfigsRequest(resources=[whole]), 2, AlterConfigsResponse)
+            full_resource = FullResource(
+                resource_type=kind, resource_name=name, configs=[FullConfig(name=config, value=MARKER)]
+            )
+            await client.request(AlterConfigsRequest(resources=[full_resource]), 2, AlterConfigsResponse)
 
 
-@way
+@case
 async def connections(m: Machine, client: Client) -> None:
-    """Frames that close the connection: too large, unknown API or version, truncated body."""
+    """Frames after which the connection is closed: too large, unknown API or version, a body that ends early."""
     for head in (
         (1 << 30).to_bytes(4, "big"),
         b"\xff\xff\xff\xff",
@@ -240,22 +242,22 @@ async def prepared(m: Machine) -> Client:
     return client
 
 
-@pytest.mark.parametrize("name", WAYS)
-def test_a_refusal_is_told_without_payload(name: str) -> None:
+@pytest.mark.parametrize("name", CASES)
+def test_errors_are_logged_without_payload(name: str) -> None:
     @story
-    async def tell(m: Machine) -> None:
-        await WAYS[name](m, await prepared(m))
+    async def run(m: Machine) -> None:
+        await CASES[name](m, await prepared(m))
 
     with logged() as lines:
-        tell()
-    told = [line for line in lines if " refused " in line or " closed " in line or " failed " in line]
-    assert told, "nothing was said at all"
-    assert [line for line in lines if MARK in line] == []
+        run()
+    relevant = [line for line in lines if " refused " in line or " closed " in line or " failed " in line]
+    assert relevant, "nothing was logged"
+    assert [line for line in lines if MARKER in line] == []
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.data())
-def test_batches_with_any_damage_are_told_without_payload(data: st.DataObject) -> None:
+def test_damaged_batches_are_logged_without_payload(data: st.DataObject) -> None:
     codec = data.draw(st.sampled_from([0, 1, 2, 3, 4]))
     batches = []
     for _ in range(10):
@@ -263,23 +265,23 @@ def test_batches_with_any_damage_are_told_without_payload(data: st.DataObject) -
         for _ in range(data.draw(st.integers(1, 4))):
             batch[data.draw(st.integers(0, len(batch) - 1))] = data.draw(st.integers(0, 255))
         if data.draw(st.booleans()):
-            # The records are only validated if the CRC is valid.
+            # The fields after the CRC are read only if it is right.
             batch[CRC_POS : CRC_POS + 4] = crc32c(batch[CRC_START:]).to_bytes(4, "big")
         batches.append(batch[: data.draw(st.integers(0, len(batch)))] if data.draw(st.booleans()) else batch)
 
     @story
-    async def tell(m: Machine) -> None:
+    async def run(m: Machine) -> None:
         client = await prepared(m)
         for batch in batches:
             for topic in ("walked", "compacted"):
                 await client.produce(topic, batch)
 
     with logged() as lines:
-        tell()
-    assert [line for line in lines if MARK in line] == []
+        run()
+    assert [line for line in lines if MARKER in line] == []
 
 
-def test_the_mark_would_be_found() -> None:
+def test_the_marker_would_be_found() -> None:
     with logged() as lines:
         error_reporter.log.info("request refused", value=PAYLOAD.decode())
-    assert len([line for line in lines if MARK in line]) == 2
+    assert len([line for line in lines if MARKER in line]) == 2

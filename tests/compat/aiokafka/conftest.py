@@ -1,4 +1,4 @@
-"""The clients that an aiokafka test opens in its event loop."""
+"""aiokafka: the clients of a test."""
 
 import pytest
 

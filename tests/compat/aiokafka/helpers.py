@@ -1,4 +1,4 @@
-"""Clients of aiokafka inside one event loop per test, and waiting with a deadline in it."""
+"""aiokafka: clients in one event loop for each test, and waiting for a condition in it."""
 
 import asyncio
 import functools
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 def in_loop(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
-    """Runs an async test in a loop of its own and stop its `clients` in that loop."""
+    """Run an async test in a new event loop, and stop its `clients` in that loop."""
 
     @functools.wraps(test)
     def run(clients: "Clients", **fixtures: Any) -> None:
@@ -33,7 +33,7 @@ def in_loop(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
 
 
 class Clients:
-    """Opens clients of the broker under test and topics that live as long as the test."""
+    """Creates clients of the broker under test, and topics that are deleted after the test."""
 
     def __init__(self, bootstrap: str, stem: str, group: str) -> None:
         self.group = group
@@ -58,11 +58,11 @@ class Clients:
         return client
 
     async def topic(self, partitions: int = 1, configs: dict[str, str] | None = None) -> str:
-        """A new topic, whose every partition has a leader."""
+        """Create a topic, and wait until every partition has a leader."""
         name = unique(self._stem)
         admin = await self.admin()
-        answer = await admin.create_topics([NewTopic(name, partitions, 1, topic_configs=configs)])
-        assert [(topic, code) for topic, code, *_ in answer.topic_errors] == [(name, 0)], answer
+        result = await admin.create_topics([NewTopic(name, partitions, 1, topic_configs=configs)])
+        assert [(topic, code) for topic, code, *_ in result.topic_errors] == [(name, 0)], result
         self._topics.append(name)
 
         async def ready() -> bool:
@@ -73,7 +73,7 @@ class Clients:
         return name
 
     async def stop(self) -> None:
-        """Stops the clients, then deletes the topics: a last commit to a deleted topic is tried for ever."""
+        """Stop the clients, then delete the topics: a last commit to a deleted topic is retried for ever."""
         while self._open:
             client = self._open.pop()
             await (client.close() if isinstance(client, AIOKafkaAdminClient) else client.stop())
@@ -93,18 +93,18 @@ class Clients:
 
 
 async def eventually(condition: Callable[[], Awaitable[T]], what: str, timeout: float = DEADLINE_S) -> T:
-    """Awaits `condition()` until its result is true, and returns that result."""
+    """Await `condition()` until its result is true, and return that result."""
     deadline = time.monotonic() + timeout
     while True:
         result = await condition()
         if result:
             return result
-        assert time.monotonic() < deadline, f"not within {timeout:g} s: {what}; last seen: {result!r}"
+        assert time.monotonic() < deadline, f"not within {timeout:g} s: {what}; last result: {result!r}"
         await asyncio.sleep(0.02)
 
 
 async def read(consumer: AIOKafkaConsumer, count: int) -> list[Any]:
-    """Exactly the next `count` records: fewer by the deadline is a failure, and so is one more."""
+    """Read exactly the next `count` records. Fails if there are more."""
     records: list[Any] = []
 
     async def enough() -> bool:
@@ -118,7 +118,7 @@ async def read(consumer: AIOKafkaConsumer, count: int) -> list[Any]:
 
 
 async def shared(members: Iterable[AIOKafkaConsumer], wanted: set[TopicPartition]) -> bool:
-    """True when each member has a share and together they own each partition once."""
+    """Return whether each member has partitions and each partition has one member."""
     shares = [member.assignment() for member in members]
     return all(shares) and sum(map(len, shares)) == len(wanted) and set().union(*shares) == wanted
 

@@ -44,8 +44,8 @@ async def test_a_topics_life(clients, name):
 @in_loop
 async def test_topics_that_cannot_be(clients, name):
     admin = await clients.admin()
-    answer = await admin.create_topics([NewTopic("no way", 1, 1), NewTopic(name, 0, 1)])
-    codes = {topic: code for topic, code, *_ in answer.topic_errors}
+    result = await admin.create_topics([NewTopic("no way", 1, 1), NewTopic(name, 0, 1)])
+    codes = {topic: code for topic, code, *_ in result.topic_errors}
     assert codes == {"no way": InvalidTopicError.errno, name: InvalidPartitionsError.errno}
     assert not {"no way", name} & set(await admin.list_topics())
 
@@ -81,15 +81,15 @@ async def test_configs_are_described_and_altered(clients):
     admin = await clients.admin()
 
     async def configs() -> dict[str, str]:
-        [answer] = await admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, name)])
-        [(code, _message, _type, _name, entries)] = answer.resources
+        [result] = await admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, name)])
+        [(code, _message, _type, _name, entries)] = result.resources
         assert code == 0
         return {entry[0]: entry[1] for entry in entries}
 
     assert (await configs())["retention.ms"] == "123456"
     change = ConfigResource(ConfigResourceType.TOPIC, name, configs={"segment.bytes": "2000000"})
-    [answer, *_] = await admin.alter_configs([change])
-    assert [code for code, *_ in answer.resources] == [0]
+    [result, *_] = await admin.alter_configs([change])
+    assert [code for code, *_ in result.resources] == [0]
 
     async def changed() -> bool:
         now = await configs()
@@ -106,8 +106,8 @@ async def test_a_group_is_listed_and_described(clients):
     await eventually(lambda: shared([member], set(partitions(name, 2))), "an assignment")
     admin = await clients.admin()
     assert (clients.group, "consumer") in {tuple(found[:2]) for found in await admin.list_consumer_groups()}
-    [answer] = await admin.describe_consumer_groups([clients.group])
-    [(code, group, state, kind, protocol, members, *_)] = answer.groups
+    [result] = await admin.describe_consumer_groups([clients.group])
+    [(code, group, state, kind, protocol, members, *_)] = result.groups
     assert (code, group, state, kind) == (0, clients.group, "Stable", "consumer")
     assert protocol == "roundrobin"
     assert len(members) == 1

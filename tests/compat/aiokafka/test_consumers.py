@@ -1,4 +1,4 @@
-"""Consumers of aiokafka: where they stand, what they commit, how they share a topic."""
+"""Consumers of aiokafka: positions, commits, consumer groups."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""Producing and consuming with aiokafka: what is in a record, codecs, acknowledgements, sizes, times."""
+"""Producing and consuming with aiokafka: record fields, codecs, acknowledgements, sizes, timestamps."""
 
 import asyncio
 import time

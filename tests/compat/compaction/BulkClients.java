@@ -18,11 +18,13 @@ import org.apache.kafka.common.header.Header;
 import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 import org.apache.kafka.common.serialization.ByteArraySerializer;
 
-/** Apache Kafka's Java clients for many records in one call: a call from Python for each of them takes too long.
- *  Records go in and out as bytes: partition, offset, timestamp, key, value, headers; integers big-endian, a size
- *  (-1: null) before each key, value and header value. */
+/** Apache Kafka's Java clients with many records in one call, since a call from Python for each record is slow.
+ *  Records are encoded as partition, offset, timestamp, key, value, headers; integers are big-endian; a size (-1: null)
+ *  precedes each key, value and header value. */
 public class BulkClients {
-    /** All records of these partitions, each from its start to its end as it is now. */
+    private static final long MAX_STALL_NS = 120_000_000_000L;
+
+    /** Returns all records of these partitions, each from its start to its current end. */
     public byte[] read(Map<String, Object> config, String topic, int partitions) throws IOException {
         ByteArrayOutputStream bytes = new ByteArrayOutputStream();
         DataOutputStream out = new DataOutputStream(bytes);
@@ -33,17 +35,19 @@ public class BulkClients {
             consumer.assign(all);
             consumer.seekToBeginning(all);
             Map<TopicPartition, Long> ends = consumer.endOffsets(all);
-            long deadline = System.nanoTime() + 60_000_000_000L;
+            long deadline = System.nanoTime() + MAX_STALL_NS;
             while (!all.stream().allMatch(tp -> consumer.position(tp) >= ends.get(tp))) {
-                if (System.nanoTime() > deadline) throw new IllegalStateException("not at the end within 60 s");
-                for (ConsumerRecord<byte[], byte[]> record : consumer.poll(Duration.ofMillis(100)))
+                if (System.nanoTime() > deadline) throw new IllegalStateException("no more records");
+                for (ConsumerRecord<byte[], byte[]> record : consumer.poll(Duration.ofMillis(100))) {
+                    deadline = System.nanoTime() + MAX_STALL_NS;
                     if (record.offset() < ends.get(new TopicPartition(topic, record.partition()))) write(out, record);
+                }
             }
         }
         return bytes.toByteArray();
     }
 
-    /** The offset after the last record of each of these partitions, 8 bytes each. */
+    /** Returns the end offset of each of these partitions, 8 bytes each. */
     public byte[] ends(Map<String, Object> config, String topic, int partitions) throws IOException {
         ByteArrayOutputStream offsets = new ByteArrayOutputStream();
         DataOutputStream out = new DataOutputStream(offsets);
@@ -57,7 +61,7 @@ public class BulkClients {
         return offsets.toByteArray();
     }
 
-    /** Sends the records in order and gives their offsets, 8 bytes each; fails if one is not acknowledged. */
+    /** Sends the records in order and returns their offsets, 8 bytes each. Fails if one is not acknowledged. */
     public byte[] send(Map<String, Object> config, String topic, byte[] records) throws Exception {
         DataInputStream in = new DataInputStream(new ByteArrayInputStream(records));
         List<Future<RecordMetadata>> sent = new ArrayList<>();
@@ -67,7 +71,7 @@ public class BulkClients {
             while (in.available() > 0) sent.add(producer.send(next(in, topic)));
             producer.flush();
             DataOutputStream out = new DataOutputStream(offsets);
-            for (Future<RecordMetadata> one : sent) out.writeLong(one.get().offset());
+            for (Future<RecordMetadata> future : sent) out.writeLong(future.get().offset());
         }
         return offsets.toByteArray();
     }
@@ -77,7 +81,7 @@ public class BulkClients {
         in.readLong();
         long timestamp = in.readLong();
         ProducerRecord<byte[], byte[]> record = new ProducerRecord<>(topic, partition, timestamp, sized(in), sized(in));
-        for (int left = in.readInt(); left > 0; left--) record.headers().add(new String(sized(in)), sized(in));
+        for (int count = in.readInt(); count > 0; count--) record.headers().add(new String(sized(in)), sized(in));
         return record;
     }
 

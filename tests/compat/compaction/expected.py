@@ -1,20 +1,20 @@
-"""What a compacted log must hold, said of the records that were in it before."""
+"""What a compacted log must contain, given the records that were in it before."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from tests.compat.compaction.bulk import Record
+from tests.compat.compaction.bulk_clients import Record
 
-Place = tuple[int, int]  # partition, offset
+PartitionOffset = tuple[int, int]  # partition, offset
 
 _SHOWN = 5
 
 
-def by_place(records: Iterable[Record]) -> dict[Place, Record]:
+def by_partition_offset(records: Iterable[Record]) -> dict[PartitionOffset, Record]:
     return {(record.partition, record.offset): record for record in records}
 
 
 def latest(records: Iterable[Record]) -> list[Record]:
-    """The last record of each key in each partition, in the order of their offsets."""
+    """Return the last record of each key in each partition, in offset order."""
     found: dict[tuple[int, bytes | None], Record] = {}
     for record in sorted(records, key=lambda record: record.offset):
         found[record.partition, record.key] = record
@@ -22,10 +22,10 @@ def latest(records: Iterable[Record]) -> list[Record]:
 
 
 def check_sound(before: Sequence[Record], now: Sequence[Record], *, tombstones: bool = True) -> None:
-    """True at any time, whatever has been compacted so far: nothing moved or changed, offsets ascend, and the last
-    record of each key is there. `tombstones`: also where it is a tombstone, none of which may go yet."""
-    check_in_place(by_place(before), now)
-    there = by_place(now)
+    """Check what holds at any stage of compaction: no record has moved or changed, offsets ascend, and the last record
+    of each key is there; with `tombstones` also if it is a tombstone."""
+    check_in_place(by_partition_offset(before), now)
+    there = by_partition_offset(now)
     lost = [
         record
         for record in latest(before)
@@ -34,7 +34,7 @@ def check_sound(before: Sequence[Record], now: Sequence[Record], *, tombstones: 
     assert lost == [], f"the last record of {len(lost)} keys is lost, such as {shown(lost)}"
 
 
-def check_in_place(before: Mapping[Place, Record], now: Sequence[Record]) -> None:
+def check_in_place(before: Mapping[PartitionOffset, Record], now: Sequence[Record]) -> None:
     """What is at an offset is what was there before."""
     reached: dict[int, int] = {}
     for record in now:
@@ -46,8 +46,8 @@ def check_in_place(before: Mapping[Place, Record], now: Sequence[Record]) -> Non
 
 def superseded(before: Sequence[Record], now: Sequence[Record]) -> list[Record]:
     """What is there still of `before` and would not be, were all of it compacted."""
-    last = by_place(latest(before))
-    mine = by_place(before)
+    last = by_partition_offset(latest(before))
+    mine = by_partition_offset(before)
     return [r for r in now if (r.partition, r.offset) in mine and (r.partition, r.offset) not in last]
 
 

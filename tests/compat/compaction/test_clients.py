@@ -1,6 +1,6 @@
-"""Compaction as clients see it: written by Kafka's own producers and by others, read by the Java consumer.
+"""Compacted topics, written by Kafka's own producers and others, read by the Java consumer.
 
-Nothing here looks at the broker's files, so it holds against any broker.
+No test reads the broker's files, so they can run against any broker.
 """
 
 import random
@@ -9,16 +9,16 @@ import pytest
 from confluent_kafka import KafkaException, Producer
 from kafka import KafkaProducer
 
-from tests.compat.compaction.bulk import Record
-from tests.compat.compaction.expected import by_place, check_in_place, check_sound, latest, superseded
-from tests.compat.compaction.topic import HOUR_MS, NUDGE, now_ms
+from tests.compat.compaction.bulk_clients import Record
+from tests.compat.compaction.compacted_topic import HOUR_MS, ROLL_KEY, now_ms
+from tests.compat.compaction.expected import by_partition_offset, check_in_place, check_sound, latest, superseded
 from tests.compat.support import DEADLINE_S, eventually
 
 pytestmark = [pytest.mark.feature("compaction"), pytest.mark.client("kafka_tools")]
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 PARTITIONS = 2
-# Empty, text of several scripts, bytes, long ones that differ at their ends only, ones of 32 bytes and around it.
+# Empty, text, bytes, of about 32 bytes, and long keys that differ only at their ends.
 KEYS = [
     b"",
     "ключ".encode(),
@@ -34,7 +34,7 @@ KEYS = [
 
 
 def records_of(count: int, seed: str, keys: list[bytes] = KEYS) -> list[Record]:
-    """Random ones: of each key several, now and then a tombstone, an empty value or a header."""
+    """Random records: several of each key, some tombstones, empty values and headers."""
     chance = random.Random(seed)
     start = now_ms() - count
     made = []
@@ -95,7 +95,8 @@ def by_kafka_python(bootstrap: str, topic: str, records: list[Record], codec: st
     sender.flush(DEADLINE_S)
     written = [
         record._replace(
-            offset=future.get(DEADLINE_S).offset, headers=tuple(one for one in record.headers if one[1] is not None)
+            offset=future.get(DEADLINE_S).offset,
+            headers=tuple(header for header in record.headers if header[1] is not None),
         )
         for record, future in zip(records, sent, strict=True)
     ]
@@ -132,21 +133,21 @@ def test_all_producers_and_codecs(jvm, compacted):
 
     before = topic.read()
     ends = topic.ends()
-    assert len(before) == len(acknowledged) + 300 == sum(ends), "all is there, and nothing is compacted yet"
-    check_in_place(by_place(acknowledged), before)
-    topic.nudge()
+    assert len(before) == len(acknowledged) + 300 == sum(ends), "nothing is compacted yet"
+    check_in_place(by_partition_offset(acknowledged), before)
+    topic.roll()
     topic.alter({"min.compaction.lag.ms": None})
     after = topic.read_compacted(before)
-    assert [r for r in after if r.key != NUDGE] == latest(before), "the last record of each key, tombstones included"
+    assert [r for r in after if r.key != ROLL_KEY] == latest(before), "the last record of each key, tombstones included"
     assert all(now > end for now, end in zip(topic.ends(), ends, strict=True))
 
-    # The same keys once more, into a log that has been compacted.
-    before = [r for r in after if r.key != NUDGE] + topic.send(records_of(500, "again"), compression_type="lz4")
+    # The same keys again, in a log that has been compacted.
+    before = [r for r in after if r.key != ROLL_KEY] + topic.send(records_of(500, "again"), compression_type="lz4")
     after = topic.read_compacted(before)
-    assert [r for r in after if r.key != NUDGE] == latest(before)
+    assert [r for r in after if r.key != ROLL_KEY] == latest(before)
 
 
-def test_tombstones_inside_their_time_and_after_it(compacted):
+def test_tombstones_before_and_after_delete_retention(compacted):
     """delete.retention.ms counts from the compaction that first kept the tombstone."""
     long, short = compacted(), compacted(1, {"delete.retention.ms": "1500"})
     written = {}
@@ -156,10 +157,10 @@ def test_tombstones_inside_their_time_and_after_it(compacted):
         written[topic] = topic.send(records + gone)
     for topic, before in written.items():
         after = topic.read_compacted(before, tombstones=topic is long)
-        assert [r for r in after if r.key != NUDGE and r.value] == [r for r in latest(before) if r.value]
+        assert [r for r in after if r.key != ROLL_KEY and r.value] == [r for r in latest(before) if r.value]
 
     def tombstones(topic):
-        topic.nudge()
+        topic.roll()
         now = topic.read()
         check_sound(written[topic], now, tombstones=topic is long)
         return [r.offset for r in now if r.value is None]
@@ -168,59 +169,59 @@ def test_tombstones_inside_their_time_and_after_it(compacted):
     assert tombstones(long) == list(range(200, 210))
 
 
-def test_a_tombstone_stays_for_its_time(compacted):
-    """Both were compacted at the same time; who reads within delete.retention.ms sees every deletion."""
+def test_a_tombstone_is_kept_for_delete_retention(compacted):
+    """A consumer that reads within delete.retention.ms reads every deletion."""
     topic = compacted(1, {"delete.retention.ms": "2000"})
     began = now_ms()
     before = topic.send([Record(0, -1, now_ms(), b"k", b"v"), Record(0, -1, now_ms(), b"k", None)])
-    seen = gone = began
+    last_read = gone = began
 
     def over():
-        nonlocal seen, gone
-        asked = now_ms()
-        topic.nudge()
+        nonlocal last_read, gone
+        read_at = now_ms()
+        topic.roll()
         found = [r for r in topic.read() if r.key == b"k" and r.value is None]
-        seen, gone = (asked, gone) if found else (seen, now_ms())
+        last_read, gone = (read_at, gone) if found else (last_read, now_ms())
         return not found
 
     eventually(over, "the tombstone is gone", interval=0.05)
-    assert gone - began >= 2000, f"it was gone after {gone - began} ms, and seen after {seen - began} ms"
+    assert gone - began >= 2000, f"removed after {gone - began} ms, last read after {last_read - began} ms"
     assert [r for r in topic.read() if r.key == b"k"] == []
     assert before[1].offset == 1
 
 
-def test_min_compaction_lag_leaves_the_young(compacted):
-    """Old segments are compacted, those with a record that is younger than min.compaction.lag.ms are not."""
+def test_min_compaction_lag_keeps_young_records(compacted):
+    """Segments with a record younger than min.compaction.lag.ms are not compacted."""
     topic = compacted(1, {"min.compaction.lag.ms": str(HOUR_MS)})
     long_ago = now_ms() - 5 * HOUR_MS
     old = topic.send([Record(0, -1, long_ago + n, b"%d" % (n % 10), b"old %d" % n) for n in range(100)])
-    # The segment closes here, by the timestamps.
+    # By its timestamps the segment rolls here.
     young = topic.send([Record(0, -1, now_ms(), b"%d" % (n % 10), b"young %d" % n) for n in range(100)])
     now = topic.read_compacted(old)
-    check_in_place(by_place(old + young), now)
+    check_in_place(by_partition_offset(old + young), now)
     assert [r for r in now if r.offset < 200] == latest(old) + young
     topic.alter({"min.compaction.lag.ms": "0"})
     now = topic.read_compacted(old + young)
     assert [r for r in now if r.offset < 200] == latest(old + young)
 
 
-def test_max_compaction_lag_compacts_what_is_hardly_dirty(compacted):
-    """With a dirty ratio of 1 nothing is ever dirty enough, until it has waited for too long."""
+def test_max_compaction_lag(compacted):
+    """A log below min.cleanable.dirty.ratio is compacted after max.compaction.lag.ms."""
     topic = compacted(1, {"min.cleanable.dirty.ratio": "1.0", "segment.ms": str(HOUR_MS)})
     other = compacted()
     records = [Record(0, -1, now_ms(), b"%d" % (n % 10), b"%d" % n) for n in range(100)]
     before = topic.send(records)
     for _ in range(2):
         other.read_compacted(other.send(records))
-    assert topic.read() == before, "the cleaner has passed it by"
-    # It closes segments as well: the one of an hour.
+    assert topic.read() == before, "the cleaner has not compacted it"
+    # This also rolls the segment, which segment.ms would keep for an hour.
     topic.alter({"max.compaction.lag.ms": "300"})
     now = topic.read_compacted(before)
-    assert [r for r in now if r.key != NUDGE] == latest(before)
+    assert [r for r in now if r.key != ROLL_KEY] == latest(before)
 
 
 def test_compact_and_delete(compacted):
-    """By time whole segments go, whatever their keys; what is left is compacted."""
+    """Retention deletes whole segments, the others are compacted."""
     configs = {"cleanup.policy": "compact,delete", "retention.ms": str(2 * HOUR_MS)}
     topic = compacted(1, configs)
     long_ago = now_ms() - 5 * HOUR_MS
@@ -228,39 +229,39 @@ def test_compact_and_delete(compacted):
     young = topic.send([Record(0, -1, now_ms() + n, b"%d" % (n % 10), b"%d" % n) for n in range(100)])
 
     def without_old():
-        topic.nudge()
+        topic.roll()
         now = topic.read()
-        check_in_place(by_place(old + young), now)
+        check_in_place(by_partition_offset(old + young), now)
         check_sound(young, now)
         return not [r for r in now if r.offset < 100]
 
     eventually(without_old, "the old segment is deleted", interval=0.1)
     now = topic.read_compacted(young)
-    assert [r for r in now if r.key != NUDGE] == latest(young)
+    assert [r for r in now if r.key != ROLL_KEY] == latest(young)
 
 
 def test_policy_altered_to_compact(compacted):
-    """A topic that was not compacted is, once its policy says so; and not any more when it says otherwise."""
+    """Changes of cleanup.policy take effect on existing records."""
     topic = compacted(1, {"cleanup.policy": "delete"})
     records = [Record(0, -1, now_ms(), b"%d" % (n % 10), b"%d" % n) for n in range(100)]
     before = topic.send(records)
-    topic.nudge()
+    topic.roll()
     topic.alter({"cleanup.policy": "compact"})
     now = topic.read_compacted(before)
-    assert [r for r in now if r.key != NUDGE] == latest(before)
+    assert [r for r in now if r.key != ROLL_KEY] == latest(before)
     topic.alter({"cleanup.policy": "delete"})
     now = topic.read()
     more = topic.send(records)
     other = compacted()
     for _ in range(2):
-        topic.nudge()
+        topic.roll()
         other.read_compacted(other.send(records))
-    check_in_place(by_place(more), topic.read())
-    assert len(superseded(now + more, topic.read())) >= 100, "nothing more was compacted"
+    check_in_place(by_partition_offset(more), topic.read())
+    assert len(superseded(now + more, topic.read())) >= 100, "no more records are compacted"
 
 
-def test_positions_that_were_compacted_away(compacted, group):
-    """Committed offsets, seeks and timestamps that point at nothing go on with the next record that is there."""
+def test_positions_of_removed_records(compacted, group):
+    """Committed offsets, seeks and timestamps of removed records lead to the next record."""
     topic = compacted()
     start = now_ms() - 1000
     before = topic.send([Record(0, -1, start + n, b"%d" % (n % 10), b"value %d" % n) for n in range(200)])
@@ -269,18 +270,18 @@ def test_positions_that_were_compacted_away(compacted, group):
     topic.read_compacted(before)
     kept = [r.offset for r in latest(before)]
     assert kept == list(range(190, 200))
-    assert reader.committed() == 55, "a commit is not moved"
-    for wanted in (0, 1, 55, 189, 190, 195):
-        reader.seek(wanted)
-        assert reader.next_offset() == max(wanted, 190)
-    assert reader.offset_for_time(start) == 190, "the first record that is there from then on"
+    assert reader.committed() == 55, "the committed offset is not changed"
+    for position in (0, 1, 55, 189, 190, 195):
+        reader.seek(position)
+        assert reader.next_offset() == max(position, 190)
+    assert reader.offset_for_time(start) == 190, "the first record since then"
     assert reader.offset_for_time(start + 195) == 195
     assert reader.beginning() == 0, "the log start offset does not move"
     reader.close()
 
 
 def test_log_append_time_stays(compacted):
-    """The time at which the broker stored a batch is not changed by leaving records out of it."""
+    """Removing records does not change the append time of a batch."""
     topic = compacted(1, {"message.timestamp.type": "LogAppendTime", "segment.ms": "1000"})
     records = [
         Record(0, -1, 1_000, b"%d" % (n % 40), None if n % 3 == 0 else b"%d" % n, ((b"n", b"%d" % n),))
@@ -290,11 +291,11 @@ def test_log_append_time_stays(compacted):
     before = topic.read()
     assert min(record.timestamp for record in before) > now_ms() - HOUR_MS
     now = topic.read_compacted(before)
-    assert [r for r in now if r.key != NUDGE] == latest(before)
+    assert [r for r in now if r.key != ROLL_KEY] == latest(before)
 
 
 def test_records_deleted_from_a_compacted_topic(compacted):
-    """Only with compact,delete; what comes after the new start is compacted as before."""
+    """Possible only with compact,delete; the records after the new start are still compacted."""
     topic = compacted(1, {"min.compaction.lag.ms": str(HOUR_MS)})
     before = topic.send([Record(0, -1, now_ms(), b"%d" % (n % 50), b"%d" % n) for n in range(200)])
     with pytest.raises(KafkaException, match="POLICY_VIOLATION"):
@@ -305,4 +306,4 @@ def test_records_deleted_from_a_compacted_topic(compacted):
     topic.alter({"min.compaction.lag.ms": None})
     again = topic.send([Record(0, -1, now_ms(), b"%d" % n, b"again") for n in range(30, 40)])
     now = topic.read_compacted(before[170:] + again)
-    assert [r for r in now if r.key != NUDGE] == latest(before[170:] + again)
+    assert [r for r in now if r.key != ROLL_KEY] == latest(before[170:] + again)

@@ -1,4 +1,4 @@
-"""Clients of confluent-kafka (librdkafka) that are closed when the test ends."""
+"""confluent-kafka (librdkafka): clients that are closed after the test."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -33,7 +33,7 @@ def topic(admin: AdminClient, request: pytest.FixtureRequest) -> Iterator[Callab
 
 
 def exists(admin: AdminClient, name: str, partitions: int) -> bool:
-    """True when every partition of the topic has a leader."""
+    """Return whether every partition of the topic has a leader."""
     found = admin.list_topics(timeout=DEADLINE_S).topics.get(name)
     if found is None or found.error or len(found.partitions) != partitions:
         return False
@@ -42,7 +42,7 @@ def exists(admin: AdminClient, name: str, partitions: int) -> bool:
 
 @pytest.fixture
 def producer(bootstrap: str) -> Iterator[Callable[..., Producer]]:
-    """producer({setting: value}); only an idempotent one keeps the order when a request is repeated."""
+    """producer({setting: value}); retries keep the order only if it is idempotent."""
     made: list[Producer] = []
 
     def create(settings: dict[str, Any] | None = None) -> Producer:
@@ -57,7 +57,7 @@ def producer(bootstrap: str) -> Iterator[Callable[..., Producer]]:
 
 @pytest.fixture
 def consumer(bootstrap: str, topic: Callable[..., str], group: str) -> Iterator[Callable[..., Consumer]]:
-    """consumer({setting: value}): a consumer of the test's group, from the beginning, with quick heartbeats."""
+    """consumer({setting: value}): a consumer of the test's group, from the beginning, with frequent heartbeats."""
     made: list[Consumer] = []
 
     def create(settings: dict[str, Any] | None = None) -> Consumer:

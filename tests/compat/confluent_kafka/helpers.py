@@ -1,4 +1,4 @@
-"""Sending and reading with a deadline, through confluent-kafka."""
+"""confluent-kafka: sending and reading a number of records, and group members."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -9,7 +9,7 @@ from tests.compat.support import DEADLINE_S, eventually
 
 
 def send(producer: Producer, topic: str, value: bytes | None, **record: Any) -> Message:
-    """Sends one record and returns what was delivered; raises KafkaException when it was not."""
+    """Send one record and return the delivered message. Raises KafkaException if it was not delivered."""
     reports: list[tuple[KafkaError | None, Message]] = []
     producer.produce(topic, value, on_delivery=lambda *report: reports.append(report), **record)
     assert producer.flush(DEADLINE_S) == 0, "no delivery report in time"
@@ -20,7 +20,7 @@ def send(producer: Producer, topic: str, value: bytes | None, **record: Any) -> 
 
 
 def send_all(producer: Producer, topic: str, values: Iterable[bytes], **record: Any) -> None:
-    """Sends many records and requires that every one is delivered."""
+    """Send many records, all of which must be delivered."""
     errors: list[KafkaError] = []
     for value in values:
         producer.produce(topic, value, on_delivery=lambda e, _: e and errors.append(e), **record)
@@ -46,7 +46,7 @@ def read(consumer: Consumer, count: int) -> list[Message]:
 
 
 def from_the_start(consumer: Consumer, topic: str, partitions: int = 1) -> Consumer:
-    """The consumer, reading every partition from its beginning without joining a group."""
+    """Assign every partition from its beginning, without joining a group."""
     consumer.assign([TopicPartition(topic, index, 0) for index in range(partitions)])
     return consumer
 
@@ -60,14 +60,14 @@ def everything(topic: str, count: int) -> set[tuple[str, int]]:
 
 
 class Member:
-    """A consumer in a group, with what it read and what was taken from it. Polled by `shared`."""
+    """A group member with its records and revoked partitions. `shared` polls it."""
 
     def __init__(self, consumer: Consumer, topics: list[str]) -> None:
         self.consumer = consumer
         self.records: list[Message] = []
         self.revoked: set[tuple[str, int]] = set()
         self.error: KafkaError | None = None
-        consumer.subscribe(topics, on_revoke=lambda _, taken: self.revoked.update(pairs(taken)))
+        consumer.subscribe(topics, on_revoke=lambda _, partitions: self.revoked.update(pairs(partitions)))
 
     def poll(self) -> None:
         for message in self.consumer.consume(100, timeout=0.05):
@@ -82,7 +82,7 @@ class Member:
 
 
 def shared(members: list[Member], wanted: set[tuple[str, int]]) -> bool:
-    """Polls every member; true when each has a share and together they own each partition once."""
+    """Poll every member; return whether each has partitions and each partition has one member."""
     for member in members:
         member.poll()
     shares = [member.assignment for member in members]

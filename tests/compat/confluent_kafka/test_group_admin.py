@@ -12,9 +12,7 @@ from confluent_kafka import (
 )
 
 from tests.compat.confluent_kafka.helpers import Member, code_of, everything, shared
-from tests.compat.support import eventually, unique
-
-TIMEOUT = 20
+from tests.compat.support import DEADLINE_S, eventually, unique
 
 
 @pytest.fixture
@@ -27,19 +25,19 @@ def member(consumer, topic):
 
 
 def listed(admin, **filters):
-    found = admin.list_consumer_groups(**filters).result(TIMEOUT)
+    found = admin.list_consumer_groups(**filters).result(DEADLINE_S)
     assert found.errors == []
     return {group.group_id: group for group in found.valid}
 
 
 def described(admin, group):
-    return admin.describe_consumer_groups([group])[group].result(TIMEOUT)
+    return admin.describe_consumer_groups([group])[group].result(DEADLINE_S)
 
 
 def failure(future):
-    with pytest.raises(KafkaException) as refused:
-        future.result(TIMEOUT)
-    return code_of(refused.value)
+    with pytest.raises(KafkaException) as raised:
+        future.result(DEADLINE_S)
+    return code_of(raised.value)
 
 
 @pytest.mark.feature("group admin")
@@ -56,7 +54,7 @@ def test_a_group_is_listed_and_described(admin, member, group):
     [one] = detail.members
     assert one.member_id == only.consumer.memberid()
     assert {(tp.topic, tp.partition) for tp in one.assignment.topic_partitions} == everything(name, 2)
-    assert detail.coordinator.id == admin.describe_cluster().result(TIMEOUT).nodes[0].id
+    assert detail.coordinator.id == admin.describe_cluster().result(DEADLINE_S).nodes[0].id
 
 
 @pytest.mark.feature("group admin")
@@ -65,7 +63,7 @@ def test_a_group_is_deleted_when_it_is_empty(admin, member, group):
     assert failure(admin.delete_consumer_groups([group])[group]) == KafkaError.NON_EMPTY_GROUP
     only.consumer.close()
     eventually(lambda: described(admin, group).state == ConsumerGroupState.EMPTY, "an empty group")
-    assert admin.delete_consumer_groups([group])[group].result(TIMEOUT) is None
+    assert admin.delete_consumer_groups([group])[group].result(DEADLINE_S) is None
     eventually(lambda: group not in listed(admin), "the group to disappear")
     absent = unique("absent")
     assert failure(admin.delete_consumer_groups([absent])[absent]) == KafkaError.GROUP_ID_NOT_FOUND
@@ -76,18 +74,18 @@ def test_offsets_of_a_group_are_listed_and_altered(admin, topic, group):
     name = topic(partitions=2)
     wanted = [TopicPartition(name, 0, 5, metadata="by hand"), TopicPartition(name, 1, 7)]
     request = ConsumerGroupTopicPartitions(group, wanted)
-    admin.alter_consumer_group_offsets([request])[group].result(TIMEOUT)
+    admin.alter_consumer_group_offsets([request])[group].result(DEADLINE_S)
     every = ConsumerGroupTopicPartitions(group)
-    found = admin.list_consumer_group_offsets([every])[group].result(TIMEOUT).topic_partitions
+    found = admin.list_consumer_group_offsets([every])[group].result(DEADLINE_S).topic_partitions
     assert sorted((tp.partition, tp.offset) for tp in found) == [(0, 5), (1, 7)]
     named = ConsumerGroupTopicPartitions(group, [TopicPartition(name, 0), TopicPartition(name, 9)])
-    answer = admin.list_consumer_group_offsets([named])[group].result(TIMEOUT).topic_partitions
-    assert [(tp.partition, tp.offset) for tp in answer] == [(0, 5), (9, OFFSET_INVALID)]
+    result = admin.list_consumer_group_offsets([named])[group].result(DEADLINE_S).topic_partitions
+    assert [(tp.partition, tp.offset) for tp in result] == [(0, 5), (9, OFFSET_INVALID)]
 
 
 @pytest.mark.feature("group admin")
 def test_offsets_of_a_group_with_members_are_not_altered_from_outside(admin, member, group):
     _only, name = member
     request = ConsumerGroupTopicPartitions(group, [TopicPartition(name, 0, 5)])
-    [answer] = admin.alter_consumer_group_offsets([request])[group].result(TIMEOUT).topic_partitions
-    assert answer.error.code() == KafkaError.UNKNOWN_MEMBER_ID
+    [result] = admin.alter_consumer_group_offsets([request])[group].result(DEADLINE_S).topic_partitions
+    assert result.error.code() == KafkaError.UNKNOWN_MEMBER_ID

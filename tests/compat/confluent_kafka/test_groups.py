@@ -36,7 +36,7 @@ def test_members_join_and_leave_and_share_the_partitions(consumer, producer, top
 
 @pytest.mark.feature("consumer groups")
 def test_a_member_that_dies_is_missed_after_its_session(consumer, topic, group, bootstrap):
-    """The other member runs in a process of its own, which is killed: no LeaveGroup is sent."""
+    """The other member is a process that is killed, so it sends no LeaveGroup."""
     name = topic(partitions=2)
     settings = {"bootstrap.servers": bootstrap, "group.id": group, "session.timeout.ms": 6000}
     program = f"""

@@ -1,4 +1,4 @@
-"""Where a consumer stands, with confluent-kafka: seeking, pausing, offsets by time, lag, commits."""
+"""Positions of a consumer, with confluent-kafka: seeking, pausing, offsets by time, lag, commits."""
 
 import time
 
@@ -126,9 +126,9 @@ def test_metadata_over_the_limit_is_refused_and_changes_nothing(consumer, topic)
     name = topic()
     reader = consumer({"enable.auto.commit": False})
     reader.commit(offsets=[TopicPartition(name, 0, 1, metadata="x" * 4000)], asynchronous=False)
-    with pytest.raises(KafkaException) as refused:
+    with pytest.raises(KafkaException) as raised:
         reader.commit(offsets=[TopicPartition(name, 0, 2, metadata="x" * 4097)], asynchronous=False)
-    assert code_of(refused.value) == KafkaError.OFFSET_METADATA_TOO_LARGE
+    assert code_of(raised.value) == KafkaError.OFFSET_METADATA_TOO_LARGE
     assert reader.committed([TopicPartition(name, 0)], timeout=DEADLINE_S)[0].offset == 1
 
 

@@ -1,4 +1,4 @@
-"""Producing and consuming with confluent-kafka: what is in a record, codecs, acknowledgements, sizes, times."""
+"""Producing and consuming with confluent-kafka: record fields, codecs, acknowledgements, sizes, timestamps."""
 
 import time
 
@@ -98,9 +98,9 @@ def test_a_record_just_under_the_limit_is_stored_and_one_over_it_is_refused(prod
     name = topic(configs={"max.message.bytes": "100000"})
     sender = producer({"message.max.bytes": 10_000_000})
     assert send(sender, name, b"a" * 99_900).offset() == 0
-    with pytest.raises(KafkaException) as refused:
+    with pytest.raises(KafkaException) as raised:
         send(sender, name, b"b" * 100_001)
-    assert code_of(refused.value) == KafkaError.MSG_SIZE_TOO_LARGE
+    assert code_of(raised.value) == KafkaError.MSG_SIZE_TOO_LARGE
     assert send(sender, name, b"after").offset() == 1
     assert [len(m.value()) for m in read(from_the_start(consumer(), name), 2)] == [99_900, 5]
 
@@ -163,7 +163,7 @@ def test_a_timestamp_out_of_bounds_is_refused(producer, topic):
     sender = producer()
     now = int(time.time() * 1000)
     for wrong in (now - 120_000, now + 2 * 3600 * 1000):
-        with pytest.raises(KafkaException) as refused:
+        with pytest.raises(KafkaException) as raised:
             send(sender, name, b"v", timestamp=wrong)
-        assert code_of(refused.value) == KafkaError.INVALID_TIMESTAMP
+        assert code_of(raised.value) == KafkaError.INVALID_TIMESTAMP
     assert send(sender, name, b"v", timestamp=now).offset() == 0

@@ -16,19 +16,17 @@ from tests.compat.confluent_kafka.conftest import exists
 from tests.compat.confluent_kafka.helpers import code_of, from_the_start, read, send, send_all
 from tests.compat.support import DEADLINE_S, eventually, unique
 
-TIMEOUT = 20
-
 
 def refusal(futures):
     """The error code of the only future of an admin call."""
     [future] = futures.values()
-    with pytest.raises(KafkaException) as refused:
-        future.result(TIMEOUT)
-    return code_of(refused.value)
+    with pytest.raises(KafkaException) as raised:
+        future.result(DEADLINE_S)
+    return code_of(raised.value)
 
 
 def created(admin, new, **options):
-    return admin.create_topics([new], **options)[new.topic].result(TIMEOUT)
+    return admin.create_topics([new], **options)[new.topic].result(DEADLINE_S)
 
 
 @pytest.mark.feature("topics")
@@ -36,8 +34,8 @@ def test_a_topics_life(admin, name):
     created(admin, NewTopic(name, 3, 1))
     eventually(lambda: exists(admin, name, 3), "the topic")
     found = admin.describe_topics(TopicCollection([name]), include_authorized_operations=True)[name]
-    found = found.result(TIMEOUT)
-    [node] = admin.describe_cluster().result(TIMEOUT).nodes
+    found = found.result(DEADLINE_S)
+    [node] = admin.describe_cluster().result(DEADLINE_S).nodes
     assert [p.id for p in found.partitions] == [0, 1, 2]
     for partition in found.partitions:
         assert partition.leader.id == node.id
@@ -45,7 +43,7 @@ def test_a_topics_life(admin, name):
     assert not found.is_internal
     assert {"READ", "WRITE", "DELETE", "ALTER"} <= {op.name for op in found.authorized_operations}
     assert refusal(admin.create_topics([NewTopic(name, 1, 1)])) == KafkaError.TOPIC_ALREADY_EXISTS
-    admin.delete_topics([name])[name].result(TIMEOUT)
+    admin.delete_topics([name])[name].result(DEADLINE_S)
     eventually(lambda: name not in admin.list_topics(timeout=DEADLINE_S).topics, "the topic to disappear")
     assert refusal(admin.delete_topics([name])) == KafkaError.UNKNOWN_TOPIC_OR_PART
     absent = admin.describe_topics(TopicCollection([name]))
@@ -76,30 +74,30 @@ def test_an_invalid_topic_name(admin, bad):
 
 @pytest.mark.feature("topics")
 def test_many_topics_in_one_request_fail_one_by_one(admin):
-    good, taken = unique("good"), unique("taken")
-    created(admin, NewTopic(taken, 1, 1))
-    answers = admin.create_topics([NewTopic(good, 1, 1), NewTopic(taken, 1, 1), NewTopic("no way", 1, 1)])
-    assert answers[good].result(TIMEOUT) is None
-    assert code_of(answers[taken].exception(TIMEOUT)) == KafkaError.TOPIC_ALREADY_EXISTS
-    assert code_of(answers["no way"].exception(TIMEOUT)) == KafkaError.TOPIC_EXCEPTION
-    for deleted in admin.delete_topics([good, taken]).values():
-        deleted.result(TIMEOUT)
+    good, existing = unique("good"), unique("existing")
+    created(admin, NewTopic(existing, 1, 1))
+    futures = admin.create_topics([NewTopic(good, 1, 1), NewTopic(existing, 1, 1), NewTopic("no way", 1, 1)])
+    assert futures[good].result(DEADLINE_S) is None
+    assert code_of(futures[existing].exception(DEADLINE_S)) == KafkaError.TOPIC_ALREADY_EXISTS
+    assert code_of(futures["no way"].exception(DEADLINE_S)) == KafkaError.TOPIC_EXCEPTION
+    for deleted in admin.delete_topics([good, existing]).values():
+        deleted.result(DEADLINE_S)
 
 
 @pytest.mark.feature("topics")
 def test_validate_only_and_manual_assignment(admin, name):
     created(admin, NewTopic(name, 2, 1), validate_only=True)
     assert name not in admin.list_topics(timeout=DEADLINE_S).topics
-    [node] = admin.describe_cluster().result(TIMEOUT).nodes
+    [node] = admin.describe_cluster().result(DEADLINE_S).nodes
     created(admin, NewTopic(name, 2, replica_assignment=[[node.id], [node.id]]))
     eventually(lambda: exists(admin, name, 2), "the topic")
-    admin.delete_topics([name])[name].result(TIMEOUT)
+    admin.delete_topics([name])[name].result(DEADLINE_S)
 
 
 @pytest.mark.feature("topics")
 def test_partitions_are_added_and_never_taken_away(admin, producer, topic):
     name = topic(2)
-    admin.create_partitions([NewPartitions(name, 4)])[name].result(TIMEOUT)
+    admin.create_partitions([NewPartitions(name, 4)])[name].result(DEADLINE_S)
     eventually(lambda: exists(admin, name, 4), "four partitions")
     assert send(producer(), name, b"v", partition=3).offset() == 0
     assert refusal(admin.create_partitions([NewPartitions(name, 3)])) == KafkaError.INVALID_PARTITIONS
@@ -113,7 +111,7 @@ def test_producing_creates_the_topic(producer, consumer, admin, name):
     assert len(admin.list_topics(timeout=DEADLINE_S).topics[name].partitions) >= 1
     partitions = len(admin.list_topics(timeout=DEADLINE_S).topics[name].partitions)
     assert [m.value() for m in read(from_the_start(consumer(), name, partitions), 1)] == [b"first"]
-    admin.delete_topics([name])[name].result(TIMEOUT)
+    admin.delete_topics([name])[name].result(DEADLINE_S)
 
 
 @pytest.mark.feature("auto-creation")
@@ -131,14 +129,14 @@ def test_a_consumer_that_does_not_want_it_gets_an_error_and_no_topic(consumer, a
 
 @pytest.mark.feature("auto-creation")
 def test_an_invalid_name_is_not_created(producer):
-    with pytest.raises(KafkaException) as refused:
+    with pytest.raises(KafkaException) as raised:
         send(producer({"message.timeout.ms": 8000}), "no way", b"v")
-    assert code_of(refused.value) == KafkaError.TOPIC_EXCEPTION
+    assert code_of(raised.value) == KafkaError.TOPIC_EXCEPTION
 
 
 def configs(admin, name):
     resource = ConfigResource(ConfigResource.Type.TOPIC, name)
-    return admin.describe_configs([resource])[resource].result(TIMEOUT)
+    return admin.describe_configs([resource])[resource].result(DEADLINE_S)
 
 
 @pytest.mark.feature("configs")
@@ -160,7 +158,7 @@ def test_incremental_changes_set_delete_append_subtract(admin, topic):
     def change(config: str, how: AlterConfigOpType, value: str | None) -> None:
         entry = ConfigEntry(config, value, incremental_operation=how)
         resource = ConfigResource(ConfigResource.Type.TOPIC, name, incremental_configs=[entry])
-        admin.incremental_alter_configs([resource])[resource].result(TIMEOUT)
+        admin.incremental_alter_configs([resource])[resource].result(DEADLINE_S)
 
     def becomes(config: str, expected: str) -> None:
         eventually(lambda: configs(admin, name)[config].value == expected, f"{config} = {expected}")
@@ -180,7 +178,7 @@ def test_incremental_changes_set_delete_append_subtract(admin, topic):
 def test_a_full_change_resets_what_it_does_not_name(admin, topic):
     name = topic(configs={"retention.ms": "1000", "max.message.bytes": "5000"})
     resource = ConfigResource(ConfigResource.Type.TOPIC, name, set_config={"segment.bytes": "3000000"})
-    admin.alter_configs([resource])[resource].result(TIMEOUT)
+    admin.alter_configs([resource])[resource].result(DEADLINE_S)
     eventually(lambda: configs(admin, name)["segment.bytes"].value == "3000000", "segment.bytes")
     assert configs(admin, name)["retention.ms"].is_default
     assert configs(admin, name)["max.message.bytes"].is_default
@@ -202,23 +200,23 @@ def test_a_new_limit_acts_at_once(admin, producer, topic):
     send(sender, name, b"x" * 5000)
     entry = ConfigEntry("max.message.bytes", "1000", incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ConfigResource.Type.TOPIC, name, incremental_configs=[entry])
-    admin.incremental_alter_configs([resource])[resource].result(TIMEOUT)
+    admin.incremental_alter_configs([resource])[resource].result(DEADLINE_S)
 
-    def refused() -> bool:
+    def fails() -> bool:
         try:
             send(sender, name, b"x" * 5000)
         except KafkaException as error:
             return code_of(error) == KafkaError.MSG_SIZE_TOO_LARGE
         return False
 
-    eventually(refused, "MSG_SIZE_TOO_LARGE under the new limit")
+    eventually(fails, "MSG_SIZE_TOO_LARGE under the new limit")
 
 
 @pytest.mark.feature("configs")
 def test_broker_configs(admin):
-    [node] = admin.describe_cluster().result(TIMEOUT).nodes
+    [node] = admin.describe_cluster().result(DEADLINE_S).nodes
     resource = ConfigResource(ConfigResource.Type.BROKER, str(node.id))
-    found = admin.describe_configs([resource])[resource].result(TIMEOUT)
+    found = admin.describe_configs([resource])[resource].result(DEADLINE_S)
     assert found["node.id"].value == str(node.id)
     assert found["node.id"].is_read_only
     assert {"log.dirs", "num.partitions", "message.max.bytes", "auto.create.topics.enable"} <= set(found)
@@ -229,7 +227,7 @@ def test_records_before_an_offset_are_deleted(admin, producer, consumer, topic):
     name = topic()
     send_all(producer(), name, (str(n).encode() for n in range(10)))
     where = TopicPartition(name, 0, 4)
-    assert admin.delete_records([where])[where].result(TIMEOUT).low_watermark == 4
+    assert admin.delete_records([where])[where].result(DEADLINE_S).low_watermark == 4
     reader = from_the_start(consumer(), name)
     assert [m.offset() for m in read(reader, 6)] == [4, 5, 6, 7, 8, 9]
     assert reader.get_watermark_offsets(TopicPartition(name, 0), timeout=DEADLINE_S) == (4, 10)
@@ -245,7 +243,7 @@ def test_offsets_listed_by_the_administrator(admin, producer, topic):
     tp = TopicPartition(name, 0)
 
     def offset(spec: OffsetSpec) -> tuple[int, int]:
-        found = admin.list_offsets({tp: spec})[tp].result(TIMEOUT)
+        found = admin.list_offsets({tp: spec})[tp].result(DEADLINE_S)
         return found.offset, found.timestamp
 
     assert offset(OffsetSpec.earliest()) == (0, -1)
@@ -256,7 +254,7 @@ def test_offsets_listed_by_the_administrator(admin, producer, topic):
 
 @pytest.mark.feature("cluster")
 def test_the_cluster_describes_itself(admin, bootstrap):
-    cluster = admin.describe_cluster(include_authorized_operations=True).result(TIMEOUT)
+    cluster = admin.describe_cluster(include_authorized_operations=True).result(DEADLINE_S)
     [node] = cluster.nodes
     assert f"{node.host}:{node.port}" == bootstrap
     assert cluster.controller.id == node.id

@@ -27,15 +27,16 @@ import org.apache.kafka.storage.internals.log.UnifiedLog;
 import org.apache.kafka.storage.log.metrics.BrokerTopicStats;
 
 /**
- * Opens partition directories as Kafka does at a start.
+ * Opens log directories as Kafka does at startup.
  *
- * Lines `directory TAB recovery point TAB log start offset TAB clean TAB timestamps, with commas` in; for each a line of
- * JSON out: where the log starts and ends, its producers and epochs, what a fetch at each offset gets (base offset of
- * its first batch, bytes, their CRC-32), what a timestamp is found at; or `error`.
+ * Input: lines `directory TAB recovery point TAB log start offset TAB clean TAB timestamps, separated by commas TAB
+ * index.interval.bytes TAB current time`. Output: a line of JSON for each: start and end of the log, its producers and
+ * epochs, the result of a fetch at each offset (base offset of the first batch, size, CRC-32), the offset of each
+ * timestamp; or `error`.
  */
 public class KafkaRecovery {
     private static final int FETCH_BYTES = 1 << 20;
-    private static final int MOST_READS = 100;
+    private static final int MAX_READS = 100;
 
     public static void main(String[] args) throws Exception {
         BufferedReader in = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
@@ -50,39 +51,39 @@ public class KafkaRecovery {
         System.exit(0);
     }
 
-    private static String open(String[] asked, KafkaScheduler scheduler, BrokerTopicStats stats) {
-        Properties given = new Properties();
-        given.put("segment.index.bytes", "4096");
-        given.put("index.interval.bytes", asked[5]);
+    private static String open(String[] fields, KafkaScheduler scheduler, BrokerTopicStats stats) {
+        Properties configs = new Properties();
+        configs.put("segment.index.bytes", "4096");
+        configs.put("index.interval.bytes", fields[5]);
         try {
-            UnifiedLog log = UnifiedLog.create(new File(asked[0]), new LogConfig(given), Long.parseLong(asked[2]),
-                Long.parseLong(asked[1]), scheduler, stats, at(Long.parseLong(asked[6])), 300_000,
+            UnifiedLog log = UnifiedLog.create(new File(fields[0]), new LogConfig(configs), Long.parseLong(fields[2]),
+                Long.parseLong(fields[1]), scheduler, stats, at(Long.parseLong(fields[6])), 300_000,
                 new ProducerStateManagerConfig(86_400_000, false), 600_000, new LogDirFailureChannel(5),
-                Boolean.parseBoolean(asked[3]), Optional.empty(), new java.util.concurrent.ConcurrentHashMap<>(), false,
+                Boolean.parseBoolean(fields[3]), Optional.empty(), new java.util.concurrent.ConcurrentHashMap<>(), false,
                 LogOffsetsListener.NO_OP_OFFSETS_LISTENER);
-            String found = describe(log, asked[4]);
+            String result = describe(log, fields[4]);
             log.close();
-            return found;
-        } catch (Throwable wrong) {
-            return "{\"error\": " + quoted(wrong) + "}";
+            return result;
+        } catch (Throwable error) {
+            return "{\"error\": " + quoted(error) + "}";
         }
     }
 
-    /** A clock that stands, so that no producer expires. */
+    /** A clock that does not move, so that no producer expires. */
     private static Time at(long now) {
         return (Time) Proxy.newProxyInstance(Time.class.getClassLoader(), new Class<?>[] {Time.class},
-            (self, method, given) -> method.getName().equals("milliseconds") ? now : method.invoke(Time.SYSTEM, given));
+            (self, method, arguments) -> method.getName().equals("milliseconds") ? now : method.invoke(Time.SYSTEM, arguments));
     }
 
     private static String describe(UnifiedLog log, String timestamps) {
         List<String> producers = new ArrayList<>();
-        for (Map.Entry<Long, Integer> one : new TreeMap<>(log.activeProducersWithLastSequence()).entrySet()) {
-            producers.add("[" + one.getKey() + ", " + one.getValue() + "]");
+        for (Map.Entry<Long, Integer> entry : new TreeMap<>(log.activeProducersWithLastSequence()).entrySet()) {
+            producers.add("[" + entry.getKey() + ", " + entry.getValue() + "]");
         }
         List<String> epochs = new ArrayList<>();
-        log.leaderEpochCache().epochEntries().forEach(one -> epochs.add("[" + one.epoch() + ", " + one.startOffset() + "]"));
+        log.leaderEpochCache().epochEntries().forEach(entry -> epochs.add("[" + entry.epoch() + ", " + entry.startOffset() + "]"));
         List<String> reads = new ArrayList<>();
-        for (long offset = log.logStartOffset(); offset < Math.min(log.logEndOffset(), log.logStartOffset() + MOST_READS); offset++) {
+        for (long offset = log.logStartOffset(); offset < Math.min(log.logEndOffset(), log.logStartOffset() + MAX_READS); offset++) {
             reads.add(read(log, offset));
         }
         List<String> times = new ArrayList<>();
@@ -95,32 +96,32 @@ public class KafkaRecovery {
 
     private static String read(UnifiedLog log, long offset) {
         try {
-            FetchDataInfo found = log.read(offset, FETCH_BYTES, FetchIsolation.LOG_END, true);
-            if (!(found.records instanceof FileRecords)) {
+            FetchDataInfo result = log.read(offset, FETCH_BYTES, FetchIsolation.LOG_END, true);
+            if (!(result.records instanceof FileRecords)) {
                 return "[null, 0, 0]";
             }
-            FileRecords records = (FileRecords) found.records;
+            FileRecords records = (FileRecords) result.records;
             ByteBuffer data = ByteBuffer.allocate(records.sizeInBytes());
             records.readInto(data, 0);
             CRC32 crc = new CRC32();
             crc.update(data.array(), 0, data.limit());
             return "[" + (data.limit() >= 8 ? data.getLong(0) : "null") + ", " + data.limit() + ", " + crc.getValue() + "]";
-        } catch (Throwable wrong) {
-            return quoted(wrong);
+        } catch (Throwable error) {
+            return quoted(error);
         }
     }
 
     private static String lookup(UnifiedLog log, long timestamp) {
         try {
-            OffsetResultHolder found = log.fetchOffsetByTimestamp(timestamp, Optional.empty());
-            return found.timestampAndOffsetOpt().map(one -> String.valueOf(one.offset)).orElse("null");
-        } catch (Throwable wrong) {
-            return quoted(wrong);
+            OffsetResultHolder result = log.fetchOffsetByTimestamp(timestamp, Optional.empty());
+            return result.timestampAndOffsetOpt().map(entry -> String.valueOf(entry.offset)).orElse("null");
+        } catch (Throwable error) {
+            return quoted(error);
         }
     }
 
-    private static String quoted(Throwable wrong) {
-        String text = wrong.getClass().getSimpleName() + ": " + wrong.getMessage();
+    private static String quoted(Throwable error) {
+        String text = error.getClass().getSimpleName() + ": " + error.getMessage();
         return "\"" + text.replace("\\", "\\\\").replace("\"", "\\\"").replace('\n', ' ') + "\"";
     }
 }

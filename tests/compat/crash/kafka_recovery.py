@@ -1,4 +1,4 @@
-"""Apache Kafka's own recovery (KafkaRecovery.java) and kbroker's, asked about the same damaged directories."""
+"""Opens the same damaged log directories with Apache Kafka's recovery (KafkaRecovery.java) and with kbroker's."""
 
 import json
 import subprocess
@@ -14,13 +14,13 @@ from tests.unit.support.damaged_log import LogCopy
 from tests.unit.support.log_lab import NOW
 
 SOURCE = Path(__file__).with_name("KafkaRecovery.java")
-# As KafkaRecovery.java has them.
+# As in KafkaRecovery.java.
 FETCH_BYTES = 1 << 20
-MOST_READS = 100
+MAX_READS = 100
 
 
 class Case(NamedTuple):
-    """A directory, the checkpoint of its recovery point, whether the stop was clean."""
+    """The files of a log directory, its recovery point, and whether the broker was stopped cleanly."""
 
     files: Mapping[str, bytes]
     recovery_point: int = 0
@@ -28,8 +28,8 @@ class Case(NamedTuple):
 
 
 class Opened(NamedTuple):
-    """What a broker makes of a case; `error`: it cannot open the log. `reads`: (base offset, bytes, CRC-32) or an error
-    for a fetch at each offset."""
+    """The log as a broker opened it; `error`: it could not. `reads`: (base offset, size, CRC-32) or an error for a
+    fetch at each offset."""
 
     error: str | None
     start: int = 0
@@ -39,8 +39,8 @@ class Opened(NamedTuple):
     reads: Sequence[Any] = ()
 
 
-def ask_kafka(cases: Sequence[Case], directory: Path, index_interval: int) -> list[Opened]:
-    """Kafka's answers, from one JVM; the directories are made under `directory`."""
+def open_with_kafka(cases: Sequence[Case], directory: Path, index_interval: int) -> list[Opened]:
+    """Open every case in one JVM; the log directories are created under `directory`."""
     lines = []
     for number, case in enumerate(cases):
         path = directory / str(number) / "t-0"
@@ -53,22 +53,22 @@ def ask_kafka(cases: Sequence[Case], directory: Path, index_interval: int) -> li
     compiler = ["javac", "-proc:none", "-nowarn", "-d", str(classes), "-cp", kafka_classpath(), str(SOURCE)]
     subprocess.run(compiler, check=True)
     java = ["java", "-Xmx512m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=off", "-cp", f"{classes}:{kafka_classpath()}"]
-    done = subprocess.run([*java, "KafkaRecovery"], input="".join(lines), capture_output=True, text=True, check=True)
-    answers = [json.loads(line) for line in done.stdout.splitlines()]
-    assert len(answers) == len(cases), done.stderr[-2000:]
+    process = subprocess.run([*java, "KafkaRecovery"], input="".join(lines), capture_output=True, text=True, check=True)
+    results = [json.loads(line) for line in process.stdout.splitlines()]
+    assert len(results) == len(cases), process.stderr[-2000:]
     return [
-        Opened(answer["error"])
-        if "error" in answer
-        else Opened(None, answer["start"], answer["end"], answer["producers"], answer["epochs"], answer["reads"])
-        for answer in answers
+        Opened(result["error"])
+        if "error" in result
+        else Opened(None, result["start"], result["end"], result["producers"], result["epochs"], result["reads"])
+        for result in results
     ]
 
 
-def ask_kbroker(case: Case, copy: LogCopy) -> Opened:
+def open_with_kbroker(case: Case, copy: LogCopy) -> Opened:
     copy.files = dict(case.files)
     log = copy.make().open(case.recovery_point, case.clean)
     reads: list[Any] = []
-    for offset in range(log.log_start_offset, min(log.log_end_offset, log.log_start_offset + MOST_READS)):
+    for offset in range(log.log_start_offset, min(log.log_end_offset, log.log_start_offset + MAX_READS)):
         log.clear_position_cache()
         try:
             data = bytes(log.read_blocking(offset, FETCH_BYTES, log.log_end_offset))
@@ -76,6 +76,6 @@ def ask_kbroker(case: Case, copy: LogCopy) -> Opened:
             reads.append(error.code.name)
         else:
             reads.append([parse_header(data).base_offset, len(data), zlib.crc32(data)])
-    producers = [[one.producer_id, one.last_sequence] for one in sorted(log.producers.active())]
+    producers = [[entry.producer_id, entry.last_sequence] for entry in sorted(log.producers.active())]
     epochs = [list(entry) for entry in log.epochs.entries]
     return Opened(None, log.log_start_offset, log.log_end_offset, producers, epochs, reads)

@@ -1,6 +1,6 @@
-"""One damaged log in each partition of a topic: what a real broker leaves of it, and what real clients get.
+"""A damaged_logs log in each partition of a topic: what recovery keeps of it, and what clients read from it.
 
-`KBROKER_COMPAT_DAMAGE=all` makes a partition for every byte of the last three batches; otherwise for a sample.
+`KBROKER_COMPAT_DAMAGE=all`: a partition for every byte of the last three batches, otherwise for a sample.
 """
 
 import os
@@ -24,9 +24,10 @@ from protocol.framing import decode_response_header, encode_frame, encode_reques
 from protocol.messages.k00_produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from protocol.records.batch import HEADER_SIZE, build_batch, iter_headers
 from protocol.schema.codec import decode, encode
-from tests.compat.crash.conftest import connected, create_topic
-from tests.compat.crash.kills import read_all, repaired
-from tests.compat.crash.line import Line
+from tests.compat.crash.checks import read_topic
+from tests.compat.crash.conftest import admin_client, create_topic
+from tests.compat.crash.killer import repaired_logs
+from tests.compat.crash.proxy import Proxy
 from tests.compat.support import DEADLINE_S, BrokerProcess
 
 ALL = os.environ.get("KBROKER_COMPAT_DAMAGE") == "all"
@@ -49,40 +50,40 @@ def idempotent(number: int) -> bytearray:
 
 
 class Connection:
-    """Says what it is told to, so that a batch can be sent twice."""
+    """Sends any batch, so that a test can retry one."""
 
     def __init__(self, address: str) -> None:
         host, _, port = address.rpartition(":")
         self._socket = socket.create_connection((host, int(port)), DEADLINE_S)
-        self._answers = self._socket.makefile("rb")
+        self._responses = self._socket.makefile("rb")
 
     def produce(self, topic: str, partition: int, batch: bytes) -> tuple[int, int]:
-        """(error code, base offset)"""
+        """Return (error code, base offset)."""
         data = PartitionProduceData(index=partition, records=batch)
         topics = [TopicProduceData(name=topic, partition_data=[data])]
         request = ProduceRequest(acks=-1, timeout_ms=10_000, topic_data=topics)
         head = encode_request_header(ProduceRequest.__options__["key"], PRODUCE_VERSION, 1, "damage")
         self._socket.sendall(encode_frame(head, encode(request, PRODUCE_VERSION)))
-        body = self._answers.read(_SIZE.unpack(self._answers.read(_SIZE.size))[0])
+        body = self._responses.read(_SIZE.unpack(self._responses.read(_SIZE.size))[0])
         _, pos = decode_response_header(body, ProduceRequest.__options__["key"], PRODUCE_VERSION)
-        answer = decode(ProduceResponse, body, PRODUCE_VERSION, pos).responses[0].partition_responses[0]
-        return answer.error_code, answer.base_offset
+        response = decode(ProduceResponse, body, PRODUCE_VERSION, pos).responses[0].partition_responses[0]
+        return response.error_code, response.base_offset
 
     def close(self) -> None:
-        self._answers.close()
+        self._responses.close()
         self._socket.close()
 
 
 @contextmanager
-def damaged(
-    broker: BrokerProcess, line: Line, topic: str, partitions: int, *, clean: bool
+def damaged_logs(
+    broker: BrokerProcess, proxy: Proxy, topic: str, partitions: int, *, clean: bool
 ) -> Iterator[tuple[bytes, list[bytes], Callable[[int, bytes], None]]]:
-    """The bytes of a log, its batches as they were sent, and what writes a log to a partition; the broker is down
-    inside, and up again afterwards."""
-    # What is read when a log is opened after a clean stop lies behind the last index entry.
-    create_topic(connected(line), topic, partitions, {"index.interval.bytes": "100"})
+    """Yield the bytes of a log, its batches as they were sent, and a function that writes a log to a partition. The
+    broker is down meanwhile, and is started afterwards."""
+    # A broker that was stopped cleanly reads only what follows the last index entry when it opens a log.
+    create_topic(admin_client(proxy), topic, partitions, {"index.interval.bytes": "100"})
     sent = [bytes(idempotent(number)) for number in range(BATCHES)]
-    with closing(Connection(line.address)) as connection:
+    with closing(Connection(proxy.address)) as connection:
         for number, batch in enumerate(sent):
             assert connection.produce(topic, 0, batch) == (0, RECORDS * number)
     if clean:
@@ -106,34 +107,34 @@ def damaged(
 
 @pytest.mark.feature("kill -9")
 @pytest.mark.client("confluent_kafka")
-def test_cut_at_many_bytes_retries_are_stored_once(broker: BrokerProcess, line: Line, name: str) -> None:
+def test_retries_after_a_truncation_are_stored_once(broker: BrokerProcess, proxy: Proxy, name: str) -> None:
     size = len(idempotent(0))
     cuts = [BATCHES * size - less for less in range(3 * size + 1)]
     if not ALL:
         cuts = sorted({*cuts[:: 3 * size], *cuts[::size], *Random(1).sample(cuts, 30)})
-    with damaged(broker, line, name, 1 + len(cuts), clean=False) as (data, sent, write):
+    with damaged_logs(broker, proxy, name, 1 + len(cuts), clean=False) as (data, sent, write):
         ends = [position + header.size for position, header in iter_headers(data)]
         for partition, cut in enumerate(cuts, 1):
             write(partition, data[:cut])
-    said = "\n".join(repaired(broker))
-    read = read_all(line.address, name, 1 + len(cuts))
+    repairs = "\n".join(repaired_logs(broker))
+    read = read_topic(proxy.address, name, 1 + len(cuts))
     whole = [(number, b"k", value(number)) for number in range(RECORDS * BATCHES)]
-    with closing(Connection(line.address)) as connection:
+    with closing(Connection(proxy.address)) as connection:
         for partition, cut in enumerate(cuts, 1):
             survive = sum(end <= cut for end in ends)
             assert read[partition] == whole[: RECORDS * survive], cut
             valid = ends[survive - 1]
-            cut_off = re.search(rf"partition={name}-{partition} .*cut from {cut} to {valid} bytes", said)
+            cut_off = re.search(rf"partition={name}-{partition} .*cut from {cut} to {valid} bytes", repairs)
             assert (cut_off is not None) == (valid < cut), cut
             for number in range(BATCHES - 5, BATCHES):
                 assert connection.produce(name, partition, sent[number]) == (0, RECORDS * number), cut
-    assert read_all(line.address, name, 1 + len(cuts)) == [whole] * (1 + len(cuts))
+    assert read_topic(proxy.address, name, 1 + len(cuts)) == [whole] * (1 + len(cuts))
     broker.restart()
-    assert repaired(broker) == []
-    assert read_all(line.address, name, 1 + len(cuts)) == [whole] * (1 + len(cuts))
+    assert repaired_logs(broker) == []
+    assert read_topic(proxy.address, name, 1 + len(cuts)) == [whole] * (1 + len(cuts))
 
 
-# Bits that a CRC covers, and the length, in a log that nobody checks: after a clean stop.
+# Bits that the CRC covers, and the length, in a log that is not checked: after a clean stop.
 FIELDS = {"length": (10, 12), "crc": (17, 21), "attributes": (22, 23), "delta": (23, 27), "producer": (43, 57)}
 DAMAGED = 4
 
@@ -185,30 +186,30 @@ def by_confluent(address: str, topic: str, partition: int, start: int, end: int,
     ],
 )
 def test_clients_see_an_error_and_no_wrong_data(
-    broker: BrokerProcess, line: Line, name: str, read: Callable[..., Read]
+    broker: BrokerProcess, proxy: Proxy, name: str, read: Callable[..., Read]
 ) -> None:
     random = Random(2)
     size = len(idempotent(0))
-    spots = [("body", random.randrange(8 * HEADER_SIZE, 8 * size)) for _ in range(20 if ALL else 2)]
+    positions = [("body", random.randrange(8 * HEADER_SIZE, 8 * size)) for _ in range(20 if ALL else 2)]
     for field, (start, end) in FIELDS.items():
-        spots += [(field, random.randrange(8 * start, 8 * end)) for _ in range(20 if ALL else 1)]
-    with damaged(broker, line, name, 1 + len(spots), clean=True) as (data, _, write):
+        positions += [(field, random.randrange(8 * start, 8 * end)) for _ in range(20 if ALL else 1)]
+    with damaged_logs(broker, proxy, name, 1 + len(positions), clean=True) as (data, _, write):
         position, header = list(iter_headers(data))[DAMAGED]
-        for partition, (_, bit) in enumerate(spots, 1):
+        for partition, (_, bit) in enumerate(positions, 1):
             bad = bytearray(data)
             bad[position + bit // 8] ^= 0x80 >> bit % 8
             write(partition, bytes(bad))
     last = RECORDS * BATCHES
-    for partition, spot in enumerate(spots, 1):
-        # To librdkafka a batch that is too long has been cut short: it fetches it again and again without an error.
-        endless = spot[0] == "length"
-        found, error = read(line.address, name, partition, 0, last, 3.0 if endless else DEADLINE_S)
-        assert found == [(number, value(number)) for number in range(len(found))], spot
-        assert len(found) <= header.base_offset, spot
-        assert error or endless, spot
-        # What follows the damage can still be read.
+    for partition, where in enumerate(positions, 1):
+        # To librdkafka a batch that is too long has been cut short: it fetches it repeatedly without an error.
+        endless = where[0] == "length"
+        found, error = read(proxy.address, name, partition, 0, last, 3.0 if endless else DEADLINE_S)
+        assert found == [(number, value(number)) for number in range(len(found))], where
+        assert len(found) <= header.base_offset, where
+        assert error or endless, where
+        # The records after the damage can still be read.
         following = header.next_offset
-        rest, error = read(line.address, name, partition, following, last)
-        assert not error, spot
-        assert rest == [(number, value(number)) for number in range(following, last)], spot
-    assert read(line.address, name, 0, 0, last) == ([(number, value(number)) for number in range(last)], False)
+        rest, error = read(proxy.address, name, partition, following, last)
+        assert not error, where
+        assert rest == [(number, value(number)) for number in range(following, last)], where
+    assert read(proxy.address, name, 0, 0, last) == ([(number, value(number)) for number in range(last)], False)

@@ -1,4 +1,4 @@
-"""A broker that is started on a disk without a free byte."""
+"""A broker that starts on a full disk."""
 
 import os
 import subprocess
@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from protocol.errors import ErrorCode
-from tests.compat.hostile.peer import Peer, create_topic, end_offset, produce
+from tests.compat.hostile.raw_client import RawClient, create_topic, end_offset, produce_record
 from tests.compat.support import BrokerProcess, eventually, need_own_broker
 
 pytestmark = [pytest.mark.feature("kill -9"), pytest.mark.client("wire")]
 
-# Their new leader epochs take more than what is left of the journal's last page.
+# So many that their new leader epochs do not fit into the last page of the journal.
 PARTITIONS = 60
 
 
@@ -34,7 +34,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def fill(path: Path) -> None:
-    """Take every byte that is left."""
+    """Write until no byte is free."""
     with path.open("ab", buffering=0) as file:
         for size in (1 << 16, 1):
             with suppress(OSError):
@@ -44,9 +44,9 @@ def fill(path: Path) -> None:
 
 
 def outcomes(broker: BrokerProcess) -> set[ErrorCode]:
-    """What a Produce to each partition is answered."""
-    with Peer(broker.bootstrap) as peer:
-        return {produce(peer, "t", partition, 5000) for partition in range(PARTITIONS)}
+    """Return the error codes of a Produce to each partition."""
+    with RawClient(broker.bootstrap) as client:
+        return {produce_record(client, "t", partition, 5000) for partition in range(PARTITIONS)}
 
 
 def test_a_start_on_a_full_disk(small_disk: Path, tmp_path: Path) -> None:
@@ -63,8 +63,8 @@ def test_a_start_on_a_full_disk(small_disk: Path, tmp_path: Path) -> None:
             fill(filler)
             broker.start()
             assert outcomes(broker) == {ErrorCode.KAFKA_STORAGE_ERROR}
-            with Peer(broker.bootstrap) as peer:
-                assert end_offset(peer, "t", 0) == 1
+            with RawClient(broker.bootstrap) as client:
+                assert end_offset(client, "t", 0) == 1
         assert "the disk is full: no appends" in broker.errors
         filler.unlink()
         eventually(lambda: outcomes(broker) == {ErrorCode.NONE}, "appends are accepted when there is room")

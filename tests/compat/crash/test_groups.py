@@ -1,4 +1,4 @@
-"""A consumer group that goes on while the broker is killed: what it has committed, what it reads again."""
+"""A consumer group while the broker is killed: committed offsets are kept, and no record is skipped."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -7,14 +7,15 @@ import pytest
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from tests.compat.crash.conftest import connected, create_topic
-from tests.compat.crash.kills import FROZEN, HELD, Killer, check_exactly_once, offsets_of, progress, read_all, repaired
-from tests.compat.crash.writers import ConfluentWriter, Writer
+from tests.compat.crash.background_producers import BackgroundProducer, ConfluentProducer
+from tests.compat.crash.checks import check_exactly_once, offsets_of, read_topic, wait_for_acknowledgements
+from tests.compat.crash.conftest import admin_client, create_topic
+from tests.compat.crash.killer import FROZEN, RESPONSES_HELD, Killer, repaired_logs
 from tests.compat.support import DEADLINE_S, eventually
 
 PARTITIONS = 4
-# What a commit may meet while the broker is away or has just come back; anything else is the test's failure.
-PASSING = {
+# Errors that a client may get while the broker is down or has just restarted; any other fails the test.
+TRANSIENT = {
     KafkaError._TRANSPORT,
     KafkaError._ALL_BROKERS_DOWN,
     KafkaError._TIMED_OUT,
@@ -26,12 +27,12 @@ PASSING = {
 }
 
 
-class Worker:
-    """A member that processes records and then commits them, on a thread of its own."""
+class Member:
+    """A group member that processes records and then commits their offsets, in a thread."""
 
     def __init__(self, bootstrap: str, group: str, topic: str) -> None:
         self.processed: list[tuple[int, int]] = []  # partition, offset
-        self.committed: dict[int, int] = {}  # acknowledged commits
+        self.committed: dict[int, int] = {}  # acknowledged, by partition
         self.assignments = 0
         self.failures: list[str] = []
         self.error: BaseException | None = None
@@ -76,7 +77,7 @@ class Worker:
         topic = ""
         for message in self._consumer.consume(50, timeout=0.1):
             if message.error():
-                if message.error().code() not in PASSING:
+                if message.error().code() not in TRANSIENT:
                     raise KafkaException(message.error())
                 continue
             topic = message.topic()
@@ -91,7 +92,7 @@ class Worker:
                 if tp.error:
                     raise KafkaException(tp.error)
         except KafkaException as error:
-            if error.args[0].code() not in PASSING:
+            if error.args[0].code() not in TRANSIENT:
                 raise
             self.failures.append(error.args[0].name())
         else:
@@ -99,103 +100,106 @@ class Worker:
 
 
 @pytest.fixture
-def working(killer: Killer, name: str, group: str, admin: AdminClient) -> Iterator[Callable[[], Worker]]:
-    """working(): a new member of the test's group."""
+def new_member(killer: Killer, name: str, group: str, admin: AdminClient) -> Iterator[Callable[[], Member]]:
+    """new_member(): a new member of the test's group."""
     create_topic(admin, name, PARTITIONS)
-    made: list[Worker] = []
+    members: list[Member] = []
 
-    def start() -> Worker:
-        made.append(Worker(killer.line.address, group, name))
-        return made[-1]
+    def start() -> Member:
+        members.append(Member(killer.proxy.address, group, name))
+        return members[-1]
 
     yield start
-    for worker in made:
-        worker.stop()
+    for member in members:
+        member.stop()
 
 
-def stored(admin: AdminClient, group: str) -> dict[int, int]:
-    """The group's committed offsets, as the broker has them, when it has loaded them."""
+def committed_offsets(admin: AdminClient, group: str) -> dict[int, int]:
+    """Return the group's committed offsets by partition, when the coordinator has loaded them."""
 
-    def ask() -> list[TopicPartition] | None:
-        answer = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])[group]
+    def fetch() -> list[TopicPartition] | None:
+        futures = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])
         try:
-            return answer.result(DEADLINE_S).topic_partitions
+            return futures[group].result(DEADLINE_S).topic_partitions
         except KafkaException as error:
-            if error.args[0].code() not in PASSING:
+            if error.args[0].code() not in TRANSIENT:
                 raise
             return None
 
-    return {tp.partition: tp.offset for tp in eventually(ask, "the offsets of the group") or () if tp.offset >= 0}
+    return {tp.partition: tp.offset for tp in eventually(fetch, "the offsets of the group") or () if tp.offset >= 0}
 
 
 @pytest.mark.feature("kill -9")
 @pytest.mark.client("confluent_kafka")
-def test_a_group_goes_on_and_its_commits_never_go_back(killer, working, writing, name, group):
-    writer = writing(ConfluentWriter, name, PARTITIONS, **{"enable.idempotence": True})
-    worker = working()
-    writer.start()
-    seen: dict[int, int] = {}
+def test_committed_offsets_never_go_back(killer, new_member, new_producer, name, group):
+    producer = new_producer(ConfluentProducer, name, PARTITIONS, **{"enable.idempotence": True})
+    member = new_member()
+    producer.start()
+    previous: dict[int, int] = {}
 
-    def goes_on(by: int) -> None:
-        wanted = len(worker.processed) + by
-        before = sum(worker.committed.values())
+    def wait_for_records(more: int) -> None:
+        target = len(member.processed) + more
+        before = sum(member.committed.values())
         eventually(
-            lambda: worker.error or (len(worker.processed) >= wanted and sum(worker.committed.values()) > before),
+            lambda: member.error or (len(member.processed) >= target and sum(member.committed.values()) > before),
             "the group processes and commits",
-            progress=lambda: (len(worker.processed), sum(worker.committed.values())),
+            progress=lambda: (len(member.processed), sum(member.committed.values())),
         )
-        assert worker.error is None
+        assert member.error is None
 
-    for how in (HELD, FROZEN, HELD):
-        progress(writer, 50)
-        goes_on(500)
-        killer.kill(writer, name, how)
-        acknowledged = dict(worker.committed)
+    for how in (RESPONSES_HELD, FROZEN, RESPONSES_HELD):
+        wait_for_acknowledgements(producer, 50)
+        wait_for_records(500)
+        killer.kill(producer, name, how)
+        acknowledged = dict(member.committed)
         killer.start()
-        found = stored(connected(killer.line), group)
+        found = committed_offsets(admin_client(killer.proxy), group)
         for partition, offset in acknowledged.items():
             assert offset <= found[partition], f"a commit of partition {partition} was acknowledged and is lost"
-        for partition, offset in seen.items():
+        for partition, offset in previous.items():
             assert offset <= found[partition], f"the committed offset of partition {partition} went back"
-        seen = found
-    goes_on(500)
-    writer.stop()
-    ends = dict(enumerate(writer.ledger.sent))
+        previous = found
+    wait_for_records(500)
+    producer.stop()
+    ends = dict(enumerate(producer.ledger.sent))
     eventually(
-        lambda: worker.error or worker.committed == ends,
+        lambda: member.error or member.committed == ends,
         "everything is processed and committed",
-        progress=lambda: sum(worker.committed.values()),
+        progress=lambda: sum(member.committed.values()),
     )
-    worker.stop()
-    assert worker.error is None
-    assert stored(connected(killer.line), group) == ends
-    check_order(worker, ends)
+    member.stop()
+    assert member.error is None
+    assert committed_offsets(admin_client(killer.proxy), group) == ends
+    check_order(member, ends)
     killer.broker.stop()
     killer.broker.start()
-    assert repaired(killer.broker) == []
-    check_exactly_once(writer.ledger, offsets_of(writer.ledger, read_all(killer.line.address, name, PARTITIONS)))
-    assert stored(connected(killer.line), group) == ends
-    check_resumes(working, writing(ConfluentWriter, name, PARTITIONS), ends)
+    assert repaired_logs(killer.broker) == []
+    check_exactly_once(producer.ledger, offsets_of(producer.ledger, read_topic(killer.proxy.address, name, PARTITIONS)))
+    assert committed_offsets(admin_client(killer.proxy), group) == ends
+    check_resumes(new_member, new_producer(ConfluentProducer, name, PARTITIONS), ends)
 
 
-def check_resumes(working: Callable[[], Worker], writer: Writer, ends: dict[int, int]) -> None:
-    """A member that comes later begins where the group has stopped."""
-    later = working()
-    writer.start()
-    progress(writer, 1)
-    writer.stop()
-    eventually(lambda: later.error or ends.keys() == {partition for partition, _ in later.processed}, "its turn")
+def check_resumes(new_member: Callable[[], Member], producer: BackgroundProducer, ends: dict[int, int]) -> None:
+    """A later member begins at the committed offsets."""
+    later = new_member()
+    producer.start()
+    wait_for_acknowledgements(producer, 1)
+    producer.stop()
+    eventually(
+        lambda: later.error or ends.keys() == {partition for partition, _ in later.processed},
+        "records of every partition",
+    )
     later.stop()
     assert later.error is None
     begun = dict(reversed(later.processed))
     assert begun == ends
 
 
-def check_order(worker: Worker, ends: dict[int, int]) -> None:
-    """Each partition was processed from 0 to its end, and nothing was skipped."""
+def check_order(member: Member, ends: dict[int, int]) -> None:
+    """Each partition was processed from 0 to its end without gaps."""
     reached = dict.fromkeys(ends, 0)
-    for partition, offset in worker.processed:
+    for partition, offset in member.processed:
         assert offset <= reached[partition], f"{partition}: {reached[partition]}..{offset - 1} were skipped"
         reached[partition] = max(reached[partition], offset + 1)
     assert reached == ends
-    assert worker.assignments == 1, "the members and their generation outlive the broker"
+    assert member.assignments == 1, "members and generation survive the kills"

@@ -1,6 +1,6 @@
-"""Apache Kafka's recovery and kbroker's leave the same of a damaged log, with the differences that stand here.
+"""Apache Kafka's recovery and kbroker's keep the same of a damaged log, but for the differences listed here.
 
-`KBROKER_COMPAT_DAMAGE=all` asks about every byte and every bit; otherwise it is a tenth of them.
+`KBROKER_COMPAT_DAMAGE=all` tests every byte and every bit, otherwise a tenth of them.
 """
 
 import os
@@ -12,7 +12,7 @@ from random import Random
 import pytest
 
 from protocol.records.batch import HEADER_SIZE
-from tests.compat.crash.kafka_recovery import Case, Opened, ask_kafka, ask_kbroker
+from tests.compat.crash.kafka_recovery import Case, Opened, open_with_kafka, open_with_kbroker
 from tests.unit.support.damaged_log import LogCopy, Written, flip_bit, memory_lab, write
 
 ALL = os.environ.get("KBROKER_COMPAT_DAMAGE") == "all"
@@ -36,13 +36,13 @@ def log() -> tuple[LogCopy, Written]:
     return copy, written
 
 
-def some(cases: Iterator[tuple[str, int, bytes]]) -> list[tuple[str, int, bytes]]:
+def sample(cases: Iterator[tuple[str, int, bytes]]) -> list[tuple[str, int, bytes]]:
     found = list(cases)
     return found if ALL else Random(1).sample(found, len(found) // 10)
 
 
 def damages(written: Written) -> Iterator[tuple[str, int, bytes]]:
-    """(what, the batch that is damaged, the file)."""
+    """Yield (description, number of the damaged batch, file content)."""
     data = written.data
     for cut in range(written.ends[-4], len(data) + 1):
         yield f"cut at {cut}", sum(end <= cut for end in written.ends), data[:cut]
@@ -52,31 +52,31 @@ def damages(written: Written) -> Iterator[tuple[str, int, bytes]]:
             yield f"batch {number} bit {bit}", number, flip_bit(data, 8 * position + bit)
 
 
-def better(what: str, kafka: Opened, ours: Opened, written: Written, number: int) -> str | None:
-    """Why kbroker means to leave less, or more; None if it should be the same."""
+def intended_difference(what: str, kafka: Opened, ours: Opened, written: Written, number: int) -> str | None:
+    """Return why kbroker intentionally keeps less or more than Kafka; None if it should keep the same."""
     _, _, bit = what.rpartition(" ")
     valid_prefix = ours.error is None and ours.end == written.at[number][1].base_offset
     if "bit" in what and int(bit) in BASE_OFFSET and valid_prefix:
         return "Kafka cannot start, or keeps the batch at another offset; kbroker cuts before it"
     if "bit" in what and int(bit) in MAGIC and valid_prefix and kafka.error is None:
-        return "Kafka takes any format from 2 on for 2"
+        return "Kafka reads any magic from 2 on as 2"
     return None
 
 
 @pytest.mark.feature("kill -9")
 @pytest.mark.client("kafka_tools")
-def test_the_same_is_left_of_a_damaged_log(log: tuple[LogCopy, Written], tmp_path: Path) -> None:
+def test_recovery_keeps_what_kafka_keeps(log: tuple[LogCopy, Written], tmp_path: Path) -> None:
     copy, written = log
     (name,) = (name for name in copy.files if name.endswith(".log"))
-    asked = some(damages(written))
-    cases = [Case({**copy.files, name: data}) for _, _, data in asked]
-    answers = ask_kafka(cases, tmp_path, INTERVAL)
+    damaged_logs = sample(damages(written))
+    cases = [Case({**copy.files, name: data}) for _, _, data in damaged_logs]
+    results = open_with_kafka(cases, tmp_path, INTERVAL)
     differences: dict[str, int] = {}
-    for (what, number, _), case, kafka in zip(asked, cases, answers, strict=True):
-        ours = ask_kbroker(case, copy)
+    for (what, number, _), case, kafka in zip(damaged_logs, cases, results, strict=True):
+        ours = open_with_kbroker(case, copy)
         if kafka != ours:
-            why = better(what, kafka, ours, written, number)
-            assert why is not None, (what, kafka, ours)
-            differences[why] = differences.get(why, 0) + 1
+            reason = intended_difference(what, kafka, ours, written, number)
+            assert reason is not None, (what, kafka, ours)
+            differences[reason] = differences.get(reason, 0) + 1
     assert len(differences) == 2
     assert not ALL or sorted(differences.values()) == [18, 192], differences

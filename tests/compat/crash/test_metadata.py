@@ -1,4 +1,4 @@
-"""Topics, configs and producer ids when the broker is killed right after, or while, they are made."""
+"""Topics, configs and producer ids when the broker is killed while, or right after, they are created."""
 
 import socket
 from collections.abc import Callable, Iterator
@@ -23,16 +23,16 @@ from protocol.apis import ApiKey
 from protocol.framing import encode_frame, encode_request_header
 from protocol.messages.k22_init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from protocol.schema.codec import decode, encode
-from tests.compat.crash.conftest import connected, create_topic
+from tests.compat.crash.conftest import admin_client, create_topic
 from tests.compat.support import DEADLINE_S, BrokerProcess, eventually
 
 ROUNDS = 3
 
 
 def topics(admin: AdminClient) -> dict[str, int]:
-    """Names of the topics whose partitions all have a leader, with the count of these."""
-    found = admin.list_topics(timeout=DEADLINE_S).topics.values()
-    return {t.topic: len(t.partitions) for t in found if all(p.leader >= 0 for p in t.partitions.values())}
+    """Return the number of partitions of each topic whose partitions all have a leader."""
+    metadata = admin.list_topics(timeout=DEADLINE_S).topics.values()
+    return {t.topic: len(t.partitions) for t in metadata if all(p.leader >= 0 for p in t.partitions.values())}
 
 
 def config_of(admin: AdminClient, kind: ResourceType, name: str, config: str) -> str:
@@ -52,33 +52,33 @@ def directories(broker: BrokerProcess, topic: str) -> list[str]:
 
 @pytest.mark.feature("kill -9")
 @pytest.mark.client("confluent_kafka")
-def test_what_was_answered_about_topics_and_configs_is_so_after_a_kill(broker, admin, line, name):
+def test_acknowledged_changes_of_topics_and_configs_survive_a_kill(broker, admin, proxy, name):
     broker_config = "message.max.bytes"
     for number in range(ROUNDS):
-        made = [f"{name}-{number}-{index}" for index in range(5)]
-        wanted = [NewTopic(topic, 2, 1, config={"retention.ms": f"{1000 + number}000"}) for topic in made]
-        for answer in admin.create_topics(wanted).values():
-            answer.result(DEADLINE_S)
+        names = [f"{name}-{number}-{index}" for index in range(5)]
+        wanted = [NewTopic(topic, 2, 1, config={"retention.ms": f"{1000 + number}000"}) for topic in names]
+        for future in admin.create_topics(wanted).values():
+            future.result(DEADLINE_S)
         broker.restart()
-        admin = connected(line)
-        assert {topic: topics(admin).get(topic) for topic in made} == dict.fromkeys(made, 2)
-        assert config_of(admin, ResourceType.TOPIC, made[0], "retention.ms") == f"{1000 + number}000"
+        admin = admin_client(proxy)
+        assert {topic: topics(admin).get(topic) for topic in names} == dict.fromkeys(names, 2)
+        assert config_of(admin, ResourceType.TOPIC, names[0], "retention.ms") == f"{1000 + number}000"
 
-        set_config(admin, ResourceType.TOPIC, made[0], "retention.ms", "7777777")
+        set_config(admin, ResourceType.TOPIC, names[0], "retention.ms", "7777777")
         set_config(admin, ResourceType.BROKER, "1", broker_config, str(2_000_000 + number))
-        admin.create_partitions([NewPartitions(made[0], 5)])[made[0]].result(DEADLINE_S)
-        for answer in admin.delete_topics(made[1:3]).values():
-            answer.result(DEADLINE_S)
+        admin.create_partitions([NewPartitions(names[0], 5)])[names[0]].result(DEADLINE_S)
+        for future in admin.delete_topics(names[1:3]).values():
+            future.result(DEADLINE_S)
         broker.restart()
-        admin = connected(line)
+        admin = admin_client(proxy)
         found = topics(admin)
-        assert {topic: found.get(topic) for topic in made} == dict(zip(made, [5, None, None, 2, 2], strict=True))
-        assert config_of(admin, ResourceType.TOPIC, made[0], "retention.ms") == "7777777"
-        assert config_of(admin, ResourceType.TOPIC, made[3], "retention.ms") == f"{1000 + number}000"
+        assert {topic: found.get(topic) for topic in names} == dict(zip(names, [5, None, None, 2, 2], strict=True))
+        assert config_of(admin, ResourceType.TOPIC, names[0], "retention.ms") == "7777777"
+        assert config_of(admin, ResourceType.TOPIC, names[3], "retention.ms") == f"{1000 + number}000"
         assert config_of(admin, ResourceType.BROKER, "1", broker_config) == str(2_000_000 + number)
-        for topic in made[1:3]:
-            assert directories(broker, topic) == [], "the files of a deleted topic are gone after a restart"
-        for topic in (made[0], made[3]):
+        for topic in names[1:3]:
+            assert directories(broker, topic) == [], "the directories of a deleted topic are removed by a restart"
+        for topic in (names[0], names[3]):
             assert directories(broker, topic) == [f"{topic}-{index}" for index in range(found[topic])]
 
 
@@ -88,37 +88,37 @@ def journal_size(broker: BrokerProcess) -> int:
 
 @pytest.mark.feature("kill -9")
 @pytest.mark.client("kafka_python")
-@pytest.mark.parametrize("moment", ["when it is decided", "at the first file", "at the last file"])
-def test_a_topic_is_there_as_a_whole_or_not_at_all(broker, line, name, moment):
-    """Killed before the answer is seen, while topics are being made."""
-    made = [f"{name}-{index}" for index in range(20)]
-    admin = connected(line)
+@pytest.mark.parametrize("moment", ["journal written", "first directory", "last directory"])
+def test_a_topic_is_created_completely_or_not_at_all(broker, proxy, name, moment):
+    """Killed while topics are being created, before the response reaches the client."""
+    names = [f"{name}-{index}" for index in range(20)]
+    admin = admin_client(proxy)
     create_topic(admin, f"{name}-before", 1)
     size = journal_size(broker)
     moments = {
-        "when it is decided": lambda: journal_size(broker) > size,
-        "at the first file": lambda: directories(broker, made[0]),
-        "at the last file": lambda: directories(broker, made[-1]),
+        "journal written": lambda: journal_size(broker) > size,
+        "first directory": lambda: directories(broker, names[0]),
+        "last directory": lambda: directories(broker, names[-1]),
     }
-    line.hold()
-    answers = admin.create_topics([NewTopic(topic, 3, 1) for topic in made])
+    proxy.hold_responses()
+    futures = admin.create_topics([NewTopic(topic, 3, 1) for topic in names])
     eventually(moments[moment], moment, interval=0.0001)
     broker.kill()
-    eventually(lambda: not line.connections(), "the end of the dead broker's connections")
-    line.release()
+    eventually(lambda: not proxy.connections(), "the end of the dead broker's connections")
+    proxy.release_responses()
     broker.start()
-    for answer in answers.values():
+    for future in futures.values():
         with pytest.raises(KafkaException):
-            answer.result(DEADLINE_S)
-    with closing(KafkaAdminClient(bootstrap_servers=line.address)) as client:
-        there = {topic for topic in client.list_topics() if topic in made}
+            future.result(DEADLINE_S)
+    with closing(KafkaAdminClient(bootstrap_servers=proxy.address)) as client:
+        there = {topic for topic in client.list_topics() if topic in names}
         assert {t: len(d["partitions"]) for t, d in described(client, there).items()} == dict.fromkeys(there, 3)
-        for topic in made:
+        for topic in names:
             assert len(directories(broker, topic)) == (3 if topic in there else 0), topic
-        for topic in set(made) - there:
+        for topic in set(names) - there:
             client.create_topics({topic: {"num_partitions": 3, "replication_factor": 1}})
-        client.delete_topics(made)
-        assert not set(client.list_topics()) & set(made)
+        client.delete_topics(names)
+        assert not set(client.list_topics()) & set(names)
 
 
 def described(client: KafkaAdminClient, names: set[str]) -> dict[str, dict[str, Any]]:
@@ -127,42 +127,42 @@ def described(client: KafkaAdminClient, names: set[str]) -> dict[str, dict[str, 
 
 
 @pytest.fixture
-def ask_ids(line) -> Iterator[Callable[[int], Iterator[int]]]:
-    """ask_ids(count): producer ids for so many requests that are sent at once, as far as they are answered."""
+def request_ids(proxy) -> Iterator[Callable[[int], Iterator[int]]]:
+    """request_ids(count): pipelines `count` InitProducerId requests and yields the producer ids."""
     size = Struct(">i")
     opened = []
 
-    def ask(count: int) -> Iterator[int]:
-        host, _, port = line.address.rpartition(":")
+    def pipeline(count: int) -> Iterator[int]:
+        host, _, port = proxy.address.rpartition(":")
         opened.append(socket.create_connection((host, int(port)), DEADLINE_S))
         request = encode(InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1000), 4)
         for number in range(count):
             opened[-1].sendall(encode_frame(encode_request_header(ApiKey.INIT_PRODUCER_ID, 4, number, "ids"), request))
-        answers = opened[-1].makefile("rb")
+        stream = opened[-1].makefile("rb")
         try:
-            while len(head := answers.read(size.size)) == size.size:
-                answer = decode(InitProducerIdResponse, answers.read(size.unpack(head)[0]), 4, 5)
-                assert answer.error_code == 0
-                yield answer.producer_id
+            while len(head := stream.read(size.size)) == size.size:
+                response = decode(InitProducerIdResponse, stream.read(size.unpack(head)[0]), 4, 5)
+                assert response.error_code == 0
+                yield response.producer_id
         except ConnectionError:
             return
 
-    yield ask
-    for one in opened:
-        one.close()
+    yield pipeline
+    for connection in opened:
+        connection.close()
 
 
 @pytest.mark.feature("kill -9")
 @pytest.mark.client("confluent_kafka")
-def test_producer_ids_never_repeat(broker, line, ask_ids):
-    """Killed while thousands of ids are being given out, in the middle of a block of them."""
-    given: list[int] = []
+def test_producer_ids_never_repeat(broker, proxy, request_ids):
+    """Killed while thousands of ids are allocated, in the middle of a block."""
+    ids: list[int] = []
     for _ in range(ROUNDS):
-        asked = ask_ids(2500)
-        given += [next(asked) for _ in range(1100)]
+        responses = request_ids(2500)
+        ids += [next(responses) for _ in range(1100)]
         broker.kill()
-        given += asked
+        ids += responses
         broker.start()
-    asked = ask_ids(10)
-    given += [next(asked) for _ in range(10)]
-    assert len(set(given)) == len(given)
+    responses = request_ids(10)
+    ids += [next(responses) for _ in range(10)]
+    assert len(set(ids)) == len(ids)

@@ -1,7 +1,7 @@
-"""Producers that write at speed while the broker is killed by kill -9 and restarted again and again.
+"""Producers that send at full speed while the broker is repeatedly killed (kill -9) and restarted.
 
-Most kills come after the broker has appended batches and before anybody has heard of it: these are repeated to a
-broker that must remember them from its files.
+Most kills come when the broker has appended batches and before the producers receive the responses. The producers retry
+these batches, and the broker has to recognise them from its files.
 """
 
 import os
@@ -11,120 +11,117 @@ from typing import Any
 
 import pytest
 
-from tests.compat.crash.conftest import create_topic
-from tests.compat.crash.kills import (
-    CHECKPOINTED,
-    FROZEN,
-    HELD,
+from tests.compat.crash.background_producers import (
+    BackgroundProducer,
+    ConfluentProducer,
+    KafkaPythonProducer,
+    UnbatchedConfluentProducer,
+)
+from tests.compat.crash.checks import (
     Check,
-    Killer,
     check_exactly_once,
     check_nothing_lost,
     offsets_of,
-    progress,
-    read_all,
-    repaired,
+    read_topic,
+    wait_for_acknowledgements,
 )
-from tests.compat.crash.writers import ConfluentWriter, PythonWriter, UnbatchedWriter, Writer
+from tests.compat.crash.conftest import create_topic
+from tests.compat.crash.killer import FROZEN, HELD_AFTER_CHECKPOINTS, RESPONSES_HELD, Killer, repaired_logs
 
 PARTITIONS = 3
 # Small segments, so that they roll between kills.
 SEGMENTS = {"segment.bytes": str(1 << 20)}
-# How often the broker is killed under two clients at once.
+# How often the broker is killed while two clients produce.
 KILLS = int(os.environ.get("KBROKER_COMPAT_KILLS", "2"))
-WAYS = (HELD, CHECKPOINTED, FROZEN, CHECKPOINTED)
+WAYS = (RESPONSES_HELD, HELD_AFTER_CHECKPOINTS, FROZEN, HELD_AFTER_CHECKPOINTS)
 
 
 @pytest.fixture
 def settings() -> dict[str, str]:
-    """Recovery begins in the middle of segments, and producers' states come from snapshots."""
+    """Frequent checkpoints: recovery begins in the middle of segments, and producer state comes from snapshots."""
     return {"log.flush.offset.checkpoint.interval.ms": "100"}
 
 
-def run(killer: Killer, writers: Sequence[Writer], topic: str, kills: int, check: Check) -> None:
-    """Kills the broker again and again under writers, each time with unanswered requests of the next one of them, stops
-    all cleanly, and checks what is there."""
-    for writer in writers:
-        writer.start()
+def run(killer: Killer, producers: Sequence[BackgroundProducer], topic: str, kills: int, check: Check) -> None:
+    """Kill the broker `kills` times, each time with outstanding requests of the next producer. Then stop everything
+    cleanly, and check what is stored."""
+    for producer in producers:
+        producer.start()
     for number, how in enumerate(islice(cycle(WAYS), kills)):
-        writer = writers[number % len(writers)]
-        progress(writer, 100 + 100 * (number % 3))
-        killer.kill(writer, topic, how)
+        producer = producers[number % len(producers)]
+        wait_for_acknowledgements(producer, 100 + 100 * (number % 3))
+        killer.kill(producer, topic, how)
         killer.start()
-    for writer in writers:
-        progress(writer, 100)
-    for writer in writers:
-        writer.stop()
-        assert writer.ledger.outstanding == 0
+    for producer in producers:
+        wait_for_acknowledgements(producer, 100)
+    for producer in producers:
+        producer.stop()
+        assert producer.ledger.outstanding == 0
     for kill in killer.kills:
-        assert kill.unanswered.requests > 0, kill
+        assert kill.lost.requests > 0, kill
         assert kill.outstanding >= kill.records > 0, kill
         assert kill.how == FROZEN or kill.in_log > 0, kill
     killer.broker.stop()
     killer.broker.start()
-    assert repaired(killer.broker) == [], "a clean stop leaves nothing to be repaired"
-    read = read_all(killer.line.address, topic, writers[0].ledger.partitions)
-    for writer in writers:
-        check(writer.ledger, offsets_of(writer.ledger, read))
+    assert repaired_logs(killer.broker) == [], "no repairs after a clean stop"
+    read = read_topic(killer.proxy.address, topic, producers[0].ledger.partitions)
+    for producer in producers:
+        check(producer.ledger, offsets_of(producer.ledger, read))
 
 
-def refused(writer: Writer) -> dict[Any, str]:
-    return writer.ledger.refused
-
-
-def by(make: type[Writer], client: str, partitions: int = PARTITIONS, **config: Any) -> Any:
+def client_param(make: type[BackgroundProducer], client: str, partitions: int = PARTITIONS, **config: Any) -> Any:
     return pytest.param(make, partitions, config, marks=pytest.mark.client(client), id=make.__name__)
 
 
 IDEMPOTENT = [
-    by(ConfluentWriter, "confluent_kafka", **{"enable.idempotence": True}),
-    # All that it sends ahead is for one partition: as many batches as a broker remembers of a producer.
-    by(UnbatchedWriter, "confluent_kafka", partitions=1, **{"enable.idempotence": True}),
-    by(PythonWriter, "kafka_python", enable_idempotence=True),
+    client_param(ConfluentProducer, "confluent_kafka", **{"enable.idempotence": True}),
+    # All pipelined batches are for one partition: as many as a broker remembers of a producer.
+    client_param(UnbatchedConfluentProducer, "confluent_kafka", partitions=1, **{"enable.idempotence": True}),
+    client_param(KafkaPythonProducer, "kafka_python", enable_idempotence=True),
 ]
 ACKS_ALL = [
-    by(ConfluentWriter, "confluent_kafka", acks="all"),
-    by(PythonWriter, "kafka_python", acks="all", enable_idempotence=False),
+    client_param(ConfluentProducer, "confluent_kafka", acks="all"),
+    client_param(KafkaPythonProducer, "kafka_python", acks="all", enable_idempotence=False),
 ]
 
 
 @pytest.mark.feature("kill -9")
 @pytest.mark.parametrize(("make", "partitions", "config"), IDEMPOTENT)
-def test_idempotent_producers_leave_no_duplicate(killer, admin, writing, name, make, partitions, config):
+def test_idempotent_producers_store_each_record_once(killer, admin, new_producer, name, make, partitions, config):
     topic = create_topic(admin, name, partitions, SEGMENTS)
-    writer = writing(make, topic, partitions, **config)
-    run(killer, [writer], topic, 4, check_exactly_once)
-    assert refused(writer) == {}, "an idempotent producer goes on until everything is acknowledged"
+    producer = new_producer(make, topic, partitions, **config)
+    run(killer, [producer], topic, 4, check_exactly_once)
+    assert producer.ledger.failed == {}, "an idempotent producer retries until everything is acknowledged"
 
 
 @pytest.mark.feature("kill -9")
 @pytest.mark.parametrize(("make", "partitions", "config"), ACKS_ALL)
-def test_nothing_that_was_acknowledged_is_lost(killer, admin, writing, name, make, partitions, config):
+def test_no_acknowledged_record_is_lost(killer, admin, new_producer, name, make, partitions, config):
     topic = create_topic(admin, name, partitions, SEGMENTS)
-    writer = writing(make, topic, partitions, **config)
-    run(killer, [writer], topic, 2, check_nothing_lost)
+    producer = new_producer(make, topic, partitions, **config)
+    run(killer, [producer], topic, 2, check_nothing_lost)
 
 
 @pytest.mark.feature("kill -9")
 @pytest.mark.client("confluent_kafka")
-def test_two_clients_write_compressed_batches(killer, admin, writing, name):
-    """For longer: KBROKER_COMPAT_KILLS=200."""
+def test_two_clients_write_compressed_batches(killer, admin, new_producer, name):
+    """KBROKER_COMPAT_KILLS=200 for a longer run."""
     topic = create_topic(admin, name, 2 * PARTITIONS, SEGMENTS)
     confluent = {"enable.idempotence": True, "compression.type": "zstd"}
     python = {"enable_idempotence": True, "compression_type": "gzip"}
-    writers = [
-        writing(ConfluentWriter, topic, 2 * PARTITIONS, **confluent),
-        writing(PythonWriter, topic, 2 * PARTITIONS, **python),
+    producers = [
+        new_producer(ConfluentProducer, topic, 2 * PARTITIONS, **confluent),
+        new_producer(KafkaPythonProducer, topic, 2 * PARTITIONS, **python),
     ]
-    run(killer, writers, topic, KILLS, check_exactly_once)
-    assert [refused(writer) for writer in writers] == [{}, {}]
+    run(killer, producers, topic, KILLS, check_exactly_once)
+    assert [producer.ledger.failed for producer in producers] == [{}, {}]
 
 
 @pytest.mark.feature("kill -9")
 @pytest.mark.client("confluent_kafka")
-def test_acknowledged_after_a_sync(killer, admin, writing, name):
-    """flush.before.ack: many batches wait for one sync, so a kill finds many in the log and unanswered."""
+def test_flush_before_ack(killer, admin, new_producer, name):
+    """With flush.before.ack many batches wait for one fsync, so at a kill many are in the log and not acknowledged."""
     topic = create_topic(admin, name, PARTITIONS, {**SEGMENTS, "flush.before.ack": "true"})
-    writer = writing(ConfluentWriter, topic, PARTITIONS, **{"enable.idempotence": True})
-    run(killer, [writer], topic, 3, check_exactly_once)
-    assert refused(writer) == {}
+    producer = new_producer(ConfluentProducer, topic, PARTITIONS, **{"enable.idempotence": True})
+    run(killer, [producer], topic, 3, check_exactly_once)
+    assert producer.ledger.failed == {}

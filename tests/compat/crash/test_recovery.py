@@ -1,4 +1,4 @@
-"""Files that a crash has damaged, and a recovery that is killed itself."""
+"""Recovery of damaged segments, and a recovery that is killed itself."""
 
 import os
 import re
@@ -10,29 +10,30 @@ from struct import Struct
 import pytest
 from confluent_kafka import Producer
 
+from tests.compat.crash.background_producers import ConfluentProducer
+from tests.compat.crash.checks import check_exactly_once, offsets_of, read_topic, read_topics, wait_for_acknowledgements
 from tests.compat.crash.conftest import create_topic
-from tests.compat.crash.kills import HELD, check_exactly_once, offsets_of, progress, read_all, read_topics, repaired
-from tests.compat.crash.writers import ConfluentWriter
+from tests.compat.crash.killer import RESPONSES_HELD, repaired_logs
 from tests.compat.support import DEADLINE_S, BrokerProcess, eventually
 
 BATCHES = 40
-_HEAD = Struct(">qi")
+_BATCH_START = Struct(">qi")  # base offset, size
 
 
-def ends(path: Path) -> list[int]:
-    """Positions at which the batches of a segment end."""
+def batch_ends(path: Path) -> list[int]:
+    """Return the positions at which the batches of a segment end."""
     data = path.read_bytes()
-    found = []
+    ends = []
     position = 0
     while position < len(data):
-        position += _HEAD.size + _HEAD.unpack_from(data, position)[1]
-        found.append(position)
+        position += _BATCH_START.size + _BATCH_START.unpack_from(data, position)[1]
+        ends.append(position)
     assert position == len(data)
-    return found
+    return ends
 
 
-def cut(to: Callable[[list[int]], int]) -> Callable[[Path], None]:
-    return lambda path: os.truncate(path, to(ends(path)))
+def truncate(to: Callable[[list[int]], int]) -> Callable[[Path], None]:
+    return lambda path: os.truncate(path, to(batch_ends(path)))
 
 
 def append(data: bytes) -> Callable[[Path], None]:
@@ -43,28 +44,28 @@ def append(data: bytes) -> Callable[[Path], None]:
     return damage
 
 
-def flip(batch: int) -> Callable[[Path], None]:
+def flip_a_bit(batch: int) -> Callable[[Path], None]:
     def damage(path: Path) -> None:
         data = bytearray(path.read_bytes())
-        data[ends(path)[batch] - 3] ^= 0x40
+        data[batch_ends(path)[batch] - 3] ^= 0x40
         path.write_bytes(data)
 
     return damage
 
 
-# What is done to the last segment, how many of its 40 batches survive, whether there is something to be repaired.
-# Bits that flip are looked for above the recovery point only.
+# What is done to the last segment, how many of its 40 batches survive, whether recovery repairs something.
+# Flipped bits are detected above the recovery point only.
 DAMAGE: dict[str, tuple[Callable[[Path], None], int, bool]] = {
-    "the last byte": (cut(lambda ends: ends[-1] - 1), 39, True),
-    "all but a few bytes of a header": (cut(lambda ends: ends[-2] + 5), 39, True),
-    "all but most of a header": (cut(lambda ends: ends[-2] + 60), 39, True),
-    "three batches and a half": (cut(lambda ends: ends[-4] - 20), 36, True),
-    "two whole batches": (cut(lambda ends: ends[-3]), 38, False),
-    "everything": (cut(lambda _: 0), 0, False),
-    "zeros follow": (append(bytes(5000)), 40, True),
-    "noise follows": (append(bytes(range(1, 200))), 40, True),
-    "a bit of the last batch": (flip(-1), 39, True),
-    "a bit in the middle": (flip(20), 20, True),
+    "cut: the last byte": (truncate(lambda ends: ends[-1] - 1), 39, True),
+    "cut: all but a few bytes of a header": (truncate(lambda ends: ends[-2] + 5), 39, True),
+    "cut: all but most of a header": (truncate(lambda ends: ends[-2] + 60), 39, True),
+    "cut: three batches and a half": (truncate(lambda ends: ends[-4] - 20), 36, True),
+    "cut: two whole batches": (truncate(lambda ends: ends[-3]), 38, False),
+    "cut: everything": (truncate(lambda _: 0), 0, False),
+    "added: zeros": (append(bytes(5000)), 40, True),
+    "added: noise": (append(bytes(range(1, 200))), 40, True),
+    "flipped: a bit of the last batch": (flip_a_bit(-1), 39, True),
+    "flipped: a bit in the middle": (flip_a_bit(20), 20, True),
 }
 
 
@@ -75,23 +76,23 @@ DAMAGE: dict[str, tuple[Callable[[Path], None], int, bool]] = {
     [({}, False), ({"log.flush.offset.checkpoint.interval.ms": "100"}, True)],
     ids=["above the recovery point", "below it"],
 )
-def test_a_torn_tail_is_cut_to_the_longest_valid_prefix(killer, admin, line, name, trusted):
+def test_a_torn_tail_is_cut_to_the_longest_valid_prefix(killer, admin, proxy, name, trusted):
     broker = killer.broker
-    damages = {what: damage for what, damage in DAMAGE.items() if not (trusted and what.startswith("a bit"))}
+    damages = {what: damage for what, damage in DAMAGE.items() if not (trusted and what.startswith("flipped"))}
     made = {what: create_topic(admin, f"{name}-{number}", 1) for number, what in enumerate(damages)}
     values = [b"value %d " % number + bytes(100) for number in range(BATCHES)]
-    settings = {"bootstrap.servers": line.address, "batch.num.messages": 1, "linger.ms": 0, "log_level": 2}
+    settings = {"bootstrap.servers": proxy.address, "batch.num.messages": 1, "linger.ms": 0, "log_level": 2}
 
-    def write(topics: list[str], some: list[bytes]) -> None:
+    def produce(topics: list[str], values: list[bytes]) -> None:
         producer = Producer({**settings, "enable.idempotence": True})
         for topic in topics:
-            for value in some:
+            for value in values:
                 producer.produce(topic, value, partition=0)
         assert producer.flush(DEADLINE_S) == 0
 
-    write(list(made.values()), values)
+    produce(list(made.values()), values)
     if trusted:
-        eventually(lambda: all(killer.checkpointed(topic, 0) for topic in made.values()), "checkpoints")
+        eventually(lambda: all(killer.is_checkpointed(topic, 0) for topic in made.values()), "checkpoints")
     broker.kill()
     sizes = {}
     for what, (damage, _, _) in damages.items():
@@ -99,29 +100,29 @@ def test_a_torn_tail_is_cut_to_the_longest_valid_prefix(killer, admin, line, nam
         damage(path)
         sizes[what] = path.stat().st_size
     broker.start()
-    said = repaired(broker)
-    read = read_topics(line.address, dict.fromkeys(made.values(), 1))
+    repairs = repaired_logs(broker)
+    read = read_topics(proxy.address, dict.fromkeys(made.values(), 1))
     for what, (_, survive, repair) in damages.items():
         [found] = read[made[what]]
         assert [value for _, _, value in found] == values[:survive], what
-        lines = [text for text in said if f" partition={made[what]}-0 " in text]
+        lines = [text for text in repairs if f" partition={made[what]}-0 " in text]
         [path] = broker.partition_dir(made[what], 0).glob("*.log")
         if repair:
             kept = path.stat().st_size
             assert re.search(rf"{path.name}: cut from {sizes[what]} to {kept} bytes: \w+", "\n".join(lines)), what
         else:
             assert lines == [], what
-    write(list(made.values()), [b"after"])
+    produce(list(made.values()), [b"after"])
     broker.restart()
-    assert repaired(broker) == [], "what was cut is not seen again"
-    read = read_topics(line.address, dict.fromkeys(made.values(), 1))
+    assert repaired_logs(broker) == [], "a repair is not repeated"
+    read = read_topics(proxy.address, dict.fromkeys(made.values(), 1))
     for what, (_, survive, _) in damages.items():
         [found] = read[made[what]]
         assert [value for _, _, value in found] == [*values[:survive], b"after"], what
 
 
-def opened_segments(broker: BrokerProcess) -> bool:
-    """Whether the process has segment files open: it is at its recovery, or past it."""
+def has_opened_segments(broker: BrokerProcess) -> bool:
+    """Return whether the process has segment files open: its recovery has begun."""
     broker.ready()
     files = Path(f"/proc/{broker.pid}/fd")
     for link in files.iterdir():
@@ -133,8 +134,8 @@ def opened_segments(broker: BrokerProcess) -> bool:
     return False
 
 
-def bound(broker: BrokerProcess) -> bool:
-    """Whether its port is taken, which happens before any log is opened."""
+def has_bound_port(broker: BrokerProcess) -> bool:
+    """Return whether the port is bound, which happens before any log is opened."""
     broker.ready()
     host, _, port = broker.bootstrap.rpartition(":")
     with socket.socket() as probe:
@@ -143,32 +144,32 @@ def bound(broker: BrokerProcess) -> bool:
 
 @pytest.mark.feature("kill -9")
 @pytest.mark.client("confluent_kafka")
-def test_a_recovery_that_is_killed_loses_nothing(killer, admin, writing, name):
+def test_a_recovery_that_is_killed_loses_nothing(killer, admin, new_producer, name):
     partitions = 3
     topic = create_topic(admin, name, partitions, {"segment.bytes": str(1 << 20)})
-    writer = writing(ConfluentWriter, topic, partitions, **{"enable.idempotence": True})
-    writer.start()
-    progress(writer, 2000)
-    killer.kill(writer, topic, HELD)
+    producer = new_producer(ConfluentProducer, topic, partitions, **{"enable.idempotence": True})
+    producer.start()
+    wait_for_acknowledgements(producer, 2000)
+    killer.kill(producer, topic, RESPONSES_HELD)
     broker = killer.broker
-    for reached in (bound, opened_segments, bound, BrokerProcess.ready):
+    for reached in (has_bound_port, has_opened_segments, has_bound_port, BrokerProcess.ready):
         broker.launch()
-        eventually(lambda reached=reached: reached(broker), "the moment to be killed at", interval=0.001)
+        eventually(lambda reached=reached: reached(broker), "the moment of the kill", interval=0.001)
         broker.kill()
     killer.start()
-    progress(writer, 100)
-    writer.stop()
-    assert writer.ledger.refused == {}
-    records = read_all(killer.line.address, topic, partitions)
-    check_exactly_once(writer.ledger, offsets_of(writer.ledger, records))
+    wait_for_acknowledgements(producer, 100)
+    producer.stop()
+    assert producer.ledger.failed == {}
+    records = read_topic(killer.proxy.address, topic, partitions)
+    check_exactly_once(producer.ledger, offsets_of(producer.ledger, records))
 
     broker.stop()
     broker.start()
-    assert repaired(broker) == [], "a clean stop leaves nothing to be repaired"
+    assert repaired_logs(broker) == [], "no repairs after a clean stop"
     broker.stop()
-    # Without its marks of what is sound, all of the log is read and checked.
-    for mark in (".kafka_cleanshutdown", "recovery-point-offset-checkpoint"):
-        (broker.data_dir / mark).unlink()
+    # Without these files the whole log is read and checked.
+    for name in (".kafka_cleanshutdown", "recovery-point-offset-checkpoint"):
+        (broker.data_dir / name).unlink()
     broker.start()
-    assert repaired(broker) == [], "every batch of every segment is sound"
-    assert read_all(killer.line.address, topic, partitions) == records
+    assert repaired_logs(broker) == [], "every batch of every segment is valid"
+    assert read_topic(killer.proxy.address, topic, partitions) == records

@@ -27,11 +27,11 @@ def test_a_signal_stops_it_cleanly(tmp_path: Path, number: signal.Signals) -> No
         assert (broker.data_dir / ".kafka_cleanshutdown").exists()
 
 
-def test_a_hangup_does_not_end_what_was_started_with_nohup(tmp_path: Path) -> None:
+def test_sighup_is_ignored_under_nohup(tmp_path: Path) -> None:
     need_own_broker()
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        # Child processes inherit what is ignored.
+        # A child process inherits ignored signals.
         broker = BrokerProcess(tmp_path)
         broker.start()
     finally:

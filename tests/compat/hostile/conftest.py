@@ -1,4 +1,4 @@
-"""One broker for all attacks, and one that is left alone, each with a bystander."""
+"""The broker that every hostile test attacks, and the control broker that none attacks."""
 
 from collections.abc import Iterator
 

@@ -1,15 +1,15 @@
 """The broker that is attacked, and the limits on what an attack may do to it and to its other clients.
 
-`Target.attacked()` runs an attack. During the attack the round trips of a well-behaved client (bystander.py) may take
-twice as long as without it, their median and their 99th percentile; the broker's resident memory may grow by 64 MiB at
-its peak; afterwards the broker has no more sockets than before.
+`Target.attacked()` runs an attack. During the attack the round trips of a well-behaved client (latency_probe.py) may
+take twice as long as without it, their median and their 99th percentile; the broker's resident memory may grow by
+64 MiB at its peak; afterwards the broker has no more sockets than before.
 
 How long round trips take without the attack is measured just before it, and during it on a second broker that is not
 attacked: the control. An attacker needs processor time itself, and the machine has other work; both delay the control
 as well.
 
-Numbers of milliseconds are those of one machine. Where the control's round trips are slower than
-`QUIET_ROUND_TRIP_MS`, the attacker's pauses, the bystanders' intervals and the tolerated delay are longer in the same
+The numbers of milliseconds are for one machine. Where the control's round trips are slower than
+`QUIET_ROUND_TRIP_MS`, the attacker's pauses, the probes' intervals and the tolerated delay are longer in the same
 proportion, so that an attack takes the same share of a slow broker as of a fast one. A round that fails while the
 control itself is delayed does not count, and is repeated.
 """
@@ -27,8 +27,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.compat.hostile.bystander import INTERVAL_NS, TRIP
-from tests.compat.hostile.peer import create_topic
+from tests.compat.hostile.latency_probe import INTERVAL_NS, TRIP
+from tests.compat.hostile.raw_client import create_topic
 from tests.compat.support import DEADLINE_S, BrokerProcess, eventually
 
 MIB = 1 << 20
@@ -48,7 +48,7 @@ MAX_ROUNDS = 10
 THOROUGH = os.environ.get("KBROKER_COMPAT_THOROUGH", "") not in ("", "0")
 # A file to which the effect of every round is written.
 REPORT = os.environ.get("KBROKER_COMPAT_REPORT", "")
-BYSTANDER_TOPIC = "bystander"
+PROBE_TOPIC = "probe"
 
 _PAUSE = threading.Event()  # never set
 
@@ -103,12 +103,12 @@ class RoundTrip(NamedTuple):
 
 
 class RoundTrips:
-    """The round trips of a bystander process."""
+    """The round trips of a latency probe."""
 
     def __init__(self, bootstrap: str) -> None:
-        create_topic(bootstrap, BYSTANDER_TOPIC)
+        create_topic(bootstrap, PROBE_TOPIC)
         self.trips: list[RoundTrip] = []
-        command = [sys.executable, "-m", "tests.compat.hostile.bystander", bootstrap, BYSTANDER_TOPIC]
+        command = [sys.executable, "-m", "tests.compat.hostile.latency_probe", bootstrap, PROBE_TOPIC]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -158,7 +158,7 @@ class RoundTrips:
 
 
 class Target:
-    """A broker process that is attacked, one that is not, and a bystander of each."""
+    """A broker process that is attacked, one that is not, and a latency probe of each."""
 
     thorough = THOROUGH
 
@@ -166,11 +166,11 @@ class Target:
         self.broker = broker
         self.bootstrap = broker.bootstrap
         self._slowness = 1.0
-        self._bystander = RoundTrips(broker.bootstrap)
-        self._control = RoundTrips(control.bootstrap)
+        self._probe = RoundTrips(broker.bootstrap)
+        self._control_probe = RoundTrips(control.bootstrap)
         # The first requests load what is imported on first use.
-        self._bystander.wait(200)
-        self._control.wait(1)
+        self._probe.wait(200)
+        self._control_probe.wait(1)
 
     def pace(self, ms: float = 1.0) -> None:
         """Pause for some milliseconds of a quiet machine, longer on a slow one.
@@ -181,7 +181,7 @@ class Target:
 
     def wait_for_round_trips(self, count: int = MIN_ROUND_TRIPS) -> None:
         """For an attack that only has to last."""
-        self._bystander.wait(count)
+        self._probe.wait(count)
 
     def _status(self, name: str) -> int:
         status = Path(f"/proc/{self.broker.pid}/status").read_text()
@@ -205,15 +205,15 @@ class Target:
 
     def _adjust_to_machine(self) -> None:
         """Adjust the pauses to the speed that the machine has now."""
-        self._slowness = self._control.slowness()
-        for bystander in (self._bystander, self._control):
-            bystander.set_interval(int(INTERVAL_NS * self._slowness))
+        self._slowness = self._control_probe.slowness()
+        for probe in (self._probe, self._control_probe):
+            probe.set_interval(int(INTERVAL_NS * self._slowness))
 
     @contextmanager
     def measured(self, effects: list[Effect]) -> Iterator[None]:
         """One round: append its effect."""
         self._adjust_to_machine()
-        before = self._bystander.wait(MIN_ROUND_TRIPS)
+        before = self._probe.wait(MIN_ROUND_TRIPS)
         sockets = self.sockets
         # This resets VmHWM, the peak of the resident size.
         Path(f"/proc/{self.broker.pid}/clear_refs").write_text("5")
@@ -221,9 +221,9 @@ class Target:
         start = time.monotonic_ns()
         yield
         end = time.monotonic_ns()
-        during, control = self._bystander.between(start, end), self._control.between(start, end)
+        during, control = self._probe.between(start, end), self._control_probe.between(start, end)
         growth = self._status("VmHWM") - memory
-        effects.append(Effect(before, during, control, self._control.slowness(), growth))
+        effects.append(Effect(before, during, control, self._control_probe.slowness(), growth))
         eventually(lambda: self.sockets <= sockets, "no more sockets than before the attack")
 
     def attacked(self, title: str, attack: Callable[[], object], request_bytes: int = 0) -> None:
@@ -236,7 +236,7 @@ class Target:
         failed = 0
         while failed < ROUNDS and len(effects) < MAX_ROUNDS:
             with self.measured(effects):
-                trips = self._bystander.trips
+                trips = self._probe.trips
                 enough = len(trips) + MIN_ROUND_TRIPS
                 attack()
                 while len(trips) < enough:
@@ -256,5 +256,5 @@ class Target:
         return self.broker.errors
 
     def end(self) -> None:
-        self._bystander.end()
-        self._control.end()
+        self._probe.end()
+        self._control_probe.end()

@@ -1,7 +1,7 @@
-"""Frames whose counts and lengths are lies: nothing is reserved for them, nobody waits for them.
+"""Frames with wrong counts and lengths: the broker neither allocates memory for them nor delays other clients.
 
-In the manner of CVE-2022-34917, KAFKA-14063, KAFKA-5062 and KAFKA-2878 (counts of arrays for which Kafka took memory at
-once), and of tagged fields by the million.
+Like CVE-2022-34917, KAFKA-14063, KAFKA-5062 and KAFKA-2878 (Kafka allocated arrays by their counts), and millions of
+tagged fields.
 """
 
 import random
@@ -14,171 +14,180 @@ import pytest
 from protocol.apis import APIS, ApiKey
 from protocol.framing import encode_request_header
 from protocol.varints import encode_uvarint
-from tests.compat.hostile.peer import Peer
-from tests.compat.hostile.shapes import I16, I32, Mark, Shape, all_shapes
+from tests.compat.hostile.raw_client import RawClient
+from tests.compat.hostile.request_templates import I16, I32, LengthField, RequestTemplate, all_request_templates
 from tests.compat.hostile.target import MIB, Target
 
 pytestmark = [pytest.mark.feature("hostile clients"), pytest.mark.client("wire")]
 
-ENDLESS = b"\xff" * 12
+ENDLESS_VARINT = b"\xff" * 12
 COUNTS = (2**31 - 1, 100_000_000, -2)
 TAGS = (20_000_000, 2**32 - 1)
 MAX_REQUEST = 100 * MIB
-# How a request begins that is worth waiting for.
-PRODUCE = encode_request_header(ApiKey.PRODUCE, 9, 1, "hostile")
+# The header of a valid request.
+PRODUCE_HEADER = encode_request_header(ApiKey.PRODUCE, 9, 1, "hostile")
 
 
-def lies(shape: Shape, mark: Mark) -> Iterator[bytes]:
-    """What is written where a count or length was."""
-    if mark.kind == "tags":
+def wrong_values(template: RequestTemplate, field: LengthField) -> Iterator[bytes]:
+    """Yield wrong values for a count or length."""
+    if field.kind == "tags":
         yield from map(encode_uvarint, TAGS)
-        # One field whose content is as long as that.
+        # One tagged field of that size.
         yield from (b"\1\x63" + encode_uvarint(size) for size in TAGS)
-        yield ENDLESS
-    elif shape.flexible:
-        # -2 cannot be said; the largest number is what it would be.
+        yield ENDLESS_VARINT
+    elif template.flexible:
+        # -2 cannot be encoded; the largest number takes its place.
         yield from (encode_uvarint(count % 2**32 + 1 if count > 0 else 2**32 - 1) for count in COUNTS)
-        yield ENDLESS
-    elif mark.size == 2:
+        yield ENDLESS_VARINT
+    elif field.size == 2:
         yield from (I16.pack(size) for size in (2**15 - 1, -2, -(2**15)))
     else:
         yield from (I32.pack(count) for count in COUNTS)
 
 
-def end_of(target: Target, frame: bytes) -> bool:
-    """Whether the broker closes the connection for it; an answer will do as well."""
-    with Peer(target.bootstrap) as peer:
-        return not peer.send(frame) or peer.answer() is None
+def is_closed_after(target: Target, frame: bytes) -> bool:
+    """Send a frame, and return whether the broker closes the connection; it may also respond."""
+    with RawClient(target.bootstrap) as client:
+        return not client.send(frame) or client.receive_response() is None
 
 
 def test_counts_and_lengths_in_every_api(target: Target) -> None:
-    frames = [shape.changed(mark, lie) for shape in all_shapes() for mark in shape.marks for lie in lies(shape, mark)]
+    frames = [
+        template.frame_with(field, value)
+        for template in all_request_templates()
+        for field in template.length_fields
+        for value in wrong_values(template, field)
+    ]
     assert len(frames) > 3000
     random.Random(1).shuffle(frames)
-    # All of them in a run that may take long, a sample otherwise.
     frames = frames if target.thorough else frames[::3]
-    ends = []
+    is_closed = []
 
     def attack() -> None:
         for number, frame in enumerate(frames):
-            ends.append(end_of(target, frame))
+            is_closed.append(is_closed_after(target, frame))
             if number % 10 == 0:
                 target.pace()
 
     target.attacked("counts and lengths in every API", attack)
-    assert ends.count(True) > 0.9 * len(ends)
+    assert is_closed.count(True) > 0.9 * len(is_closed)
     assert "malformed request" in target.log()
 
 
-def test_tagged_fields_by_the_million(target: Target) -> None:
-    """Declared with nothing after them, and really sent: two bytes each, in the header and in the body."""
-    shapes = [Shape(ApiKey.API_VERSIONS, APIS[ApiKey.API_VERSIONS].max_version), Shape(ApiKey.METADATA, 12)]
+def test_millions_of_tagged_fields(target: Target) -> None:
+    """Declared but not sent, and sent with two bytes each; in the header and in the body."""
+    templates = [
+        RequestTemplate(ApiKey.API_VERSIONS, APIS[ApiKey.API_VERSIONS].max_version),
+        RequestTemplate(ApiKey.METADATA, 12),
+    ]
     frames = []
-    for shape in shapes:
-        for mark in (shape.marks[0], shape.marks[-1]):
-            frames.append(shape.changed(mark, encode_uvarint(20_000_000)))
-            frames.append(shape.changed(mark, encode_uvarint(20_000_000), b"\x63\0" * 2_000_000))
-            frames.append(shape.changed(mark, encode_uvarint(100), b"\x63" + encode_uvarint(10_000) + bytes(10_000)))
+    for template in templates:
+        for field in (template.length_fields[0], template.length_fields[-1]):
+            frames.append(template.frame_with(field, encode_uvarint(20_000_000)))
+            frames.append(template.frame_with(field, encode_uvarint(20_000_000), b"\x63\0" * 2_000_000))
+            frames.append(
+                template.frame_with(field, encode_uvarint(100), b"\x63" + encode_uvarint(10_000) + bytes(10_000))
+            )
 
     def attack() -> None:
         for frame in frames:
-            assert end_of(target, frame)
+            assert is_closed_after(target, frame)
             target.pace(50)
 
     target.attacked("tagged fields", attack)
 
 
-def nested(shape: Shape) -> Iterator[bytes]:
-    """Every array in the others says that it has as many elements as there are bytes left."""
-    arrays = [mark for mark in shape.marks if mark.kind == "array"]
+def nested(template: RequestTemplate) -> Iterator[bytes]:
+    """Yield frames whose nested arrays all have a count that the rest of the frame could hold."""
+    arrays = [field for field in template.length_fields if field.kind == "array"]
     if len(arrays) < 2:
         return
     body = bytearray()
     pos = 0
-    for mark in arrays:
-        body += shape.body[pos : mark.pos] + (encode_uvarint(60_000) if shape.flexible else I32.pack(60_000))
-        pos = mark.pos + mark.size
-    yield shape.framed(bytes(body) + bytes(100_000))
-    # Of the outermost there are many, whose inner ones each fit as well.
+    for field in arrays:
+        body += template.body[pos : field.pos] + (encode_uvarint(60_000) if template.flexible else I32.pack(60_000))
+        pos = field.pos + field.size
+    yield template.frame(bytes(body) + bytes(100_000))
+    # Many elements of the outer array, each with an inner array that fits as well.
     first, second = arrays[:2]
-    one = shape.body[first.pos + first.size : second.pos] + (
-        encode_uvarint(50_000) if shape.flexible else I32.pack(50_000)
+    one = template.body[first.pos + first.size : second.pos] + (
+        encode_uvarint(50_000) if template.flexible else I32.pack(50_000)
     )
-    head = shape.body[: first.pos] + (encode_uvarint(50_000) if shape.flexible else I32.pack(50_000))
-    yield shape.framed(head + one * 10_000)
+    head = template.body[: first.pos] + (encode_uvarint(50_000) if template.flexible else I32.pack(50_000))
+    yield template.frame(head + one * 10_000)
 
 
-def test_nested_arrays_whose_product_is_huge(target: Target) -> None:
+def test_nested_arrays_with_a_huge_product(target: Target) -> None:
     frames = [
         frame for key in APIS for version in {APIS[key].max_version, APIS[key].flexible_from - 1}
         if max(0, APIS[key].min_version) <= version <= APIS[key].max_version and (key != ApiKey.PRODUCE or version >= 3)
-        for frame in nested(Shape(key, version))
+        for frame in nested(RequestTemplate(key, version))
     ]  # fmt: skip
     assert len(frames) > 30
 
     def attack() -> None:
         for frame in frames:
-            end_of(target, frame)
+            is_closed_after(target, frame)
             target.pace(5)
 
     target.attacked("nested arrays", attack)
 
 
-def test_lengths_of_frames(target: Target) -> None:
-    """2 GB before anything else, and what no request can have."""
+def test_frame_lengths(target: Target) -> None:
+    """Up to 2 GB, and lengths that no request can have."""
 
     def attack() -> None:
         for length in (2**31 - 1, -1, -(2**31), 0, 1, 3, MAX_REQUEST + 1):
             for _ in range(10):
-                assert end_of(target, struct.pack(">i", length) + bytes(8))
+                assert is_closed_after(target, struct.pack(">i", length) + bytes(8))
                 target.pace()
 
     target.attacked("lengths of frames", attack)
 
 
-def test_the_largest_request(target: Target) -> None:
-    """Announced by many connections of which none sends it, nor goes away."""
+def test_announcing_the_largest_request(target: Target) -> None:
+    """200 connections announce the largest request, do not send it, and stay open."""
 
     def attack() -> None:
-        peers = [Peer(target.bootstrap) for _ in range(200)]
-        for peer in peers:
-            assert peer.send(struct.pack(">i", MAX_REQUEST) + PRODUCE + bytes(20_000))
+        clients = [RawClient(target.bootstrap) for _ in range(200)]
+        for client in clients:
+            assert client.send(struct.pack(">i", MAX_REQUEST) + PRODUCE_HEADER + bytes(20_000))
         target.wait_for_round_trips()
-        for peer in peers:
-            peer.close()
+        for client in clients:
+            client.close()
 
     target.attacked("largest request announced", attack)
 
 
-def test_large_requests_that_are_half_sent(target: Target) -> None:
-    """60 connections have sent 4 MiB each of a request that is never whole."""
+def test_incomplete_large_requests(target: Target) -> None:
+    """60 connections send 4 MiB each of a request and never the rest."""
 
     def attack() -> None:
-        peers = [Peer(target.bootstrap) for _ in range(60)]
-        part = struct.pack(">i", MAX_REQUEST) + PRODUCE + bytes(4 * MIB)
-        for peer in peers:
-            peer.socket.setblocking(False)
-        left = {peer: memoryview(part) for peer in peers}
+        clients = [RawClient(target.bootstrap) for _ in range(60)]
+        part = struct.pack(">i", MAX_REQUEST) + PRODUCE_HEADER + bytes(4 * MIB)
+        for client in clients:
+            client.socket.setblocking(False)
+        left = {client: memoryview(part) for client in clients}
         for _ in range(50):
-            for peer in list(left):
+            for client in list(left):
                 target.pace(0.2)
                 try:
-                    left[peer] = left[peer][peer.socket.send(left[peer][:65536]) :]
+                    left[client] = left[client][client.socket.send(left[client][:65536]) :]
                 except BlockingIOError:
                     continue
                 except OSError:
-                    left[peer] = memoryview(b"")
-                if not left[peer]:
-                    del left[peer]
+                    left[client] = memoryview(b"")
+                if not left[client]:
+                    del left[client]
         target.wait_for_round_trips()
-        for peer in peers:
-            peer.close()
+        for client in clients:
+            client.close()
 
     target.attacked("half-sent requests", attack)
 
 
-def test_what_is_no_kafka(target: Target) -> None:
-    """HTTP, TLS (its hello is a length of 369,295,616), SASL before it is asked for, and noise."""
+def test_other_protocols(target: Target) -> None:
+    """HTTP, TLS (its hello reads as a length of 369,295,616), unexpected SASL, and random bytes."""
     noise = random.Random(3)
     sasl = struct.pack(">hhih", 17, 1, 1, -1) + struct.pack(">h", 5) + b"PLAIN"
     starts = [
@@ -190,10 +199,10 @@ def test_what_is_no_kafka(target: Target) -> None:
 
     def attack() -> None:
         for start in starts:
-            with Peer(target.bootstrap) as peer:
-                peer.send(start)
-                peer.socket.shutdown(socket.SHUT_WR)
-                peer.receive(100)
+            with RawClient(target.bootstrap) as client:
+                client.send(start)
+                client.socket.shutdown(socket.SHUT_WR)
+                client.receive(100)
             target.pace()
 
-    target.attacked("no Kafka at all", attack)
+    target.attacked("other protocols", attack)

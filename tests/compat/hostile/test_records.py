@@ -1,6 +1,6 @@
-"""Records that are bombs, and headers of batches that lie, on topics whose records the broker has to look into.
+"""Decompression bombs, and wrong batch headers, in topics whose records the broker has to decompress.
 
-In the manner of CVE-2023-34455 and CVE-2023-43642 (snappy lengths that are believed) and of the bombs of every codec.
+Like CVE-2023-34455 and CVE-2023-43642 (snappy trusted lengths), and the bombs of every codec.
 """
 
 import struct
@@ -14,7 +14,14 @@ from protocol.errors import ErrorCode
 from protocol.records.batch import assemble_batch, build_batch
 from protocol.records.compression import CODEC_NAMES, compress
 from protocol.records.record import encode_record
-from tests.compat.hostile.peer import PRODUCE_VERSION, Peer, create_topic, framed, produce_request, produced
+from tests.compat.hostile.raw_client import (
+    PRODUCE_VERSION,
+    RawClient,
+    create_topic,
+    framed,
+    produce_batch,
+    produce_request,
+)
 from tests.compat.hostile.target import MIB, Target
 
 pytestmark = [pytest.mark.feature("hostile clients"), pytest.mark.client("wire")]
@@ -22,11 +29,11 @@ pytestmark = [pytest.mark.feature("hostile clients"), pytest.mark.client("wire")
 NOW = 1_760_000_000_000
 NONE, GZIP, SNAPPY, LZ4, ZSTD = range(5)
 BOMB = 256 * MIB
-REFUSALS = {
+REJECTED = {
     ErrorCode.CORRUPT_MESSAGE, ErrorCode.INVALID_RECORD, ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.UNKNOWN_SERVER_ERROR,
     ErrorCode.INVALID_TIMESTAMP,
 }  # fmt: skip
-# The ways in which the broker comes to look into records.
+# The reasons for which the broker decompresses records.
 TOPICS = {
     "compacted": {"cleanup_policy": "compact"},
     "converted": {"compression_type": "zstd"},
@@ -42,11 +49,11 @@ def topics(shared_target: Target) -> None:
         create_topic(shared_target.bootstrap, name, max_message_bytes=8 * MIB, **configs)
 
 
-# Of these whatever codec comes.
-LOOKED_INTO = ("compacted", "unpacked", "validated")
+# Topics whose records are decompressed whatever their codec is.
+ALWAYS_DECOMPRESSED = ("compacted", "unpacked", "validated")
 
 
-def packed(codec: int, body: bytes, count: int = 1, **fields: int) -> bytes:
+def batch_of(codec: int, body: bytes, count: int = 1, **fields: int) -> bytes:
     head = {"last_offset_delta": count - 1, "base_timestamp": NOW, "max_timestamp": NOW, "attributes": codec} | fields
     return bytes(assemble_batch(body, count=count, **head))
 
@@ -57,7 +64,7 @@ def xerial(*blocks: bytes) -> bytes:
 
 
 def bombs() -> dict[str, tuple[int, bytes]]:
-    """Bodies of some KB to a few MB that become hundreds of MB and more."""
+    """Return bodies of up to a few MB that decompress to hundreds of MB or more."""
     zeros = bytes(BOMB)
     block = bytes(cramjam.snappy.compress_raw(bytes(2 * MIB)))
     gzip = bytes(cramjam.gzip.compress(zeros))
@@ -83,74 +90,74 @@ def bombs() -> dict[str, tuple[int, bytes]]:
 BOMBS = bombs()
 
 
-def refused(target: Target, topic: str, batch: bytes) -> None:
-    with Peer(target.bootstrap) as peer:
-        assert produced(peer, topic, batch) in REFUSALS
+def check_is_rejected(target: Target, topic: str, batch: bytes) -> None:
+    with RawClient(target.bootstrap) as client:
+        assert produce_batch(client, topic, batch) in REJECTED
 
 
 @pytest.mark.parametrize("codec", CODEC_NAMES[1:])
 def test_bombs(target: Target, codec: str) -> None:
-    found = [packed(number, body) for number, body in BOMBS.values() if CODEC_NAMES[number] == codec]
+    batches = [batch_of(number, body) for number, body in BOMBS.values() if CODEC_NAMES[number] == codec]
 
     def attack() -> None:
-        for number, batch in enumerate(found):
-            refused(target, LOOKED_INTO[number % 3], batch)
+        for number, batch in enumerate(batches):
+            check_is_rejected(target, ALWAYS_DECOMPRESSED[number % 3], batch)
             target.pace(100)
 
     target.attacked(f"bombs of {codec}", attack)
 
 
 def test_many_bombs_at_once(target: Target) -> None:
-    """From 20 connections; what one bomb may take is not taken twenty times."""
-    bombs = [packed(number, body) for number, body in BOMBS.values()]
+    """20 bombs do not take twenty times the memory of one."""
+    bombs = [batch_of(number, body) for number, body in BOMBS.values()]
     batches = [bombs[number % len(bombs)] for number in range(20)]
 
     def attack() -> None:
-        peers = [Peer(target.bootstrap) for _ in batches]
-        for number, (peer, batch) in enumerate(zip(peers, batches, strict=True)):
-            peer.send(framed(produce_request(LOOKED_INTO[number % 3], batch), PRODUCE_VERSION))
+        clients = [RawClient(target.bootstrap) for _ in batches]
+        for number, (client, batch) in enumerate(zip(clients, batches, strict=True)):
+            client.send(framed(produce_request(ALWAYS_DECOMPRESSED[number % 3], batch), PRODUCE_VERSION))
             target.pace(50)
-        for peer in peers:
-            peer.answer()
-            peer.close()
+        for client in clients:
+            client.receive_response()
+            client.close()
 
     target.attacked("20 bombs at once", attack, request_bytes=sum(map(len, batches)))
 
 
 def test_millions_of_tiny_records(target: Target) -> None:
-    """A batch of some hundred bytes holds 150,000 records, each of which is looked at."""
+    """A batch of some hundred bytes with 150,000 records, each of which is validated."""
     record = b"\x0e\0\0\0\2k\1\0"
-    batch = packed(ZSTD, bytes(cramjam.zstd.compress(record * 150_000)), 150_000)
-    target.attacked("150,000 records in a batch", lambda: refused(target, "compacted", batch))
+    batch = batch_of(ZSTD, bytes(cramjam.zstd.compress(record * 150_000)), 150_000)
+    target.attacked("150,000 records in a batch", lambda: check_is_rejected(target, "compacted", batch))
 
 
-def test_records_of_nothing_but_headers(target: Target) -> None:
+def test_records_with_many_headers(target: Target) -> None:
     headers = [(b"", None)] * 100_000
     body = b"".join(encode_record(delta, 0, b"k", b"v", headers) for delta in range(50))
-    batch = packed(ZSTD, compress(ZSTD, body), 50, last_offset_delta=49)
+    batch = batch_of(ZSTD, compress(ZSTD, body), 50, last_offset_delta=49)
 
     def attack() -> None:
-        with Peer(target.bootstrap) as peer:
-            assert produced(peer, "converted", batch) == 0
+        with RawClient(target.bootstrap) as client:
+            assert produce_batch(client, "converted", batch) == 0
 
     target.attacked("5 million record headers", attack)
 
 
-def test_small_batches_that_are_work(target: Target) -> None:
-    """2,000 records each, from 10 connections, one after the other."""
+def test_small_batches_that_are_expensive(target: Target) -> None:
+    """Batches of 2,000 records to recompress, from 10 connections."""
     records = [(NOW, b"k%d" % number, b"v", ()) for number in range(2000)]
     batch = bytes(build_batch(records, codec=GZIP))
 
     def attack() -> None:
-        peers = [Peer(target.bootstrap) for _ in range(10)]
+        clients = [RawClient(target.bootstrap) for _ in range(10)]
         for _ in range(5):
-            for peer in peers:
-                assert produced(peer, "converted", batch) == 0
+            for client in clients:
+                assert produce_batch(client, "converted", batch) == 0
                 target.pace(5)
-        for peer in peers:
-            peer.close()
+        for client in clients:
+            client.close()
 
-    target.attacked("2,000 records to convert, again and again", attack)
+    target.attacked("batches of 2,000 records to recompress", attack)
 
 
 # Headers.
@@ -165,11 +172,11 @@ FIELDS = {
 
 
 def altered(**changes: int) -> bytes:
-    made = bytearray(GOOD)
+    batches = bytearray(GOOD)
     for name, value in changes.items():
-        struct.pack_into(FIELDS[name][1], made, FIELDS[name][0], value)
-    struct.pack_into(">I", made, 17, crc32c(bytes(made[21:])))
-    return bytes(made)
+        struct.pack_into(FIELDS[name][1], batches, FIELDS[name][0], value)
+    struct.pack_into(">I", batches, 17, crc32c(bytes(batches[21:])))
+    return bytes(batches)
 
 
 def extremes(form: str) -> tuple[int, ...]:
@@ -177,19 +184,21 @@ def extremes(form: str) -> tuple[int, ...]:
     return (2 ** (bits - 1) - 1, -(2 ** (bits - 1)), -1, 0, 1)
 
 
-def lying_headers() -> list[bytes]:
-    made = [altered(**{name: value}) for name, (_, form) in FIELDS.items() for value in extremes(form)]
+def wrong_headers() -> list[bytes]:
+    batches = [altered(**{name: value}) for name, (_, form) in FIELDS.items() for value in extremes(form)]
     counts = (2**31 - 1, -(2**31), 0, 2, 4_793_490)
-    made += [altered(count=count, last_offset_delta=delta) for count, delta in product(counts, (*counts, 2**31 - 2))]
-    made += [
+    batches += [altered(count=count, last_offset_delta=delta) for count, delta in product(counts, (*counts, 2**31 - 2))]
+    batches += [
         altered(count=count, last_offset_delta=count - 1, attributes=codec)
         for count in counts[3:]
         for codec in range(8)
     ]
-    made += [altered(producer_id=2**63 - 1, producer_epoch=2**15 - 1, base_sequence=2**31 - 1, max_timestamp=2**63 - 1)]
-    made += [altered(length=length) + GOOD for length in (-1, 0, 13, 48, 49, len(GOOD), 2**31 - 13)]
-    # Batches in each other, and after each other.
-    made += [
+    batches += [
+        altered(producer_id=2**63 - 1, producer_epoch=2**15 - 1, base_sequence=2**31 - 1, max_timestamp=2**63 - 1)
+    ]
+    batches += [altered(length=length) + GOOD for length in (-1, 0, 13, 48, 49, len(GOOD), 2**31 - 13)]
+    # Batches inside each other, and after each other.
+    batches += [
         GOOD + GOOD,
         GOOD[:40] + GOOD,
         GOOD + GOOD[:40],
@@ -198,32 +207,32 @@ def lying_headers() -> list[bytes]:
         b"",
         altered(length=2 * len(GOOD) - 12) + GOOD,
     ]
-    return made
+    return batches
 
 
-def test_headers_that_lie(target: Target) -> None:
-    """Whatever they say, in every place: refused, or stored as what it is, and everybody can read on."""
+def test_wrong_batch_headers(target: Target) -> None:
+    """Extreme values in every field: the batch is rejected, or stored so that it can be read."""
     create_topic(target.bootstrap, "ordinary")
-    batches = lying_headers()
+    batches = wrong_headers()
     codes = set()
 
     def attack() -> None:
         for number, batch in enumerate(batches):
-            with Peer(target.bootstrap) as peer:
-                codes.add(produced(peer, ("ordinary", *TOPICS)[number % 6], batch))
+            with RawClient(target.bootstrap) as client:
+                codes.add(produce_batch(client, ("ordinary", *TOPICS)[number % 6], batch))
             target.pace()
 
     target.attacked("headers of batches", attack)
     assert len(codes) > 4
 
 
-def test_counts_that_the_records_contradict(target: Target) -> None:
+def test_wrong_record_counts(target: Target) -> None:
     record = encode_record(0, 0, b"k", b"v")
-    batches = [packed(codec, compress(codec, record), count) for codec in range(5) for count in (2, 1000, 4_000_000)]
-    batches += [packed(codec, compress(codec, record * 3), 2) for codec in range(5)]
+    batches = [batch_of(codec, compress(codec, record), count) for codec in range(5) for count in (2, 1000, 4_000_000)]
+    batches += [batch_of(codec, compress(codec, record * 3), 2) for codec in range(5)]
     batches += [
-        packed(NONE, body)
+        batch_of(NONE, body)
         for body in (b"\xfe\xff\xff\xff\x0f" + bytes(30), b"\x28\0\0\0\xfe\xff\xff\xff\x0f" + bytes(30), b"\xff" * 50)
     ]
     for batch in batches:
-        refused(target, "validated", batch)
+        check_is_rejected(target, "validated", batch)

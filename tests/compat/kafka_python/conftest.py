@@ -1,4 +1,4 @@
-"""Clients of kafka-python that are closed when the test ends."""
+"""kafka-python: clients that are closed after the test."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
@@ -40,7 +40,7 @@ def topic(admin: KafkaAdminClient, request: pytest.FixtureRequest) -> Iterator[C
 def open_client(bootstrap: str, topic: Callable[..., str]) -> Iterator[Callable[..., Any]]:
     """open_client(cls, *args, **settings): a client of the broker under test.
 
-    Clients go before the topics do: a consumer's last commit to a deleted topic is tried again and again.
+    Clients are closed before topics are deleted: a last commit to a deleted topic is retried for ever.
     """
     with ExitStack() as stack:
 
@@ -57,13 +57,13 @@ def producer(open_client: Callable[..., Any]) -> Callable[..., KafkaProducer]:
 
 @pytest.fixture
 def consumer(open_client: Callable[..., Any]) -> Callable[..., KafkaConsumer]:
-    """A consumer that starts at the beginning and does not wait half a second for an empty fetch."""
+    """A consumer from the beginning, with a short wait for empty fetches."""
     return partial(open_client, KafkaConsumer, auto_offset_reset="earliest", fetch_max_wait_ms=100)
 
 
 @pytest.fixture
 def member(consumer: Callable[..., KafkaConsumer]) -> Iterator[Callable[..., Member]]:
-    """member(*topics, **settings): a consumer that polls on a thread of its own until the test ends."""
+    """member(*topics, **settings): a consumer that polls in a thread until the test ends."""
     members: list[Member] = []
 
     def start(*topics: str, **settings: Any) -> Member:

@@ -1,4 +1,4 @@
-"""Reading with a deadline, and group members on threads of their own, through kafka-python."""
+"""kafka-python: reading a number of records, and group members that poll in a thread."""
 
 import threading
 from collections.abc import Iterable
@@ -28,7 +28,7 @@ def partitions(topic: str, count: int) -> list[TopicPartition]:
 
 
 class Member:
-    """A group member as an application runs it: one thread polls, rejoins and commits until it leaves."""
+    """A group member: a thread polls, rejoins and commits until it leaves."""
 
     def __init__(self, consumer: KafkaConsumer) -> None:
         self.consumer = consumer
@@ -41,7 +41,7 @@ class Member:
         self._thread.start()
 
     def leave(self) -> None:
-        """Closes the consumer, which commits and leaves the group. Twice does no harm."""
+        """Close the consumer, which commits and leaves the group. May be called twice."""
         self._leaving.set()
         self._thread.join(DEADLINE_S)
         assert not self._thread.is_alive(), "the consumer did not close"
@@ -62,7 +62,7 @@ class Member:
 
 
 def shared(members: Iterable[Member], everything: set[TopicPartition]) -> bool:
-    """True when each member has a share and together they own each partition once, in one generation."""
+    """Return whether each member has partitions and each partition has one member, in one generation."""
     members = list(members)
     for member in members:
         if member.error:

@@ -130,7 +130,7 @@ def test_partitions_are_added_and_never_taken_away(admin, topic):
         with pytest.raises(InvalidPartitionsError):
             admin.create_partitions({name: count})
     with pytest.raises(UnknownTopicOrPartitionError):
-        admin.create_partitions({unique("nobody"): 5})
+        admin.create_partitions({unique("absent"): 5})
 
 
 @pytest.mark.feature("topics")
@@ -154,7 +154,7 @@ def test_producing_creates_the_topic(producer, consumer, admin, name):
 
 @pytest.mark.feature("auto-creation")
 def test_asking_for_an_unknown_topic_without_wanting_it_makes_none(admin, name):
-    # kafka-python's own allow_auto_create_topics does not reach its requests; the admin client never asks.
+    # kafka-python's allow_auto_create_topics is not in its requests; the admin client never sets the flag.
     assert described(admin, name)["error_code"] == UnknownTopicOrPartitionError.errno
     assert name not in admin.list_topics()
 
@@ -209,8 +209,8 @@ def test_a_change_that_cannot_be_is_refused_whole(admin, topic):
     half_good = {"retention.ms": "2000", "segment.bytes": "tiny"}
     resource = ConfigResource(ConfigResourceType.TOPIC, name, half_good)
     for incremental in (True, False):
-        answer = admin.alter_configs([resource], incremental=incremental)["topic"][name]
-        assert answer.startswith("[Error 40]"), "INVALID_CONFIG"
+        result = admin.alter_configs([resource], incremental=incremental)["topic"][name]
+        assert result.startswith("[Error 40]"), "INVALID_CONFIG"
     assert topic_configs(admin, name)["retention.ms"]["value"] == "1000"
 
 
@@ -358,7 +358,7 @@ def test_offsets_listed_by_the_administrator(admin, producer, topic):
     assert offset(OffsetSpec.LATEST_TIERED) == (-1, -1)
     assert offset(1_700_000_001_001) == (1, 1_700_000_003_000)
     with pytest.raises(UnknownTopicOrPartitionError):
-        admin.list_partition_offsets({TopicPartition(unique("nobody"), 0): OffsetSpec.LATEST}, timeout_ms=500)
+        admin.list_partition_offsets({TopicPartition(unique("absent"), 0): OffsetSpec.LATEST}, timeout_ms=500)
 
 
 @pytest.mark.feature("cluster")
@@ -374,14 +374,14 @@ def test_the_cluster_describes_itself(admin, bootstrap):
 def test_log_directories_tell_sizes(admin, producer, topic):
     name = topic(partitions=2)
     producer().send(name, b"x" * 5000, partition=1).get(DEADLINE_S)
-    [answer] = admin.describe_log_dirs({name: [0, 1]})
+    [result] = admin.describe_log_dirs({name: [0, 1]})
     sizes = {
         p["partition_index"]: p["partition_size"]
-        for directory in answer["log_dirs"]
+        for directory in result["log_dirs"]
         for found in directory["topics"]
         if found["name"] == name
         for p in found["partitions"]
     }
     assert sizes[0] == 0
     assert 5000 < sizes[1] < 5200
-    assert all(d["total_bytes"] > d["usable_bytes"] > 0 for d in answer["log_dirs"])
+    assert all(d["total_bytes"] > d["usable_bytes"] > 0 for d in result["log_dirs"])

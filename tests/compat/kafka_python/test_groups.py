@@ -53,7 +53,7 @@ def test_a_member_with_no_common_assignor_is_refused(member, topic, group):
     one = member(name, group_id=group, partition_assignment_strategy=[RangePartitionAssignor])
     eventually(lambda: shared([one], set(partitions(name, 1))), "the first member's assignment")
     two = member(name, group_id=group, partition_assignment_strategy=[RoundRobinPartitionAssignor])
-    eventually(lambda: two.error, "the second member to be refused")
+    eventually(lambda: two.error, "the second member to be rejected")
     assert isinstance(two.error, InconsistentGroupProtocolError)
     assert shared([one], set(partitions(name, 1)))
 
@@ -102,7 +102,7 @@ def test_the_second_owner_of_an_instance_id_fences_the_first(member, topic, grou
 
 
 class Revocations(ConsumerRebalanceListener):
-    """Remembers what was taken from a member."""
+    """Records the partitions that were revoked."""
 
     def __init__(self) -> None:
         self.revoked: set[object] = set()

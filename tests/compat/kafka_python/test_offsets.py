@@ -1,4 +1,4 @@
-"""Where a consumer stands, with kafka-python: seeking, pausing, offsets by time, lag, commits."""
+"""Positions of a consumer, with kafka-python: seeking, pausing, offsets by time, lag, commits."""
 
 import time
 
@@ -84,14 +84,14 @@ def test_an_offset_out_of_range_is_reset_as_the_consumer_wants(consumer, filled)
     strict.assign([tp])
     strict.seek(tp, 1000)
 
-    def refused() -> bool:
+    def fails() -> bool:
         try:
             strict.poll(timeout_ms=100)
         except OffsetOutOfRangeError:
             return True
         return False
 
-    eventually(refused, "OffsetOutOfRangeError")
+    eventually(fails, "OffsetOutOfRangeError")
     lenient = consumer(auto_offset_reset="earliest")
     lenient.assign([tp])
     lenient.seek(tp, 1000)

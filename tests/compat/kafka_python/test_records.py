@@ -1,4 +1,4 @@
-"""Producing and consuming with kafka-python: what is in a record, codecs, acknowledgements, sizes, times."""
+"""Producing and consuming with kafka-python: record fields, codecs, acknowledgements, sizes, timestamps."""
 
 import time
 
@@ -113,7 +113,7 @@ def test_idempotent_producers_share_a_partition(producer, consumer, topic, admin
 @pytest.mark.feature("message sizes")
 def test_a_record_just_under_the_limit_is_stored_and_one_over_it_is_refused(producer, consumer, topic):
     name = topic(configs={"max.message.bytes": "100000"})
-    # An idempotent producer of kafka-python takes every refused batch for the end of its session.
+    # To an idempotent producer of kafka-python every rejected batch is a fatal error.
     sender = producer(max_request_size=10_000_000, batch_size=0, enable_idempotence=False)
     assert sender.send(name, b"a" * 99_900).get(DEADLINE_S).offset == 0
     with pytest.raises(MessageSizeTooLargeError):

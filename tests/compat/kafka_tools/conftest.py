@@ -1,4 +1,4 @@
-"""Kafka's tools against the broker under test, and topics made with kafka-topics."""
+"""Kafka's tools, run against the broker under test, and topics created with kafka-topics."""
 
 from collections.abc import Callable, Iterator
 

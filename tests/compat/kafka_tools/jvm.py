@@ -1,7 +1,7 @@
-"""Apache Kafka's own tools and Java clients, all in one JVM that Python drives (Py4J).
+"""Apache Kafka's own tools and Java clients, in one JVM that Python controls (Py4J).
 
-The shell scripts of Kafka (kafka-topics.sh and so on) only set a class path and start a main class; here the
-same main classes run with the same arguments. One JVM for all of them saves a second for each.
+Kafka's shell scripts (kafka-topics.sh and so on) set a class path and start a main class. Here the same main classes
+run with the same arguments; one JVM for all of them saves about a second for each.
 """
 
 import logging
@@ -43,7 +43,7 @@ MAIN_CLASSES = {
 
 @dataclass
 class Run:
-    """What a tool printed, and its exit code."""
+    """The output and exit status of a tool."""
 
     code: int
     out: str
@@ -55,11 +55,11 @@ class Run:
 
 
 class _ExitRequested(Exception):
-    """A tool asked the JVM to exit; the JVM stays, the tool is over."""
+    """Ends a tool that wants to exit the JVM."""
 
 
 class _ExitProcedure:
-    """Kafka's tools end with `Exit.exit(code)`, which may be told to do something else than to exit."""
+    """Replaces the exit of the JVM: Kafka's tools end with `Exit.exit(code)`, which can be redirected."""
 
     def __init__(self) -> None:
         self.code: int | None = None
@@ -74,7 +74,7 @@ class _ExitProcedure:
 
 
 class _ShutdownHooks:
-    """What a tool wants to be done when the JVM ends (the console producer sends the rest); done when it ends."""
+    """Runs the shutdown hooks of a tool when the tool ends; the console producer sends its last records in one."""
 
     def __init__(self) -> None:
         self.pending: list[Any] = []
@@ -94,7 +94,7 @@ class Jvm:
     """One Java process with Kafka's jars; `run` starts a tool in it, `java` reaches any class."""
 
     def __init__(self, log: Path) -> None:
-        logging.getLogger("py4j.java_gateway").setLevel(logging.CRITICAL)  # every exit of a tool would be an error
+        logging.getLogger("py4j.java_gateway").setLevel(logging.CRITICAL)  # it logs every exit of a tool as an error
         self._log = log.open("w")
         self.gateway = JavaGateway.launch_gateway(
             classpath=f"{kafka_classpath()}:{find_jar_path()}",
@@ -112,17 +112,17 @@ class Jvm:
         self._hooks = _ShutdownHooks()
         self.java.org.apache.kafka.common.utils.Exit.setExitProcedure(self._exit)
         self.java.org.apache.kafka.common.utils.Exit.setShutdownHookAdder(self._hooks)
-        self._one_at_a_time = threading.Lock()  # standard streams belong to the whole JVM
+        self._lock = threading.Lock()  # the standard streams belong to the whole JVM
 
     def run(self, tool: str, *arguments: str, stdin: str = "") -> Run:
-        """Runs one of Kafka's tools to its end."""
+        """Run one of Kafka's tools."""
         java = self.java
         argv = self.gateway.new_array(java.String, len(arguments))
         for index, argument in enumerate(arguments):
             argv[index] = argument
         out, err = java.java.io.ByteArrayOutputStream(), java.java.io.ByteArrayOutputStream()
         system = java.System
-        with self._one_at_a_time:
+        with self._lock:
             before = system.out, system.err, getattr(system, "in")
             system.setOut(java.java.io.PrintStream(out, True, "UTF-8"))
             system.setErr(java.java.io.PrintStream(err, True, "UTF-8"))
@@ -139,30 +139,30 @@ class Jvm:
                 system.setErr(before[1])
                 system.setIn(before[2])
         code = self._exit.code if self._exit.code is not None else int(bool(failure))
-        # What follows is only how the tool was kept from ending the JVM.
+        # The rest is the stack trace of _ExitRequested.
         errors = err.toString("UTF-8").partition("An exception was raised by the Python Proxy")[0]
         return Run(code, out.toString("UTF-8"), errors + failure)
 
     def consume(self, *arguments: str) -> Run:
-        """kafka-console-consumer, which must succeed."""
+        """Run kafka-console-consumer, which must succeed."""
         self.reset_console_consumer()
         return self.check("kafka-console-consumer", *arguments)
 
     def reset_console_consumer(self) -> None:
-        """It counts to --max-messages over all its runs in one JVM."""
+        """Reset its message count, which --max-messages limits over all runs in one JVM."""
         consumer = self.java.Class.forName(MAIN_CLASSES["kafka-console-consumer"])
         count = consumer.getDeclaredField("messageCount")
         count.setAccessible(True)
         count.setInt(None, 0)
 
     def check(self, tool: str, *arguments: str, stdin: str = "") -> Run:
-        """Runs a tool that must succeed."""
-        done = self.run(tool, *arguments, stdin=stdin)
-        assert done.code == 0, f"{tool} {' '.join(arguments)} ended with {done.code}:\n{done.out}\n{done.err}"
-        return done
+        """Run a tool that must succeed."""
+        result = self.run(tool, *arguments, stdin=stdin)
+        assert result.code == 0, f"{tool} {' '.join(arguments)} ended with {result.code}:\n{result.out}\n{result.err}"
+        return result
 
     def settings(self, values: Mapping[str, object]) -> Any:
-        """A java.util.HashMap, which every Java client takes as its configuration."""
+        """Return a java.util.HashMap, the configuration of every Java client."""
         settings = self.java.java.util.HashMap()
         for name, value in values.items():
             settings.put(name, str(value))

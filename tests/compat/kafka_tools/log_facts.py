@@ -1,4 +1,4 @@
-"""The facts in the output of DumpLogSegments and of `kbroker log dump --json`, in one form."""
+"""Converts the output of DumpLogSegments and of `kbroker log dump --json` to the same tuples."""
 
 import re
 
@@ -31,7 +31,7 @@ PRODUCER = (
 
 
 def facts_of_kafka(text):
-    """Facts of DumpLogSegments, in order; of records with --deep-iteration."""
+    """Return the tuples of DumpLogSegments in order; those of records need --deep-iteration."""
     facts = []
     for line in text.splitlines():
         found = dict(PAIR.findall(line))
@@ -45,7 +45,7 @@ def facts_of_kafka(text):
         elif line.startswith("timestamp:"):
             facts.append(("time index", found["timestamp"], found["offset"]))
         elif line.startswith("producerId:"):
-            # A producer whose transaction has just ended has no last batch there.
+            # A producer whose transaction has just ended has no last batch.
             last = {"lastSequence": "-1", "lastOffset": "-1", "offsetDelta": "0", **found}
             facts.append(("producer", *(last[name] for name, _ in PRODUCER)))
     return facts
@@ -56,7 +56,7 @@ def _time(found):
 
 
 def facts_of_kbroker(items):
-    """Facts of the items that `kbroker log dump --json` prints."""
+    """Return the tuples of the items of `kbroker log dump --json` in order."""
     facts = []
     for item in items:
         match item["item"]:

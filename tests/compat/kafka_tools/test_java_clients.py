@@ -1,4 +1,4 @@
-"""Apache Kafka's Java clients themselves: what most applications and Spark run on."""
+"""Apache Kafka's own Java clients, which most applications and Spark use."""
 
 import time
 
@@ -64,7 +64,7 @@ class JavaClients:
         return records
 
     def shared(self, consumers, topic, count):
-        """Polls every consumer; true when each has a share and together they own each partition once."""
+        """Poll every consumer; return whether each has partitions and each partition has one member."""
         for consumer in consumers:
             self.poll(consumer, 50)
         shares = [{tp.partition() for tp in consumer.assignment()} for consumer in consumers]
@@ -233,9 +233,9 @@ def test_a_cooperative_member_keeps_what_does_not_move(java, topic, group):
     second.subscribe(java.listed(name))
     owned = []
 
-    def settled() -> bool:
+    def is_balanced() -> bool:
         owned.append(len(first.assignment()))
         return java.shared([first, second], name, 4)
 
-    eventually(settled, "two partitions for each")
+    eventually(is_balanced, "two partitions for each")
     assert set(owned) <= {4, 2}, "the first member never owned fewer than it keeps"

@@ -1,4 +1,4 @@
-"""Our files, read by Kafka's own DumpLogSegments after a clean stop."""
+"""Log files of kbroker, read by Kafka's own DumpLogSegments after a clean stop."""
 
 import json
 import re
@@ -14,7 +14,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from tests.compat.kafka_tools.log_facts import facts_of_kafka, facts_of_kbroker
 from tests.compat.support import DEADLINE_S, eventually, need_own_broker, running_broker
 
-# With --deep-iteration the tool says of every segment but the first that "-1 is followed by" its base offset.
+# With --deep-iteration the tool prints "-1 is followed by" the base offset of each segment but the first.
 COMPLAINT = re.compile(
     r"Mismatches in|^ *\d+ is followed by|out of order|Found timestamp mismatch|Index timestamp|isvalid: false"
     r"|invalid|corrupt|Exception|sanity check failed",
@@ -42,17 +42,17 @@ def produce(bootstrap, topic, count, partition, **settings):
 
 
 def dump(jvm, files, *options):
-    """What DumpLogSegments prints; fails when it complains."""
-    assert files, "there are no such files"
-    done = jvm.check("kafka-dump-log", "--files", ",".join(str(file) for file in files), *options)
-    complaint = COMPLAINT.search(done.out + done.err)
-    assert complaint is None, (done.out + done.err)[max(0, complaint.start() - 500) : complaint.end() + 500]
-    return done.out
+    """Return the output of DumpLogSegments. Fails if it complains."""
+    assert files, "no such files"
+    run = jvm.check("kafka-dump-log", "--files", ",".join(str(file) for file in files), *options)
+    complaint = COMPLAINT.search(run.out + run.err)
+    assert complaint is None, (run.out + run.err)[max(0, complaint.start() - 500) : complaint.end() + 500]
+    return run.out
 
 
 @pytest.fixture(scope="module")
 def stopped(tmp_path_factory):
-    """A broker that stored segments of every kind and was stopped cleanly: the broker, with its files."""
+    """A broker with segments of every kind that was stopped cleanly."""
     need_own_broker()
     settings = {
         "log.retention.check.interval.ms": "300",
@@ -67,12 +67,12 @@ def stopped(tmp_path_factory):
 
 
 def bases(broker, topic):
-    """The base offsets of the segments of partition 0."""
+    """Return the base offsets of the segments of partition 0."""
     return sorted(int(path.stem) for path in broker.partition_dir(topic, 0).glob("*.log"))
 
 
 def fill(broker):
-    """Every codec, rolled segments, both kinds of timestamps, a deleted head, a group with offsets."""
+    """Every codec, rolled segments, both types of timestamps, deleted records, a group with offsets."""
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     topics = {
         "codecs": NewTopic("codecs", 5, 1, config={"index.interval.bytes": "1024"}),
@@ -97,7 +97,7 @@ def fill(broker):
 
 
 def transact(bootstrap, topic):
-    """Transactions that were committed and aborted, and one that is open."""
+    """A committed, an aborted, and an open transaction."""
     for name in ("ended", "open"):
         sender = Producer({"bootstrap.servers": bootstrap, "transactional.id": name})
         sender.init_transactions(DEADLINE_S)
@@ -111,7 +111,7 @@ def transact(bootstrap, topic):
 
 
 def commit(bootstrap, topic):
-    """A group with a member that commits, so that the offsets topic holds both kinds of records."""
+    """A group with a member that commits, for both kinds of records in the offsets topic."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "dumped", "auto.offset.reset": "earliest"})
     consumer.subscribe([topic])
     assert len(eventually(lambda: consumer.consume(100, timeout=1), "records")) == 100
@@ -120,7 +120,7 @@ def commit(bootstrap, topic):
 
 
 @pytest.mark.feature("log files")
-def test_dump_log_segments_reads_every_file_without_complaint(jvm, stopped):
+def test_dump_log_segments_reads_every_file(jvm, stopped):
     directories = [path.parent for path in stopped.data_dir.rglob("*.log") if path.stem.isdigit()]
     assert len(directories) > 9
     for directory in sorted(set(directories)):
@@ -197,10 +197,10 @@ def test_transactions_are_in_kafkas_record_format(jvm, stopped):
 
 
 @pytest.mark.feature("log files")
-def test_kbroker_log_dump_says_what_dump_log_segments_says(jvm, stopped):
+def test_kbroker_log_dump_agrees_with_dump_log_segments(jvm, stopped):
     compared = Counter()
     for endings, options in ((("log",), ["--deep-iteration"]), (("index", "timeindex", "snapshot"), [])):
-        # Of an empty index the tool says only that it is empty.
+        # The tool does not dump an empty index.
         files = [path for end in endings for path in sorted(stopped.data_dir.rglob(f"*.{end}")) if path.stat().st_size]
         files = [path for path in files if path.stem.isdigit()]
         kafka = facts_of_kafka(dump(jvm, files, *options))
@@ -213,18 +213,18 @@ def test_kbroker_log_dump_says_what_dump_log_segments_says(jvm, stopped):
 
 
 @pytest.mark.feature("log files")
-def test_kbroker_log_verify_finds_nothing_wrong(stopped):
+def test_kbroker_log_verify_finds_no_problem(stopped):
     [report] = kbroker_log("verify", "--json", stopped.data_dir)
     assert (report["problems"], report["clean_stop"]) == (0, True)
-    # Deleted segments may wait for their removal.
+    # Deleted segments may not have been removed yet.
     assert all(finding["path"].endswith(".deleted") for finding in report["findings"])
     assert report["partitions"] > 9
 
 
 def kbroker_log(command, *args):
-    """The JSON documents that it prints; it must find everything sound."""
-    done = subprocess.run([sys.executable, "-m", "kbroker", "log", command, *map(str, args)], capture_output=True)
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr
+    """Return the JSON documents that the command prints. It must succeed."""
+    run = subprocess.run([sys.executable, "-m", "kbroker", "log", command, *map(str, args)], capture_output=True)
+    assert run.returncode == 0, run.stdout[-2000:] + run.stderr
     if command == "verify":
-        return [json.loads(done.stdout)]
-    return [json.loads(line) for line in done.stdout.splitlines()]
+        return [json.loads(run.stdout)]
+    return [json.loads(line) for line in run.stdout.splitlines()]

@@ -1,4 +1,4 @@
-"""Apache Kafka's command line tools, with the arguments that an operator gives them."""
+"""Apache Kafka's command line tools, with the arguments of an operator."""
 
 import json
 import re
@@ -56,11 +56,11 @@ def test_kafka_configs(tool, jvm, bootstrap, topic):
     assert (
         "segment.bytes=1073741824 sensitive=false synonyms={DEFAULT_CONFIG:log.segment.bytes=1073741824}" in everything
     )
-    refused = jvm.run(
+    rejected = jvm.run(
         "kafka-configs", "--bootstrap-server", bootstrap, "--alter", *entity, "--add-config", "segment.bytes=no"
     )
-    assert refused.code == 1
-    assert "InvalidConfigurationException" in refused.err
+    assert rejected.code == 1
+    assert "InvalidConfigurationException" in rejected.err
 
 
 @pytest.mark.feature("configs")
@@ -185,8 +185,8 @@ def test_kafka_delete_records(tool, topic, tmp_path):
     tool("kafka-console-producer", "--topic", name, stdin="1\n2\n3\n4\n5\n")
     plan = tmp_path / "plan.json"
     plan.write_text(json.dumps({"partitions": [{"topic": name, "partition": 0, "offset": 3}], "version": 1}))
-    answer = tool("kafka-delete-records", "--offset-json-file", str(plan)).out
-    assert f"{name}-0\tlow_watermark: 3" in answer
+    result = tool("kafka-delete-records", "--offset-json-file", str(plan)).out
+    assert f"{name}-0\tlow_watermark: 3" in result
     assert tool("kafka-get-offsets", "--topic", name, "--time", "earliest").lines == [f"{name}:0:3"]
 
 
@@ -194,8 +194,8 @@ def test_kafka_delete_records(tool, topic, tmp_path):
 def test_kafka_log_dirs_cluster_id_and_api_versions(tool, jvm, bootstrap, topic):
     name = topic()
     tool("kafka-console-producer", "--topic", name, stdin="x" * 500 + "\n")
-    answer = json.loads(tool("kafka-log-dirs", "--describe", "--topic-list", name).lines[-1])
-    [directory] = answer["brokers"][0]["logDirs"]
+    result = json.loads(tool("kafka-log-dirs", "--describe", "--topic-list", name).lines[-1])
+    [directory] = result["brokers"][0]["logDirs"]
     assert directory["error"] is None
     [partition] = directory["partitions"]
     assert partition["partition"] == f"{name}-0"

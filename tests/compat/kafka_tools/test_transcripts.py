@@ -1,4 +1,4 @@
-"""Commands of Kafka's tools print what they print against Apache Kafka; transcript.py says how to read them."""
+"""Kafka's tools print the same as against Apache Kafka. The format of the transcripts: transcript.py."""
 
 from collections.abc import Iterator
 from difflib import unified_diff
@@ -38,7 +38,7 @@ def test_every_transcript_is_replayed() -> None:
 )
 def test_a_transcript(shell: Shell, stem: str) -> None:
     recorded = read((HERE / f"{stem}.txt").read_text())
-    printed = list(replay(shell, recorded, patience_s=30))
+    printed = list(replay(shell, recorded, timeout_s=30))
     differences = list(unified_diff(brief(recorded), brief(printed), "recorded", "printed", n=1, lineterm=""))
     assert not differences, "\n".join(differences)
 

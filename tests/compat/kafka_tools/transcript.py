@@ -4,17 +4,16 @@
     Created topic {orders}.
     $ kafka-topics --alter --topic {orders} --partitions 1 | sort
     Error while executing topic command : ...
-    ! what stood on standard error
+    ! a line of standard error
     [1]
 
-`{name}` is a name that nobody else uses, `{node}` the broker's number, `{all}` what all such names end in, `{tmp}` a
-directory. `<<< 'text'` is standard input, `| sort`, `| grep WORD` and `| grep WORD sort` sort and
-select lines, `[1]` is an exit
-status other than 0. `write FILE <<< 'text'` writes a file; `join GROUP TOPIC...` starts a consumer with an instance
-id that stays until `leave`; `begin ID TOPIC PARTITION` writes a record in a transaction, which `commit ID` ends. Ids,
-times, stack traces and runs of blanks are not compared.
+`{name}` is a unique name, `{node}` the broker id, `{all}` the common suffix of the unique names, `{tmp}` a directory.
+`<<< 'text'` is standard input; `| sort`, `| grep WORD` and `| grep WORD sort` sort and select lines; `[1]` is an exit
+status other than 0. `write FILE <<< 'text'` writes a file; `join GROUP TOPIC...` starts a consumer with an instance id,
+which stays until `leave`; `begin ID TOPIC PARTITION` writes a record in a transaction, which `commit ID` ends. Ids,
+times, stack traces and the number of blanks are not compared.
 
-`python -m tests.compat.kafka_tools.transcript HOST:PORT` records all of them anew.
+`python -m tests.compat.kafka_tools.transcript HOST:PORT` records all transcripts again.
 """
 
 import re
@@ -33,9 +32,11 @@ from tests.compat.support import eventually
 
 HERE = Path(__file__).parent / "transcripts"
 
-# What a client writes about itself, on any broker, or about what its own retries met.
-CHATTER = re.compile(r"The consumer rebalance protocol \(KIP-848\)|WARN org.apache.kafka.clients.NetworkClient")
-# What stands before the number of a broker.
+# Log lines of clients about themselves and their retries.
+CLIENT_LOG_LINES = re.compile(
+    r"The consumer rebalance protocol \(KIP-848\)|WARN org.apache.kafka.clients.NetworkClient"
+)
+# Text before a broker id.
 BEFORE_NODE = r'Leader: |LeaderId: +|Replicas: |Isr: |--broker |--entity-name |on broker |rather than |"id": '
 USAGE = re.compile(r"^Option +Description *$", re.MULTILINE)
 TRACE = re.compile(r"^\s+at |^\s*\.\.\. \d+ more")
@@ -47,20 +48,20 @@ REPLACED = (
     (re.compile(r"\bEpoch: \d+"), "Epoch: N"),
     (re.compile(r"\b(ClusterId: +)\S+"), r"\1ID"),
     (re.compile(r"\b(LeaderEpoch: +|HighWatermark: +)\d+"), r"\1N"),
-    # Where the controller can be reached: at a listener of its own, or at the broker's.
+    # The controller listens on its own port in Kafka, on the broker's in kbroker.
     (re.compile(r'("endpoints": \[)"[^"]*"'), r'\1"ENDPOINT"'),
     (re.compile(r"(console-consumer|adminclient)-\d+"), r"\1-N"),
     (re.compile(r"\[[^\]]*[Tt]hread[^\]]*\] "), ""),
-    # Eligible leader replicas, which Kafka turns on in a new cluster, set it for all brokers.
+    # Kafka sets it for all brokers of a new cluster, since it enables eligible leader replicas.
     (re.compile(r"min\.insync\.replicas=1,?"), ""),
     (re.compile(r"[ \t]+"), " "),
 )
 
 
 READING = re.compile(r"--describe|--list|get-offsets|--dry-run|transactions (list|describe)")
-# A column by which a table is recognised, of kafka-transactions or of kafka-metadata-quorum.
+# A column that identifies a table of kafka-transactions or kafka-metadata-quorum.
 TABLES = {"ProducerId", "LastCaughtUpTimestamp"}
-# Columns whose values are another broker's, or of another time.
+# Columns whose values depend on the broker or the time.
 MASKED = {
     "Coordinator", "CoordinatorId", "ProducerId", "CurrentTransactionStartTimeMs", "TransactionDurationMs",
     "LastTimestamp", "NodeId", "LogEndOffset", "LastFetchTimestamp", "LastCaughtUpTimestamp",
@@ -69,7 +70,7 @@ MASKED = {
 
 @dataclass
 class Step:
-    """One command and what it printed; comment lines before it belong to it."""
+    """One command with its output and the comment lines before it."""
 
     command: str
     output: list[str]
@@ -77,7 +78,7 @@ class Step:
 
 
 def read(text: str) -> list[Step]:
-    """The steps of a transcript."""
+    """Parse a transcript."""
     steps: list[Step] = []
     comment: list[str] = []
     for line in text.splitlines():
@@ -92,7 +93,7 @@ def read(text: str) -> list[Step]:
 
 
 def write(steps: Iterable[Step]) -> str:
-    """The text of a transcript."""
+    """Return the text of a transcript."""
     return "".join(line + "\n" for step in steps for line in [*step.comment, f"$ {step.command}", *step.output])
 
 
@@ -112,11 +113,11 @@ class Shell:
         self._node = found[1]
 
     def run(self, command: str) -> list[str]:
-        """What it prints, normalised: standard output, standard error behind `! `, the exit status."""
+        """Run a command, and return its normalized output: standard output, standard error after `! `, exit status."""
         words = [self._filled(word) for word in shlex.split(command)]
-        words, filters = _split(words, "|")  # of which the only two are: grep WORD, sort
-        words, given = _split(words, "<<<")
-        stdin = given[0].encode().decode("unicode_escape").encode("latin-1").decode() if given else ""
+        words, filters = _split(words, "|")  # grep WORD, sort
+        words, stdin_words = _split(words, "<<<")
+        stdin = stdin_words[0].encode().decode("unicode_escape").encode("latin-1").decode() if stdin_words else ""
         builtin = {
             "join": self._join,
             "leave": self._leave,
@@ -127,12 +128,12 @@ class Shell:
         if builtin is not None:
             builtin(words[1:], stdin)
             return []
-        done = self._run(words, stdin)
+        run = self._run(words, stdin)
         if filters[:1] == ["grep"]:
             # a formatter of the console consumer writes its objects without line ends
-            lines = done.out.replace("}{", "}\n{").splitlines()
-            done = Run(done.code, "".join(line + "\n" for line in lines if filters[1] in line), "")
-        shown = self._shown(done)
+            lines = run.out.replace("}{", "}\n{").splitlines()
+            run = Run(run.code, "".join(line + "\n" for line in lines if filters[1] in line), "")
+        shown = self._shown(run)
         return sorted(shown) if "sort" in filters else shown
 
     def _run(self, words: list[str], stdin: str) -> Run:
@@ -145,12 +146,12 @@ class Shell:
         known = {"node": self._node, "tmp": self._directory.name, "all": f"-{self._ending}"}
         return re.sub(r"\{([\w.-]+)\}", lambda name: known.get(name[1], f"{name[1]}-{self._ending}"), word)
 
-    def _shown(self, done: Run) -> list[str]:
-        out = [self._plain(line) for line in masked(done.out.splitlines()) if not TRACE.search(line)]
-        errors = USAGE.split(done.err)[0].splitlines()
-        err = [line for line in errors if not CHATTER.search(line) and not TRACE.search(line)]
+    def _shown(self, run: Run) -> list[str]:
+        out = [self._plain(line) for line in masked(run.out.splitlines()) if not TRACE.search(line)]
+        errors = USAGE.split(run.err)[0].splitlines()
+        err = [line for line in errors if not CLIENT_LOG_LINES.search(line) and not TRACE.search(line)]
         shown = [*filter(None, out), *(f"! {line}" for line in map(self._plain, err) if line)]
-        return [*shown, f"[{done.code}]"] if done.code else shown
+        return [*shown, f"[{run.code}]"] if run.code else shown
 
     def _plain(self, line: str) -> str:
         line = line.replace(self._bootstrap, "BOOTSTRAP").replace(self._directory.name, "{tmp}")
@@ -209,7 +210,7 @@ class Shell:
         self._member = None
 
     def close(self) -> None:
-        """Deletes what the transcript has made."""
+        """Delete the topics of the transcript, and close its clients."""
         if self._member is not None:
             self._leave()
         for producer in self._producers.values():
@@ -224,7 +225,7 @@ def _split(words: list[str], sign: str) -> tuple[list[str], list[str]]:
 
 
 def masked(lines: Iterable[str]) -> Iterator[str]:
-    """Tables with the names of some columns in place of their values."""
+    """Replace the values in the masked columns of tables by the name of the column."""
     header: list[str] = []
     for line in lines:
         cells = [cell.strip() for cell in line.split("\t")]
@@ -236,14 +237,14 @@ def masked(lines: Iterable[str]) -> Iterator[str]:
         yield " ".join(cells)
 
 
-def replay(shell: Shell, steps: Iterable[Step], patience_s: float = 0) -> Iterator[Step]:
-    """The steps with what they print now.
+def replay(shell: Shell, steps: Iterable[Step], timeout_s: float = 0) -> Iterator[Step]:
+    """Run the steps, and yield them with their output.
 
-    A broker may take a moment until it shows what was changed before: a command that only reads is repeated until it
-    prints what is recorded, so long as `patience_s` lasts.
+    Changes may become visible with a delay, so a command that only reads is repeated until its output is the recorded
+    one, for at most `timeout_s`.
     """
     for step in steps:
-        end = time.monotonic() + patience_s
+        end = time.monotonic() + timeout_s
         output = shell.run(step.command)
         while output != step.output and READING.search(step.command) and time.monotonic() < end:
             output = shell.run(step.command)
@@ -251,7 +252,7 @@ def replay(shell: Shell, steps: Iterable[Step], patience_s: float = 0) -> Iterat
 
 
 def main(bootstrap: str, chosen: Callable[[Path], bool] = lambda _: True) -> None:
-    """Record the transcripts anew."""
+    """Record the transcripts again."""
     with tempfile.TemporaryDirectory() as directory:
         jvm = Jvm(Path(directory) / "log")
         for path in sorted(filter(chosen, HERE.glob("*.txt"))):

@@ -1,4 +1,4 @@
-"""What the tests of transactions ask of a client, whichever it is; confluent.py, python.py and java.py do it."""
+"""The client interface of the transaction tests, implemented by each *_client.py."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -6,8 +6,8 @@ from typing import Any, Protocol
 
 from tests.compat.support import DEADLINE_S, eventually
 
-# What a client makes of a failure: another instance has its transactional id, so it is over; the transaction can be
-# aborted and the next begun; or the producer has to be made anew.
+# How a client classifies an error: a newer instance has its transactional id; the transaction can be aborted and the
+# next one begun; or a new producer has to be created.
 FENCED = "fenced"
 ABORTABLE = "abortable"
 FATAL = "fatal"
@@ -17,7 +17,7 @@ COMMITTED = "read_committed"
 UNCOMMITTED = "read_uncommitted"
 
 
-class Refused(Exception):
+class TransactionError(Exception):
     """A transactional call failed."""
 
     def __init__(self, kind: str, reason: str) -> None:
@@ -25,80 +25,80 @@ class Refused(Exception):
         self.kind = kind
 
 
-class Transactor(Protocol):
-    """A transactional producer. Everything may raise Refused; what `send` cannot say at once is said by `flush`."""
+class TransactionalProducer(Protocol):
+    """Every method may raise TransactionError; an error of `send` may be raised only by `flush`."""
 
     def init(self) -> None: ...
     def begin(self) -> None: ...
     def send(self, topic: str, value: bytes, partition: int = 0) -> None: ...
     def flush(self) -> None:
-        """All that was sent is in the log."""
+        """Wait until every sent record is acknowledged."""
         ...
 
     def send_offsets(self, metadata: Any, topic: str, offsets: Mapping[int, int]) -> None:
-        """`metadata`: of a Member; `offsets` by partition."""
+        """`metadata`: from Member.metadata; `offsets`: by partition."""
         ...
 
     def commit(self) -> None: ...
     def abort(self) -> None: ...
     def close(self) -> None:
-        """Ends without another request to the coordinator, as far as the client can; twice does no harm."""
+        """End without another request to the coordinator, if the client can. May be called twice."""
         ...
 
 
 class Member(ABC):
-    """A consumer that has joined a group, has got its partitions, and reads with read_committed."""
+    """A consumer that has joined a group, has an assignment, and reads with read_committed."""
 
     def __init__(self, consumer: Any, topics: Any, assigned: Callable[[], Any]) -> None:
-        """`topics` as the client's own subscribe takes them; `assigned` says whether it has partitions."""
+        """`topics`: the argument of the client's subscribe; `assigned`: returns true when it has partitions."""
         self._consumer = consumer
         self._read: list[bytes] = []
         consumer.subscribe(topics)
-        eventually(lambda: self._take() or assigned(), "the member's partitions", interval=0)
+        eventually(lambda: self._poll() or assigned(), "the member's partitions", interval=0)
 
     @abstractmethod
     def metadata(self) -> Any:
-        """Group id, generation and member id, as KIP-447 sends them along."""
+        """Return the group metadata (KIP-447)."""
 
     @abstractmethod
     def poll(self) -> list[bytes]:
-        """The values that come next."""
+        """Return the next values."""
 
     def read(self, count: int) -> list[bytes]:
-        eventually(lambda: self._take() or len(self._read) >= count, f"{count} records", interval=0)
-        taken, self._read = self._read[:count], self._read[count:]
-        return taken
+        eventually(lambda: self._poll() or len(self._read) >= count, f"{count} records", interval=0)
+        values, self._read = self._read[:count], self._read[count:]
+        return values
 
     def leave(self) -> None:
         self._consumer.close()
 
-    def _take(self) -> None:
+    def _poll(self) -> None:
         self._read += self.poll()
 
 
 class Client(Protocol):
-    """A client library and a broker."""
+    """A client library connected to one broker."""
 
-    knows_kip_447: bool  # sends group metadata with offsets, and waits for pending ones
+    knows_kip_447: bool  # sends group metadata with offsets, and waits for pending offsets
 
-    def transactor(self, transactional_id: str, timeout_ms: int = 60_000) -> Transactor:
+    def transactional_producer(self, transactional_id: str, timeout_ms: int = 60_000) -> TransactionalProducer:
         """`timeout_ms`: transaction.timeout.ms."""
         ...
 
-    def plain(self) -> Transactor:
-        """An idempotent producer without a transactional id: only `send` and `flush`."""
+    def plain(self) -> TransactionalProducer:
+        """Return an idempotent producer without a transactional id, for `send` and `flush` only."""
         ...
 
     def read(self, topic: str, isolation: str, partitions: int = 1) -> list[list[bytes]]:
-        """The values of each partition from its start to the end that this isolation level has now."""
+        """Return the values of each partition, from its start to its current end at this isolation level."""
         ...
 
     def end(self, topic: str, isolation: str, partition: int = 0) -> int:
-        """The end offset that this isolation level has now."""
+        """Return the current end offset at this isolation level."""
         ...
 
     def member(self, group: str, topic: str) -> Member:
-        """A consumer that has got its partitions."""
+        """Return a consumer that has an assignment."""
         ...
 
     def committed(self, group: str, topic: str, partition: int = 0, timeout_s: float = DEADLINE_S) -> int:

@@ -1,4 +1,4 @@
-"""Every client's transactions against one broker that looks for transactions to end all the time."""
+"""Transactions of every client, against one broker that checks for expired transactions every 100 ms."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -7,28 +7,28 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.compat.kafka_tools.jvm import Jvm
-from tests.compat.support import DEADLINE_S, OUTSIDE, running_broker, unique
+from tests.compat.support import DEADLINE_S, EXTERNAL_BOOTSTRAP, running_broker, unique
 from tests.compat.transactions.clients import Client
-from tests.compat.transactions.confluent import ConfluentClient
-from tests.compat.transactions.features import transaction_version
-from tests.compat.transactions.java import JavaClient, old_clients
-from tests.compat.transactions.python import PythonClient
+from tests.compat.transactions.confluent_client import ConfluentClient
+from tests.compat.transactions.java_client import JavaClient, old_clients
+from tests.compat.transactions.kafka_python_client import KafkaPythonClient
+from tests.compat.transactions.transaction_version import transaction_version
 
-# How often the coordinator looks for transactions whose time is over. Somebody else's does it every ten seconds.
-PROMPT = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "100"}
-# The oldest Java client that Kafka 4 serves: neither KIP-447 nor KIP-360.
+# The interval at which the coordinator aborts expired transactions. Kafka's default is ten seconds.
+PROMPT_TIMEOUTS = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "100"}
+# The oldest Java client that Kafka 4 supports: without KIP-447 and KIP-360.
 OLDEST = "2.1.1"
 
 REPORT = "consume, transform, produce"
 
 
 @pytest.fixture(scope="session")
-def transacting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def transactional_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """host:port of the broker."""
-    if OUTSIDE:
-        yield OUTSIDE
+    if EXTERNAL_BOOTSTRAP:
+        yield EXTERNAL_BOOTSTRAP
         return
-    with running_broker(tmp_path_factory.mktemp("transacting"), PROMPT) as broker:
+    with running_broker(tmp_path_factory.mktemp("transactions"), PROMPT_TIMEOUTS) as broker:
         yield broker.bootstrap
         broker.stop()
 
@@ -39,9 +39,9 @@ def oldest(jvm: Jvm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         yield java
 
 
-MAKERS = {
+CLIENTS = {
     "confluent": ("confluent_kafka", lambda request, bootstrap: ConfluentClient(bootstrap)),
-    "python": ("kafka_python", lambda request, bootstrap: PythonClient(bootstrap)),
+    "python": ("kafka_python", lambda request, bootstrap: KafkaPythonClient(bootstrap)),
     "java": ("kafka_tools", lambda request, bootstrap: JavaClient(request.getfixturevalue("jvm").java, bootstrap)),
     "java v1": ("kafka_tools", lambda request, bootstrap: JavaClient(request.getfixturevalue("jvm").java, bootstrap)),
     "oldest java": (
@@ -52,40 +52,40 @@ MAKERS = {
 
 
 @pytest.fixture(
-    params=[pytest.param(name, marks=pytest.mark.client(column)) for name, (column, _) in MAKERS.items()],
-    ids=list(MAKERS),
+    params=[pytest.param(name, marks=pytest.mark.client(column)) for name, (column, _) in CLIENTS.items()],
+    ids=list(CLIENTS),
 )
-def client(request: pytest.FixtureRequest, transacting: str) -> Iterator[Client]:
-    """Every client in turn; the newest Java client also where transaction.version 1 is finalized (no KIP-890)."""
+def client(request: pytest.FixtureRequest, transactional_broker: str) -> Iterator[Client]:
+    """Each client; the current Java client also with transaction.version 1 finalized (no KIP-890)."""
     name = request.param
-    with transaction_version(transacting, 1 if name == "java v1" else None):
-        made = MAKERS[name][1](request, transacting)
-        yield made
-        made.close()
+    with transaction_version(transactional_broker, 1 if name == "java v1" else None):
+        client = CLIENTS[name][1](request, transactional_broker)
+        yield client
+        client.close()
 
 
 @pytest.fixture(scope="session")
-def admin(transacting: str) -> AdminClient:
-    return AdminClient({"bootstrap.servers": transacting})
+def admin(transactional_broker: str) -> AdminClient:
+    return AdminClient({"bootstrap.servers": transactional_broker})
 
 
 @pytest.fixture
 def topic(admin: AdminClient, client: Client, request: pytest.FixtureRequest) -> Iterator[Callable[..., str]]:
     """topic(partitions, {config: value}): the name of a new topic, which is deleted after the test."""
-    made: list[str] = []
+    topics: list[str] = []
 
     def create(partitions: int = 1, configs: dict[str, str] | None = None) -> str:
         name = unique(request.node.originalname.removeprefix("test_"))
         admin.create_topics([NewTopic(name, partitions, 1, config=configs or {})])[name].result(DEADLINE_S)
-        made.append(name)
+        topics.append(name)
         return name
 
     yield create
-    for name, deleted in (admin.delete_topics(made) if made else {}).items():
+    for name, deleted in (admin.delete_topics(topics) if topics else {}).items():
         assert deleted.exception(DEADLINE_S) is None, f"deleting {name}"
 
 
 @pytest.fixture
 def transactional_id() -> str:
-    """Never used before."""
+    """A transactional id that was never used before."""
     return unique("transactional")

@@ -1,4 +1,4 @@
-"""Consume-transform-produce programs of each client, two in a group, and the topic that they read."""
+"""Flows: consume-transform-produce programs of each client, two in a group; and the topic that they read."""
 
 import threading
 from collections import Counter
@@ -15,14 +15,15 @@ from tests.compat.support import DEADLINE_S, eventually, unique
 from tests.compat.transactions.processes import Program, transactions
 
 PARTITIONS = 4
-# The source writes less while a program has this many inputs of a partition left, so that the end comes soon anywhere:
-BACKLOG = 1000
-# in one of this many rounds, which are a second.
-ROUNDS = 20
+# While a flow has more unprocessed inputs than this in a partition, the source writes only in one of
+# `INTERVALS_PER_CHECK` intervals, so that a slow machine can finish.
+MAX_BACKLOG = 1000
+INTERVAL_S = 0.05
+INTERVALS_PER_CHECK = 20
 
 
 class Flow:
-    """Two programs of one client in one group, from the source to a topic of their own."""
+    """Two programs of one client in one group, which write to a topic of their own."""
 
     def __init__(
         self, client: str, command: list[str], bootstrap: str, source: str, directory: Path, session_timeout_ms: int
@@ -32,9 +33,12 @@ class Flow:
         self.target = unique(f"target-{client}")
         self.programs = []
         for number in range(2):
-            named = [bootstrap, self.group, source, self.target, f"{self.group}-{number}"]
+            transactional_id = f"{self.group}-{number}"
+            arguments = [bootstrap, self.group, source, self.target, transactional_id]
             timeouts = [str(session_timeout_ms), str(3 * session_timeout_ms)]
-            self.programs.append(Program([*command, *named, *timeouts], directory / f"{client}-{number}", named[-1]))
+            self.programs.append(
+                Program([*command, *arguments, *timeouts], directory / f"{client}-{number}", transactional_id)
+            )
 
     def start(self) -> None:
         for program in self.programs:
@@ -44,18 +48,18 @@ class Flow:
         for program in self.programs:
             program.kill()
 
-    def done(self) -> list[int]:
-        """By partition, the offset after the last input of an acknowledged transaction."""
+    def processed_ends(self) -> list[int]:
+        """Return for each partition the offset after the last input of an acknowledged transaction."""
         ends = [0] * PARTITIONS
         for program in self.programs:
             for transaction in transactions(program.lines()):
                 if transaction.outcome == "committed":
-                    for partition, taken in transaction.inputs.items():
-                        ends[partition] = max(ends[partition], taken.stop)
+                    for partition, offsets in transaction.inputs.items():
+                        ends[partition] = max(ends[partition], offsets.stop)
         return ends
 
-    def story(self, partition: int, offset: int) -> list[str]:
-        """What was done with an input."""
+    def history(self, partition: int, offset: int) -> list[str]:
+        """Return every transaction that had this input."""
         return [
             f"{program.name}: {transaction}"
             for program in self.programs
@@ -64,62 +68,63 @@ class Flow:
         ]
 
     def report(self) -> str:
-        seen = sum((program.seen() for program in self.programs), Counter())
+        counts = sum((program.line_counts() for program in self.programs), Counter())
         return (
-            f"{self.client}: {seen['started']} starts, {seen['sent']} transactions begun, {seen['committed']} "
-            f"acknowledged, {seen['aborted']} aborted after an error, {seen['gave up']} times begun anew after one"
+            f"{self.client}: {counts['started']} starts, {counts['sent']} transactions begun, {counts['committed']} "
+            f"acknowledged, {counts['aborted']} aborted after an error, {counts['gave up']} restarts after an error"
         )
 
 
-def meanwhile(flows: Sequence[Flow], condition: Callable[[], bool], what: str, progress: Callable[[], object]) -> None:
-    """Wait for the condition as long as there is progress; programs that give up are started again, and failures say
-    how far each has come."""
+def wait_while_running(
+    flows: Sequence[Flow], condition: Callable[[], bool], what: str, progress: Callable[[], object]
+) -> None:
+    """Wait for the condition as long as there is progress. Programs that give up are restarted; a failure shows the
+    last output of every program."""
 
-    def met() -> bool:
+    def is_met() -> bool:
         for flow in flows:
             for program in flow.programs:
-                program.revive()
+                program.restart_if_given_up()
         return condition()
 
     try:
-        eventually(met, what, interval=0.2, progress=progress)
+        eventually(is_met, what, interval=0.2, progress=progress)
     except AssertionError as error:
-        told = [program.tail() for flow in flows for program in flow.programs]
-        raise AssertionError("\n".join([str(error), *told])) from error
+        outputs = [program.tail() for flow in flows for program in flow.programs]
+        raise AssertionError("\n".join([str(error), *outputs])) from error
 
 
 def commits(programs: Sequence[Program]) -> list[int]:
     return [program.count("committed") for program in programs]
 
 
-def progress(flows: Sequence[Flow], by: int = 1, programs: Sequence[int] = (0, 1)) -> None:
-    """Every program, or only these of each flow, has committed so many more transactions."""
-    waited = [flow.programs[number] for flow in flows for number in programs]
-    wanted = [count + by for count in commits(waited)]
+def wait_for_commits(flows: Sequence[Flow], count: int = 1, programs: Sequence[int] = (0, 1)) -> None:
+    """Wait until these programs of each flow have committed `count` more transactions."""
+    waited_for = [flow.programs[number] for flow in flows for number in programs]
+    targets = [commits_before + count for commits_before in commits(waited_for)]
 
     def reached() -> bool:
-        return all(count >= enough for count, enough in zip(commits(waited), wanted, strict=True))
+        return all(now >= target for now, target in zip(commits(waited_for), targets, strict=True))
 
-    meanwhile(flows, reached, f"{by} more transactions of every program", lambda: commits(waited))
+    wait_while_running(flows, reached, f"{count} more transactions of every program", lambda: commits(waited_for))
 
 
-def stop_all(flows: Sequence[Flow], stage: str, number: int) -> list[Program]:
-    """One program of each flow waits at this stage."""
+def stop_programs(flows: Sequence[Flow], stage: str, number: int) -> list[Program]:
+    """Stop one program of each flow at a stage, and return the stopped programs."""
     stopped = [flow.programs[number] for flow in flows]
     for program in stopped:
         program.stop_at(stage)
-    meanwhile(
+    wait_while_running(
         flows,
-        lambda: all(program.stopped() for program in stopped),
+        lambda: all(program.is_stopped() for program in stopped),
         f"every program at {stage}",
-        lambda: [program.stopped() or program.count("committed") for program in stopped],
+        lambda: [program.is_stopped() or program.count("committed") for program in stopped],
     )
     return stopped
 
 
 class Source:
-    """A topic that an idempotent producer writes to until `stop`: some hundred records a second, and few while a
-    program is far behind."""
+    """A topic and an idempotent producer that writes some hundred records a second until `stop`."""
 
     def __init__(self, bootstrap: str) -> None:
         self.topic = unique("source")
@@ -145,17 +150,17 @@ class Source:
         self._stopping.set()
 
     def _run(self) -> None:
-        rounds, behind = 0, False
-        while not self._stopping.wait(0.05):
-            rounds += 1
-            if rounds % ROUNDS == 0:
-                behind = any(
-                    len(part) - done > BACKLOG
+        interval, is_far_ahead = 0, False
+        while not self._stopping.wait(INTERVAL_S):
+            interval += 1
+            if interval % INTERVALS_PER_CHECK == 0:
+                is_far_ahead = any(
+                    len(part) - end > MAX_BACKLOG
                     for flow in self._flows
-                    for part, done in zip(self.written, flow.done(), strict=True)
+                    for part, end in zip(self.written, flow.processed_ends(), strict=True)
                 )
-            # Never nothing: a program may wait for its next input while another one waits for the test.
-            if not behind or rounds % ROUNDS == 0:
+            # Some records always: a program may need an input to reach a stage at which the test waits for it.
+            if not is_far_ahead or interval % INTERVALS_PER_CHECK == 0:
                 self._write()
             self._producer.poll(0)
 
@@ -167,65 +172,66 @@ class Source:
                 self._producer.produce(self.topic, value, partition=partition)
 
 
-def create(bootstrap: str, topics: Sequence[str], configs: dict[str, str] | None = None) -> None:
+def create_topics(bootstrap: str, topics: Sequence[str], configs: dict[str, str] | None = None) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    for made in admin.create_topics([NewTopic(name, PARTITIONS, 1, config=configs or {}) for name in topics]).values():
-        made.result(DEADLINE_S)
+    new_topics = [NewTopic(name, PARTITIONS, 1, config=configs or {}) for name in topics]
+    for future in admin.create_topics(new_topics).values():
+        future.result(DEADLINE_S)
 
 
-def committed(bootstrap: str, group: str, topic: str) -> list[int]:
-    """The group's stable offsets of each partition; empty while they are not known."""
-    asked = [TopicPartition(topic, index) for index in range(PARTITIONS)]
+def committed_offsets(bootstrap: str, group: str, topic: str) -> list[int]:
+    """Return the group's stable offset of each partition; empty on an error."""
+    partitions = [TopicPartition(topic, index) for index in range(PARTITIONS)]
+    request = [ConsumerGroupTopicPartitions(group, partitions)]
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
     try:
-        answer = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group, asked)], require_stable=True)
-        found = answer[group].result(DEADLINE_S).topic_partitions
+        offsets = admin.list_consumer_group_offsets(request, require_stable=True)[group].result(DEADLINE_S)
     except KafkaException:
         return []
-    return [tp.offset for tp in found]
+    return [tp.offset for tp in offsets.topic_partitions]
 
 
 def members(bootstrap: str, group: str) -> dict[str, str]:
-    """The member ids of a group by client id; empty while they are not known."""
+    """Return the member ids of a group by client id; empty on an error."""
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
     try:
-        found = admin.describe_consumer_groups([group])[group].result(DEADLINE_S).members
+        description = admin.describe_consumer_groups([group])[group].result(DEADLINE_S)
     except KafkaException:
         return {}
-    return {member.client_id: member.member_id for member in found}
+    return {member.client_id: member.member_id for member in description.members}
 
 
-def only_member(bootstrap: str, flows: Sequence[Flow], number: int) -> None:
+def wait_for_only_member(bootstrap: str, flows: Sequence[Flow], number: int) -> None:
     """Wait until the other program of each flow has been removed from its group."""
 
-    def alone() -> list[bool]:
-        return [list(members(bootstrap, flow.group)) == [flow.programs[number].client_id] for flow in flows]
+    def are_alone() -> bool:
+        return all(list(members(bootstrap, flow.group)) == [flow.programs[number].client_id] for flow in flows)
 
-    eventually(lambda: all(alone()), f"only programs {number} in their groups")
+    eventually(are_alone, f"only programs {number} in their groups")
 
 
 def remove_member(bootstrap: str, group: str, client_id: str) -> None:
-    """Remove a member from its group, as the end of its session does, unless that has come first."""
+    """Remove a member from its group, if its session has not expired before."""
 
-    def removed() -> bool:
-        known = members(bootstrap, group)
-        if member_id := known.get(client_id):
+    def is_removed() -> bool:
+        member_ids = members(bootstrap, group)
+        if member_id := member_ids.get(client_id):
             admin = KafkaAdminClient(bootstrap_servers=bootstrap)
             try:
                 return admin.remove_group_members(group, [MemberToRemove(member_id=member_id)]) == {member_id: NoError}
             finally:
                 admin.close()
-        return bool(known)
+        return bool(member_ids)
 
-    eventually(removed, f"{client_id} removed from {group}")
+    eventually(is_removed, f"{client_id} removed from {group}")
 
 
-def drained(flows: Sequence[Flow], bootstrap: str, source: Source) -> None:
-    """Every flow has committed the end of every partition."""
-    wanted = [len(part) for part in source.written]
-    meanwhile(
+def wait_until_drained(flows: Sequence[Flow], bootstrap: str, source: Source) -> None:
+    """Wait until every flow has committed the end of every partition."""
+    ends = [len(part) for part in source.written]
+    wait_while_running(
         flows,
-        lambda: all(committed(bootstrap, flow.group, source.topic) == wanted for flow in flows),
-        f"every group at {wanted}",
-        lambda: [flow.done() for flow in flows],
+        lambda: all(committed_offsets(bootstrap, flow.group, source.topic) == ends for flow in flows),
+        f"every group at {ends}",
+        lambda: [flow.processed_ends() for flow in flows],
     )

@@ -1,4 +1,4 @@
-"""The programs of these tests as processes that are killed, frozen and started again, and what they print."""
+"""The programs in programs/ as processes that a test kills, freezes and restarts, and their output."""
 
 import os
 import re
@@ -18,33 +18,33 @@ from tests.compat.transactions.programs.stages import GIVEN_UP
 PROGRAMS = Path(__file__).with_name("programs")
 
 
-def commands(directory: Path) -> dict[str, list[str]]:
-    """How each client's program is started; compiles what is Java into `directory`."""
-    found = {
+def program_commands(directory: Path) -> dict[str, list[str]]:
+    """Return the command of each client's program. Java is compiled into `directory`."""
+    commands = {
         "confluent_kafka": [sys.executable, str(PROGRAMS / "flow_confluent.py")],
         "kafka_python": [sys.executable, str(PROGRAMS / "flow_python.py")],
     }
     if shutil.which("java") and shutil.which("mvn"):
-        compiled(PROGRAMS / "Flow.java", directory, kafka_classpath())
-        found["kafka_tools"] = java("Flow", f"{directory}:{kafka_classpath()}")
-    return found
+        compile_java(PROGRAMS / "Flow.java", directory, kafka_classpath())
+        commands["kafka_tools"] = java_command("Flow", f"{directory}:{kafka_classpath()}")
+    return commands
 
 
-def compiled(source: Path, directory: Path, classpath: str) -> None:
+def compile_java(source: Path, directory: Path, classpath: str) -> None:
     command = ["javac", "-proc:none", "-nowarn", "-d", str(directory), "-cp", classpath, str(source)]
     subprocess.run(command, check=True)
 
 
-def java(main: str, classpath: str) -> list[str]:
+def java_command(main: str, classpath: str) -> list[str]:
     quick = ["-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", QUIET.replace("warn", "off")]
     return ["java", *quick, "-cp", classpath, main]
 
 
 class Program:
-    """One process after another with the same arguments."""
+    """One process at a time, restarted with the same arguments."""
 
     def __init__(self, command: Sequence[str], directory: Path, client_id: str = "") -> None:
-        """`client_id`: its consumer's, where a test needs that."""
+        """`client_id`: that of its consumer, for tests that look it up in the group."""
         self._command = list(command)
         self._directory = directory
         self._process: subprocess.Popen[bytes] | None = None
@@ -60,44 +60,45 @@ class Program:
         output, errors = self._directory / f"output-{number}", self._directory / f"errors-{number}"
         with output.open("wb") as stdout, errors.open("wb") as stderr:
             self._process = subprocess.Popen(self._command, stdin=subprocess.PIPE, stdout=stdout, stderr=stderr)
-        self._starts = number  # from here on the outputs are read, also by other threads
+        self._starts = number  # set last: other threads read the output files of all starts
 
-    def revive(self) -> None:
-        """Starts it again when it has given up; any other end is a failure."""
+    def restart_if_given_up(self) -> None:
+        """Restart it if it has given up. It fails if it has ended in another way."""
         if self._process is not None and (code := self._process.poll()) is not None:
             assert code == GIVEN_UP, f"ended with {code}: {self.tail()}"
             self.start()
             if self._stop_at:
-                self._say(self._stop_at)
+                self._send_line(self._stop_at)
 
     def count(self, stage: str) -> int:
-        """How often a stage was reached, over all starts."""
+        """Return how often a stage was reached, over all starts."""
         return sum(path.read_bytes().count(b"\n%s\n" % stage.encode()) for path in self._outputs())
 
-    def seen(self) -> Counter[str]:
+    def line_counts(self) -> Counter[str]:
+        """Return how often each line was printed, without what follows a colon."""
         return Counter(line.partition(":")[0] for line in self.lines())
 
     def failures(self) -> int:
-        """How often it was told that a transaction is not to be."""
-        seen = self.seen()
-        return seen["aborted"] + seen["gave up"]
+        """Return the number of failed transactions."""
+        counts = self.line_counts()
+        return counts["aborted"] + counts["gave up"]
 
     def lines(self) -> list[str]:
         return [line for path in self._outputs() for line in path.read_text().splitlines()]
 
     def stop_at(self, stage: str) -> None:
-        """It waits when it gets there next."""
+        """Stop it when it reaches this stage next."""
         self._stop_at = stage
         self._stops = self.count(f"stopped {stage}")
-        self._say(stage)
+        self._send_line(stage)
 
-    def stopped(self) -> bool:
-        """Whether it has stopped at the stage that `stop_at` named last."""
+    def is_stopped(self) -> bool:
+        """Return whether it has stopped at the stage of the latest `stop_at`."""
         return self.count(f"stopped {self._stop_at}") > self._stops
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         self._stop_at = ""
-        self._say("")
+        self._send_line("")
 
     def freeze(self) -> None:
         self._signal(signal.SIGSTOP)
@@ -115,7 +116,7 @@ class Program:
             self._process = None
             self._stop_at = ""
 
-    def _say(self, line: str) -> None:
+    def _send_line(self, line: str) -> None:
         assert self._process is not None
         assert self._process.stdin is not None
         self._process.stdin.write(line.encode() + b"\n")
@@ -132,34 +133,34 @@ class Program:
         return self._directory / f"output-{self._starts}"
 
     def tail(self) -> str:
-        """What it said last."""
+        """Return the end of its output and of its errors."""
         output = self._output().read_text().splitlines()[-5:]
         errors = (self._directory / f"errors-{self._starts}").read_text()[-3000:]
         return f"{self.name}: {' '.join(output)}\n{errors}"
 
 
 class Transaction(NamedTuple):
-    """What a program has printed of one of its transactions."""
+    """One transaction, as a program has printed it."""
 
     member: str
     inputs: dict[int, range]  # by partition
-    outcome: str  # empty while it is open, and of a program that was killed
+    outcome: str  # empty while it is open, or if the program was killed
 
     def __str__(self) -> str:
-        inputs = " ".join(f"{partition}:{taken[0]}-{taken[-1]}" for partition, taken in self.inputs.items())
-        return f"{inputs} as {self.member or 'no member'}: {self.outcome or 'not known'}"
+        inputs = " ".join(f"{partition}:{offsets[0]}-{offsets[-1]}" for partition, offsets in self.inputs.items())
+        return f"{inputs} as {self.member or 'no member'}: {self.outcome or 'unknown'}"
 
 
 def transactions(lines: Sequence[str]) -> Iterator[Transaction]:
-    """The transactions in a program's output."""
+    """Parse the transactions in a program's output."""
     opened: Transaction | None = None
     for line in lines:
         if line.startswith("took as "):
             if opened is not None:
                 yield opened
             member, _, ranges = line.removeprefix("took as ").rpartition(": ")
-            found = re.findall(r"(\d+):(\d+)-(\d+)", ranges)
-            opened = Transaction(member, {int(part): range(int(a), int(b) + 1) for part, a, b in found}, "")
+            ranges_found = re.findall(r"(\d+):(\d+)-(\d+)", ranges)
+            opened = Transaction(member, {int(part): range(int(a), int(b) + 1) for part, a, b in ranges_found}, "")
         elif opened is not None and (line == "committed" or line.startswith(("aborted", "gave up"))):
             yield opened._replace(outcome=line)
             opened = None

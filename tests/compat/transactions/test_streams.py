@@ -1,4 +1,4 @@
-"""Kafka Streams with exactly_once_v2: a word count over a repartition topic and a changelog, killed with its broker."""
+"""Kafka Streams with exactly_once_v2: a word count with a repartition topic and a changelog, killed with its broker."""
 
 import random
 from collections import Counter
@@ -6,18 +6,18 @@ from collections import Counter
 import pytest
 
 from scripts.benchmark.peers import kafka_classpath
-from tests.compat.support import OUTSIDE, eventually, running_broker, unique
+from tests.compat.support import EXTERNAL_BOOTSTRAP, eventually, running_broker, unique
 from tests.compat.transactions.clients import COMMITTED, UNCOMMITTED
-from tests.compat.transactions.confluent import ConfluentClient
-from tests.compat.transactions.conftest import PROMPT
-from tests.compat.transactions.flows import PARTITIONS, create
-from tests.compat.transactions.java import jar
-from tests.compat.transactions.processes import PROGRAMS, Program, compiled, java
+from tests.compat.transactions.confluent_client import ConfluentClient
+from tests.compat.transactions.conftest import PROMPT_TIMEOUTS
+from tests.compat.transactions.flows import PARTITIONS, create_topics
+from tests.compat.transactions.java_client import jar
+from tests.compat.transactions.processes import PROGRAMS, Program, compile_java, java_command
 
 pytestmark = [pytest.mark.feature("Kafka Streams"), pytest.mark.client("kafka_tools")]
 
-SETTINGS = {**PROMPT, "group.min.session.timeout.ms": "500", "offsets.topic.num.partitions": "4"}
-SESSION_TIMEOUT_MS = 6000 if OUTSIDE else 2000
+SETTINGS = {**PROMPT_TIMEOUTS, "group.min.session.timeout.ms": "500", "offsets.topic.num.partitions": "4"}
+SESSION_TIMEOUT_MS = 6000 if EXTERNAL_BOOTSTRAP else 2000
 WORDS = [b"one", b"two", b"three", b"four", b"five"]
 ROUND = 200
 
@@ -26,15 +26,15 @@ ROUND = 200
 def word_count(tmp_path_factory, jvm):
     directory = tmp_path_factory.mktemp("streams")
     classpath = f"{kafka_classpath()}:{jar('kafka-streams', '4.3.1')}"
-    compiled(PROGRAMS / "WordCount.java", directory, classpath)
-    return java("WordCount", f"{directory}:{classpath}")
+    compile_java(PROGRAMS / "WordCount.java", directory, classpath)
+    return java_command("WordCount", f"{directory}:{classpath}")
 
 
 @pytest.fixture
 def streams_broker(tmp_path):
-    """host:port, and the broker where it may be killed."""
-    if OUTSIDE:
-        yield OUTSIDE, None
+    """(host:port, the broker process, or None if it is external)."""
+    if EXTERNAL_BOOTSTRAP:
+        yield EXTERNAL_BOOTSTRAP, None
         return
     with running_broker(tmp_path, SETTINGS) as broker:
         yield broker.bootstrap, broker
@@ -43,19 +43,19 @@ def streams_broker(tmp_path):
 def test_a_word_count_counts_every_word_once(word_count, streams_broker, tmp_path):
     bootstrap, broker = streams_broker
     source, target, application = unique("words"), unique("counts"), unique("word-count")
-    create(bootstrap, [source, target])
+    create_topics(bootstrap, [source, target])
     arguments = [bootstrap, application, source, target, str(SESSION_TIMEOUT_MS)]
     program = Program([*word_count, *arguments, str(tmp_path / "state")], tmp_path / "program")
     client = ConfluentClient(bootstrap)
     producer = client.plain()
-    chosen = random.Random(1)
+    chance = random.Random(1)
     counts: Counter[bytes] = Counter()
 
     def write(number):
         for _ in range(number):
-            word = chosen.choice(WORDS)
+            word = chance.choice(WORDS)
             counts[word] += 1
-            producer.send(source, word, chosen.randrange(PARTITIONS))
+            producer.send(source, word, chance.randrange(PARTITIONS))
         producer.flush()
 
     def results(isolation):
@@ -94,7 +94,7 @@ def test_a_word_count_counts_every_word_once(word_count, streams_broker, tmp_pat
         values = results(COMMITTED)
         assert len(results(UNCOMMITTED)) >= len(values)
         for word in WORDS:
-            mine = [value for value in values if value.split()[0] == word]
-            assert mine == [b"%s %d" % (word, number) for number in range(1, counts[word] + 1)]
+            counts_of_word = [value for value in values if value.split()[0] == word]
+            assert counts_of_word == [b"%s %d" % (word, number) for number in range(1, counts[word] + 1)]
     finally:
         client.close()

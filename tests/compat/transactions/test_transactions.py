@@ -1,15 +1,15 @@
-"""Transactions as each client's application sees them, and what consumers of both isolation levels see of them."""
+"""Transactions of each client, and what consumers of both isolation levels read."""
 
 import pytest
 
 from tests.compat.support import eventually, unique
-from tests.compat.transactions.clients import ABORTABLE, COMMITTED, FENCED, UNCOMMITTED, Refused
+from tests.compat.transactions.clients import ABORTABLE, COMMITTED, FENCED, UNCOMMITTED, TransactionError
 
 pytestmark = pytest.mark.feature("transactions")
 
 
 def started(client, transactional_id, **settings):
-    made = client.transactor(transactional_id, **settings)
+    made = client.transactional_producer(transactional_id, **settings)
     made.init()
     return made
 
@@ -21,13 +21,13 @@ def transact(producer, topic, values, commit=True):
     producer.commit() if commit else producer.abort()
 
 
-def refused(call, *args):
-    with pytest.raises(Refused) as found:
+def error_of(call, *args):
+    with pytest.raises(TransactionError) as found:
         call(*args)
     return found.value
 
 
-def test_what_is_committed_is_seen_then_and_not_before(client, topic, transactional_id):
+def test_records_become_visible_with_the_commit(client, topic, transactional_id):
     name = topic()
     producer = started(client, transactional_id)
     producer.begin()
@@ -43,7 +43,7 @@ def test_what_is_committed_is_seen_then_and_not_before(client, topic, transactio
     assert client.read(name, COMMITTED) == [[b"one", b"two"]]
 
 
-def test_what_is_aborted_is_never_seen(client, topic, transactional_id):
+def test_aborted_records_are_never_read(client, topic, transactional_id):
     name = topic()
     producer = started(client, transactional_id)
     transact(producer, name, [b"kept"])
@@ -57,7 +57,7 @@ def test_what_is_aborted_is_never_seen(client, topic, transactional_id):
     assert client.read(name, UNCOMMITTED) == [[b"kept", b"dropped", b"kept, too"]]
 
 
-def test_a_transaction_over_several_topics_and_partitions_is_one(client, topic, transactional_id):
+def test_a_transaction_spans_topics_and_partitions(client, topic, transactional_id):
     names = [topic(3), topic(2)]
     places = [(name, partition) for name, count in zip(names, (3, 2), strict=True) for partition in range(count)]
     producer = started(client, transactional_id)
@@ -81,8 +81,8 @@ def test_a_transaction_over_several_topics_and_partitions_is_one(client, topic, 
         assert client.read(name, UNCOMMITTED, count) == [[b"0", b"1", b"2", b"3", b"4"]] * count
 
 
-def test_nothing_behind_an_open_transaction_is_seen(client, topic, transactional_id):
-    """Neither plain records nor later transactions, until the first open one ends."""
+def test_an_open_transaction_holds_back_later_records(client, topic, transactional_id):
+    """Of other transactions, and without a transaction."""
     name = topic()
     first = started(client, transactional_id)
     second = started(client, unique("second"))
@@ -101,7 +101,7 @@ def test_nothing_behind_an_open_transaction_is_seen(client, topic, transactional
     second.send(name, b"second, again")
     second.flush()
     first.abort()
-    eventually(lambda: client.end(name, COMMITTED) == 4, "the open transaction of the second is the first now")
+    eventually(lambda: client.end(name, COMMITTED) == 4, "the first open transaction is that of the second producer")
     assert client.read(name, COMMITTED) == [[b"second", b"plain"]]
     second.commit()
     eventually(lambda: client.end(name, COMMITTED) == 7, "all markers")
@@ -119,7 +119,7 @@ def test_an_empty_transaction_writes_nothing(client, topic, transactional_id):
 
 
 def test_a_second_instance_fences_the_first(client, topic, transactional_id):
-    """Its open transaction is aborted, and whatever it tries is refused."""
+    """Its open transaction is aborted, and whatever it tries is error_of."""
     name = topic()
     first = started(client, transactional_id)
     first.begin()
@@ -132,17 +132,17 @@ def test_a_second_instance_fences_the_first(client, topic, transactional_id):
     second.flush()
     second.commit()
     eventually(lambda: client.end(name, COMMITTED) == 4, "the marker")
-    # A client that knows KIP-360 may ask for a new epoch first, and is told then.
+    # A client with KIP-360 may request a new epoch first, and fails then.
     first.send(name, b"of the first, late")
-    refused(first.commit)
-    refused(first.begin)
+    error_of(first.commit)
+    error_of(first.begin)
     assert client.end(name, COMMITTED) == 4
     assert client.read(name, COMMITTED) == [[b"of the second"]]
     assert client.read(name, UNCOMMITTED) == [[b"of the first", b"of the second"]]
 
 
-def test_the_commit_of_a_fenced_instance_ends_nothing(client, topic, transactional_id):
-    """It has nothing new to send, so only the epoch of its EndTxn tells it from the second instance."""
+def test_a_fenced_instance_cannot_commit(client, topic, transactional_id):
+    """It sends no more records, so only the epoch of its EndTxn differs from that of the second instance."""
     name = topic()
     first = started(client, transactional_id)
     first.begin()
@@ -152,7 +152,7 @@ def test_the_commit_of_a_fenced_instance_ends_nothing(client, topic, transaction
     second.begin()
     second.send(name, b"of the second")
     second.flush()
-    assert refused(first.commit).kind == FENCED
+    assert error_of(first.commit).kind == FENCED
     assert client.end(name, COMMITTED) == 2
     second.abort()
     eventually(lambda: client.end(name, COMMITTED) == 4, "the marker")
@@ -173,7 +173,7 @@ def test_instances_take_over_again_and_again(client, topic, transactional_id):
     transact(last, name, [b"last"])
 
 
-def test_a_transaction_whose_time_is_over_is_aborted(client, topic, transactional_id):
+def test_an_expired_transaction_is_aborted(client, topic, transactional_id):
     # On a slow machine the first timeout may expire before the record is written.
     for timeout_ms in (1000, 4000, 16_000):
         name = topic()
@@ -183,10 +183,10 @@ def test_a_transaction_whose_time_is_over_is_aborted(client, topic, transactiona
             producer.send(name, b"too slow")
             producer.flush()
             break
-        except Refused:
+        except TransactionError:
             continue
     eventually(lambda: client.end(name, COMMITTED) == 2, "the abort")
-    assert refused(producer.commit).kind in (FENCED, ABORTABLE)
+    assert error_of(producer.commit).kind in (FENCED, ABORTABLE)
     assert client.read(name, COMMITTED) == [[]]
     later = started(client, transactional_id)
     transact(later, name, [b"in time"])
@@ -194,9 +194,9 @@ def test_a_transaction_whose_time_is_over_is_aborted(client, topic, transactiona
     assert client.read(name, COMMITTED) == [[b"in time"]]
 
 
-def test_a_timeout_above_the_maximum_is_refused(client, transactional_id):
-    producer = client.transactor(transactional_id, timeout_ms=15 * 60_000 + 1)
-    assert "timeout" in str(refused(producer.init)).lower()
+def test_a_timeout_above_the_maximum_is_rejected(client, transactional_id):
+    producer = client.transactional_producer(transactional_id, timeout_ms=15 * 60_000 + 1)
+    assert "timeout" in str(error_of(producer.init)).lower()
 
 
 def test_a_large_transaction_crosses_segments(client, topic, transactional_id):
@@ -233,12 +233,12 @@ def test_offsets_are_committed_with_the_transaction(client, topic, transactional
         producer.send_offsets(member.metadata(), source, {0: offset})
         producer.flush()
         producer.commit() if commit else producer.abort()
-        # A transaction's end is acknowledged before its markers are written. Who knows of that waits for them.
+        # EndTxn is acknowledged before the markers are written; clients with KIP-447 wait for pending offsets.
         eventually(lambda expected=expected: client.committed(group, source) == expected, "the marker")
     assert client.read(target, COMMITTED) == [[b"5", b"10"]]
 
 
-def test_pending_offsets_are_waited_for(client, topic, transactional_id, group):
+def test_a_fetch_of_offsets_waits_for_pending_ones(client, topic, transactional_id, group):
     source = topic()
     producer = started(client, transactional_id)
     transact(producer, source, [b"one", b"two"])
@@ -255,7 +255,7 @@ def test_pending_offsets_are_waited_for(client, topic, transactional_id, group):
     eventually(lambda: client.committed(group, source) == 2, "the marker")
 
 
-def test_offsets_of_a_member_that_has_left_are_refused(client, topic, transactional_id, group):
+def test_offsets_of_a_former_member_are_rejected(client, topic, transactional_id, group):
     source, target = topic(), topic()
     producer = started(client, transactional_id)
     transact(producer, source, [b"one", b"two"])
@@ -267,7 +267,7 @@ def test_offsets_of_a_member_that_has_left_are_refused(client, topic, transactio
     producer.send(target, b"of a member that has left")
     producer.flush()
     if client.knows_kip_447:
-        assert refused(producer.send_offsets, stale, source, {0: 2}).kind == ABORTABLE
+        assert error_of(producer.send_offsets, stale, source, {0: 2}).kind == ABORTABLE
     else:
         producer.send_offsets(stale, source, {0: 2})
     producer.abort()

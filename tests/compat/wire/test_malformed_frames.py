@@ -14,8 +14,7 @@ import cramjam
 import pytest
 
 from tests.compat.broker_connection import ConnectionClosedError
-from tests.compat.conftest import OUTSIDE
-from tests.compat.support import eventually, free_port, running_broker
+from tests.compat.support import EXTERNAL_BOOTSTRAP, eventually, free_port, running_broker
 from tests.compat.wire import kio_messages, malformed_frames
 from tests.compat.wire.batches import CODECS, HEADER, T0, modify, values
 from tests.compat.wire.client import Client
@@ -103,7 +102,7 @@ class BrokerUnderTest:
 def module_broker(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[BrokerUnderTest]:
-    if OUTSIDE:
+    if EXTERNAL_BOOTSTRAP:
         yield BrokerUnderTest(request.getfixturevalue("cluster"))
         return
     directory = tmp_path_factory.mktemp("broker")

@@ -20,34 +20,34 @@ import org.apache.kafka.common.errors.AuthorizationException;
 import org.apache.kafka.common.errors.OutOfOrderSequenceException;
 import org.apache.kafka.common.errors.ProducerFencedException;
 
-/** Consume, transform, produce with Kafka's Java client, as its documentation says. Arguments and what is printed are
- *  those of stages.py. */
+/** Consume, transform, produce with Kafka's Java client, as its documentation says. Arguments and output are those of
+ *  stages.py. */
 public class Flow {
     private static final int GIVEN_UP = 3;
     private static final BufferedReader IN = new BufferedReader(new InputStreamReader(System.in));
     private static String stopAt = "";
 
-    public static void main(String[] given) throws Exception {
+    public static void main(String[] arguments) throws Exception {
         Properties common = new Properties();
-        common.put("bootstrap.servers", given[0]);
-        common.put("client.id", given[4]);
+        common.put("bootstrap.servers", arguments[0]);
+        common.put("client.id", arguments[4]);
         common.put("reconnect.backoff.ms", "20");
         common.put("reconnect.backoff.max.ms", "200");
         common.put("retry.backoff.ms", "20");
         Properties producing = new Properties();
         producing.putAll(common);
-        producing.put("transactional.id", given[4]);
-        producing.put("transaction.timeout.ms", given[6]);
+        producing.put("transactional.id", arguments[4]);
+        producing.put("transaction.timeout.ms", arguments[6]);
         producing.put("linger.ms", "0");
         producing.put("key.serializer", "org.apache.kafka.common.serialization.StringSerializer");
         producing.put("value.serializer", "org.apache.kafka.common.serialization.StringSerializer");
         Properties consuming = new Properties();
         consuming.putAll(common);
-        consuming.put("group.id", given[1]);
+        consuming.put("group.id", arguments[1]);
         consuming.put("isolation.level", "read_committed");
         consuming.put("enable.auto.commit", "false");
         consuming.put("auto.offset.reset", "earliest");
-        consuming.put("session.timeout.ms", given[5]);
+        consuming.put("session.timeout.ms", arguments[5]);
         consuming.put("heartbeat.interval.ms", "200");
         consuming.put("max.poll.records", "20");
         consuming.put("fetch.max.wait.ms", "50");
@@ -58,20 +58,20 @@ public class Flow {
         KafkaConsumer<String, String> consumer = new KafkaConsumer<>(consuming);
         try {
             producer.initTransactions();
-        } catch (KafkaException wrong) {
-            giveUp(wrong);
+        } catch (KafkaException error) {
+            giveUp(error);
         }
-        consumer.subscribe(List.of(given[2]));
+        consumer.subscribe(List.of(arguments[2]));
         reach("started");
         while (true) {
             ConsumerRecords<String, String> records = consumer.poll(Duration.ofMillis(100));
             if (records.isEmpty()) continue;
             try {
-                transact(producer, consumer, given[3], records);
-            } catch (ProducerFencedException | OutOfOrderSequenceException | AuthorizationException wrong) {
-                giveUp(wrong);
-            } catch (KafkaException wrong) {
-                abort(producer, consumer, wrong);
+                transact(producer, consumer, arguments[3], records);
+            } catch (ProducerFencedException | OutOfOrderSequenceException | AuthorizationException error) {
+                giveUp(error);
+            } catch (KafkaException error) {
+                abort(producer, consumer, error);
             }
         }
     }
@@ -80,7 +80,7 @@ public class Flow {
             String target, ConsumerRecords<String, String> records) throws Exception {
         ConsumerGroupMetadata member = consumer.groupMetadata();
         producer.beginTransaction();
-        System.out.println("took as " + member.generationId() + ":" + taken(records));
+        System.out.println("took as " + member.generationId() + ":" + ranges(records));
         Map<TopicPartition, OffsetAndMetadata> positions = new HashMap<>();
         List<Future<?>> sent = new ArrayList<>();
         for (ConsumerRecord<String, String> record : records) {
@@ -96,7 +96,7 @@ public class Flow {
         reach("committed");
     }
 
-    private static String taken(ConsumerRecords<String, String> records) {
+    private static String ranges(ConsumerRecords<String, String> records) {
         StringBuilder ranges = new StringBuilder();
         for (TopicPartition tp : records.partitions()) {
             List<ConsumerRecord<String, String>> part = records.records(tp);
@@ -106,7 +106,7 @@ public class Flow {
         return ranges.toString();
     }
 
-    /** Back to what the group has committed. */
+    /** Abort, and seek to the committed offsets. */
     private static void abort(KafkaProducer<String, String> producer, KafkaConsumer<String, String> consumer, KafkaException why) {
         try {
             producer.abortTransaction();
@@ -115,9 +115,9 @@ public class Flow {
             for (TopicPartition tp : consumer.assignment()) {
                 consumer.seek(tp, found.get(tp) == null ? 0 : found.get(tp).offset());
             }
-        } catch (KafkaException wrong) {
+        } catch (KafkaException error) {
             System.out.println("gave up: " + why);
-            giveUp(wrong);
+            giveUp(error);
         }
     }
 

@@ -6,23 +6,23 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, Message,
 from stages import Arguments, Stages, give_up
 
 TIMEOUT = 120.0
-# librdkafka 2.16 can wait for ever for a coordinator that was away, whatever its timeout (its issues 5456 and 5511).
+# librdkafka 2.16 can wait for ever for a coordinator that was down, whatever the timeout (its issues 5456 and 5511).
 HANGS = 3.0
 
 
 def main() -> None:
-    given, stages = Arguments(), Stages()
+    arguments, stages = Arguments(), Stages()
     common = {
-        "bootstrap.servers": given.bootstrap,
-        "client.id": given.transactional_id,
+        "bootstrap.servers": arguments.bootstrap,
+        "client.id": arguments.transactional_id,
         "reconnect.backoff.ms": 20,
         "reconnect.backoff.max.ms": 200,
     }
     producer = Producer(
         {
             **common,
-            "transactional.id": given.transactional_id,
-            "transaction.timeout.ms": given.transaction_timeout_ms,
+            "transactional.id": arguments.transactional_id,
+            "transaction.timeout.ms": arguments.transaction_timeout_ms,
             "linger.ms": 0,
             "log_level": 0,
         }
@@ -30,11 +30,11 @@ def main() -> None:
     consumer = Consumer(
         {
             **common,
-            "group.id": given.group,
+            "group.id": arguments.group,
             "isolation.level": "read_committed",
             "enable.auto.commit": False,
             "auto.offset.reset": "earliest",
-            "session.timeout.ms": given.session_timeout_ms,
+            "session.timeout.ms": arguments.session_timeout_ms,
             "heartbeat.interval.ms": 200,
             "partition.assignment.strategy": "range",
             "fetch.wait.max.ms": 50,
@@ -45,14 +45,14 @@ def main() -> None:
         producer.init_transactions(TIMEOUT)
     except KafkaException as error:
         give_up(error)
-    consumer.subscribe([given.source])
+    consumer.subscribe([arguments.source])
     stages.reach("started")
     while True:
         records = [record for record in consumer.consume(20, timeout=0.1) if not record.error()]
         if not records:
             continue
         try:
-            transact(producer, consumer, given.target, records, stages)
+            transact(producer, consumer, arguments.target, records, stages)
         except KafkaException as error:
             if not (error.args[0].txn_requires_abort() or error.args[0].retriable()):
                 give_up(error)
@@ -62,13 +62,13 @@ def main() -> None:
 def transact(producer: Producer, consumer: Consumer, target: str, records: list[Message], stages: Stages) -> None:
     member = consumer.consumer_group_metadata()
     producer.begin_transaction()
-    taken: dict[int, tuple[int, int]] = {}
+    inputs: dict[int, tuple[int, int]] = {}
     ends: dict[tuple[str, int], int] = {}
     for record in records:
-        first, _ = taken.get(record.partition(), (record.offset(), -1))
-        taken[record.partition()] = first, record.offset()
+        first, _ = inputs.get(record.partition(), (record.offset(), -1))
+        inputs[record.partition()] = first, record.offset()
         ends[record.topic(), record.partition()] = record.offset() + 1
-    stages.take(consumer.memberid(), taken)
+    stages.take(consumer.memberid(), inputs)
     for record in records:
         producer.produce(target, b"done " + record.value(), partition=record.partition())
     stages.reach("sent")
@@ -87,7 +87,7 @@ def transact(producer: Producer, consumer: Consumer, target: str, records: list[
 
 
 def abort(producer: Producer, consumer: Consumer, why: KafkaException) -> None:
-    """Back to what the group has committed."""
+    """Abort, and seek to the committed offsets."""
     try:
         retried(producer.abort_transaction)
         found = consumer.committed(consumer.assignment(), timeout=TIMEOUT)
@@ -100,10 +100,10 @@ def abort(producer: Producer, consumer: Consumer, why: KafkaException) -> None:
         consumer.seek(tp)
 
 
-def retried(call, *arguments) -> None:  # type: ignore[no-untyped-def]
+def retried(call, *positional) -> None:  # type: ignore[no-untyped-def]
     while True:
         try:
-            return call(*arguments, TIMEOUT)
+            return call(*positional, TIMEOUT)
         except KafkaException as error:
             if not error.args[0].retriable():
                 raise

@@ -13,34 +13,34 @@ TIMEOUT = 120
 
 
 def main() -> None:
-    given, stages = Arguments(), Stages()
+    arguments, stages = Arguments(), Stages()
     common = {
-        "bootstrap_servers": given.bootstrap,
-        "client_id": given.transactional_id,
+        "bootstrap_servers": arguments.bootstrap,
+        "client_id": arguments.transactional_id,
         "reconnect_backoff_ms": 20,
         "reconnect_backoff_max_ms": 200,
         "retry_backoff_ms": 20,
     }
-    producing = {
+    producer_settings = {
         **common,
-        "transactional_id": given.transactional_id,
-        "transaction_timeout_ms": given.transaction_timeout_ms,
+        "transactional_id": arguments.transactional_id,
+        "transaction_timeout_ms": arguments.transaction_timeout_ms,
         "linger_ms": 0,
     }
     consumer = KafkaConsumer(
         **common,
-        group_id=given.group,
+        group_id=arguments.group,
         isolation_level="read_committed",
         enable_auto_commit=False,
         auto_offset_reset="earliest",
-        session_timeout_ms=given.session_timeout_ms,
+        session_timeout_ms=arguments.session_timeout_ms,
         heartbeat_interval_ms=200,
         max_poll_records=20,
         partition_assignment_strategy=[RangePartitionAssignor],
         fetch_max_wait_ms=50,
     )
-    producer = started(producing)
-    consumer.subscribe([given.source])
+    producer = start_producer(producer_settings)
+    consumer.subscribe([arguments.source])
     stages.reach("started")
     inputs = TransactionalConsumer(consumer)
     while True:
@@ -48,16 +48,16 @@ def main() -> None:
         if not batch.records:
             continue
         try:
-            transact(producer, batch, given.target, stages)
+            transact(producer, batch, arguments.target, stages)
         except KafkaError as error:
             abort(producer, inputs, error)
-            # kafka-python 3.0.12 sends the offsets of an aborted transaction along with those of the next.
+            # kafka-python 3.0.12 sends the offsets of an aborted transaction with those of the next one.
             producer.close()
-            producer = started(producing)
+            producer = start_producer(producer_settings)
 
 
-def started(producing: dict) -> KafkaProducer:
-    producer = KafkaProducer(**producing)
+def start_producer(producer_settings: dict) -> KafkaProducer:
+    producer = KafkaProducer(**producer_settings)
     try:
         producer.init_transactions()
     except KafkaError as error:
@@ -70,7 +70,7 @@ def poll(inputs: TransactionalConsumer) -> Batch:
         try:
             # A poll that ends in the middle of a rejoin can leave kafka-python waiting for ever.
             return inputs.poll(timeout_ms=350)
-        except RetriableError:  # the broker is away
+        except RetriableError:  # the broker is down
             time.sleep(0.05)
 
 
@@ -94,7 +94,7 @@ def transact(producer: KafkaProducer, batch: Batch, target: str, stages: Stages)
 
 
 def abort(producer: KafkaProducer, inputs: TransactionalConsumer, why: KafkaError) -> None:
-    """Back to what the group has committed."""
+    """Abort, and seek to the committed offsets."""
     try:
         producer.abort_transaction()
         inputs.rewind()

@@ -1,4 +1,4 @@
-"""How the programs let a test stop them at a certain moment. They are scripts, and import nothing of this project."""
+"""Lets a test stop a program at a stage. The programs are scripts that import nothing of this project."""
 
 import os
 import select
@@ -9,7 +9,7 @@ GIVEN_UP = 3
 
 
 class Arguments:
-    """Of every program's command line."""
+    """The command line of every program."""
 
     def __init__(self) -> None:
         self.bootstrap, self.group, self.source, self.target, self.transactional_id = sys.argv[1:6]
@@ -17,14 +17,14 @@ class Arguments:
 
 
 class Stages:
-    """Prints each stage that is reached; a line on standard input names the one to wait in, for another line."""
+    """Prints each stage. A line on standard input names the stage to stop at; the next line resumes."""
 
     def __init__(self) -> None:
         self._stop_at = ""
 
     def take(self, member: object, offsets: dict[int, tuple[int, int]]) -> None:
-        """Print which inputs the transaction has: of each partition, the first and the last offset. `member`: as what
-        member of the group."""
+        """Print the inputs of the transaction: the first and the last offset by partition. `member`: the member id or
+        generation."""
         ranges = " ".join(f"{partition}:{first}-{last}" for partition, (first, last) in offsets.items())
         print(f"took as {member}: {ranges}", flush=True)
 
@@ -39,6 +39,6 @@ class Stages:
 
 
 def give_up(why: object) -> NoReturn:
-    """For failures after which the documentation says that the producer has to be made anew."""
+    """End after an error for which the documentation requires a new producer."""
     print(f"gave up: {why}", flush=True)
     os._exit(GIVEN_UP)

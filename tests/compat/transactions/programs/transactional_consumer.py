@@ -1,14 +1,14 @@
 """A kafka-python consumer whose polls are safe to process within transactions.
 
-kafka-python 3.0.12 lets a member that has lost its partitions process their records a second time, in three ways:
+With kafka-python 3.0.12 a member that has lost its partitions can process their records a second time, in three ways:
 
-- `group_metadata()` of a member that was removed from its group has generation -1 and no member id. Offsets with that
-  are accepted from anybody, since clients older than KIP-447 commit so. The membership is therefore taken together
-  with the records, and records without one are dropped.
-- A member that is removed while it rejoins keeps the positions that it had, although others have read on from there.
+- `group_metadata()` of a member that was removed from its group has generation -1 and no member id. A broker
+  accepts offsets with these from any client, since clients older than KIP-447 send them. The membership is therefore
+  read together with the records, and records without a membership are dropped.
+- A member that is removed while it rejoins keeps its positions, although other members have read on from there.
 - The response to an OffsetFetch that a poll no longer waited for is used in a later generation.
 
-For the last two, each generation begins at committed offsets that are read in it.
+Against the last two, each generation begins at committed offsets that were fetched in it.
 """
 
 from typing import NamedTuple

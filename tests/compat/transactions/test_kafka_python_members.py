@@ -1,6 +1,6 @@
-"""Members of kafka-python that were removed from their group process nothing a second time (transactional_consumer.py).
+"""A kafka-python member that was removed from its group processes no record twice (transactional_consumer.py).
 
-Each test is a way in which kafka-python 3.0.12 on its own does, with Apache Kafka as well.
+Each test is a case in which kafka-python 3.0.12 without that module does, with Apache Kafka as well.
 """
 
 from collections.abc import Callable, Iterator
@@ -13,10 +13,10 @@ from kafka.errors import CommitFailedError, KafkaTimeoutError
 from kafka.structs import OffsetAndMetadata
 
 from protocol.apis import ApiKey
-from tests.compat.crash.line import Line
+from tests.compat.crash.proxy import Proxy
 from tests.compat.support import DEADLINE_S, BrokerProcess, eventually, need_own_broker, running_broker
 from tests.compat.transactions.clients import COMMITTED
-from tests.compat.transactions.confluent import ConfluentClient
+from tests.compat.transactions.confluent_client import ConfluentClient
 from tests.compat.transactions.flows import remove_member
 from tests.compat.transactions.programs.transactional_consumer import Batch, TransactionalConsumer
 
@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.feature("exactly once, kill -9"), pytest.mark.client("
 
 SOURCE, TARGET, GROUP = "source", "target", "group"
 INPUTS = [b"%d" % number for number in range(60)]
-AT_A_TIME = 20
+MAX_POLL_RECORDS = 20
 
 
 class Program:
@@ -48,22 +48,23 @@ class Program:
             auto_offset_reset="earliest",
             session_timeout_ms=30_000,
             heartbeat_interval_ms=100,
-            max_poll_records=AT_A_TIME,
+            max_poll_records=MAX_POLL_RECORDS,
         )
         self.inputs = TransactionalConsumer(self.consumer)
         self._producer = KafkaProducer(**common, transactional_id=name)
         self._producer.init_transactions()
 
-    def take(self) -> Batch:
+    def poll(self) -> Batch:
         """Poll until there are records."""
-        found: list[Batch] = []
+        batch = self.inputs.poll(350)
 
-        def polled() -> bool:
-            found[:] = [self.inputs.poll(350)]
-            return bool(found[0].records)
+        def has_records() -> bool:
+            nonlocal batch
+            batch = batch if batch.records else self.inputs.poll(350)
+            return bool(batch.records)
 
-        eventually(polled, "records", interval=0)
-        return found[0]
+        eventually(has_records, "records", interval=0)
+        return batch
 
     def process(self, batch: Batch) -> None:
         """Raises CommitFailedError."""
@@ -85,22 +86,22 @@ class Program:
 
 
 @pytest.fixture
-def line() -> Iterator[Line]:
+def proxy() -> Iterator[Proxy]:
     need_own_broker()
-    made = Line()
-    yield made
-    made.close()
+    proxy = Proxy()
+    yield proxy
+    proxy.close()
 
 
 @pytest.fixture
-def broker(line: Line, tmp_path) -> Iterator[BrokerProcess]:
-    """It has a topic with inputs in one of two partitions, and an empty one for the results."""
-    with running_broker(tmp_path, advertise=line.address) as own:
-        line.lead_to(own.bootstrap)
-        admin = AdminClient({"bootstrap.servers": line.address})
+def broker(proxy: Proxy, tmp_path) -> Iterator[BrokerProcess]:
+    """A broker with a topic that has inputs in one of two partitions, and an empty topic for the results."""
+    with running_broker(tmp_path, advertise=proxy.address) as own:
+        proxy.forward_to(own.bootstrap)
+        admin = AdminClient({"bootstrap.servers": proxy.address})
         for made in admin.create_topics([NewTopic(SOURCE, 2, 1), NewTopic(TARGET, 1, 1)]).values():
             made.result(DEADLINE_S)
-        producer = KafkaProducer(bootstrap_servers=line.address)
+        producer = KafkaProducer(bootstrap_servers=proxy.address)
         for value in INPUTS:
             producer.send(SOURCE, value, partition=0)
         producer.close()
@@ -108,38 +109,38 @@ def broker(line: Line, tmp_path) -> Iterator[BrokerProcess]:
 
 
 @pytest.fixture
-def program(line: Line, broker: BrokerProcess) -> Iterator[Callable[[str], Program]]:
+def program(proxy: Proxy, broker: BrokerProcess) -> Iterator[Callable[[str], Program]]:
     """program(name): a new member of the group."""
-    made: list[Program] = []
+    programs: list[Program] = []
 
     def start(name: str) -> Program:
-        made.append(Program(line.address, name))
-        return made[-1]
+        programs.append(Program(proxy.address, name))
+        return programs[-1]
 
     yield start
-    for one in made:
-        one.close()
+    for running in programs:
+        running.close()
 
 
 def is_removed(member: Program) -> bool:
-    """Whether it knows."""
+    """Return whether a heartbeat has failed."""
     return bool(member.consumer.group_metadata().generation_id < 0)
 
 
-def remove(line: Line, member: Program) -> None:
-    remove_member(line.address, GROUP, member.name)
-    eventually(lambda: is_removed(member), "a heartbeat that is refused")
+def remove(proxy: Proxy, member: Program) -> None:
+    remove_member(proxy.address, GROUP, member.name)
+    eventually(lambda: is_removed(member), "a failed heartbeat")
 
 
-def process_the_rest(member: Program, inputs: int) -> None:
+def process_remaining(member: Program, inputs: int) -> None:
     while inputs > 0:
-        batch = member.take()
+        batch = member.poll()
         member.process(batch)
         inputs -= sum(map(len, batch.records.values()))
 
 
-def check_results(line: Line) -> None:
-    client = ConfluentClient(line.address)
+def check_results(proxy: Proxy) -> None:
+    client = ConfluentClient(proxy.address)
     try:
         ends = partial(client.end, TARGET)
         eventually(lambda: ends(COMMITTED) == ends("read_uncommitted"), "the end of every transaction")
@@ -148,64 +149,64 @@ def check_results(line: Line) -> None:
         client.close()
 
 
-def test_offsets_of_a_member_that_knows_of_its_removal_are_refused(line, program):
+def test_a_removed_member_cannot_commit_offsets(proxy, program):
     removed = program("removed")
-    batch = removed.take()
-    remove(line, removed)
+    batch = removed.poll()
+    remove(proxy, removed)
     other = program("other")
-    process_the_rest(other, len(INPUTS))
+    process_remaining(other, len(INPUTS))
     with pytest.raises(CommitFailedError):
         removed.process(batch)
     removed.abort()
-    check_results(line)
+    check_results(proxy)
 
 
-def test_a_late_response_with_committed_offsets_is_not_used_in_a_later_generation(line, program):
+def test_a_late_response_with_committed_offsets_is_not_used_in_a_later_generation(proxy, program):
     removed = program("removed")
-    line.hold(ApiKey.OFFSET_FETCH)
+    proxy.hold_responses(ApiKey.OFFSET_FETCH)
     eventually(
-        lambda: not removed.inputs.poll(50).records and line.held(ApiKey.OFFSET_FETCH), "a held response", interval=0
+        lambda: not removed.inputs.poll(50).records and proxy.held(ApiKey.OFFSET_FETCH), "a held response", interval=0
     )
-    line.release()
-    remove(line, removed)
+    proxy.release_responses()
+    remove(proxy, removed)
     other = program("other")
-    other.process(other.take())
+    other.process(other.poll())
     other.close()
-    process_the_rest(removed, len(INPUTS) - AT_A_TIME)
-    check_results(line)
+    process_remaining(removed, len(INPUTS) - MAX_POLL_RECORDS)
+    check_results(proxy)
 
 
-def test_a_late_response_for_one_of_the_partitions_is_not_used_either(line, program):
-    """As it is left by a generation in which the member had this partition alone."""
+def test_a_late_response_for_one_partition_is_not_used(proxy, program):
+    """The response to a request of a generation in which the member had only this partition."""
     removed = program("removed")
-    removed.take()
-    line.hold(ApiKey.OFFSET_FETCH)
+    removed.poll()
+    proxy.hold_responses(ApiKey.OFFSET_FETCH)
     with pytest.raises(KafkaTimeoutError):
         removed.consumer.committed(TopicPartition(SOURCE, 0), timeout_ms=200)
-    eventually(lambda: line.held(ApiKey.OFFSET_FETCH), "a held response")
-    line.release()
-    remove(line, removed)
+    eventually(lambda: proxy.held(ApiKey.OFFSET_FETCH), "a held response")
+    proxy.release_responses()
+    remove(proxy, removed)
     other = program("other")
-    other.process(other.take())
+    other.process(other.poll())
     other.close()
-    process_the_rest(removed, len(INPUTS) - AT_A_TIME)
-    check_results(line)
+    process_remaining(removed, len(INPUTS) - MAX_POLL_RECORDS)
+    check_results(proxy)
 
 
-def test_positions_do_not_outlive_a_removal_during_a_rebalance(line, broker, program):
+def test_positions_do_not_outlive_a_removal_during_a_rebalance(proxy, broker, program):
     removed = program("removed")
-    removed.process(removed.take())
+    removed.process(removed.poll())
     removed.consumer._coordinator.request_rejoin()  # as REBALANCE_IN_PROGRESS does
-    line.hold(ApiKey.SYNC_GROUP)
+    proxy.hold_responses(ApiKey.SYNC_GROUP)
     eventually(
-        lambda: not removed.inputs.poll(50).records and line.held(ApiKey.SYNC_GROUP), "a held response", interval=0
+        lambda: not removed.inputs.poll(50).records and proxy.held(ApiKey.SYNC_GROUP), "a held response", interval=0
     )
     broker.kill()
-    line.release()
+    proxy.release_responses()
     broker.start()
-    remove_member(line.address, GROUP, removed.name)
+    remove_member(proxy.address, GROUP, removed.name)
     other = program("other")
-    other.process(other.take())
+    other.process(other.poll())
     other.close()
-    process_the_rest(removed, len(INPUTS) - 2 * AT_A_TIME)
-    check_results(line)
+    process_remaining(removed, len(INPUTS) - 2 * MAX_POLL_RECORDS)
+    check_results(proxy)

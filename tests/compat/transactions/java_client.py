@@ -1,4 +1,4 @@
-"""Apache Kafka's Java clients, of this version and of older ones, as clients of the tests of transactions."""
+"""The transaction tests' client for Apache Kafka's Java clients, current and old versions."""
 
 import logging
 import subprocess
@@ -12,18 +12,18 @@ from py4j.protocol import Py4JJavaError
 
 from scripts.benchmark.peers import CACHE, QUIET, kafka_classpath
 from tests.compat.support import DEADLINE_S, eventually, unique
-from tests.compat.transactions.clients import ABORTABLE, COMMITTED, FATAL, FENCED, Member, Refused
+from tests.compat.transactions.clients import ABORTABLE, COMMITTED, FATAL, FENCED, Member, TransactionError
 
 TIMEOUT_MS = int(1000 * DEADLINE_S)
 JARS = CACHE.parent / "kafka-jars"
 
-# What the documentation of KafkaProducer says: fatal are these, after all else the transaction can be aborted.
+# By the documentation of KafkaProducer these are fatal; after any other error the transaction can be aborted.
 _FENCED = {"ProducerFencedException", "InvalidProducerEpochException"}
 _FATAL = {"OutOfOrderSequenceException", "UnsupportedVersionException", "InvalidPidMappingException"}
 
 
 def jar(artifact: str, version: str) -> Path:
-    """A jar of Apache Kafka, fetched once with Maven."""
+    """Return a jar of Apache Kafka, downloaded once with Maven."""
     path = JARS / f"{artifact}-{version}.jar"
     if not path.exists():
         subprocess.run(
@@ -36,7 +36,7 @@ def jar(artifact: str, version: str) -> Path:
 
 @contextmanager
 def old_clients(version: str, log: Path) -> Iterator[Any]:
-    """A JVM with kafka-clients of that version; what else they need is of the newest."""
+    """A JVM with this version of kafka-clients and the current versions of its dependencies."""
     others = [
         path for stem in ("slf4j", "lz4", "snappy", "zstd") for path in Path(kafka_classpath()).parent.glob(f"{stem}*")
     ]
@@ -55,24 +55,24 @@ def old_clients(version: str, log: Path) -> Iterator[Any]:
             gateway.shutdown()
 
 
-def _refused(error: Py4JJavaError) -> Refused:
+def _transaction_error(error: Py4JJavaError) -> TransactionError:
     causes = []
     cause = error.java_exception
     while cause is not None:
         causes.append(cause.getClass().getSimpleName())
         cause = cause.getCause()
     kind = FENCED if _FENCED & set(causes) else FATAL if _FATAL & set(causes) else ABORTABLE
-    return Refused(kind, f"{' < '.join(causes)}: {error.java_exception.getMessage()}")
+    return TransactionError(kind, f"{' < '.join(causes)}: {error.java_exception.getMessage()}")
 
 
 def _do(call: Callable[..., Any], *args: Any) -> Any:
     try:
         return call(*args)
     except Py4JJavaError as error:
-        raise _refused(error) from error
+        raise _transaction_error(error) from error
 
 
-class JavaTransactor:
+class JavaTransactionalProducer:
     def __init__(self, java: Any, settings: dict[str, Any], old: bool) -> None:
         self._java = java
         self._old = old
@@ -122,7 +122,7 @@ class JavaTransactor:
 
 class JavaMember(Member):
     def __init__(self, java: Any, consumer: Any, topic: str, group: str | None) -> None:
-        """`group`: for clients that know no group metadata."""
+        """`group`: for clients without group metadata."""
         self._java = java
         self._group = group
         super().__init__(consumer, _list(java, [topic]), lambda: consumer.assignment().size())
@@ -142,19 +142,19 @@ class JavaClient:
         self._open: list[Callable[[], None]] = []
         self._observers: dict[str, Any] = {}
 
-    def transactor(self, transactional_id: str, timeout_ms: int = 60_000) -> JavaTransactor:
+    def transactional_producer(self, transactional_id: str, timeout_ms: int = 60_000) -> JavaTransactionalProducer:
         return self._producer({"transactional.id": transactional_id, "transaction.timeout.ms": timeout_ms})
 
-    def plain(self) -> JavaTransactor:
+    def plain(self) -> JavaTransactionalProducer:
         return self._producer({"enable.idempotence": "true"})
 
     def read(self, topic: str, isolation: str, partitions: int = 1) -> list[list[bytes]]:
         consumer = self._consumer(isolation)
         values: list[list[bytes]] = [[] for _ in range(partitions)]
-        asked = _list(self._java, [self._partition(topic, index) for index in range(partitions)])
-        consumer.assign(asked)
+        assignment = _list(self._java, [self._partition(topic, index) for index in range(partitions)])
+        consumer.assign(assignment)
         try:
-            ends = dict(consumer.endOffsets(asked))
+            ends = dict(consumer.endOffsets(assignment))
 
             def read() -> bool:
                 for partition, value in _polled(self._java, consumer):
@@ -185,9 +185,9 @@ class JavaClient:
         pending = _ms(self._java, int(timeout_s * 1000))
         try:
             if self.knows_kip_447:
-                asked = self._java.java.util.HashSet()
-                asked.add(tp)
-                found = consumer.committed(asked, pending).get(tp)
+                partitions = self._java.java.util.HashSet()
+                partitions.add(tp)
+                found = consumer.committed(partitions, pending).get(tp)
             else:
                 found = consumer.committed(tp, pending)
         except Py4JJavaError as error:
@@ -202,10 +202,12 @@ class JavaClient:
         for close in self._open:
             close()
 
-    def _producer(self, settings: dict[str, Any]) -> JavaTransactor:
-        made = JavaTransactor(self._java, {"bootstrap.servers": self._bootstrap, **settings}, not self.knows_kip_447)
-        self._open.append(made.close)
-        return made
+    def _producer(self, settings: dict[str, Any]) -> JavaTransactionalProducer:
+        producer = JavaTransactionalProducer(
+            self._java, {"bootstrap.servers": self._bootstrap, **settings}, not self.knows_kip_447
+        )
+        self._open.append(producer.close)
+        return producer
 
     def _consumer(self, isolation: str, group: str | None = None, settings: dict[str, Any] | None = None) -> Any:
         deserializer = self._java.org.apache.kafka.common.serialization.ByteArrayDeserializer
@@ -239,14 +241,14 @@ def _ms(java: Any, ms: int) -> Any:
 
 
 def _list(java: Any, items: list[Any]) -> Any:
-    made = java.java.util.ArrayList()
+    result = java.java.util.ArrayList()
     for item in items:
-        made.add(item)
-    return made
+        result.add(item)
+    return result
 
 
 def _map(java: Any, values: Mapping[str, Any]) -> Any:
-    made = java.java.util.HashMap()
+    result = java.java.util.HashMap()
     for name, value in values.items():
-        made.put(name, str(value))
-    return made
+        result.put(name, str(value))
+    return result

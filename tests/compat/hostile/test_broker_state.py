@@ -1,4 +1,4 @@
-"""What a broker remembers for its clients, asked for without end: sessions, members, producers, offsets, topics."""
+"""Unbounded requests for what a broker keeps in memory: sessions, members, producers, offsets, topics."""
 
 import pytest
 
@@ -24,7 +24,7 @@ from protocol.messages.k44_incremental_alter_configs import (
 )
 from protocol.records.batch import build_batch
 from protocol.schema.codec import decode
-from tests.compat.hostile.peer import Peer, create_topic, framed, produced
+from tests.compat.hostile.raw_client import RawClient, create_topic, framed, produce_batch
 from tests.compat.hostile.target import MAX_MEMORY_GROWTH, Target
 from tests.compat.support import eventually
 
@@ -36,52 +36,52 @@ SECONDS = 1000
 
 @pytest.fixture(scope="module", autouse=True)
 def coordinator(shared_target: Target) -> None:
-    """There is one from when it is asked for."""
-    with Peer(shared_target.bootstrap, "setup") as peer:
+    """The coordinator is created on the first FindCoordinator."""
+    with RawClient(shared_target.bootstrap, "setup") as client:
 
         def found() -> bool:
-            answer = peer.ask(FindCoordinatorRequest(key="g"), 1, FindCoordinatorResponse)
-            joined = peer.ask(join("warm"), 9, JoinGroupResponse)
-            return answer.error_code == 0 and joined.error_code == ErrorCode.MEMBER_ID_REQUIRED
+            response = client.request(FindCoordinatorRequest(key="g"), 1, FindCoordinatorResponse)
+            joined = client.request(join("warm"), 9, JoinGroupResponse)
+            return response.error_code == 0 and joined.error_code == ErrorCode.MEMBER_ID_REQUIRED
 
         eventually(found, "a coordinator")
 
 
-def test_fetch_sessions_without_end(target: Target) -> None:
-    """The cache has 1,000 places; who comes too late gets none and is answered all the same."""
+def test_many_fetch_sessions(target: Target) -> None:
+    """The cache has 1,000 slots; a client that gets none is served without a session."""
     create_topic(target.bootstrap, "sessions", 100)
-    wanted = [FetchPartition(partition=index, partition_max_bytes=1000) for index in range(100)]
+    partitions = [FetchPartition(partition=index, partition_max_bytes=1000) for index in range(100)]
     request = FetchRequest(
-        max_wait_ms=0, max_bytes=1000, session_epoch=0, topics=[FetchTopic(topic="sessions", partitions=wanted)]
+        max_wait_ms=0, max_bytes=1000, session_epoch=0, topics=[FetchTopic(topic="sessions", partitions=partitions)]
     )
     frame = framed(request, 11)
-    given = set()
+    session_ids = set()
 
     def attack() -> None:
-        with Peer(target.bootstrap) as peer:
+        with RawClient(target.bootstrap) as client:
             for _ in range(300):
-                peer.send(frame)
-                answer = peer.answer()
-                assert answer is not None
-                given.add(answer[10:14])
+                client.send(frame)
+                response = client.receive_response()
+                assert response is not None
+                session_ids.add(response[10:14])
                 target.pace(2)
 
     target.attacked("fetch sessions of 100 partitions", attack)
-    assert len(given) > 100
+    assert len(session_ids) > 100
 
 
-def test_fetch_sessions_of_partitions_without_end(target: Target) -> None:
+def test_large_fetch_sessions(target: Target) -> None:
     """15 sessions of 99,000 partitions that do not exist."""
-    wanted = [FetchPartition(partition=index, partition_max_bytes=1000) for index in range(99_000)]
+    partitions = [FetchPartition(partition=index, partition_max_bytes=1000) for index in range(99_000)]
     request = FetchRequest(
-        max_wait_ms=0, max_bytes=1000, session_epoch=0, topics=[FetchTopic(topic="absent", partitions=wanted)]
+        max_wait_ms=0, max_bytes=1000, session_epoch=0, topics=[FetchTopic(topic="absent", partitions=partitions)]
     )
     frame = framed(request, 11)
-    with Peer(target.bootstrap) as peer:
+    with RawClient(target.bootstrap) as client:
         before = target.memory
         for _ in range(15):
-            peer.send(frame)
-            assert peer.answer() is not None
+            client.send(frame)
+            assert client.receive_response() is not None
         growth = target.memory - before
         assert growth < MAX_MEMORY_GROWTH, growth
 
@@ -94,51 +94,51 @@ def join(group: str, member: str = "", metadata: bytes = b"m", names: int = 1) -
     )  # fmt: skip
 
 
-def test_member_ids_without_end(target: Target) -> None:
-    """Asked for and never used (KIP-394), in one group and in ever new ones."""
+def test_many_member_ids(target: Target) -> None:
+    """Member ids that are never used (KIP-394), in one group and in many."""
     number = 0
 
     def attack() -> None:
         nonlocal number
-        with Peer(target.bootstrap) as peer:
+        with RawClient(target.bootstrap) as client:
             for _ in range(500):
                 number += 1
                 group = "flood" if number % 2 else f"flood-{number}"
-                answer = peer.ask(join(group), 9, JoinGroupResponse)
-                assert answer.error_code in (ErrorCode.MEMBER_ID_REQUIRED, ErrorCode.GROUP_MAX_SIZE_REACHED)
+                response = client.request(join(group), 9, JoinGroupResponse)
+                assert response.error_code in (ErrorCode.MEMBER_ID_REQUIRED, ErrorCode.GROUP_MAX_SIZE_REACHED)
                 target.pace()
 
     target.attacked("member ids", attack)
 
 
 def test_protocol_metadata_of_megabytes(target: Target) -> None:
-    """Each join brings 1 MB that the group would keep; nobody waits for the end of the rebalance."""
+    """Each join has 1 MB of metadata; the clients do not wait for the end of the rebalance."""
 
     def attack() -> None:
-        peers = [Peer(target.bootstrap) for _ in range(10)]
-        for peer in peers:
-            answer = peer.ask(join("fat", metadata=bytes(100_000), names=10), 4, JoinGroupResponse)
-            peer.send(framed(join("fat", answer.member_id, bytes(100_000), 10), 4))
+        clients = [RawClient(target.bootstrap) for _ in range(10)]
+        for client in clients:
+            response = client.request(join("fat", metadata=bytes(100_000), names=10), 4, JoinGroupResponse)
+            client.send(framed(join("fat", response.member_id, bytes(100_000), 10), 4))
             target.pace(20)
-        for peer in peers:
-            peer.close()
+        for client in clients:
+            client.close()
 
     target.attacked("members with 1 MB of metadata", attack)
 
 
-def test_producer_ids_without_end(target: Target) -> None:
-    """Each writes one record, so that the partition remembers it until producer.id.expiration.ms, as in Kafka."""
+def test_many_producer_ids(target: Target) -> None:
+    """Each writes one record, so that the partition keeps its state for producer.id.expiration.ms, as in Kafka."""
     create_topic(target.bootstrap, "producers")
     request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1000)
 
     def attack() -> None:
-        with Peer(target.bootstrap) as peer:
+        with RawClient(target.bootstrap) as client:
             for _ in range(300):
-                given = peer.ask(request, 4, InitProducerIdResponse)
+                producer = client.request(request, 4, InitProducerIdResponse)
                 batch = build_batch(
-                    [(NOW, b"k", b"v", ())], producer_id=given.producer_id, producer_epoch=0, base_sequence=0
+                    [(NOW, b"k", b"v", ())], producer_id=producer.producer_id, producer_epoch=0, base_sequence=0
                 )
-                assert produced(peer, "producers", bytes(batch)) == 0
+                assert produce_batch(client, "producers", bytes(batch)) == 0
                 target.pace()
 
     target.attacked("producer ids", attack)
@@ -152,67 +152,67 @@ def commit(partitions: range, metadata: str) -> OffsetCommitRequest:
     return OffsetCommitRequest(group_id="committer", topics=[OffsetCommitRequestTopic(name="offsets", partitions=rows)])
 
 
-def test_offsets_for_what_does_not_exist(target: Target) -> None:
+def test_offsets_of_unknown_partitions(target: Target) -> None:
     create_topic(target.bootstrap, "offsets", 10)
     frame = framed(commit(range(10, 1010), "m"), 8)
 
     def attack() -> None:
-        with Peer(target.bootstrap) as peer:
+        with RawClient(target.bootstrap) as client:
             for _ in range(3):
-                assert peer.send(frame)
-                assert peer.answer() is not None
+                assert client.send(frame)
+                assert client.receive_response() is not None
                 target.pace(50)
 
     target.attacked("offsets of 1,000 partitions that do not exist", attack)
     many = framed(commit(range(100_001), "m"), 8)
-    with Peer(target.bootstrap) as peer:
-        assert not peer.send(many) or peer.answer() is None
+    with RawClient(target.bootstrap) as client:
+        assert not client.send(many) or client.receive_response() is None
 
 
-def test_long_metadata_of_offsets(target: Target) -> None:
-    """Up to offset.metadata.max.bytes it is kept, beyond it is refused; what is kept is replaced."""
+def test_long_offset_metadata(target: Target) -> None:
+    """Metadata of up to offset.metadata.max.bytes is stored, longer metadata is rejected."""
 
     def attack() -> None:
-        with Peer(target.bootstrap) as peer:
+        with RawClient(target.bootstrap) as client:
             for _ in range(10):
                 for size, code in ((30_000, ErrorCode.OFFSET_METADATA_TOO_LARGE), (4096, ErrorCode.NONE)):
-                    answer = peer.ask(commit(range(10), "m" * size), 8, OffsetCommitResponse)
-                    assert {row.error_code for row in answer.topics[0].partitions} == {code}
+                    response = client.request(commit(range(10), "m" * size), 8, OffsetCommitResponse)
+                    assert {row.error_code for row in response.topics[0].partitions} == {code}
                     target.pace(10)
 
     target.attacked("metadata of offsets", attack)
 
 
-def created(peer: Peer, topics: list[CreatableTopic]) -> set[int] | None:
-    if not peer.send(framed(CreateTopicsRequest(topics=topics, timeout_ms=1000), 7)):
+def created(client: RawClient, topics: list[CreatableTopic]) -> set[int] | None:
+    if not client.send(framed(CreateTopicsRequest(topics=topics, timeout_ms=1000), 7)):
         return None
-    answer = peer.answer()
-    if answer is None:
+    response = client.receive_response()
+    if response is None:
         return None
-    response = decode(CreateTopicsResponse, answer, 7, decode_response_header(answer, 19, 7)[1])
+    response = decode(CreateTopicsResponse, response, 7, decode_response_header(response, 19, 7)[1])
     return {row.error_code for row in response.topics}
 
 
-def test_topics_by_the_million(target: Target) -> None:
-    """More than 100,000 in a frame, and one of 10 million partitions: refused."""
+def test_millions_of_topics(target: Target) -> None:
+    """More than 100,000 topics in a request, and a topic with 10 million partitions, are rejected."""
     topics = [CreatableTopic(name="t", num_partitions=1, replication_factor=1)] * 100_001
     million = framed(CreateTopicsRequest(topics=topics), 7)
     wide = [CreatableTopic(name="wide", num_partitions=10_000_000, replication_factor=1)]
 
     def attack() -> None:
-        with Peer(target.bootstrap) as peer:
-            assert not peer.send(million) or peer.answer() is None
+        with RawClient(target.bootstrap) as client:
+            assert not client.send(million) or client.receive_response() is None
         target.pace(300)
-        with Peer(target.bootstrap) as peer:
-            codes = created(peer, wide)
+        with RawClient(target.bootstrap) as client:
+            codes = created(client, wide)
             assert codes is None or ErrorCode.NONE not in codes
         target.pace(300)
 
-    target.attacked("topics by the million", attack)
+    target.attacked("millions of topics", attack)
 
 
-def test_config_values_that_are_work(target: Target) -> None:
-    """Long lists, long numbers, and what a bad regular expression would take for ever over."""
+def test_expensive_config_values(target: Target) -> None:
+    """Long lists, long numbers, and a value on which a bad regular expression would take forever."""
     create_topic(target.bootstrap, "configs")
     values = {
         "cleanup.policy": "delete," * 4000, "retention.ms": "9" * 30_000, "compression.type": "a" * 32_000,
@@ -221,20 +221,20 @@ def test_config_values_that_are_work(target: Target) -> None:
     }  # fmt: skip
 
     def attack() -> None:
-        with Peer(target.bootstrap) as peer:
+        with RawClient(target.bootstrap) as client:
             for name, value in values.items():
                 row = AlterableConfig(name=name, config_operation=0, value=value)
                 resource = AlterConfigsResource(resource_type=2, resource_name="configs", configs=[row])
                 request = IncrementalAlterConfigsRequest(resources=[resource], validate_only=True)
-                peer.ask(request, 1, IncrementalAlterConfigsResponse)
+                client.request(request, 1, IncrementalAlterConfigsResponse)
                 target.pace(10)
 
     target.attacked("values of configs", attack)
 
 
-def test_the_broker_serves_everybody_afterwards(target: Target) -> None:
-    with Peer(target.bootstrap) as peer:
-        assert peer.send(framed(ApiVersionsRequest(), 0))
-        assert peer.answer() is not None
+def test_the_broker_still_works_afterwards(target: Target) -> None:
+    with RawClient(target.bootstrap) as client:
+        assert client.send(framed(ApiVersionsRequest(), 0))
+        assert client.receive_response() is not None
     assert "request failed" not in target.log()
     assert "internal error" not in target.log()

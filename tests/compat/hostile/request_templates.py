@@ -1,4 +1,4 @@
-"""Requests of every API in every version, made from the schemas, and where in them the counts and lengths are."""
+"""Requests of every API in every version, built from the schemas, with the positions of their counts and lengths."""
 
 from collections.abc import Iterator
 from struct import Struct
@@ -17,8 +17,8 @@ FIXED = {"bool": 1, "int8": 1, "int16": 2, "uint16": 2, "int32": 4, "uint32": 4,
 UUID_SIZE = len(ZERO_UUID)
 
 
-class Mark(NamedTuple):
-    """A count or a length: of an array, a string, bytes or tagged fields; where it is, and what it is called."""
+class LengthField(NamedTuple):
+    """The count or length of an array, a string, bytes or tagged fields; its position and name."""
 
     kind: str
     pos: int
@@ -26,37 +26,37 @@ class Mark(NamedTuple):
     name: str
 
 
-class Shape:
-    """A request body with one element in every array and nothing in every string."""
+class RequestTemplate:
+    """A request body with one element in every array and empty strings."""
 
     def __init__(self, key: ApiKey, version: int, empty: bool = False) -> None:
         self.key = key
         self.version = version
         self.flexible = version >= APIS[key].flexible_from
-        self.marks: list[Mark] = []
+        self.length_fields: list[LengthField] = []
         self._empty = empty
         self._out = bytearray()
         if self.flexible:
-            self._mark("tags", "header", b"\0")
+            self._length_field("tags", "header", b"\0")
         self._header = len(self._out)
         self._struct(message_classes(key)[0], APIS[key].name)
 
     @property
     def body(self) -> bytes:
-        """With the tags of the header before it, where there are any."""
+        """The body, preceded by the tagged fields of the header in flexible versions."""
         return bytes(self._out)
 
-    def framed(self, body: bytes) -> bytes:
+    def frame(self, body: bytes) -> bytes:
         header = encode_request_header(self.key, self.version, 1, "hostile")
         return encode_frame(header[: len(header) - self.flexible], body)
 
-    def changed(self, mark: Mark, value: bytes, following: bytes = b"") -> bytes:
-        """A frame with another count or length in its place, and more after it."""
+    def frame_with(self, field: LengthField, value: bytes, following: bytes = b"") -> bytes:
+        """Return a frame in which `value` replaces a count or length, with `following` inserted after it."""
         body = self.body
-        return self.framed(body[: mark.pos] + value + following + body[mark.pos + mark.size :])
+        return self.frame(body[: field.pos] + value + following + body[field.pos + field.size :])
 
-    def _mark(self, kind: str, name: str, value: bytes) -> None:
-        self.marks.append(Mark(kind, len(self._out), len(value), name))
+    def _length_field(self, kind: str, name: str, value: bytes) -> None:
+        self.length_fields.append(LengthField(kind, len(self._out), len(value), name))
         self._out += value
 
     def _struct(self, cls: StructType, path: str) -> None:
@@ -64,15 +64,15 @@ class Shape:
             if row.is_in(self.version) and row.tag < 0:
                 self._field(row, f"{path}.{name}")
         if self.flexible:
-            self._mark("tags", path, b"\0")
+            self._length_field("tags", path, b"\0")
 
     def _field(self, row: Row, name: str) -> None:
         if name.endswith(".acks"):
-            # With 0 there would be no answer.
+            # With acks=0 there is no response.
             self._out += I16.pack(-1)
         elif isinstance(row.type, list):
             count = 0 if self._empty else 1
-            self._mark("array", name, encode_uvarint(count + 1) if self.flexible else I32.pack(count))
+            self._length_field("array", name, encode_uvarint(count + 1) if self.flexible else I32.pack(count))
             if count:
                 self._value(row.type[0], name)
         else:
@@ -82,19 +82,19 @@ class Shape:
         if isinstance(kind, StructType):
             self._struct(kind, name)
         elif kind == "string":
-            self._mark("string", name, b"\1" if self.flexible else I16.pack(0))
+            self._length_field("string", name, b"\1" if self.flexible else I16.pack(0))
         elif kind in ("bytes", "records"):
-            self._mark("bytes", name, b"\1" if self.flexible else I32.pack(0))
+            self._length_field("bytes", name, b"\1" if self.flexible else I32.pack(0))
         elif kind == "uuid":
             self._out += ZERO_UUID
         else:
             self._out += bytes(FIXED[kind])
 
 
-def all_shapes() -> Iterator[Shape]:
+def all_request_templates() -> Iterator[RequestTemplate]:
     for api in APIS.values():
         for version in range(FIRST_SUPPORTED_VERSION.get(api.key, api.min_version), api.max_version + 1):
-            yield Shape(api.key, version)
+            yield RequestTemplate(api.key, version)
 
 
 def request_class(key: ApiKey) -> type[Message]:

@@ -1,4 +1,4 @@
-"""kafka-python as a client of the tests of transactions."""
+"""The transaction tests' client for kafka-python."""
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -9,10 +9,10 @@ from kafka.errors import KafkaError, KafkaTimeoutError, ProducerFencedError
 from kafka.structs import OffsetAndMetadata
 
 from tests.compat.support import DEADLINE_S, eventually
-from tests.compat.transactions.clients import ABORTABLE, COMMITTED, FATAL, FENCED, Member, Refused
+from tests.compat.transactions.clients import ABORTABLE, COMMITTED, FATAL, FENCED, Member, TransactionError
 
 
-class PythonTransactor:
+class KafkaPythonTransactionalProducer:
     def __init__(self, settings: dict[str, Any]) -> None:
         self._producer = KafkaProducer(
             linger_ms=0, retry_backoff_ms=20, max_block_ms=int(DEADLINE_S * 1000), **settings
@@ -50,11 +50,11 @@ class PythonTransactor:
         with suppress(KafkaTimeoutError):
             self._producer.close(0)
 
-    def _do(self, call: Callable[..., Any], *args: Any, **named: Any) -> Any:
+    def _do(self, call: Callable[..., Any], *args: Any, **keywords: Any) -> Any:
         try:
-            return call(*args, **named)
+            return call(*args, **keywords)
         except KafkaError as error:
-            raise Refused(self._kind(error), repr(error)) from error
+            raise TransactionError(self._kind(error), repr(error)) from error
 
     def _kind(self, error: KafkaError) -> str:
         manager = self._producer._transaction_manager
@@ -63,7 +63,7 @@ class PythonTransactor:
         return FATAL if manager.has_fatal_error() else ABORTABLE
 
 
-class PythonMember(Member):
+class KafkaPythonMember(Member):
     def __init__(self, consumer: KafkaConsumer, topic: str) -> None:
         super().__init__(consumer, [topic], consumer.assignment)
 
@@ -75,7 +75,7 @@ class PythonMember(Member):
         return [record.value for part in self._consumer.poll(timeout_ms=350).values() for record in part]
 
 
-class PythonClient:
+class KafkaPythonClient:
     knows_kip_447 = True
 
     def __init__(self, bootstrap: str) -> None:
@@ -83,24 +83,26 @@ class PythonClient:
         self._open: list[Callable[[], None]] = []
         self._observers: dict[str, KafkaConsumer] = {}
 
-    def transactor(self, transactional_id: str, timeout_ms: int = 60_000) -> PythonTransactor:
+    def transactional_producer(
+        self, transactional_id: str, timeout_ms: int = 60_000
+    ) -> KafkaPythonTransactionalProducer:
         return self._producer(transactional_id=transactional_id, transaction_timeout_ms=timeout_ms)
 
-    def plain(self) -> PythonTransactor:
+    def plain(self) -> KafkaPythonTransactionalProducer:
         return self._producer(enable_idempotence=True)
 
     def read(self, topic: str, isolation: str, partitions: int = 1) -> list[list[bytes]]:
         consumer = self._consumer(isolation)
         values: list[list[bytes]] = [[] for _ in range(partitions)]
-        asked = [TopicPartition(topic, index) for index in range(partitions)]
-        consumer.assign(asked)
+        assignment = [TopicPartition(topic, index) for index in range(partitions)]
+        consumer.assign(assignment)
         try:
-            ends = consumer.end_offsets(asked)
+            ends = consumer.end_offsets(assignment)
 
             def read() -> bool:
                 for tp, part in consumer.poll(timeout_ms=20).items():
                     values[tp.partition] += [record.value for record in part]
-                return all(consumer.position(tp) >= ends[tp] for tp in asked)
+                return all(consumer.position(tp) >= ends[tp] for tp in assignment)
 
             eventually(read, f"the ends of {topic}", interval=0, progress=lambda: sum(map(len, values)))
         finally:
@@ -114,9 +116,9 @@ class PythonClient:
         tp = TopicPartition(topic, partition)
         return int(self._observers[isolation].end_offsets([tp])[tp])
 
-    def member(self, group: str, topic: str) -> PythonMember:
+    def member(self, group: str, topic: str) -> KafkaPythonMember:
         settings = {"heartbeat_interval_ms": 200, "session_timeout_ms": 10_000, "enable_auto_commit": False}
-        member = PythonMember(self._consumer(COMMITTED, group_id=group, **settings), topic)
+        member = KafkaPythonMember(self._consumer(COMMITTED, group_id=group, **settings), topic)
         self._open.append(member.leave)
         return member
 
@@ -134,10 +136,10 @@ class PythonClient:
         for close in self._open:
             close()
 
-    def _producer(self, **settings: Any) -> PythonTransactor:
-        made = PythonTransactor({"bootstrap_servers": self._bootstrap, **settings})
-        self._open.append(made.close)
-        return made
+    def _producer(self, **settings: Any) -> KafkaPythonTransactionalProducer:
+        producer = KafkaPythonTransactionalProducer({"bootstrap_servers": self._bootstrap, **settings})
+        self._open.append(producer.close)
+        return producer
 
     def _consumer(self, isolation: str, **settings: Any) -> KafkaConsumer:
         return KafkaConsumer(

@@ -1,4 +1,4 @@
-"""A compacted topic under test: written, nudged until it is compacted, read by the Java consumer."""
+"""A compacted topic under test: written, rolled until it is compacted, read by the Java consumer."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -14,14 +14,14 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from tests.compat.compaction.bulk import BulkClients, Record
+from tests.compat.compaction.bulk_clients import BulkClients, Record
 from tests.compat.compaction.expected import check_sound, shown, superseded
 from tests.compat.support import DEADLINE_S, BrokerProcess, eventually
 
-# Every append that comes later than this closes the segment, and the least dirt is enough.
-PROMPTLY = {"cleanup.policy": "compact", "segment.ms": "100", "min.cleanable.dirty.ratio": "0.001"}
+# Segments roll 100 ms after their first record, and the smallest dirty ratio is enough.
+PROMPT_COMPACTION = {"cleanup.policy": "compact", "segment.ms": "100", "min.cleanable.dirty.ratio": "0.001"}
 HOUR_MS = 3_600_000
-NUDGE = b"nudge"
+ROLL_KEY = b"roll"
 
 
 def now_ms() -> int:
@@ -29,7 +29,7 @@ def now_ms() -> int:
 
 
 def alter(admin: AdminClient, kind: str, name: str, configs: Mapping[str, str | None]) -> None:
-    """Sets configs of a topic or a broker; None takes one away."""
+    """Set configs of a topic or a broker; None deletes one."""
     entries = [
         ConfigEntry(
             key,
@@ -43,7 +43,7 @@ def alter(admin: AdminClient, kind: str, name: str, configs: Mapping[str, str | 
 
 
 class CompactedTopic:
-    """A topic with `partitions` partitions of the broker at `bootstrap`."""
+    """A topic of the broker at `bootstrap`."""
 
     def __init__(self, bootstrap: str, clients: BulkClients, name: str, partitions: int) -> None:
         self.bootstrap = bootstrap
@@ -51,14 +51,14 @@ class CompactedTopic:
         self.name = name
         self.partitions = partitions
         self._admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 2})
-        self._nudger = Producer({"bootstrap.servers": bootstrap, "log_level": 2, "reconnect.backoff.max.ms": 100})
+        self._roller = Producer({"bootstrap.servers": bootstrap, "log_level": 2, "reconnect.backoff.max.ms": 100})
 
     @classmethod
     def created(
         cls, bootstrap: str, clients: BulkClients, name: str, partitions: int, configs: Mapping[str, str] | None = None
     ) -> "CompactedTopic":
         topic = cls(bootstrap, clients, name, partitions)
-        new = NewTopic(name, partitions, 1, config={**PROMPTLY, **(configs or {})})
+        new = NewTopic(name, partitions, 1, config={**PROMPT_COMPACTION, **(configs or {})})
         topic._admin.create_topics([new])[name].result(DEADLINE_S)
         return topic
 
@@ -69,45 +69,45 @@ class CompactedTopic:
         self._admin.delete_topics([self.name])[self.name].result(DEADLINE_S)
 
     def send(self, records: Sequence[Record], **properties: Any) -> list[Record]:
-        """Through the Java producer; gives the records with their offsets."""
+        """Send with the Java producer; returns the records with their offsets."""
         offsets = self.clients.send(self.bootstrap, self.name, records, **properties)
         return [record._replace(offset=offset) for record, offset in zip(records, offsets, strict=True)]
 
     def read(self) -> list[Record]:
-        """Through the Java consumer, each partition to its end."""
+        """Read each partition to its end with the Java consumer."""
         return self.clients.read(self.bootstrap, self.name, self.partitions)
 
     def ends(self) -> list[int]:
-        """The log end offset of each partition, which is its high watermark."""
+        """Return the high watermark of each partition."""
         return self.clients.ends(self.bootstrap, self.name, self.partitions)
 
     def delete_records(self, before: int) -> int:
-        """Of partition 0, below an offset; gives the log start offset."""
+        """Delete the records of partition 0 below an offset; returns the log start offset."""
         wanted = TopicPartition(self.name, 0, before)
         start: int = self._admin.delete_records([wanted])[wanted].result(DEADLINE_S).low_watermark
         return start
 
-    def nudge(self) -> None:
-        """Appends a record to each partition, so that time closes segments."""
+    def roll(self) -> None:
+        """Append a record to each partition, so that segments older than segment.ms roll."""
         for partition in range(self.partitions):
-            self._nudger.produce(self.name, b"on", NUDGE, partition=partition)
-        assert self._nudger.flush(DEADLINE_S) == 0
+            self._roller.produce(self.name, b"roll", ROLL_KEY, partition=partition)
+        assert self._roller.flush(DEADLINE_S) == 0
 
-    def rest(self, broker: BrokerProcess) -> list[Record]:
-        """Restarts the broker with nothing to be compacted any more: what is there then stays, and is given."""
+    def stop_compaction(self, broker: BrokerProcess) -> list[Record]:
+        """Make every record too young for compaction, restart the broker, and return the records."""
         self.alter({"min.compaction.lag.ms": str(HOUR_MS)})
         broker.stop()
         broker.start()
         return self.read()
 
     def read_compacted(self, before: Sequence[Record], *, tombstones: bool = True) -> list[Record]:
-        """Nudges until all of `before` is compacted, and gives what is there then; every reading on the way must be
-        sound. `tombstones`: see check_sound."""
+        """Read until all of `before` is compacted, and return the records. Every read must pass check_sound.
+        `tombstones`: see check_sound."""
         now: list[Record] = []
 
         def done() -> bool:
             nonlocal now
-            self.nudge()
+            self.roll()
             now = self.read()
             check_sound(before, now, tombstones=tombstones)
             return not superseded(before, now)
@@ -116,7 +116,5 @@ class CompactedTopic:
             eventually(done, f"{self.name} is compacted", interval=0.1)
         except AssertionError as error:
             left = superseded(before, now)
-            raise AssertionError(
-                f"{error}; {len(left)} records are left that others supersede: {shown(left)}"
-            ) from None
+            raise AssertionError(f"{error}; {len(left)} superseded records are left: {shown(left)}") from None
         return now

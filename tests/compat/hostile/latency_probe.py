@@ -1,6 +1,6 @@
-"""A well-behaved client of a broker: timed round trips, one after the other, until its standard input is closed.
+"""A well-behaved client that measures latency: timed round trips until its standard input is closed.
 
-    python -m tests.compat.hostile.bystander HOST:PORT TOPIC
+    python -m tests.compat.hostile.latency_probe HOST:PORT TOPIC
 
 A process of its own, so that the processor time of an attacker does not delay it. A round trip is a record that is
 produced and fetched back. Each is written to standard output when it ends: when it was due, when it started and when
@@ -17,28 +17,28 @@ import time
 from protocol.messages.k00_produce import ProduceResponse
 from protocol.messages.k01_fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from protocol.records.batch import build_batch, parse_header
-from tests.compat.hostile.peer import Peer, produce_request
+from tests.compat.hostile.raw_client import RawClient, produce_request
 
 TRIP = struct.Struct("<qqq")
 INTERVAL_NS = 5_000_000
 PRODUCE_VERSION, FETCH_VERSION = 9, 11
 
 
-class Bystander:
+class LatencyProbe:
     def __init__(self, bootstrap: str, topic: str) -> None:
-        self.peer = Peer(bootstrap, "bystander")
+        self.client = RawClient(bootstrap, "probe")
         self.topic = topic
 
     def round_trip(self) -> None:
         """Produce a record, fetch it back, and compare."""
         batch = bytes(build_batch([(time.time_ns() // 1_000_000, b"key", b"v" * 100, ())]))
-        response = self.peer.ask(produce_request(self.topic, batch, acks=1), PRODUCE_VERSION, ProduceResponse)
+        response = self.client.request(produce_request(self.topic, batch, acks=1), PRODUCE_VERSION, ProduceResponse)
         produced = response.responses[0].partition_responses[0]
         assert produced.error_code == 0, f"Produce failed: {produced}"
         partition = FetchPartition(partition=0, fetch_offset=produced.base_offset, partition_max_bytes=10_000)
         topics = [FetchTopic(topic=self.topic, partitions=[partition])]
         request = FetchRequest(max_wait_ms=5000, min_bytes=1, max_bytes=10_000, topics=topics)
-        fetched = self.peer.ask(request, FETCH_VERSION, FetchResponse).responses[0].partitions[0]
+        fetched = self.client.request(request, FETCH_VERSION, FetchResponse).responses[0].partitions[0]
         assert fetched.error_code == 0, f"Fetch failed: {fetched}"
         assert fetched.records is not None
         assert parse_header(fetched.records).base_offset == produced.base_offset
@@ -46,7 +46,7 @@ class Bystander:
 
 
 def main() -> None:
-    bystander = Bystander(*sys.argv[1:3])
+    probe = LatencyProbe(*sys.argv[1:3])
     interval = INTERVAL_NS
     due = time.monotonic_ns()
     while True:
@@ -57,7 +57,7 @@ def main() -> None:
             interval = int(lines[-1])
             due = time.monotonic_ns()
         start = time.monotonic_ns()
-        bystander.round_trip()
+        probe.round_trip()
         os.write(1, TRIP.pack(due, start, time.monotonic_ns()))
         due += interval
 

@@ -1,4 +1,4 @@
-"""confluent-kafka (librdkafka) as a client of the tests of transactions."""
+"""The transaction tests' client for confluent-kafka (librdkafka)."""
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -7,7 +7,7 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from tests.compat.support import DEADLINE_S, eventually, unique
-from tests.compat.transactions.clients import ABORTABLE, COMMITTED, FATAL, FENCED, Member, Refused
+from tests.compat.transactions.clients import ABORTABLE, COMMITTED, FATAL, FENCED, Member, TransactionError
 
 POLL = 0.02
 _FENCED = {KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH}
@@ -19,14 +19,14 @@ def _kind(error: KafkaError) -> str:
     return ABORTABLE if error.txn_requires_abort() else FATAL
 
 
-def _do(call: Callable[..., Any], *args: Any, **named: Any) -> Any:
+def _do(call: Callable[..., Any], *args: Any, **keywords: Any) -> Any:
     try:
-        return call(*args, **named)
+        return call(*args, **keywords)
     except KafkaException as error:
-        raise Refused(_kind(error.args[0]), f"{error.args[0].name()}: {error.args[0].str()}") from error
+        raise TransactionError(_kind(error.args[0]), f"{error.args[0].name()}: {error.args[0].str()}") from error
 
 
-class ConfluentTransactor:
+class ConfluentTransactionalProducer:
     def __init__(self, settings: dict[str, Any]) -> None:
         self._producer = Producer({"linger.ms": 0, "log_level": 2, **settings})
         self._failed: list[KafkaError] = []
@@ -45,7 +45,7 @@ class ConfluentTransactor:
     def flush(self) -> None:
         assert self._producer.flush(DEADLINE_S) == 0, "not everything was delivered"
         if self._failed:
-            raise Refused(_kind(self._failed[0]), self._failed[0].str())
+            raise TransactionError(_kind(self._failed[0]), self._failed[0].str())
 
     def send_offsets(self, metadata: Any, topic: str, offsets: Mapping[int, int]) -> None:
         positions = [TopicPartition(topic, partition, offset) for partition, offset in offsets.items()]
@@ -59,7 +59,7 @@ class ConfluentTransactor:
 
     def close(self) -> None:
         self._producer.purge()
-        with suppress(KafkaException, SystemError):  # what has ended it before is raised again, out of a callback, too
+        with suppress(KafkaException, SystemError):  # flush may raise an earlier error again, also from a callback
             self._producer.flush(5)
 
     def _delivered(self, error: KafkaError | None, _: Any) -> None:
@@ -90,10 +90,10 @@ class ConfluentClient:
         self._open: list[Callable[[], None]] = []
         self._observers: dict[str, Consumer] = {}
 
-    def transactor(self, transactional_id: str, timeout_ms: int = 60_000) -> ConfluentTransactor:
+    def transactional_producer(self, transactional_id: str, timeout_ms: int = 60_000) -> ConfluentTransactionalProducer:
         return self._producer({"transactional.id": transactional_id, "transaction.timeout.ms": timeout_ms})
 
-    def plain(self) -> ConfluentTransactor:
+    def plain(self) -> ConfluentTransactionalProducer:
         return self._producer({"enable.idempotence": True})
 
     def read(self, topic: str, isolation: str, partitions: int = 1) -> list[list[bytes]]:
@@ -147,10 +147,10 @@ class ConfluentClient:
         for close in self._open:
             close()
 
-    def _producer(self, settings: dict[str, Any]) -> ConfluentTransactor:
-        made = ConfluentTransactor({"bootstrap.servers": self._bootstrap, **settings})
-        self._open.append(made.close)
-        return made
+    def _producer(self, settings: dict[str, Any]) -> ConfluentTransactionalProducer:
+        producer = ConfluentTransactionalProducer({"bootstrap.servers": self._bootstrap, **settings})
+        self._open.append(producer.close)
+        return producer
 
     def _consumer(self, isolation: str, group: str, settings: dict[str, Any] | None = None) -> Consumer:
         defaults = {

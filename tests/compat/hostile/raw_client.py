@@ -1,4 +1,4 @@
-"""An attacker's socket: bytes as they are, or requests in the project's own codecs."""
+"""A client on a socket: sends raw bytes, or requests in the project's own codecs."""
 
 import socket
 from typing import TypeVar
@@ -25,8 +25,8 @@ CREATE_TOPICS_VERSION = 7
 PRODUCE_VERSION = 9
 
 
-class Peer:
-    """One connection. Requests are answered in turn."""
+class RawClient:
+    """One connection."""
 
     def __init__(self, bootstrap: str, client_id: str = "hostile", receive_buffer: int | None = None) -> None:
         host, _, port = bootstrap.rpartition(":")
@@ -39,7 +39,7 @@ class Peer:
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def send(self, data: bytes | memoryview) -> bool:
-        """Whether the broker still took it."""
+        """Send, and return false if the broker has closed the connection."""
         try:
             self.socket.sendall(data)
         except (BrokenPipeError, ConnectionResetError):
@@ -47,7 +47,7 @@ class Peer:
         return True
 
     def receive(self, size: int) -> bytes:
-        """So many bytes; fewer if the broker closes the connection first."""
+        """Return `size` bytes, or fewer if the broker closes the connection."""
         data = bytearray()
         while len(data) < size:
             try:
@@ -59,27 +59,28 @@ class Peer:
             data += part
         return bytes(data)
 
-    def answer(self) -> bytes | None:
-        """The next answer, without its size; None if the connection is closed instead."""
+    def receive_response(self) -> bytes | None:
+        """Return the next response without its size; None if the broker closes the connection."""
         head = self.receive(4)
         if len(head) < 4:
             return None
         size = int.from_bytes(head, "big")
         body = self.receive(size)
-        assert len(body) == size, "closed within an answer"
+        assert len(body) == size, "closed within a response"
         return body
 
-    def ask(self, request: Message, version: int, answer: type[M]) -> M:
+    def request(self, request: Message, version: int, response_class: type[M]) -> M:
+        """Send a request and return its response."""
         key = request.__options__["key"]
-        assert self.send(framed(request, version, self.client_id)), "closed before"
-        body = self.answer()
-        assert body is not None, f"the connection was closed instead of answering {type(request).__name__}"
-        return decode(answer, body, version, decode_response_header(body, key, version)[1])
+        assert self.send(framed(request, version, self.client_id)), "the connection was closed before the request"
+        body = self.receive_response()
+        assert body is not None, f"the connection was closed without a response to {type(request).__name__}"
+        return decode(response_class, body, version, decode_response_header(body, key, version)[1])
 
     def close(self) -> None:
         self.socket.close()
 
-    def __enter__(self) -> "Peer":
+    def __enter__(self) -> "RawClient":
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -96,35 +97,35 @@ def produce_request(topic: str, records: bytes, acks: int = -1, partition: int =
     return ProduceRequest(acks=acks, timeout_ms=20_000, topic_data=[TopicProduceData(name=topic, partition_data=data)])
 
 
-def produced(peer: Peer, topic: str, records: bytes) -> int:
-    """The error code of a Produce."""
-    answer = peer.ask(produce_request(topic, records), PRODUCE_VERSION, ProduceResponse)
-    return answer.responses[0].partition_responses[0].error_code
+def produce_batch(client: RawClient, topic: str, records: bytes) -> int:
+    """Produce a batch, and return the error code."""
+    response = client.request(produce_request(topic, records), PRODUCE_VERSION, ProduceResponse)
+    return response.responses[0].partition_responses[0].error_code
 
 
-def produce(peer: Peer, topic: str, partition: int, size: int = 100) -> ErrorCode:
-    """The error code of a Produce of one record of so many bytes."""
+def produce_record(client: RawClient, topic: str, partition: int, size: int = 100) -> ErrorCode:
+    """Produce one record of `size` bytes, and return the error code."""
     batch = bytes(build_batch([(NOW, None, bytes(size), ())]))
-    answer = peer.ask(produce_request(topic, batch, partition=partition), PRODUCE_VERSION, ProduceResponse)
-    return ErrorCode(answer.responses[0].partition_responses[0].error_code)
+    response = client.request(produce_request(topic, batch, partition=partition), PRODUCE_VERSION, ProduceResponse)
+    return ErrorCode(response.responses[0].partition_responses[0].error_code)
 
 
-def end_offset(peer: Peer, topic: str, partition: int) -> int:
-    """What a Fetch from the log's beginning says the high watermark is."""
-    wanted = FetchPartition(partition=partition, fetch_offset=0, partition_max_bytes=1_000_000)
-    topics = [FetchTopic(topic=topic, partitions=[wanted])]
+def end_offset(client: RawClient, topic: str, partition: int) -> int:
+    """Return the high watermark in the response to a Fetch from offset 0."""
+    fetched = FetchPartition(partition=partition, fetch_offset=0, partition_max_bytes=1_000_000)
+    topics = [FetchTopic(topic=topic, partitions=[fetched])]
     request = FetchRequest(max_wait_ms=0, min_bytes=1, max_bytes=1_000_000, topics=topics)
-    part = peer.ask(request, 11, FetchResponse).responses[0].partitions[0]
+    part = client.request(request, 11, FetchResponse).responses[0].partitions[0]
     assert part.error_code == 0, ErrorCode(part.error_code)
     assert part.records
     return part.high_watermark
 
 
 def create_topic(bootstrap: str, name: str, partitions: int = 1, **configs: object) -> None:
-    """Configs: underscores for dots."""
+    """Create a topic; config names have underscores for dots."""
     rows = [CreatableTopicConfig(name=key.replace("_", "."), value=str(value)) for key, value in configs.items()]
     topic = CreatableTopic(name=name, num_partitions=partitions, replication_factor=1, configs=rows)
-    with Peer(bootstrap, "setup") as peer:
+    with RawClient(bootstrap, "setup") as client:
         request = CreateTopicsRequest(topics=[topic], timeout_ms=20_000)
-        answer = peer.ask(request, CREATE_TOPICS_VERSION, CreateTopicsResponse)
-    assert answer.topics[0].error_code == 0, answer
+        response = client.request(request, CREATE_TOPICS_VERSION, CreateTopicsResponse)
+    assert response.topics[0].error_code == 0, response

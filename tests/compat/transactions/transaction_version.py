@@ -1,4 +1,4 @@
-"""The finalized transaction.version of a broker, altered and altered back."""
+"""Changes the finalized transaction.version of a broker for a test."""
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -13,12 +13,12 @@ FEATURE = "transaction.version"
 
 @contextmanager
 def transaction_version(bootstrap: str, level: int | None) -> Iterator[None]:
-    """None: as it is."""
+    """Finalize this level, and restore the earlier one at the end. None changes nothing."""
     if level is None:
         yield
         return
     with closing(KafkaAdminClient(bootstrap_servers=bootstrap)) as admin:
-        before = finalized(admin)
+        before = finalized_level(admin)
         set_level(admin, level)
         try:
             yield
@@ -26,15 +26,15 @@ def transaction_version(bootstrap: str, level: int | None) -> Iterator[None]:
             set_level(admin, before)
 
 
-def finalized(admin: KafkaAdminClient) -> int:
+def finalized_level(admin: KafkaAdminClient) -> int:
     _, level = admin.describe_features().get(FEATURE, {}).get("finalized", (0, 0))
     return int(level)
 
 
 def set_level(admin: KafkaAdminClient, level: int) -> None:
-    now = finalized(admin)
+    now = finalized_level(admin)
     how = UpdateFeatureType.UPGRADE if level > now else UpdateFeatureType.SAFE_DOWNGRADE
     if level != now:
-        answer = admin.update_features({FEATURE: (how, level)})
-        assert answer[FEATURE] == "OK", answer
-    eventually(lambda: finalized(admin) == level, f"{FEATURE} at {level}")
+        result = admin.update_features({FEATURE: (how, level)})
+        assert result[FEATURE] == "OK", result
+    eventually(lambda: finalized_level(admin) == level, f"{FEATURE} at {level}")

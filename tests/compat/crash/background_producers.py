@@ -1,4 +1,4 @@
-"""Producers that write unique values at speed on a thread of their own, and know what was acknowledged."""
+"""Producers that send unique values at full speed from a thread, and record what was acknowledged."""
 
 import re
 import threading
@@ -13,76 +13,77 @@ from kafka.errors import KafkaTimeoutError
 from tests.compat.support import DEADLINE_S, eventually
 
 PADDING = b"." * 300
-VALUE = re.compile(rb"<([\w-]+) (\d+) (\d+)>")
-# Records that may wait in a producer: enough that every in-flight request has several batches behind it.
-OUTSTANDING = 2_000
+VALUE = re.compile(rb"<([\w-]+) (\d+) (\d+)>")  # name of the producer, partition, number
+# Records that may wait in a producer: enough for several batches behind every in-flight request.
+MAX_OUTSTANDING = 2_000
 KEYS = 7
 
 Record = tuple[int, int]  # partition, number in that partition
 
 
 class Ledger:
-    """What one producer wrote: in each partition, values numbered from 0 in the order in which they were sent."""
+    """What one producer sent: in each partition, values numbered from 0 in the order of sending."""
 
     def __init__(self, name: str, partitions: int) -> None:
         self.name = name
         self.partitions = partitions
         self.sent = [0] * partitions
-        self.acknowledged: dict[Record, int | None] = {}  # and at which offset, where the broker said it
-        self.refused: dict[Record, str] = {}
+        self.acknowledged: dict[Record, int | None] = {}  # with the offset, where the response had one
+        self.failed: dict[Record, str] = {}
 
     def next(self, partition: int) -> tuple[Record, bytes, bytes]:
-        """The next record for a partition, its key and value."""
+        """Return the next record of a partition, its key and its value."""
         number = self.sent[partition]
         self.sent[partition] = number + 1
         value = b"<%s %d %d>" % (self.name.encode(), partition, number) + PADDING
         return (partition, number), b"key-%d" % (number % KEYS), value
 
-    def settle(self, record: Record, offset: int | None, error: object) -> None:
+    def complete(self, record: Record, offset: int | None, error: object) -> None:
         if error is not None:
-            self.refused[record] = str(error)
+            self.failed[record] = str(error)
         else:
             assert record not in self.acknowledged, f"{record} was acknowledged twice"
             self.acknowledged[record] = offset if offset is not None and offset >= 0 else None
 
     @property
     def outstanding(self) -> int:
-        return sum(self.sent) - len(self.acknowledged) - len(self.refused)
+        return sum(self.sent) - len(self.acknowledged) - len(self.failed)
 
 
-class Writer(Protocol):
-    """A running producer. `stop` writes no more and waits until everything is settled."""
-
+class BackgroundProducer(Protocol):
     ledger: Ledger
-    pipeline: int  # requests that the client surely sends ahead of their answers
+    pipelined_requests: int  # that the client is sure to send ahead of their responses
 
     def start(self) -> None: ...
-    def stop(self) -> None: ...
+    def stop(self) -> None:
+        """Send no more records, and wait until all are acknowledged or failed."""
+        ...
+
     def abandon(self) -> None:
-        """Ends at once, whatever is unsettled; for a test that has failed."""
+        """End at once, for a test that has failed."""
         ...
 
     def in_flight(self) -> str:
-        """The client's own word for what it waits for."""
+        """Return the client's own count of what it waits for."""
         ...
 
 
-class _Thread:
-    """Sends to the partitions in turn, `OUTSTANDING` records ahead of the acknowledgements at most."""
+class _ProducerThread:
+    """Sends to the partitions in turn, at most `MAX_OUTSTANDING` records ahead of the acknowledgements."""
 
     def __init__(self, name: str, topic: str, partitions: int) -> None:
         self.ledger = Ledger(name, partitions)
         self.error: BaseException | None = None
         self._topic = topic
-        self._room = threading.Semaphore(OUTSTANDING)
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._write, daemon=True)
+        self._permits = threading.Semaphore(MAX_OUTSTANDING)
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
 
     def start(self) -> None:
         self._thread.start()
 
     def stop(self) -> None:
-        self._ended.set()
+        self._stopping.set()
         self._thread.join(DEADLINE_S)
         assert not self._thread.is_alive(), "the producer did not stop"
         self._flush()
@@ -90,29 +91,29 @@ class _Thread:
             raise self.error
 
     def abandon(self) -> None:
-        self._ended.set()
+        self._stopping.set()
         self._thread.join(DEADLINE_S)
         self._close()
 
-    def _write(self) -> None:
-        turn = 0
+    def _run(self) -> None:
+        count = 0
         try:
-            while not self._ended.is_set():
-                if self._room.acquire(timeout=0.05):
-                    self._send(*self.ledger.next(turn % self.ledger.partitions))
-                    turn += 1
-                self._serve()
+            while not self._stopping.is_set():
+                if self._permits.acquire(timeout=0.05):
+                    self._send(*self.ledger.next(count % self.ledger.partitions))
+                    count += 1
+                self._poll()
         except BaseException as error:
             self.error = error
 
-    def _settle(self, record: Record, offset: int | None, error: object) -> None:
-        self.ledger.settle(record, offset, error)
-        self._room.release()
+    def _complete(self, record: Record, offset: int | None, error: object) -> None:
+        self.ledger.complete(record, offset, error)
+        self._permits.release()
 
     def _send(self, record: Record, key: bytes, value: bytes) -> None:
         raise NotImplementedError
 
-    def _serve(self) -> None:
+    def _poll(self) -> None:
         pass
 
     def _flush(self) -> None:
@@ -122,10 +123,10 @@ class _Thread:
         raise NotImplementedError
 
 
-class ConfluentWriter(_Thread):
-    """librdkafka. When idempotent, it sends no batch ahead while five records of a partition are on their way."""
+class ConfluentProducer(_ProducerThread):
+    """librdkafka. An idempotent producer pipelines no more batches of a partition than five records."""
 
-    pipeline = 3
+    pipelined_requests = 3
 
     def __init__(self, bootstrap: str, name: str, topic: str, partitions: int, **settings: Any) -> None:
         super().__init__(name, topic, partitions)
@@ -145,11 +146,11 @@ class ConfluentWriter(_Thread):
 
     def _send(self, record: Record, key: bytes, value: bytes) -> None:
         def delivered(error: KafkaError | None, message: Message) -> None:
-            self._settle(record, message.offset(), error)
+            self._complete(record, message.offset(), error)
 
         self._producer.produce(self._topic, value, key, partition=record[0], on_delivery=delivered)
 
-    def _serve(self) -> None:
+    def _poll(self) -> None:
         self._producer.poll(0)
 
     def _flush(self) -> None:
@@ -165,19 +166,19 @@ class ConfluentWriter(_Thread):
         self._producer.flush(5)
 
 
-class UnbatchedWriter(ConfluentWriter):
-    """librdkafka with one record in a batch: only so has it up to five batches of a partition on their way."""
+class UnbatchedConfluentProducer(ConfluentProducer):
+    """librdkafka with one record in a batch: the only way to have five batches of a partition in flight."""
 
-    pipeline = 4
+    pipelined_requests = 4
 
     def __init__(self, bootstrap: str, name: str, topic: str, partitions: int, **settings: Any) -> None:
         super().__init__(bootstrap, name, topic, partitions, **{"batch.num.messages": 1, **settings})
 
 
-class PythonWriter(_Thread):
-    """kafka-python, which has but one batch of a partition on its way when it is idempotent."""
+class KafkaPythonProducer(_ProducerThread):
+    """kafka-python. An idempotent producer has only one batch of a partition in flight."""
 
-    pipeline = 1
+    pipelined_requests = 1
 
     def __init__(self, bootstrap: str, name: str, topic: str, partitions: int, **settings: Any) -> None:
         super().__init__(name, topic, partitions)
@@ -195,16 +196,16 @@ class PythonWriter(_Thread):
 
     def _send(self, record: Record, key: bytes, value: bytes) -> None:
         future = self._producer.send(self._topic, value, key, partition=record[0])
-        future.add_callback(lambda written: self._settle(record, written.offset, None))
-        future.add_errback(lambda error: self._settle(record, None, repr(error)))
+        future.add_callback(lambda metadata: self._complete(record, metadata.offset, None))
+        future.add_errback(lambda error: self._complete(record, None, repr(error)))
 
     def _flush(self) -> None:
         self._producer.flush(DEADLINE_S)
-        self._producer.close(10)
+        self._producer.close(DEADLINE_S)
 
     def _close(self) -> None:
         with suppress(KafkaTimeoutError):
             self._producer.close(0)
 
 
-MakeWriter = Callable[..., Writer]
+MakeProducer = Callable[..., BackgroundProducer]

@@ -1,4 +1,4 @@
-"""Apache Kafka's Java clients, many records in a call (BulkClients.java)."""
+"""Apache Kafka's Java clients; each call reads or sends many records (BulkClients.java)."""
 
 import subprocess
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ _LONG = Struct(">q")
 
 
 class Record(NamedTuple):
-    """One that is written has offset -1."""
+    """A record; its offset is -1 before it is sent."""
 
     partition: int
     offset: int
@@ -45,18 +45,18 @@ class BulkClients:
         )
 
     def read(self, bootstrap: str, topic: str, partitions: int = 1) -> list[Record]:
-        """Every record from the start to the end as it is now, partition by partition, in the order of reading."""
+        """Return every record up to the current end, by partition, in the order of reading."""
         read = decoded(self._clients.read(self._reading(bootstrap), topic, partitions))
         return sorted(read, key=lambda record: record.partition)
 
     def ends(self, bootstrap: str, topic: str, partitions: int = 1) -> list[int]:
-        """Each partition's end offset as a consumer sees it: its high watermark."""
+        """Return the high watermark of each partition."""
         return _longs(self._clients.ends(self._reading(bootstrap), topic, partitions))
 
     def send(self, bootstrap: str, topic: str, records: Sequence[Record], **properties: Any) -> list[int]:
-        """The offsets at which the records were acknowledged."""
-        named = {name.replace("_", "."): value for name, value in properties.items()}
-        config = self._jvm.settings({"bootstrap.servers": bootstrap, **named})
+        """Send the records, and return their offsets."""
+        properties_by_name = {name.replace("_", "."): value for name, value in properties.items()}
+        config = self._jvm.settings({"bootstrap.servers": bootstrap, **properties_by_name})
         return _longs(self._clients.send(config, topic, encoded(records)))
 
     def reader(self, bootstrap: str, topic: str, group: str) -> "Reader":
@@ -68,7 +68,7 @@ class BulkClients:
 
 
 class Reader:
-    """A Java consumer at a position in partition 0, which a group has committed or which is sought."""
+    """A Java consumer of partition 0 that commits and seeks."""
 
     def __init__(self, jvm: Jvm, config: dict[str, object], topic: str) -> None:
         self._java = jvm.java
@@ -85,14 +85,14 @@ class Reader:
         self._consumer.commitSync(self._java.java.util.Map.of(self._tp, position))
 
     def committed(self) -> int:
-        found: int = self._consumer.committed(self._java.java.util.Set.of(self._tp)).get(self._tp).offset()
-        return found
+        result: int = self._consumer.committed(self._java.java.util.Set.of(self._tp)).get(self._tp).offset()
+        return result
 
     def seek(self, offset: int) -> None:
         self._consumer.seek(self._tp, offset)
 
     def next_offset(self) -> int:
-        """The offset of the next record that comes, from the position."""
+        """Return the offset of the next record from the position."""
 
         def poll() -> Any:
             records = self._consumer.poll(self._java.java.time.Duration.ofMillis(100)).iterator()
@@ -102,13 +102,13 @@ class Reader:
         return offset
 
     def beginning(self) -> int:
-        found: int = self._consumer.beginningOffsets(self._java.java.util.List.of(self._tp)).get(self._tp)
-        return found
+        result: int = self._consumer.beginningOffsets(self._java.java.util.List.of(self._tp)).get(self._tp)
+        return result
 
     def offset_for_time(self, timestamp: int) -> int:
-        wanted = self._java.java.util.HashMap()
-        wanted.put(self._tp, self._java.java.lang.Long.valueOf(str(timestamp)))
-        offset: int = self._consumer.offsetsForTimes(wanted).get(self._tp).offset()
+        timestamps = self._java.java.util.HashMap()
+        timestamps.put(self._tp, self._java.java.lang.Long.valueOf(str(timestamp)))
+        offset: int = self._consumer.offsetsForTimes(timestamps).get(self._tp).offset()
         return offset
 
     def close(self) -> None:

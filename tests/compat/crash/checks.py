@@ -1,0 +1,117 @@
+"""Reads topics to their ends, and checks them against what producers sent and what was acknowledged to them."""
+
+from collections.abc import Callable
+
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+
+from tests.compat.crash.background_producers import VALUE, BackgroundProducer, Ledger, Record
+from tests.compat.support import DEADLINE_S, eventually
+
+# (offset, key, value) of the records of each partition.
+TopicRecords = list[list[tuple[int, bytes | None, bytes]]]
+# The offsets at which each record is found.
+FoundOffsets = dict[Record, list[int]]
+Check = Callable[[Ledger, FoundOffsets], None]
+
+
+def acknowledged_by_partition(ledger: Ledger) -> list[int]:
+    counts = [0] * ledger.partitions
+    for partition, _ in list(ledger.acknowledged):
+        counts[partition] += 1
+    return counts
+
+
+def wait_for_acknowledgements(producer: BackgroundProducer, more: int) -> None:
+    """Wait until `more` records have been acknowledged in every partition."""
+    ledger = producer.ledger
+    targets = [count + more for count in acknowledged_by_partition(ledger)]
+
+    def reached() -> bool:
+        counts = acknowledged_by_partition(ledger)
+        return all(count >= target for count, target in zip(counts, targets, strict=True))
+
+    eventually(
+        reached,
+        f"{more} more records acknowledged in each partition",
+        interval=0.01,
+        progress=lambda: len(ledger.acknowledged),
+    )
+
+
+def read_topic(bootstrap: str, topic: str, partitions: int) -> TopicRecords:
+    """Return the records of each partition, from its start to its end, in order."""
+    return read_topics(bootstrap, {topic: partitions})[topic]
+
+
+def read_topics(bootstrap: str, topics: dict[str, int]) -> dict[str, TopicRecords]:
+    """As `read_topic`, by topic; `topics`: the number of partitions by name."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "reader",
+            "auto.offset.reset": "error",
+            "enable.auto.commit": False,
+            "log_level": 2,
+        }
+    )
+    partitions = [TopicPartition(topic, index) for topic, count in topics.items() for index in range(count)]
+    records: dict[str, TopicRecords] = {topic: [[] for _ in range(count)] for topic, count in topics.items()}
+    try:
+        bounds = [consumer.get_watermark_offsets(tp, timeout=DEADLINE_S) for tp in partitions]
+        starts = zip(partitions, bounds, strict=True)
+        consumer.assign([TopicPartition(tp.topic, tp.partition, low) for tp, (low, _) in starts])
+        remaining = sum(high - low for low, high in bounds)
+
+        def is_complete() -> bool:
+            nonlocal remaining
+            for message in consumer.consume(1000, timeout=0.2):
+                if message.error():
+                    raise KafkaException(message.error())
+                remaining -= 1
+                part = records[message.topic()][message.partition()]
+                part.append((message.offset(), message.key(), message.value()))
+            return remaining <= 0
+
+        what = f"{remaining} records of {', '.join(topics)}"
+        eventually(is_complete, what, interval=0, progress=lambda: remaining)
+    finally:
+        consumer.close()
+    for tp, (low, high) in zip(partitions, bounds, strict=True):
+        offsets = [offset for offset, _, _ in records[tp.topic][tp.partition]]
+        assert offsets == list(range(low, high)), f"offsets of {tp.topic}-{tp.partition} without gaps"
+    return records
+
+
+def offsets_of(ledger: Ledger, records: TopicRecords) -> FoundOffsets:
+    """Return the offsets of each record of a producer."""
+    found: FoundOffsets = {}
+    for partition, part in enumerate(records):
+        for offset, key, value in part:
+            match = VALUE.match(value)
+            assert match is not None, f"a value that no producer sent: {value!r}"
+            if match[1] == ledger.name.encode():
+                number = int(match[3])
+                assert int(match[2]) == partition
+                assert number < ledger.sent[partition]
+                assert key == b"key-%d" % (number % 7)
+                found.setdefault((partition, number), []).append(offset)
+    return found
+
+
+def check_nothing_lost(ledger: Ledger, found: FoundOffsets) -> None:
+    """Every acknowledged record is stored, at the offset of the response."""
+    lost = [record for record in ledger.acknowledged if record not in found]
+    assert lost == [], f"{len(lost)} acknowledged records are lost"
+    moved = [r for r, offset in ledger.acknowledged.items() if offset is not None and offset not in found[r]]
+    assert moved == [], f"{len(moved)} records are not at the offset that was acknowledged"
+
+
+def check_exactly_once(ledger: Ledger, found: FoundOffsets) -> None:
+    """No record is stored twice, acknowledged or not, and each partition is in the order of sending."""
+    check_nothing_lost(ledger, found)
+    duplicates = {record: offsets for record, offsets in found.items() if len(offsets) > 1}
+    assert duplicates == {}, f"{len(duplicates)} records are stored more than once"
+    for partition in range(ledger.partitions):
+        order = sorted((offsets[0], record[1]) for record, offsets in found.items() if record[0] == partition)
+        numbers = [number for _, number in order]
+        assert numbers == sorted(numbers), f"partition {partition} is not in order"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from scripts.benchmark.peers import kafka_classpath
-from tests.compat.spark.conftest import ALREADY_THERE, CONNECTOR, IVY
+from tests.compat.spark.conftest import CONNECTOR, IVY, PROVIDED
 from tests.compat.spark.conftest import HERE as SPARK_TESTS
 
 pytestmark = [pytest.mark.compat, pytest.mark.feature("examples")]
@@ -75,7 +75,7 @@ def spark(bootstrap: str, topic: str) -> str:
     if submit is None:
         pytest.skip("not run: pyspark is not installed (extra `spark`)")
     settings = {
-        "spark.jars.excludes": ALREADY_THERE,
+        "spark.jars.excludes": PROVIDED,
         "spark.jars.ivySettings": SPARK_TESTS / "ivysettings.xml",
         "spark.jars.ivy": IVY,
         "spark.driver.bindAddress": "127.0.0.1",

@@ -26,8 +26,8 @@ from protocol.messages.k44_incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
-from tests.unit.simulation.coordination.test_broker_sessions import BROKER, Cluster
 from tests.unit.support.client import Client
+from tests.unit.support.coordinated_broker import BROKER, CoordinatedBroker
 
 SECONDS = 120.0
 # How many partitions a topic has and its retention.ms, "" for the default; None: there is no such topic.
@@ -40,7 +40,7 @@ UNKNOWN = {ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_CONTROLLER}
 class Admin:
     """Changes topics of its own, one thing at a time. `possible`: what each may be."""
 
-    def __init__(self, cluster: Cluster, name: str, random: Random) -> None:
+    def __init__(self, cluster: CoordinatedBroker, name: str, random: Random) -> None:
         self.loop = HostLoop(cluster.loop, name, random)
         self.random = random
         self.possible: dict[str, set[State]] = {f"{name}-{number}": {None} for number in range(3)}
@@ -113,7 +113,7 @@ class Admin:
 _ABSENT = {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: lambda state: state is None}
 
 
-async def keep_running(cluster: Cluster) -> None:
+async def keep_running(cluster: CoordinatedBroker) -> None:
     """Whoever ends is started again."""
     while True:
         if cluster.machine.broker is None:
@@ -124,7 +124,7 @@ async def keep_running(cluster: Cluster) -> None:
         await asyncio.sleep(0.1)
 
 
-async def trouble(cluster: Cluster, random: Random) -> None:
+async def trouble(cluster: CoordinatedBroker, random: Random) -> None:
     service, machine = cluster.service, cluster.machine
     while cluster.loop.time() < SECONDS:
         await asyncio.sleep(random.uniform(0, 8))
@@ -149,7 +149,7 @@ async def trouble(cluster: Cluster, random: Random) -> None:
             machine.resume()
 
 
-def known(cluster: Cluster) -> dict[str, State]:
+def known(cluster: CoordinatedBroker) -> dict[str, State]:
     """What the broker says of topics that it can use."""
     metadata, replicas = cluster.broker.services.metadata, cluster.broker.services.replicas
     states: dict[str, State] = {}
@@ -159,9 +159,9 @@ def known(cluster: Cluster) -> dict[str, State]:
     return states
 
 
-async def judge(cluster: Cluster, admins: list[Admin]) -> None:
+async def judge(cluster: CoordinatedBroker, admins: list[Admin]) -> None:
     states = known(cluster)
-    assert sorted(states) == cluster.written_topics
+    assert sorted(states) == cluster.stored_topics
     for admin in admins:
         for topic, possible in admin.possible.items():
             assert states.get(topic) in possible, topic
@@ -171,11 +171,11 @@ async def judge(cluster: Cluster, admins: list[Admin]) -> None:
     except NodeExists:
         raise AssertionError("its session has not ended with it") from None
     assert known(cluster) == states
-    await cluster.work_as_usual()
+    await cluster.check_works()
 
 
 def run(seed: int) -> dict[ErrorCode | None, int]:
-    cluster = Cluster(seed)
+    cluster = CoordinatedBroker(seed)
     admins = [Admin(cluster, name, Random(f"{seed}/{name}")) for name in ("one", "two")]
 
     async def whole() -> None:
@@ -189,8 +189,9 @@ def run(seed: int) -> dict[ErrorCode | None, int]:
     try:
         cluster.loop.run_until_complete(asyncio.wait_for(whole(), 1000))
     finally:
-        for host in (cluster.machine, cluster.host, *(admin.loop for admin in admins)):
-            host.discard()
+        cluster.discard()
+        for admin in admins:
+            admin.loop.discard()
         cluster.loop.close()
     told: dict[ErrorCode | None, int] = {}
     for admin in admins:

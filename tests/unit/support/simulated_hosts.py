@@ -1,0 +1,66 @@
+"""Hosts on a simulated network, for tests of the simulation itself. A test is a coroutine that runs once per seed."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from random import Random
+from typing import Any, TypeVar
+
+import pytest
+
+from kbroker.simulation.runtime.host_loop import HostLoop
+from kbroker.simulation.runtime.loop import SimLoop
+
+S = TypeVar("S", bound="SimulatedHosts")
+
+
+class SimulatedHosts:
+    """A SimLoop and the loops of its hosts."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.loop = SimLoop(seed)
+        self.hosts: dict[str, HostLoop] = {}
+
+    def host(self, name: str) -> HostLoop:
+        """Return the loop of a host: a new one if there is none or its process has died."""
+        if name not in self.hosts or self.hosts[name].dead:
+            self.hosts[name] = HostLoop(self.loop, name, Random(name))
+        return self.hosts[name]
+
+    async def start(self) -> None:
+        """Called before the test."""
+
+    async def until(self, condition: Callable[[], object], seconds: float = 60.0) -> None:
+        """Wait in virtual time until a condition holds."""
+        deadline = self.loop.time() + seconds
+        while not condition():
+            assert self.loop.time() < deadline, "the condition did not become true"
+            await asyncio.sleep(0.001)
+
+    def discard(self) -> None:
+        for host in self.hosts.values():
+            host.discard()
+
+    def run(self: S, test: Callable[[S], Awaitable[None]]) -> None:
+        async def run() -> None:
+            await self.start()
+            await test(self)
+
+        try:
+            self.loop.run_until_complete(asyncio.wait_for(run(), 10_000))
+        finally:
+            self.discard()
+            self.loop.close()
+
+
+def simulated(make: Callable[[int], S], seeds: Iterable[int]) -> Callable[[Callable[[S], Awaitable[None]]], Any]:
+    """Turn a coroutine function into a test that runs once per seed."""
+
+    def decorate(test: Callable[[S], Awaitable[None]]) -> Any:
+        @pytest.mark.parametrize("seed", seeds)
+        def run(seed: int) -> None:
+            make(seed).run(test)
+
+        return run
+
+    return decorate

@@ -1,8 +1,11 @@
-"""Random requests of several sessions under faults: every answer is what the one order in which the service has applied
-them gives, and no session sees new data before it is told of the change."""
+"""Random requests of several sessions under faults: the responses match one order, and watches fire before new data.
+
+The order is that in which the service applied the requests; a model of the tree replays it.
+"""
 
 import asyncio
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 
 import pytest
@@ -26,6 +29,7 @@ from kbroker.metadata.store.coordination import (
 )
 from kbroker.simulation.coordination.messages import OperationRequest, Result
 from kbroker.simulation.coordination.service import ServiceSession, SimCoordination
+from kbroker.simulation.coordination.session import SimSession
 from kbroker.simulation.runtime.host_loop import HostLoop
 from kbroker.simulation.runtime.loop import SimLoop
 
@@ -42,7 +46,7 @@ class ModelNode:
 
 
 class Model:
-    """The tree, told anew without a word of the service's."""
+    """The tree, written independently of the service."""
 
     def __init__(self) -> None:
         self.nodes: dict[str, ModelNode] = {}
@@ -80,7 +84,7 @@ class Model:
                 raise NotEmpty
             del self.nodes[op.path]
 
-    def answer(self, request: OperationRequest, session: int) -> Result:
+    def respond(self, request: OperationRequest, session: int) -> Result:
         node = self.nodes.get(request.path)
         if request.kind == "exists":
             return None if node is None else node.version
@@ -94,17 +98,17 @@ class Model:
         return self.children(request.path) if request.kind == "children" else Node(node.data, node.version)
 
 
-class Recording(SimCoordination):
-    """Writes down what it applies, in its order."""
+class RecordingService(SimCoordination):
+    """Records what it applies, in order."""
 
     def __init__(self, loop: SimLoop, random: Random) -> None:
         super().__init__(loop, random)
         self.applied: list[tuple[OperationRequest | None, int]] = []
-        self.when: dict[int, float] = {}
+        self.applied_at: dict[int, float] = {}
 
     def _execute(self, session: ServiceSession, request: OperationRequest) -> Result:
-        assert id(request) not in self.when, "applied twice"
-        self.when[id(request)] = self._loop.time()
+        assert id(request) not in self.applied_at, "applied twice"
+        self.applied_at[id(request)] = self._loop.time()
         if request.kind != "close":
             self.applied.append((request, session.number))
         return super()._execute(session, request)
@@ -116,9 +120,9 @@ class Recording(SimCoordination):
 
 
 @dataclass
-class Asked:
+class Call:
     request: OperationRequest
-    began: float
+    started: float
     ended: float = 0.0
     result: Result = None
     error: CoordinationError | None = None
@@ -126,72 +130,68 @@ class Asked:
 
 @dataclass
 class Program:
-    """Asks at random, with watches, and begins a new session when one is over."""
+    """Sends random requests, some with watches, and starts a new session when one has expired."""
 
-    service: Recording
+    service: RecordingService
     loop: HostLoop
     random: Random
-    asked: list[Asked] = field(default_factory=list)
+    calls: list[Call] = field(default_factory=list)
     events: int = 0
+    # The nodes under a watch, as they were when it was set.
     watched: dict[str, Node | None] = field(default_factory=dict)
 
     async def run(self) -> None:
         session = self.service.session(self.loop, self.loop.host)
         while self.loop.time() < SECONDS:
             try:
-                await self.ask(session)
+                await self.call(session)
             except SessionExpired:
                 session = self.service.session(self.loop, self.loop.host)
                 self.watched.clear()
             await asyncio.sleep(self.random.choice((0, 0.001, 0.3)))
 
-    async def ask(self, session: object) -> None:
+    async def call(self, session: SimSession) -> None:
         random, path = self.random, self.random.choice(PATHS)
         kind = random.choice(("get", "get", "exists", "children", "set", "multi", "multi"))
-        watch = self.see if kind == "get" and random.random() < 0.5 else None
+        watch = self.on_event if kind == "get" and random.random() < 0.5 else None
         ops = self.ops() if kind == "multi" else [Set(path, self.data(), self.version())] if kind == "set" else []
-        request = session._send(kind, path if kind != "multi" else "", ops, watch)  # type: ignore[attr-defined]
-        asked = Asked(request, self.loop.time())
-        self.asked.append(asked)
+        call = Call(session._send(kind, path if kind != "multi" else "", ops, watch), self.loop.time())
+        self.calls.append(call)
         try:
-            asked.result = await request.response
-            if kind == "get":
-                self.check_order(path, asked.result)  # type: ignore[arg-type]
+            call.result = await call.request.response
+            if isinstance(call.result, Node):
+                self.check_order(path, call.result)
                 if watch is not None:
-                    self.watched[path] = asked.result  # type: ignore[assignment]
+                    self.watched[path] = call.result
         except CoordinationError as error:
-            asked.error = error
+            call.error = error
             if isinstance(error, NoNode) and kind == "get":
                 self.check_order(path, None)
             if isinstance(error, SessionExpired):
                 raise
         finally:
-            asked.ended = self.loop.time()
+            call.ended = self.loop.time()
 
-    def check_order(self, path: str, now: Node | None) -> None:
+    def check_order(self, path: str, node: Node | None) -> None:
         if path in self.watched:
-            assert now == self.watched[path], "new data before the event"
+            assert node == self.watched[path], "new data before the watch event"
 
-    def see(self, event: WatchEvent) -> None:
+    def on_event(self, event: WatchEvent) -> None:
         self.events += 1
         self.watched.pop(event.path, None)
 
     def ops(self) -> list[Op]:
-        ops: list[Op] = []
-        for _ in range(self.random.choice((1, 1, 2, 3))):
-            path = self.random.choice(PATHS)
-            ops.append(
-                self.random.choice(
-                    (
-                        Create(path, self.data(), self.random.random() < 0.5),
-                        Create(path, self.data()),
-                        Set(path, self.data(), self.version()),
-                        Delete(path, self.version()),
-                        Check(path, self.random.randrange(3)),
-                    )
-                )
-            )
-        return ops
+        return [self.op(self.random.choice(PATHS)) for _ in range(self.random.choice((1, 1, 2, 3)))]
+
+    def op(self, path: str) -> Op:
+        choices: tuple[Op, ...] = (
+            Create(path, self.data(), self.random.random() < 0.5),
+            Create(path, self.data()),
+            Set(path, self.data(), self.version()),
+            Delete(path, self.version()),
+            Check(path, self.random.randrange(3)),
+        )
+        return self.random.choice(choices)
 
     def data(self) -> bytes:
         return self.random.randbytes(8)
@@ -200,16 +200,16 @@ class Program:
         return self.random.choice((ANY_VERSION, ANY_VERSION, 0, 1))
 
 
-async def trouble(service: Recording, hosts: list[HostLoop], random: Random) -> None:
+async def inject_faults(service: RecordingService, hosts: list[HostLoop], random: Random) -> None:
     loop = service._loop
     while loop.time() <= SECONDS:
-        host = random.choice(HOSTS)
-        act, *arguments = random.choice(
+        cut = partial(service.cut, random.choice(HOSTS))
+        fault, *arguments = random.choice(
             [
-                (service.cut, host),
-                (lambda: service.cut(host, requests=False),),  # noqa: B023
-                (lambda: service.cut(host, responses=False),),  # noqa: B023
-                (service.heal, host),
+                (cut,),
+                (partial(cut, requests=False),),
+                (partial(cut, responses=False),),
+                (service.heal, random.choice(HOSTS)),
                 (service.heal_all,),
                 (service.stop,),
                 (service.start,),
@@ -218,37 +218,37 @@ async def trouble(service: Recording, hosts: list[HostLoop], random: Random) -> 
                 (service.expire, service.sessions()[-1]) if service.sessions() else (service.heal_all,),
             ]
         )
-        act(*arguments)
+        fault(*arguments)
         await asyncio.sleep(random.uniform(0, 5))
         if random.random() < 0.4 or loop.time() > SECONDS:
             service.heal_all()
             service.start()
             service.delay_s = (0, 0.001)
-            for each in hosts:
-                if each.paused:
-                    each.resume()
+            for host in hosts:
+                if host.paused:
+                    host.resume()
             await asyncio.sleep(random.uniform(0, 20))
 
 
-def run(seed: int) -> tuple[Recording, list[Program]]:
+def run(seed: int) -> tuple[RecordingService, list[Program]]:
     loop = SimLoop(seed)
-    service = Recording(loop, Random(f"{seed}/service"))
+    service = RecordingService(loop, Random(f"{seed}/service"))
     hosts = [HostLoop(loop, name, Random(f"{seed}/{name}")) for name in HOSTS]
-    programs = [Program(service, host, Random(f"{seed}/{host.host}/asks")) for host in hosts]
+    programs = [Program(service, host, Random(f"{seed}/{host.host}/calls")) for host in hosts]
 
-    async def whole() -> None:
+    async def run_all() -> None:
         await asyncio.gather(
-            trouble(service, hosts, Random(f"{seed}/trouble")),
+            inject_faults(service, hosts, Random(f"{seed}/faults")),
             *(host.run(program.run()) for host, program in zip(hosts, programs, strict=True)),
         )
 
-    loop.run_until_complete(asyncio.wait_for(whole(), SECONDS + 60))
+    loop.run_until_complete(asyncio.wait_for(run_all(), SECONDS + 60))
     loop.close()
     return service, programs
 
 
-def check(service: Recording, programs: list[Program]) -> int:
-    """Replay what was applied on the model, and compare with what the programs were answered; gives how many were."""
+def check(service: RecordingService, programs: list[Program]) -> int:
+    """Compare the responses with those of the model; return their number."""
     model = Model()
     expected: dict[int, tuple[Result, type[CoordinationError] | None]] = {}
     for request, session in service.applied:
@@ -257,47 +257,45 @@ def check(service: Recording, programs: list[Program]) -> int:
             model.multi([Delete(path) for path in owned], session)
             continue
         try:
-            expected[id(request)] = model.answer(request, session), None
+            expected[id(request)] = model.respond(request, session), None
         except CoordinationError as error:
             expected[id(request)] = None, type(error)
-    answered = 0
-    for asked in (asked for program in programs for asked in program.asked):
-        applied_at = service.when.get(id(asked.request))
-        if applied_at is not None:
-            assert asked.began <= applied_at
-        if isinstance(asked.error, Unavailable | SessionExpired):
-            continue
-        assert applied_at is not None
-        assert applied_at <= asked.ended
-        error = None if asked.error is None else type(asked.error)
-        assert (asked.result, error) == expected[id(asked.request)]
-        answered += 1
-    return answered
+    responses = 0
+    for call in (call for program in programs for call in program.calls):
+        applied_at = service.applied_at.get(id(call.request))
+        assert applied_at is None or call.started <= applied_at
+        if not isinstance(call.error, Unavailable | SessionExpired):
+            assert applied_at is not None
+            assert applied_at <= call.ended
+            error = None if call.error is None else type(call.error)
+            assert (call.result, error) == expected[id(call.request)]
+            responses += 1
+    return responses
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_answers_follow_one_order(seed):
+def test_responses_match_one_order(seed):
     service, programs = run(seed)
     assert check(service, programs) > 100
     assert all(program.events for program in programs)
-    errors = {type(asked.error).__name__ for program in programs for asked in program.asked}
+    errors = {type(call.error).__name__ for program in programs for call in program.calls}
     assert {"NoneType", "NoNode", "BadVersion", "NodeExists", "Unavailable"} <= errors
 
 
-def test_the_same_seed_gives_the_same_run():
-    def seen(seed: int) -> list[object]:
+def test_equal_seeds_give_equal_runs():
+    def results(seed: int) -> list[object]:
         service, programs = run(seed)
-        rows = [(asked.request.kind, asked.result, asked.ended) for program in programs for asked in program.asked]
+        rows = [(call.request.kind, call.result, call.ended) for program in programs for call in program.calls]
         return [rows, len(service.applied), service.injected]
 
-    assert seen(1) == seen(1)
-    assert seen(1) != seen(2)
+    assert results(1) == results(1)
+    assert results(1) != results(2)
 
 
-def test_the_check_finds_an_answer_that_does_not_fit():
+def test_the_check_detects_a_wrong_response():
     service, programs = run(3)
-    asked = next(asked for asked in programs[0].asked if isinstance(asked.result, Node))
-    assert isinstance(asked.result, Node)
-    asked.result = asked.result._replace(version=asked.result.version + 1)
+    call = next(call for call in programs[0].calls if isinstance(call.result, Node))
+    assert isinstance(call.result, Node)
+    call.result = call.result._replace(version=call.result.version + 1)
     with pytest.raises(AssertionError):
         check(service, programs)

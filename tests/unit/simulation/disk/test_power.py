@@ -97,7 +97,8 @@ def test_pages_are_lost_independently_and_torn_at_sectors(disk):
     file.append(b"x" * 3 * PAGE)
     results = outcomes(disk, content)
     assert any(data[:PAGE] == bytes(PAGE) and data[PAGE : 2 * PAGE] == b"x" * PAGE for data in results)
-    assert any(len({data[at : at + SECTOR] for at in range(0, PAGE, SECTOR)}) == 2 for data in results)
+    first_pages = [data[:PAGE] for data in results if len(data) >= PAGE]
+    assert any(len({page[at : at + SECTOR] for at in range(0, PAGE, SECTOR)}) == 2 for page in first_pages)
     for data in results:
         assert all(len(set(data[at : at + SECTOR])) == 1 for at in range(0, len(data), SECTOR))
 

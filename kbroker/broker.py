@@ -39,7 +39,7 @@ from kbroker.runtime.system import new_event_loop, raise_descriptor_limit, syste
 from kbroker.server.socket_server import SocketServer
 
 if TYPE_CHECKING:
-    from kbroker.exporter.service import Exporter
+    from kbroker.exporter.exporter import Exporter
 
 log = EventLogger("kbroker")
 
@@ -108,7 +108,7 @@ class Broker:
         return advertised._replace(port=node.port).address
 
     async def _export(self) -> None:
-        from kbroker.exporter.service import Exporter
+        from kbroker.exporter.exporter import Exporter
 
         self.exporter = Exporter(self.environment, self.services, self._server)
         self._started.append(self.exporter.stop)

@@ -1,1 +1,1 @@
-"""The metrics of the broker for Prometheus, and a small HTTP server that serves them."""
+"""Metrics for Prometheus, and the HTTP server that serves them."""

@@ -1,6 +1,7 @@
-"""Reads the metrics of a broker. The generators run on the event loop and yield about every millisecond.
+"""Collects the samples of a scrape.
 
-Requests are handled in between, so the values of a page are not from one instant.
+This runs on the event loop, in steps of about a millisecond between which requests are served. So the samples of a page
+are not of one instant.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from kbroker.coordinator.group.classic.group_state import GroupState
-from kbroker.exporter.page import Page, labels
+from kbroker.exporter.metrics_page import MetricsPage, labels
 from kbroker.replica.produce.delayed_produce import DelayedProduce
 from kbroker.runtime.metrics import Histogram
 from kbroker.server.error_reporter import api_name
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
     from kbroker.replica.partition import Partition
     from kbroker.server.socket_server import SocketServer
 
-# The number of samples between two yields.
-SAMPLES_PER_STEP = 100
+# Partitions, topics or groups that are read in one step.
+ITEMS_PER_STEP = 100
 
 _TOPICS = "kafka_server_brokertopicmetrics_"
 _REQUESTS = "kafka_network_requestmetrics_"
@@ -35,28 +36,26 @@ _SOCKETS = "kafka_server_socket_server_metrics_connection_"
 _SESSIONS = "kafka_server_fetchsessioncache_numincrementalfetch"
 
 
-class Sources(NamedTuple):
-    """The sources of the metrics."""
-
+class MetricSources(NamedTuple):
     services: Services
     server: SocketServer
     loop_delay: Histogram
     listener: str
 
 
-def collect(sources: Sources, page: Page) -> Iterator[None]:
-    """Add all samples to a page; yields after each short step."""
-    requests(sources, page)
+def collect_metrics(sources: MetricSources, page: MetricsPage) -> Iterator[None]:
+    """Add all samples to the page; each step is short."""
+    _add_requests(sources, page)
     yield
-    connections(sources, page)
+    _add_connections(sources, page)
     page.add_histogram("kbroker_event_loop_delay_seconds", sources.loop_delay)
-    yield from cluster(sources.services, page)
-    yield from partitions(sources.services, page)
-    yield from waiting(sources.services, page)
-    yield from groups(sources.services, page)
+    yield from _add_cluster(sources.services, page)
+    yield from _add_partitions(sources.services, page)
+    yield from _add_waiting_fetches(sources.services, page)
+    yield from _add_groups(sources.services, page)
 
 
-def requests(sources: Sources, page: Page) -> None:
+def _add_requests(sources: MetricSources, page: MetricsPage) -> None:
     by_api: dict[int, list[Histogram]] = {}
     sizes: Counter[tuple[int, str]] = Counter()
     counts: Counter[int] = Counter()
@@ -68,12 +67,12 @@ def requests(sources: Sources, page: Page) -> None:
         counts[api] += stats.requests
         sizes[api, "requestbytes_total"] += stats.bytes_in
         sizes[api, "responsebytes_total"] += stats.bytes_out
-        for name in names_of(api):
+        for name in _request_names(api):
             page.add(_REQUESTS + "requests_total", stats.requests, labels(request=name, version=stats.version))
     for api, histograms in by_api.items():
-        merged = Histogram.merged(histograms)
-        for name in names_of(api):
-            page.add_histogram(_REQUESTS + "totaltime_seconds", merged, request=name)
+        durations = Histogram.merged(histograms)
+        for name in _request_names(api):
+            page.add_histogram(_REQUESTS + "totaltime_seconds", durations, request=name)
             for size in ("requestbytes_total", "responsebytes_total"):
                 page.add(_REQUESTS + size, sizes[api, size], labels(request=name))
     failed: Counter[int] = Counter()
@@ -85,12 +84,12 @@ def requests(sources: Sources, page: Page) -> None:
         page.add(f"{_TOPICS}failed{name}requests_total", failed[api])
 
 
-def names_of(api_key: int) -> tuple[str, ...]:
-    """Return the names of an API in Kafka's metrics, which distinguish fetches of consumers from those of replicas."""
+def _request_names(api_key: int) -> tuple[str, ...]:
+    """Return the API's names in Kafka's metrics, which count the fetches of consumers separately."""
     return ("Fetch", "FetchConsumer") if api_key == ApiKey.FETCH else (api_name(api_key),)
 
 
-def connections(sources: Sources, page: Page) -> None:
+def _add_connections(sources: MetricSources, page: MetricsPage) -> None:
     server = sources.server
     listener = labels(listener=sources.listener)
     page.add(_SOCKETS + "count", len(server.connections), listener)
@@ -103,7 +102,7 @@ def connections(sources: Sources, page: Page) -> None:
         page.add("kbroker_connections_closed_total", count, labels(reason=reason))
 
 
-def cluster(services: Services, page: Page) -> Iterator[None]:
+def _add_cluster(services: Services, page: MetricsPage) -> Iterator[None]:
     image = services.metadata
     page.add(_CONTROLLER + "activecontrollercount", int(image.controller_id == services.node_id))
     page.add("kafka_server_kafkaserver_brokerstate", 3)
@@ -117,38 +116,38 @@ def cluster(services: Services, page: Page) -> Iterator[None]:
         page.add("kafka_topic_partitions", len(topic.partitions), labels(topic=topic.name))
         count += len(topic.partitions)
         offline += sum(partition.leader < 0 for partition in topic.partitions)
-        if number % SAMPLES_PER_STEP == 0:
+        if number % ITEMS_PER_STEP == 0:
             yield
     page.add(_CONTROLLER + "globalpartitioncount", count)
     page.add(_CONTROLLER + "offlinepartitionscount", offline)
 
 
-def partitions(services: Services, page: Page) -> Iterator[None]:
+def _add_partitions(services: Services, page: MetricsPage) -> Iterator[None]:
     replicas = services.replicas
     image = services.metadata
-    local = list(replicas.partitions.values())
+    all_partitions = list(replicas.partitions.values())
     messages: Counter[str] = Counter()
     size: Counter[str] = Counter()
     leaders = under_replicated = under_min = offline = producers = 0
-    for number, partition in enumerate(local):
-        if number % SAMPLES_PER_STEP == 0:
+    for number, partition in enumerate(all_partitions):
+        if number % ITEMS_PER_STEP == 0:
             yield
         tp, log = partition.tp, partition.log
-        where = f'{{partition="{tp.partition}",topic="{tp.topic}"}}'
+        labelled = f'{{partition="{tp.partition}",topic="{tp.topic}"}}'
         topic = image.topics_by_id.get(partition.topic_id)
         if topic is not None:
             registration = topic.partitions[tp.partition]
-            _state(page, where, registration.leader, registration.replicas, registration.isr)
+            _add_replicas(page, labelled, registration.leader, registration.replicas, registration.isr)
             if partition.is_leader:
                 under_replicated += len(registration.isr) < len(registration.replicas)
                 under_min += len(registration.isr) < log.config.min_insync_replicas
-        _log(page, where, partition)
+        _add_log(page, labelled, partition)
         messages[tp.topic] += log.log_end_offset - partition.first_offset
         size[tp.topic] += partition.bytes_in
         leaders += partition.is_leader
         producers += len(log.producers)
         offline += log.offline is not None
-    page.add(_REPLICAS + "partitioncount", len(local))
+    page.add(_REPLICAS + "partitioncount", len(all_partitions))
     page.add(_REPLICAS + "leadercount", leaders)
     page.add(_REPLICAS + "underreplicatedpartitions", under_replicated)
     page.add(_REPLICAS + "underminisrpartitioncount", under_min)
@@ -162,37 +161,37 @@ def partitions(services: Services, page: Page) -> Iterator[None]:
     page.add("kbroker_compaction_reclaimed_bytes_total", stats.reclaimed_bytes)
     page.add("kbroker_retention_segments_total", stats.retention_segments)
     yield
-    _traffic(services, page, messages, size)
+    _add_traffic(services, page, messages, size)
 
 
-def _state(page: Page, where: str, leader: int, replicas: list[int], isr: list[int]) -> None:
-    missing = int(len(isr) < len(replicas))
-    page.add("kafka_cluster_partition_replicascount", len(replicas), where)
-    page.add("kafka_cluster_partition_insyncreplicascount", len(isr), where)
-    page.add("kafka_cluster_partition_underreplicated", missing, where)
-    page.add("kafka_topic_partition_replicas", len(replicas), where)
-    page.add("kafka_topic_partition_in_sync_replica", len(isr), where)
-    page.add("kafka_topic_partition_under_replicated_partition", missing, where)
-    page.add("kafka_topic_partition_leader", leader, where)
-    page.add("kafka_topic_partition_leader_is_preferred", int(leader == replicas[0]), where)
+def _add_replicas(page: MetricsPage, labelled: str, leader: int, replicas: list[int], isr: list[int]) -> None:
+    is_under_replicated = int(len(isr) < len(replicas))
+    page.add("kafka_cluster_partition_replicascount", len(replicas), labelled)
+    page.add("kafka_cluster_partition_insyncreplicascount", len(isr), labelled)
+    page.add("kafka_cluster_partition_underreplicated", is_under_replicated, labelled)
+    page.add("kafka_topic_partition_replicas", len(replicas), labelled)
+    page.add("kafka_topic_partition_in_sync_replica", len(isr), labelled)
+    page.add("kafka_topic_partition_under_replicated_partition", is_under_replicated, labelled)
+    page.add("kafka_topic_partition_leader", leader, labelled)
+    page.add("kafka_topic_partition_leader_is_preferred", int(leader == replicas[0]), labelled)
 
 
-def _log(page: Page, where: str, partition: Partition) -> None:
+def _add_log(page: MetricsPage, labelled: str, partition: Partition) -> None:
     log = partition.log
-    page.add("kafka_log_log_size", log.size_bytes, where)
-    page.add("kafka_log_log_numlogsegments", len(log.segments), where)
-    page.add("kafka_log_log_logstartoffset", log.log_start_offset, where)
-    page.add("kafka_log_log_logendoffset", log.log_end_offset, where)
-    page.add("kafka_topic_partition_current_offset", partition.high_watermark, where)
-    page.add("kafka_topic_partition_oldest_offset", log.log_start_offset, where)
+    page.add("kafka_log_log_size", log.size_bytes, labelled)
+    page.add("kafka_log_log_numlogsegments", len(log.segments), labelled)
+    page.add("kafka_log_log_logstartoffset", log.log_start_offset, labelled)
+    page.add("kafka_log_log_logendoffset", log.log_end_offset, labelled)
+    page.add("kafka_topic_partition_current_offset", partition.high_watermark, labelled)
+    page.add("kafka_topic_partition_oldest_offset", log.log_start_offset, labelled)
     if log.offline is not None:
-        page.add("kbroker_log_offline", 1, where)
+        page.add("kbroker_log_offline", 1, labelled)
     if log.full:
-        page.add("kbroker_log_full", 1, where)
+        page.add("kbroker_log_full", 1, labelled)
 
 
-def _traffic(services: Services, page: Page, messages: Counter[str], size: Counter[str]) -> None:
-    """Add the records and bytes by topic, and of all topics, including deleted ones."""
+def _add_traffic(services: Services, page: MetricsPage, messages: Counter[str], size: Counter[str]) -> None:
+    """Add the traffic of each topic, and the totals, which include deleted topics."""
     removed = services.replicas.removed_totals
     image = services.metadata
     out: Counter[str] = Counter()
@@ -212,8 +211,8 @@ def _traffic(services: Services, page: Page, messages: Counter[str], size: Count
             page.add(_TOPICS + family, value, labels(topic=name))
 
 
-def waiting(services: Services, page: Page) -> Iterator[None]:
-    """Add the requests in purgatory, and the fetch sessions."""
+def _add_waiting_fetches(services: Services, page: MetricsPage) -> Iterator[None]:
+    """Add the requests in purgatory, and fetch sessions."""
     operations = services.replicas.purgatory.keys()
     produce = sum(isinstance(operation, DelayedProduce) for operation in operations)
     name = "kafka_server_delayedoperationpurgatory_purgatorysize"
@@ -226,7 +225,7 @@ def waiting(services: Services, page: Page) -> Iterator[None]:
     yield
 
 
-def groups(services: Services, page: Page) -> Iterator[None]:
+def _add_groups(services: Services, page: MetricsPage) -> Iterator[None]:
     states: Counter[GroupState] = Counter()
     offsets = 0
     for context in services.groups.runtime.contexts():
@@ -234,34 +233,36 @@ def groups(services: Services, page: Page) -> Iterator[None]:
         for group_id, group in list(shard.groups.items()):
             states[group.state] += 1
             page.add("kafka_consumergroup_members", len(group.members), labels(consumergroup=group_id))
-            if states.total() % SAMPLES_PER_STEP == 0:
+            if states.total() % ITEMS_PER_STEP == 0:
                 yield
         for group_id, topics in list(shard.offsets.by_group.items()):
             yield
             for topic, by_partition in list(topics.items()):
                 offsets += len(by_partition)
-                yield from _offsets(services, page, group_id, topic, {p: o.offset for p, o in by_partition.items()})
+                yield from _add_offsets(services, page, group_id, topic, {p: o.offset for p, o in by_partition.items()})
     page.add(_GROUPS + "numgroups", states.total())
     for state in GroupState:
         page.add(f"{_GROUPS}numgroups{state.lower()}", states[state])
     page.add(_GROUPS + "numoffsets", offsets)
 
 
-def _offsets(services: Services, page: Page, group: str, topic: str, committed: dict[int, int]) -> Iterator[None]:
-    """Add the offsets of one group in one topic. A deleted partition has no lag."""
+def _add_offsets(
+    services: Services, page: MetricsPage, group: str, topic: str, committed: dict[int, int]
+) -> Iterator[None]:
+    """Add the offsets of one group in one topic. There is no lag for deleted partitions."""
     start = labels(consumergroup=group)[:-1]
     lags = 0
     items = iter(committed.items())
-    while chunk := list(islice(items, SAMPLES_PER_STEP)):
-        for index, offset in chunk:
-            where = f'{start},partition="{index}",topic="{topic}"}}'
-            page.add("kafka_consumergroup_current_offset", offset, where)
+    while step := list(islice(items, ITEMS_PER_STEP)):
+        for index, offset in step:
+            labelled = f'{start},partition="{index}",topic="{topic}"}}'
+            page.add("kafka_consumergroup_current_offset", offset, labelled)
             partition = services.replicas.get(topic, index)
             if partition is not None:
                 lag = partition.high_watermark - offset
                 lags += lag
-                page.add("kafka_consumergroup_lag", lag, where)
+                page.add("kafka_consumergroup_lag", lag, labelled)
         yield
-    where = f'{start},topic="{topic}"}}'
-    page.add("kafka_consumergroup_current_offset_sum", sum(committed.values()), where)
-    page.add("kafka_consumergroup_lag_sum", lags, where)
+    labelled = f'{start},topic="{topic}"}}'
+    page.add("kafka_consumergroup_current_offset_sum", sum(committed.values()), labelled)
+    page.add("kafka_consumergroup_lag_sum", lags, labelled)

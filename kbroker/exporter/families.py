@@ -1,8 +1,8 @@
-"""The table of all metric families. It generates docs/metrics.md: python -m kbroker.exporter.families.
+"""The table of all metric families. `python -m kbroker.exporter.families > docs/metrics.md` generates their page.
 
-Names that begin with kafka_ are those of Kafka's JMX metrics with the usual rules of the Prometheus JMX exporter, and
-those of kafka_exporter (topics, offsets, consumer groups). Metrics that Kafka does not have begin with kbroker_.
-process_* and python_* come from prometheus_client.
+The names with kafka_ are those of Kafka's JMX metrics with the usual rules of the Prometheus JMX exporter, and those of
+kafka_exporter (topics, offsets, consumer groups). Metrics that Kafka does not have begin with kbroker_. process_* and
+python_* come from prometheus_client.
 """
 
 from typing import NamedTuple
@@ -11,8 +11,6 @@ COUNTER, GAUGE, HISTOGRAM = "counter", "gauge", "histogram"
 
 
 class Family(NamedTuple):
-    """A metric family. `labels`: comma-separated names."""
-
     name: str
     kind: str
     labels: str
@@ -32,46 +30,46 @@ FAMILIES = (
         _BROKER_TOPIC + "messagesin_total",
         COUNTER,
         "topic",
-        "Records appended, internal topics included; without a topic: of all, deleted topics included.",
+        "Records appended. Without a topic: in total, with internal and deleted topics.",
     ),
     Family(
         _BROKER_TOPIC + "bytesin_total",
         COUNTER,
         "topic",
-        "Bytes of record batches appended; without a topic: of all, deleted topics included.",
+        "Bytes of record batches appended. Without a topic: in total, with deleted topics.",
     ),
     Family(
         _BROKER_TOPIC + "bytesout_total",
         COUNTER,
         "topic",
-        "Bytes of record batches sent to consumers; without a topic: of all, deleted topics included.",
+        "Bytes of record batches sent to consumers. Without a topic: in total, with deleted topics.",
     ),
     Family(_BROKER_TOPIC + "totalproducerequests_total", COUNTER, "", "Produce requests."),
-    Family(_BROKER_TOPIC + "failedproducerequests_total", COUNTER, "", "Partitions of Produce requests with an error."),
+    Family(_BROKER_TOPIC + "failedproducerequests_total", COUNTER, "", "Rejected partitions of Produce requests."),
     Family(_BROKER_TOPIC + "totalfetchrequests_total", COUNTER, "", "Fetch requests."),
     Family(
         _BROKER_TOPIC + "failedfetchrequests_total",
         COUNTER,
         "",
-        "Partitions of Fetch requests with an error, and Fetch requests that failed.",
+        "Rejected partitions of Fetch requests, and rejected Fetch requests.",
     ),
     Family(
         _REQUEST + "requests_total",
         COUNTER,
         "request, version",
-        "Requests by API; those of Fetch also as FetchConsumer.",
+        "Requests by API. Fetch requests are also counted as FetchConsumer.",
     ),
     Family(
         _REQUEST + "errors_total",
         COUNTER,
         "request, error",
-        "Error codes in responses, except for NONE.",
+        "Error codes in responses, without NONE. A response may have several.",
     ),
     Family(
         _REQUEST + "totaltime_seconds",
         HISTOGRAM,
         "request",
-        "Time from the last byte of a request to the write of its response.",
+        "Time from the last byte of a request until its response is written.",
     ),
     Family(_REQUEST + "requestbytes_total", COUNTER, "request", "Bytes of requests."),
     Family(_REQUEST + "responsebytes_total", COUNTER, "request", "Bytes of responses."),
@@ -79,7 +77,12 @@ FAMILIES = (
     Family(
         "kafka_server_socket_server_metrics_connection_creation_total", COUNTER, "listener", "Connections accepted."
     ),
-    Family("kafka_server_socket_server_metrics_connection_close_total", COUNTER, "listener", "Connections closed."),
+    Family(
+        "kafka_server_socket_server_metrics_connection_close_total",
+        COUNTER,
+        "listener",
+        "Connections closed by either side.",
+    ),
     Family(
         "kafka_network_socketserver_expiredconnectionskilledcount",
         GAUGE,
@@ -102,9 +105,9 @@ FAMILIES = (
         _REPLICAS + "offlinereplicacount",
         GAUGE,
         "",
-        "Logs that are offline until a restart, or could not be opened.",
+        "Logs that are offline until a restart or could not be opened.",
     ),
-    Family(_REPLICAS + "produceridcount", GAUGE, "", "Producer ids with state, summed over all partitions."),
+    Family(_REPLICAS + "produceridcount", GAUGE, "", "Producer ids with state, in all partitions."),
     Family("kafka_controller_kafkacontroller_activecontrollercount", GAUGE, "", "1 if this broker is the controller."),
     Family("kafka_controller_kafkacontroller_globaltopiccount", GAUGE, "", "Topics of the cluster."),
     Family("kafka_controller_kafkacontroller_globalpartitioncount", GAUGE, "", "Partitions of the cluster."),
@@ -113,7 +116,7 @@ FAMILIES = (
         "kafka_server_delayedoperationpurgatory_purgatorysize",
         GAUGE,
         "delayedoperation",
-        "Delayed requests: Produce waits for its acknowledgement, Fetch for records.",
+        "Waiting requests: Produce for acknowledgement, Fetch for records.",
     ),
     Family("kafka_server_fetchsessioncache_numincrementalfetchsessions", GAUGE, "", "Fetch sessions."),
     Family(
@@ -121,8 +124,8 @@ FAMILIES = (
     ),
     Family("kafka_log_log_size", GAUGE, _TP, "Bytes of the log's segments."),
     Family("kafka_log_log_numlogsegments", GAUGE, _TP, "Segments of the log."),
-    Family("kafka_log_log_logstartoffset", GAUGE, _TP, "Log start offset."),
-    Family("kafka_log_log_logendoffset", GAUGE, _TP, "Log end offset."),
+    Family("kafka_log_log_logstartoffset", GAUGE, _TP, "First offset that can be read."),
+    Family("kafka_log_log_logendoffset", GAUGE, _TP, "Next offset to be assigned."),
     Family("kafka_cluster_partition_underreplicated", GAUGE, _TP, "1 if it has fewer in-sync replicas than replicas."),
     Family("kafka_cluster_partition_insyncreplicascount", GAUGE, _TP, "In-sync replicas."),
     Family("kafka_cluster_partition_replicascount", GAUGE, _TP, "Replicas."),
@@ -140,9 +143,9 @@ FAMILIES = (
         "kafka_topic_partition_current_offset",
         GAUGE,
         _TP,
-        "High watermark: the offset after the last one that consumers can read.",
+        "High watermark: the offset after the last record that consumers can read.",
     ),
-    Family("kafka_topic_partition_oldest_offset", GAUGE, _TP, "Log start offset."),
+    Family("kafka_topic_partition_oldest_offset", GAUGE, _TP, "First offset that can be read."),
     Family("kafka_topic_partition_leader", GAUGE, _TP, "The leader's broker id."),
     Family("kafka_topic_partition_leader_is_preferred", GAUGE, _TP, "1 if the preferred replica leads."),
     Family("kafka_topic_partition_replicas", GAUGE, _TP, "Replicas."),
@@ -155,46 +158,46 @@ FAMILIES = (
     ),
     Family("kafka_consumergroup_members", GAUGE, "consumergroup", "Members of the group."),
     Family("kafka_consumergroup_current_offset", GAUGE, _GROUP, "Committed offset."),
-    Family("kafka_consumergroup_current_offset_sum", GAUGE, _GROUP_TOPIC, "Sum of the committed offsets of the topic."),
+    Family("kafka_consumergroup_current_offset_sum", GAUGE, _GROUP_TOPIC, "Sum of the committed offsets in the topic."),
     Family("kafka_consumergroup_lag", GAUGE, _GROUP, "High watermark minus committed offset."),
-    Family("kafka_consumergroup_lag_sum", GAUGE, _GROUP_TOPIC, "Sum of the lag of the partitions of the topic."),
+    Family("kafka_consumergroup_lag_sum", GAUGE, _GROUP_TOPIC, "Sum of the lag in the topic."),
     Family(
         "kbroker_connections_closed_total",
         COUNTER,
         "reason",
-        "Connections that the broker closed because of an error.",
+        "Connections that the broker closed because of an invalid or unsupported request, or a limit.",
     ),
     Family(
         "kbroker_refusals_suppressed_total",
         COUNTER,
         "",
-        "Errors that were only counted in the log, without a line for each.",
+        "Errors that the log reports as a count only.",
     ),
-    Family("kbroker_unsent_response_bytes", GAUGE, "", "Bytes of responses that slow clients have not received yet."),
+    Family("kbroker_unsent_response_bytes", GAUGE, "", "Bytes of responses that slow clients have not read yet."),
     Family(
         "kbroker_event_loop_delay_seconds",
         HISTOGRAM,
         "",
-        "Delay of a timer of 100 ms: how long the event loop was busy.",
+        "Delay of a timer that fires every 100 ms: how long the event loop was busy.",
     ),
-    Family("kbroker_log_offline", GAUGE, _TP, "1 for a log that is offline until a restart; no sample for others."),
+    Family("kbroker_log_offline", GAUGE, _TP, "1 for a log that is offline until a restart. No sample for other logs."),
     Family(
         "kbroker_log_full",
         GAUGE,
         _TP,
-        "1 for a log that rejects appends because the disk is full or read-only; no sample for others.",
+        "1 for a log that rejects appends because the disk is full or read-only. No sample for other logs.",
     ),
-    Family("kbroker_compactions_running", GAUGE, "", "Running compactions."),
+    Family("kbroker_compactions_running", GAUGE, "", "Compactions in progress."),
     Family("kbroker_compactions_total", COUNTER, "", "Completed compactions."),
     Family("kbroker_compaction_failures_total", COUNTER, "", "Failed compactions."),
-    Family("kbroker_compaction_seconds_total", COUNTER, "", "Duration of all compactions."),
-    Family("kbroker_compaction_reclaimed_bytes_total", COUNTER, "", "Bytes that compactions have removed."),
-    Family("kbroker_retention_segments_total", COUNTER, "", "Segments that retention has deleted."),
+    Family("kbroker_compaction_seconds_total", COUNTER, "", "Duration of all completed compactions."),
+    Family("kbroker_compaction_reclaimed_bytes_total", COUNTER, "", "Bytes that compaction has removed."),
+    Family("kbroker_retention_segments_total", COUNTER, "", "Segments that retention has removed."),
     Family(
         "kbroker_scrape_seconds",
         GAUGE,
         "",
-        "Time to collect this page, including requests that were handled meanwhile.",
+        "Time to collect this page, including the requests that were served meanwhile.",
     ),
 )
 
@@ -202,25 +205,32 @@ BY_NAME = {family.name: family for family in FAMILIES}
 
 _HEAD = """# Metrics
 
-`kbroker start --metrics HOST:PORT` (the broker config `kbroker.metrics.listener`) serves these at `/metrics` in
-Prometheus' text format, and `/healthz`. This page is generated from the table in `kbroker/exporter/families.py`.
+`kbroker start --metrics HOST:PORT` (broker config `kbroker.metrics.listener`) serves these metrics at `/metrics` in the
+text format of Prometheus, and a health check at `/healthz`:
 
-Names that begin with `kafka_` are those that Grafana dashboards for Kafka use: Kafka's JMX metrics with the usual rules
-of the Prometheus JMX exporter, and those of kafka_exporter (`kafka_brokers`, `kafka_topic_*`, `kafka_consumergroup_*`).
-Where Kafka has percentiles in milliseconds (`..._totaltimems{quantile}`), kbroker has a histogram in seconds. Counters
-start at 0 with the process. `process_*` and `python_*` are from prometheus_client.
+```console
+$ kbroker start --metrics 127.0.0.1:9308
+$ curl -s http://127.0.0.1:9308/metrics
+```
 
-| name | type | labels | description |
+The names with `kafka_` are those that Grafana dashboards for Kafka use: Kafka's JMX metrics with the usual rules of the
+Prometheus JMX exporter, and kafka_exporter (`kafka_brokers`, `kafka_topic_*`, `kafka_consumergroup_*`). Where Kafka has
+percentiles in milliseconds (`..._totaltimems{quantile}`) there is a histogram in seconds. Counters start at 0 with the
+process. `process_*` and `python_*` come from prometheus_client.
+
+This page is generated: `python -m kbroker.exporter.families > docs/metrics.md`.
+
+| name | type | labels | meaning |
 |---|---|---|---|
 """
 
 
-def document() -> str:
-    """Return the text of docs/metrics.md."""
+def render_document() -> str:
+    """Return docs/metrics.md."""
     return _HEAD + "".join(
         f"| `{family.name}` | {family.kind} | {family.labels} | {family.help} |\n" for family in FAMILIES
     )
 
 
 if __name__ == "__main__":
-    print(document(), end="")
+    print(render_document(), end="")

@@ -7,8 +7,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 import kbroker
-from kbroker.exporter import http
-from kbroker.exporter.families import BY_NAME, FAMILIES, document
+from kbroker.exporter import http_server
+from kbroker.exporter.families import BY_NAME, FAMILIES, render_document
 from protocol.errors import ErrorCode
 from protocol.messages.k08_offset_commit import (
     OffsetCommitRequest,
@@ -220,7 +220,7 @@ async def test_the_page_has_exactly_the_documented_families(m: Machine) -> None:
 
 def test_the_document_is_generated_from_the_table() -> None:
     path = Path(kbroker.__file__).parent.parent / "docs" / "metrics.md"
-    assert path.read_text() == document(), "python -m kbroker.exporter.families > docs/metrics.md"
+    assert path.read_text() == render_document(), "python -m kbroker.exporter.families > docs/metrics.md"
     assert len(FAMILIES) == len(BY_NAME)
 
 
@@ -267,7 +267,7 @@ async def test_unusual_requests(m: Machine, pieces: list[bytes], status: int) ->
 async def test_a_client_without_a_complete_request_is_closed(m: Machine) -> None:
     client = await open_connection(m)
     client.transport.write(b"GET /met")
-    await asyncio.sleep(http.DEADLINE_S - 1)
+    await asyncio.sleep(http_server.TIMEOUT_S - 1)
     assert not client.closed.done()
     await asyncio.sleep(2)
     assert client.closed.done()
@@ -275,7 +275,7 @@ async def test_a_client_without_a_complete_request_is_closed(m: Machine) -> None
 
 @story(**LISTENER)
 async def test_the_number_of_connections_is_limited(m: Machine) -> None:
-    idle = [await open_connection(m) for _ in range(http.MAX_CONNECTIONS)]
+    idle = [await open_connection(m) for _ in range(http_server.MAX_CONNECTIONS)]
     more = await open_connection(m)
     await more.closed
     assert more.received == b""

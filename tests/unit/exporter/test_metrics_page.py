@@ -2,14 +2,14 @@
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from kbroker.exporter.page import LINES_PER_PART, Page, labels
+from kbroker.exporter.metrics_page import LINES_PER_PART, MetricsPage, labels
 from kbroker.runtime.metrics import LATENCY_BOUNDS_NS, Histogram
 
 NAME = "kbroker_event_loop_delay_seconds"
 
 
 def test_labels_are_escaped():
-    page = Page()
+    page = MetricsPage()
     group_id = 'a "b"\\n\n\ud800ü{},='
     page.add("kafka_consumergroup_members", 3, labels(consumergroup=group_id))
     text = b"".join(page.parts()).decode()
@@ -21,7 +21,7 @@ def test_histograms():
     histogram = Histogram()
     for ns in (0, LATENCY_BOUNDS_NS[0], LATENCY_BOUNDS_NS[0] + 1, LATENCY_BOUNDS_NS[-1], LATENCY_BOUNDS_NS[-1] + 1):
         histogram.observe(ns)
-    page = Page()
+    page = MetricsPage()
     page.add_histogram(NAME, Histogram.merged([histogram, histogram]), api="x")
     (family,) = text_string_to_metric_families(b"".join(page.parts()).decode())
     samples = {(sample.name, sample.labels.get("le")): sample.value for sample in family.samples}
@@ -34,7 +34,7 @@ def test_histograms():
 
 
 def test_a_long_family_has_several_parts():
-    page = Page()
+    page = MetricsPage()
     for number in range(2 * LINES_PER_PART + 1):
         page.add("kafka_log_log_size", number, labels(partition=number, topic="t"))
     parts = list(page.parts())

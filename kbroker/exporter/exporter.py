@@ -1,4 +1,4 @@
-"""The exporter of one broker: serves its metrics, and measures the delay of the event loop."""
+"""Serves /metrics and /healthz of one broker, and measures the delay of its event loop."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from kbroker.config.validators import parse_host_port
-from kbroker.exporter.collect import Sources, collect
-from kbroker.exporter.http import HttpResponse, HttpServer, plain
-from kbroker.exporter.page import CONTENT_TYPE, Page
+from kbroker.exporter.collect import MetricSources, collect_metrics
+from kbroker.exporter.http_server import HttpResponse, HttpServer, text_response
+from kbroker.exporter.metrics_page import CONTENT_TYPE, MetricsPage
 from kbroker.runtime.event_log import EventLogger
 from kbroker.runtime.metrics import Histogram
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 log = EventLogger("kbroker.exporter")
 
-# A scrape yields to the event loop after this time.
-MAX_STEP_NS = 1_000_000
+# A scrape yields to other callbacks after this time.
+STEP_NS = 1_000_000
 TICK_S = 0.1
 
 
@@ -47,31 +47,29 @@ class LoopDelay:
 
 
 class Exporter:
-    """The metrics endpoint. `address`: its "host:port" once it is started."""
+    """`address`: of the HTTP server, after `start`."""
 
     address = ""
 
     def __init__(self, environment: Environment, services: Services, server: SocketServer) -> None:
-        # Imported here because a broker without metrics does not need it.
+        # A broker without metrics starts without this import.
         from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 
         self._environment = environment
         self._clock = environment.clock
         self._delay = LoopDelay(environment)
         listener = services.config.listeners[0].name
-        self._sources = Sources(services, server, self._delay.histogram, listener)
+        self._sources = MetricSources(services, server, self._delay.histogram, listener)
         self._errors = server.context.errors
         self._registry = CollectorRegistry()
         for collector in (ProcessCollector, PlatformCollector, GCCollector):
             collector(registry=self._registry)
-        self._http = HttpServer(
-            environment.loop, {"/metrics": self._metrics, "/healthz": self._health}, self._on_rejected
-        )
-        # The running scrape, which concurrent requests share.
+        self._http = HttpServer(environment.loop, {"/metrics": self._metrics, "/healthz": self._health}, self._on_error)
+        # The scrape in progress, which serves all requests that arrive meanwhile.
         self._scrape: asyncio.Task[list[bytes]] | None = None
 
     async def start(self, listener: str) -> None:
-        """Serve at `listener` (kbroker.metrics.listener). Raises OSError."""
+        """`listener`: kbroker.metrics.listener. Raises OSError."""
         address = parse_host_port(listener)
         assert address is not None
         host, port = address
@@ -95,35 +93,35 @@ class Exporter:
             return HttpResponse(200, CONTENT_TYPE, await asyncio.shield(self._scrape))
         except Exception as error:
             log.failure("scrape failed", error)
-            return plain(500)
+            return text_response(500)
 
     def _on_scraped(self, _: object) -> None:
         self._scrape = None
 
     async def _scrape_page(self) -> list[bytes]:
-        """Return the parts of the page. Yields to the event loop every MAX_STEP_NS."""
+        """Return the page in parts, and serve other callbacks meanwhile."""
         from prometheus_client import generate_latest
 
-        page = Page()
-        started = step_started = self._clock.mono_ns()
-        for _ in collect(self._sources, page):
-            if self._clock.mono_ns() - step_started > MAX_STEP_NS:
+        page = MetricsPage()
+        began_ns = step_ns = self._clock.mono_ns()
+        for _ in collect_metrics(self._sources, page):
+            if self._clock.mono_ns() - step_ns > STEP_NS:
                 await asyncio.sleep(0)
-                step_started = self._clock.mono_ns()
-        page.add("kbroker_scrape_seconds", (self._clock.mono_ns() - started) / 1e9)
+                step_ns = self._clock.mono_ns()
+        page.add("kbroker_scrape_seconds", (self._clock.mono_ns() - began_ns) / 1e9)
         parts = []
         for part in page.parts():
             parts.append(part)
-            if self._clock.mono_ns() - step_started > MAX_STEP_NS:
+            if self._clock.mono_ns() - step_ns > STEP_NS:
                 await asyncio.sleep(0)
-                step_started = self._clock.mono_ns()
-        # In a thread: counting 10,000 open files takes the kernel some time.
+                step_ns = self._clock.mono_ns()
+        # In a thread: counting ten thousand open files takes long.
         parts.append(await self._environment.offload(generate_latest, self._registry))
         return parts
 
     async def _health(self) -> HttpResponse:
-        """Respond: the event loop is running. The listener is closed before the broker stops."""
-        return plain(200, "ok")
+        """A response means that the event loop runs. The listener is closed before the broker stops."""
+        return text_response(200, "ok")
 
-    def _on_rejected(self, peer: str, status: int) -> None:
-        self._errors.report_close(peer, None, None, "metrics request rejected", {"status": status})
+    def _on_error(self, peer: str, status: int) -> None:
+        self._errors.report_close(peer, None, None, "metrics request refused", {"status": status})

@@ -1,4 +1,4 @@
-"""The text of one scrape, in Prometheus' text format 0.0.4."""
+"""The text of one scrape, in the text format 0.0.4 of Prometheus."""
 
 from collections.abc import Iterator
 
@@ -6,7 +6,7 @@ from kbroker.exporter.families import BY_NAME
 from kbroker.runtime.metrics import LATENCY_BOUNDS_NS, Histogram
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-# The lines of one part, which take at most a millisecond.
+# Joining the lines of a part takes at most a millisecond.
 LINES_PER_PART = 1000
 
 _BOUNDS = tuple(f"{bound / 1e9:.4g}" for bound in LATENCY_BOUNDS_NS)
@@ -14,24 +14,24 @@ _ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
 
 
 def labels(**values: object) -> str:
-    """Return labels in the text format: `{name="value",...}`."""
+    """Return labels as in a line of the format: `{name="value",...}`."""
     return "{" + ",".join(f'{name}="{str(value).translate(_ESCAPES)}"' for name, value in values.items()) + "}"
 
 
-class Page:
-    """Samples in any order; the text has them by family."""
+class MetricsPage:
+    """Collects samples by family: the format wants those of a family together."""
 
     def __init__(self) -> None:
         self.lines: dict[str, list[str]] = {name: [] for name in BY_NAME}
 
-    def add(self, name: str, value: float, label_text: str = "") -> None:
-        """Add a sample. Raises KeyError if the family is not in families.py."""
-        self.lines[name].append(f"{name}{label_text} {value}")
+    def add(self, name: str, value: float, labelled: str = "") -> None:
+        """Add a sample. Raises KeyError for a name that is not in families.py."""
+        self.lines[name].append(f"{name}{labelled} {value}")
 
-    def add_histogram(self, name: str, histogram: Histogram, **label_values: object) -> None:
-        """Add a histogram of durations, in seconds."""
+    def add_histogram(self, name: str, histogram: Histogram, **labelled: object) -> None:
+        """Add durations, in seconds."""
         lines = self.lines[name]
-        inner = labels(**label_values)[1:-1]
+        inner = labels(**labelled)[1:-1]
         start = f"{name}_bucket{{{inner}{',' if inner else ''}le="
         count = 0
         for bound, size in zip(_BOUNDS, histogram.buckets, strict=False):
@@ -44,7 +44,7 @@ class Page:
         lines.append(f"{name}_count{outer} {count}")
 
     def parts(self) -> Iterator[bytes]:
-        """Yield the text in parts, and remove the samples. Families without samples are omitted."""
+        """Yield the text in parts, without families that have no samples. Removes the samples that were yielded."""
         for name, lines in self.lines.items():
             if not lines:
                 continue
@@ -53,5 +53,5 @@ class Page:
             for first in range(0, len(lines), LINES_PER_PART):
                 # A group id may have characters that UTF-8 cannot encode.
                 yield ("\n".join(lines[first : first + LINES_PER_PART]) + "\n").encode(errors="replace")
-            # Removed here, since removing all lines at the end would block the event loop.
+            # Freeing all lines at the end would block the event loop.
             lines.clear()

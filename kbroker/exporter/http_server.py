@@ -1,6 +1,6 @@
-"""A minimal HTTP/1.1 server on the event loop of the broker: GET and HEAD of a few paths, one request per connection.
+"""A minimal HTTP/1.1 server on the broker's event loop: GET and HEAD of a few paths, one request per connection.
 
-The size of a request, the number of connections and the lifetime of a connection are bounded.
+The size of a request, the number of connections and the duration of a connection are bounded.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from typing import NamedTuple, cast
 
 MAX_REQUEST_BYTES = 8 * 1024
 MAX_CONNECTIONS = 16
-DEADLINE_S = 30.0
+# From accepting a connection until the response is sent.
+TIMEOUT_S = 30.0
 
 _REASONS = {
     200: "OK",
@@ -30,7 +31,7 @@ class HttpResponse(NamedTuple):
     body: Sequence[bytes]
 
 
-def plain(status: int, text: str = "") -> HttpResponse:
+def text_response(status: int, text: str = "") -> HttpResponse:
     return HttpResponse(status, "text/plain; charset=utf-8", [(text or _REASONS[status]).encode() + b"\n"])
 
 
@@ -38,24 +39,21 @@ Handler = Callable[[], Awaitable[HttpResponse]]
 
 
 class HttpServer:
-    """Serves `paths`.
-
-    `on_rejected` is called with (peer, status) of each request that fails; 503 is a connection above MAX_CONNECTIONS,
-    which is closed without a response.
-    """
+    """`on_error` is called with (peer, status) for each error response, and with 503 for each connection that is
+    closed because there are too many."""
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, paths: Mapping[str, Handler], on_rejected: Callable[[str, int], None]
+        self, loop: asyncio.AbstractEventLoop, handlers: Mapping[str, Handler], on_error: Callable[[str, int], None]
     ) -> None:
         self.loop = loop
-        self.paths = paths
-        self.on_rejected = on_rejected
+        self.handlers = handlers
+        self.on_error = on_error
         self.connections: set[HttpConnection] = set()
         self.tasks: set[asyncio.Task[None]] = set()
         self._server: asyncio.AbstractServer | None = None
 
     async def start(self, host: str | None, port: int) -> int:
-        """Return the port that the server listens on. Raises OSError."""
+        """Listen, and return the port. Raises OSError."""
         server = await self.loop.create_server(lambda: HttpConnection(self), host, port)
         self._server = server
         bound: int = server.sockets[0].getsockname()[1]
@@ -73,8 +71,6 @@ class HttpServer:
 
 
 class HttpConnection(asyncio.Protocol):
-    """A connection, which is closed after its first response or after DEADLINE_S."""
-
     __slots__ = (
         "_deadline",
         "_has_request",
@@ -93,7 +89,7 @@ class HttpConnection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._received = bytearray()
         self._has_request = False
-        # The rest of the response. One part is written in each iteration of the event loop, unless the client is slow.
+        # The rest of the response. One part is written per iteration of the event loop, as fast as the client reads.
         self._unsent: deque[bytes] = deque()
         self._paused = False
         self._scheduled = False
@@ -105,10 +101,10 @@ class HttpConnection(asyncio.Protocol):
         if peer:
             self.peer = f"{peer[0]}:{peer[1]}"
         self._server.connections.add(self)
-        self._deadline = self._server.loop.call_later(DEADLINE_S, self.abort)
+        self._deadline = self._server.loop.call_later(TIMEOUT_S, self.abort)
         if len(self._server.connections) > MAX_CONNECTIONS:
             self._has_request = True
-            self._server.on_rejected(self.peer, 503)
+            self._server.on_error(self.peer, 503)
             self.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -127,30 +123,31 @@ class HttpConnection(asyncio.Protocol):
         self._received += data
         end = self._received.find(b"\r\n\r\n")
         if max(end, 0) > MAX_REQUEST_BYTES or (end < 0 and len(self._received) > MAX_REQUEST_BYTES):
-            self._reject(431)
+            self._respond_error(431)
         elif end >= 0:
-            self._handle_request(bytes(self._received[:end]))
+            self._handle(bytes(self._received[:end]))
 
-    def _handle_request(self, head: bytes) -> None:
-        words = head.partition(b"\r\n")[0].split(b" ")
-        if len(words) != 3 or words[2] not in (b"HTTP/1.1", b"HTTP/1.0") or not words[1].startswith(b"/"):
-            self._reject(400)
+    def _handle(self, head: bytes) -> None:
+        parts = head.partition(b"\r\n")[0].split(b" ")
+        if len(parts) != 3 or parts[2] not in (b"HTTP/1.1", b"HTTP/1.0") or not parts[1].startswith(b"/"):
+            self._respond_error(400)
             return
-        handler = self._server.paths.get(words[1].partition(b"?")[0].decode("latin-1"))
+        method, target, _ = parts
+        handler = self._server.handlers.get(target.partition(b"?")[0].decode("latin-1"))
         if handler is None:
-            self._reject(404)
-        elif words[0] not in (b"GET", b"HEAD"):
-            self._reject(405)
+            self._respond_error(404)
+        elif method not in (b"GET", b"HEAD"):
+            self._respond_error(405)
         else:
             self._has_request = True
-            task = self._server.loop.create_task(self._serve(handler, words[0] == b"HEAD"))
+            task = self._server.loop.create_task(self._serve(handler, method == b"HEAD"))
             self._server.tasks.add(task)
             task.add_done_callback(self._server.tasks.discard)
 
-    def _reject(self, status: int) -> None:
+    def _respond_error(self, status: int) -> None:
         self._has_request = True
-        self._server.on_rejected(self.peer, status)
-        self._respond(plain(status), False)
+        self._server.on_error(self.peer, status)
+        self._respond(text_response(status), False)
 
     async def _serve(self, handler: Handler, head_only: bool) -> None:
         self._respond(await handler(), head_only)

@@ -1,4 +1,4 @@
-"""A damaged_logs log in each partition of a topic: what recovery keeps of it, and what clients read from it.
+"""A damaged log in each partition of a topic: what recovery keeps of it, and what clients read from it.
 
 `KBROKER_COMPAT_DAMAGE=all`: a partition for every byte of the last three batches, otherwise for a sample.
 """
@@ -6,12 +6,10 @@
 import os
 import re
 import shutil
-import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from random import Random
-from struct import Struct
 from typing import Any
 
 import pytest
@@ -20,10 +18,9 @@ from confluent_kafka import TopicPartition as ConfluentPartition
 from kafka import KafkaConsumer, TopicPartition
 from kafka.errors import KafkaError
 
-from protocol.framing import decode_response_header, encode_frame, encode_request_header
 from protocol.messages.k00_produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from protocol.records.batch import HEADER_SIZE, build_batch, iter_headers
-from protocol.schema.codec import decode, encode
+from tests.compat.broker_connection import BrokerConnection
 from tests.compat.crash.checks import read_topic
 from tests.compat.crash.conftest import admin_client, create_topic
 from tests.compat.crash.killer import repaired_logs
@@ -33,7 +30,6 @@ from tests.compat.support import DEADLINE_S, BrokerProcess
 ALL = os.environ.get("KBROKER_COMPAT_DAMAGE") == "all"
 BATCHES, RECORDS = 8, 3
 PRODUCE_VERSION = 9
-_SIZE = Struct(">i")
 
 Read = tuple[list[tuple[int, bytes]], bool]
 
@@ -49,29 +45,13 @@ def idempotent(number: int) -> bytearray:
     return build_batch(records, producer_id=4_000_000_000, producer_epoch=0, base_sequence=first)
 
 
-class Connection:
-    """Sends any batch, so that a test can retry one."""
-
-    def __init__(self, address: str) -> None:
-        host, _, port = address.rpartition(":")
-        self._socket = socket.create_connection((host, int(port)), DEADLINE_S)
-        self._responses = self._socket.makefile("rb")
-
-    def produce(self, topic: str, partition: int, batch: bytes) -> tuple[int, int]:
-        """Return (error code, base offset)."""
-        data = PartitionProduceData(index=partition, records=batch)
-        topics = [TopicProduceData(name=topic, partition_data=[data])]
-        request = ProduceRequest(acks=-1, timeout_ms=10_000, topic_data=topics)
-        head = encode_request_header(ProduceRequest.__options__["key"], PRODUCE_VERSION, 1, "damage")
-        self._socket.sendall(encode_frame(head, encode(request, PRODUCE_VERSION)))
-        body = self._responses.read(_SIZE.unpack(self._responses.read(_SIZE.size))[0])
-        _, pos = decode_response_header(body, ProduceRequest.__options__["key"], PRODUCE_VERSION)
-        response = decode(ProduceResponse, body, PRODUCE_VERSION, pos).responses[0].partition_responses[0]
-        return response.error_code, response.base_offset
-
-    def close(self) -> None:
-        self._responses.close()
-        self._socket.close()
+def produce(connection: BrokerConnection, topic: str, partition: int, batch: bytes) -> tuple[int, int]:
+    """Produce a batch, which may be a retry; returns (error code, base offset)."""
+    data = PartitionProduceData(index=partition, records=batch)
+    topics = [TopicProduceData(name=topic, partition_data=[data])]
+    request = ProduceRequest(acks=-1, timeout_ms=10_000, topic_data=topics)
+    response = connection.request(request, PRODUCE_VERSION, ProduceResponse).responses[0].partition_responses[0]
+    return response.error_code, response.base_offset
 
 
 @contextmanager
@@ -83,9 +63,9 @@ def damaged_logs(
     # A broker that was stopped cleanly reads only what follows the last index entry when it opens a log.
     create_topic(admin_client(proxy), topic, partitions, {"index.interval.bytes": "100"})
     sent = [bytes(idempotent(number)) for number in range(BATCHES)]
-    with closing(Connection(proxy.address)) as connection:
+    with BrokerConnection(proxy.address, "damage", DEADLINE_S) as connection:
         for number, batch in enumerate(sent):
-            assert connection.produce(topic, 0, batch) == (0, RECORDS * number)
+            assert produce(connection, topic, 0, batch) == (0, RECORDS * number)
     if clean:
         broker.stop()
     else:
@@ -119,7 +99,7 @@ def test_retries_after_a_truncation_are_stored_once(broker: BrokerProcess, proxy
     repairs = "\n".join(repaired_logs(broker))
     read = read_topic(proxy.address, name, 1 + len(cuts))
     whole = [(number, b"k", value(number)) for number in range(RECORDS * BATCHES)]
-    with closing(Connection(proxy.address)) as connection:
+    with BrokerConnection(proxy.address, "damage", DEADLINE_S) as connection:
         for partition, cut in enumerate(cuts, 1):
             survive = sum(end <= cut for end in ends)
             assert read[partition] == whole[: RECORDS * survive], cut
@@ -127,7 +107,7 @@ def test_retries_after_a_truncation_are_stored_once(broker: BrokerProcess, proxy
             cut_off = re.search(rf"partition={name}-{partition} .*cut from {cut} to {valid} bytes", repairs)
             assert (cut_off is not None) == (valid < cut), cut
             for number in range(BATCHES - 5, BATCHES):
-                assert connection.produce(name, partition, sent[number]) == (0, RECORDS * number), cut
+                assert produce(connection, name, partition, sent[number]) == (0, RECORDS * number), cut
     assert read_topic(proxy.address, name, 1 + len(cuts)) == [whole] * (1 + len(cuts))
     broker.restart()
     assert repaired_logs(broker) == []

@@ -1,10 +1,9 @@
 """A client on a socket: sends raw bytes, or requests in the project's own codecs."""
 
-import socket
 from typing import TypeVar
 
+from protocol.client import ClientConnection
 from protocol.errors import ErrorCode
-from protocol.framing import decode_response_header, encode_frame, encode_request_header
 from protocol.messages.k00_produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from protocol.messages.k01_fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from protocol.messages.k19_create_topics import (
@@ -14,8 +13,8 @@ from protocol.messages.k19_create_topics import (
     CreateTopicsResponse,
 )
 from protocol.records.batch import build_batch
-from protocol.schema.codec import decode, encode
 from protocol.schema.message import Message
+from tests.compat.broker_connection import BrokerConnection, ConnectionClosedError
 from tests.compat.support import DEADLINE_S
 
 M = TypeVar("M", bound=Message)
@@ -29,14 +28,8 @@ class RawClient:
     """One connection."""
 
     def __init__(self, bootstrap: str, client_id: str = "hostile", receive_buffer: int | None = None) -> None:
-        host, _, port = bootstrap.rpartition(":")
-        self.client_id = client_id
-        self.socket = socket.socket()
-        if receive_buffer is not None:
-            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
-        self.socket.settimeout(DEADLINE_S)
-        self.socket.connect((host, int(port)))
-        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._connection = BrokerConnection(bootstrap, client_id, DEADLINE_S, receive_buffer)
+        self.socket = self._connection.socket
 
     def send(self, data: bytes | memoryview) -> bool:
         """Send, and return false if the broker has closed the connection."""
@@ -48,34 +41,18 @@ class RawClient:
 
     def receive(self, size: int) -> bytes:
         """Return `size` bytes, or fewer if the broker closes the connection."""
-        data = bytearray()
-        while len(data) < size:
-            try:
-                part = self.socket.recv(size - len(data))
-            except ConnectionResetError:
-                part = b""
-            if not part:
-                break
-            data += part
-        return bytes(data)
+        return self._connection.receive(size)
 
     def receive_response(self) -> bytes | None:
         """Return the next response without its size; None if the broker closes the connection."""
-        head = self.receive(4)
-        if len(head) < 4:
+        try:
+            return self._connection.receive_frame()
+        except ConnectionClosedError:
             return None
-        size = int.from_bytes(head, "big")
-        body = self.receive(size)
-        assert len(body) == size, "closed within a response"
-        return body
 
     def request(self, request: Message, version: int, response_class: type[M]) -> M:
-        """Send a request and return its response."""
-        key = request.__options__["key"]
-        assert self.send(framed(request, version, self.client_id)), "the connection was closed before the request"
-        body = self.receive_response()
-        assert body is not None, f"the connection was closed without a response to {type(request).__name__}"
-        return decode(response_class, body, version, decode_response_header(body, key, version)[1])
+        """Send a request and return its response. Raises ConnectionClosedError."""
+        return self._connection.request(request, version, response_class)
 
     def close(self) -> None:
         self.socket.close()
@@ -87,9 +64,9 @@ class RawClient:
         self.close()
 
 
-def framed(request: Message, version: int, client_id: str = "hostile", correlation_id: int = 1) -> bytes:
-    key = request.__options__["key"]
-    return encode_frame(encode_request_header(key, version, correlation_id, client_id), encode(request, version))
+def framed(request: Message, version: int) -> bytes:
+    """Encode a request as a frame."""
+    return ClientConnection("hostile").send(request, version).frame
 
 
 def produce_request(topic: str, records: bytes, acks: int = -1, partition: int = 0) -> ProduceRequest:

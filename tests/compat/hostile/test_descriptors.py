@@ -10,6 +10,7 @@ import pytest
 from protocol.errors import ErrorCode
 from protocol.messages.k18_api_versions import ApiVersionsRequest, ApiVersionsResponse
 from protocol.messages.k20_delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
+from tests.compat.broker_connection import ConnectionClosedError
 from tests.compat.hostile.raw_client import RawClient, create_topic, end_offset, produce_record
 from tests.compat.support import BrokerProcess, eventually, need_own_broker, running_broker
 
@@ -34,7 +35,7 @@ def is_served(broker: BrokerProcess) -> bool:
     with RawClient(broker.bootstrap, "late") as client:
         try:
             client.request(ApiVersionsRequest(), 0, ApiVersionsResponse)
-        except AssertionError:
+        except ConnectionClosedError:
             return False
     return True
 

@@ -17,9 +17,11 @@ import pytest
 # each file is one.
 SCOPES = {
     "tests/compat/spark/": "Spark",
+    "tests/compat/examples/test_examples.py::test_spark": "Spark",
     "tests/compat/transactions/": "JVM",
     "tests/compat/kafka_tools/": "JVM",
     "tests/compat/compaction/": "JVM",
+    "tests/compat/examples/test_examples.py::test_java": "JVM",
     "tests/unit/simulation/": None,
     "tests/compat/crash/": None,
     "tests/compat/": "shared broker",

@@ -183,7 +183,7 @@ async def test_sequences_and_epochs(m: Machine) -> None:
 
 
 @story
-async def test_batches_after_a_lost_one_are_refused_until_it_is_sent_again(m: Machine) -> None:
+async def test_batches_after_a_lost_one_are_rejected_until_it_is_sent_again(m: Machine) -> None:
     """Five requests in flight, as with max.in.flight.requests.per.connection=5; the first is damaged on its way."""
     client = await m.client()
     await client.create_topic("t")

@@ -74,7 +74,7 @@ def test_the_session_timeout_has_bounds(group_broker: Harness, session_ms: int, 
     assert group_broker.call(request, 9).error_code == expected
 
 
-def test_of_a_protocol_that_is_listed_twice_the_first_one_counts(group_broker: Harness) -> None:
+def test_the_first_of_two_equal_protocols_is_used(group_broker: Harness) -> None:
     request = request_for(3)
     request.protocols = [
         JoinGroupRequestProtocol(name=name, metadata=metadata)

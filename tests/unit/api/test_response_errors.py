@@ -50,7 +50,7 @@ UNKNOWN = {"error_code": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "error_message": 
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_errors_and_what_they_are_about(response: Any, expected: list[tuple[int, str, dict[str, object]]]):
+def test_errors_with_their_subjects(response: Any, expected: list[tuple[int, str, dict[str, object]]]):
     fields = error_fields(type(response))
     assert fields is not None
     assert errors_of(fields, None, response) == [ResponseError(*one) for one in expected]

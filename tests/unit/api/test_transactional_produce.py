@@ -75,7 +75,7 @@ async def test_transactional_batches_need_a_transactional_id(m: Machine, version
 
 @story
 @pytest.mark.parametrize("version", V2_VERSIONS)
-async def test_refused_producers(m: Machine, version: int) -> None:
+async def test_rejected_producers(m: Machine, version: int) -> None:
     owner = await producer(m)
     for offset, code in ((-1, ErrorCode.INVALID_PRODUCER_EPOCH), (1, ErrorCode.INVALID_PRODUCER_EPOCH)):
         other = Producer(owner.client, "t", True, owner.producer_id, owner.epoch + offset)

@@ -228,7 +228,7 @@ def changed(at: int, new: bytes) -> bytes:
         (METADATA + b"\0\0", "DAMAGE at byte 45, size: 4 bytes of a frame's size expected"),
     ],
 )
-def test_what_is_wrong_is_named(capsys: pytest.CaptureFixture[str], data: bytes, damage: str) -> None:
+def test_the_damage_is_described(capsys: pytest.CaptureFixture[str], data: bytes, damage: str) -> None:
     assert damage in as_text(capsys, data.hex(), status=1)[-1]
 
 

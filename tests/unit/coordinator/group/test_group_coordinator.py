@@ -358,7 +358,7 @@ def test_a_group_above_a_lowered_size_limit_rebalances_after_a_restart(broker: H
 # Repeated and cancelled requests.
 
 
-def test_a_repeated_join_ends_the_one_that_waits(broker: Harness) -> None:
+def test_a_repeated_join_ends_the_waiting_one(broker: Harness) -> None:
     stable_group(broker)
     other = broker.call(join_request(), 9).member_id
     old = broker.start(join_request(other), 9)

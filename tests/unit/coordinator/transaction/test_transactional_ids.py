@@ -99,7 +99,7 @@ def test_no_producer_id_is_available(h: Harness):
     assert h.init() == (1000, 0)
 
 
-def test_of_two_producers_at_once_one_has_to_try_again(h: Harness):
+def test_one_of_two_concurrent_producers_must_retry(h: Harness):
     tasks = [h.loop.create_task(h.transactions.init_producer_id("t", TIMEOUT_MS)) for _ in range(2)]
     h.loop.run_ready()
     results = [task.exception() or task.result() for task in tasks]

@@ -1,4 +1,4 @@
-"""The hand-written Produce and Fetch paths agree with the rows, in every version, and refuse every truncation."""
+"""The hand-written codecs of Produce and Fetch agree with the rows in every version, and reject every truncation."""
 
 from random import Random
 

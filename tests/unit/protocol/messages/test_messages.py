@@ -1,4 +1,4 @@
-"""Every message in every version against other people's encoders, and against bytes that are no message."""
+"""Every message in every version: compared with other encoders, truncated and damaged."""
 
 from random import Random
 
@@ -13,16 +13,16 @@ from tests.unit.support.random_messages import all_messages, all_versions, rando
 
 ROUNDS = 12
 
-# Sizes beyond any frame, below zero, and a varint that goes on.
-LIES = (b"\xff\xff\xff\xff\x0f", b"\x7f\xff\xff\xff", b"\xff\xff", b"\x80")
+# Sizes beyond any frame, negative ones, and a varint without an end.
+INVALID_SIZES = (b"\xff\xff\xff\xff\x0f", b"\x7f\xff\xff\xff", b"\xff\xff", b"\x80")
 
 by_class = pytest.mark.parametrize("cls", all_messages(), ids=lambda cls: cls.__name__)
 
 
 def samples(cls: type[Message], rounds: int = ROUNDS):
-    """(version, message) pairs, the same ones in every run."""
-    known = message_info(cls)
-    for version in range(known.min_version, known.max_version + 1):
+    """Yield (version, message) pairs, the same ones in every run."""
+    info = message_info(cls)
+    for version in range(info.min_version, info.max_version + 1):
         for seed in range(rounds):
             yield version, random_message(cls, version, Random(f"{cls.__name__} {version} {seed}"))
 
@@ -57,15 +57,15 @@ def test_the_grammar_agrees(cls: type[Message]) -> None:
 @by_class
 def test_kio_encodes_the_same_bytes(cls: type[Message]) -> None:
     for version, message in samples(cls):
-        theirs = kio_encode(message, version)
-        assert theirs is None or theirs == encode(message, version)
+        other = kio_encode(message, version)
+        assert other is None or other == encode(message, version)
 
 
 @by_class
 def test_kafka_python_encodes_the_same_bytes(cls: type[Message]) -> None:
     for version, message in samples(cls):
-        theirs = kafka_python_encode(message, version)
-        assert theirs is None or theirs == encode(message, version)
+        other = kafka_python_encode(message, version)
+        assert other is None or other == encode(message, version)
 
 
 def test_foreign_encoders_have_every_request_and_response() -> None:
@@ -82,10 +82,10 @@ def test_foreign_encoders_have_every_request_and_response() -> None:
 def test_every_truncation_is_malformed(cls: type[Message]) -> None:
     for version, message in samples(cls, 2):
         encoded = encode(message, version)
-        decode_it = decoder(cls, version)
+        decode_message = decoder(cls, version)
         for size in range(len(encoded)):
             with pytest.raises(MalformedError):
-                decode_it(memoryview(encoded)[:size], 0)
+                decode_message(memoryview(encoded)[:size], 0)
 
 
 @by_class
@@ -94,19 +94,19 @@ def test_damaged_bytes_are_a_message_or_malformed(cls: type[Message]) -> None:
     rng = Random(cls.__name__)
     for version, message in samples(cls, 3):
         encoded = encode(message, version)
-        decode_it = decoder(cls, version)
+        decode_message = decoder(cls, version)
         for _ in range(40):
             try:
-                found = decode_it(memoryview(damage(encoded, rng)), 0)[0]
+                found = decode_message(memoryview(damage(encoded, rng)), 0)[0]
             except MalformedError:
                 continue
             assert isinstance(found, cls)
 
 
 def damage(encoded: bytes, rng: Random) -> bytearray:
-    """Up to three places overwritten, by sizes that lie and by noise, longer or shorter than what was there."""
+    """Replace up to three parts by invalid sizes or random bytes, of the same or another length."""
     damaged = bytearray(encoded)
     for _ in range(rng.randint(1, 3)):
         pos = rng.randrange(len(damaged) + 1)
-        damaged[pos : pos + rng.randint(0, 4)] = rng.choice((*LIES, rng.randbytes(4)))
+        damaged[pos : pos + rng.randint(0, 4)] = rng.choice((*INVALID_SIZES, rng.randbytes(4)))
     return damaged

@@ -29,7 +29,7 @@ HUGE_VARINT = b"\xff\xff\xff\xff\x0f"
 
 
 @pytest.mark.parametrize(
-    ("cls", "version", "encoded", "why"),
+    ("cls", "version", "encoded", "message"),
     [
         (MetadataRequest, 1, HUGE_CLASSIC, "size of 2147483647"),
         (MetadataRequest, 9, HUGE_VARINT + b"\0" * 20, "size of"),
@@ -44,16 +44,16 @@ HUGE_VARINT = b"\xff\xff\xff\xff\x0f"
         (SyncGroupRequest, 4, b"\2g\0\0\0\1\2m\0\2\2m" + HUGE_VARINT, "size of"),
     ],
 )
-def test_sizes_are_held_against_the_frame(cls: type[Message], version: int, encoded: bytes, why: str) -> None:
-    with pytest.raises(MalformedError, match=why):
+def test_sizes_are_checked_against_the_frame(cls: type[Message], version: int, encoded: bytes, message: str) -> None:
+    with pytest.raises(MalformedError, match=message):
         decode(cls, encoded, version)
 
 
-def test_what_is_no_utf_8_is_replaced() -> None:
+def test_invalid_utf_8_is_replaced() -> None:
     assert decode(MetadataRequest, b"\0\0\0\1\0\2\xc3\x28", 1).topics[0].name == "\ufffd("
 
 
-def test_a_string_is_held_to_int16_in_flexible_versions_too() -> None:
+def test_a_string_is_limited_to_int16_in_flexible_versions_too() -> None:
     body = b"\x81\x80\x02" + b"g" * 0x8000 + b"\0\0\0\1\2m\0\0"
     with pytest.raises(MalformedError, match="string of 32768 bytes"):
         decode(HeartbeatRequest, body, 4)
@@ -75,12 +75,12 @@ TAGS = b"\2g\0\0\0\1\2m\0"
     ],
     ids=["count", "no tag", "no size", "short", "one of two", "size", "number"],
 )
-def test_tags_are_held_against_the_frame(tags: bytes) -> None:
+def test_tagged_fields_are_checked_against_the_frame(tags: bytes) -> None:
     with pytest.raises(MalformedError):
         decode(HeartbeatRequest, TAGS + tags, 4)
 
 
-def test_all_arrays_of_a_message_share_what_it_may_hold() -> None:
+def test_all_arrays_of_a_message_share_one_limit() -> None:
     """An element takes two bytes of the frame here, and many more in memory."""
     topic = OffsetFetchRequestTopics(name="t", partition_indexes=[0, 1])
     groups = [OffsetFetchRequestGroup(group_id="g", topics=None)] * (MAX_REQUEST_ELEMENTS - 4)
@@ -103,20 +103,20 @@ def test_produce_and_fetch_are_bounded_too(version: int) -> None:
         decode_fetch_request(memoryview(encode(fetch, version)), 0, version)
 
 
-def test_there_are_few_tags() -> None:
+def test_the_number_of_tagged_fields_is_limited() -> None:
     for count in (101, 250):
         with pytest.raises(MalformedError):
             decode(HeartbeatRequest, TAGS + encode_uvarint(count) + b"\5\0" * count, 4)
     decode(HeartbeatRequest, TAGS + encode_uvarint(100) + b"\5\0" * 100, 4)
 
 
-def test_unknown_tags_are_stepped_over() -> None:
+def test_unknown_tagged_fields_are_skipped() -> None:
     known = decode(HeartbeatRequest, TAGS + b"\0", 4)
     assert decode(HeartbeatRequest, TAGS + b"\2\5\3abc\x90\x01\0", 4) == known
 
 
 @pytest.mark.parametrize("size", [b"\x05", b"\x07", HUGE_VARINT], ids=["short", "long", "beyond"])
-def test_a_known_tag_has_the_size_that_it_claims(size: bytes) -> None:
+def test_a_known_tagged_field_must_have_its_size(size: bytes) -> None:
     message = FetchRequest(cluster_id="abcde")
     encoded = encode(message, 12)
     assert encoded.endswith(b"\1\0\6\6abcde")
@@ -125,7 +125,7 @@ def test_a_known_tag_has_the_size_that_it_claims(size: bytes) -> None:
 
 
 def test_a_nullable_struct_is_null_below_zero() -> None:
-    """KIP-893."""
+    """The byte before a nullable struct (KIP-893)."""
     for byte in (b"\xff", b"\x80"):
         assert decode(DescribeTopicPartitionsRequest, b"\1\0\0\0\1" + byte + b"\0", 0).cursor is None
     with pytest.raises(MalformedError, match="truncated"):
@@ -137,8 +137,8 @@ def test_the_client_id_of_a_flexible_header_is_a_classic_string() -> None:
     assert decode(RequestHeader, encoded, 2).client_id == "me"
 
 
-def test_claims_reserve_no_memory() -> None:
-    """Any four bytes of a valid encoding become a huge count: what comes out stays of the size of the frame."""
+def test_claimed_sizes_allocate_no_memory() -> None:
+    """Any bytes of a valid encoding become a huge count; decoding takes no more memory than the frame allows."""
     cases = []
     for cls, version in all_versions():
         encoded = encode(random_message(cls, version, Random(f"{cls.__name__} {version}")), version)
@@ -158,7 +158,7 @@ def test_claims_reserve_no_memory() -> None:
 
 
 def test_no_array_has_elements_without_bytes() -> None:
-    """A count is checked against the bytes that are left, so an element must have at least one."""
+    """A count is checked against the remaining bytes, so an element must have at least one."""
 
     def check(cls: StructType, version: int, flexible: bool) -> None:
         for row in cls.__rows__.values():
@@ -173,7 +173,7 @@ def test_no_array_has_elements_without_bytes() -> None:
         check(cls, version, is_flexible_version(cls, version))
 
 
-def test_an_array_of_as_many_elements_as_fit_is_taken() -> None:
+def test_an_array_that_fills_the_frame_is_accepted() -> None:
     topics = [MetadataRequestTopic(name="") for _ in range(1000)]
     encoded = encode(MetadataRequest(topics=topics), 1)
     assert len(decode(MetadataRequest, encoded, 1).topics or ()) == 1000

@@ -113,7 +113,7 @@ def test_a_version_that_does_not_exist() -> None:
             decode(MetadataRequest, b"", version)
 
 
-def test_a_field_that_the_version_lacks_is_refused() -> None:
+def test_a_field_that_the_version_lacks_is_rejected() -> None:
     with pytest.raises(ValueError, match="MetadataRequest v3 has no allow_auto_topic_creation"):
         encode(MetadataRequest(allow_auto_topic_creation=False), 3)
     with pytest.raises(ValueError, match="ListGroupsRequest v3 has no states_filter"):
@@ -130,7 +130,7 @@ def test_an_ignorable_field_that_the_version_lacks_is_dropped() -> None:
 
 
 @pytest.mark.parametrize("version", [2, 9])
-def test_null_is_refused_where_the_version_has_none(version: int) -> None:
+def test_null_is_rejected_where_the_version_has_none(version: int) -> None:
     response = MetadataResponse(topics=[MetadataResponseTopic(name=None)])
     with pytest.raises(ValueError, match="cannot carry"):
         encode(response, version)
@@ -180,7 +180,7 @@ def test_tags_of_a_version_without_them_follow_the_rule_for_absent_fields() -> N
     assert encode(ApiVersionsResponse(zk_migration_ready=True), 2) == encode(ApiVersionsResponse(), 2)
 
 
-def test_error_codes_and_tuples_are_taken() -> None:
+def test_error_codes_and_tuples_are_accepted() -> None:
     partition = MetadataResponsePartition(error_code=ErrorCode.LEADER_NOT_AVAILABLE, replica_nodes=(1, 2))  # type: ignore[arg-type]
     response = MetadataResponse(topics=[MetadataResponseTopic(name="t", partitions=[partition])])
     found = decode(MetadataResponse, encode(response, 12), 12).topics[0].partitions[0]

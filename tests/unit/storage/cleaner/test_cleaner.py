@@ -280,7 +280,7 @@ def test_a_segment_that_stays_as_it_is_is_not_written_again(tmp_path: Path) -> N
     assert len(records(log)) == 100
 
 
-def test_what_stays_before_the_first_change_is_copied_as_it_is(tmp_path: Path) -> None:
+def test_retained_records_before_the_first_change_are_copied_unchanged(tmp_path: Path) -> None:
     log = Lab(tmp_path, **{**COMPACT, "segment_bytes": 100_000, "index_interval_bytes": 500}).open()
     for n in range(300):
         append(log, build_batch([(NOW + n, b"key-%d" % n, bytes(200), ())]))

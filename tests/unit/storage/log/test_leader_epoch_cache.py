@@ -30,12 +30,12 @@ def test_an_epoch_is_entered_once(cache):
         (1, 0, [(1, 0)]),
     ],
 )
-def test_what_contradicts_a_new_entry_is_removed(cache, epoch, offset, entries):
+def test_entries_that_contradict_a_new_one_are_removed(cache, epoch, offset, entries):
     cache.assign(epoch, offset)
     assert cache.entries == entries
 
 
-def test_negative_epochs_and_offsets_are_refused(cache):
+def test_negative_epochs_and_offsets_are_rejected(cache):
     for epoch, offset in ((-1, 5), (7, -1)):
         with pytest.raises(ValueError, match="leader epoch"):
             cache.assign(epoch, offset)

@@ -155,7 +155,7 @@ def test_a_marker_of_a_newer_epoch_fences_the_older(partition):
     assert partition.error(batch(0, epoch=1)) == ErrorCode.NONE
 
 
-def test_a_snapshot_keeps_the_last_batch_and_goes_on_from_it(partition):
+def test_a_snapshot_keeps_the_last_batch_and_the_sequence_continues(partition):
     partition.produce(batch(MAX_SEQUENCE - 9, 8))
     partition.produce(batch(MAX_SEQUENCE - 1, 3, timestamp=5))
     partition.states = ProducerStateManager.from_snapshot(partition.states.to_snapshot())

@@ -1,4 +1,4 @@
-"""The real disk."""
+"""RealDisk on the file system of the tests."""
 
 import errno
 import os
@@ -15,7 +15,7 @@ def disk() -> RealDisk:
     return RealDisk()
 
 
-def test_appends_go_to_the_end_also_after_a_truncation(disk: RealDisk, tmp_path: Path) -> None:
+def test_an_append_after_a_truncation_goes_to_the_new_end(disk: RealDisk, tmp_path: Path) -> None:
     path = f"{tmp_path}/f"
     file = disk.open(path, create=True)
     assert file.append(b"hello ") == 6
@@ -29,33 +29,33 @@ def test_appends_go_to_the_end_also_after_a_truncation(disk: RealDisk, tmp_path:
     assert disk.open(path, create=True).size() == 9, "an existing file is kept"
 
 
-def test_an_absent_file_is_not_made(disk: RealDisk, tmp_path: Path) -> None:
+def test_an_absent_file_is_not_created(disk: RealDisk, tmp_path: Path) -> None:
     for action in (disk.open, disk.read, disk.size, disk.unlink):
         with pytest.raises(FileNotFoundError):
             action(f"{tmp_path}/f")
     disk.rmtree(f"{tmp_path}/d")
 
 
-@pytest.mark.skipif(not RWF_NOWAIT, reason="this system cannot read without waiting")
-def test_what_was_just_written_is_read_without_waiting(disk: RealDisk, tmp_path: Path) -> None:
+@pytest.mark.skipif(not RWF_NOWAIT, reason="the system has no RWF_NOWAIT")
+def test_written_data_is_read_from_the_page_cache(disk: RealDisk, tmp_path: Path) -> None:
     file = disk.open(f"{tmp_path}/f", create=True)
     file.append(b"0123456789")
     data = file.pread_nowait(4, 2)
     if data is None:
-        pytest.skip(f"the file system of {tmp_path} cannot read without waiting")
+        pytest.skip(f"the file system of {tmp_path} does not support RWF_NOWAIT")
     assert data == b"2345"
     assert file.pread_nowait(10, 8) == b"89"
     assert file.pread_nowait(10, 10) == b""
 
 
-@pytest.mark.skipif(not RWF_NOWAIT, reason="this system cannot read without waiting")
-def test_the_memory_of_a_large_read_is_used_again_only_when_nobody_looks_at_it(disk: RealDisk, tmp_path: Path) -> None:
+@pytest.mark.skipif(not RWF_NOWAIT, reason="the system has no RWF_NOWAIT")
+def test_the_buffer_of_a_large_read_is_reused_without_references(disk: RealDisk, tmp_path: Path) -> None:
     file = disk.open(f"{tmp_path}/f", create=True)
     for letter in (b"a", b"b", b"c"):
         file.append(letter * 500_000)
     first = file.pread_nowait(500_000, 0)
     if first is None:
-        pytest.skip(f"the file system of {tmp_path} cannot read without waiting")
+        pytest.skip(f"the file system of {tmp_path} does not support RWF_NOWAIT")
     part = memoryview(first)[10:20]
     memory = first.obj
     del first
@@ -70,11 +70,13 @@ def test_the_memory_of_a_large_read_is_used_again_only_when_nobody_looks_at_it(d
     assert third.obj is not second.obj
     del memory, second, third
     held = [file.pread_nowait(500_000, 0) for _ in range(20)]
-    assert len({id(each.obj) for each in held if each is not None}) == 20, "also when there are more than are kept"
+    assert len({id(data.obj) for data in held if data is not None}) == 20, (
+        "also of more reads than there are reused buffers"
+    )
 
 
 @pytest.mark.parametrize(("code", "again"), [(errno.EAGAIN, True), (errno.EOPNOTSUPP, False), (errno.EINVAL, False)])
-def test_where_a_file_system_cannot_it_is_not_tried_again(
+def test_rwf_nowait_is_not_retried_where_it_is_not_supported(
     disk: RealDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, again: bool
 ) -> None:
     tries = 0
@@ -94,7 +96,7 @@ def test_where_a_file_system_cannot_it_is_not_tried_again(
     assert tries == (2 if again else 1)
 
 
-def test_a_failing_read_is_an_error(disk: RealDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_read_raises_the_error(disk: RealDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def preadv(*_: object) -> int:
         raise OSError(errno.EIO, "broken")
 
@@ -107,7 +109,7 @@ def test_a_failing_read_is_an_error(disk: RealDisk, tmp_path: Path, monkeypatch:
         file.pread_nowait(1, 0)
 
 
-def test_a_reader_keeps_a_file_that_nobody_else_knows(disk: RealDisk, tmp_path: Path) -> None:
+def test_a_file_is_closed_with_its_last_reference(disk: RealDisk, tmp_path: Path) -> None:
     file = disk.open(f"{tmp_path}/f", create=True)
     file.append(b"x")
     disk.unlink(f"{tmp_path}/f")
@@ -119,7 +121,7 @@ def test_a_reader_keeps_a_file_that_nobody_else_knows(disk: RealDisk, tmp_path: 
 
 
 @pytest.mark.parametrize("sync", [True, False])
-def test_files_are_replaced_whole(disk: RealDisk, tmp_path: Path, sync: bool) -> None:
+def test_files_are_replaced_atomically(disk: RealDisk, tmp_path: Path, sync: bool) -> None:
     path = f"{tmp_path}/f"
     disk.write_atomic(path, b"one", sync=sync)
     disk.write_atomic(path, b"2", sync=sync)
@@ -155,7 +157,7 @@ def test_a_lock_is_exclusive(disk: RealDisk, tmp_path: Path) -> None:
     disk.lock(path).close()
 
 
-def test_writeback_begins_without_a_file_descriptor_to_load_it_with(
+def test_sync_file_range_is_loaded_later_if_there_is_no_file_descriptor(
     disk: RealDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail() -> None:
@@ -170,6 +172,6 @@ def test_writeback_begins_without_a_file_descriptor_to_load_it_with(
             file_system._sync_file_range = fail
         file.start_writeback(0, 10)
         for file_system in disk._file_systems.values():
-            assert file_system._sync_file_range is fail, "it is loaded the next time"
+            assert file_system._sync_file_range is fail, "the next call loads it"
             file_system._sync_file_range = load
     file.start_writeback(0, 10)

@@ -40,10 +40,10 @@ def no_module(*_: object) -> Any:
     ("find", "reason"), [(no_descriptor, SHORTAGE), (no_library, SHORTAGE), (no_module, "internal error")]
 )
 @pytest.mark.parametrize("part", [1.0, 0.9])
-def test_a_handler_that_cannot_be_loaded_closes_the_connection_for_a_reason(
+def test_a_connection_is_closed_with_a_reason_if_the_handler_cannot_be_loaded(
     find: Any, reason: str, part: float
 ) -> None:
-    """Of a frame that is not whole its header is looked at already."""
+    """The header of a frame is read before the frame is complete."""
     tested = ConnectionUnderTest()
     tested.server.dispatch = SimpleNamespace(find=find)
     frame = tested.frame(ECHO, b"x" * 100)
@@ -62,7 +62,7 @@ def test_a_handler_that_could_not_be_loaded_is_loaded_by_a_later_request(monkeyp
 
 
 class Transport:
-    """Of a socket with this file descriptor."""
+    """A transport whose socket has this file descriptor."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -83,7 +83,7 @@ class Transport:
         self.closed = True
 
 
-def test_connections_do_not_take_the_descriptors_of_files() -> None:
+def test_connections_leave_file_descriptors_to_the_logs() -> None:
     async def story() -> None:
         environment = make_environment()
         environment.descriptors = DescriptorLimits.of(300)
@@ -107,13 +107,13 @@ def test_connections_do_not_take_the_descriptors_of_files() -> None:
 
 
 @pytest.mark.parametrize("limit", [32, 64, 150, 300, 1024, 65_536, 1 << 30])
-def test_descriptors_are_shared_out(limit: int) -> None:
+def test_descriptor_limits(limit: int) -> None:
     shared = DescriptorLimits.of(limit)
     assert 0 < shared.connections < shared.files < shared.limit == limit
     assert shared.limit - shared.files >= 8, "for what is opened for a moment"
 
 
-def test_a_disk_keeps_no_file_open_that_has_a_reserved_descriptor(tmp_path: Path) -> None:
+def test_a_disk_does_not_keep_files_open_with_a_reserved_descriptor(tmp_path: Path) -> None:
     held = [os.open(os.devnull, os.O_RDONLY) for _ in range(3)]
     disk = RealDisk(held[-1] + 1)
     try:

@@ -1,4 +1,4 @@
-"""The data directory: what several tasks ask of it at once."""
+"""Concurrent writes of the checkpoints."""
 
 import asyncio
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from kbroker.replica.logs.log_manager import LogManager
 
 @dataclass
 class SlowDisk:
-    """Offload and disk in one: a job begins only when it is let, and notes what it finds running."""
+    """An offload and a disk. Jobs wait until `gate` is set. `together`: the most jobs that ran at the same time."""
 
     running: int = 0
     together: int = 0
@@ -44,7 +44,7 @@ def directory(disk: SlowDisk) -> LogManager:
 
 
 def test_checkpoints_are_written_one_at_a_time() -> None:
-    """A periodic checkpoint, retention and DeleteRecords meet; each returns after a write that began after it."""
+    """Each call, from the checkpoint task, retention or DeleteRecords, returns after a write that started after it."""
 
     async def story() -> SlowDisk:
         disk = SlowDisk()
@@ -64,7 +64,7 @@ def test_checkpoints_are_written_one_at_a_time() -> None:
     assert disk.jobs == 3
 
 
-def test_a_checkpoint_that_cannot_be_written_fails_for_those_who_asked() -> None:
+def test_write_checkpoints_raises_the_error_of_the_disk() -> None:
     async def story() -> None:
         disk = SlowDisk(fail=True)
         disk.gate.set()

@@ -1,4 +1,4 @@
-"""Internal topics are compacted while the broker runs."""
+"""Topics, internal ones too, are compacted while the broker runs."""
 
 import asyncio
 
@@ -45,7 +45,7 @@ async def committed(client: Client, group: str) -> int:
 
 
 async def with_groups(m: Machine, commits: int) -> Client:
-    """Ten groups that commit in turn."""
+    """Ten groups commit in turn, `commits` times in all."""
     client = await m.client()
     await client.create_topic("t")
     found = await client.request(FindCoordinatorRequest(coordinator_keys=["g"]), 4, FindCoordinatorResponse)
@@ -81,7 +81,7 @@ async def test_offsets_are_compacted_and_a_restart_loads_the_same(m: Machine) ->
 
 
 async def fill(client: Client, rounds: int, **configs: object) -> None:
-    """Two keys in turn, in segments of one batch."""
+    """Append records of two keys in turn; each batch is a segment."""
     await client.create_topic("t", **{"segment_bytes": 1 << 20, **configs})
     for n in range(rounds):
         await client.produce("t", batch(b"v%d" % n, key=b"k%d" % (n % 2), size=700_000))
@@ -93,7 +93,7 @@ async def test_a_topic_is_compacted(m: Machine, policy: str) -> None:
     client = await m.client()
     await fill(client, 7, cleanup_policy=policy)
     await asyncio.sleep(MINUTE)
-    # Of the six in closed segments the last two, and what is in the active one.
+    # The last two records in closed segments, and the record in the active segment.
     assert [value[:2] for value in await client.read("t")] == [b"v4", b"v5", b"v6"]
     assert m.partition("t").log.log_end_offset == 7
 
@@ -110,7 +110,7 @@ async def test_a_topic_is_compacted_when_its_policy_is_altered(m: Machine) -> No
 
 
 @story
-async def test_after_a_start_goes_on_what_was_not_compacted(m: Machine) -> None:
+async def test_a_log_is_compacted_after_a_restart(m: Machine) -> None:
     client = await m.client()
     await fill(client, 7, cleanup_policy="compact")
     await m.restart()
@@ -121,7 +121,7 @@ async def test_after_a_start_goes_on_what_was_not_compacted(m: Machine) -> None:
 
 
 @story
-async def test_what_is_written_all_the_time_is_compacted_again_and_again(m: Machine) -> None:
+async def test_a_log_with_constant_appends_is_compacted_repeatedly(m: Machine) -> None:
     client = await m.client()
     await fill(client, 3, cleanup_policy="compact", flush_ms=1 << 40)
     for n in range(200):
@@ -132,7 +132,7 @@ async def test_what_is_written_all_the_time_is_compacted_again_and_again(m: Mach
 
 @story(**SMALL)
 @pytest.mark.parametrize("end", ["delete", "stop"])
-async def test_an_end_in_the_middle(m: Machine, end: str) -> None:
+async def test_a_stop_or_deletion_during_a_compaction(m: Machine, end: str) -> None:
     client = await with_groups(m, 600)
     m.processes.held = True
     await m.until(lambda: m.processes.started["run"])
@@ -151,7 +151,7 @@ async def test_an_end_in_the_middle(m: Machine, end: str) -> None:
         client = await m.client()
         await m.broker.services.groups.runtime.wait_until_loaded("g")
         assert [await committed(client, f"g{n}") for n in range(10)] == list(range(590, 600))
-        # And it is done at last.
+        # The restarted broker completes the compaction.
         await commit(client, "g0", 600)
         await asyncio.sleep(MINUTE)
         assert m.partition(OFFSETS).log.cleaned_to > 0

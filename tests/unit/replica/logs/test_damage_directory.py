@@ -1,7 +1,7 @@
-"""The files of the data directory itself lost or damaged in turn, after each kind of stop, under the whole broker.
+"""Each file of the data directory is lost or damaged, after a clean shutdown and after a kill.
 
-What can be made anew is, and the log says so; all records and committed offsets are there, retries are stored once.
-What cannot be is refused with the reason, and nothing on the disk is changed.
+A file that can be rebuilt is rebuilt, and the log reports it; no record or committed offset is lost, and retries are
+stored once. Otherwise the broker refuses to start, gives the reason, and changes nothing on the disk.
 """
 
 from collections.abc import Callable
@@ -66,8 +66,8 @@ def sent(number: int) -> bytearray:
     return batch(value(number), producer=(7, 0, number), size=100)
 
 
-async def recorded(m: Machine, stop: str) -> Files:
-    """What a broker leaves behind: a topic whose records below START were deleted, a group's commits."""
+async def files_of_broker(m: Machine, stop: str) -> Files:
+    """Return the files of a broker with a topic whose records below START were deleted, and with commits of a group."""
     client = await m.client()
     await client.create_topic("t", **SMALL)
     for number in range(BATCHES):
@@ -83,40 +83,40 @@ async def recorded(m: Machine, stop: str) -> Files:
     return {path: bytes(m.disk.data(path)) for path in m.disk.find("") if not path.endswith("/.lock")}
 
 
-async def check_all_there(m: Machine, first: int = START) -> None:
+async def check_nothing_lost(m: Machine, first: int = START) -> None:
     client = await m.client()
     await m.broker.services.groups.runtime.wait_until_loaded("g")
     values = await client.read("t", first)
     assert [text.rstrip(b".") for text in values] == [value(number) for number in range(first, BATCHES)]
     assert await committed(client, "g") == BATCHES - 1
     for number in (BATCHES - 5, BATCHES - 1):
-        assert (await client.produce("t", sent(number))).base_offset == number, "a retry is known"
+        assert (await client.produce("t", sent(number))).base_offset == number, "a retry is a duplicate"
     assert (await client.produce("t", sent(BATCHES))).base_offset == BATCHES
     await commit(client, "g", BATCHES)
 
 
-def told(caplog: pytest.LogCaptureFixture, name: str) -> bool:
+def is_logged(caplog: pytest.LogCaptureFixture, name: str) -> bool:
     return any(name in record.getMessage() for record in caplog.records)
 
 
 @pytest.mark.parametrize("stop", ["stopped", "killed"])
 @pytest.mark.parametrize("name", [RECOVERY, STARTS, CLEANER, ".kafka_cleanshutdown"])
 @story
-async def test_checkpoints(m: Machine, name: str, stop: str, caplog: pytest.LogCaptureFixture) -> None:
-    files = await recorded(m, stop)
+async def test_damaged_checkpoints(m: Machine, name: str, stop: str, caplog: pytest.LogCaptureFixture) -> None:
+    files = await files_of_broker(m, stop)
     path = f"/data/{name}"
     for what, damage in {**ANY, **POINTS}.items():
         if (name, what) == (STARTS, "too high"):
             continue
         caplog.clear()
-        await begin_on(m, {**files, path: damage(files.get(path, b"0\n1\nt 0 2\n"))})
+        await start_on(m, {**files, path: damage(files.get(path, b"0\n1\nt 0 2\n"))})
         wrong = what in ("half", "noise", "zeros", "negative", "another version", "too few", "beyond 64 bits")
-        assert told(caplog, name) == (wrong and not name.startswith(".")), what
+        assert is_logged(caplog, name) == (wrong and not name.startswith(".")), what
         first = m.partition("t").log.log_start_offset
         assert first <= START
-        # What was deleted comes back, as far as its segments are there, when nobody knows of it.
+        # Without the log start offset, deleted records return whose segments still exist.
         assert first == START or name == STARTS
-        await check_all_there(m)
+        await check_nothing_lost(m)
         await m.restart()
         client = await m.client()
         await m.broker.services.groups.runtime.wait_until_loaded("g")
@@ -126,17 +126,17 @@ async def test_checkpoints(m: Machine, name: str, stop: str, caplog: pytest.LogC
 
 
 @story
-async def test_a_log_start_beyond_the_log_is_believed(m: Machine, caplog: pytest.LogCaptureFixture) -> None:
-    """As in Kafka: a power loss may have taken what lay behind deleted records. Their offsets are not used again."""
-    files = await recorded(m, "killed")
-    await begin_on(m, {**files, f"/data/{STARTS}": points("t 0 1000")(b"")})
+async def test_a_log_start_offset_beyond_the_log_is_respected(m: Machine, caplog: pytest.LogCaptureFixture) -> None:
+    """As in Kafka: a power loss may have removed the records after the deleted ones. Their offsets are not reused."""
+    files = await files_of_broker(m, "killed")
+    await start_on(m, {**files, f"/data/{STARTS}": points("t 0 1000")(b"")})
     client = await m.client()
     assert (await client.produce("t", batch(b"after"))).base_offset == 1000
-    assert told(caplog, "it ends before the log start offset 1000")
+    assert is_logged(caplog, "it ends before the log start offset 1000")
 
 
-async def begin_on(m: Machine, files: dict[str, bytes | None]) -> None:
-    """A broker on a disk with these files, and nothing else."""
+async def start_on(m: Machine, files: dict[str, bytes | None]) -> None:
+    """Start a broker on a disk with only these files."""
     m.disk = type(m.disk)(m.clock, m.disk.random)
     for path, data in files.items():
         if data is not None:
@@ -145,12 +145,12 @@ async def begin_on(m: Machine, files: dict[str, bytes | None]) -> None:
     await m.start()
 
 
-async def is_refused(m: Machine, files: dict[str, bytes | None], error: type[Exception]) -> str:
-    """Nothing but the lock may have been written."""
+async def refusal_of_start(m: Machine, files: dict[str, bytes | None], error: type[Exception]) -> str:
+    """Return why the broker refuses to start, and check that it has written nothing but the lock."""
     with pytest.raises(error) as refusal:
-        await begin_on(m, files)
+        await start_on(m, files)
     await m.stop()
-    # A journal that is sound may have become a snapshot.
+    # A valid journal may have been compacted into a snapshot.
     excluded = ("/.lock", "/data/coordination/") if error is ForeignDirectory else ("/.lock",)
     after = {path: bytes(m.disk.data(path)) for path in m.disk.find("") if not any(part in path for part in excluded)}
     before = {path: data for path, data in files.items() if data is not None}
@@ -160,43 +160,43 @@ async def is_refused(m: Machine, files: dict[str, bytes | None], error: type[Exc
 
 @pytest.mark.parametrize("stop", ["stopped", "killed"])
 @story
-async def test_whose_directory_it_is(m: Machine, stop: str) -> None:
-    files = await recorded(m, stop)
+async def test_damaged_or_foreign_meta_properties(m: Machine, stop: str) -> None:
+    files = await files_of_broker(m, stop)
     path = "/data/meta.properties"
     for what, damage in {**ANY, **IDENTITY}.items():
         changed = {**files, path: damage(files[path])}
         if what == "gone":
-            # The coordination service knows the cluster.
-            await begin_on(m, changed)
-            await check_all_there(m)
+            # The coordination store knows the cluster id.
+            await start_on(m, changed)
+            await check_nothing_lost(m)
             await m.stop()
         else:
-            reason = await is_refused(m, changed, ForeignDirectory)
+            reason = await refusal_of_start(m, changed, ForeignDirectory)
             assert path in reason or "/data is" in reason, what
 
 
 @pytest.mark.parametrize("stop", ["stopped", "killed"])
 @story
-async def test_the_coordination_journal(m: Machine, stop: str) -> None:
-    """Topics, configs and ids cannot be made anew from anything else."""
-    files = await recorded(m, stop)
+async def test_damaged_coordination_files(m: Machine, stop: str) -> None:
+    """Topics, configs and ids cannot be rebuilt from other files."""
+    files = await files_of_broker(m, stop)
     path = "/data/coordination/coordination.journal"
     data = files[path]
     middle = len(data) // 3
     for damaged in (data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :], data[:middle] + data[middle + 9 :]):
-        reason = await is_refused(m, {**files, path: damaged}, CoordinationError)
+        reason = await refusal_of_start(m, {**files, path: damaged}, CoordinationError)
         assert "damaged and others follow it" in reason
     for damaged in (noise(1000, "snapshot"), b"", data[:60]):
         changed = {**files, "/data/coordination/coordination.snapshot": damaged}
-        assert "snapshot is damaged" in await is_refused(m, changed, CoordinationError)
+        assert "snapshot is damaged" in await refusal_of_start(m, changed, CoordinationError)
 
 
 # Committed offsets.
 
 
 @story
-async def test_commits_of_the_longest_valid_prefix(m: Machine, caplog: pytest.LogCaptureFixture) -> None:
-    files = await recorded(m, "killed")
+async def test_commits_before_the_damage_survive(m: Machine, caplog: pytest.LogCaptureFixture) -> None:
+    files = await files_of_broker(m, "killed")
     (path,) = (path for path in files if path.endswith("/__consumer_offsets-0/00000000000000000000.log"))
     data = files[path]
     size = len(data) // (BATCHES - START)
@@ -211,12 +211,12 @@ async def test_commits_of_the_longest_valid_prefix(m: Machine, caplog: pytest.Lo
     ]:
         caplog.clear()
         kept = {one: text for one, text in without.items() if "__consumer_offsets-0" not in one or one == path}
-        await begin_on(m, {**kept, path: damaged})
+        await start_on(m, {**kept, path: damaged})
         client = await m.client()
         await m.broker.services.groups.runtime.wait_until_loaded("g")
         survive = len(damaged) // size if commits == len(damaged) // size else commits
         assert await committed(client, "g") == START + survive - 1
-        assert told(caplog, "__consumer_offsets-0") == (len(damaged) % size != 0 or survive < len(damaged) // size)
+        assert is_logged(caplog, "__consumer_offsets-0") == (len(damaged) % size != 0 or survive < len(damaged) // size)
         await commit(client, "g", 77)
         await m.restart()
         await m.broker.services.groups.runtime.wait_until_loaded("g")
@@ -225,19 +225,19 @@ async def test_commits_of_the_longest_valid_prefix(m: Machine, caplog: pytest.Lo
 
 
 @story
-async def test_commits_that_cannot_be_read_are_not_taken_for_none(m: Machine, caplog: pytest.LogCaptureFixture) -> None:
-    """Below the recovery point nobody looks for damage, until it is read."""
-    files = await recorded(m, "stopped")
+async def test_unreadable_commits_are_an_error(m: Machine, caplog: pytest.LogCaptureFixture) -> None:
+    """Damage below the recovery point is found when it is read."""
+    files = await files_of_broker(m, "stopped")
     (path,) = (path for path in files if path.endswith("/__consumer_offsets-0/00000000000000000000.log"))
     data = bytearray(files[path])
     data[61] = 0x7F
-    await begin_on(m, {**files, path: bytes(data)})
+    await start_on(m, {**files, path: bytes(data)})
     client = await m.client()
     await m.broker.services.groups.runtime.wait_until_loaded("g")
     answer = await client.request(
         OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="g")]), 8, OffsetFetchResponse
     )
     assert answer.groups[0].error_code == ErrorCode.NOT_COORDINATOR
-    assert told(caplog, "__consumer_offsets-0")
-    # Other data is served.
+    assert is_logged(caplog, "__consumer_offsets-0")
+    # Other partitions are served.
     assert len(await client.read("t", START)) == BATCHES - START

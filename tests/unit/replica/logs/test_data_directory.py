@@ -1,4 +1,4 @@
-"""The data directory from one start to the next: whose it is, what is in it that nobody knows, what is damaged."""
+"""The data directory at startup: its owner, stray logs, damaged files, invalid stored configs."""
 
 import asyncio
 
@@ -12,7 +12,7 @@ from tests.unit.support.simulated_broker import Machine, story
 
 
 @story
-async def test_a_directory_is_one_brokers(m: Machine) -> None:
+async def test_a_directory_belongs_to_one_broker(m: Machine) -> None:
     first = read_meta_properties(m.disk, "/data")
     assert first is not None
     assert (first.node_id, first.cluster_id) == (1, m.broker.services.metadata.cluster_id)
@@ -38,7 +38,7 @@ async def test_a_directory_of_another_cluster(m: Machine) -> None:
 
 @story
 async def test_a_directory_whose_metadata_is_missing(m: Machine) -> None:
-    """A new cluster would put all its logs aside. With the metadata restored it starts."""
+    """As a new cluster, the broker would put all logs aside. It starts once the metadata is restored."""
     client = await m.client()
     await client.create_topic("t")
     await client.produce("t", batch(b"a"))
@@ -57,7 +57,7 @@ async def test_a_directory_whose_metadata_is_missing(m: Machine) -> None:
 
 
 @story
-async def test_a_damaged_identity(m: Machine) -> None:
+async def test_damaged_meta_properties(m: Machine) -> None:
     await m.stop()
     m.disk.data("/data/meta.properties")[:] = b"version=9\n"
     with pytest.raises(ForeignDirectory, match=r"/data/meta.properties is damaged: unknown version 9"):
@@ -76,8 +76,8 @@ async def test_two_brokers_on_one_directory(m: Machine) -> None:
 
 
 @story
-async def test_logs_of_no_topic_are_put_aside(m: Machine, caplog: pytest.LogCaptureFixture) -> None:
-    """The broker was killed after a deletion was decided and before its directory was moved."""
+async def test_logs_of_deleted_topics_become_stray(m: Machine, caplog: pytest.LogCaptureFixture) -> None:
+    """The broker was killed after a topic was deleted and before its directories were renamed."""
     client = await m.client()
     await client.create_topic("t", 2)
     await client.produce("t", batch(b"old"))
@@ -91,7 +91,7 @@ async def test_logs_of_no_topic_are_put_aside(m: Machine, caplog: pytest.LogCapt
     await m.start()
     kept = [name for name in m.disk.listdir("/data") if name.endswith("-stray")]
     assert sorted(name.partition(".")[0] for name in kept) == ["t-0", "t-1"]
-    # What is not ours stays as it is.
+    # Other directories are unchanged.
     assert m.disk.isdir("/data/backup-1")
     assert sum("belongs to no topic" in record.message for record in caplog.records) == 2
     client = await m.client()
@@ -115,7 +115,7 @@ async def test_the_log_of_an_older_topic_of_the_same_name(m: Machine) -> None:
 
 
 @story
-async def test_one_log_that_cannot_be_opened_keeps_the_others_from_nothing(
+async def test_a_log_that_cannot_be_opened_does_not_affect_the_others(
     m: Machine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     client = await m.client()
@@ -145,7 +145,7 @@ async def test_one_log_that_cannot_be_opened_keeps_the_others_from_nothing(
 
 @story
 @pytest.mark.parametrize("name", ["recovery-point-offset-checkpoint", "log-start-offset-checkpoint"])
-async def test_damaged_checkpoints_cost_a_recovery(m: Machine, name: str) -> None:
+async def test_logs_are_recovered_from_their_start_if_a_checkpoint_is_damaged(m: Machine, name: str) -> None:
     client = await m.client()
     await client.create_topic("t")
     await client.produce("t", batch(b"a", b"b"))

@@ -1,4 +1,4 @@
-"""Which logs are compacted when, and what happens to those that cannot be."""
+"""The log cleaner: which logs are compacted when, configs, failures."""
 
 import asyncio
 import errno
@@ -17,12 +17,12 @@ MIB = 1 << 20
 
 
 def story(function: Any = None, **configs: object) -> Any:
-    """Clients stay for days."""
+    """Make a test whose clients stay connected for days."""
     return any_story(function, **configs, connections_max_idle_ms=1 << 40)
 
 
 async def fill(client: Client, topic: str, count: int, keys: int = 2, size: int = 700_000) -> None:
-    """So many segments of one batch, but for the last, which is active."""
+    """Append `count` batches; each is a segment."""
     for n in range(count):
         await client.produce(topic, batch(b"v%d" % n, key=b"k%d" % (n % keys), size=size))
 
@@ -40,7 +40,7 @@ COMPACT = {"cleanup_policy": "compact", "segment_bytes": MIB}
 
 
 @story
-async def test_what_was_compacted_is_not_compacted_again_after_a_restart(m: Machine) -> None:
+async def test_a_compacted_log_is_not_compacted_again_after_a_restart(m: Machine) -> None:
     client = await m.client()
     await client.create_topic("t", **COMPACT)
     await fill(client, "t", 7)
@@ -58,9 +58,9 @@ async def test_what_was_compacted_is_not_compacted_again_after_a_restart(m: Mach
 
 
 @story(log_cleaner_backoff_ms=1000)
-async def test_the_dirtiest_goes_first_and_before_it_what_is_overdue(m: Machine) -> None:
+async def test_an_overdue_log_is_compacted_first_then_the_dirtiest(m: Machine) -> None:
     client = await m.client()
-    # Nothing is superseded by the first round: then a bit, half, and all of it is.
+    # The first compaction of each topic removes nothing; then a bit, half or all of it has newer values.
     for topic in ("bit", "half", "all", "late"):
         await client.create_topic(topic, **COMPACT, min_cleanable_dirty_ratio=0)
         await fill(client, topic, 9 if topic != "all" else 1, keys=20)
@@ -91,7 +91,7 @@ async def test_the_dirtiest_goes_first_and_before_it_what_is_overdue(m: Machine)
 
 
 @story(log_cleaner_threads=2, log_cleaner_backoff_ms=1000)
-async def test_as_many_at_once_as_there_are_threads(m: Machine) -> None:
+async def test_at_most_log_cleaner_threads_compactions_run(m: Machine) -> None:
     client = await m.client()
     m.processes.held = True
     for number in range(6):
@@ -109,7 +109,7 @@ async def test_as_many_at_once_as_there_are_threads(m: Machine) -> None:
 
 
 @story(log_cleaner_enable=False)
-async def test_it_can_be_turned_off(m: Machine) -> None:
+async def test_log_cleaner_enable(m: Machine) -> None:
     client = await m.client()
     await client.create_topic("t", **COMPACT)
     await fill(client, "t", 7)
@@ -118,7 +118,7 @@ async def test_it_can_be_turned_off(m: Machine) -> None:
 
 
 @story
-async def test_what_the_broker_configs_say_reaches_the_process(m: Machine) -> None:
+async def test_broker_configs_are_applied_in_the_process(m: Machine) -> None:
     client = await m.client()
     await client.create_topic("t", **COMPACT)
     await client.alter_broker(
@@ -142,7 +142,7 @@ async def test_what_the_broker_configs_say_reaches_the_process(m: Machine) -> No
 
 
 @story
-async def test_a_damaged_log_stays_as_it_is_and_is_left_alone(m: Machine) -> None:
+async def test_a_damaged_log_is_uncleanable_until_a_restart(m: Machine) -> None:
     client = await m.client()
     for topic in ("bad", "t"):
         await client.create_topic(topic, **COMPACT)
@@ -155,7 +155,7 @@ async def test_a_damaged_log_stays_as_it_is_and_is_left_alone(m: Machine) -> Non
     assert (log.size_bytes, log.cleaned_to, log.offline) == (before, 0, None)
     assert m.disk.find(".cleaned") == []
     assert m.partition("t").log.cleaned_to == 6
-    # It is still written, and after a start it is tried again.
+    # The log still accepts appends, and is tried again after a restart.
     await fill(client, "bad", 3)
     await asyncio.sleep(HOUR)
     assert m.processes.started["run"] == 2
@@ -165,7 +165,7 @@ async def test_a_damaged_log_stays_as_it_is_and_is_left_alone(m: Machine) -> Non
 
 
 @story
-async def test_one_that_fails_is_tried_again_less_and_less_often(m: Machine) -> None:
+async def test_a_failed_compaction_is_retried_with_a_growing_backoff(m: Machine) -> None:
     client = await m.client()
     await client.create_topic("t", **COMPACT)
     await fill(client, "t", 12, keys=7, size=300_000)
@@ -183,7 +183,7 @@ async def test_one_that_fails_is_tried_again_less_and_less_often(m: Machine) -> 
 
 
 @story
-async def test_a_result_that_cannot_be_put_in_place_is_no_reason_to_hurry(m: Machine) -> None:
+async def test_a_compaction_that_cannot_be_installed_backs_off(m: Machine) -> None:
     client = await m.client()
     await client.create_topic("t", **COMPACT)
     await fill(client, "t", 7, size=300_000)
@@ -205,13 +205,13 @@ async def test_a_result_that_cannot_be_put_in_place_is_no_reason_to_hurry(m: Mac
 
 
 @story
-async def test_a_process_that_dies_is_tried_again(m: Machine) -> None:
+async def test_a_compaction_is_retried_if_its_process_dies(m: Machine) -> None:
     client = await m.client()
     await client.create_topic("t", **COMPACT)
     await fill(client, "t", 7)
     m.processes.held = True
     await m.until(lambda: m.processes.started["run"])
-    # As if it had been killed in the middle of its work.
+    # The state after a kill in the middle of a compaction.
     m.disk.open("/data/t-0/00000000000000000000.log.cleaned", create=True).append(b"half")
     (job,) = m.processes.held_jobs
     job.kill()
@@ -223,7 +223,7 @@ async def test_a_process_that_dies_is_tried_again(m: Machine) -> None:
 
 
 @story
-async def test_a_topic_of_the_same_name_is_not_touched_by_what_was_under_way(m: Machine) -> None:
+async def test_a_running_compaction_does_not_affect_a_new_topic_of_the_same_name(m: Machine) -> None:
     client = await m.client()
     await client.create_topic("t", **COMPACT)
     await fill(client, "t", 7)
@@ -240,8 +240,8 @@ async def test_a_topic_of_the_same_name_is_not_touched_by_what_was_under_way(m: 
 
 @story
 @pytest.mark.parametrize("restarted", [False, True])
-async def test_max_compaction_lag_compacts_what_little_there_is_in_time(m: Machine, restarted: bool) -> None:
-    """Also what is in the active segment, and though nothing is appended to it."""
+async def test_max_compaction_lag(m: Machine, restarted: bool) -> None:
+    """Records in the active segment are compacted too, although nothing is appended."""
     client = await m.client()
     lag_ms = int(2 * HOUR * 1000)
     await client.create_topic("t", cleanup_policy="compact", min_cleanable_dirty_ratio=1, max_compaction_lag_ms=lag_ms)
@@ -257,7 +257,7 @@ async def test_max_compaction_lag_compacts_what_little_there_is_in_time(m: Machi
 
 
 @story
-async def test_min_compaction_lag_keeps_what_is_young(m: Machine) -> None:
+async def test_min_compaction_lag(m: Machine) -> None:
     client = await m.client()
     await client.create_topic("t", **COMPACT, min_compaction_lag_ms=int(HOUR * 1000))
     for n in range(7):
@@ -270,7 +270,7 @@ async def test_min_compaction_lag_keeps_what_is_young(m: Machine) -> None:
 
 
 @story
-async def test_a_tombstone_goes_in_its_time(m: Machine) -> None:
+async def test_a_tombstone_is_removed_after_delete_retention_ms(m: Machine) -> None:
     client = await m.client()
     await client.create_topic("t", **COMPACT, min_cleanable_dirty_ratio=0, delete_retention_ms=int(DAY * 1000))
     await fill(client, "t", 2)

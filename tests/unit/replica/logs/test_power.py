@@ -1,4 +1,4 @@
-"""What a power loss, or one kill after another, may not take: each of these stories was a loss once."""
+"""Regression tests: records, topics and offsets that a power loss or repeated kills have lost once."""
 
 import asyncio
 from collections.abc import Callable
@@ -24,7 +24,7 @@ SEEDS = pytest.mark.parametrize("seed", range(8))
 
 
 def killed_before(m: Machine, operation: str, matches: Callable[[str], bool]) -> list[SimDisk]:
-    """The disk as a kill leaves it right before the next such change."""
+    """Return a list that gets the disk as of a kill right before the next such change."""
     states: list[SimDisk] = []
 
     def look(what: str, path: str, size: int) -> None:
@@ -49,15 +49,15 @@ async def lose_power(m: Machine, seed: int) -> None:
 
 @story
 @SEEDS
-async def test_a_log_that_was_new_when_the_process_died(m: Machine, seed: int) -> None:
-    """Its name was not durable then, and who opened it again took it for granted that it was."""
+async def test_a_log_that_was_created_just_before_a_kill(m: Machine, seed: int) -> None:
+    """The directory entry was not synced, and the next process assumed that it was."""
     client = await m.client()
     await client.create_topic("t", flush_before_ack=True)
     states = killed_before(m, "sync_dir", lambda path: path == "/data/t-0")
     await client.produce("t", batch(b"1"))
     await start_from(m, states)
     client = await m.client()
-    # It is also the last thing that happens before the power fails.
+    # The power fails right after this append.
     assert (await client.produce("t", batch(b"2"))).error_code == 0
     values = await client.read("t")
     await lose_power(m, seed)
@@ -66,7 +66,7 @@ async def test_a_log_that_was_new_when_the_process_died(m: Machine, seed: int) -
 
 @story
 @SEEDS
-async def test_an_empty_log_that_was_new_when_the_process_died(m: Machine, seed: int) -> None:
+async def test_an_empty_log_that_was_created_just_before_a_kill(m: Machine, seed: int) -> None:
     client = await m.client()
     await client.create_topic("t", flush_before_ack=True)
     await m.crash()
@@ -79,8 +79,8 @@ async def test_an_empty_log_that_was_new_when_the_process_died(m: Machine, seed:
 
 @story
 @SEEDS
-async def test_a_topic_of_which_only_the_page_cache_knew(m: Machine, seed: int) -> None:
-    """The process died between write and sync of the journal. What the next one acts upon must be durable first."""
+async def test_a_topic_whose_creation_was_written_but_not_synced(m: Machine, seed: int) -> None:
+    """The process was killed between write and sync of the journal. The next process must sync it first."""
     client = await m.client()
     await client.create_topic("other")
     states = killed_before(m, "sync", lambda path: path == JOURNAL)
@@ -94,12 +94,12 @@ async def test_a_topic_of_which_only_the_page_cache_knew(m: Machine, seed: int) 
 
 @story
 @SEEDS
-async def test_a_topic_whose_creation_was_not_synced_because_the_disk_failed(m: Machine, seed: int) -> None:
-    """After a failed sync the pages count as clean: the next one, of the next process too, writes nothing."""
+async def test_a_topic_whose_creation_could_not_be_synced(m: Machine, seed: int) -> None:
+    """After a failed sync the pages are clean: later syncs, also of the next process, write nothing."""
     client = await m.client()
     await client.create_topic("other")
     m.disk.faults.fail_next("sync", lambda path: path == JOURNAL)
-    # So many that the change has pages of its own, which nothing is written to later.
+    # Many partitions, so that the change has pages to which nothing is written later.
     asked = asyncio.ensure_future(client.create_topic("t", 500, flush_before_ack=True))
     await m.broker.stopped
     await m.stop()
@@ -114,8 +114,8 @@ async def test_a_topic_whose_creation_was_not_synced_because_the_disk_failed(m: 
 
 
 @story
-async def test_the_log_start_of_a_deleted_topic_is_not_that_of_the_next(m: Machine) -> None:
-    """Killed after a deletion was carried out and before the checkpoints had forgotten it."""
+async def test_the_log_start_offset_of_a_deleted_topic_does_not_apply_to_a_new_one(m: Machine) -> None:
+    """The broker is killed after the deletion and before the checkpoints are written without the topic."""
     client = await m.client()
     await client.create_topic("t")
     for n in range(20):
@@ -139,7 +139,7 @@ async def test_the_log_start_of_a_deleted_topic_is_not_that_of_the_next(m: Machi
 
 
 @story
-async def test_a_checkpoint_that_could_not_forget_a_deleted_topic(m: Machine) -> None:
+async def test_a_failed_checkpoint_after_a_deletion(m: Machine) -> None:
     client = await m.client()
     await client.create_topic("t")
     for n in range(20):
@@ -156,7 +156,7 @@ async def test_a_checkpoint_that_could_not_forget_a_deleted_topic(m: Machine) ->
 
 @story
 @SEEDS
-async def test_a_deleted_topic_does_not_come_back_as_the_next_of_its_name(m: Machine, seed: int) -> None:
+async def test_a_new_topic_does_not_get_the_records_of_a_deleted_one(m: Machine, seed: int) -> None:
     client = await m.client()
     await client.create_topic("t", flush_before_ack=True)
     await client.produce("t", batch(b"old"))
@@ -173,8 +173,8 @@ async def test_a_deleted_topic_does_not_come_back_as_the_next_of_its_name(m: Mac
 
 
 @story
-async def test_a_log_without_the_id_of_its_topic(m: Machine) -> None:
-    """The id's file was lost with the power, and then the topic was deleted: Kafka puts such a log aside too."""
+async def test_a_log_without_its_topic_id_becomes_stray(m: Machine) -> None:
+    """A power loss has emptied the file of the id, and then the topic was deleted. Kafka makes such a log stray too."""
     client = await m.client()
     await client.create_topic("t")
     await client.produce("t", batch(b"old"))
@@ -192,15 +192,15 @@ async def test_a_log_without_the_id_of_its_topic(m: Machine) -> None:
 
 
 @story
-async def test_a_log_that_could_be_opened_only_later(m: Machine) -> None:
-    """It was taken for one that had been closed cleanly then, as new ones are."""
+async def test_a_log_that_is_opened_later_is_recovered(m: Machine) -> None:
+    """It was opened as if it had been closed cleanly, like a new log."""
     client = await m.client()
     await client.create_topic("t")
     for n in range(20):
         await client.produce("t", batch(b"%d" % n, size=1000))
     await client.delete_records("t", 3)
     await m.crash()
-    # A page in the middle of the last batches never came to the disk.
+    # A page in the middle of the last batches was never written to the disk.
     m.disk.data(LOG)[-3000:-2500] = bytes(500)
     m.disk.faults.fail_next("read", lambda path: path == LOG)
     await m.start()
@@ -212,10 +212,10 @@ async def test_a_log_that_could_be_opened_only_later(m: Machine) -> None:
 
 
 @story
-async def test_a_log_that_could_be_opened_only_later_is_synced_before_it_is_served(
+async def test_a_log_that_is_opened_later_is_synced_before_it_is_served(
     m: Machine, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Consumers see what is synced, and nobody writes any more who would have it synced."""
+    """Consumers read only synced records, and no append follows that would sync them."""
     client = await m.client()
     await client.create_topic("t", flush_before_ack=True)
     for n in range(20):
@@ -238,11 +238,11 @@ async def commit(client: Client) -> int:
 
 
 @story
-async def test_groups_whose_log_could_be_opened_only_later_are_served(m: Machine) -> None:
-    """They were taken for lost until the next start."""
+async def test_groups_whose_log_is_opened_later_are_served(m: Machine) -> None:
+    """The coordinator did not load them before the next start."""
     client = await m.client()
     await client.create_topic("t")
-    # Whoever looks for the coordinator makes the topic.
+    # FindCoordinator creates the topic.
     await client.request(FindCoordinatorRequest(coordinator_keys=["g"]), 6, FindCoordinatorResponse)
     await asyncio.sleep(1)
     assert await commit(client) == ErrorCode.NONE
@@ -257,8 +257,8 @@ async def test_groups_whose_log_could_be_opened_only_later_are_served(m: Machine
 
 
 @story
-async def test_a_log_that_could_be_opened_only_after_an_orderly_stop(m: Machine) -> None:
-    """The stop is no clean one for this log, which nobody has recovered since the crash."""
+async def test_a_log_that_is_opened_only_after_a_clean_shutdown_is_recovered(m: Machine) -> None:
+    """The shutdown was not clean for this log, which was not recovered after the crash."""
     client = await m.client()
     await client.create_topic("t")
     for n in range(20):
@@ -272,7 +272,7 @@ async def test_a_log_that_could_be_opened_only_after_an_orderly_stop(m: Machine)
 
 
 @story
-async def test_a_checkpoint_does_not_forget_a_log_that_cannot_be_opened(m: Machine) -> None:
+async def test_a_checkpoint_keeps_the_offsets_of_logs_that_cannot_be_opened(m: Machine) -> None:
     client = await m.client()
     await client.create_topic("t")
     for n in range(20):
@@ -290,7 +290,7 @@ async def test_a_checkpoint_does_not_forget_a_log_that_cannot_be_opened(m: Machi
 
 
 @story
-async def test_a_repeated_deletion_is_durable_when_it_is_answered(m: Machine) -> None:
+async def test_a_repeated_delete_records_is_durable_when_it_succeeds(m: Machine) -> None:
     client = await m.client()
     await client.create_topic("t")
     for n in range(10):

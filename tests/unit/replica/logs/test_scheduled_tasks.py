@@ -1,4 +1,4 @@
-"""What is done to logs without being asked: syncs, checkpoints, retention, room on the disk, expiry of producers."""
+"""The periodic tasks of the logs: flushes, checkpoints, retention, expiry of producers, files and logs to reopen."""
 
 import asyncio
 import errno
@@ -14,11 +14,11 @@ LOG = "/data/t-0/00000000000000000000.log"
 TWO_WEEKS = 14 * DAY
 
 
-# Syncs.
+# Flushes.
 
 
 @story
-async def test_what_comes_to_rest_is_synced(m: Machine) -> None:
+async def test_an_idle_log_is_flushed(m: Machine) -> None:
     client = await m.client()
     await client.create_topic("t")
     await client.produce("t", batch(b"a"))
@@ -32,7 +32,7 @@ async def test_what_comes_to_rest_is_synced(m: Machine) -> None:
 
 @story
 async def test_flush_ms(m: Machine) -> None:
-    """Counted from the first append that is not synced, however many follow."""
+    """flush.ms counts from the first unsynced append."""
     client = await m.client()
     await client.create_topic("t", flush_ms=5000)
     partition = m.partition("t")
@@ -58,7 +58,7 @@ async def test_flush_messages(m: Machine) -> None:
 
 
 @story
-async def test_a_failed_sync_in_the_background(m: Machine) -> None:
+async def test_a_failed_background_sync_takes_the_log_offline(m: Machine) -> None:
     client = await m.client()
     await client.create_topic("t")
     await client.produce("t", batch(b"a"))
@@ -72,8 +72,8 @@ async def test_a_failed_sync_in_the_background(m: Machine) -> None:
 
 
 @story
-async def test_a_failed_sync_at_a_roll_fails_those_who_wait(m: Machine) -> None:
-    """The sync of a closed segment fails beside the one that a produce waits for, which may not be tried then."""
+async def test_a_failed_sync_at_a_roll_fails_the_waiting_requests(m: Machine) -> None:
+    """The sync of a closed segment fails; the sync that the Produce requests wait for must not be tried then."""
     client = await m.client()
     await client.create_topic("t", flush_before_ack=True, segment_bytes=1 << 20)
     await client.produce("t", batch(b"a", size=600_000))
@@ -90,7 +90,7 @@ async def test_a_failed_sync_at_a_roll_fails_those_who_wait(m: Machine) -> None:
 
 
 @story
-async def test_recovery_points_are_written(m: Machine) -> None:
+async def test_recovery_points_are_written_if_they_have_changed(m: Machine) -> None:
     client = await m.client()
     await client.create_topic("t", 2)
     await client.produce("t", batch(b"a", b"b"), 1)
@@ -98,7 +98,7 @@ async def test_recovery_points_are_written(m: Machine) -> None:
     points = decode_offsets(m.disk.read("/data/recovery-point-offset-checkpoint"))
     assert {tuple(tp): offset for tp, offset in points.items() if tp.topic == "t"} == {("t", 0): 0, ("t", 1): 2}
     assert m.disk.exists("/data/t-1/00000000000000000002.snapshot")
-    # Then there is nothing to write until something is appended.
+    # There is nothing more to write until the next append.
     written = dict(m.disk.syncs)
     mtime = m.disk.mtime_ms("/data/recovery-point-offset-checkpoint")
     await asyncio.sleep(DAY)
@@ -107,7 +107,7 @@ async def test_recovery_points_are_written(m: Machine) -> None:
 
 
 @story
-async def test_a_kill_after_a_checkpoint_reads_only_what_came_later(m: Machine) -> None:
+async def test_recovery_after_a_kill_reads_only_above_the_recovery_point(m: Machine) -> None:
     client = await m.client()
     await client.create_topic("t")
     for n in range(5):
@@ -115,7 +115,7 @@ async def test_a_kill_after_a_checkpoint_reads_only_what_came_later(m: Machine) 
     await asyncio.sleep(61)
     await client.produce("t", batch(b"5"))
     await m.crash(power=False)
-    # Damage below the recovery point is not looked for.
+    # Damage below the recovery point is not detected.
     m.disk.data(LOG)[66] ^= 1
     await m.start()
     assert m.partition("t").log.log_end_offset == 6
@@ -126,8 +126,8 @@ async def test_a_kill_after_a_checkpoint_reads_only_what_came_later(m: Machine) 
 
 
 @story(log_segment_bytes=1 << 20)
-async def test_two_weeks(m: Machine) -> None:
-    """Time passes over idle partitions; what has become old goes, with the waiting consumer told."""
+async def test_retention_over_two_weeks(m: Machine) -> None:
+    """Old segments of idle partitions are deleted too."""
     client = await m.client()
     await client.create_topic("t", 3)
     for _ in range(3):
@@ -161,7 +161,7 @@ async def test_idle_partitions_cost_nothing(m: Machine) -> None:
     await asyncio.sleep(HOUR)
     turns = m.loop.iterations
     await asyncio.sleep(DAY)
-    # Retention every five minutes, over 100 partitions in steps, and the expiry of group offsets every ten.
+    # Retention of 100 partitions every five minutes, in steps, and the expiry of group offsets every ten minutes.
     assert m.loop.iterations - turns < 3000
 
 
@@ -179,7 +179,7 @@ async def test_retention_by_size(m: Machine) -> None:
 
 
 @story
-async def test_retention_wakes_who_waits(m: Machine) -> None:
+async def test_retention_completes_a_waiting_fetch(m: Machine) -> None:
     client, other = await m.client(), await m.client()
     await client.create_topic("t", retention_ms=int(HOUR * 1000))
     await client.produce("t", batch(b"a", at_ms=m.now_ms))
@@ -203,7 +203,7 @@ async def test_segments_roll_by_time(m: Machine) -> None:
 
 
 @story
-async def test_deleted_segments_go_from_the_disk_after_a_while(m: Machine) -> None:
+async def test_files_of_deleted_segments_are_removed_after_file_delete_delay_ms(m: Machine) -> None:
     client = await m.client()
     await client.create_topic("t", segment_bytes=1 << 20, file_delete_delay_ms=120_000)
     for _ in range(3):
@@ -227,12 +227,12 @@ async def test_producers_expire(m: Machine) -> None:
     assert len(m.partition("t").log.producers) == 0
 
 
-# Room on the disk.
+# A full disk.
 
 
 @story
 @pytest.mark.parametrize("dirty", [False, True])
-async def test_a_full_disk_and_room_again(m: Machine, dirty: bool) -> None:
+async def test_appends_resume_when_a_full_disk_has_room(m: Machine, dirty: bool) -> None:
     client = await m.client()
     await client.create_topic("t")
     await client.produce("t", batch(b"a"))
@@ -274,12 +274,12 @@ async def test_a_topic_that_is_created_on_a_full_disk(m: Machine, monkeypatch: p
     monkeypatch.undo()
     await asyncio.sleep(15)
     assert (await client.produce("t", batch(b"a"), 1)).base_offset == 0
-    # Nothing is retried any more.
+    # There is nothing left to retry.
     assert not m.broker.services.replicas.maintenance.unopened
 
 
 @story
-async def test_a_topic_without_its_log_can_be_deleted_and_made_again(
+async def test_a_topic_without_its_log_can_be_deleted_and_created_again(
     m: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = await m.client()
@@ -299,11 +299,11 @@ async def test_a_topic_without_its_log_can_be_deleted_and_made_again(
     assert (await client.produce("t", batch(b"a"))).base_offset == 0
 
 
-# Rounds.
+# The tasks.
 
 
 @story
-async def test_stopping_in_the_middle_of_a_round(m: Machine) -> None:
+async def test_a_stop_waits_for_the_running_task(m: Machine) -> None:
     client = await m.client()
     await client.create_topic("t", 10, flush_ms=1000)
     for index in range(10):

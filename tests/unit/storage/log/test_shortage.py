@@ -1,4 +1,4 @@
-"""Shortages: what fails for want of room, file descriptors or memory is tried again, and takes no log offline."""
+"""Operations that fail for lack of disk space, file descriptors or memory are retried; no log goes offline."""
 
 import errno
 import logging
@@ -23,8 +23,11 @@ NO_FILES = [errno.EMFILE, errno.ENFILE]
 
 
 class ShortDisk(RealDisk):
-    """`missing`: the error of operations that need a file descriptor, None while there are some; `left`: how many of
-    them still succeed. `renames`: the error of renames."""
+    """A disk that fails on demand.
+
+    `missing`: the errno of operations that need a file descriptor, None if they succeed; `left`: how many of them still
+    succeed. `renames`: the errno of renames.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -74,8 +77,8 @@ def lab(tmp_path: Path, disk: ShortDisk) -> Lab:
     return Lab(tmp_path, disk, segment_bytes=10_000, index_interval_bytes=256)
 
 
-def noted(log: Log) -> list[str]:
-    """The operations of which the log reports shortages."""
+def reported_shortages(log: Log) -> list[str]:
+    """Return a list of the operations whose shortages the log reports."""
     operations: list[str] = []
     log.on_shortage = lambda operation, error: operations.append(operation)
     return operations
@@ -93,14 +96,14 @@ READS: list[Callable[[Log], object]] = [
 
 @pytest.mark.parametrize("read", READS, ids=["read", "timestamp"])
 @pytest.mark.parametrize("code", [*NO_FILES, errno.ENOMEM])
-def test_a_read_without_a_file_descriptor_is_refused_once(
+def test_a_read_without_a_file_descriptor_fails_once(
     lab: Lab, disk: ShortDisk, code: int, read: Callable[[Log], object]
 ) -> None:
     log = lab.open()
     fill(log, 200)
     log.checkpoint()
     log.close_closed_segments()
-    operations = noted(log)
+    operations = reported_shortages(log)
     disk.missing = code
     with pytest.raises(KafkaError) as refusal:
         read(log)
@@ -110,7 +113,7 @@ def test_a_read_without_a_file_descriptor_is_refused_once(
 
 
 @pytest.mark.parametrize("code", NO_FILES)
-def test_a_sync_that_cannot_begin_is_tried_again(lab: Lab, disk: ShortDisk, code: int) -> None:
+def test_a_sync_that_cannot_begin_is_retried(lab: Lab, disk: ShortDisk, code: int) -> None:
     log = lab.open()
     fill(log, 5)
     disk.missing = code
@@ -122,7 +125,7 @@ def test_a_sync_that_cannot_begin_is_tried_again(lab: Lab, disk: ShortDisk, code
     assert log.recovery_point == log.log_end_offset
 
 
-def test_what_was_cut_off_is_still_to_be_synced_after_a_sync_that_could_not_begin(lab: Lab, disk: ShortDisk) -> None:
+def test_a_truncation_is_synced_after_a_sync_that_could_not_begin(lab: Lab, disk: ShortDisk) -> None:
     log = lab.open()
     fill(log, 200)
     log.checkpoint()
@@ -135,7 +138,7 @@ def test_what_was_cut_off_is_still_to_be_synced_after_a_sync_that_could_not_begi
     assert closed.unsynced_truncation
 
 
-def test_a_sync_that_has_failed_for_want_of_memory_is_not_repeated(
+def test_a_sync_that_failed_for_lack_of_memory_is_not_retried(
     lab: Lab, disk: ShortDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(file: RealFile) -> None:
@@ -150,10 +153,10 @@ def test_a_sync_that_has_failed_for_want_of_memory_is_not_repeated(
 
 
 @pytest.mark.parametrize("code", NO_FILES)
-def test_a_closed_segment_is_completed_when_there_are_file_descriptors(lab: Lab, disk: ShortDisk, code: int) -> None:
+def test_a_closed_segment_is_synced_when_there_are_file_descriptors(lab: Lab, disk: ShortDisk, code: int) -> None:
     log = lab.open()
     fill(log, 40)
-    operations = noted(log)
+    operations = reported_shortages(log)
     synced = log.recovery_point
     lab.background.hold = True
     log.roll(NOW)
@@ -171,12 +174,12 @@ def test_a_closed_segment_is_completed_when_there_are_file_descriptors(lab: Lab,
     assert (log.repairs, content(log)) == ([], data)
 
 
-def test_a_chore_without_memory_takes_no_log_offline(lab: Lab) -> None:
+def test_a_background_task_without_memory_does_not_take_the_log_offline(lab: Lab) -> None:
     def fail() -> None:
         raise MemoryError
 
     log = lab.open()
-    operations = noted(log)
+    operations = reported_shortages(log)
     log.add_task(fail, lambda _: None)
     assert (log.offline, operations) == (None, ["background work"])
 
@@ -185,7 +188,7 @@ def test_a_chore_without_memory_takes_no_log_offline(lab: Lab) -> None:
 def test_an_append_without_a_file_descriptor_is_reported(lab: Lab, disk: ShortDisk, code: int) -> None:
     log = lab.open()
     fill(log, 10)
-    operations = noted(log)
+    operations = reported_shortages(log)
     log.set_config(Lab(lab.path, segment_bytes=log.size_bytes + 10).config)
     disk.missing = code
     with pytest.raises(KafkaError):
@@ -205,7 +208,7 @@ def test_retention_frees_a_disk_that_has_no_room_for_longer_names(lab: Lab, disk
     assert log.offline is None
 
 
-def test_a_log_that_goes_offline_says_so_once(lab: Lab, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_log_that_goes_offline_reports_it_once(lab: Lab, caplog: pytest.LogCaptureFixture) -> None:
     log = lab.open()
     with caplog.at_level(logging.ERROR):
         log.read_failed(OSError(errno.EIO, "Input/output error"))
@@ -216,7 +219,7 @@ def test_a_log_that_goes_offline_says_so_once(lab: Lab, caplog: pytest.LogCaptur
     ]
 
 
-def test_a_compaction_is_installed_or_given_up_whenever_file_descriptors_run_out(tmp_path: Path) -> None:
+def test_a_compaction_is_installed_or_abandoned_whenever_file_descriptors_run_out(tmp_path: Path) -> None:
     outcomes = set()
     for left in range(100):
         disk = ShortDisk()

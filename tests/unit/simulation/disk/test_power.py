@@ -251,6 +251,14 @@ def test_a_file_whose_rename_is_not_synced_is_durable_as_either_name(disk):
     assert disk.durable("/d/f", "/d/f.swap") == b"0123456789"
     disk.rename("/d/f", "/d/g")
     assert disk.durable("/d/g", "/d/f") == b""
+    disk.rename("/d/g", "/d/f")
+    assert disk.durable("/d/f", "/d/f.swap") == b"", "it may also have the name /d/g"
+    disk.sync_dir("/d")
+    assert disk.durable("/d/f") == b"0123456789"
+    disk.rename("/d/f", "/d/g")
+    disk.rename("/d/g", "/d/f")
+    assert disk.durable("/d/f") == b""
+    disk.rename("/d/f", "/d/g")
     disk.sync_dir("/d")
     assert disk.durable("/d/g") == b"0123456789"
 

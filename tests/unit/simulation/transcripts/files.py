@@ -1,5 +1,7 @@
-"""The disk: what lies on it, what happens to it. A segment's files are named by its base offset alone (orders-0/3.log);
-names are those below the data directory."""
+"""Commands that show, damage and fail files. A segment's files are named by its base offset alone: orders-0/3.log.
+
+Paths are relative to the data directory.
+"""
 
 import posixpath
 import re
@@ -19,17 +21,17 @@ from tests.unit.simulation.transcripts.play import Play, shorten
 from tests.unit.simulation.transcripts.table import Table, seconds
 
 COMMANDS = Table()
-# What carries no information, or random ids.
-UNINTERESTING = ("partition.metadata", "meta.properties", ".lock", "coordination")
+# Files that are always there, or contain random ids.
+HIDDEN = ("partition.metadata", "meta.properties", ".lock", "coordination")
 
 
 def path_of(file: str) -> str:
-    """`orders-0/3.log` is /data/orders-0/00000000000000000003.log."""
-    name = re.sub(r"(?<![^/])(\d+)(?=\.)", lambda found: found[1].zfill(20), file)
+    """Return /data/orders-0/00000000000000000003.log for `orders-0/3.log`."""
+    name = re.sub(r"(?<![^/])(\d+)(?=\.)", lambda match: match[1].zfill(20), file)
     return f"{DATA}/{name}"
 
 
-# Looking.
+# Show files.
 
 
 @COMMANDS.add("ls <directory>")
@@ -51,14 +53,14 @@ def _listing(play: Play, path: str) -> str:
     entries = []
     for name in sorted(disk.entries(path)):
         full = f"{path}/{name}"
-        if name not in UNINTERESTING:
+        if name not in HIDDEN:
             entries.append(f"{shorten(name)}/" if disk.isdir(full) else f"{shorten(name)} {disk.size(full)}")
     return ", ".join(entries) or "empty"
 
 
 @COMMANDS.add("dump <file>")
 async def dump(play: Play, file: str) -> list[str]:
-    """What it says, entries on one line."""
+    """The entries of a file on one line."""
     disk, path = play.machine.disk, path_of(file)
     if not disk.exists(path):
         return ["no such file"]
@@ -103,7 +105,7 @@ DUMPS: dict[str, Callable[[bytes], list[str]]] = {
 
 @COMMANDS.add("synced <partition>")
 async def synced(play: Play, partition: str) -> list[str]:
-    """The first offset that a power loss now would take."""
+    """The first offset that a power loss now would lose."""
     return [f"synced to {durable_end(play.machine.disk, f'{DATA}/{partition}')}"]
 
 
@@ -111,11 +113,11 @@ async def synced(play: Play, partition: str) -> list[str]:
 
 
 def _replace(play: Play, file: str, data: bytes) -> None:
-    """Whoever damages a file does it without the machine's knowledge, and for good."""
-    content = play.machine.disk.open(path_of(file), create=True)
-    content.truncate(0)
-    content.append(data)
-    content.fdatasync()
+    """Change a file durably, unnoticed by the broker."""
+    opened = play.machine.disk.open(path_of(file), create=True)
+    opened.truncate(0)
+    opened.append(data)
+    opened.fdatasync()
 
 
 def _data(play: Play, file: str) -> bytes:
@@ -148,7 +150,7 @@ async def zero_end(play: Play, count: str, file: str) -> list[str]:
 
 @COMMANDS.add("flip a bit of batch <offset> in <file>")
 async def flip(play: Play, offset: str, file: str) -> list[str]:
-    """In the first byte of its records."""
+    """A bit in the first byte of its records."""
     data = bytearray(_data(play, file))
     start = next((batch.start for batch in read_batches(data) if batch.header.base_offset == int(offset)), None)
     if start is None:
@@ -158,16 +160,16 @@ async def flip(play: Play, offset: str, file: str) -> list[str]:
     return []
 
 
-@COMMANDS.add("invariants do not hold from here")
-async def unsound(play: Play) -> list[str]:
-    """What follows is not as it should be, and the broker has no way to know."""
-    play.sound = False
+@COMMANDS.add("stop checking invariants")
+async def stop_checking(play: Play) -> list[str]:
+    """The broker cannot detect the damage that follows."""
+    play.checks_invariants = False
     return []
 
 
 @COMMANDS.add("fill <file> with garbage")
 async def fill(play: Play, file: str) -> list[str]:
-    """Of the size that it has."""
+    """Its size stays."""
     _replace(play, file, Random(file).randbytes(len(_data(play, file))))
     return []
 
@@ -190,17 +192,17 @@ async def remove(play: Play, file: str) -> list[str]:
     return []
 
 
-# A disk that fails.
+# Disk faults.
 
 
 @COMMANDS.add("disk full")
 async def full(play: Play) -> list[str]:
-    """Not a byte more."""
+    """No further byte fits."""
     play.machine.disk.capacity = play.machine.disk.used
     return []
 
 
-@COMMANDS.add("disk full but for <count> bytes")
+@COMMANDS.add("disk full except <count> bytes")
 async def nearly_full(play: Play, count: str) -> list[str]:
     play.machine.disk.capacity = play.machine.disk.used + int(count)
     return []
@@ -208,7 +210,7 @@ async def nearly_full(play: Play, count: str) -> list[str]:
 
 @COMMANDS.add("disk read-only")
 async def read_only(play: Play) -> list[str]:
-    """As ext4 with errors=remount-ro after an error: all changes are refused, syncs too."""
+    """As ext4 with errors=remount-ro after an error: all changes and syncs fail."""
     play.machine.disk.read_only = True
     return []
 
@@ -219,20 +221,20 @@ async def writable(play: Play) -> list[str]:
     return []
 
 
-@COMMANDS.add("disk has room")
-async def room(play: Play) -> list[str]:
+@COMMANDS.add("disk has space")
+async def space(play: Play) -> list[str]:
     play.machine.disk.capacity = None
     return []
 
 
 @COMMANDS.add("no file descriptors")
 async def no_descriptors(play: Play) -> list[str]:
-    """Nothing can be opened: EMFILE."""
+    """Opening files fails with EMFILE."""
     play.machine.disk.faults.open = 1.0
     return []
 
 
-@COMMANDS.add("file descriptors again")
+@COMMANDS.add("file descriptors available")
 async def descriptors(play: Play) -> list[str]:
     play.machine.disk.faults.open = 0.0
     return []
@@ -240,14 +242,14 @@ async def descriptors(play: Play) -> list[str]:
 
 @COMMANDS.add("syncs take <time>")
 async def slow_syncs(play: Play, time: str) -> list[str]:
-    """Longer than usual."""
+    """In addition to the usual time."""
     play.machine.disk.faults.slow_sync_ns = round(1e9 * seconds(time))
     return []
 
 
 @COMMANDS.add("page cache <state>")
 async def page_cache(play: Play, state: str) -> list[str]:
-    """`warm`: what is read is in memory; `cold`: it never is."""
+    """`warm`: all reads hit the page cache; `cold`: none does."""
     play.machine.disk.cold = {"warm": 0.0, "cold": 1.0}[state]
     return []
 

@@ -1,7 +1,7 @@
-"""Members of groups: `a join ...` is the client a; its member ids are a1, a2, ... in the order in which it gets them.
+"""Commands of group members: `a join ...` is the client a; its member ids are a1, a2, ... in the order of assignment.
 
-Requests and answers are as in tests/unit/support/group_transcript.py, here from a whole broker, without what all of
-them have in common. A join, a sync that wait say so; their answers come below the command that released them.
+Requests and responses are written as in tests/unit/support/group_transcript.py, without the common fields. A pending
+join or sync prints `waits`; its response is printed below the command that completed it.
 """
 
 from typing import Any
@@ -17,7 +17,7 @@ from tests.unit.support.group_coordinator import from_dict, to_dict
 from tests.unit.support.group_transcript import Builder, render
 
 COMMANDS = Table()
-# The newest that name topics by their names.
+# The newest versions with topic names instead of topic ids.
 VERSIONS = {"join": 9, "sync": 5, "heartbeat": 4, "leave": 5, "commit": 9, "fetch": 9, "describe": 5}
 DEFAULTS = {
     "group": "g",
@@ -27,7 +27,7 @@ DEFAULTS = {
     "type": "consumer",
     "protocol": "range",
 }
-BORING = ("protocol_type=consumer ", "protocol_name=range ")
+HIDDEN_FIELDS = ("protocol_type=consumer ", "protocol_name=range ")
 KEYS = {APIS[key].name: key for key in APIS}
 
 
@@ -35,42 +35,41 @@ async def _ask(play: Play, name: str, verb: str, words: list[str]) -> list[str]:
     version = VERSIONS[verb]
     arguments = {**DEFAULTS, **dict.fromkeys(options(words)[0], ""), **options(words)[1]}
 
-    async def once(client: Client) -> dict[str, Any]:
+    async def send_once(client: Client) -> dict[str, Any]:
         api, body = getattr(Builder(play.members), verb)(arguments, version)
         request_class, response_class = message_classes(KEYS[api])
-        answer = await client.request(from_dict(request_class, body), version, response_class)
-        found = to_dict(answer, version)
-        play.members.learn_member(name, found.get("member_id", ""))
-        return found
+        response = to_dict(await client.request(from_dict(request_class, body), version, response_class), version)
+        play.members.learn_member(name, response.get("member_id", ""))
+        return response
 
-    async def work(client: Client) -> str:
-        found = await once(client)
-        if found.get("error_code") == ErrorCode.MEMBER_ID_REQUIRED:
-            arguments["member"] = found["member_id"]
-            found = await once(client)
-        shown = SHOWN.get(verb)
-        return shown(found) if shown else _render(play, found)
+    async def send(client: Client) -> str:
+        response = await send_once(client)
+        if response.get("error_code") == ErrorCode.MEMBER_ID_REQUIRED:
+            arguments["member"] = response["member_id"]
+            response = await send_once(client)
+        show = FORMATS.get(verb)
+        return show(response) if show else _render(play, response)
 
-    return await play.ask(f"{name} {verb}", work, name)
+    return await play.request(f"{name} {verb}", send, name)
 
 
-def _render(play: Play, found: dict[str, Any]) -> str:
-    text = render(play.members, found) + " "
-    for each in BORING:
+def _render(play: Play, response: dict[str, Any]) -> str:
+    text = render(play.members, response) + " "
+    for each in HIDDEN_FIELDS:
         text = text.replace(each, "")
     return text.rstrip()
 
 
-def _committed(found: dict[str, Any]) -> str:
+def _committed(response: dict[str, Any]) -> str:
     return ", ".join(
         f"{topic['name']}-{row['partition_index']} {code(row['error_code'])}"
-        for topic in found["topics"]
+        for topic in response["topics"]
         for row in topic["partitions"]
     )
 
 
-def _fetched(found: dict[str, Any]) -> str:
-    (group,) = found["groups"]
+def _fetched(response: dict[str, Any]) -> str:
+    (group,) = response["groups"]
     if group["error_code"]:
         return code(group["error_code"])
     return (
@@ -83,26 +82,28 @@ def _fetched(found: dict[str, Any]) -> str:
     )
 
 
-def _state(found: dict[str, Any]) -> str:
-    (group,) = found["groups"]
+def _state(response: dict[str, Any]) -> str:
+    (group,) = response["groups"]
     if group["error_code"]:
         return code(group["error_code"])
     return f"{group['group_state']}, {len(group['members'])} members"
 
 
-SHOWN = {"commit": _committed, "fetch": _fetched, "describe": _state}
+FORMATS = {"commit": _committed, "fetch": _fetched, "describe": _state}
 
 
 @COMMANDS.add("<name> join <words...>")
 async def join(play: Play, name: str, words: list[str]) -> list[str]:
-    """Of group g unless told otherwise; instance=i: a static member; member=a1: it was one before. Who is first given a
-    member id joins with it at once."""
+    """In group g by default. instance=i: a static member; member=a1: a known member.
+
+    After MEMBER_ID_REQUIRED the client joins again at once.
+    """
     return await _ask(play, name, "join", words)
 
 
 @COMMANDS.add("<name> sync <words...>")
 async def sync(play: Play, name: str, words: list[str]) -> list[str]:
-    """A leader's has assign=a1:x,b1:y."""
+    """The leader's sync has assign=a1:x,b1:y."""
     return await _ask(play, name, "sync", words)
 
 
@@ -135,11 +136,11 @@ async def describe(play: Play, group: str) -> list[str]:
 
 @COMMANDS.add("find coordinator of <group>")
 async def find(play: Play, group: str) -> list[str]:
-    """As every client does first: there is the groups' topic then."""
+    """Creates __consumer_offsets, as the first request of every client does."""
 
-    async def work(client: Client) -> str:
+    async def send(client: Client) -> str:
         request = FindCoordinatorRequest(key_type=0, coordinator_keys=[group])
-        (found,) = (await client.request(request, 4, FindCoordinatorResponse)).coordinators
-        return code(found.error_code) if found.error_code else f"broker {found.node_id}"
+        (coordinator,) = (await client.request(request, 4, FindCoordinatorResponse)).coordinators
+        return code(coordinator.error_code) if coordinator.error_code else f"broker {coordinator.node_id}"
 
-    return await play.ask(f"find coordinator of {group}", work)
+    return await play.request(f"find coordinator of {group}", send)

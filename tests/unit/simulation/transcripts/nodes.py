@@ -1,4 +1,4 @@
-"""The machine, time, the network and the coordination service: what happens to a broker from outside."""
+"""Commands for the machine, time, the network and the coordination service."""
 
 import asyncio
 from collections.abc import Callable
@@ -16,7 +16,7 @@ COMMANDS = Table()
 
 @COMMANDS.add("with <configs...>")
 async def configure(play: Play, configs: list[str]) -> list[str]:
-    """First of all: configs of the broker; `coordination`: it uses a service, else it keeps its own on its disk."""
+    """The first command: the broker's configs. `coordination`: it uses a service instead of its disk."""
     plain, named = options(configs)
     play.configs.update(named)
     if "coordination" in plain:
@@ -26,7 +26,7 @@ async def configure(play: Play, configs: list[str]) -> list[str]:
 
 @COMMANDS.add("start <configs...>")
 async def start(play: Play, configs: list[str]) -> list[str]:
-    """With what it repairs on the way."""
+    """Prints what recovery repairs."""
     return await play.start(configs_of(configs))
 
 
@@ -34,7 +34,7 @@ async def start(play: Play, configs: list[str]) -> list[str]:
 async def stop(play: Play) -> list[str]:
     """SIGTERM."""
     if play.machine.broker is None:
-        return ["it does not run"]
+        return ["not running"]
     await play.machine.stop()
     await asyncio.sleep(SETTLE_S)
     return ["stopped"]
@@ -42,7 +42,7 @@ async def stop(play: Play) -> list[str]:
 
 @COMMANDS.add("kill")
 async def kill(play: Play) -> list[str]:
-    """kill -9: what was written stays in the page cache."""
+    """kill -9: the page cache survives."""
     play.machine.kill()
     await asyncio.sleep(SETTLE_S)
     return []
@@ -50,7 +50,7 @@ async def kill(play: Play) -> list[str]:
 
 @COMMANDS.add("power off")
 async def power_off(play: Play) -> list[str]:
-    """Nothing is left but what was synced, also if no broker runs."""
+    """Only synced data survives, also when no broker runs."""
     if play.machine.broker is None:
         play.machine.disk = play.machine.disk.after_crash(power=True)
     else:
@@ -59,7 +59,7 @@ async def power_off(play: Play) -> list[str]:
 
 
 def _lose_power(play: Play) -> None:
-    play.silent = True
+    play.power_lost = True
     play.machine.power_off()
 
 
@@ -79,31 +79,31 @@ async def resume(play: Play) -> list[str]:
 
 @COMMANDS.add("kill before <operation> of <file>")
 async def kill_before(play: Play, operation: str, file: str) -> list[str]:
-    """Operations: write, truncate, sync, sync_dir, create, mkdir, rename, unlink, rmdir. The file may have a `*`."""
-    _arm(play, operation, file, lambda: play.machine.kill())
+    """Operations: write, truncate, sync, sync_dir, create, mkdir, rename, unlink, rmdir. The file may contain a `*`."""
+    _crash_before(play, operation, file, lambda: play.machine.kill())
     return []
 
 
 @COMMANDS.add("power off before <operation> of <file>")
 async def power_off_before(play: Play, operation: str, file: str) -> list[str]:
-    _arm(play, operation, file, lambda: _lose_power(play))
+    _crash_before(play, operation, file, lambda: _lose_power(play))
     return []
 
 
-def _arm(play: Play, operation: str, file: str, end: Callable[[], None]) -> None:
-    """The machine ends in the place of the first such change of its disk."""
+def _crash_before(play: Play, operation: str, file: str, crash: Callable[[], None]) -> None:
+    """Crash instead of the first such change of the disk."""
     disk = play.machine.disk
     trace = disk.trace
     assert trace is not None
 
-    def die_instead(what: str, path: str, size: int) -> None:
-        if what == operation and fnmatchcase(path, path_of(file)):
-            play.note(f"dies before {operation} of {path}")
-            end()
+    def crash_instead(change: str, path: str, size: int) -> None:
+        if change == operation and fnmatchcase(path, path_of(file)):
+            play.log(f"dies before {operation} of {path}")
+            crash()
             raise MachineCrashed
-        trace(what, path, size)
+        trace(change, path, size)
 
-    disk.trace = die_instead
+    disk.trace = crash_instead
 
 
 # Time.
@@ -117,7 +117,7 @@ async def wait(play: Play, time: str) -> list[str]:
 
 @COMMANDS.add("clock <by>")
 async def clock(play: Play, by: str) -> list[str]:
-    """The wall clock jumps."""
+    """Let the wall clock jump."""
     play.machine.clock.skew_ms += round(seconds(by) * 1000)
     return []
 
@@ -127,17 +127,17 @@ async def clock(play: Play, by: str) -> list[str]:
 
 @COMMANDS.add("network loses <what>")
 async def lose(play: Play, what: str) -> list[str]:
-    """`requests`, `answers` or `everything` between clients and the broker."""
+    """`requests`, `responses` or `everything` between clients and the broker."""
     faults = play.loop.network.faults
-    if what != "answers":
+    if what != "responses":
         faults.cut(CLIENT, NAME)
     if what != "requests":
         faults.cut(NAME, CLIENT)
     return []
 
 
-@COMMANDS.add("network mended")
-async def restore(play: Play) -> list[str]:
+@COMMANDS.add("network healed")
+async def heal_network(play: Play) -> list[str]:
     play.loop.network.faults.heal_all()
     await asyncio.sleep(SETTLE_S)
     return []
@@ -145,9 +145,9 @@ async def restore(play: Play) -> list[str]:
 
 @COMMANDS.add("reset connections")
 async def reset(play: Play) -> list[str]:
-    """What is on its way over them is lost; a client's next request takes a new one."""
-    for end in play.loop.network.faults.connections(CLIENT, NAME):
-        play.loop.network.faults.reset(end)
+    """Bytes in flight are lost; a client's next request opens a new connection."""
+    for endpoint in play.loop.network.faults.connections(CLIENT, NAME):
+        play.loop.network.faults.reset(endpoint)
     await asyncio.sleep(SETTLE_S)
     return []
 
@@ -156,17 +156,17 @@ async def reset(play: Play) -> list[str]:
 
 
 def _service(play: Play) -> SimCoordination:
-    assert play.coordination is not None, "say `with coordination` first"
+    assert play.coordination is not None, "the transcript must begin with `with coordination`"
     return play.coordination
 
 
-@COMMANDS.add("coordination out of reach")
+@COMMANDS.add("coordination unreachable")
 async def cut_off(play: Play) -> list[str]:
     _service(play).cut(NAME)
     return []
 
 
-@COMMANDS.add("coordination back")
+@COMMANDS.add("coordination reachable")
 async def heal(play: Play) -> list[str]:
     _service(play).heal(NAME)
     await asyncio.sleep(SETTLE_S)
@@ -175,7 +175,7 @@ async def heal(play: Play) -> list[str]:
 
 @COMMANDS.add("sessions")
 async def sessions(play: Play) -> list[str]:
-    """Those of brokers that the service knows and that are not over."""
+    """The broker's sessions that are alive."""
     return [f"sessions: {_service(play).sessions(NAME)}"]
 
 

@@ -1,8 +1,8 @@
-"""Where a transcript plays: a universe with one machine, clients that keep one connection each, the broker's log.
+"""Plays a transcript on a simulation: one machine, clients with a connection each, the broker's log.
 
-A command prints the broker's new log lines, then what clients were answered. A request that is not answered within
-SETTLE_S of virtual time prints `waits`, and its answer with the request before it under the command that brought it.
-After each command the invariants must hold.
+A command prints the broker's new log lines, then the clients' responses. A request without a response within SETTLE_S
+of virtual time prints `waits`; its response is printed, after the request, below the command that caused it. The
+invariants must hold after each command.
 """
 
 import asyncio
@@ -32,21 +32,21 @@ SETTLE_S = 0.2
 NAME = "broker"
 CLIENT = "client"
 CONFIGS = {"offsets.topic.num.partitions": "1", "group.initial.rebalance.delay.ms": "0"}
-# Fields of log events whose names say nothing that their values do not.
+# Fields of log events that are printed without their names.
 PLAIN_FIELDS = ("partition", "reason", "repair", "file", "directory")
 
-Work = Callable[[Client], Awaitable[str]]
+Send = Callable[[Client], Awaitable[str]]
 
 
 class LogLines(logging.Handler):
-    """Takes the broker's log."""
+    """Collects the broker's log lines."""
 
     def __init__(self) -> None:
         super().__init__()
         self.lines: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        # What is refused the client prints.
+        # The client prints the error of its request.
         if isinstance(record.msg, LogEvent) and record.msg.message != "request refused":
             self.lines.append(line_of(record.msg))
 
@@ -58,23 +58,23 @@ class LogLines(logging.Handler):
 def line_of(event: LogEvent) -> str:
     fields = {name: value for name, value in event.fields.items() if value is not None}
     if "repair" in fields:
-        # It names the file.
+        # The file's path contains the partition.
         fields.pop("partition", None)
-    # How long it took is a matter of the seed.
+    # Durations depend on the seed.
     fields.pop("ms", None)
     parts = [str(value) if name in PLAIN_FIELDS else f"{name}={value}" for name, value in fields.items()]
     return shorten(f"{event.message}: {' '.join(parts)}" if parts else event.message)
 
 
 def shorten(text: str) -> str:
-    """Segments by their base offsets alone, paths below the data directory, no random names."""
-    text = re.sub(r"\b(\d{20})(?=\.[a-z])", lambda found: str(int(found[1])), text)
+    """Shorten segment names to the base offset and paths to those below the data directory; hide random ids."""
+    text = re.sub(r"\b(\d{20})(?=\.[a-z])", lambda match: str(int(match[1])), text)
     text = re.sub(r"[0-9a-f]{32}", "RANDOM", text)
     return text.replace(f"{DATA}/", "")
 
 
-class Answered(NamedTuple):
-    """What a client was told, and to which command that was, by number and by name."""
+class ClientResponse(NamedTuple):
+    """A client's response and the command, with its number, that sent the request."""
 
     number: int
     command: str
@@ -83,7 +83,7 @@ class Answered(NamedTuple):
 
 
 class Play:
-    """`machine` is made by the first command that needs it, with the configs of `with`, if that was said."""
+    """`machine` is created by the first command that needs it, with the configs of `with`, if any."""
 
     def __init__(self, tables: Sequence[Table]) -> None:
         self.loop = SimLoop(SEED)
@@ -96,12 +96,11 @@ class Play:
         self._tables = tables
         self._invariants: tuple[object, Invariants] | None = None
         self._clients: dict[str, Client] = {}
-        # Nothing was damaged that the broker trusts.
-        self.sound = True
-        # The power has failed: clients do not hear of it.
-        self.silent = False
+        self.checks_invariants = True
+        # Power is lost: the clients' connections must be closed.
+        self.power_lost = False
         self._commands = 0
-        self._answers: list[Answered] = []
+        self._responses: list[ClientResponse] = []
         self._log = LogLines()
 
     @property
@@ -126,74 +125,74 @@ class Play:
         self.host.discard()
         self.loop.close()
 
-    def note(self, what: str) -> None:
-        """Something that happens in the middle of what a command does."""
-        self._log.lines.append(shorten(what))
+    def log(self, text: str) -> None:
+        """Print an event that happens while a command runs."""
+        self._log.lines.append(shorten(text))
 
     # Commands.
 
-    def tell(self, text: str) -> str:
-        """The transcript with what its commands print."""
-        return self.loop.run_until_complete(script.played(text, self._run))  # type: ignore[no-any-return]
+    def run(self, text: str) -> str:
+        """Return the transcript with the output of its commands."""
+        return self.loop.run_until_complete(script.run(text, self._run_command))  # type: ignore[no-any-return]
 
-    async def _run(self, command: str) -> list[str]:
+    async def _run_command(self, command: str) -> list[str]:
         self._commands += 1
         for table in self._tables:
-            found = table.find(command)
-            if found is not None:
-                run, parameters = found
+            match = table.find(command)
+            if match is not None:
+                run, parameters = match
                 try:
                     lines = await run(self, **parameters)
                 except FileNotFoundError:
                     lines = ["no such file"]
-                if self.silent:
-                    self.silent = False
-                    await self._power_lost()
+                if self.power_lost:
+                    self.power_lost = False
+                    await self._close_clients()
                 self._check()
-                return [*self._log.take(), *lines, *self._answered()]
+                return [*self._log.take(), *lines, *self._new_responses()]
         raise LookupError(f"no such command: {command}")
 
     def _check(self) -> None:
         broker = self.machine.broker
-        if broker is not None and self.sound:
+        if broker is not None and self.checks_invariants:
             if self._invariants is None or self._invariants[0] is not broker:
                 self._invariants = broker, Invariants(self.machine)
             self._invariants[1].check()
 
     # Clients.
 
-    async def ask(self, command: str, work: Work, name: str = CLIENT) -> list[str]:
-        """Let a client ask something, and see what comes of it. Those with names of their own are named in answers."""
-        asked, number = self.host.run(self._asked(name, work)), self._commands
+    async def request(self, command: str, send: Send, name: str = CLIENT) -> list[str]:
+        """Send a client's request and collect its response. The output names clients other than CLIENT."""
+        result, number = self.host.run(self._send(name, send)), self._commands
 
-        def answered(future: "asyncio.Future[str]") -> None:
-            self._answers.append(Answered(number, command, name, _result(future)))
+        def on_done(future: "asyncio.Future[str]") -> None:
+            self._responses.append(ClientResponse(number, command, name, _result(future)))
 
-        asked.add_done_callback(answered)
+        result.add_done_callback(on_done)
         await asyncio.sleep(SETTLE_S)
-        if asked.done():
+        if result.done():
             return []
         return ["waits" if name == CLIENT else f"{name} waits"]
 
-    def _answered(self) -> list[str]:
-        """The answer to this command as it is; one to an earlier command with that before it."""
-        answers, self._answers = sorted(self._answers, key=lambda each: (each.number, each.client)), []
+    def _new_responses(self) -> list[str]:
+        """Return the responses; those to earlier commands are preceded by their command."""
+        responses, self._responses = sorted(self._responses, key=lambda each: (each.number, each.client)), []
         lines = []
-        for number, command, client, text in answers:
+        for number, command, client, text in responses:
             before = f"{client}< " if client != CLIENT else "" if number == self._commands else f"{command}: "
             lines.append(before + text)
         return lines
 
-    async def _asked(self, name: str, work: Work) -> str:
+    async def _send(self, name: str, send: Send) -> str:
         client = self._clients.get(name)
         if client is None or client.closed.done():
             _, client = await self.host.create_connection(lambda: Client(self.host), NAME, PORT)
             client.ids = self.ids
             self._clients[name] = client
-        return await work(client)
+        return await send(client)
 
-    async def _power_lost(self) -> None:
-        """Nobody tells the clients; they give their connections up."""
+    async def _close_clients(self) -> None:
+        """Close the clients' connections, which they would notice only by a timeout."""
         for client in self._clients.values():
             client.close()
         self._clients.clear()

@@ -1,13 +1,13 @@
-"""The form of a transcript: blocks with a blank line between them, each of commands, `----` and what they must print.
+"""The format of a transcript: blocks separated by a blank line, each with commands, `----` and their output.
 
-    # Comments stay where they are.
+    # Comments are kept.
     produce orders-0 a b
     read orders-0
     ----
     ok at 0
     0 a / 1 b
 
-A block without `----` must print nothing. Rewriting a file changes what it expects and nothing else.
+A block without `----` prints nothing. Rewriting a file changes only the output.
 """
 
 from collections.abc import Awaitable, Callable
@@ -17,17 +17,17 @@ SEPARATOR = "----"
 
 
 class Block(NamedTuple):
-    """`said`: lines before the separator, comments included; `expected`: lines after it."""
+    """`script`: the lines before the separator, including comments; `output`: the lines after it."""
 
-    said: list[str]
-    expected: list[str]
+    script: list[str]
+    output: list[str]
 
     @property
     def commands(self) -> list[str]:
-        return [line for line in self.said if not line.startswith("#")]
+        return [line for line in self.script if not line.startswith("#")]
 
     def __str__(self) -> str:
-        return "\n".join([*self.said, SEPARATOR, *self.expected] if self.expected else self.said)
+        return "\n".join([*self.script, SEPARATOR, *self.output] if self.output else self.script)
 
 
 def parse(text: str) -> list[Block]:
@@ -43,11 +43,11 @@ def render(blocks: list[Block]) -> str:
     return "\n\n".join(map(str, blocks)) + "\n"
 
 
-async def played(text: str, run: Callable[[str], Awaitable[list[str]]]) -> str:
-    """The transcript with what its commands print now."""
+async def run(text: str, run_command: Callable[[str], Awaitable[list[str]]]) -> str:
+    """Return the transcript with the current output of its commands."""
     blocks = []
     for block in parse(text):
-        printed = [line for command in block.commands for line in await run(command)]
-        assert all(printed), f"a blank line, printed by {block.commands}"
-        blocks.append(Block(block.said, printed))
+        output = [line for command in block.commands for line in await run_command(command)]
+        assert all(output), f"{block.commands} printed a blank line"
+        blocks.append(Block(block.script, output))
     return render(blocks)

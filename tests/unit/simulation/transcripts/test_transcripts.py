@@ -1,11 +1,11 @@
-"""Stories of a broker that meets with an accident, as transcripts: commands and what they must print.
+"""Transcripts of a broker under faults: commands and their output.
 
-Each plays on a machine of the simulation, with one seed and in virtual time; script.py says what a transcript looks
-like, and the tables in nodes.py, files.py, records.py and groups.py what can be said in it.
+Each runs on a simulated machine, with one seed and in virtual time. script.py describes the format; nodes.py, files.py,
+records.py and groups.py define the commands.
 
     pytest tests/unit/simulation/transcripts --rewrite
 
-writes what is printed now into the files. Then read the diff: each line that has changed is a claim about the broker.
+writes the current output into the files. Review the diff: each changed line is a change of the broker's behaviour.
 """
 
 from pathlib import Path
@@ -21,26 +21,26 @@ TRANSCRIPTS = sorted(Path(__file__).parent.glob("*.txt"))
 
 
 @pytest.mark.parametrize("path", TRANSCRIPTS, ids=lambda path: path.stem)
-def test_story(path: Path, request: pytest.FixtureRequest) -> None:
-    said = path.read_text()
+def test_transcript(path: Path, request: pytest.FixtureRequest) -> None:
+    expected = path.read_text()
     with Play(TABLES) as play:
-        printed = play.tell(said)
+        output = play.run(expected)
     if request.config.getoption("--rewrite", default=False):
-        path.write_text(printed)
+        path.write_text(output)
     else:
-        assert printed == said
+        assert output == expected
 
 
-def test_what_is_printed_is_compared() -> None:
+def test_output_is_compared() -> None:
     with Play(TABLES) as play:
-        assert play.tell("start\n----\nnot what it says\n") == "start\n----\nserving\n"
+        assert play.run("start\n----\nother output\n") == "start\n----\nserving\n"
 
 
-def test_comments_and_commands_stay_as_they_are() -> None:
-    told = "# A comment.\nstart\n# Another.\nkill\n----\nserving\n\n# The end.\nls\n----\nno such directory\n"
-    assert script.render(script.parse(told)) == told
+def test_rendering_keeps_comments_and_commands() -> None:
+    text = "# A comment.\nstart\n# Another.\nkill\n----\nserving\n\n# The end.\nls\n----\nno such directory\n"
+    assert script.render(script.parse(text)) == text
 
 
 def test_an_unknown_command_is_an_error() -> None:
     with Play(TABLES) as play, pytest.raises(LookupError):
-        play.tell("start now\n")
+        play.run("start now\n")

@@ -1,12 +1,11 @@
 """Apache Kafka's Java clients; each call reads or sends many records (BulkClients.java)."""
 
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from struct import Struct
 from typing import Any, NamedTuple
 
-from scripts.benchmark.peers import kafka_classpath
+from tests.compat.java_programs import classpath_of
 from tests.compat.kafka_tools.jvm import Jvm
 from tests.compat.support import eventually
 
@@ -31,14 +30,12 @@ class Record(NamedTuple):
 class BulkClients:
     """The class of BulkClients.java, compiled and loaded into a JVM that has Kafka's jars."""
 
-    def __init__(self, jvm: Jvm, directory: Path) -> None:
+    def __init__(self, jvm: Jvm) -> None:
         java = jvm.java
         self._jvm = jvm
-        subprocess.run(
-            ["javac", "-proc:none", "-nowarn", "-d", str(directory), "-cp", kafka_classpath(), str(SOURCE)], check=True
-        )
+        classes = classpath_of(SOURCE).partition(":")[0]
         urls = jvm.gateway.new_array(java.java.net.URL, 1)
-        urls[0] = java.java.io.File(str(directory)).toURI().toURL()
+        urls[0] = java.java.io.File(classes).toURI().toURL()
         loaded = java.java.net.URLClassLoader(urls).loadClass("BulkClients")
         self._clients = loaded.getDeclaredConstructor(jvm.gateway.new_array(java.java.lang.Class, 0)).newInstance(
             jvm.gateway.new_array(java.java.lang.Object, 0)

@@ -18,8 +18,8 @@ _REPORT = "kills during compaction"
 
 
 @pytest.fixture(scope="session")
-def clients(jvm: Jvm, tmp_path_factory: pytest.TempPathFactory) -> BulkClients:
-    return BulkClients(jvm, tmp_path_factory.mktemp("classes"))
+def clients(jvm: Jvm) -> BulkClients:
+    return BulkClients(jvm)
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from kbroker.common import KafkaError
 from protocol.records.batch import parse_header
-from scripts.benchmark.peers import kafka_classpath
+from tests.compat.java_programs import classpath_of, java_command
 from tests.unit.support.damaged_log import LogCopy
 from tests.unit.support.log_lab import NOW
 
@@ -49,11 +49,8 @@ def open_with_kafka(cases: Sequence[Case], directory: Path, index_interval: int)
             (path / name).write_bytes(data)
         clean = str(case.clean).lower()
         lines.append(f"{path}\t{case.recovery_point}\t0\t{clean}\t\t{index_interval}\t{NOW}\n")
-    classes = directory / "classes"
-    compiler = ["javac", "-proc:none", "-nowarn", "-d", str(classes), "-cp", kafka_classpath(), str(SOURCE)]
-    subprocess.run(compiler, check=True)
-    java = ["java", "-Xmx512m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=off", "-cp", f"{classes}:{kafka_classpath()}"]
-    process = subprocess.run([*java, "KafkaRecovery"], input="".join(lines), capture_output=True, text=True, check=True)
+    command = java_command("KafkaRecovery", classpath_of(SOURCE), heap="512m")
+    process = subprocess.run(command, input="".join(lines), capture_output=True, text=True, check=True)
     results = [json.loads(line) for line in process.stdout.splitlines()]
     assert len(results) == len(cases), process.stderr[-2000:]
     return [

@@ -11,33 +11,22 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from scripts.benchmark.peers import QUIET, kafka_classpath
+from tests.compat.java_programs import classpath_of, java_command
 from tests.compat.support import DEADLINE_S
 from tests.compat.transactions.programs.stages import GIVEN_UP
 
 PROGRAMS = Path(__file__).with_name("programs")
 
 
-def program_commands(directory: Path) -> dict[str, list[str]]:
-    """Return the command of each client's program. Java is compiled into `directory`."""
+def program_commands() -> dict[str, list[str]]:
+    """Return the command of each client's program."""
     commands = {
         "confluent_kafka": [sys.executable, str(PROGRAMS / "flow_confluent.py")],
         "kafka_python": [sys.executable, str(PROGRAMS / "flow_python.py")],
     }
     if shutil.which("java") and shutil.which("mvn"):
-        compile_java(PROGRAMS / "Flow.java", directory, kafka_classpath())
-        commands["kafka_tools"] = java_command("Flow", f"{directory}:{kafka_classpath()}")
+        commands["kafka_tools"] = java_command("Flow", classpath_of(PROGRAMS / "Flow.java"))
     return commands
-
-
-def compile_java(source: Path, directory: Path, classpath: str) -> None:
-    command = ["javac", "-proc:none", "-nowarn", "-d", str(directory), "-cp", classpath, str(source)]
-    subprocess.run(command, check=True)
-
-
-def java_command(main: str, classpath: str) -> list[str]:
-    quick = ["-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", QUIET.replace("warn", "off")]
-    return ["java", *quick, "-cp", classpath, main]
 
 
 class Program:

@@ -193,7 +193,7 @@ def result(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         source = Source(bootstrap)
         flows = [
             Flow(client, command, bootstrap, source.topic, directory, SESSION_TIMEOUT_MS)
-            for client, command in program_commands(directory).items()
+            for client, command in program_commands().items()
         ]
         for flow in flows:
             stack.callback(flow.kill)

@@ -5,14 +5,14 @@ from collections import Counter
 
 import pytest
 
-from scripts.benchmark.peers import kafka_classpath
+from tests.compat.java_programs import classpath_of, java_command
 from tests.compat.support import EXTERNAL_BOOTSTRAP, eventually, running_broker, unique
 from tests.compat.transactions.clients import COMMITTED, UNCOMMITTED
 from tests.compat.transactions.confluent_client import ConfluentClient
 from tests.compat.transactions.conftest import PROMPT_TIMEOUTS
 from tests.compat.transactions.flows import PARTITIONS, create_topics
 from tests.compat.transactions.java_client import jar
-from tests.compat.transactions.processes import PROGRAMS, Program, compile_java, java_command
+from tests.compat.transactions.processes import PROGRAMS, Program
 
 pytestmark = [pytest.mark.feature("Kafka Streams"), pytest.mark.client("kafka_tools")]
 
@@ -23,11 +23,9 @@ ROUND = 200
 
 
 @pytest.fixture(scope="module")
-def word_count(tmp_path_factory, jvm):
-    directory = tmp_path_factory.mktemp("streams")
-    classpath = f"{kafka_classpath()}:{jar('kafka-streams', '4.3.1')}"
-    compile_java(PROGRAMS / "WordCount.java", directory, classpath)
-    return java_command("WordCount", f"{directory}:{classpath}")
+def word_count(jvm):
+    """The command of the program."""
+    return java_command("WordCount", classpath_of(PROGRAMS / "WordCount.java", jar("kafka-streams", "4.3.1")))
 
 
 @pytest.fixture

@@ -1,6 +1,4 @@
-"""A client on a socket: sends raw bytes, or requests in the project's own codecs."""
-
-from typing import TypeVar
+"""A client that may send anything, and the requests that the hostile tests need."""
 
 from protocol.client import ClientConnection
 from protocol.errors import ErrorCode
@@ -17,51 +15,31 @@ from protocol.schema.message import Message
 from tests.compat.broker_connection import BrokerConnection, ConnectionClosedError
 from tests.compat.support import DEADLINE_S
 
-M = TypeVar("M", bound=Message)
-
 NOW = 1_760_000_000_000
 CREATE_TOPICS_VERSION = 7
 PRODUCE_VERSION = 9
 
 
-class RawClient:
-    """One connection."""
+class RawClient(BrokerConnection):
+    """A connection that the broker may close: `try_send` and `try_receive` return that instead of raising."""
 
-    def __init__(self, bootstrap: str, client_id: str = "hostile", receive_buffer: int | None = None) -> None:
-        self._connection = BrokerConnection(bootstrap, client_id, DEADLINE_S, receive_buffer)
-        self.socket = self._connection.socket
+    def __init__(self, bootstrap: str, client_id: str = "hostile", receive_buffer_bytes: int | None = None) -> None:
+        super().__init__(bootstrap, client_id, DEADLINE_S, receive_buffer_bytes)
 
-    def send(self, data: bytes | memoryview) -> bool:
-        """Send, and return false if the broker has closed the connection."""
+    def try_send(self, data: bytes | memoryview) -> bool:
+        """Send bytes, and return false if the broker has closed the connection."""
         try:
             self.socket.sendall(data)
         except (BrokenPipeError, ConnectionResetError):
             return False
         return True
 
-    def receive(self, size: int) -> bytes:
-        """Return `size` bytes, or fewer if the broker closes the connection."""
-        return self._connection.receive(size)
-
-    def receive_response(self) -> bytes | None:
-        """Return the next response without its size; None if the broker closes the connection."""
+    def try_receive(self) -> bytes | None:
+        """Return the next frame without its size; None if the broker closes the connection."""
         try:
-            return self._connection.receive_frame()
+            return self.receive_frame()
         except ConnectionClosedError:
             return None
-
-    def request(self, request: Message, version: int, response_class: type[M]) -> M:
-        """Send a request and return its response. Raises ConnectionClosedError."""
-        return self._connection.request(request, version, response_class)
-
-    def close(self) -> None:
-        self.socket.close()
-
-    def __enter__(self) -> "RawClient":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def framed(request: Message, version: int) -> bytes:

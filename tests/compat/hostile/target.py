@@ -11,7 +11,7 @@ as well.
 The numbers of milliseconds are for one machine. Where the control's round trips are slower than
 `QUIET_ROUND_TRIP_MS`, the attacker's pauses, the probes' intervals and the tolerated delay are longer in the same
 proportion, so that an attack takes the same share of a slow broker as of a fast one. A round that fails while the
-control itself is delayed does not count, and is repeated.
+control itself is delayed, or the attacked broker waits for a processor, does not count, and is repeated.
 """
 
 import os
@@ -42,8 +42,10 @@ QUIET_ROUND_TRIP_MS = 0.6
 TOLERATED_P99_MS = 15.0
 # An attack passes if one round of this many is within the limits; the machine may have disturbed the others.
 ROUNDS = 3
-# At most this many with those in which the control was delayed.
+# At most this many with the rounds that were disturbed.
 MAX_ROUNDS = 10
+# A broker that waits for a processor for a larger share of the time is slowed down by other processes.
+MAX_WAITING = 0.25
 # KBROKER_COMPAT_THOROUGH=1: all cases where otherwise a sample is tested.
 THOROUGH = os.environ.get("KBROKER_COMPAT_THOROUGH", "") not in ("", "0")
 # A file to which the effect of every round is written.
@@ -61,6 +63,7 @@ class Effect:
     during: list[float]
     control: list[float]  # during the attack, on the broker that is not attacked
     slowness: float  # of the control during the attack
+    waiting: float  # share of the time in which the attacked broker was ready to run and had no processor
     growth: int
 
     @property
@@ -79,8 +82,9 @@ class Effect:
 
     @property
     def is_disturbed(self) -> bool:
-        """Whether something else than the attack delayed round trips: those of the control were late as well."""
-        return self.slowness >= 1.5 or p99(self.control) > TOLERATED_P99_MS
+        """Whether something else than the attack delayed round trips: those of the control were late as well, or the
+        attacked broker had to wait for a processor."""
+        return self.slowness >= 1.5 or p99(self.control) > TOLERATED_P99_MS or self.waiting > MAX_WAITING
 
     def __str__(self) -> str:
         return (
@@ -88,6 +92,7 @@ class Effect:
             f"(control {statistics.median(self.control):.2f}, ratio {self.median_ratio:.2f}), "
             f"p99 {p99(self.before):.2f} -> {p99(self.during):.2f} ms (control {p99(self.control):.2f}, "
             f"ratio {self.p99_ratio:.2f}), slowness {self.slowness:.1f}, "
+            f"waiting for a processor {self.waiting:.0%}, "
             f"{len(self.during)} round trips, memory +{self.growth / MIB:.1f} MiB"
         )
 
@@ -189,6 +194,13 @@ class Target:
         assert found is not None
         return int(found[1]) * 1024
 
+    def _waiting_ns(self) -> int:
+        """Return for how long the main thread of the broker has been ready to run without a processor."""
+        try:
+            return int(Path(f"/proc/{self.broker.pid}/schedstat").read_text().split()[1])
+        except FileNotFoundError:  # a kernel without CONFIG_SCHED_INFO
+            return 0
+
     @property
     def memory(self) -> int:
         """Resident bytes."""
@@ -218,12 +230,14 @@ class Target:
         # This resets VmHWM, the peak of the resident size.
         Path(f"/proc/{self.broker.pid}/clear_refs").write_text("5")
         memory = self.memory
+        waiting_ns = self._waiting_ns()
         start = time.monotonic_ns()
         yield
         end = time.monotonic_ns()
+        waiting = (self._waiting_ns() - waiting_ns) / (end - start)
         during, control = self._probe.between(start, end), self._control_probe.between(start, end)
         growth = self._status("VmHWM") - memory
-        effects.append(Effect(before, during, control, self._control_probe.slowness(), growth))
+        effects.append(Effect(before, during, control, self._control_probe.slowness(), waiting, growth))
         eventually(lambda: self.sockets <= sockets, "no more sockets than before the attack")
 
     def attacked(self, title: str, attack: Callable[[], object], request_bytes: int = 0) -> None:

@@ -54,7 +54,7 @@ def test_connections_that_are_closed_at_once(target: Target) -> None:
         for number in range(2000):
             client = RawClient(target.bootstrap)
             if number % 3:
-                client.send(frame[: number % len(frame)])
+                client.try_send(frame[: number % len(frame)])
             client.close()
             if number % 5 == 0:
                 target.pace()
@@ -70,7 +70,7 @@ def test_requests_in_single_bytes(target: Target) -> None:
         with connections(target, 500) as clients:
             for pos in range(4):
                 for number, client in enumerate(clients):
-                    assert client.send(frame[pos : pos + 1])
+                    assert client.try_send(frame[pos : pos + 1])
                     if number % 5 == 0:
                         target.pace()
 
@@ -81,8 +81,8 @@ def test_a_slow_request_is_served_when_it_is_complete(target: Target) -> None:
     frame = framed(MetadataRequest(topics=[]), 12)
     with RawClient(target.bootstrap) as client:
         for pos in range(len(frame)):
-            assert client.send(frame[pos : pos + 1])
-        assert client.receive_response() is not None
+            assert client.try_send(frame[pos : pos + 1])
+        assert client.try_receive() is not None
 
 
 def test_half_sent_requests(target: Target) -> None:
@@ -93,7 +93,7 @@ def test_half_sent_requests(target: Target) -> None:
     def attack() -> None:
         with connections(target, 500) as clients:
             for client in clients:
-                assert client.send(half)
+                assert client.try_send(half)
                 target.pace()
             target.wait_for_round_trips()
 
@@ -145,7 +145,7 @@ def test_fetches_that_are_never_read(target: Target, large_topic: str) -> None:
     """50 clients that each fetch 30 MB ten times or more."""
 
     def attack() -> None:
-        with connections(target, 50, receive_buffer=4096) as clients:
+        with connections(target, 50, receive_buffer_bytes=4096) as clients:
             fill(target, clients, fetch(large_topic), 20)
             target.wait_for_round_trips(60)
 
@@ -163,7 +163,7 @@ def test_metadata_that_is_never_read(target: Target, many_topics: None) -> None:
     frame = framed(MetadataRequest(topics=None), 12) * 4
 
     def attack() -> None:
-        with connections(target, 50, receive_buffer=4096) as clients:
+        with connections(target, 50, receive_buffer_bytes=4096) as clients:
             fill(target, clients, frame, 10)
             target.wait_for_round_trips(60)
 
@@ -181,11 +181,11 @@ def test_requests_behind_a_waiting_fetch(target: Target) -> None:
     def attack() -> None:
         with connections(target, 100) as clients:
             for client in clients:
-                client.send(waiting)
+                client.try_send(waiting)
             fill(target, clients, behind, 20)
             target.wait_for_round_trips(100)
 
     target.attacked("100 clients that send on while they wait", attack)
     with RawClient(target.bootstrap) as client:
-        assert client.send(framed(ApiVersionsRequest(), 0))
-        eventually(lambda: client.receive_response() is not None, "an response")
+        assert client.try_send(framed(ApiVersionsRequest(), 0))
+        eventually(lambda: client.try_receive() is not None, "an response")

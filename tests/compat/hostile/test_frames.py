@@ -48,7 +48,7 @@ def wrong_values(template: RequestTemplate, field: LengthField) -> Iterator[byte
 def is_closed_after(target: Target, frame: bytes) -> bool:
     """Send a frame, and return whether the broker closes the connection; it may also respond."""
     with RawClient(target.bootstrap) as client:
-        return not client.send(frame) or client.receive_response() is None
+        return not client.try_send(frame) or client.try_receive() is None
 
 
 def test_counts_and_lengths_in_every_api(target: Target) -> None:
@@ -151,7 +151,7 @@ def test_announcing_the_largest_request(target: Target) -> None:
     def attack() -> None:
         clients = [RawClient(target.bootstrap) for _ in range(200)]
         for client in clients:
-            assert client.send(struct.pack(">i", MAX_REQUEST) + PRODUCE_HEADER + bytes(20_000))
+            assert client.try_send(struct.pack(">i", MAX_REQUEST) + PRODUCE_HEADER + bytes(20_000))
         target.wait_for_round_trips()
         for client in clients:
             client.close()
@@ -200,7 +200,7 @@ def test_other_protocols(target: Target) -> None:
     def attack() -> None:
         for start in starts:
             with RawClient(target.bootstrap) as client:
-                client.send(start)
+                client.try_send(start)
                 client.socket.shutdown(socket.SHUT_WR)
                 client.receive(100)
             target.pace()

@@ -115,10 +115,10 @@ def test_many_bombs_at_once(target: Target) -> None:
     def attack() -> None:
         clients = [RawClient(target.bootstrap) for _ in batches]
         for number, (client, batch) in enumerate(zip(clients, batches, strict=True)):
-            client.send(framed(produce_request(ALWAYS_DECOMPRESSED[number % 3], batch), PRODUCE_VERSION))
+            client.try_send(framed(produce_request(ALWAYS_DECOMPRESSED[number % 3], batch), PRODUCE_VERSION))
             target.pace(50)
         for client in clients:
-            client.receive_response()
+            client.try_receive()
             client.close()
 
     target.attacked("20 bombs at once", attack, request_bytes=sum(map(len, batches)))

@@ -13,6 +13,7 @@ from kbroker.storage import file_names
 from kbroker.storage.log import log as log_module
 from kbroker.storage.log.durability import DirectorySync
 from kbroker.storage.log.log import Log
+from kbroker.storage.log.reading import log_reads
 from kbroker.storage.log.segment import LogSegment
 from kbroker.storage.log.segment_indexes import SegmentIndexes
 from kbroker.storage.producers.producer_state_manager import ProducerStateManager
@@ -266,12 +267,12 @@ def index_lookup_off_by_one(patch: pytest.MonkeyPatch) -> None:
 
 @mutation("Reads go on above the high watermark.", scenario="durable", signs=(INVARIANT, "unflushed read"))
 def reads_pass_the_high_watermark(patch: pytest.MonkeyPatch) -> None:
-    real = Log._read_nowait
+    real = log_reads.read_batches
 
     def read(log: Log, offset: int, max_bytes: int, max_offset: int, *flags: bool) -> Any:
         return real(log, offset, max_bytes, log.log_end_offset, *flags)
 
-    patch.setattr(Log, "_read_nowait", read)
+    patch.setattr(log_reads, "read_batches", read)
 
 
 # Deletion.

@@ -233,12 +233,12 @@ def test_an_archive_of_ten_thousand_files_opens_quickly(archive, storage):
         paths = [new_data_path(f"{batch:012x}", number) for number in range(100)]
         files = tuple(make_file(path, batch * 100 + n, partitions=3) for n, path in enumerate(paths))
         archive.commit(lambda state, files=files: ManifestCommit("append", 1, add=files))
-    start_s = time.perf_counter()
+    start_s = time.process_time()
     state = Archive.open(storage).state()
-    duration_s = time.perf_counter() - start_s
+    cpu_s = time.process_time() - start_s
     assert (state.commit_number, len(state.files)) == (100, 10_000)
-    # 0.2 s on two shared cores; the bound allows for a slower and busier machine.
-    assert duration_s < 5, f"{duration_s:.2f} s"
+    # 0.2 s of processor time, which other processes do not change; the bound allows for a slower machine.
+    assert cpu_s < 5, f"{cpu_s:.2f} s"
 
 
 def test_settings_are_stored_in_the_first_commit(archive, storage):

@@ -28,7 +28,7 @@ RETAINED_GENERATIONS = 2
 
 @dataclass(frozen=True)
 class CheckpointMetadata:
-    """What kbroker stores beside Spark's checkpoint."""
+    """kbroker's metadata of a checkpoint."""
 
     archive_id: str
     query_id: str  # unique to this generation; commits contain it

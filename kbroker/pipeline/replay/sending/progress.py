@@ -1,9 +1,9 @@
 """How many of a replay's records a target partition has, after any failure of its producer or broker.
 
 A record's *position* is its index among the replay's records for its target partition, from 0. A replay uses one
-producer id and gives each record the sequence number of its position, so the partition's producer state tells how far
+producer id and gives each record the sequence number of its position, so the partition's producer state shows how far
 the replay is. Brokers forget that state after producer.id.expiration.ms, measured by the records' own timestamps: a
-replay of old records can lose it at the next check. Then the replay's batches in the log tell it.
+replay of old records can lose it at the next check. Then the replay's batches in the log show it.
 """
 
 from typing import NamedTuple

@@ -11,8 +11,8 @@ from tests.compat.spark.conftest import IVY
 from tests.compat.support import eventually
 
 JARS = IVY / "jars"
-# A JVM that starts quickly, for processes that live for some seconds.
-SMALL = ("spark.driver.extraJavaOptions=-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xshare:auto",)
+# For processes that live for some seconds: no optimizing compiler, one thread for garbage collection.
+QUICK_JVM = "spark.driver.extraJavaOptions=-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xshare:auto"
 
 
 class Command:

@@ -41,7 +41,7 @@ from tests.compat.spark.pipeline.flight_events import (
     flight_events,
     normalize,
 )
-from tests.compat.spark.pipeline.processes import Command
+from tests.compat.spark.pipeline.processes import QUICK_JVM, Command
 from tests.compat.support import eventually, running_broker
 
 pytestmark = [pytest.mark.spark, pytest.mark.feature("flights, archived")]
@@ -95,7 +95,18 @@ def test_archived_events_survive_kills_of_all_processes(spark, broker, tmp_path,
 
 def archive_with_kills(broker, archive, directory):
     """Kill Python alone during a batch, then the broker while the archiver continues, then all three."""
-    run = ("archive", "run", archive, *PARTITIONS, "--bootstrap", broker.bootstrap, "--every", "1s")
+    run = (
+        "archive",
+        "run",
+        archive,
+        *PARTITIONS,
+        "--bootstrap",
+        broker.bootstrap,
+        "--every",
+        "1s",
+        "--conf",
+        QUICK_JVM,
+    )
     archiver = Command(directory, *run)
     try:
         archiver.start()

@@ -15,6 +15,7 @@ from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.spark.error_text import error_text
 from tests.compat.spark.conftest import IVY
 from tests.compat.spark.helpers import load, numbered
+from tests.compat.spark.pipeline.processes import QUICK_JVM
 from tests.compat.support import eventually
 
 pytestmark = [pytest.mark.spark, pytest.mark.feature("jobs of one's own")]
@@ -119,9 +120,9 @@ def test_executors_import_kbroker_and_end_after_a_kill(started, tmp_path):
     work = Path(pyspark.__file__).parent / "work"
     before = set(work.iterdir()) if work.is_dir() else None
     try:
-        job = Job(
-            tmp_path, RUN_ON_EXECUTOR, "--master", "local-cluster[1,1,512]", "--conf", "spark.executor.memory=512m"
-        )
+        properties = (QUICK_JVM, QUICK_JVM.replace("driver", "executor"), "spark.executor.memory=512m")
+        confs = [argument for conf in properties for argument in ("--conf", conf)]
+        job = Job(tmp_path, RUN_ON_EXECUTOR, "--master", "local-cluster[1,1,512]", *confs)
         started.append(job)
         job.wait_for_output()
         assert job.out[0].endswith("kbroker.zip/kbroker/__init__.py")

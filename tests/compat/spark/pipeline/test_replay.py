@@ -34,7 +34,7 @@ from kbroker.pipeline.replay.sending.job import SpeedLimit
 from kbroker.pipeline.replay.sending.task import Pacing
 from kbroker.pipeline.storage.local import LocalStorage
 from tests.compat.spark.helpers import Topics, load
-from tests.compat.spark.pipeline.processes import SMALL, Command
+from tests.compat.spark.pipeline.processes import QUICK_JVM, Command
 from tests.compat.support import eventually, unique
 
 pytestmark = [pytest.mark.spark, pytest.mark.feature("replay")]
@@ -226,7 +226,7 @@ def test_kills_of_the_command_and_the_broker_lose_and_duplicate_nothing(broker, 
     archive = archive_topics(spark, tmp_path / "archive", broker.bootstrap, {source: 3})
     command = Command(
         tmp_path / "replay", "replay", archive.storage.root, source, "--to", target, "--rate", "4000",
-        "--config", "retention.ms=-1", "--bootstrap", broker.bootstrap, "--master", "local[2]", "--conf", SMALL[0],
+        "--config", "retention.ms=-1", "--bootstrap", broker.bootstrap, "--master", "local[2]", "--conf", QUICK_JVM,
     )  # fmt: skip
     dice = random.Random(1)
     kills = [("command", "broker", "both")[number % 3] for number in range(KILLS - 1)] + ["both"]

@@ -1,6 +1,6 @@
 """The five codecs of record batches, as Kafka's Java client reads and writes them.
 
-These are gzip, zstd, lz4 in frames of independent blocks (the Java reader refuses linked ones), and snappy: written in
+These are gzip, zstd, lz4 in frames of independent blocks (the Java reader rejects linked ones), and snappy: written in
 the framing of xerial's snappy-java, read raw as well, since librdkafka sends it raw.
 
 Decompression is bounded: it never reserves more than a small multiple of its input or of the output so far, and raises

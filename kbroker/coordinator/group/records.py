@@ -41,7 +41,7 @@ class GroupRecord:
 
 
 class GroupTombstone(NamedTuple):
-    """The group is deleted."""
+    """The record of a deleted group."""
 
     group_id: str
 

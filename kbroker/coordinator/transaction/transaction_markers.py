@@ -120,7 +120,7 @@ class TransactionMarkerSender:
             markers.retry_delay_s = min(2 * markers.retry_delay_s, MAX_RETRY_DELAY_S)
 
     def remove(self, transactional_id: str) -> None:
-        """The transaction is completed, or another coordinator completes it."""
+        """Stop sending markers: the transaction is completed, or another coordinator completes it."""
         self._pending.pop(transactional_id, None)
 
     def clear(self) -> None:

@@ -1,6 +1,6 @@
 """Compacts closed segments of a log into new ones that have only the latest record of each key.
 
-It works on files alone and takes and returns plain data, so that it can run in a process of its own
+It works on files alone and takes and returns plain data, so that it can run in a separate process
 (kbroker/runtime/child_process.py): `run` takes an encoded CompactionPlan and returns an encoded CompactionResult.
 
 There are two passes. The first records the latest offset of each key in the dirty segments, as far as the memory

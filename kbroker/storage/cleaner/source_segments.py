@@ -100,7 +100,7 @@ class SourceReader:
             yield self._read(position, min(self._chunk_bytes, size - position))
 
     def damaged(self, what: str) -> SegmentDamaged:
-        """The error to raise about the current batch."""
+        """Return the error for the current batch."""
         return SegmentDamaged(f"{self._path} has at position {self._position} {what}")
 
     def _read(self, position: int, size: int) -> bytes:

@@ -159,9 +159,9 @@ class Log(LogReads):
         return base
 
     def _prepare_append(self, size: int, timestamp: int, last_offset: int, now_ms: int) -> LogSegment:
-        """Check an append that may exceed a limit: refuse it, or roll. Returns the segment for it."""
-        if self.refusal is not None:
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, self.refusal)
+        """Check an append that may exceed a limit: reject it, or roll. Returns the segment for it."""
+        if self.append_error is not None:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, self.append_error)
         segment_bytes = self.config.segment_bytes
         if size > segment_bytes:
             raise KafkaError(
@@ -254,7 +254,7 @@ class Log(LogReads):
         limits = rolling.compute_limits(self.config, self.active, self._jitter_ms)
         self._limits = limits
         # After the assignment, since a thread may take the log offline meanwhile.
-        if self.refusal is not None or self._index_full:
+        if self.append_error is not None or self._index_full:
             self._limits = limits._replace(size=rolling.CHECK_ALL)
 
     def set_config(self, config: TopicConfig) -> None:
@@ -280,7 +280,7 @@ class Log(LogReads):
         return True
 
     def suspend(self) -> None:
-        """Refuse appends as if the disk were full."""
+        """Reject appends, as on a full disk."""
         self.full = True
         self._update_limits()
 

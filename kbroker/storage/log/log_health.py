@@ -1,4 +1,4 @@
-"""Whether a log accepts appends and can be read: it may be offline, or refuse appends until the disk has room."""
+"""Whether a log accepts appends and can be read: it may be offline, or reject appends until the disk has room."""
 
 from collections.abc import Callable
 from errno import EROFS
@@ -17,7 +17,7 @@ _REFUSED = (*NO_ROOM, EROFS)
 class LogHealth:
     """A base of Log.
 
-    `full`: appends are refused because the disk had no room or, with `read_only`, because the file system has become
+    `full`: appends are rejected because the disk had no room or, with `read_only`, because the file system has become
     read-only. A log is offline after any other error, until it is opened again: only recovery can tell what the disk
     holds. `on_shortage` is called, perhaps in a thread, with what failed and why if that is a shortage (shortage.py):
     the log stays online, and the operation may be retried.
@@ -44,8 +44,8 @@ class LogHealth:
         return self._offline
 
     @property
-    def refusal(self) -> str | None:
-        """The reason why appends are rejected; None if they are not."""
+    def append_error(self) -> str | None:
+        """The reason why appends fail; None if they do not."""
         if self._offline is not None or not self.full:
             return self._offline
         return "the file system is read-only" if self.read_only else "no space left on the disk"

@@ -168,7 +168,7 @@ class LogSegment:
     def cut_torn_append(self) -> None:
         """Remove what a failed write left behind the last complete batch. Raises OSError.
 
-        A read-only file system refuses any truncation, so nothing is done if nothing was left.
+        A read-only file system rejects any truncation, so nothing is done if there is nothing to truncate.
         """
         if not self.size:
             self.first_timestamp = None

@@ -1,4 +1,4 @@
-"""Blocking work of a log, done in the background and one task after the other.
+"""A queue of blocking tasks of one log, which run in the background one at a time.
 
 A task captures what it needs when it is made, on the event loop; a job does the work in a thread; a callback applies
 the result on the event loop. So no thread changes the state of a log.

@@ -110,8 +110,10 @@ def test_offsets_that_go_back_are_reported_once(tmp_path: Path) -> None:
         "offsets 50 to 50 where 107 is expected"
     ]
     # A segment under the name of another one.
-    told = [item.fault for item in inspect(tmp_path, bytes(first), 1 << 40) if isinstance(item, BatchAt) and item.fault]
-    assert told == [f"offsets 100 to 100 where {1 << 40} is expected"]
+    faults = [
+        item.fault for item in inspect(tmp_path, bytes(first), 1 << 40) if isinstance(item, BatchAt) and item.fault
+    ]
+    assert faults == [f"offsets 100 to 100 where {1 << 40} is expected"]
 
 
 def test_a_file_name_may_claim_an_impossible_offset(tmp_path: Path) -> None:

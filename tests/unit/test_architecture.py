@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from kbroker.simulation.scenarios.faults import CLOCK, COORDINATION, DISK, NETWORK, NODE, POWER, ROT
+from kbroker.simulation.scenarios.scenarios import SCENARIOS
 from tests.unit.test_imports import ROOT, imported_files, sources
 
 PAGE = ROOT / "docs" / "architecture.md"
@@ -104,6 +106,17 @@ def test_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) <= 150
 
 
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_paths_and_modules_of_pages_exist(path: Path) -> None:
+    text = path.read_text()
+    paths = re.findall(r"(?<![\w./-])((?:kbroker|protocol|tests|docs|examples|scripts|docker)/[\w./-]*\w)", text)
+    modules = re.findall(r"python -m ((?:kbroker|tests)[\w.]*)", text)
+    files = [*paths, *(f"{module.replace('.', '/')}" for module in modules)]
+    # Caches and placeholders of instructions.
+    files = [file for file in files if "kNN_name" not in file and "node_modules" not in file]
+    assert [file for file in files if not (ROOT / file).exists() and not (ROOT / f"{file}.py").exists()] == []
+
+
 def anchors(path: Path) -> set[str]:
     """The anchors of a page's headings, as GitHub makes them."""
     text = re.sub(r"^```.*?^```$", "", path.read_text(), flags=re.MULTILINE | re.DOTALL)
@@ -170,3 +183,9 @@ def test_public_classes_have_their_own_names() -> None:
                     files[node.name].append(file)
     shared = {name: paths for name, paths in files.items() if len(paths) > 1}
     assert shared == {}
+
+
+def test_scenarios_and_faults_of_the_simulation_are_documented() -> None:
+    rows = set(re.findall(r"^\| `([\w-]+)` \|", (ROOT / "docs" / "simulation.md").read_text(), re.MULTILINE))
+    faults = [fault for kind in (NODE, NETWORK, DISK, POWER, ROT, CLOCK, COORDINATION) for fault in kind]
+    assert sorted({*SCENARIOS, *faults} - rows) == []

@@ -1,8 +1,8 @@
 """How pytest-xdist divides the tests between two processes (./scripts/test).
 
 A scope is a set of tests that run in one process, in order; the process that becomes idle takes the next scope. Tests
-that share something expensive (Spark, a JVM, a broker) are one scope, other tests one scope a file. Long scopes come
-first and short ones last, so that both processes end at about the same time.
+that share something expensive (Spark, a JVM) are one scope; other scopes are small. Long scopes come first and short
+ones last, so that both processes end at about the same time.
 """
 
 import fcntl
@@ -13,19 +13,18 @@ from typing import Any
 
 import pytest
 
-# (prefix of the test ids, scope), in the order in which scopes begin; a test belongs to its longest prefix. Scope None:
-# each file is one.
+# Each folder, file or test is a scope of its own.
+FOLDER, FILE, TEST = "folder", "file", "test"
+# The scope of the tests whose ids have a prefix (the longest one counts), in the order in which scopes begin.
 SCOPES = {
     "tests/compat/spark/": "Spark",
-    "tests/compat/examples/test_examples.py::test_spark": "Spark",
     "tests/compat/transactions/": "JVM",
     "tests/compat/kafka_tools/": "JVM",
     "tests/compat/compaction/": "JVM",
-    "tests/compat/examples/test_examples.py::test_java": "JVM",
-    "tests/unit/simulation/": None,
-    "tests/compat/crash/": None,
-    "tests/compat/": "shared broker",
-    "tests/unit/": None,
+    "tests/unit/simulation/": TEST,
+    "tests/compat/crash/": FILE,
+    "tests/compat/": FOLDER,
+    "tests/unit/": FILE,
     "tests/compat/hostile/": "hostile",
 }
 # The hostile tests compare durations, so no other test runs beside them. They come last, when few tests are left that
@@ -39,7 +38,9 @@ def prefix_of(test_id: str) -> str:
 
 
 def scope_of(test_id: str) -> str:
-    return SCOPES[prefix_of(test_id)] or test_id.partition("::")[0]
+    scope = SCOPES[prefix_of(test_id)]
+    file = test_id.partition("::")[0]
+    return {FOLDER: file.rpartition("/")[0], FILE: file, TEST: test_id}.get(scope, scope)
 
 
 class ExclusionLock:

@@ -124,7 +124,7 @@ class _ProducerThread:
 
 
 class ConfluentProducer(_ProducerThread):
-    """librdkafka. An idempotent producer sends no further batch of a partition while five records of it are in flight."""
+    """librdkafka. An idempotent producer sends no further batch of a partition with five records in flight."""
 
     pipelined_requests = 3
 

@@ -19,12 +19,12 @@ class Mutex:
         if not self._is_locked:
             self._is_locked = True
             return
-        turn = self._loop.create_future()
-        self._waiting.append(turn)
+        acquired = self._loop.create_future()
+        self._waiting.append(acquired)
         try:
-            await turn
+            await acquired
         except BaseException:
-            if turn.done() and not turn.cancelled():
+            if acquired.done() and not acquired.cancelled():
                 self._release()
             raise
 
@@ -33,8 +33,8 @@ class Mutex:
 
     def _release(self) -> None:
         while self._waiting:
-            turn = self._waiting.popleft()
-            if not turn.done():
-                turn.set_result(None)
+            acquired = self._waiting.popleft()
+            if not acquired.done():
+                acquired.set_result(None)
                 return
         self._is_locked = False

@@ -111,7 +111,7 @@ class CheckpointFiles:
             await self.write()
         except OSError as error:
             if not self._is_failing:
-                event_log.warning("checkpoints could not be written, tried again later", reason=error)
+                event_log.warning("checkpoints could not be written, will be retried", reason=error)
             self._is_failing = True
             return False
         if self._is_failing:

@@ -167,7 +167,9 @@ class LogCleaner:
             event_log.error("log is not compacted until a restart", partition=partition.tp, reason=result.failure)
             return
         if not self._manager.has_failed(partition):
-            event_log.warning("log could not be compacted, tried again", partition=partition.tp, reason=result.failure)
+            event_log.warning(
+                "log could not be compacted, will be retried", partition=partition.tp, reason=result.failure
+            )
         self._back_off(partition)
 
     def _back_off(self, partition: Partition) -> None:

@@ -55,7 +55,7 @@ class LogCleanerManager:
         self._backoffs: dict[Partition, Backoff] = {}
 
     async def next_candidate(self, is_stopped: Callable[[], bool]) -> Candidate | None:
-        """Return an overdue log if there is one, otherwise the ready log with the highest dirty ratio."""
+        """Return an overdue log, or else the ready log with the highest dirty ratio."""
         best: Candidate | None = None
         uncleaned = list(self._maintenance.uncleaned)
         async for partition in iterate_yielding(self._environment, uncleaned, is_stopped):

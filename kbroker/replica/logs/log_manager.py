@@ -222,7 +222,7 @@ class LogManager:
         if all(results) and (self._startup.is_clean or not self._unopened):
             await self._environment.offload(write_clean_shutdown_file, self._environment.disk, self.path, 0)
         else:
-            event_log.warning("not every log could be closed, the next start will check them")
+            event_log.warning("not every log was closed cleanly, the next start checks them")
 
     def _close(self, log: Log, clean: bool) -> Future[bool]:
         closed: Future[bool] = self._environment.loop.create_future()

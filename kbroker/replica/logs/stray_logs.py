@@ -36,7 +36,9 @@ class StrayLogs:
             except OSError as error:
                 # The directory is not used.
                 event_log.warning(
-                    "directory not removed or put aside, the next start tries again", path=directory, reason=error
+                    "directory not removed or put aside, will be retried at the next start",
+                    path=directory,
+                    reason=error,
                 )
 
     def replace(self, directory: str, tp: TopicPartition, topic_id: bytes) -> bool:

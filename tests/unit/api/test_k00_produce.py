@@ -320,7 +320,7 @@ async def test_a_duplicate_waits_for_the_sync_of_its_original(m: Machine) -> Non
     assert not original.done()
     assert not duplicate.done()
     # The sync in progress covers the original. What was appended later needs another one.
-    m.threads.let_go("flush_blocking")
+    m.threads.release_waiting("flush_blocking")
     assert (await duplicate).base_offset == (await original).base_offset == 0
     assert not later.done()
     m.threads.release("flush_blocking")

@@ -60,9 +60,9 @@ class Threads:
     def release(self, name: str) -> None:
         """Run the waiting jobs of a function, and later ones without waiting."""
         self.held.discard(name)
-        self.let_go(name)
+        self.release_waiting(name)
 
-    def let_go(self, name: str) -> None:
+    def release_waiting(self, name: str) -> None:
         """Run the waiting jobs of a function."""
         waiting, self._waiting = self._waiting, []
         for one, turn in waiting:

@@ -246,7 +246,7 @@ async def test_large_batches_are_decompressed_one_at_a_time(m: Machine) -> None:
     while not all(response.done() for response in responses):
         await asyncio.sleep(1)
         most = max(most, len(m.threads._waiting))
-        m.threads.let_go("decompress_mapped")
+        m.threads.release_waiting("decompress_mapped")
     # A large one, and one that is tried with the limit of medium ones first.
     assert most == 2
     assert sorted([(await response).base_offset for response in responses]) == list(range(6))

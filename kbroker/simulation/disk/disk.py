@@ -240,9 +240,10 @@ class SimDisk(Device):
 
     def _create(self, path: str) -> Inode:
         self._check_parent(path)
-        inode = Inode(self.clock.now_ms())
-        self._change("create", path, inode=inode)
-        return inode
+        content = Content(self.clock.now_ms(), self.faults.leftover_of(path))
+        self._change("create", path, content=content)
+        self.used += len(content.data)
+        return content
 
     def _check_parent(self, path: str) -> None:
         if parent_of(path) not in self._journal.current.directories:

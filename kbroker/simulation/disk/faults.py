@@ -7,7 +7,9 @@ from collections.abc import Callable
 from random import Random
 from typing import Literal, NoReturn
 
-Operation = Literal["open", "read", "write", "sync"]
+from kbroker.storage.file_names import LOG
+
+Operation = Literal["read", "write", "sync"]
 
 MICROSECOND, MILLISECOND = 1_000, 1_000_000
 # The duration of operations that wait for the disk, in nanoseconds.
@@ -16,8 +18,10 @@ NAME_NS = (5 * MICROSECOND, 50 * MICROSECOND)
 SYNC_NS = (100 * MICROSECOND, 5 * MILLISECOND)
 
 
-class DiskFaults:
-    """Injects faults.
+class Faults:
+    """`read`, `write`, `sync`: the chance that such an operation fails with EIO. `short_write`: the chance that a
+    write takes only a part. `slow_sync_ns`: what each sync takes longer. `leftover`: the chance that a log file that is
+    created is already there, with old content. `injected` counts what was done, by name.
 
     - `read`, `write`, `sync`: the probability that such an operation fails with EIO. Writes are those of file content,
       syncs those of files and directories.
@@ -34,6 +38,7 @@ class DiskFaults:
         self.sync = 0.0
         self.short_write = 0.0
         self.slow_sync_ns = 0
+        self.leftover = 0.0
         self.injected: Counter[str] = Counter()
         self._random = random
         self._planned: list[tuple[Operation, Callable[[str], bool], int]] = []
@@ -48,6 +53,7 @@ class DiskFaults:
         """Inject no more faults."""
         self.open = self.read = self.write = self.sync = self.short_write = 0.0
         self.slow_sync_ns = 0
+        self.leftover = 0.0
         self._planned = []
 
     def before_open(self, path: str) -> None:
@@ -82,6 +88,13 @@ class DiskFaults:
             self.injected["short write"] += 1
             return self._random.randint(1, size - 1)
         return size
+
+    def leftover_of(self, path: str) -> bytes:
+        """The content that a file has when it is created."""
+        if self.leftover and path.endswith(LOG) and self._random.random() < self.leftover:
+            self.injected["leftover"] += 1
+            return self._random.randbytes(self._random.randint(1, 5_000))
+        return b""
 
     def read_ns(self) -> int:
         return self._random.randint(*READ_NS)

@@ -251,6 +251,16 @@ async def slow_disk(stage: Stage, random: Random) -> None:
     stage.note("the disk is quick")
 
 
+async def leftovers(stage: Stage, random: Random) -> None:
+    """Log files that the broker creates are already there, with old content: from a restored backup, for example."""
+    faults = stage.machine.disk.faults
+    stage.note("files are left over where logs roll")
+    faults.leftover = random.choice((0.2, 1.0))
+    await asyncio.sleep(_seconds(random))
+    faults.leftover = 0.0
+    stage.note("no more files are left over")
+
+
 async def rot(stage: Stage, random: Random) -> None:
     """A bit of what was not yet flushed has flipped when the broker comes back after a crash."""
     with stage.down():
@@ -297,7 +307,7 @@ NETWORK: dict[str, Fault] = {"cut": cut, "clog": clog, "slow": slow, "reset": re
 DISK: dict[str, Fault] = {
     "disk_error": disk_error,
     "full": full,
-    "out_of_files": out_of_files,
+    "leftovers": leftovers,
     "read_only": read_only,
     "slow_disk": slow_disk,
 }

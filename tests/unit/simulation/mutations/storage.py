@@ -240,6 +240,19 @@ def partial_write_is_not_cut_back(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Log, "_cut_back", cut_back)
 
 
+@mutation(
+    "A segment begins with what its file holds already.",
+    scenario="disk",
+    signs=(INVARIANT,),
+    shape=topics(only("leftovers"), internal_segment_bytes="2048"),
+)
+def leftover_file_is_appended_to(patch: pytest.MonkeyPatch) -> None:
+    def create_file(segment: LogSegment) -> None:
+        segment.file = segment.disk.open(segment.path(), create=True)
+
+    patch.setattr(LogSegment, "create_file", create_file)
+
+
 # Reads.
 
 
@@ -328,6 +341,7 @@ STORAGE = (
     shortage_is_a_failing_disk,
     appends_without_new_epochs,
     partial_write_is_not_cut_back,
+    leftover_file_is_appended_to,
     cold_reads_are_mixed_up,
     index_lookup_off_by_one,
     reads_pass_the_high_watermark,

@@ -6,7 +6,8 @@ at all, and did not fail, has been told that there is none. So a record that was
 its position, must not be.
 
 Not judged: polls with read_committed where there are transactions (one that is open holds back what comes after it),
-and polls that moved on without a record: they were given what is no record, the marks of transactions' ends.
+and polls that moved on without a record: they were given what is no record, the markers of transactions' ends, or
+batches that compaction has emptied.
 In a cluster a new leader may not know the high watermark yet; then this holds from the first time it does.
 """
 
@@ -61,12 +62,13 @@ def _end(send: Operation) -> int:
 
 def _empty_polls(index: Index) -> Iterator[Operation]:
     """Those that were given nothing at all."""
+    has_gaps = index.transactional or bool(index.compacted)
     for operations in index.consuming.values():
         stood: dict[Place, int] = {}
         for operation in operations:
             action = operation.action
             if isinstance(action, Poll):
-                moved = index.transactional and any(stood.get(place, at) < at for place, at in action.positions.items())
+                moved = has_gaps and any(stood.get(place, at) < at for place, at in action.positions.items())
                 if not moved and _gave_nothing(operation, index.transactional):
                     yield operation
             if isinstance(action, Poll):

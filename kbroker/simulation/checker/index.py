@@ -50,12 +50,16 @@ class Sighting(NamedTuple):
 
 
 @dataclass(slots=True)
-class PartitionIndex:
-    """`at`: the value first seen at an offset, in reads and then in acknowledgements. `where`: the offset at which a
-    value was first read. `contested`: offsets with several values; `moved`: values with several offsets. `final`:
-    what the final polls read, and `final_end`: before this offset they have seen all that there is to see."""
+class Partition:
+    """`keys`: how many keys a compacted partition has; 0 without compaction.
+
+    `at`: the value first seen at an offset, in reads and then in acknowledgements. `where`: the offset at which a value
+    was first read. `contested`: offsets with several values; `moved`: values with several offsets. `final`: what the
+    final polls read, and `final_end`: before this offset they have seen all that there is to see.
+    """
 
     place: Place
+    keys: int = 0
     cuts: list[Cut] = field(default_factory=list)
     trims: list[Operation] = field(default_factory=list)
     sends: list[Operation] = field(default_factory=list)
@@ -108,11 +112,12 @@ class PartitionIndex:
 
 @dataclass(slots=True)
 class Index:
-    """`senders`: who sent a value. `transactional`: anything was sent in a transaction. `consuming`: each process's
-    polls and assignments, in order."""
+    """`compacted`: how many keys a compacted topic has. `senders`: who sent a value. `transactional`: anything was sent
+    in a transaction. `consuming`: each process's polls and assignments, in order."""
 
     history: History
-    partitions: dict[Place, PartitionIndex] = field(default_factory=dict)
+    compacted: Mapping[str, int] = field(default_factory=dict)
+    partitions: dict[Place, Partition] = field(default_factory=dict)
     senders: dict[int, Operation] = field(default_factory=dict)
     transactional: bool = False
     polls: list[Operation] = field(default_factory=list)
@@ -127,7 +132,7 @@ class Index:
     def partition(self, place: Place) -> PartitionIndex:
         found = self.partitions.get(place)
         if found is None:
-            found = self.partitions[place] = PartitionIndex(place)
+            found = self.partitions[place] = Partition(place, self.compacted.get(place[0], 0))
         return found
 
     def sightings(self, offsets: Mapping[Place, Iterable[int]], values: Iterable[int] = ()) -> "Sightings":
@@ -135,9 +140,9 @@ class Index:
         return Sightings(self, {place: set(some) for place, some in offsets.items()}, set(values))
 
 
-def index_of(history: History) -> Index:
+def index_of(history: History, compacted: Mapping[str, int] | None = None) -> Index:
     """Everything that the judges need, in the history's order."""
-    index = Index(history)
+    index = Index(history, compacted or {})
     for operation in history.operations:
         _take(index, operation)
     for partition in index.partitions.values():

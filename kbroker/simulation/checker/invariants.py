@@ -10,14 +10,16 @@ transaction begins that is open in these bytes, or whose end the high watermark 
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from kbroker.simulation.checker.history import Place
-from kbroker.simulation.disk.log_files import INTERNAL, StoredBatch, durable_end, read_batches, segment_files
+from kbroker.simulation.disk.log_files import Batch, batches, durable_end, segments
 from protocol.records.batch import NO_PRODUCER_ID, BatchHeader
 
 if TYPE_CHECKING:
     from kbroker.replica.partition import Partition
+    from kbroker.simulation.disk.disk import SimDisk
     from kbroker.simulation.runtime.machine import Machine
 
 # Sequences begin again at 0 after the largest.
@@ -116,7 +118,7 @@ class Invariants:
         fault = walk.go_on(self._machine, partition)
         if fault:
             self._broken(place, fault)
-        if place[0] not in INTERNAL:
+        if not walk.is_compacted:
             self._check_stable(place, partition, walk)
 
     def _check_stable(self, place: Place, partition: Partition, walk: LogWalk) -> None:
@@ -151,7 +153,8 @@ class LogWalk:
         self._ended: list[tuple[int, int]] = []
         # The log was seen from its very beginning.
         self.whole = False
-        self._internal = False
+        # Only the active segment is read: compaction leaves gaps in the others.
+        self.is_compacted = False
 
     def first_unstable_offset(self, high_watermark: int) -> int | None:
         """Where the first transaction begins that is open, or of which the end is not committed; None: none is."""
@@ -160,8 +163,13 @@ class LogWalk:
 
     def go_on(self, machine: Machine, partition: Partition) -> str | None:
         log = partition.log
-        compacted = self._internal = partition.tp.topic in INTERNAL
-        for base, path in segment_files(machine.disk, log.directory):
+        compacted = self.is_compacted = log.config.is_compacted
+        listed = segments(machine.disk, log.directory)
+        if compacted and self._base < 0:
+            fault = _find_overlap(machine.disk, listed)
+            if fault:
+                return fault
+        for base, path in listed:
             if base < self._base or (compacted and base != log.active.base_offset):
                 continue
             if base > self._base:
@@ -216,11 +224,21 @@ class LogWalk:
             self._open.setdefault(producer_id, header.base_offset)
         elif producer_id in self._open:
             return f"producer {producer_id}: a batch that is in no transaction, in the middle of one"
-        if self._internal:
-            # Coordinators count none: each of their batches begins at 0, as Apache Kafka's do.
+        if self.is_compacted:
+            # Batches before a roll may be missing here. Coordinators count no sequences: each of their batches begins
+            # at 0, as in Apache Kafka.
             return None
         expected = self._sequences.get((producer_id, epoch))
         if expected is not None and header.base_sequence != expected:
             return f"producer {producer_id, epoch}: sequence {header.base_sequence}, expected {expected}"
         self._sequences[producer_id, epoch] = (header.last_sequence + 1) % _SEQUENCES
         return None
+
+
+def _find_overlap(disk: SimDisk, listed: list[tuple[int, str]]) -> str | None:
+    """Compaction replaces segments: none of them may stay next to the compacted one."""
+    for (_, path), (next_base, _) in pairwise(listed):
+        for batch in batches(disk.data(path)):
+            if batch.header.next_offset > next_base:
+                return f"{path} has offset {batch.header.next_offset - 1}, and the next segment begins at {next_base}"
+    return None

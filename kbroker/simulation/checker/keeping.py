@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from itertools import accumulate
 
 from kbroker.simulation.checker.anomaly import Anomaly, anomaly, name, some
+from kbroker.simulation.checker.compaction import LastOffsets
 from kbroker.simulation.checker.history import Corrupt, Operation, Outcome, Place, Poll, Send
 from kbroker.simulation.checker.index import (
     NEVER,
@@ -21,9 +22,9 @@ from kbroker.simulation.checker.transactions import Fate, fates, final_committed
 def lost_writes(index: Index) -> Iterator[Anomaly]:
     """What was acknowledged or has been read, and what the final polls, which came past its offset, did not give.
 
-    Permitted: what a Loss may have taken, what was deleted, what a transaction wrote that was not committed, and what
-    lies where no final poll came (`unreadable_at_the_end`). What was read once has to stay as if it were acknowledged:
-    the broker gives only what is committed.
+    Permitted: what a Loss may have taken, what was deleted or compacted, what a transaction wrote that was not
+    committed, and what lies where no final poll came (`unreadable_at_the_end`). What was read once has to stay as if it
+    were acknowledged: the broker gives only what is committed.
     """
     if index.history.final is None:
         return
@@ -39,8 +40,12 @@ def lost_writes(index: Index) -> Iterator[Anomaly]:
                 missing.append((partition, operation, gone))
     seen = index.sightings({}, [value for _, _, values in missing for value in values]).by_value
     left = {partition.place: _left_by_losses(partition) for partition, _, _ in missing}
+    last = {partition.place: LastOffsets(partition.final, partition.keys) for partition, _, _ in missing}
     for partition, operation, values in missing:
-        yield from _lost(partition, operation, {value: seen.get(value, []) for value in values}, left[partition.place])
+        sightings = {value: seen.get(value, []) for value in values}
+        last_offsets = last[partition.place]
+        kept = {value: found for value, found in sightings.items() if not _is_compacted(last_offsets, value, found)}
+        yield from _lost(partition, operation, kept, left[partition.place])
 
 
 def _lost(
@@ -68,6 +73,11 @@ def _lost(
             *readers[:1],
             *readers[-1:],
         )
+
+
+def _is_compacted(last: LastOffsets, value: int, seen: list[Sighting]) -> bool:
+    """Whether the final reads have a later record of its key."""
+    return last.is_superseded(value, max([one.offset for one in seen], default=-1))
 
 
 def _is_committed(send: Send, ends: Mapping[int, Fate]) -> bool:

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 
 from kbroker.simulation.checker.anomaly import Anomaly, anomaly, name, some
+from kbroker.simulation.checker.compaction import LastOffsets
 from kbroker.simulation.checker.history import Operation, Outcome, Place, Send
 from kbroker.simulation.checker.index import (
     NEVER,
@@ -206,6 +207,7 @@ def torn_batches(index: Index) -> Iterator[Anomaly]:
             continue
         found = {value: offset for offset, value in partition.final.items()}
         end = partition.final_end
+        last = LastOffsets(partition.final, partition.keys)
         for operation in partition.sends:
             send = operation.action
             assert isinstance(send, Send)
@@ -217,11 +219,14 @@ def torn_batches(index: Index) -> Iterator[Anomaly]:
             if not there:
                 continue
             bases = list(dict.fromkeys(offset - i for i, offset in there))
-            # Deletion of records may cut a batch, and a reader may stop within it.
+            # Deletion and compaction may remove a part of a batch, and a reader may stop within it.
             missing = [
                 value
                 for i, value in enumerate(send.values)
-                if value not in found and bases[0] + i < end and not partition.trimmed(bases[0] + i, operation.begun)
+                if value not in found
+                and bases[0] + i < end
+                and not partition.trimmed(bases[0] + i, operation.begun)
+                and not last.is_superseded(value, bases[0] + i)
             ]
             if len(bases) > 1 or missing:
                 yield anomaly(

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from kbroker.simulation.checker.anomaly import Anomaly, anomaly, name, some
+from kbroker.simulation.checker.compaction import LastOffsets
 from kbroker.simulation.checker.history import Assign, Operation, Outcome, Place, Poll, Send
 from kbroker.simulation.checker.index import NEVER, Index, PartitionIndex, Sighting
 from kbroker.simulation.checker.transactions import Fate, fates
@@ -172,11 +173,13 @@ def _skips(index: Index, jumps: list[_Jump]) -> Iterator[Anomaly]:
         wanted.setdefault(jump.place, {}).update(dict.fromkeys(offsets))
     seen = index.sightings(wanted)
     ends = fates(index)
+    last = {jump.place: _last_offsets(index.partition(jump.place)) for jump, _ in passed}
     for jump, offsets in passed:
         skipped = [
             proof
             for offset in offsets
-            if (proof := _proof(index, jump, seen.by_offset.get((jump.place, offset), []), ends)) is not None
+            if (proof := _proof(index, jump, seen.by_offset.get((jump.place, offset), []), ends, last[jump.place]))
+            is not None
         ]
         if skipped:
             reset = isinstance(jump.operation.action, Assign)
@@ -191,7 +194,11 @@ def _skips(index: Index, jumps: list[_Jump]) -> Iterator[Anomaly]:
             )
 
 
-def _passed(partition: PartitionIndex, jump: _Jump) -> list[int]:
+def _last_offsets(partition: Partition) -> LastOffsets:
+    return LastOffsets(partition.at, partition.keys)
+
+
+def _passed(partition: Partition, jump: _Jump) -> list[int]:
     """Offsets in the jump that are known to have held a record at some time. Where nothing was ever lost, what a
     deletion has taken needs no further look."""
     low = jump.low
@@ -200,9 +207,11 @@ def _passed(partition: PartitionIndex, jump: _Jump) -> list[int]:
     return partition.known_between(low, jump.high)
 
 
-def _proof(index: Index, jump: _Jump, sightings: list[Sighting], ends: dict[int, Fate]) -> Sighting | None:
+def _proof(
+    index: Index, jump: _Jump, sightings: list[Sighting], ends: dict[int, Fate], last: LastOffsets
+) -> Sighting | None:
     """A sighting of a record that was there for certain when it was passed, and that the consumer may see: no Loss
-    lies between, it was not deleted before, and its transaction, if any, is committed."""
+    lies between, it was not deleted or compacted before, and its transaction, if any, is committed."""
     partition = index.partition(jump.place)
     ended = NEVER if jump.operation.ended is None else jump.operation.ended
     for one in sightings:
@@ -210,6 +219,8 @@ def _proof(index: Index, jump: _Jump, sightings: list[Sighting], ends: dict[int,
         if partition.cut_between(one.offset, min(one.since, jump.operation.begun), max(one.until, ended)):
             continue
         if partition.trimmed(one.offset, one.since if sender is None else sender.begun, ended):
+            continue
+        if last.is_superseded(one.value, one.offset):
             continue
         if not jump.committed_only or _is_visible(sender, one, ends):
             return one

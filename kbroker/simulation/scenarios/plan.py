@@ -7,6 +7,7 @@ from kbroker.simulation.scenarios.faults import Fault
 from kbroker.simulation.scenarios.scenarios import (
     Scenario,
     broker_configs,
+    compaction_configs,
     groups_configs,
     internal_configs,
     topic_configs,
@@ -23,6 +24,8 @@ OUTPUT = "output"
 class Topic:
     partitions: int
     configs: dict[str, str]
+    # How many keys its records have, if it is compacted.
+    keys: int = 0
 
 
 @dataclass(slots=True)
@@ -87,7 +90,16 @@ class Plan:
         )
         if scenario.transactions and plan._may_transact() and random.random() < scenario.transactions:
             plan._transact(random, exactly_once=scenario.exactly_once or random.random() < 0.3)
+        elif random.random() < scenario.compaction:
+            plan.compact(random, random.choice((1, 5, 50, 500)))
         return plan
+
+    def compact(self, random: Random, keys: int) -> None:
+        """Compact all topics, since each producer writes to all of them."""
+        self.broker["log.cleaner.backoff.ms"] = "100"
+        for topic in self.topics.values():
+            topic.keys = keys
+            topic.configs.update(compaction_configs(random))
 
     def _may_transact(self) -> bool:
         return self.durable or not any(name in self.faults for name in LOSING)

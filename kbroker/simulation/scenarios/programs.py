@@ -113,6 +113,7 @@ class Programs:
                     ENDLESS,
                     idempotent=idempotent,
                     acks=acks,
+                    keys=max(topic.keys for topic in plan.topics.values()),
                     pause_s=plan.pause_between_sends_s,
                 ),
             )

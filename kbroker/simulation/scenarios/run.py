@@ -111,7 +111,8 @@ def simulate(seed: int, scenario: str, *, trace: bool = False, shape: Callable[[
             trace=stage.sim_loop.trace.lines or [],
         )
         stage.close()
-    result.anomalies = check(stage.history, durable=plan.durable)
+    compacted = {name: topic.keys for name, topic in plan.topics.items() if topic.keys}
+    result.anomalies = check(stage.history, durable=plan.durable, compacted=compacted)
     return result
 
 

@@ -22,9 +22,11 @@ KIB = 1 << 10
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """`durable`: nothing is acknowledged before it is synced. `coordination`: the broker uses a service that is not
-    its own. `transactions`: in so many of the runs that permit it something is written in transactions; with
-    `exactly_once` always what a group has read."""
+    """`durable`: nothing is acknowledged before it is synced. `coordination`: the broker uses an external service.
+
+    `transactions`: the share of runs with transactions, of those that permit them; `exactly_once`: groups consume and
+    produce in transactions. `compaction`: the share of the other runs whose topics are compacted.
+    """
 
     name: str
     text: str
@@ -32,6 +34,7 @@ class Scenario:
     durable: bool = False
     coordination: bool = False
     transactions: float = 0.0
+    compaction: float = 0.0
     exactly_once: bool = False
 
 
@@ -49,10 +52,12 @@ SCENARIOS = {
         Scenario("durable", "power is lost; what is acknowledged has been synced", {**POWER, **NODE}, True),
         Scenario("disk", "reads, writes and syncs fail, or are slow; no room, no descriptors", {**DISK, **NODE}),
         Scenario("rot", "bits flip in what was not flushed when the process died", {**ROT, **NODE}),
+        Scenario("compaction", "topics are compacted; the machine loses its power, the disk is slow or full",
+                 {**POWER, **NODE, "full": full, "slow_disk": slow_disk}, compaction=1.0),
         Scenario("coordination", "the coordination service is out of reach", {**COORDINATION, **NODE}, False, True),
-        Scenario("everything", "all of it", {**_ALL, **COORDINATION}, False, True, 0.5),
+        Scenario("everything", "all of it", {**_ALL, **COORDINATION}, False, True, 0.5, 0.2),
         Scenario("everything-durable", "all of it but rot; what is acknowledged has been synced", _ALL_BUT_ROT, True,
-                 transactions=0.5),
+                 transactions=0.5, compaction=0.2),
         Scenario("transactions", "transactions, and all that leaves what was acknowledged",
                  {**NODE, **NETWORK, **CLOCK, **COORDINATION, "full": full, "out_of_files": out_of_files,
                   "slow_disk": slow_disk}, False, True, 1.0),
@@ -94,6 +99,17 @@ def topic_configs(random: Random, *, durable: bool) -> dict[str, str]:
     if durable:
         configs["flush.before.ack"] = "true"
     return configs
+
+
+def compaction_configs(random: Random) -> dict[str, str]:
+    """Of a topic that is compacted again and again."""
+    return {
+        "cleanup.policy": "compact",
+        "min.cleanable.dirty.ratio": random.choice(("0", "0.5")),
+        "max.compaction.lag.ms": str(random.choice((500, 5_000))),
+        "internal.segment.bytes": str(random.choice((2, 16)) * KIB),
+        "file.delete.delay.ms": "1000",
+    }
 
 
 def transaction_configs(random: Random) -> dict[str, str]:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
+from kbroker.simulation.checker.compaction import key_of
 from kbroker.simulation.checker.history import Place
 from protocol.errors import MalformedError
 from protocol.records.batch import BatchHeader, Buffer, NewRecord, body_of, crc_of, iter_headers
@@ -49,10 +50,10 @@ class Shape:
 
 
 def records(values: Sequence[int], at_ms: int, shape: Shape, random: Random) -> list[NewRecord]:
-    """Records that hold these values; sizes and keys are up to chance."""
+    """Records that hold these values; sizes are up to chance."""
     found: list[NewRecord] = []
     for value in values:
-        key = b"key-%d" % random.randrange(shape.keys) if shape.keys else None
+        key = b"key-%d" % key_of(value, shape.keys) if shape.keys else None
         found.append((at_ms, key, b"%d" % value + PADDING * int(random.random() ** 3 * shape.max_padding), ()))
     return found
 

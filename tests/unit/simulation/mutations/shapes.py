@@ -5,12 +5,19 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
+from kbroker.simulation.checker.history import Loss
+from kbroker.simulation.disk.log_files import batches, partitions, segments
 from kbroker.simulation.network.faults import ANY
+from kbroker.simulation.runtime.machine import DATA
 from kbroker.simulation.scenarios.faults import CLOCK, DISK, NETWORK, NODE, POWER, ROT, Fault
 from kbroker.simulation.scenarios.plan import Plan
 from kbroker.simulation.scenarios.stage import Stage
+from kbroker.storage.file_names import LOG, SWAP
 
 Shape = Callable[[Plan], None]
+
+NEVER = 1 << 62
+SLOW_SYNC_NS = 5_000_000_000
 
 FAULTS: dict[str, Fault] = {**NODE, **NETWORK, **DISK, **POWER, **ROT, **CLOCK}
 
@@ -61,9 +68,100 @@ def broker(shape: Shape, **configs: str) -> Shape:
     return shaped
 
 
+def compacted(shape: Shape, keys: int) -> Shape:
+    """With small compacted topics, which only rolls sync."""
+
+    def shaped(plan: Plan) -> None:
+        shape(plan)
+        plan.compact(Random(0), keys)
+
+    return topics(
+        shaped,
+        internal_segment_bytes="2048",
+        min_cleanable_dirty_ratio="0",
+        max_compaction_lag_ms="500",
+        flush_messages=str(NEVER),
+        flush_ms=str(NEVER),
+    )
+
+
+def one_partition(shape: Shape) -> Shape:
+    """With one topic of one partition."""
+
+    def shaped(plan: Plan) -> None:
+        shape(plan)
+        plan.topics = dict(list(plan.topics.items())[:1])
+        for topic in plan.topics.values():
+            topic.partitions = 1
+
+    return shaped
+
+
 async def blink(stage: Stage, random: Random) -> None:
     """The power fails, at times in the middle of a change of the disk, and is back at once."""
     await _die(stage, random, power=True)
+
+
+async def blink_while_syncs_are_slow(stage: Stage, random: Random) -> None:
+    """The power fails when several segments are not synced."""
+    stage.machine.disk.faults.slow_sync_ns = SLOW_SYNC_NS
+    await asyncio.sleep(random.uniform(0.05, 0.3))
+    stage.machine.power_off()
+    stage.machine.disk.faults.slow_sync_ns = 0
+
+
+async def drop_a_segment(stage: Stage, random: Random) -> None:
+    """The last batch of a segment rots, so recovery drops the next segment. The power fails when the log ends where the
+    next one began: if it came back, it would continue the log."""
+    machine = stage.machine
+    machine.disk.faults.slow_sync_ns = SLOW_SYNC_NS
+    await asyncio.sleep(random.uniform(0.5, 1.0))
+    machine.disk.faults.slow_sync_ns = 0
+    recovery_points = {partition.log.directory: partition.log.recovery_point for partition in stage.partitions()}
+    with stage.down():
+        machine.kill()
+        dropped: dict[str, int] = {}
+        for place, path in partitions(machine.disk, DATA).items():
+            *_, (_, segment), (base, _) = [(0, ""), (0, ""), *segments(machine.disk, path)]
+            batch = list(batches(machine.disk.data(segment)))[-1] if segment else None
+            if batch is not None and batch.header.base_offset >= recovery_points.get(path, NEVER):
+                machine.disk.rot(segment, batch.end - 1)
+                stage.history.happened("stage", Loss("bit rot", {place: batch.header.base_offset}))
+                dropped[path] = base
+    await stage.until_serving()
+    logs = [partition.log for partition in stage.partitions()]
+    await _until(stage, lambda: any(log.log_end_offset == dropped.get(log.directory) for log in logs), 1.0)
+    machine.power_off()
+
+
+async def blink_between_swaps(stage: Stage, random: Random) -> None:
+    """The process dies when several segments are not synced. After its restart the power fails when a compacted segment
+    may be durable, and others not."""
+    machine = stage.machine
+    machine.disk.faults.slow_sync_ns = SLOW_SYNC_NS
+    await asyncio.sleep(random.uniform(0.5, 1.5))
+    machine.disk.faults.slow_sync_ns = 0
+    machine.kill()
+    await stage.until_serving()
+    await _until(stage, lambda: bool(machine.disk.find(LOG + SWAP)), 2.0)
+    await asyncio.sleep(random.random() * 0.02)
+    machine.power_off()
+
+
+async def die_in_a_swap(stage: Stage, random: Random) -> None:
+    """The process dies, or the power fails, between the renames that replace segments by a compacted one."""
+    machine = stage.machine
+    await _until(stage, lambda: bool(machine.disk.find(LOG + SWAP)), 2.0)
+    if machine.broker is not None:
+        machine.die_after(random.randrange(6), power=random.random() < 0.5)
+        await asyncio.sleep(0.2)
+        machine.disarm()
+
+
+async def _until(stage: Stage, condition: Callable[[], bool], seconds: float) -> None:
+    deadline = stage.universe.time() + seconds
+    while not condition() and stage.universe.time() < deadline:
+        await asyncio.sleep(0.0005)
 
 
 async def crash(stage: Stage, random: Random) -> None:

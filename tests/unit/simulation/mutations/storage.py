@@ -8,8 +8,10 @@ import pytest
 
 from kbroker.common import KafkaError
 from kbroker.replica.fetch import fetch_manager, partition_reads
-from kbroker.replica.logs.partition_maintenance import PartitionMaintenance
+from kbroker.replica.logs import log_cleaner
+from kbroker.simulation.scenarios.faults import Fault
 from kbroker.storage import file_names
+from kbroker.storage.cleaner import segment_swap
 from kbroker.storage.log import log as log_module
 from kbroker.storage.log.durability import DirectorySync
 from kbroker.storage.log.log import Log
@@ -22,9 +24,17 @@ from kbroker.storage.recovery import segment_loading as loading
 from protocol.errors import ErrorCode
 from tests.unit.simulation.mutations.mutation import mutation
 from tests.unit.simulation.mutations.shapes import (
+    NEVER,
+    Shape,
     blink,
+    blink_between_swaps,
+    blink_while_syncs_are_slow,
     broker,
+    compacted,
     crash,
+    die_in_a_swap,
+    drop_a_segment,
+    one_partition,
     only,
     short,
     start_without_room,
@@ -37,6 +47,19 @@ INVARIANT = "BrokenInvariant"
 
 
 # Recovery.
+
+
+def unsynced_segments(fault: Fault, **values: Any) -> Shape:
+    """One partition with many small segments, which only rolls sync."""
+    return topics(
+        broker(
+            one_partition(only(fault, members=0, producers=3, pause_between_sends_s=0.01, **values)),
+            log_flush_offset_checkpoint_interval_ms="60000",
+        ),
+        internal_segment_bytes="1024",
+        flush_messages=str(NEVER),
+        flush_ms=str(NEVER),
+    )
 
 
 @mutation(
@@ -82,6 +105,36 @@ def recovery_skips_the_snapshot(patch: pytest.MonkeyPatch) -> None:
         return ProducerStateManager()
 
     patch.setattr(ProducerStateManager, "from_snapshot", from_snapshot)
+
+
+@mutation(
+    "Segments behind a hole in the log are kept.",
+    scenario="power",
+    signs=(INVARIANT,),
+    shape=unsynced_segments(blink_while_syncs_are_slow),
+)
+def recovery_keeps_a_hole(patch: pytest.MonkeyPatch) -> None:
+    real = recovery.LogLoader.__init__
+
+    def init(loader: recovery.LogLoader, loaded: Any, now_ms: int, clean: bool, gapless: bool) -> None:
+        real(loader, loaded, now_ms, clean, False)
+
+    patch.setattr(recovery.LogLoader, "__init__", init)
+
+
+@mutation(
+    "The directory is not synced when recovery has dropped segments.",
+    scenario="rot",
+    signs=(INVARIANT,),
+    shape=unsynced_segments(drop_a_segment, seconds=15.0, pause_s=0.05),
+)
+def dropped_segments_come_back(patch: pytest.MonkeyPatch) -> None:
+    def remove(loader: recovery.LogLoader, segments: list[LogSegment], reason: str) -> None:
+        for segment in segments:
+            loader._loaded.snapshots.forget([segment.base_offset])
+            recovery.delete_now_blocking(segment)
+
+    patch.setattr(recovery.LogLoader, "_remove", remove)
 
 
 class _Uncut:
@@ -327,10 +380,52 @@ def log_start_is_forgotten(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("kbroker.replica.logs.log_manager.open_log", open_log)
 
 
+# Compaction.
+
+
+class _SyncedLog:
+    """A log of which everything counts as synced."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._log, "log_end_offset" if name == "recovery_point" else name)
+
+
+@mutation(
+    "Segments that are not synced are compacted.",
+    scenario="compaction",
+    signs=("lost write",),
+    shape=compacted(one_partition(only(blink_between_swaps, seconds=6.0, members=0, producers=2)), keys=200),
+)
+def unsynced_segments_are_compacted(patch: pytest.MonkeyPatch) -> None:
+    real = log_cleaner.find_log_to_clean
+    patch.setattr(log_cleaner, "find_log_to_clean", lambda log, *arguments: real(_SyncedLog(log), *arguments))  # type: ignore[arg-type]
+
+
+@mutation(
+    "A start removes only the first of the segments that a compacted one replaces.",
+    scenario="compaction",
+    signs=(INVARIANT, "lost write", "inconsistent offsets"),
+    shape=compacted(one_partition(only(die_in_a_swap, seconds=6.0, members=0, producers=3)), keys=5),
+)
+def swap_leaves_sources(patch: pytest.MonkeyPatch) -> None:
+    real = segment_swap._remove_segment
+
+    def remove_segment(disk: Any, directory: str, base_offset: int) -> None:
+        if disk.exists(file_names.segment_file(directory, base_offset, file_names.LOG) + file_names.SWAP):
+            real(disk, directory, base_offset)
+
+    patch.setattr(segment_swap, "_remove_segment", remove_segment)
+
+
 STORAGE = (
     recovery_trusts_every_crc,
     recovery_forgets_producers,
     recovery_skips_the_snapshot,
+    recovery_keeps_a_hole,
+    dropped_segments_come_back,
     recovery_leaves_the_torn_tail,
     recovery_cuts_one_batch_too_many,
     clean_marker_is_kept,
@@ -348,4 +443,6 @@ STORAGE = (
     retention_takes_one_too_many,
     delete_records_takes_one_too_many,
     log_start_is_forgotten,
+    unsynced_segments_are_compacted,
+    swap_leaves_sources,
 )

@@ -5,10 +5,9 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from kbroker.simulation.checker.history import Loss
-from kbroker.simulation.disk.log_files import batches, partitions, segments
+from kbroker.simulation.disk.disk import SimDisk
+from kbroker.simulation.disk.log_files import batches, segments
 from kbroker.simulation.network.faults import ANY
-from kbroker.simulation.runtime.machine import DATA
 from kbroker.simulation.scenarios.faults import CLOCK, DISK, NETWORK, NODE, POWER, ROT, Fault
 from kbroker.simulation.scenarios.plan import Plan
 from kbroker.simulation.scenarios.stage import Stage
@@ -110,30 +109,6 @@ async def blink_while_syncs_are_slow(stage: Stage, random: Random) -> None:
     stage.machine.disk.faults.slow_sync_ns = 0
 
 
-async def drop_a_segment(stage: Stage, random: Random) -> None:
-    """The last batch of a segment rots, so recovery drops the next segment. The power fails when the log ends where the
-    next one began: if it came back, it would continue the log."""
-    machine = stage.machine
-    machine.disk.faults.slow_sync_ns = SLOW_SYNC_NS
-    await asyncio.sleep(random.uniform(0.5, 1.0))
-    machine.disk.faults.slow_sync_ns = 0
-    recovery_points = {partition.log.directory: partition.log.recovery_point for partition in stage.partitions()}
-    with stage.down():
-        machine.kill()
-        dropped: dict[str, int] = {}
-        for place, path in partitions(machine.disk, DATA).items():
-            *_, (_, segment), (base, _) = [(0, ""), (0, ""), *segments(machine.disk, path)]
-            batch = list(batches(machine.disk.data(segment)))[-1] if segment else None
-            if batch is not None and batch.header.base_offset >= recovery_points.get(path, NEVER):
-                machine.disk.rot(segment, batch.end - 1)
-                stage.history.happened("stage", Loss("bit rot", {place: batch.header.base_offset}))
-                dropped[path] = base
-    await stage.until_serving()
-    logs = [partition.log for partition in stage.partitions()]
-    await _until(stage, lambda: any(log.log_end_offset == dropped.get(log.directory) for log in logs), 1.0)
-    machine.power_off()
-
-
 async def blink_between_swaps(stage: Stage, random: Random) -> None:
     """The process dies when several segments are not synced. After its restart the power fails when a compacted segment
     may be durable, and others not."""
@@ -151,11 +126,21 @@ async def blink_between_swaps(stage: Stage, random: Random) -> None:
 async def die_in_a_swap(stage: Stage, random: Random) -> None:
     """The process dies, or the power fails, between the renames that replace segments by a compacted one."""
     machine = stage.machine
-    await _until(stage, lambda: bool(machine.disk.find(LOG + SWAP)), 2.0)
-    if machine.broker is not None:
+    await _until(stage, lambda: _replaces_several(machine.disk), 3.0)
+    if machine.broker is not None and _replaces_several(machine.disk):
         machine.die_after(random.randrange(6), power=random.random() < 0.5)
         await asyncio.sleep(0.2)
         machine.disarm()
+
+
+def _replaces_several(disk: SimDisk) -> bool:
+    """Whether a compacted segment is complete, and several segments that it replaces are still there."""
+    for path in disk.find(LOG + SWAP):
+        directory, _, name = path.rpartition("/")
+        end = max([batch.header.next_offset for batch in batches(disk.data(path))], default=0)
+        if sum(int(name[:20]) <= base < end for base, _ in segments(disk, directory)) > 1:
+            return True
+    return False
 
 
 async def _until(stage: Stage, condition: Callable[[], bool], seconds: float) -> None:

@@ -33,7 +33,6 @@ from tests.unit.simulation.mutations.shapes import (
     compacted,
     crash,
     die_in_a_swap,
-    drop_a_segment,
     one_partition,
     only,
     short,
@@ -120,21 +119,6 @@ def recovery_keeps_a_hole(patch: pytest.MonkeyPatch) -> None:
         real(loader, loaded, now_ms, clean, False)
 
     patch.setattr(recovery.LogLoader, "__init__", init)
-
-
-@mutation(
-    "The directory is not synced when recovery has dropped segments.",
-    scenario="rot",
-    signs=(INVARIANT,),
-    shape=unsynced_segments(drop_a_segment, seconds=15.0, pause_s=0.05),
-)
-def dropped_segments_come_back(patch: pytest.MonkeyPatch) -> None:
-    def remove(loader: recovery.LogLoader, segments: list[LogSegment], reason: str) -> None:
-        for segment in segments:
-            loader._loaded.snapshots.forget([segment.base_offset])
-            recovery.delete_now_blocking(segment)
-
-    patch.setattr(recovery.LogLoader, "_remove", remove)
 
 
 class _Uncut:
@@ -408,7 +392,7 @@ def unsynced_segments_are_compacted(patch: pytest.MonkeyPatch) -> None:
     "A start removes only the first of the segments that a compacted one replaces.",
     scenario="compaction",
     signs=(INVARIANT, "lost write", "inconsistent offsets"),
-    shape=compacted(one_partition(only(die_in_a_swap, seconds=6.0, members=0, producers=3)), keys=5),
+    shape=compacted(one_partition(only(die_in_a_swap, seconds=6.0, members=0, producers=3)), keys=100),
 )
 def swap_leaves_sources(patch: pytest.MonkeyPatch) -> None:
     real = segment_swap._remove_segment
@@ -425,7 +409,6 @@ STORAGE = (
     recovery_forgets_producers,
     recovery_skips_the_snapshot,
     recovery_keeps_a_hole,
-    dropped_segments_come_back,
     recovery_leaves_the_torn_tail,
     recovery_cuts_one_batch_too_many,
     clean_marker_is_kept,

@@ -380,7 +380,7 @@ class _SyncedLog:
 @mutation(
     "Segments that are not synced are compacted.",
     scenario="compaction",
-    signs=("lost write",),
+    signs=("lost write", "skipped records"),
     shape=compacted(one_partition(only(blink_between_swaps, seconds=6.0, members=0, producers=2)), keys=200),
 )
 def unsynced_segments_are_compacted(patch: pytest.MonkeyPatch) -> None:

@@ -50,7 +50,7 @@ class Sighting(NamedTuple):
 
 
 @dataclass(slots=True)
-class Partition:
+class PartitionIndex:
     """`keys`: how many keys a compacted partition has; 0 without compaction.
 
     `at`: the value first seen at an offset, in reads and then in acknowledgements. `where`: the offset at which a value
@@ -117,7 +117,7 @@ class Index:
 
     history: History
     compacted: Mapping[str, int] = field(default_factory=dict)
-    partitions: dict[Place, Partition] = field(default_factory=dict)
+    partitions: dict[Place, PartitionIndex] = field(default_factory=dict)
     senders: dict[int, Operation] = field(default_factory=dict)
     transactional: bool = False
     polls: list[Operation] = field(default_factory=list)
@@ -132,7 +132,7 @@ class Index:
     def partition(self, place: Place) -> PartitionIndex:
         found = self.partitions.get(place)
         if found is None:
-            found = self.partitions[place] = Partition(place, self.compacted.get(place[0], 0))
+            found = self.partitions[place] = PartitionIndex(place, self.compacted.get(place[0], 0))
         return found
 
     def sightings(self, offsets: Mapping[Place, Iterable[int]], values: Iterable[int] = ()) -> "Sightings":

@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from kbroker.simulation.checker.history import Place
-from kbroker.simulation.disk.log_files import Batch, batches, durable_end, segments
+from kbroker.simulation.disk.log_files import StoredBatch, durable_end, read_batches, segment_files
 from protocol.records.batch import NO_PRODUCER_ID, BatchHeader
 
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ class LogWalk:
     def go_on(self, machine: Machine, partition: Partition) -> str | None:
         log = partition.log
         compacted = self.is_compacted = log.config.is_compacted
-        listed = segments(machine.disk, log.directory)
+        listed = segment_files(machine.disk, log.directory)
         if compacted and self._base < 0:
             fault = _find_overlap(machine.disk, listed)
             if fault:
@@ -238,7 +238,7 @@ class LogWalk:
 def _find_overlap(disk: SimDisk, listed: list[tuple[int, str]]) -> str | None:
     """Compaction replaces segments: none of them may stay next to the compacted one."""
     for (_, path), (next_base, _) in pairwise(listed):
-        for batch in batches(disk.data(path)):
+        for batch in read_batches(disk.data(path)):
             if batch.header.next_offset > next_base:
                 return f"{path} has offset {batch.header.next_offset - 1}, and the next segment begins at {next_base}"
     return None

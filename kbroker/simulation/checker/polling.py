@@ -194,11 +194,11 @@ def _skips(index: Index, jumps: list[_Jump]) -> Iterator[Anomaly]:
             )
 
 
-def _last_offsets(partition: Partition) -> LastOffsets:
+def _last_offsets(partition: PartitionIndex) -> LastOffsets:
     return LastOffsets(partition.at, partition.keys)
 
 
-def _passed(partition: Partition, jump: _Jump) -> list[int]:
+def _passed(partition: PartitionIndex, jump: _Jump) -> list[int]:
     """Offsets in the jump that are known to have held a record at some time. Where nothing was ever lost, what a
     deletion has taken needs no further look."""
     low = jump.low

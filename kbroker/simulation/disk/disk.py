@@ -240,10 +240,10 @@ class SimDisk(Device):
 
     def _create(self, path: str) -> Inode:
         self._check_parent(path)
-        content = Content(self.clock.now_ms(), self.faults.leftover_of(path))
-        self._change("create", path, content=content)
-        self.used += len(content.data)
-        return content
+        inode = Inode(self.clock.now_ms(), self.faults.leftover_of(path))
+        self._change("create", path, inode=inode)
+        self.used += len(inode.data)
+        return inode
 
     def _check_parent(self, path: str) -> None:
         if parent_of(path) not in self._journal.current.directories:

@@ -9,7 +9,7 @@ from typing import Literal, NoReturn
 
 from kbroker.storage.file_names import LOG
 
-Operation = Literal["read", "write", "sync"]
+Operation = Literal["open", "read", "write", "sync"]
 
 MICROSECOND, MILLISECOND = 1_000, 1_000_000
 # The duration of operations that wait for the disk, in nanoseconds.
@@ -18,16 +18,15 @@ NAME_NS = (5 * MICROSECOND, 50 * MICROSECOND)
 SYNC_NS = (100 * MICROSECOND, 5 * MILLISECOND)
 
 
-class Faults:
-    """`read`, `write`, `sync`: the chance that such an operation fails with EIO. `short_write`: the chance that a
-    write takes only a part. `slow_sync_ns`: what each sync takes longer. `leftover`: the chance that a log file that is
-    created is already there, with old content. `injected` counts what was done, by name.
+class DiskFaults:
+    """Injects faults.
 
     - `read`, `write`, `sync`: the probability that such an operation fails with EIO. Writes are those of file content,
       syncs those of files and directories.
     - `open`: the probability that an operation that needs a file descriptor fails with EMFILE.
     - `short_write`: the probability that a write writes only a part.
     - `slow_sync_ns`: the additional duration of each sync.
+    - `leftover`: the probability that a log file that is created is already there, with old content.
     - `injected` counts the injected faults by name.
     """
 
@@ -90,7 +89,7 @@ class Faults:
         return size
 
     def leftover_of(self, path: str) -> bytes:
-        """The content that a file has when it is created."""
+        """Return the content that a file has when it is created."""
         if self.leftover and path.endswith(LOG) and self._random.random() < self.leftover:
             self.injected["leftover"] += 1
             return self._random.randbytes(self._random.randint(1, 5_000))

@@ -308,6 +308,7 @@ DISK: dict[str, Fault] = {
     "disk_error": disk_error,
     "full": full,
     "leftovers": leftovers,
+    "out_of_files": out_of_files,
     "read_only": read_only,
     "slow_disk": slow_disk,
 }

@@ -6,7 +6,7 @@ from random import Random
 from typing import Any
 
 from kbroker.simulation.disk.disk import SimDisk
-from kbroker.simulation.disk.log_files import batches, segments
+from kbroker.simulation.disk.log_files import read_batches, segment_files
 from kbroker.simulation.network.faults import ANY
 from kbroker.simulation.scenarios.faults import CLOCK, DISK, NETWORK, NODE, POWER, ROT, Fault
 from kbroker.simulation.scenarios.plan import Plan
@@ -137,8 +137,8 @@ def _replaces_several(disk: SimDisk) -> bool:
     """Whether a compacted segment is complete, and several segments that it replaces are still there."""
     for path in disk.find(LOG + SWAP):
         directory, _, name = path.rpartition("/")
-        end = max([batch.header.next_offset for batch in batches(disk.data(path))], default=0)
-        if sum(int(name[:20]) <= base < end for base, _ in segments(disk, directory)) > 1:
+        end = max([batch.header.next_offset for batch in read_batches(disk.data(path))], default=0)
+        if sum(int(name[:20]) <= base < end for base, _ in segment_files(disk, directory)) > 1:
             return True
     return False
 

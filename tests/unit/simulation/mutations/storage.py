@@ -9,6 +9,7 @@ import pytest
 from kbroker.common import KafkaError
 from kbroker.replica.fetch import fetch_manager, partition_reads
 from kbroker.replica.logs import log_cleaner
+from kbroker.replica.logs.partition_maintenance import PartitionMaintenance
 from kbroker.simulation.scenarios.faults import Fault
 from kbroker.storage import file_names
 from kbroker.storage.cleaner import segment_swap

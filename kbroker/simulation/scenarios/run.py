@@ -171,7 +171,9 @@ class Run:
         await asyncio.sleep(plan.seconds)
         for task in faults:
             task.cancel()
-        await asyncio.gather(*faults, return_exceptions=True)
+        for result in await asyncio.gather(*faults, return_exceptions=True):
+            if isinstance(result, Exception):
+                raise result
         self._end_faults()
         await stage.until_serving()
         stage.note("faults are over")

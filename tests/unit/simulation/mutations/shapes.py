@@ -128,9 +128,9 @@ async def die_in_a_swap(stage: Stage, random: Random) -> None:
     machine = stage.machine
     await _until(stage, lambda: _replaces_several(machine.disk), 3.0)
     if machine.broker is not None and _replaces_several(machine.disk):
-        machine.die_after(random.randrange(6), power=random.random() < 0.5)
+        machine.crash_after(random.randrange(6), power=random.random() < 0.5)
         await asyncio.sleep(0.2)
-        machine.disarm()
+        machine.cancel_crash()
 
 
 def _replaces_several(disk: SimDisk) -> bool:
@@ -144,8 +144,8 @@ def _replaces_several(disk: SimDisk) -> bool:
 
 
 async def _until(stage: Stage, condition: Callable[[], bool], seconds: float) -> None:
-    deadline = stage.universe.time() + seconds
-    while not condition() and stage.universe.time() < deadline:
+    deadline = stage.sim_loop.time() + seconds
+    while not condition() and stage.sim_loop.time() < deadline:
         await asyncio.sleep(0.0005)
 
 
@@ -178,6 +178,13 @@ async def unheard_stop(stage: Stage, random: Random) -> None:
         if stage.serving:
             await stage.machine.stop()
         network.restore(*way)
+
+
+async def slow_syncs(stage: Stage, random: Random) -> None:
+    """Few syncs take as long as some transactions may."""
+    stage.machine.disk.faults.slow_sync_ns = random.randrange(150, 500) * 1_000_000
+    await asyncio.sleep(3.0)
+    stage.machine.disk.faults.slow_sync_ns = 0
 
 
 async def syncs_fail(stage: Stage, random: Random) -> None:

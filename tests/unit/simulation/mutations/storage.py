@@ -8,7 +8,7 @@ import pytest
 
 from kbroker.common import KafkaError
 from kbroker.replica.fetch import fetch_manager, partition_reads
-from kbroker.replica.logs import log_cleaner
+from kbroker.replica.logs import log_cleaner_manager
 from kbroker.replica.logs.partition_maintenance import PartitionMaintenance
 from kbroker.simulation.scenarios.faults import Fault
 from kbroker.storage import file_names
@@ -385,8 +385,8 @@ class _SyncedLog:
     shape=compacted(one_partition(only(blink_between_swaps, seconds=6.0, members=0, producers=2)), keys=200),
 )
 def unsynced_segments_are_compacted(patch: pytest.MonkeyPatch) -> None:
-    real = log_cleaner.find_log_to_clean
-    patch.setattr(log_cleaner, "find_log_to_clean", lambda log, *arguments: real(_SyncedLog(log), *arguments))  # type: ignore[arg-type]
+    real: Any = log_cleaner_manager.find_log_to_clean
+    patch.setattr(log_cleaner_manager, "find_log_to_clean", lambda log, *arguments: real(_SyncedLog(log), *arguments))
 
 
 @mutation(

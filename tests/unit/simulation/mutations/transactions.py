@@ -13,6 +13,7 @@ from kbroker.coordinator.group.offsets.pending_transactional_offsets import Pend
 from kbroker.coordinator.runtime.coordinator_context import CoordinatorContext, complete
 from kbroker.coordinator.transaction import add_partitions, end_transaction, transaction_shard
 from kbroker.coordinator.transaction.transaction_markers import TransactionMarkerSender
+from kbroker.coordinator.transaction.transaction_metadata import TransactionEntry
 from kbroker.coordinator.transaction.transaction_shard import TransactionShard
 from kbroker.coordinator.transaction.transaction_state import PREPARED
 from kbroker.metadata.producer_id_manager import BLOCK_SIZE, ProducerIdManager
@@ -28,7 +29,7 @@ from kbroker.storage.producers.producer_state_manager import ProducerStateManage
 from kbroker.storage.recovery import open_log as recovery
 from protocol.errors import ErrorCode
 from tests.unit.simulation.mutations.mutation import mutation
-from tests.unit.simulation.mutations.shapes import Shape, crash, only
+from tests.unit.simulation.mutations.shapes import Shape, broker, crash, only, slow_syncs
 
 INVARIANT = "BrokenInvariant"
 # What a transaction that ends in two ways shows.
@@ -180,6 +181,24 @@ def _take_older_epochs(patch: pytest.MonkeyPatch) -> None:
 )
 def timeouts_are_not_seen(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(transaction_shard, "is_timed_out", lambda *_: False)
+
+
+@mutation(
+    "A transaction times out while its end waits to be written.",
+    scenario="transactions-durable",
+    signs=(INVARIANT, "NotLive", *TORN),
+    shape=broker(
+        transacting(only(slow_syncs, seconds=12.0)),
+        transaction_abort_timed_out_transaction_cleanup_interval_ms="100",
+    ),
+)
+def timeouts_overtake_the_end(patch: pytest.MonkeyPatch) -> None:
+    real = transaction_shard.is_timed_out
+
+    def is_timed_out(entry: TransactionEntry, now_ms: int) -> bool:
+        return real(TransactionEntry(entry.metadata), now_ms)
+
+    patch.setattr(transaction_shard, "is_timed_out", is_timed_out)
 
 
 @mutation(
@@ -361,6 +380,7 @@ TRANSACTIONS = (
     old_ends_are_taken,
     zombies_add_partitions,
     timeouts_are_not_seen,
+    timeouts_overtake_the_end,
     ends_are_acknowledged_early,
     producer_ids_are_given_twice,
     markers_are_taken_with_any_epoch,

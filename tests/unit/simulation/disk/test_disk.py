@@ -177,6 +177,13 @@ def test_modification_times_are_virtual(loop):
     assert disk.mtime_ms("file") == clock.now_ms()
 
 
+def test_listdir_has_a_random_order(loop):
+    disk = SimDisk(SimClock(loop), Random(1))
+    disk.makedirs("a/b")
+    disk.makedirs("a/c")
+    assert len({tuple(disk.listdir("a")) for _ in range(20)}) == 2
+
+
 def test_page_cache_misses_are_seeded(loop):
     def hits(seed: int) -> list[bool]:
         disk = SimDisk(SimClock(loop), Random(seed))

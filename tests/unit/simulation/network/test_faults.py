@@ -44,7 +44,8 @@ def test_the_connections_of_a_killed_process_are_closed_or_reset():
         assert s.loop.time() < 1
         assert len(client.received) == (SOCKET_BUFFER if error is None else 0), "only the kernel's buffer survives"
         assert error is None or isinstance(error, ConnectionResetError)
-        assert broker.events == ["made"] or "pause" in broker.events
+        assert client.events[1:] == (["eof", "lost"] if error is None else ["lost"])
+        assert broker.events == ["made", "pause"], "a dead process receives no call"
         outcomes.add(error is None)
         with pytest.raises(ConnectionRefusedError):
             await s.connect()
@@ -280,6 +281,8 @@ async def test_random_resets(s):
         await asyncio.sleep(0.01)
     assert await broker.lost is not None
     assert s.faults.injected["reset"] == 11
+    s.faults.heal_all()
+    assert s.network.reset_chance == 0
 
 
 @network_test

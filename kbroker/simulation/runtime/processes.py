@@ -72,4 +72,4 @@ class SimProcessJob:
         if self._timer is not None:
             self._timer.cancel()
         if not self.done.done():
-            self.done.set_exception(ProcessJobFailed("it is not wanted any more"))
+            self.done.set_exception(ProcessJobFailed("the process was killed"))

@@ -18,7 +18,7 @@ from tests.compat.spark.helpers import load, numbered
 from tests.compat.spark.pipeline.processes import QUICK_JVM
 from tests.compat.support import eventually
 
-pytestmark = [pytest.mark.spark, pytest.mark.feature("jobs of one's own")]
+pytestmark = [pytest.mark.spark, pytest.mark.feature("user jobs")]
 
 START_TIMEOUT_S = 240  # of a JVM and an executor on a busy machine
 

@@ -269,7 +269,7 @@ class Partition:
             waiting.insert(position, (offset, callback))
 
     def notify_fetchers(self, size: int, stable_size: int | None = None) -> None:
-        """Tell the fetch sessions that the partition has changed, and waiting fetches that there is more to read.
+        """Notify the fetch sessions of a change, and waiting fetches of more bytes to read.
 
         `size`: bytes committed, 0 for another change that must be sent. `stable_size`: bytes that have become stable,
         for fetches of committed records, or -1; None for the same as `size`. A session without a waiting fetch is

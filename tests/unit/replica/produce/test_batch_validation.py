@@ -170,7 +170,7 @@ def test_record_errors_are_bounded():
 
 
 def test_offsets_out_of_order_in_a_compressed_batch():
-    # Kafka refuses them too, though it fails while it says so and answers UNKNOWN_SERVER_ERROR.
+    # Kafka refuses them too, but with UNKNOWN_SERVER_ERROR, since it fails while it creates the message.
     body = encode_record(1, 0, b"k", b"v") + encode_record(0, 0, b"k", b"v")
     batch = assemble_batch(
         compress(1, body), count=2, last_offset_delta=1, base_timestamp=NOW, max_timestamp=NOW, attributes=1

@@ -104,17 +104,18 @@ class CompactedTopic:
         """Read until all of `before` is compacted, and return the records. Every read must pass check_sound.
         `tombstones`: see check_sound."""
         now: list[Record] = []
+        left: list[Record] = list(before)
 
-        def done() -> bool:
-            nonlocal now
+        def is_compacted() -> bool:
+            nonlocal now, left
             self.roll()
             now = self.read()
             check_sound(before, now, tombstones=tombstones)
-            return not superseded(before, now)
+            left = superseded(before, now)
+            return not left
 
         try:
-            eventually(done, f"{self.name} is compacted", interval=0.1)
+            eventually(is_compacted, f"{self.name} is compacted", interval=0.1, progress=lambda: len(left))
         except AssertionError as error:
-            left = superseded(before, now)
             raise AssertionError(f"{error}; {len(left)} superseded records are left: {shown(left)}") from None
         return now

@@ -45,14 +45,14 @@ def check_in_place(before: Mapping[PartitionOffset, Record], now: Sequence[Recor
 
 
 def superseded(before: Sequence[Record], now: Sequence[Record]) -> list[Record]:
-    """What is there still of `before` and would not be, were all of it compacted."""
+    """Return the records of `before` in `now` that a complete compaction removes."""
     last = by_partition_offset(latest(before))
     mine = by_partition_offset(before)
     return [r for r in now if (r.partition, r.offset) in mine and (r.partition, r.offset) not in last]
 
 
 def shown(records: Sequence[Record]) -> str:
-    """The first few, with long keys and values cut."""
+    """Return the first few as text, with long keys and values truncated."""
     return ", ".join(
         f"{r.partition}:{r.offset} {(r.key or b'')[:40]!r}={r.value if r.value is None else r.value[:40]!r}"
         for r in records[:_SHOWN]

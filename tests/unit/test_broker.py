@@ -15,7 +15,7 @@ from protocol.messages.k11_join_group import JoinGroupRequest, JoinGroupRequestP
 from protocol.messages.k12_heartbeat import HeartbeatRequest, HeartbeatResponse
 from protocol.messages.k14_sync_group import SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse
 from protocol.messages.k19_create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
-from tests.unit.replica.logs.test_compacting import commit, committed
+from tests.unit.replica.logs.test_compaction import commit, committed
 from tests.unit.support.client import Client, batch
 from tests.unit.support.simulated_broker import CONFIGS, HOUR, MINUTE, Machine, story
 

@@ -12,7 +12,7 @@ from kbroker.metadata.store.coordination import CoordinationError
 from kbroker.replica.logs.data_directory import ForeignDirectory
 from protocol.errors import ErrorCode
 from protocol.messages.k09_offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchResponse
-from tests.unit.replica.logs.test_compacting import commit, committed
+from tests.unit.replica.logs.test_compaction import commit, committed
 from tests.unit.support.client import batch
 from tests.unit.support.damaged_log import noise
 from tests.unit.support.simulated_broker import Machine, story

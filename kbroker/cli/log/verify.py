@@ -107,7 +107,7 @@ class DirectoryVerifier:
         return partitions
 
     def _has_broker_files(self, partitions: Iterable[str]) -> bool:
-        """Whether a broker has written here. Other programs, too, have directories named like a partition's."""
+        """Return whether a broker has written here. Other programs may have directories named like partitions."""
         return any(self._disk.exists(f"{self._path}/{name}") for name in BROKER_FILES) or any(
             name == file_names.PARTITION_METADATA or file_names.parse_segment_file(name) is not None
             for path in partitions

@@ -27,7 +27,7 @@ class RollLimits(NamedTuple):
     now_ms: int
 
     def is_reached(self, max_timestamp: int, last_offset: int, now_ms: int) -> bool:
-        """Whether the segment has to be closed before this append, for another reason than its size."""
+        """Return whether the log must roll before this append for a reason other than size."""
         return max_timestamp > self.max_timestamp or last_offset > self.last_offset or now_ms > self.now_ms
 
     def is_time_over(self, now_ms: int) -> bool:

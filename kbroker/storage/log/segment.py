@@ -244,7 +244,7 @@ class LogSegment:
         self.size = size
 
     def mark_truncated(self) -> None:
-        """The file was truncated, perhaps by a process that did not sync it."""
+        """Remember that the file was truncated, perhaps by a process that did not sync it."""
         self.unsynced_truncation = True
 
     def use_indexes(self, offset: OffsetIndex, time: TimeIndex) -> None:

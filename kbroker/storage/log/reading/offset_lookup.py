@@ -72,7 +72,7 @@ def search_segment(log: IndexedLog, segment: LogSegment, offset: int, wait: bool
 
 
 def end_offset_of(log: IndexedLog, segment: LogSegment) -> int:
-    """The offset after the last one that can be in the segment."""
+    """Return the offset after the last one that can be in the segment."""
     return segment.end_offset if segment.end_offset is not None else log.log_end_offset
 
 

@@ -28,7 +28,7 @@ class PositionCache:
         self._recent_appends = (active, [], [])
 
     def add_append(self, base_offset: int, position: int) -> None:
-        """A batch of the active segment was written."""
+        """Add a batch that was appended to the active segment."""
         active, offsets, positions = self._recent_appends
         # The position is added first, since a thread that finds the offset needs it.
         positions.append(position)

@@ -446,7 +446,7 @@ class Log(LogReads):
             self._write_epochs()
 
     def enforce_retention(self, now_ms: int, high_watermark: int) -> int:
-        """Delete expired segments, and return their number. If all have expired, the log first rolls to an empty one."""
+        """Delete expired segments; returns their number. If all have expired, the log first rolls to an empty one."""
         if self._offline is not None:
             return 0
         count = count_expired_segments(

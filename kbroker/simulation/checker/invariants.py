@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from kbroker.simulation.checker.history import Place
 from kbroker.simulation.disk.log_files import StoredBatch, durable_end, read_batches, segment_files
+from kbroker.storage.file_names import LOG, parse_segment_file
 from protocol.records.batch import NO_PRODUCER_ID, BatchHeader
 
 if TYPE_CHECKING:
@@ -78,6 +79,8 @@ class Invariants:
         if partition.is_leader and partition.state.local_id not in partition.state.isr:
             self._broken(place, f"the leader is not in the ISR {partition.state.isr}")
         key = (partition.topic_id, place[1])
+        if key not in self._seen:
+            self._check_dropped(place, partition)
         seen = self._seen.setdefault(key, _Seen())
         # On a full disk there are no new epochs, and then nothing may be appended.
         unchanged = held and log.log_end_offset == partition.first_offset
@@ -92,6 +95,14 @@ class Invariants:
             if value < getattr(seen, name):
                 self._broken(place, f"{name} went back from {getattr(seen, name)} to {value}")
             setattr(seen, name, value)
+
+    def _check_dropped(self, place: Place, partition: Partition) -> None:
+        """After a start: a segment that recovery has dropped would come back behind what is appended from now on."""
+        prefix = f"{partition.log.directory}/"
+        for path in self._machine.disk.removed_files():
+            parsed = parse_segment_file(path.removeprefix(prefix)) if path.startswith(prefix) else None
+            if parsed is not None and parsed[1] == LOG and parsed[0] >= partition.log.log_end_offset:
+                self._broken(place, f"a power loss may bring {path} back")
 
     def _check_durability(self, place: Place, partition: Partition) -> None:
         claimed = partition.log.recovery_point

@@ -155,6 +155,11 @@ class DirectoryJournal:
         pending = [(old, target) for _, old, target, _ in self.pending if old in (former, path)]
         return self.durable.files.get(former) is inode and pending == [(former, path)]
 
+    def removed_files(self) -> list[str]:
+        """Return the former names of files that a power loss may bring back, sorted."""
+        named = {change.target or change.path for change in self.pending if change.kind in ("create", "rename")}
+        return sorted({*self.durable.files, *named} - {*self.current.files, *self.current.directories})
+
     def durable_paths(self) -> list[str]:
         """Return the files and directories whose names survive any power loss, sorted."""
         state = self.durable.copy(_same)

@@ -77,6 +77,10 @@ class SimDisk(Device):
         """Return the files and directories whose names survive any power loss, sorted."""
         return self._journal.durable_paths()
 
+    def removed_files(self) -> list[str]:
+        """Return the former names of files that a power loss may bring back, sorted."""
+        return self._journal.removed_files()
+
     def data(self, path: str) -> bytearray:
         """Return a file's content, which the caller may damage."""
         return self._inode(path).data

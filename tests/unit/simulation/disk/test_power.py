@@ -451,3 +451,22 @@ def test_the_seed_decides(clock):
         return [(path, left.read(path)) for path in left.find("")] + [left.listdir("/d"), left.take_busy_ns()]
 
     assert run(1) == run(1) != run(2)
+
+
+def test_files_that_a_power_loss_may_bring_back(disk: SimDisk) -> None:
+    disk.open("/d/a", create=True)
+    disk.sync_dir("/d")
+    disk.open("/d/b", create=True)
+    disk.rename("/d/a", "/d/c")
+    disk.unlink("/d/b")
+    assert disk.removed_files() == ["/d/a", "/d/b"]
+    disk.sync_dir("/d")
+    assert disk.removed_files() == []
+
+
+def test_a_log_file_that_is_created_may_have_old_content(disk: SimDisk) -> None:
+    disk.faults.leftover = 1.0
+    assert disk.open("/d/00000000000000000000.log", create=True).size() > 0
+    assert disk.open("/d/00000000000000000000.index", create=True).size() == 0
+    disk.faults.stop()
+    assert disk.open("/d/00000000000000000007.log", create=True).size() == 0

@@ -41,6 +41,7 @@ def stale_member_commits(patch: pytest.MonkeyPatch) -> None:
     scenario="disk",
     signs=("lost commit",),
     shape=only("full", members=3),
+    first_seed=1,
 )
 def commit_is_acknowledged_early(patch: pytest.MonkeyPatch) -> None:
     real = GroupCoordinator.commit_offsets
@@ -62,6 +63,7 @@ def commit_is_acknowledged_early(patch: pytest.MonkeyPatch) -> None:
     scenario="disk",
     signs=("lost commit",),
     shape=only("full", "kill", troubles=3, members=3),
+    first_seed=1,
 )
 def commit_counts_although_refused(patch: pytest.MonkeyPatch) -> None:
     def on_append_failed(context: CoordinatorContext[Any], events: Any, codec: int, error: ErrorCode) -> None:
@@ -95,6 +97,7 @@ def generation_begins_anew(patch: pytest.MonkeyPatch) -> None:
     scenario="crash",
     signs=("lost commit", "backward generation"),
     shape=only(crash, pause_s=1.0, members=3, readers=1),
+    first_seed=2,
 )
 def load_misses_the_last_batch(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(loader, "iter_headers", lambda data: list(iter_headers(data))[:-1])
@@ -124,6 +127,7 @@ def sessions_never_end(patch: pytest.MonkeyPatch) -> None:
         ),
         log_cleaner_backoff_ms="100",
     ),
+    first_seed=1,
 )
 def compaction_drops_the_newest(patch: pytest.MonkeyPatch) -> None:
     real = cleaner.build_offset_map

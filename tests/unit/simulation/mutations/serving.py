@@ -107,6 +107,7 @@ def retry_does_not_wait_for_the_sync(patch: pytest.MonkeyPatch) -> None:
     scenario="network",
     signs=(INVARIANT,),
     shape=only("reset", "cut", troubles=2, producers=3, members=0),
+    first_seed=2,
 )
 def duplicates_are_appended(patch: pytest.MonkeyPatch) -> None:
     real = ProducerStateManager.check
@@ -118,6 +119,7 @@ def duplicates_are_appended(patch: pytest.MonkeyPatch) -> None:
     scenario="network",
     signs=("inconsistent offsets",),
     shape=only("reset", "cut", troubles=2, producers=3, members=0),
+    first_seed=2,
 )
 def duplicates_are_answered_wrongly(patch: pytest.MonkeyPatch) -> None:
     real = ProducerStateManager.check
@@ -134,6 +136,7 @@ def duplicates_are_answered_wrongly(patch: pytest.MonkeyPatch) -> None:
     scenario="power",
     signs=(INVARIANT,),
     shape=only(blink, producers=3, members=0),
+    first_seed=1,
 )
 def gaps_of_sequences_are_taken(patch: pytest.MonkeyPatch) -> None:
     real = ProducerStateManager.check
@@ -184,7 +187,12 @@ def next_deadline_has_no_timer(patch: pytest.MonkeyPatch) -> None:
 # Responses.
 
 
-@mutation("A response is sent before those to earlier requests.", scenario="durable", signs=("UnhandledError",))
+@mutation(
+    "A response is sent before those to earlier requests.",
+    scenario="durable",
+    signs=("UnhandledError",),
+    first_seed=2,
+)
 def responses_overtake(patch: pytest.MonkeyPatch) -> None:
     real = ResponseQueue._send_ready
 

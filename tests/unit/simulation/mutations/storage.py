@@ -82,6 +82,7 @@ def recovery_trusts_every_crc(patch: pytest.MonkeyPatch) -> None:
     scenario="crash",
     signs=(INVARIANT, "duplicate"),
     shape=only(crash, producers=3, members=0, pause_between_sends_s=0.01),
+    first_seed=1,
 )
 def recovery_forgets_producers(patch: pytest.MonkeyPatch) -> None:
     real = recovery.open_log
@@ -122,6 +123,21 @@ def recovery_keeps_a_hole(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(recovery.LogLoader, "__init__", init)
 
 
+@mutation(
+    "The directory is not synced when recovery has dropped segments.",
+    scenario="power",
+    signs=(INVARIANT,),
+    shape=unsynced_segments(blink_while_syncs_are_slow),
+)
+def dropped_segments_come_back(patch: pytest.MonkeyPatch) -> None:
+    def remove(loader: recovery.LogLoader, segments: list[LogSegment], reason: str) -> None:
+        for segment in segments:
+            loader._loaded.snapshots.forget([segment.base_offset])
+            recovery.delete_now_blocking(segment)
+
+    patch.setattr(recovery.LogLoader, "_remove", remove)
+
+
 class _Uncut:
     """A file of which nothing is cut off."""
 
@@ -153,6 +169,7 @@ def recovery_leaves_the_torn_tail(patch: pytest.MonkeyPatch) -> None:
     scenario="power",
     signs=("lost write", "unreadable at the end"),
     shape=topics(only(blink, members=0), flush_messages="2"),
+    first_seed=1,
 )
 def recovery_cuts_one_batch_too_many(patch: pytest.MonkeyPatch) -> None:
     class BatchScan(loading.BatchScan):
@@ -172,6 +189,7 @@ def recovery_cuts_one_batch_too_many(patch: pytest.MonkeyPatch) -> None:
     scenario="power",
     signs=(INVARIANT,),
     shape=only(unheard_stop, crash, members=0, producers=3),
+    first_seed=2,
 )
 def clean_marker_is_kept(patch: pytest.MonkeyPatch) -> None:
     def take(disk: Any, data_dir: str) -> bool:
@@ -214,6 +232,7 @@ def sync_does_nothing(patch: pytest.MonkeyPatch) -> None:
     scenario="durable",
     signs=(INVARIANT,),
     shape=topics(only(members=1), internal_segment_bytes="2048"),
+    first_seed=1,
 )
 def names_are_not_synced(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(DirectorySync, "sync_blocking", lambda directory: None)
@@ -329,7 +348,12 @@ def reads_pass_the_high_watermark(patch: pytest.MonkeyPatch) -> None:
 # Deletion.
 
 
-@mutation("Retention removes a segment that is not due.", scenario="calm", signs=("lost write",))
+@mutation(
+    "Retention removes a segment that is not due.",
+    scenario="calm",
+    signs=("lost write",),
+    first_seed=2,
+)
 def retention_takes_one_too_many(patch: pytest.MonkeyPatch) -> None:
     real = log_module.count_expired_segments
 
@@ -383,6 +407,7 @@ class _SyncedLog:
     scenario="compaction",
     signs=("lost write", "skipped records"),
     shape=compacted(one_partition(only(blink_between_swaps, seconds=6.0, members=0, producers=2)), keys=200),
+    first_seed=1,
 )
 def unsynced_segments_are_compacted(patch: pytest.MonkeyPatch) -> None:
     real: Any = log_cleaner_manager.find_log_to_clean
@@ -410,6 +435,7 @@ STORAGE = (
     recovery_forgets_producers,
     recovery_skips_the_snapshot,
     recovery_keeps_a_hole,
+    dropped_segments_come_back,
     recovery_leaves_the_torn_tail,
     recovery_cuts_one_batch_too_many,
     clean_marker_is_kept,

@@ -187,6 +187,7 @@ def timeouts_are_not_seen(patch: pytest.MonkeyPatch) -> None:
     "A transaction times out while its end waits to be written.",
     scenario="transactions-durable",
     signs=(INVARIANT, "NotLive", *TORN),
+    first_seed=4,
     shape=broker(
         transacting(only(slow_syncs, seconds=12.0)),
         transaction_abort_timed_out_transaction_cleanup_interval_ms="100",

@@ -118,6 +118,7 @@ def completed_with_the_first_marker(patch: pytest.MonkeyPatch) -> None:
     scenario="transactions",
     signs=("NotLive",),
     shape=transacting(only(crash, pause_s=0.3)),
+    first_seed=7,
 )
 def prepared_is_not_resumed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(TransactionShard, "on_loaded", lambda shard: None)

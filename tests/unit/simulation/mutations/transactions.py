@@ -179,6 +179,7 @@ def _take_older_epochs(patch: pytest.MonkeyPatch) -> None:
     scenario="transactions",
     signs=("NotLive",),
     shape=transacting(only(seconds=6.0)),
+    first_seed=1,
 )
 def timeouts_are_not_seen(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(transaction_shard, "is_timed_out", lambda *_: False)
@@ -225,6 +226,7 @@ def ends_are_acknowledged_early(patch: pytest.MonkeyPatch) -> None:
     scenario="transactions",
     signs=(INVARIANT, "NotLive", "duplicate", *TORN),
     shape=transacting(only("restart", "kill", pause_s=0.3, seconds=6.0), producers=3),
+    first_seed=4,
 )
 def producer_ids_are_given_twice(patch: pytest.MonkeyPatch) -> None:
     async def take_block(ids: ProducerIdManager) -> None:
@@ -337,6 +339,7 @@ def offsets_count_before_the_marker(patch: pytest.MonkeyPatch) -> None:
     scenario="exactly-once",
     signs=("transformed twice", "lost commit"),
     shape=transforming(only(transformer_stalls, seconds=5.0)),
+    first_seed=2,
 )
 def unstable_offsets_are_told(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(PendingTransactionalOffsets, "partitions", lambda *_: [])

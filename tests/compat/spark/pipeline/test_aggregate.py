@@ -107,7 +107,7 @@ def test_parquet_equals_a_batch_computation_over_restarts(spark, bootstrap, topi
 def test_a_directory_with_glob_characters_keeps_its_own_rows(spark, tmp_path):
     """As a glob pattern, the name matches another directory and not itself."""
     aggregate = definition("t", keys=(GroupKey("key", "key"),), compute=("count",))
-    storage = LocalStorage(str(tmp_path / "x[1]"))
+    storage = LocalStorage(str(tmp_path / "x[1]{2,3}?*"))
     at, path = datetime.fromtimestamp(T0 / 1000, UTC), result_files.result_path("2013-01-01")
 
     def merge(**counts):
@@ -116,8 +116,9 @@ def test_a_directory_with_glob_characters_keeps_its_own_rows(spark, tmp_path):
         result_files.merge_results(storage, aggregate, changed.coalesce(1))
 
     merge(a=1, b=2)
-    (tmp_path / "x1" / path).parent.mkdir(parents=True)
-    parquet.write_table(pyarrow.table({"window_start": [at], "key": ["c"], "count": [9]}), tmp_path / "x1" / path)
+    other = tmp_path / "x12ab" / path
+    other.parent.mkdir(parents=True)
+    parquet.write_table(pyarrow.table({"window_start": [at], "key": ["c"], "count": [9]}), other)
     merge(b=3)
     found = result_plot.read_results(spark, storage).select("key", "count").collect()
     assert sorted(map(tuple, found)) == [("a", 1), ("b", 3)]

@@ -78,14 +78,16 @@ async def test_a_killed_or_stopped_broker_loses_nothing(s):
 async def test_a_power_loss_loses_at_most_what_the_oracle_says(s):
     losses = []
     s.machine.on_process_end = lambda power: losses.append(durable_ends(s.machine.disk, DATA)["t", 0])
-    acknowledged = 0
+    acknowledged = lost = 0
     for _ in range(10):
         await s.machine.start()
         if acknowledged:
             assert losses[-1] <= s.end <= acknowledged
+            lost += acknowledged - s.end
         acknowledged = await s.produce(20)
         s.machine.power_off()
     assert 0 < min(losses) < acknowledged
+    assert lost
 
 
 @simulated(lambda seed: OneBroker(seed, flush_interval="1"), [1])

@@ -350,6 +350,7 @@ def unstable_offsets_are_told(patch: pytest.MonkeyPatch) -> None:
     scenario="exactly-once",
     signs=("stale commit", "transformed twice", "offset without its result", "result without its offset"),
     shape=transforming(only(transformer_stalls, seconds=30.0), pause_between_sends_s=0.2),
+    first_seed=16,
 )
 def stale_members_commit_in_transactions(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(group_shard, "validate_transactional_offset_commit", lambda *_: None)
@@ -360,6 +361,7 @@ def stale_members_commit_in_transactions(patch: pytest.MonkeyPatch) -> None:
     scenario="exactly-once",
     signs=("stale commit", "transformed twice", "offset without its result", "result without its offset"),
     shape=transforming(only(transformer_stalls, seconds=30.0, pause_s=1.0, troubles=3), pause_between_sends_s=0.2),
+    first_seed=9,
 )
 def removed_members_commit_as_nobody(patch: pytest.MonkeyPatch) -> None:
     """The group metadata of kafka-python 3.0.12, where it is taken at the end of a transaction."""

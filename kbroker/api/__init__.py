@@ -1,1 +1,1 @@
-"""One file an API: kNN_name.py answers the requests that protocol/messages/kNN_name.py declares."""
+"""One file per API: kNN_name.py handles the requests that protocol/messages/kNN_name.py declares."""

@@ -117,10 +117,10 @@ async def read(consumer: AIOKafkaConsumer, count: int) -> list[Any]:
     return records
 
 
-async def shared(members: Iterable[AIOKafkaConsumer], wanted: set[TopicPartition]) -> bool:
+async def shared(members: Iterable[AIOKafkaConsumer], expected: set[TopicPartition]) -> bool:
     """Return whether each member has partitions and each partition has one member."""
     shares = [member.assignment() for member in members]
-    return all(shares) and sum(map(len, shares)) == len(wanted) and set().union(*shares) == wanted
+    return all(shares) and sum(map(len, shares)) == len(expected) and set().union(*shares) == expected
 
 
 def partitions(topic: str, count: int) -> list[TopicPartition]:

@@ -119,12 +119,12 @@ async def test_auto_commit(clients):
 @in_loop
 async def test_members_join_and_leave_and_share_the_partitions(clients, assignor):
     name = await clients.topic(partitions=6)
-    wanted = set(partitions(name, 6))
+    expected = set(partitions(name, 6))
     settings = {"partition_assignment_strategy": [assignor]} if assignor else {}
     members = []
     for count in (1, 2, 3):
         members.append(await clients.consumer(name, group_id=clients.group, **settings))
-        await eventually(lambda: shared(members, wanted), f"six partitions over {count} members")
+        await eventually(lambda: shared(members, expected), f"six partitions over {count} members")
     assert [len(m.assignment()) for m in members] == [2, 2, 2]
     sender = await clients.producer()
     for n in range(60):
@@ -133,7 +133,7 @@ async def test_members_join_and_leave_and_share_the_partitions(clients, assignor
     assert sorted(values) == list(range(60))
     for left in (2, 1):
         await clients.stop_one(members.pop(0))
-        await eventually(lambda: shared(members, wanted), f"six partitions over the {left} that stayed")
+        await eventually(lambda: shared(members, expected), f"six partitions over the {left} that stayed")
 
 
 @pytest.mark.feature("consumer groups")
@@ -144,8 +144,8 @@ async def test_a_group_reads_topics_that_match_later(clients):
     reader.subscribe(pattern="^" + first.rsplit("-", 1)[0] + "-.*")
     await eventually(lambda: shared([reader], set(partitions(first, 1))), "the first topic")
     second = await clients.topic(partitions=2)
-    wanted = {*partitions(first, 1), *partitions(second, 2)}
-    await eventually(lambda: shared([reader], wanted), "both topics")
+    expected = {*partitions(first, 1), *partitions(second, 2)}
+    await eventually(lambda: shared([reader], expected), "both topics")
 
 
 class Revocations(ConsumerRebalanceListener):
@@ -163,15 +163,15 @@ class Revocations(ConsumerRebalanceListener):
 @in_loop
 async def test_a_static_member_comes_back_without_a_rebalance(clients):
     name = await clients.topic(partitions=4)
-    wanted = set(partitions(name, 4))
+    expected = set(partitions(name, 4))
     listener = Revocations()
     stays = await clients.consumer(group_id=clients.group, group_instance_id="stays")
     stays.subscribe([name], listener=listener)
     leaves = await clients.consumer(name, group_id=clients.group, group_instance_id="leaves")
-    await eventually(lambda: shared([stays, leaves], wanted), "two partitions for each")
+    await eventually(lambda: shared([stays, leaves], expected), "two partitions for each")
     listener.count, share = 0, leaves.assignment()
     await clients.stop_one(leaves)
     returned = await clients.consumer(name, group_id=clients.group, group_instance_id="leaves")
-    await eventually(lambda: shared([stays, returned], wanted), "the member that came back")
+    await eventually(lambda: shared([stays, returned], expected), "the member that came back")
     assert returned.assignment() == share
     assert listener.count == 0, "the member that stayed kept its partitions all along"

@@ -83,8 +83,8 @@ class CompactedTopic:
 
     def delete_records(self, before: int) -> int:
         """Delete the records of partition 0 below an offset; returns the log start offset."""
-        wanted = TopicPartition(self.name, 0, before)
-        start: int = self._admin.delete_records([wanted])[wanted].result(DEADLINE_S).low_watermark
+        tp = TopicPartition(self.name, 0, before)
+        start: int = self._admin.delete_records([tp])[tp].result(DEADLINE_S).low_watermark
         return start
 
     def roll(self) -> None:

@@ -81,12 +81,12 @@ class Member:
         return pairs(self.consumer.assignment())
 
 
-def shared(members: list[Member], wanted: set[tuple[str, int]]) -> bool:
+def shared(members: list[Member], expected: set[tuple[str, int]]) -> bool:
     """Poll every member; return whether each has partitions and each partition has one member."""
     for member in members:
         member.poll()
     shares = [member.assignment for member in members]
-    return all(shares) and sum(map(len, shares)) == len(wanted) and set().union(*shares) == wanted
+    return all(shares) and sum(map(len, shares)) == len(expected) and set().union(*shares) == expected
 
 
 def code_of(raised: KafkaException) -> int:

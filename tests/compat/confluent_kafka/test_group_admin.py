@@ -72,8 +72,8 @@ def test_a_group_is_deleted_when_it_is_empty(admin, member, group):
 @pytest.mark.feature("group admin")
 def test_offsets_of_a_group_are_listed_and_altered(admin, topic, group):
     name = topic(partitions=2)
-    wanted = [TopicPartition(name, 0, 5, metadata="by hand"), TopicPartition(name, 1, 7)]
-    request = ConsumerGroupTopicPartitions(group, wanted)
+    offsets = [TopicPartition(name, 0, 5, metadata="by hand"), TopicPartition(name, 1, 7)]
+    request = ConsumerGroupTopicPartitions(group, offsets)
     admin.alter_consumer_group_offsets([request])[group].result(DEADLINE_S)
     every = ConsumerGroupTopicPartitions(group)
     found = admin.list_consumer_group_offsets([every])[group].result(DEADLINE_S).topic_partitions

@@ -67,8 +67,8 @@ def test_a_group_reads_topics_that_match_later(consumer, topic):
     member = Member(consumer({"topic.metadata.refresh.interval.ms": 300}), [pattern])
     eventually(lambda: shared([member], everything(first, 1)), "the first topic")
     second = topic(partitions=2)
-    wanted = everything(first, 1) | everything(second, 2)
-    eventually(lambda: shared([member], wanted), "both topics")
+    expected = everything(first, 1) | everything(second, 2)
+    eventually(lambda: shared([member], expected), "both topics")
 
 
 @pytest.mark.feature("static membership")

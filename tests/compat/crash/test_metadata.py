@@ -56,8 +56,8 @@ def test_acknowledged_changes_of_topics_and_configs_survive_a_kill(broker, admin
     broker_config = "message.max.bytes"
     for number in range(ROUNDS):
         names = [f"{name}-{number}-{index}" for index in range(5)]
-        wanted = [NewTopic(topic, 2, 1, config={"retention.ms": f"{1000 + number}000"}) for topic in names]
-        for future in admin.create_topics(wanted).values():
+        new_topics = [NewTopic(topic, 2, 1, config={"retention.ms": f"{1000 + number}000"}) for topic in names]
+        for future in admin.create_topics(new_topics).values():
             future.result(DEADLINE_S)
         broker.restart()
         admin = admin_client(proxy)

@@ -21,10 +21,10 @@ from tests.unit.support.transactional_producer import Producer, producer
 async def test_each_producer_gets_its_own_id(version: int):
     handlers = await start_handlers()
     for expected in range(3):
-        answer = await handlers.request(
+        response = await handlers.request(
             ApiKey.INIT_PRODUCER_ID, version, transactional_id=None, transaction_timeout_ms=-1
         )
-        assert (answer.error_code, answer.producer_id, answer.producer_epoch) == (0, expected, 0)
+        assert (response.error_code, response.producer_id, response.producer_epoch) == (0, expected, 0)
 
 
 @pytest.mark.parametrize(
@@ -39,8 +39,8 @@ async def test_each_producer_gets_its_own_id(version: int):
 @async_test
 async def test_an_idempotent_producer_gets_a_new_id(fields: dict[str, Any], expected: tuple[int, int, int]):
     fields.setdefault("transactional_id", None)
-    answer = await (await start_handlers()).request(ApiKey.INIT_PRODUCER_ID, 5, **fields)
-    assert (answer.error_code, answer.producer_id, answer.producer_epoch) == expected
+    response = await (await start_handlers()).request(ApiKey.INIT_PRODUCER_ID, 5, **fields)
+    assert (response.error_code, response.producer_id, response.producer_epoch) == expected
 
 
 def test_no_block_of_producer_ids_is_available():
@@ -48,8 +48,8 @@ def test_no_block_of_producer_ids_is_available():
         disk = MemoryDisk()
         handlers = await start_handlers(disk)
         disk.room = 0
-        answer = await handlers.request(ApiKey.INIT_PRODUCER_ID, 5, transactional_id=None)
-        assert (answer.error_code, answer.producer_id) == (15, -1)
+        response = await handlers.request(ApiKey.INIT_PRODUCER_ID, 5, transactional_id=None)
+        assert (response.error_code, response.producer_id) == (15, -1)
         disk.room = None
         await asyncio.sleep(RETRY_BACKOFF_S)
         assert (await handlers.request(ApiKey.INIT_PRODUCER_ID, 5, transactional_id=None)).producer_id == 0

@@ -59,7 +59,7 @@ def test_response_headers_are_those_of_the_rows() -> None:
 
 
 def test_api_versions_answers_with_the_first_header_always() -> None:
-    """KIP-511: a client reads the answer before it knows the broker's versions."""
+    """KIP-511: a client reads the response before it knows the broker's versions."""
     assert encode_response_header(ApiKey.API_VERSIONS, 4, 7) == b"\0\0\0\7"
     assert encode_request_header(ApiKey.API_VERSIONS, 4, 7, None).endswith(b"\xff\xff\0")
 

@@ -174,10 +174,10 @@ def _check_transitions(records: list[TransactionMetadata]) -> None:
 def _check_markers(
     prepared: list[TransactionMetadata], markers: list[tuple[TopicPartition, TransactionMarker]]
 ) -> None:
-    wanted: dict[tuple[TopicPartition, int, int, bool], int] = defaultdict(int)
+    expected: dict[tuple[TopicPartition, int, int, bool], int] = defaultdict(int)
     for one in prepared:
         for tp in one.partitions:
-            wanted[tp, one.producer_id, one.producer_epoch, one.state is TransactionState.PREPARE_COMMIT] += 1
+            expected[tp, one.producer_id, one.producer_epoch, one.state is TransactionState.PREPARE_COMMIT] += 1
     got: dict[tuple[TopicPartition, int, int, bool], int] = defaultdict(int)
     ends: dict[tuple[TopicPartition, int, int], bool] = {}
     for tp, marker in markers:
@@ -185,8 +185,8 @@ def _check_markers(
         got[*key, marker.committed] += 1
         if marker.transaction_version == 2:
             assert ends.setdefault(key, marker.committed) is marker.committed, f"{key} was ended both ways"
-    assert got.keys() == wanted.keys()
-    for key, count in wanted.items():
+    assert got.keys() == expected.keys()
+    for key, count in expected.items():
         assert got[key] >= count, f"{key} has too few markers"
 
 

@@ -16,23 +16,23 @@ class Coordinator:
     def __init__(self, h: Harness) -> None:
         self._h = h
 
-    def init(self, timeout_ms: int, who: Producer) -> Producer | ErrorCode:
-        return self._h.init(timeout_ms=timeout_ms, producer=who)  # type: ignore[no-any-return]
+    def init(self, timeout_ms: int, producer: Producer) -> Producer | ErrorCode:
+        return self._h.init(timeout_ms=timeout_ms, producer=producer)  # type: ignore[no-any-return]
 
     def bump(self, epoch: int) -> Producer:
         """Set the epoch at once; so many requests would take long."""
         set_epoch(self._h, epoch, self._h.entry().metadata.state)
         return self._h.entry().metadata.producer_id, epoch
 
-    def add(self, who: Producer, partition: int, version: int) -> ErrorCode:
-        return self._h.add(who, TopicPartition("a", partition), version=version) or ErrorCode.NONE
+    def add(self, producer: Producer, partition: int, version: int) -> ErrorCode:
+        return self._h.add(producer, TopicPartition("a", partition), version=version) or ErrorCode.NONE
 
-    def verify(self, who: Producer, partition: int) -> ErrorCode:
-        errors = self._h.verify(who, TopicPartition("a", partition))
+    def verify(self, producer: Producer, partition: int) -> ErrorCode:
+        errors = self._h.verify(producer, TopicPartition("a", partition))
         return errors if isinstance(errors, ErrorCode) else errors[TopicPartition("a", partition)]
 
-    def end(self, who: Producer, committed: bool, version: int) -> Producer | ErrorCode:
-        return self._h.end(who, committed, version=version)  # type: ignore[no-any-return]
+    def end(self, producer: Producer, committed: bool, version: int) -> Producer | ErrorCode:
+        return self._h.end(producer, committed, version=version)  # type: ignore[no-any-return]
 
     def describe(self) -> tuple[str, Producer, int, list[int]]:
         metadata = self._h.transactions.describe("t")

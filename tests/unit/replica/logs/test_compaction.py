@@ -32,16 +32,16 @@ async def commit(client: Client, group: str, offset: int) -> None:
         generation_id_or_member_epoch=-1,
         topics=[OffsetCommitRequestTopic(name="t", partitions=[part])],
     )
-    answer = await client.request(request, 8, OffsetCommitResponse)
-    assert answer.topics[0].partitions[0].error_code == 0
+    response = await client.request(request, 8, OffsetCommitResponse)
+    assert response.topics[0].partitions[0].error_code == 0
 
 
 async def committed(client: Client, group: str) -> int:
-    wanted = OffsetFetchRequestTopics(name="t", partition_indexes=[0])
-    request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=group, topics=[wanted])])
-    answer = await client.request(request, 8, OffsetFetchResponse)
-    assert answer.groups[0].error_code == 0
-    return answer.groups[0].topics[0].partitions[0].committed_offset
+    topic = OffsetFetchRequestTopics(name="t", partition_indexes=[0])
+    request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=group, topics=[topic])])
+    response = await client.request(request, 8, OffsetFetchResponse)
+    assert response.groups[0].error_code == 0
+    return response.groups[0].topics[0].partitions[0].committed_offset
 
 
 async def with_groups(m: Machine, commits: int) -> Client:

@@ -234,10 +234,10 @@ async def test_unreadable_commits_are_an_error(m: Machine, caplog: pytest.LogCap
     await start_on(m, {**files, path: bytes(data)})
     client = await m.client()
     await m.broker.services.groups.runtime.wait_until_loaded("g")
-    answer = await client.request(
+    response = await client.request(
         OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="g")]), 8, OffsetFetchResponse
     )
-    assert answer.groups[0].error_code == ErrorCode.NOT_COORDINATOR
+    assert response.groups[0].error_code == ErrorCode.NOT_COORDINATOR
     assert is_logged(caplog, "__consumer_offsets-0")
     # Other partitions are served.
     assert len(await client.read("t", START)) == BATCHES - START

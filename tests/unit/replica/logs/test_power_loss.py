@@ -233,8 +233,8 @@ async def test_a_log_that_is_opened_later_is_synced_before_it_is_served(
 async def commit(client: Client) -> int:
     partition = OffsetCommitRequestPartition(partition_index=0, committed_offset=7)
     topics = [OffsetCommitRequestTopic(name="t", partitions=[partition])]
-    answer = await client.request(OffsetCommitRequest(group_id="g", topics=topics), 8, OffsetCommitResponse)
-    return answer.topics[0].partitions[0].error_code
+    response = await client.request(OffsetCommitRequest(group_id="g", topics=topics), 8, OffsetCommitResponse)
+    return response.topics[0].partitions[0].error_code
 
 
 @story

@@ -78,9 +78,9 @@ async def test_a_failed_sync_at_a_roll_fails_the_waiting_requests(m: Machine) ->
     await client.create_topic("t", flush_before_ack=True, segment_bytes=1 << 20)
     await client.produce("t", batch(b"a", size=600_000))
     m.disk.faults.fail_next("sync")
-    answers = [client.send_produce("t", batch(b"b", size=600_000)) for _ in range(3)]
-    for answer in answers:
-        assert (await answer).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    responses = [client.send_produce("t", batch(b"b", size=600_000)) for _ in range(3)]
+    for response in responses:
+        assert (await response).error_code == ErrorCode.KAFKA_STORAGE_ERROR
     await asyncio.sleep(MINUTE)
     assert m.partition("t").log.recovery_point == 1
     assert len(m.broker.services.replicas.purgatory) == 0
@@ -186,8 +186,8 @@ async def test_retention_completes_a_waiting_fetch(m: Machine) -> None:
     first = await other.fetch({("t", 0): 1}, session=(0, 0))
     waiting = other.send_fetch({}, session=(first.session_id, 1), max_wait_ms=int(DAY * 1000))
     began = m.loop.time()
-    answer = (await waiting).responses[0].partitions[0]
-    assert (answer.log_start_offset, answer.high_watermark) == (1, 1)
+    response = (await waiting).responses[0].partitions[0]
+    assert (response.log_start_offset, response.high_watermark) == (1, 1)
     assert HOUR < m.loop.time() - began < HOUR + 6 * MINUTE
 
 
@@ -328,8 +328,8 @@ async def test_files_of_closed_segments_are_closed_when_descriptors_are_short(m:
     closed = [segment for segment in m.partition("t").log.segments if segment.end_offset is not None]
     assert any(segment.file is not None for segment in closed)
     m.disk.faults.open = 1.0
-    answer = await client.produce("t", batch(b"v" * 100))
-    assert answer.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    response = await client.produce("t", batch(b"v" * 100))
+    assert response.error_code == ErrorCode.KAFKA_STORAGE_ERROR
     m.disk.faults.open = 0.0
     await asyncio.sleep(1)
     assert all(segment.file is None for segment in closed)

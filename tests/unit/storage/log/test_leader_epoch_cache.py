@@ -42,7 +42,7 @@ def test_negative_epochs_and_offsets_are_rejected(cache):
 
 
 @pytest.mark.parametrize(
-    ("epoch", "answer"),
+    ("epoch", "response"),
     [
         (-1, (-1, -1)),
         (0, (0, 0)),
@@ -54,8 +54,8 @@ def test_negative_epochs_and_offsets_are_rejected(cache):
         (6, (-1, -1)),
     ],
 )
-def test_end_offsets(cache, epoch, answer):
-    assert cache.end_offset_for(epoch, END) == answer
+def test_end_offsets(cache, epoch, response):
+    assert cache.end_offset_for(epoch, END) == response
 
 
 def test_end_offsets_of_an_empty_cache():

@@ -204,7 +204,7 @@ class TransactionCrashTest(CrashTest):
 def read_committed(log: Log, offset: int, stable: int, max_bytes: int) -> list[int]:
     """The offsets that a consumer of committed records returns; each fetch has its aborted transactions (KIP-98)."""
     offsets_read = []
-    wanted = offset
+    fetch_offset = offset
     while offset < stable:
         data = bytes(log.read_blocking(offset, max_bytes, stable))
         aborted_transactions = log.aborted_transactions(offset, len(data), True)
@@ -219,7 +219,7 @@ def read_committed(log: Log, offset: int, stable: int, max_bytes: int) -> list[i
                 if marker is not None and not marker.committed:
                     aborted.discard(header.producer_id)
             elif not header.is_transactional or header.producer_id not in aborted:
-                offsets_read.extend(range(max(header.base_offset, wanted), header.last_offset + 1))
+                offsets_read.extend(range(max(header.base_offset, fetch_offset), header.last_offset + 1))
             offset = header.next_offset
     return offsets_read
 

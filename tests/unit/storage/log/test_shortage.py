@@ -273,11 +273,11 @@ def test_a_log_that_is_closed_in_the_middle_of_a_replacement_is_checked_by_the_n
             break
     else:
         raise AssertionError("no job was to be tried again")
-    answers: list[bool] = []
-    log.close(True, answers.append)
-    assert answers == []
+    responses: list[bool] = []
+    log.close(True, responses.append)
+    assert responses == []
     lab.background.run_delayed()
-    assert answers == [False]
+    assert responses == [False]
     disk.missing = None
     log = lab.open()
     assert after.items() <= records(log).items() <= before.items()

@@ -1,4 +1,4 @@
-"""Administration. What may pass is tried again until a deadline; what was done by an attempt whose answer got lost
+"""Administration. What may pass is tried again until a deadline; what was done by an attempt whose response got lost
 counts as done."""
 
 import asyncio
@@ -52,7 +52,7 @@ TRIM_REFUSED = frozenset(
 )
 
 
-class Described(NamedTuple):
+class TopicDescription(NamedTuple):
     """A topic as Metadata tells it."""
 
     topic_id: bytes
@@ -82,17 +82,17 @@ class Admin:
         request = CreateTopicsRequest(topics=[topic], timeout_ms=BROKER_TIMEOUT_MS)
 
         async def attempt() -> int:
-            connection = await self.cluster.any()
+            connection = await self.cluster.any_node()
             return (await connection.request(request, CreateTopicsResponse)).topics[0].error_code
 
-        await self._until_done(attempt, done_before=ErrorCode.TOPIC_ALREADY_EXISTS)
+        await self._retry_until_done(attempt, done_before=ErrorCode.TOPIC_ALREADY_EXISTS)
         self._history.note(self._process, f"topic {name} with {partitions} partitions created")
 
     async def delete_topic(self, name: str) -> None:
         """Raises RefusedError, TimeoutError."""
 
         async def attempt() -> int:
-            connection = await self.cluster.any()
+            connection = await self.cluster.any_node()
             request = DeleteTopicsRequest(timeout_ms=BROKER_TIMEOUT_MS)
             if connection.version(ApiKey.DELETE_TOPICS) >= FIRST_DELETE_WITH_STATES:
                 request.topics = [DeleteTopicState(name=name)]
@@ -100,7 +100,7 @@ class Admin:
                 request.topic_names = [name]
             return (await connection.request(request, DeleteTopicsResponse)).responses[0].error_code
 
-        await self._until_done(attempt, done_before=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        await self._retry_until_done(attempt, done_before=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         self._history.note(self._process, f"topic {name} deleted")
 
     async def create_partitions(self, name: str, count: int) -> None:
@@ -109,10 +109,10 @@ class Admin:
         request = CreatePartitionsRequest(topics=[topic], timeout_ms=BROKER_TIMEOUT_MS)
 
         async def attempt() -> int:
-            connection = await self.cluster.any()
+            connection = await self.cluster.any_node()
             return (await connection.request(request, CreatePartitionsResponse)).results[0].error_code
 
-        await self._until_done(attempt, done_before=ErrorCode.INVALID_PARTITIONS)
+        await self._retry_until_done(attempt, done_before=ErrorCode.INVALID_PARTITIONS)
         self._history.note(self._process, f"topic {name} has {count} partitions now")
 
     async def alter_configs(self, name: str, configs: Mapping[str, str | None], *, kind: int = TOPIC) -> None:
@@ -125,10 +125,10 @@ class Admin:
         request = IncrementalAlterConfigsRequest(resources=[resource])
 
         async def attempt() -> int:
-            connection = await self.cluster.any()
+            connection = await self.cluster.any_node()
             return (await connection.request(request, IncrementalAlterConfigsResponse)).responses[0].error_code
 
-        await self._until_done(attempt)
+        await self._retry_until_done(attempt)
         self._history.note(self._process, f"configs of {name}: {dict(configs)}")
 
     async def delete_records(self, place: Place, before: int) -> int:
@@ -137,45 +137,47 @@ class Admin:
         wanted = DeleteRecordsPartition(partition_index=place[1], offset=before)
         topics = [DeleteRecordsTopic(name=place[0], partitions=[wanted])]
         request = DeleteRecordsRequest(topics=topics, timeout_ms=BROKER_TIMEOUT_MS)
-        outcome, detail, asked, low = Outcome.UNKNOWN, "", False, -1
+        outcome, detail, sent, low = Outcome.UNKNOWN, "", False, -1
         try:
             connection = await self.cluster.leader(place)
-            asked = True
-            answer = (await connection.request(request, DeleteRecordsResponse)).topics[0].partitions[0]
-            code = ErrorCode(answer.error_code)
-            low, detail = answer.low_watermark, code.name
+            sent = True
+            response = (await connection.request(request, DeleteRecordsResponse)).topics[0].partitions[0]
+            code = ErrorCode(response.error_code)
+            low, detail = response.low_watermark, code.name
             outcome = Outcome.FAILED if code in TRIM_REFUSED else Outcome.UNKNOWN if code else Outcome.OK
         except OSError as error:
             detail = type(error).__name__
-            outcome = Outcome.UNKNOWN if asked else Outcome.FAILED
+            outcome = Outcome.UNKNOWN if sent else Outcome.FAILED
         finally:
             self._history.end(operation, outcome, "" if outcome is Outcome.OK else detail)
         return low
 
-    async def describe(self, name: str) -> Described | None:
+    async def describe(self, name: str) -> TopicDescription | None:
         """None for a topic that does not exist. Raises OSError."""
-        self.cluster.counts.pop(name, None)
-        self.cluster.ids.pop(name, None)
-        await self.cluster.refresh([name])
-        if name not in self.cluster.counts:
+        self.cluster.partition_counts.pop(name, None)
+        self.cluster.topic_ids.pop(name, None)
+        await self.cluster.refresh_metadata([name])
+        if name not in self.cluster.partition_counts:
             return None
-        return Described(self.cluster.ids.get(name, b""), self.cluster.counts[name])
+        return TopicDescription(self.cluster.topic_ids.get(name, b""), self.cluster.partition_counts[name])
 
-    async def _until_done(self, attempt: Callable[[], Awaitable[int]], done_before: ErrorCode = ErrorCode.NONE) -> None:
+    async def _retry_until_done(
+        self, attempt: Callable[[], Awaitable[int]], done_before: ErrorCode = ErrorCode.NONE
+    ) -> None:
         """`done_before` is what the broker says to a repetition of what it has done."""
-        undecided = False
+        maybe_applied = False
         async with asyncio.timeout(self._timeout_s):
             while True:
                 try:
                     code = ErrorCode(await attempt())
                 except ConnectionLostError:
-                    undecided = True
+                    maybe_applied = True
                 except OSError:
                     pass
                 else:
-                    if not code or (undecided and code is done_before):
+                    if not code or (maybe_applied and code is done_before):
                         return
                     if not code.retriable or code is done_before:
                         raise RefusedError(code)
-                    undecided = True
-                await self.cluster.rest()
+                    maybe_applied = True
+                await self.cluster.backoff()

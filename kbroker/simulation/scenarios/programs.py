@@ -11,15 +11,19 @@ from kbroker.simulation.checker.history import Join, Outcome, Place
 from kbroker.simulation.clients.admin import Admin
 from kbroker.simulation.clients.connections.cluster import GROUP as GROUP_KEY
 from kbroker.simulation.clients.connections.cluster import TRANSACTION, Cluster
-from kbroker.simulation.clients.consumer.group_offsets import Bookmarks
+from kbroker.simulation.clients.consumer.group_offsets import StandaloneGroupOffsets
 from kbroker.simulation.clients.consumer.offset_lookup import RefusedError
-from kbroker.simulation.clients.workloads.reading import consume_assigned, consume_group, final_reads
-from kbroker.simulation.clients.workloads.sabotage import sabotage
-from kbroker.simulation.clients.workloads.settling import all_is_transformed, no_transaction_is_open
-from kbroker.simulation.clients.workloads.transacting import Work, transact, transform
-from kbroker.simulation.clients.workloads.values import Values
-from kbroker.simulation.clients.workloads.waiting_fetches import wait_alone
-from kbroker.simulation.clients.workloads.workload import Setting, Stop, produce, trim
+from kbroker.simulation.clients.workloads.consumers import consume_assigned, consume_group, final_reads
+from kbroker.simulation.clients.workloads.quiescence import wait_until_all_transformed, wait_until_no_open_transaction
+from kbroker.simulation.clients.workloads.records import ValueSource
+from kbroker.simulation.clients.workloads.stale_client import send_stale_requests
+from kbroker.simulation.clients.workloads.transactions import (
+    SharedTransactionState,
+    consume_transform_produce,
+    produce_in_transactions,
+)
+from kbroker.simulation.clients.workloads.waiting_fetches import fetch_on_idle_broker
+from kbroker.simulation.clients.workloads.workload import StopSignal, WorkloadContext, produce, trim
 from kbroker.simulation.disk.log_files import GROUPS_TOPIC, TRANSACTIONS_TOPIC
 from kbroker.simulation.runtime.host_loop import HostLoop
 from kbroker.simulation.scenarios.plan import OUTPUT
@@ -40,15 +44,15 @@ class Programs:
     def __init__(self, stage: Stage, plan: Plan) -> None:
         self._stage = stage
         self._plan = plan
-        self._stop = Stop()
-        self._values = Values(1)
-        self._work = Work(self._values, count(), [])
+        self._stop = StopSignal()
+        self._values = ValueSource(1)
+        self._work = SharedTransactionState(self._values, count(), [])
         self._running: list[asyncio.Future[Any]] = []
         # Those who transform are told later, when there is nothing more to be transformed.
-        self._transformers_stop = Stop()
+        self._transformers_stop = StopSignal()
         self._transforming: list[asyncio.Future[Any]] = []
         # The members of the group by name, each with what ends it.
-        self._members: dict[str, tuple[Stop, asyncio.Future[Any]]] = {}
+        self._members: dict[str, tuple[StopSignal, asyncio.Future[Any]]] = {}
 
     @property
     def places(self) -> list[Place]:
@@ -73,9 +77,9 @@ class Programs:
         await host.run(self._set_up(host))
 
     async def _set_up(self, host: HostLoop) -> None:
-        setting = self._setting(host)
-        cluster = Cluster(host, setting.bootstrap, self._stage.random_for("admin"), "admin")
-        admin = Admin(cluster, setting.history, "admin")
+        context = self._context(host)
+        cluster = Cluster(host, context.bootstrap, self._stage.random_for("admin"), "admin")
+        admin = Admin(cluster, context.history, "admin")
         for name, topic in self._plan.topics.items():
             await admin.create_topic(name, topic.partitions, topic.configs)
         if self._plan.members or self._plan.transformers:
@@ -91,7 +95,7 @@ class Programs:
                 await admin.cluster.coordinator("anybody", kind)
                 break
             except OSError:
-                await admin.cluster.rest()
+                await admin.cluster.backoff()
         if configs:
             await admin.alter_configs(topic, configs)
 
@@ -105,7 +109,7 @@ class Programs:
             self._run(
                 host,
                 produce(
-                    self._setting(host),
+                    self._context(host),
                     name,
                     random,
                     self._values,
@@ -124,7 +128,7 @@ class Programs:
             group = f"{name}-offsets" if plan.members and random.random() < 0.5 else None
             committed_only = plan.transactional and random.random() < 0.6
             reading = consume_assigned(
-                self._setting(host),
+                self._context(host),
                 name,
                 random,
                 self._all_places,
@@ -136,15 +140,15 @@ class Programs:
         for number in range(plan.members):
             name = f"member{number}"
             host, random = self._stage.client(name), self._stage.random_for(name)
-            stop = Stop()
-            setting = Setting(host, self._stage.history, self._stage.bootstrap, stop)
+            stop = StopSignal()
+            context = WorkloadContext(host, self._stage.history, self._stage.bootstrap, stop)
             committed_only = plan.transactional and random.random() < 0.6
-            work = consume_group(setting, name, random, GROUP, self._inputs, ENDLESS, committed_only=committed_only)
+            work = consume_group(context, name, random, GROUP, self._inputs, ENDLESS, committed_only=committed_only)
             self._members[name] = stop, host.run(work)
         for number in range(plan.trimmers):
             name = f"trimmer{number}"
             host, random = self._stage.client(name), self._stage.random_for(name)
-            self._run(host, trim(self._setting(host), name, random, self.places))
+            self._run(host, trim(self._context(host), name, random, self.places))
         self._start_transactions()
 
     def _start_transactions(self) -> None:
@@ -153,30 +157,30 @@ class Programs:
             name = f"transactor{number}"
             host, random = self._stage.client(name), self._stage.random_for(name)
             transactional_id = f"id{number % plan.transactional_ids}"
-            setting = self._setting(host)
-            work = transact(
-                setting, name, random, self._work, self.places, transactional_id, pause_s=plan.pause_between_sends_s
+            context = self._context(host)
+            work = produce_in_transactions(
+                context, name, random, self._work, self.places, transactional_id, pause_s=plan.pause_between_sends_s
             )
             self._run(host, work)
         for number in range(plan.transformers):
             name = f"transformer{number}"
             host, random = self._stage.client(name), self._stage.random_for(name)
-            setting = Setting(host, self._stage.history, self._stage.bootstrap, self._transformers_stop)
-            work = transform(setting, name, random, self._work, PIPELINE, self._inputs, self._outputs)
+            context = WorkloadContext(host, self._stage.history, self._stage.bootstrap, self._transformers_stop)
+            work = consume_transform_produce(context, name, random, self._work, PIPELINE, self._inputs, self._outputs)
             self._transforming.append(host.run(work))
         for number in range(plan.saboteurs):
             name = f"saboteur{number}"
             host, random = self._stage.client(name), self._stage.random_for(name)
             groups = [PIPELINE] * bool(plan.transformers) + [GROUP] * bool(plan.members)
-            self._run(host, sabotage(self._setting(host), name, random, self._work, groups))
+            self._run(host, send_stale_requests(self._context(host), name, random, self._work, groups))
 
     async def finish(self) -> None:
         """Tell them to stop, and wait until each has; the group when it has shown that it gets over a loss."""
-        self._stop.ask()
+        self._stop.request()
         await asyncio.gather(*self._running)
         await self._outlive_a_member()
         for stop, _ in self._members.values():
-            stop.ask()
+            stop.request()
         await asyncio.gather(*(running for _, running in self._members.values()))
         if self._plan.transactional:
             await self._settle()
@@ -186,22 +190,22 @@ class Programs:
         host = self._stage.client("settling")
         cluster = Cluster(host, self._stage.bootstrap, self._stage.random_for("settling"), "settling")
         history, late = self._stage.history, "clock" in self._plan.faults
-        self._transformers_stop.settled = True
+        self._transformers_stop.draining = True
         if self._transforming:
-            await host.run(all_is_transformed(cluster, history, PIPELINE, self.places, late=late))
-        self._transformers_stop.ask()
+            await host.run(wait_until_all_transformed(cluster, history, PIPELINE, self.places, late=late))
+        self._transformers_stop.request()
         await asyncio.gather(*self._transforming)
-        await host.run(no_transaction_is_open(cluster, history, self._all_places, late=late))
+        await host.run(wait_until_no_open_transaction(cluster, history, self._all_places, late=late))
         cluster.close()
 
     async def _outlive_a_member(self) -> None:
         """One member dies without a word, and the others have all partitions among them in the end."""
         for stop, _ in self._members.values():
-            stop.settled = True
+            stop.draining = True
         left = list(self._members)
         if len(left) > 1:
             stop, running = self._members[left.pop()]
-            stop.ask()
+            stop.request()
             await running
         while left and not self._have_everything(left):
             await asyncio.sleep(LOOKED_AT_EVERY_S)
@@ -220,10 +224,10 @@ class Programs:
         places = {place for join in last.values() for place in join.partitions}
         return len(last) == len(names) and len(generations) == 1 and places.issuperset(self.places)
 
-    async def wait_alone(self) -> None:
+    async def fetch_on_idle_broker(self) -> None:
         """Fetches that nothing but the broker's own timers completes."""
         host = self._stage.client("waiter")
-        await host.run(wait_alone(self._setting(host), self._stage.random_for("waiter"), self.places[0]))
+        await host.run(fetch_on_idle_broker(self._context(host), self._stage.random_for("waiter"), self.places[0]))
 
     async def read_all(self) -> None:
         """Every record, and what the group has committed."""
@@ -234,7 +238,7 @@ class Programs:
             await host.run(self._read_commits(host, PIPELINE))
         for committed_only in (False, True) if self._plan.transactional else (False,):
             reading = final_reads(
-                self._setting(host),
+                self._context(host),
                 self._stage.random_for("final"),
                 self._all_places,
                 committed_only=committed_only,
@@ -243,20 +247,20 @@ class Programs:
             assert not late, f"not read to the end: {late}"
 
     async def _read_commits(self, host: HostLoop, group: str) -> None:
-        setting = self._setting(host)
-        cluster = Cluster(host, setting.bootstrap, self._stage.random_for("final commits"), "final")
-        bookmarks = Bookmarks(cluster, setting.history, "final", group)
+        context = self._context(host)
+        cluster = Cluster(host, context.bootstrap, self._stage.random_for("final commits"), "final")
+        group_offsets = StandaloneGroupOffsets(cluster, context.history, "final", group)
         while True:
             try:
-                await cluster.refresh(self._inputs)
-                await bookmarks.read(self.places)
+                await cluster.refresh_metadata(self._inputs)
+                await group_offsets.committed(self.places)
                 break
             except (OSError, RefusedError):
-                await cluster.rest()
+                await cluster.backoff()
         cluster.close()
 
     def _run(self, host: HostLoop, program: Coroutine[Any, Any, None]) -> None:
         self._running.append(host.run(program))
 
-    def _setting(self, host: HostLoop) -> Setting:
-        return Setting(host, self._stage.history, self._stage.bootstrap, self._stop)
+    def _context(self, host: HostLoop) -> WorkloadContext:
+        return WorkloadContext(host, self._stage.history, self._stage.bootstrap, self._stop)

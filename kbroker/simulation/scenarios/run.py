@@ -183,7 +183,7 @@ class Run:
             stage.note("kill -9 at the end")
             stage.machine.kill()
             await stage.until_serving()
-        await self._in_time(self._programs.wait_alone(), "fetches that wait alone")
+        await self._in_time(self._programs.fetch_on_idle_broker(), "fetches that wait alone")
         stage.history.begin_final_reads()
         await self._in_time(self._programs.read_all(), "the last reads")
         stage.check_invariants()

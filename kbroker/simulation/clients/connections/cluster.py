@@ -56,9 +56,9 @@ class Cluster:
         self.client_id = client_id
         self.nodes: dict[int, Address] = {}
         self.leaders: dict[Place, Leader] = {}
-        self.counts: dict[str, int] = {}
-        self.ids: dict[str, bytes] = {}
-        self.names: dict[bytes, str] = {}
+        self.partition_counts: dict[str, int] = {}
+        self.topic_ids: dict[str, bytes] = {}
+        self.topic_names: dict[bytes, str] = {}
         self._bootstrap = list(bootstrap)
         self.caps: Caps = caps or {}
         self.timeout_s = timeout_s
@@ -66,10 +66,10 @@ class Cluster:
         self._connections: dict[int, SimClientConnection] = {}
         self._opening: dict[int, asyncio.Task[SimClientConnection]] = {}
         self._any: SimClientConnection | None = None
-        self._own: list[SimClientConnection] = []
+        self._coordinator_connections: list[SimClientConnection] = []
         self._closed = False
 
-    async def rest(self) -> None:
+    async def backoff(self) -> None:
         """Before another try."""
         await asyncio.sleep(self.random.uniform(*self._backoff_s))
 
@@ -77,14 +77,14 @@ class Cluster:
         self._closed = True
         for task in self._opening.values():
             task.cancel()
-        for connection in (*self._connections.values(), *self._own):
+        for connection in (*self._connections.values(), *self._coordinator_connections):
             connection.close()
         if self._any is not None:
             self._any.close()
 
     # Leaders.
 
-    def leader_now(self, place: Place) -> SimClientConnection | None:
+    def open_leader_connection(self, place: Place) -> SimClientConnection | None:
         """A connection to a partition's leader, if there is one already."""
         leader = self.leaders.get(place)
         connection = None if leader is None else self._connections.get(leader.node)
@@ -93,47 +93,47 @@ class Cluster:
     async def leader(self, place: Place) -> SimClientConnection:
         """A connection to a partition's leader. Raises OSError."""
         if place not in self.leaders:
-            await self.refresh([place[0]])
+            await self.refresh_metadata([place[0]])
         leader = self.leaders.get(place)
         if leader is None:
             raise AbsentError(f"no leader of {place[0]}-{place[1]} is known")
         return await self.node(leader.node)
 
-    def forget(self, place: Place) -> None:
+    def forget_leader(self, place: Place) -> None:
         """It is not as it was believed to be: ask again before the next use."""
         self.leaders.pop(place, None)
 
     def places(self, topics: Iterable[str]) -> list[Place]:
         """The partitions of topics, as far as they are known."""
-        return [(topic, index) for topic in topics for index in range(self.counts.get(topic, 0))]
+        return [(topic, index) for topic in topics for index in range(self.partition_counts.get(topic, 0))]
 
-    async def refresh(self, topics: Sequence[str]) -> None:
+    async def refresh_metadata(self, topics: Sequence[str]) -> None:
         """Ask for the nodes and for these topics. Raises OSError."""
-        connection = await self.any()
+        connection = await self.any_node()
         request = MetadataRequest(
             topics=[MetadataRequestTopic(name=topic) for topic in topics], allow_auto_topic_creation=False
         )
-        answer = await connection.request(request, MetadataResponse)
-        self.nodes = {broker.node_id: (broker.host, broker.port) for broker in answer.brokers}
-        for topic in answer.topics:
-            self._learn(topic)
+        response = await connection.request(request, MetadataResponse)
+        self.nodes = {broker.node_id: (broker.host, broker.port) for broker in response.brokers}
+        for topic in response.topics:
+            self._update_topic(topic)
 
-    def _learn(self, topic: MetadataResponseTopic) -> None:
+    def _update_topic(self, topic: MetadataResponseTopic) -> None:
         name = topic.name
         if name is None:
             return
         if topic.error_code:
             for place in self.places([name]):
-                self.forget(place)
+                self.forget_leader(place)
             return
         if topic.topic_id != NO_ID:
-            self.ids[name] = topic.topic_id
-            self.names[topic.topic_id] = name
-        self.counts[name] = len(topic.partitions)
+            self.topic_ids[name] = topic.topic_id
+            self.topic_names[topic.topic_id] = name
+        self.partition_counts[name] = len(topic.partitions)
         for partition in topic.partitions:
             place = (name, partition.partition_index)
             if partition.error_code or partition.leader_id == NO_LEADER:
-                self.forget(place)
+                self.forget_leader(place)
             else:
                 self.leaders[place] = Leader(partition.leader_id, partition.leader_epoch)
 
@@ -157,14 +157,14 @@ class Cluster:
             connection = await self._connect(self.nodes[node])
         except OSError:
             for place in [place for place, leader in self.leaders.items() if leader.node == node]:
-                self.forget(place)
+                self.forget_leader(place)
             raise
         finally:
             del self._opening[node]
         self._connections[node] = connection
         return connection
 
-    async def any(self) -> SimClientConnection:
+    async def any_node(self) -> SimClientConnection:
         """A connection to some node. Raises OSError when none of those that are known can be reached."""
         for connection in (*self._connections.values(), self._any):
             if connection is not None and not connection.lost:
@@ -184,15 +184,18 @@ class Cluster:
     async def coordinator(self, name: str, kind: int = GROUP) -> SimClientConnection:
         """A connection of its own to the coordinator of a group or transactional id, for joining keeps one busy. Raises
         OSError."""
-        connection = await self.any()
+        connection = await self.any_node()
         several = connection.version(ApiKey.FIND_COORDINATOR) >= SEVERAL_KEYS_VERSION
         names = {"coordinator_keys": [name]} if several else {"key": name}
-        answer = await connection.request(FindCoordinatorRequest(key_type=kind, **names), FindCoordinatorResponse)
-        found = answer.coordinators[0] if several else answer
+        response = await connection.request(FindCoordinatorRequest(key_type=kind, **names), FindCoordinatorResponse)
+        found = response.coordinators[0] if several else response
         if found.error_code:
             raise AbsentError(ErrorCode(found.error_code).name)
         own = await self._connect((found.host, found.port))
-        self._own = [*(connection for connection in self._own if not connection.lost), own]
+        self._coordinator_connections = [
+            *(connection for connection in self._coordinator_connections if not connection.lost),
+            own,
+        ]
         return own
 
     async def _connect(self, address: Address) -> SimClientConnection:

@@ -10,9 +10,9 @@ from protocol.errors import ErrorCode
 Attempt = Callable[[SimClientConnection], Awaitable[ErrorCode]]
 
 # The coordinator is another one, or will be.
-ELSEWHERE = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
+COORDINATOR_MOVED = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
 # Refused before anything was written, and to be tried again.
-NOT_YET = frozenset({ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS})
+NOT_APPLIED = frozenset({ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS})
 
 
 class TransactionError(Exception):
@@ -50,26 +50,29 @@ FATAL_TO_PRODUCE = FATAL - {
 }
 
 
-def error_of(code: ErrorCode, fatal: frozenset[ErrorCode] = FATAL) -> TransactionError:
+def transaction_error(code: ErrorCode, fatal: frozenset[ErrorCode] = FATAL) -> TransactionError:
     return FatalError(code.name) if code in fatal else AbortableError(code.name)
 
 
 def first_error(codes: Iterable[ErrorCode]) -> ErrorCode:
-    """What to heed of several answers: an error that is not to be tried again comes before one that is."""
+    """What to heed of several responses: an error that is not to be tried again comes before one that is."""
     errors = [code for code in codes if code]
     return next((code for code in errors if not code.retriable), errors[0] if errors else ErrorCode.NONE)
 
 
 @dataclass(slots=True)
-class Tries:
-    """What came of the attempts. `undecided`: it is not certain of each that it had no effect. `lost`: the answer to
-    one never came, so that it may have its effect at any time."""
+class Attempts:
+    """What is known about the attempts at one operation.
 
-    undecided: bool = False
-    lost: bool = False
+    `maybe_applied`: at least one attempt may have had an effect. `response_lost`: at least one attempt got no response,
+    so it may still take effect at any time.
+    """
+
+    maybe_applied: bool = False
+    response_lost: bool = False
 
 
-class Coordinator:
+class CoordinatorClient:
     """Of a group or a transactional id, as one client knows it."""
 
     def __init__(self, cluster: Cluster, name: str, kind: int) -> None:
@@ -83,32 +86,32 @@ class Coordinator:
             self._connection = await self._cluster.coordinator(self._name, self._kind)
         return self._connection
 
-    async def ask(
-        self, attempt: Attempt, deadline: float, tries: Tries, given_up: Callable[[], bool] = lambda: False
+    async def request(
+        self, attempt: Attempt, deadline: float, attempts: Attempts, is_cancelled: Callable[[], bool] = lambda: False
     ) -> ErrorCode:
-        """The first answer that will not be another one when asked again. Raises TimeoutError after the deadline, and
+        """The first response that will not be another one when asked again. Raises TimeoutError after the deadline, and
         when it is given up."""
-        while self._cluster.loop.time() < deadline and not given_up():
+        while self._cluster.loop.time() < deadline and not is_cancelled():
             try:
                 connection = await self.find()
             except OSError:
-                await self._cluster.rest()
+                await self._cluster.backoff()
                 continue
             try:
                 code = await attempt(connection)
             except ConnectionLostError:
-                tries.undecided = tries.lost = True
-                self.leave()
+                attempts.maybe_applied = attempts.response_lost = True
+                self.disconnect()
             else:
                 if not code.retriable:
                     return code
-                tries.undecided = tries.undecided or code not in NOT_YET
-                if code in ELSEWHERE:
-                    self.leave()
-            await self._cluster.rest()
+                attempts.maybe_applied = attempts.maybe_applied or code not in NOT_APPLIED
+                if code in COORDINATOR_MOVED:
+                    self.disconnect()
+            await self._cluster.backoff()
         raise TimeoutError
 
-    def leave(self) -> None:
+    def disconnect(self) -> None:
         """Give the connection up: the next question looks for the coordinator anew."""
         if self._connection is not None:
             self._connection.close()

@@ -44,11 +44,11 @@ _NOT_SENT = frozenset(
 Caps = dict[int, int]
 
 
-def newest() -> Caps:
+def newest_versions() -> Caps:
     return {}
 
 
-def older(random: Random, *, static_members: bool = False) -> Caps:
+def draw_older_versions(random: Random, *, static_members: bool = False) -> Caps:
     """A client of some earlier time: each API at a version of its own. `static_members`: it knows of KIP-345."""
     caps: Caps = {}
     for key, api in APIS.items():
@@ -80,9 +80,9 @@ _LOWEST_IN_TRANSACTIONS = {
 }
 
 
-def transactional(random: Random) -> Caps:
+def draw_older_transactional_versions(random: Random) -> Caps:
     """A client of some earlier time that knows transactions of the first version."""
-    caps = older(random)
+    caps = draw_older_versions(random)
     for key, lowest in _LOWEST_IN_TRANSACTIONS.items():
         caps[key] = max(lowest, caps.get(key, lowest))
     for key, last in _LAST_OF_VERSION_1.items():

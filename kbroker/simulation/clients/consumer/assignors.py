@@ -50,17 +50,17 @@ def round_robin_assignor(topics: Mapping[str, Sequence[str]], counts: Mapping[st
 ASSIGNORS: dict[str, Assignor] = {"range": range_assignor, "roundrobin": round_robin_assignor}
 
 
-def subscription(topics: Sequence[str]) -> bytes:
+def encode_subscription(topics: Sequence[str]) -> bytes:
     return PREFIX + encode(ConsumerProtocolSubscription(topics=list(topics)), VERSION)
 
 
-def subscribed(data: bytes) -> list[str]:
+def decode_subscription(data: bytes) -> list[str]:
     """Raises MalformedError."""
     version = min(int.from_bytes(data[:VERSION_SIZE], "big"), 3)
     return decode(ConsumerProtocolSubscription, data, version, VERSION_SIZE).topics
 
 
-def assignment(places: Sequence[Place]) -> bytes:
+def encode_assignment(places: Sequence[Place]) -> bytes:
     topics: dict[str, list[int]] = {}
     for topic, index in places:
         topics.setdefault(topic, []).append(index)
@@ -70,7 +70,7 @@ def assignment(places: Sequence[Place]) -> bytes:
     )
 
 
-def assigned(data: bytes) -> list[Place]:
+def decode_assignment(data: bytes) -> list[Place]:
     """Empty bytes are nothing. Raises MalformedError."""
     if not data:
         return []

@@ -3,7 +3,7 @@
 - One poll is one Fetch to each leader, in sessions or not.
 - A position that the leader does not have any more is moved to the beginning; one whose last record the leader has
   lost (KIP-320) to where their logs part. Both are an Assign with the reason "reset".
-- Batches whose CRC is wrong are never given on: CorruptRecordError, and the position stays.
+- Batches whose CRC is wrong are never fetched on: CorruptRecordError, and the position stays.
 """
 
 import asyncio
@@ -13,9 +13,9 @@ from random import Random
 
 from kbroker.simulation.checker.history import Assign, History, Outcome, Place, Poll, Read
 from kbroker.simulation.clients.connections.cluster import NO_EPOCH, NO_ID, AbsentError, Cluster
-from kbroker.simulation.clients.consumer.fetch_session import Session, Wanted
-from kbroker.simulation.clients.consumer.offset_lookup import EARLIEST, end_of_epoch, list_offset
-from kbroker.simulation.clients.workloads.values import CorruptRecordError, read_batches
+from kbroker.simulation.clients.consumer.fetch_session import FetchSessionHandler, PartitionFetch
+from kbroker.simulation.clients.consumer.offset_lookup import EARLIEST, epoch_end_offset, list_offset
+from kbroker.simulation.clients.workloads.records import CorruptRecordError, read_batches
 from protocol.apis import ApiKey
 from protocol.errors import ErrorCode
 from protocol.fast.fetch import FIRST_TOPIC_ID_VERSION
@@ -24,13 +24,18 @@ from protocol.messages.k01_fetch import FetchRequest, FetchResponse, PartitionDa
 FIRST_WITH_LAST_EPOCH = 12
 # Among what is answered for one partition, what asking for the leader again does not help against.
 SHORT_WAIT_MS = 10
-PATIENCE = frozenset({ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.CORRUPT_MESSAGE})
+LEADER_NOT_AT_FAULT = frozenset(
+    {ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.CORRUPT_MESSAGE}
+)
 
 
 @dataclass(slots=True)
 class ConsumerConfig:
-    """How it fetches; sizes in bytes. `max_records` of one partition a poll: what is beyond is fetched again.
-    `tells_epochs`: the broker hears which epoch was fetched last, and says itself where logs part (KIP-595)."""
+    """How a consumer fetches. Sizes are in bytes.
+
+    `max_records`: at most this many records per partition and poll; the remaining ones are fetched again.
+    `sends_last_fetched_epoch`: sends the last fetched epoch, so that the broker detects a diverging log (KIP-595).
+    """
 
     committed_only: bool = False
     sessions: bool = True
@@ -39,10 +44,10 @@ class ConsumerConfig:
     min_bytes: int = 1
     max_wait_ms: int = 100
     max_records: int = 500
-    tells_epochs: bool = False
+    sends_last_fetched_epoch: bool = False
 
     @classmethod
-    def some(cls, random: Random, *, committed_only: bool = False) -> "ConsumerConfig":
+    def draw(cls, random: Random, *, committed_only: bool = False) -> "ConsumerConfig":
         """One of many ways to fetch."""
         return cls(
             committed_only=committed_only,
@@ -52,7 +57,7 @@ class ConsumerConfig:
             min_bytes=random.choice((0, 1, 1, 1_000, 20_000)),
             max_wait_ms=random.choice((0, 10, 100, 500)),
             max_records=random.choice((1, 3, 20, 500)),
-            tells_epochs=random.random() < 0.5,
+            sends_last_fetched_epoch=random.random() < 0.5,
         )
 
 
@@ -63,7 +68,7 @@ class Position:
 
     offset: int
     epoch: int = NO_EPOCH
-    checked: int = NO_EPOCH
+    validated_epoch: int = NO_EPOCH
     out_of_range: bool = False
 
 
@@ -81,8 +86,8 @@ class Consumer:
         self._history = history
         self._process = process
         self._random = random
-        self._sessions: dict[int, Session] = {}
-        self._moved: dict[Place, Position] = {}
+        self._sessions: dict[int, FetchSessionHandler] = {}
+        self._diverged: dict[Place, Position] = {}
         self._corrupt: CorruptRecordError | None = None
 
     def assign(self, positions: Mapping[Place, int | Position], reason: str = "assign") -> None:
@@ -97,7 +102,7 @@ class Consumer:
         self._history.happened(self._process, Assign(self._offsets(), "seek"))
 
     def committable(self) -> dict[Place, tuple[int, int]]:
-        """What may be committed: (offset, leader epoch or -1), behind what was given to the application."""
+        """What may be committed: (offset, leader epoch or -1), behind what was fetched to the application."""
         return {place: (position.offset, position.epoch) for place, position in self.positions.items()}
 
     def close(self) -> None:
@@ -107,12 +112,12 @@ class Consumer:
         """What comes next; nothing if there is nothing yet, or the broker cannot be asked. Raises
         CorruptRecordError."""
         try:
-            await self._get_ready()
+            await self._prepare_positions()
         except OSError:
-            await self.cluster.rest()
+            await self.cluster.backoff()
             return []
         if not self.positions:
-            await self.cluster.rest()
+            await self.cluster.backoff()
             return []
         poll = Poll(committed_only=self.config.committed_only, transaction=self.transaction)
         operation = self._history.begin(self._process, poll)
@@ -124,16 +129,16 @@ class Consumer:
         poll.positions = self._offsets()
         outcome = Outcome.OK if poll.reads or not failures else Outcome.FAILED
         self._history.end(operation, outcome, ", ".join(failures))
-        moved, self._moved = self._moved, {}
+        moved, self._diverged = self._diverged, {}
         if moved:
-            self._move(moved)
+            self._reset_positions(moved)
         corrupt, self._corrupt = self._corrupt, None
         if poll.reads:
             return poll.reads
         if corrupt is not None:
             raise corrupt
         if failures or self.config.max_wait_ms < SHORT_WAIT_MS:
-            await self.cluster.rest()
+            await self.cluster.backoff()
         return []
 
     def _offsets(self) -> dict[Place, int]:
@@ -141,31 +146,31 @@ class Consumer:
 
     # Before fetching: leaders, and positions that the leaders have.
 
-    async def _get_ready(self) -> None:
+    async def _prepare_positions(self) -> None:
         """Raises OSError if nothing can be read now."""
         cluster = self.cluster
         unknown = [place[0] for place in self.positions if place not in cluster.leaders]
         if unknown:
-            await cluster.refresh(list(dict.fromkeys(unknown)))
-        await self._connect()
+            await cluster.refresh_metadata(list(dict.fromkeys(unknown)))
+        await self._connect_to_leaders()
         moved = {}
         for place, position in list(self.positions.items()):
             leader = cluster.leaders.get(place)
             if leader is None:
                 continue
             try:
-                new = await self._checked(place, position, leader.epoch)
+                new = await self._validated_position(place, position, leader.epoch)
             except AbsentError:
                 # The others can go on.
                 continue
             if new is None:
-                position.checked = leader.epoch
+                position.validated_epoch = leader.epoch
             else:
                 moved[place] = new
         if moved:
-            self._move(moved)
+            self._reset_positions(moved)
 
-    async def _connect(self) -> None:
+    async def _connect_to_leaders(self) -> None:
         """To all leaders that are there. Raises OSError if none is."""
         nodes = dict.fromkeys(self.cluster.leaders[place].node for place in self.positions if self._has_leader(place))
         missing: OSError | None = None
@@ -174,18 +179,18 @@ class Consumer:
                 await self.cluster.node(node)
             except OSError as error:
                 missing = error
-        if missing is not None and not any(map(self.cluster.leader_now, self.positions)):
+        if missing is not None and not any(map(self.cluster.open_leader_connection, self.positions)):
             raise missing
 
     def _has_leader(self, place: Place) -> bool:
         return place in self.cluster.leaders
 
-    async def _checked(self, place: Place, position: Position, leader_epoch: int) -> Position | None:
+    async def _validated_position(self, place: Place, position: Position, leader_epoch: int) -> Position | None:
         """Where to go on, if the leader does not have the position, or what was read before it."""
         if not position.out_of_range:
-            if leader_epoch == position.checked or NO_EPOCH in (position.epoch, leader_epoch):
+            if leader_epoch == position.validated_epoch or NO_EPOCH in (position.epoch, leader_epoch):
                 return None
-            epoch, end_offset = await end_of_epoch(self.cluster, place, leader_epoch, position.epoch)
+            epoch, end_offset = await epoch_end_offset(self.cluster, place, leader_epoch, position.epoch)
             if end_offset >= position.offset and epoch == position.epoch:
                 return None
             if end_offset >= 0:
@@ -193,7 +198,7 @@ class Consumer:
         offset, _ = await list_offset(self.cluster, place, EARLIEST)
         return Position(offset, NO_EPOCH, leader_epoch)
 
-    def _move(self, moved: Mapping[Place, Position]) -> None:
+    def _reset_positions(self, moved: Mapping[Place, Position]) -> None:
         # Partitions that are not assigned any more meanwhile stay so.
         self.positions.update({place: at for place, at in moved.items() if place in self.positions})
         self._history.happened(self._process, Assign(self._offsets(), "reset"))
@@ -201,7 +206,7 @@ class Consumer:
     # Fetching.
 
     async def _fetch(self, poll: Poll) -> list[str]:
-        """One round; what is read goes into `poll`, what failed is given."""
+        """One round; what is read goes into `poll`, what failed is fetched."""
         wanted: dict[int, dict[Place, Position]] = {}
         failures = []
         for place, position in self.positions.items():
@@ -212,40 +217,42 @@ class Consumer:
                 wanted.setdefault(leader.node, {})[place] = position
         if len(wanted) == 1:
             ((node, positions),) = wanted.items()
-            answers = [await self._ask(node, positions)]
+            responses = [await self._fetch_from(node, positions)]
         else:
-            answers = await asyncio.gather(*(self._ask(node, positions) for node, positions in wanted.items()))
-        for answer in answers:
-            if isinstance(answer, OSError):
-                failures.append(str(answer) if isinstance(answer, AbsentError) else type(answer).__name__)
+            responses = await asyncio.gather(*(self._fetch_from(node, positions) for node, positions in wanted.items()))
+        for response in responses:
+            if isinstance(response, OSError):
+                failures.append(str(response) if isinstance(response, AbsentError) else type(response).__name__)
                 continue
-            for place, data in answer.items():
-                failures += self._take(poll, place, data)
+            for place, data in response.items():
+                failures += self._handle_partition(poll, place, data)
         return failures
 
-    async def _ask(self, node: int, positions: dict[Place, Position]) -> dict[Place, PartitionData] | OSError:
+    async def _fetch_from(self, node: int, positions: dict[Place, Position]) -> dict[Place, PartitionData] | OSError:
         session = self._sessions.get(node)
         if session is None:
-            session = self._sessions[node] = Session(self.config.sessions)
+            session = self._sessions[node] = FetchSessionHandler(self.config.sessions)
         try:
             connection = await self.cluster.node(node)
             version = connection.version(ApiKey.FETCH)
             request = self._request()
-            session.fill(request, {place: self._wanted(place, at, version) for place, at in positions.items()})
+            session.fill_request(
+                request, {place: self._partition_fetch(place, at, version) for place, at in positions.items()}
+            )
             timeout_s = self.cluster.timeout_s + self.config.max_wait_ms / 1000
             response = await connection.request(request, FetchResponse, version=version, timeout_s=timeout_s)
         except OSError as error:
-            session.failed()
+            session.handle_error()
             return error
         except BaseException:
-            session.failed()
+            session.handle_error()
             raise
-        session.answered(response)
+        session.handle_response(response)
         if response.error_code:
             return AbsentError(ErrorCode(response.error_code).name)
         by_id = version >= FIRST_TOPIC_ID_VERSION
         return {
-            (self.cluster.names.get(topic.topic_id, "") if by_id else topic.topic, data.partition_index): data
+            (self.cluster.topic_names.get(topic.topic_id, "") if by_id else topic.topic, data.partition_index): data
             for topic in response.responses
             for data in topic.partitions
         }
@@ -259,14 +266,16 @@ class Consumer:
             isolation_level=int(config.committed_only),
         )
 
-    def _wanted(self, place: Place, position: Position, version: int) -> Wanted:
-        topic_id = self.cluster.ids.get(place[0], NO_ID) if version >= FIRST_TOPIC_ID_VERSION else NO_ID
-        last_epoch = position.epoch if self.config.tells_epochs and version >= FIRST_WITH_LAST_EPOCH else NO_EPOCH
+    def _partition_fetch(self, place: Place, position: Position, version: int) -> PartitionFetch:
+        topic_id = self.cluster.topic_ids.get(place[0], NO_ID) if version >= FIRST_TOPIC_ID_VERSION else NO_ID
+        last_epoch = (
+            position.epoch if self.config.sends_last_fetched_epoch and version >= FIRST_WITH_LAST_EPOCH else NO_EPOCH
+        )
         leader_epoch = self.cluster.leaders[place].epoch
-        return Wanted(topic_id, position.offset, leader_epoch, last_epoch, self.config.partition_max_bytes)
+        return PartitionFetch(topic_id, position.offset, leader_epoch, last_epoch, self.config.partition_max_bytes)
 
-    def _take(self, poll: Poll, place: Place, data: PartitionData) -> list[str]:
-        """One partition's answer: records into the poll; what failed is given."""
+    def _handle_partition(self, poll: Poll, place: Place, data: PartitionData) -> list[str]:
+        """One partition's response: records into the poll; what failed is fetched."""
         position = self.positions.get(place)
         if position is None:
             return []
@@ -274,23 +283,23 @@ class Consumer:
             code = ErrorCode(data.error_code)
             if code is ErrorCode.OFFSET_OUT_OF_RANGE:
                 position.out_of_range = True
-            if code not in PATIENCE:
-                self.cluster.forget(place)
+            if code not in LEADER_NOT_AT_FAULT:
+                self.cluster.forget_leader(place)
             return [code.name]
         if data.diverging_epoch.end_offset >= 0:
             at = min(data.diverging_epoch.end_offset, position.offset)
-            self._moved[place] = Position(at, data.diverging_epoch.epoch, position.checked)
+            self._diverged[place] = Position(at, data.diverging_epoch.epoch, position.validated_epoch)
             return ["diverging epoch"]
         if data.records:
             aborted = [(one.producer_id, one.first_offset) for one in data.aborted_transactions or ()]
             try:
-                given = read_batches(data.records, position.offset, aborted, self.config.max_records)
+                fetched = read_batches(data.records, position.offset, aborted, self.config.max_records)
             except CorruptRecordError as error:
                 self._corrupt = error
                 error.place = place
                 return [str(error)]
-            poll.reads += [Read(place, offset, value) for offset, value in given.reads]
-            position.offset = given.next_offset
-            if given.epoch != NO_EPOCH:
-                position.epoch = given.epoch
+            poll.reads += [Read(place, offset, value) for offset, value in fetched.reads]
+            position.offset = fetched.next_offset
+            if fetched.epoch != NO_EPOCH:
+                position.epoch = fetched.epoch
         return []

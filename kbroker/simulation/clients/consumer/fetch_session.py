@@ -1,4 +1,4 @@
-"""A consumer's end of a fetch session (KIP-227): what the broker has been told, so that only changes are sent."""
+"""The consumer's side of a fetch session (KIP-227): tracks the session's partitions and sends only changes."""
 
 from typing import NamedTuple
 
@@ -12,8 +12,8 @@ MAX_EPOCH = 2**31 - 1
 NO_SESSION = 0
 
 
-class Wanted(NamedTuple):
-    """What is fetched of a partition; -1 for an epoch that is not told."""
+class PartitionFetch(NamedTuple):
+    """The fetch parameters of one partition. An epoch is -1 if it is not sent."""
 
     topic_id: bytes
     offset: int
@@ -22,76 +22,80 @@ class Wanted(NamedTuple):
     max_bytes: int
 
 
-class Session:
-    """With one node. `used`: whether this client asks for sessions at all."""
+class FetchSessionHandler:
+    """The fetch session with one node. `used`: whether this client uses fetch sessions."""
 
     def __init__(self, used: bool) -> None:
         self._used = used
         self._id = NO_SESSION
         self._epoch = INITIAL_EPOCH if used else FINAL_EPOCH
-        self._told: dict[Place, Wanted] = {}
-        self._asked: dict[Place, Wanted] = {}
+        self._session_partitions: dict[Place, PartitionFetch] = {}
+        self._requested_partitions: dict[Place, PartitionFetch] = {}
 
     @property
     def is_incremental(self) -> bool:
         return self._id != NO_SESSION and self._epoch > INITIAL_EPOCH
 
-    def fill(self, request: FetchRequest, wanted: dict[Place, Wanted]) -> None:
-        """Put into a request which partitions are wanted, as far as the broker does not know it."""
-        self._asked = wanted
+    def fill_request(self, request: FetchRequest, partitions: dict[Place, PartitionFetch]) -> None:
+        """Set the request's session fields and the partitions that changed since the session's last request."""
+        self._requested_partitions = partitions
         request.session_id, request.session_epoch = self._id, self._epoch
-        changed = wanted
+        changed = partitions
         if self.is_incremental:
-            changed = {place: one for place, one in wanted.items() if self._told.get(place) != one}
-            # A topic that was made anew is another one: the old one is forgotten by its id.
+            changed = {
+                place: partition
+                for place, partition in partitions.items()
+                if self._session_partitions.get(place) != partition
+            }
+            # A recreated topic has another id: the partitions of the old id are forgotten.
             gone = {
-                place: one
-                for place, one in self._told.items()
-                if place not in wanted or wanted[place].topic_id != one.topic_id
+                place: partition
+                for place, partition in self._session_partitions.items()
+                if place not in partitions or partitions[place].topic_id != partition.topic_id
             }
             request.forgotten_topics_data = _forgotten(gone)
         request.topics = _topics(changed)
 
-    def answered(self, response: FetchResponse) -> None:
-        """Take note of what the broker knows now."""
+    def handle_response(self, response: FetchResponse) -> None:
+        """Update the session from a response."""
         if response.error_code:
             if response.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND:
                 self._id = NO_SESSION
-            self.failed()
+            self.handle_error()
         elif not self._used or response.session_id == NO_SESSION:
             self._id = NO_SESSION
             self._epoch = INITIAL_EPOCH if self._used else FINAL_EPOCH
         else:
             self._epoch = 1 if self._epoch == MAX_EPOCH else self._epoch + 1
             self._id = response.session_id
-            self._told = self._asked
+            self._session_partitions = self._requested_partitions
 
-    def failed(self) -> None:
-        """What the broker knows is not known: the next request is a whole one, and closes the session that may be."""
+    def handle_error(self) -> None:
+        """The session's state on the broker is unknown: make the next request a full one, which closes the session."""
         self._epoch = INITIAL_EPOCH if self._used else FINAL_EPOCH
 
 
-def _topics(wanted: dict[Place, Wanted]) -> list[FetchTopic]:
+def _topics(partitions: dict[Place, PartitionFetch]) -> list[FetchTopic]:
     topics: dict[str, FetchTopic] = {}
-    for (name, index), one in wanted.items():
+    for (name, index), partition in partitions.items():
         topic = topics.get(name)
         if topic is None:
-            topic = topics[name] = FetchTopic(topic=name, topic_id=one.topic_id)
+            topic = topics[name] = FetchTopic(topic=name, topic_id=partition.topic_id)
         topic.partitions.append(
             FetchPartition(
                 partition=index,
-                current_leader_epoch=one.leader_epoch,
-                fetch_offset=one.offset,
-                last_fetched_epoch=one.last_epoch,
-                partition_max_bytes=one.max_bytes,
+                current_leader_epoch=partition.leader_epoch,
+                fetch_offset=partition.offset,
+                last_fetched_epoch=partition.last_epoch,
+                partition_max_bytes=partition.max_bytes,
             )
         )
     return list(topics.values())
 
 
-def _forgotten(gone: dict[Place, Wanted]) -> list[ForgottenTopic]:
+def _forgotten(gone: dict[Place, PartitionFetch]) -> list[ForgottenTopic]:
     topics: dict[tuple[str, bytes], ForgottenTopic] = {}
-    for (name, index), one in gone.items():
-        topic = topics.setdefault((name, one.topic_id), ForgottenTopic(topic=name, topic_id=one.topic_id))
+    for (name, index), partition in gone.items():
+        topic = topics.setdefault((name, partition.topic_id), ForgottenTopic(topic=name, topic_id=partition.topic_id))
         topic.partitions.append(index)
     return list(topics.values())

@@ -42,7 +42,7 @@ COMMIT_REFUSED = frozenset(
 )
 
 # (offset, leader epoch of the record before it or -1)
-At = tuple[int, int]
+OffsetAndEpoch = tuple[int, int]
 
 
 class Membership(NamedTuple):
@@ -63,15 +63,15 @@ class GroupOffsets:
         self._group = group
 
     async def commit(
-        self, coordinator: SimClientConnection, who: Membership, positions: Mapping[Place, At]
+        self, coordinator: SimClientConnection, membership: Membership, positions: Mapping[Place, OffsetAndEpoch]
     ) -> ErrorCode:
         """One attempt; gives the first error of any partition. Raises ConnectionLostError."""
         offsets = {place: offset for place, (offset, _) in positions.items()}
-        action = Commit(self._group, who.member_id, who.generation, offsets)
+        action = Commit(self._group, membership.member_id, membership.generation, offsets)
         operation = self._history.begin(self._process, action)
         outcome, detail = Outcome.UNKNOWN, "ConnectionLostError"
         try:
-            codes = await _commit(self._cluster, coordinator, self._group, who, positions)
+            codes = await _commit(self._cluster, coordinator, self._group, membership, positions)
             error = next((code for code in codes if code), ErrorCode.NONE)
             detail = error.name if error else ""
             if not error:
@@ -82,7 +82,7 @@ class GroupOffsets:
             self._history.end(operation, outcome, detail)
         return error
 
-    async def committed(self, coordinator: SimClientConnection, places: Iterable[Place]) -> dict[Place, At]:
+    async def committed(self, coordinator: SimClientConnection, places: Iterable[Place]) -> dict[Place, OffsetAndEpoch]:
         """-1 for nothing. Raises ConnectionLostError, RefusedError."""
         action = Committed(self._group)
         operation = self._history.begin(self._process, action)
@@ -96,7 +96,7 @@ class GroupOffsets:
         return found
 
 
-class Bookmarks:
+class StandaloneGroupOffsets:
     """Offsets of a consumer that keeps them in a group and is no member of it."""
 
     def __init__(self, cluster: Cluster, history: History, process: str, group: str) -> None:
@@ -105,11 +105,11 @@ class Bookmarks:
         self._offsets = GroupOffsets(cluster, history, process, group)
         self._coordinator: SimClientConnection | None = None
 
-    async def read(self, places: Iterable[Place]) -> dict[Place, At]:
+    async def committed(self, places: Iterable[Place]) -> dict[Place, OffsetAndEpoch]:
         """-1 for nothing. Raises OSError, RefusedError."""
         return await self._offsets.committed(await self._find(), places)
 
-    async def keep(self, positions: Mapping[Place, At]) -> bool:
+    async def commit(self, positions: Mapping[Place, OffsetAndEpoch]) -> bool:
         """One attempt to commit; gives whether it is known to be done."""
         try:
             error = await self._offsets.commit(await self._find(), Membership(), positions)
@@ -129,8 +129,8 @@ async def _commit(
     cluster: Cluster,
     coordinator: SimClientConnection,
     group: str,
-    who: Membership,
-    offsets: Mapping[Place, At],
+    membership: Membership,
+    offsets: Mapping[Place, OffsetAndEpoch],
 ) -> list[ErrorCode]:
     """Commit (offset, leader epoch) of partitions; gives the error of each. Raises ConnectionLostError."""
     version = coordinator.version(ApiKey.OFFSET_COMMIT)
@@ -138,7 +138,7 @@ async def _commit(
     for (name, index), (offset, epoch) in offsets.items():
         topic = topics.get(name)
         if topic is None:
-            topic = OffsetCommitRequestTopic(name=name, topic_id=cluster.ids.get(name, NO_ID))
+            topic = OffsetCommitRequestTopic(name=name, topic_id=cluster.topic_ids.get(name, NO_ID))
             topics[name] = topic
         topic.partitions.append(
             OffsetCommitRequestPartition(
@@ -147,18 +147,18 @@ async def _commit(
         )
     request = OffsetCommitRequest(
         group_id=group,
-        generation_id_or_member_epoch=who.generation,
-        member_id=who.member_id,
-        group_instance_id=who.instance_id if version >= FIRST_COMMIT_WITH_INSTANCE else None,
+        generation_id_or_member_epoch=membership.generation,
+        member_id=membership.member_id,
+        group_instance_id=membership.instance_id if version >= FIRST_COMMIT_WITH_INSTANCE else None,
         topics=list(topics.values()),
     )
-    answer = await coordinator.request(request, OffsetCommitResponse, version=version)
-    return [ErrorCode(one.error_code) for topic in answer.topics for one in topic.partitions]
+    response = await coordinator.request(request, OffsetCommitResponse, version=version)
+    return [ErrorCode(one.error_code) for topic in response.topics for one in topic.partitions]
 
 
 async def committed(
     cluster: Cluster, coordinator: SimClientConnection, group: str, places: Iterable[Place]
-) -> dict[Place, At]:
+) -> dict[Place, OffsetAndEpoch]:
     """(offset, leader epoch) that a group has committed, -1 for nothing. Raises ConnectionLostError, RefusedError."""
     version = coordinator.version(ApiKey.OFFSET_FETCH)
     indexes: dict[str, list[int]] = {}
@@ -167,7 +167,7 @@ async def committed(
     request = OffsetFetchRequest(require_stable=version >= FIRST_STABLE)
     if version >= FIRST_WITH_GROUPS:
         topics = [
-            OffsetFetchRequestTopics(name=name, topic_id=cluster.ids.get(name, NO_ID), partition_indexes=found)
+            OffsetFetchRequestTopics(name=name, topic_id=cluster.topic_ids.get(name, NO_ID), partition_indexes=found)
             for name, found in indexes.items()
         ]
         request.groups = [OffsetFetchRequestGroup(group_id=group, topics=topics)]
@@ -176,14 +176,14 @@ async def committed(
         request.topics = [
             OffsetFetchRequestTopic(name=name, partition_indexes=found) for name, found in indexes.items()
         ]
-    answer = await coordinator.request(request, OffsetFetchResponse, version=version)
-    error = answer.groups[0].error_code if version >= FIRST_WITH_GROUPS else answer.error_code
+    response = await coordinator.request(request, OffsetFetchResponse, version=version)
+    error = response.groups[0].error_code if version >= FIRST_WITH_GROUPS else response.error_code
     if error:
         raise RefusedError(error)
-    found_offsets: dict[Place, At] = {}
-    for topic in answer.groups[0].topics if version >= FIRST_WITH_GROUPS else answer.topics:
+    found_offsets: dict[Place, OffsetAndEpoch] = {}
+    for topic in response.groups[0].topics if version >= FIRST_WITH_GROUPS else response.topics:
         topic_id = getattr(topic, "topic_id", NO_ID)
-        name = cluster.names.get(topic_id, "") if version >= FIRST_FETCH_WITH_ID else topic.name
+        name = cluster.topic_names.get(topic_id, "") if version >= FIRST_FETCH_WITH_ID else topic.name
         for one in topic.partitions:
             if one.error_code:
                 raise RefusedError(one.error_code)

@@ -14,9 +14,15 @@ from kbroker.simulation.checker.history import History, Join, Outcome, Place, Re
 from kbroker.simulation.clients.connections.cluster import Cluster
 from kbroker.simulation.clients.connections.connection import SimClientConnection
 from kbroker.simulation.clients.connections.versions import STATIC_MEMBERS
-from kbroker.simulation.clients.consumer.assignors import ASSIGNORS, assigned, assignment, subscribed, subscription
+from kbroker.simulation.clients.consumer.assignors import (
+    ASSIGNORS,
+    decode_assignment,
+    decode_subscription,
+    encode_assignment,
+    encode_subscription,
+)
 from kbroker.simulation.clients.consumer.consumer import Consumer, Position
-from kbroker.simulation.clients.consumer.group_offsets import At, GroupOffsets, Membership
+from kbroker.simulation.clients.consumer.group_offsets import GroupOffsets, Membership, OffsetAndEpoch
 from kbroker.simulation.clients.consumer.offset_lookup import (
     EARLIEST,
     NO_OFFSET,
@@ -43,7 +49,7 @@ class FencedError(Exception):
 @dataclass(slots=True)
 class MemberConfig:
     """`instance_id` makes it a static member. `assignors` in the order of preference. `commits`: by itself, before it
-    joins again; who commits in transactions does not want that."""
+    joins again; membership commits in transactions does not want that."""
 
     instance_id: str | None = None
     session_timeout_ms: int = 10_000
@@ -81,17 +87,17 @@ class Member:
         self._random = random
         self._must_join = True
         # The consumer's positions are those of what it was given in this generation.
-        self._owns = False
+        self._owns_partitions = False
         self._counts: dict[str, int] = {}
         self._coordinator: SimClientConnection | None = None
-        self._finding = asyncio.Lock()
-        self._beating: asyncio.Task[None] | None = None
+        self._coordinator_lock = asyncio.Lock()
+        self._heartbeat_task: asyncio.Task[None] | None = None
 
     # What the application does.
 
     async def poll(self) -> list[Read]:
         """What comes next. Raises FencedError, CorruptRecordError."""
-        if self._must_join and not await self._join_again():
+        if self._must_join and not await self._rejoin():
             return []
         if self.fenced:
             raise FencedError(self.config.instance_id)
@@ -100,39 +106,39 @@ class Member:
     async def commit(self) -> bool:
         """Commit where it stands; one attempt. Gives whether it is known to be done."""
         positions = self.consumer.committable()
-        if not positions or not self._owns:
+        if not positions or not self._owns_partitions:
             return False
         # As of now: while the coordinator is looked for, a heartbeat may be told that the generation is over.
-        who = Membership(self.generation, self.member_id, self.config.instance_id)
+        membership = Membership(self.generation, self.member_id, self.config.instance_id)
         try:
-            coordinator = await self._find()
+            coordinator = await self._find_coordinator()
         except OSError:
             return False
         try:
-            error = await self._offsets.commit(coordinator, who, positions)
+            error = await self._offsets.commit(coordinator, membership, positions)
         except OSError:
             self._lose_coordinator()
             return False
-        self._heed(error)
+        self._handle_error(error)
         return error is ErrorCode.NONE
 
-    def standing(self) -> tuple[Membership, dict[Place, At]]:
+    def membership_and_positions(self) -> tuple[Membership, dict[Place, OffsetAndEpoch]]:
         """Who commits what within a transaction; nothing if what it reads is not its own any more."""
-        who = Membership(self.generation, self.member_id, self.config.instance_id)
-        return who, self.consumer.committable() if self._owns else {}
+        membership = Membership(self.generation, self.member_id, self.config.instance_id)
+        return membership, self.consumer.committable() if self._owns_partitions else {}
 
-    async def rewind(self) -> None:
+    async def reset_to_committed(self) -> None:
         """Go back to what the group has committed, for what was made of the rest has been given up."""
-        if self._owns:
-            self._owns = False
-            await self._take_over(list(self.consumer.positions))
+        if self._owns_partitions:
+            self._owns_partitions = False
+            await self._start_at_committed(list(self.consumer.positions))
 
     async def leave(self) -> None:
         """Say goodbye, as well as that can be done now; a static member does so only if it will not come back."""
-        self._stop_beating()
+        self._stop_heartbeats()
         try:
             if self.member_id != UNKNOWN_MEMBER:
-                coordinator = await self._find()
+                coordinator = await self._find_coordinator()
                 request = LeaveGroupRequest(group_id=self._group)
                 if coordinator.version(ApiKey.LEAVE_GROUP) >= FIRST_LEAVE_OF_SEVERAL:
                     identity = MemberIdentity(member_id=self.member_id, group_instance_id=self.config.instance_id)
@@ -142,31 +148,31 @@ class Member:
                 await coordinator.request(request, LeaveGroupResponse)
         except OSError:
             pass
-        self.die()
+        self.close_without_leaving()
 
-    def die(self) -> None:
+    def close_without_leaving(self) -> None:
         """Without a word."""
-        self._stop_beating()
+        self._stop_heartbeats()
         self.consumer.close()
 
     # Joining.
 
-    async def _join_again(self) -> bool:
+    async def _rejoin(self) -> bool:
         """One attempt to be in a generation. Raises FencedError."""
-        self._stop_beating()
+        self._stop_heartbeats()
         if self.fenced:
             raise FencedError(self.config.instance_id)
         # What has been given to the application, before another member reads on from there. In the generation to come
         # it would be no more than a memory.
         if self.config.commits:
             await self.commit()
-        self._owns = False
+        self._owns_partitions = False
         try:
-            coordinator = await self._find()
+            coordinator = await self._find_coordinator()
         except OSError:
-            await self._cluster.rest()
+            await self._cluster.backoff()
             return False
-        self._make_sure_of_version(coordinator)
+        self._check_static_member_versions(coordinator)
         action = Join(self._group, self.member_id, NO_GENERATION, (), self.config.instance_id)
         operation = self._history.begin(self._process, action)
         outcome, detail = Outcome.UNKNOWN, "cancelled"
@@ -174,7 +180,7 @@ class Member:
             await self._join(coordinator, action)
             outcome, detail = Outcome.OK, ""
         except RefusedError as error:
-            self._heed(error.code)
+            self._handle_error(error.code)
             detail = error.code.name
         except OSError as error:
             self._lose_coordinator()
@@ -182,39 +188,39 @@ class Member:
         finally:
             self._history.end(operation, outcome, detail)
         if outcome is not Outcome.OK:
-            await self._cluster.rest()
+            await self._cluster.backoff()
             return False
         self._must_join = False
-        self._beating = self._cluster.loop.create_task(self._beat())
-        return await self._take_over(action.partitions)
+        self._heartbeat_task = self._cluster.loop.create_task(self._send_heartbeats())
+        return await self._start_at_committed(action.partitions)
 
     async def _join(self, coordinator: SimClientConnection, action: Join) -> None:
         """JoinGroup and SyncGroup; what comes of it goes into the action. Raises OSError, RefusedError."""
-        answer = await self._ask_to_join(coordinator)
-        if answer.error_code == ErrorCode.MEMBER_ID_REQUIRED:
-            self.member_id = answer.member_id
-            answer = await self._ask_to_join(coordinator)
-        if answer.error_code:
-            raise RefusedError(answer.error_code)
-        self.member_id = action.member = answer.member_id
-        self.generation = action.generation = answer.generation_id
+        response = await self._send_join(coordinator)
+        if response.error_code == ErrorCode.MEMBER_ID_REQUIRED:
+            self.member_id = response.member_id
+            response = await self._send_join(coordinator)
+        if response.error_code:
+            raise RefusedError(response.error_code)
+        self.member_id = action.member = response.member_id
+        self.generation = action.generation = response.generation_id
         request = SyncGroupRequest(
             group_id=self._group,
             generation_id=self.generation,
             member_id=self.member_id,
             group_instance_id=self.config.instance_id,
             protocol_type=PROTOCOL_TYPE,
-            protocol_name=answer.protocol_name,
+            protocol_name=response.protocol_name,
         )
-        if answer.leader == answer.member_id and not answer.skip_assignment:
-            request.assignments = await self._assignments(answer)
-        synced = await coordinator.request(request, SyncGroupResponse, timeout_s=self._patience_s)
+        if response.leader == response.member_id and not response.skip_assignment:
+            request.assignments = await self._assignments(response)
+        synced = await coordinator.request(request, SyncGroupResponse, timeout_s=self._join_timeout_s)
         if synced.error_code:
             raise RefusedError(synced.error_code)
-        action.partitions = tuple(assigned(synced.assignment))
+        action.partitions = tuple(decode_assignment(synced.assignment))
 
-    async def _ask_to_join(self, coordinator: SimClientConnection) -> JoinGroupResponse:
-        metadata = subscription(self._topics)
+    async def _send_join(self, coordinator: SimClientConnection) -> JoinGroupResponse:
+        metadata = encode_subscription(self._topics)
         request = JoinGroupRequest(
             group_id=self._group,
             session_timeout_ms=self.config.session_timeout_ms,
@@ -224,51 +230,51 @@ class Member:
             protocol_type=PROTOCOL_TYPE,
             protocols=[JoinGroupRequestProtocol(name=name, metadata=metadata) for name in self.config.assignors],
         )
-        return await coordinator.request(request, JoinGroupResponse, timeout_s=self._patience_s)
+        return await coordinator.request(request, JoinGroupResponse, timeout_s=self._join_timeout_s)
 
-    async def _assignments(self, answer: JoinGroupResponse) -> list[SyncGroupRequestAssignment]:
+    async def _assignments(self, response: JoinGroupResponse) -> list[SyncGroupRequestAssignment]:
         """The leader decides for all."""
-        topics = {member.member_id: subscribed(member.metadata) for member in answer.members}
-        await self._cluster.refresh(sorted({topic for wanted in topics.values() for topic in wanted}))
-        self._counts = dict(self._cluster.counts)
-        given = ASSIGNORS[answer.protocol_name or ""](topics, self._counts)
+        topics = {member.member_id: decode_subscription(member.metadata) for member in response.members}
+        await self._cluster.refresh_metadata(sorted({topic for wanted in topics.values() for topic in wanted}))
+        self._counts = dict(self._cluster.partition_counts)
+        given = ASSIGNORS[response.protocol_name or ""](topics, self._counts)
         return [
-            SyncGroupRequestAssignment(member_id=member, assignment=assignment(places))
+            SyncGroupRequestAssignment(member_id=member, assignment=encode_assignment(places))
             for member, places in given.items()
         ]
 
     @property
-    def _patience_s(self) -> float:
+    def _join_timeout_s(self) -> float:
         """A rebalance takes as long as its slowest member is allowed to."""
         return self.config.rebalance_timeout_ms / 1000 + 5
 
-    def _make_sure_of_version(self, coordinator: SimClientConnection) -> None:
+    def _check_static_member_versions(self, coordinator: SimClientConnection) -> None:
         if self.config.instance_id is not None:
             for key, first in STATIC_MEMBERS.items():
                 assert coordinator.version(key) >= first, f"{ApiKey(key).name} does not know of static members"
 
-    async def _take_over(self, places: Sequence[Place]) -> bool:
+    async def _start_at_committed(self, places: Sequence[Place]) -> bool:
         """Begin where the group has come to. Gives whether the member is still in its generation."""
         while not self._must_join and not self.fenced:
             try:
-                starts = await self._starts(places)
+                starts = await self._committed_positions(places)
             except RefusedError as error:
-                self._heed(error.code)
+                self._handle_error(error.code)
             except OSError:
                 self._lose_coordinator()
             else:
                 self.consumer.assign(starts, "rebalance")
-                self._owns = self.generation != NO_GENERATION
+                self._owns_partitions = self.generation != NO_GENERATION
                 return True
-            await self._cluster.rest()
+            await self._cluster.backoff()
         return False
 
-    async def _starts(self, places: Sequence[Place]) -> dict[Place, Position]:
+    async def _committed_positions(self, places: Sequence[Place]) -> dict[Place, Position]:
         """Raises OSError, RefusedError."""
         if not places:
             return {}
-        await self._cluster.refresh(list(dict.fromkeys(topic for topic, _ in places)))
-        coordinator = await self._find()
+        await self._cluster.refresh_metadata(list(dict.fromkeys(topic for topic, _ in places)))
+        coordinator = await self._find_coordinator()
         found = await self._offsets.committed(coordinator, places)
         starts = {}
         for place in places:
@@ -280,9 +286,9 @@ class Member:
 
     # The coordinator, and what it says.
 
-    async def _find(self) -> SimClientConnection:
+    async def _find_coordinator(self) -> SimClientConnection:
         """Raises OSError."""
-        async with self._finding:
+        async with self._coordinator_lock:
             if self._coordinator is None or self._coordinator.lost:
                 self._coordinator = await self._cluster.coordinator(self._group)
             return self._coordinator
@@ -292,12 +298,12 @@ class Member:
             self._coordinator.close()
             self._coordinator = None
 
-    def _heed(self, code: ErrorCode) -> None:
+    def _handle_error(self, code: ErrorCode) -> None:
         if code is ErrorCode.REBALANCE_IN_PROGRESS:
             self._must_join = True
         elif code in (ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.GROUP_ID_NOT_FOUND):
             self._must_join = True
-            self._owns = False
+            self._owns_partitions = False
             self.generation = NO_GENERATION
             if code is ErrorCode.UNKNOWN_MEMBER_ID:
                 self.member_id = UNKNOWN_MEMBER
@@ -308,7 +314,7 @@ class Member:
 
     # Beside the work.
 
-    async def _beat(self) -> None:
+    async def _send_heartbeats(self) -> None:
         """Heartbeats of one generation; the leader also looks for new partitions."""
         request = HeartbeatRequest(
             group_id=self._group,
@@ -320,23 +326,23 @@ class Member:
         while not self._must_join and not self.fenced:
             await asyncio.sleep(self.config.heartbeat_s * self._random.uniform(0.8, 1.0))
             try:
-                coordinator = await self._find()
+                coordinator = await self._find_coordinator()
                 timeout_s = self.config.session_timeout_ms / 2000
-                answer = await coordinator.request(request, HeartbeatResponse, timeout_s=timeout_s)
-                if answer.error_code:
-                    self._heed(ErrorCode(answer.error_code))
+                response = await coordinator.request(request, HeartbeatResponse, timeout_s=timeout_s)
+                if response.error_code:
+                    self._handle_error(ErrorCode(response.error_code))
                 elif self._counts and self._cluster.loop.time() - looked_at >= self.config.metadata_age_s:
                     looked_at = self._cluster.loop.time()
-                    await self._look_for_partitions()
+                    await self._check_partition_counts()
             except OSError:
                 self._lose_coordinator()
 
-    async def _look_for_partitions(self) -> None:
-        await self._cluster.refresh(sorted(self._counts))
-        if any(self._cluster.counts[topic] != count for topic, count in self._counts.items()):
+    async def _check_partition_counts(self) -> None:
+        await self._cluster.refresh_metadata(sorted(self._counts))
+        if any(self._cluster.partition_counts[topic] != count for topic, count in self._counts.items()):
             self._must_join = True
 
-    def _stop_beating(self) -> None:
-        if self._beating is not None:
-            self._beating.cancel()
-            self._beating = None
+    def _stop_heartbeats(self) -> None:
+        if self._heartbeat_task is not None:
+            self._heartbeat_task.cancel()
+            self._heartbeat_task = None

@@ -39,14 +39,14 @@ async def list_offset(cluster: Cluster, place: Place, at: int, *, committed_only
     )
     if connection.version(ApiKey.LIST_OFFSETS) >= 2:
         request.isolation_level = int(committed_only)
-    answer = (await connection.request(request, ListOffsetsResponse)).topics[0].partitions[0]
-    if answer.error_code:
-        cluster.forget(place)
-        raise AbsentError(ErrorCode(answer.error_code).name)
-    return answer.offset, answer.leader_epoch
+    response = (await connection.request(request, ListOffsetsResponse)).topics[0].partitions[0]
+    if response.error_code:
+        cluster.forget_leader(place)
+        raise AbsentError(ErrorCode(response.error_code).name)
+    return response.offset, response.leader_epoch
 
 
-async def end_of_epoch(cluster: Cluster, place: Place, leader_epoch: int, epoch: int) -> tuple[int, int]:
+async def epoch_end_offset(cluster: Cluster, place: Place, leader_epoch: int, epoch: int) -> tuple[int, int]:
     """(epoch, its end offset): where the log of the leader with `leader_epoch` has records up to `epoch`; -1 for both
     if it knows nothing of it. Raises OSError."""
     connection = await cluster.leader(place)
@@ -54,8 +54,8 @@ async def end_of_epoch(cluster: Cluster, place: Place, leader_epoch: int, epoch:
     request = OffsetForLeaderEpochRequest(
         replica_id=CONSUMER, topics=[OffsetForLeaderTopic(topic=place[0], partitions=[wanted])]
     )
-    answer = (await connection.request(request, OffsetForLeaderEpochResponse)).topics[0].partitions[0]
-    if answer.error_code:
-        cluster.forget(place)
-        raise AbsentError(ErrorCode(answer.error_code).name)
-    return answer.leader_epoch, answer.end_offset
+    response = (await connection.request(request, OffsetForLeaderEpochResponse)).topics[0].partitions[0]
+    if response.error_code:
+        cluster.forget_leader(place)
+        raise AbsentError(ErrorCode(response.error_code).name)
+    return response.leader_epoch, response.end_offset

@@ -24,7 +24,7 @@ Identity = tuple[int, int]
 
 @dataclass(slots=True, eq=False)
 class QueuedBatch:
-    """`undecided`: an attempt has been made of which it is not certain that it had no effect. `attempted`: the
+    """`maybe_applied`: an attempt has been made of which it is not certain that it had no effect. `attempted`: the
     history's step at the last attempt."""
 
     operation: Operation
@@ -39,25 +39,25 @@ class QueuedBatch:
     attempts: int = 0
     attempted: int = 0
     in_flight: bool = False
-    undecided: bool = False
+    maybe_applied: bool = False
 
-    def start_anew(self) -> None:
+    def reset(self) -> None:
         self.data = None
         self.sequence = NO_SEQUENCE
         self.attempts = 0
 
 
-class Lane:
+class PartitionQueue:
     """`window` are the batches without an outcome, in order. `resting` while it waits before another try."""
 
     def __init__(self, place: Place, idempotent: bool, max_in_flight: int, attributes: int = 0) -> None:
         self.place = place
-        self.window: list[QueuedBatch] = []
+        self.pending: list[QueuedBatch] = []
         self.in_flight = 0
-        self.resting = False
-        self.broken = False
+        self.is_backing_off = False
+        self.is_sequence_broken = False
         self.identity: Identity = NO_IDENTITY
-        self.finding: asyncio.Task[Any] | None = None
+        self.leader_lookup: asyncio.Task[Any] | None = None
         self._attributes = attributes
         self._idempotent = idempotent
         self._max_in_flight = max_in_flight
@@ -65,24 +65,24 @@ class Lane:
         self._orders = 0
         self._acknowledged_order = -1
         # The broker knows this producer in this epoch.
-        self._proven = False
+        self._is_known_to_broker = False
 
     def next_order(self) -> int:
         self._orders += 1
         return self._orders - 1
 
-    def next(self, identity: Identity) -> QueuedBatch | None:
+    def next_sendable(self, identity: Identity) -> QueuedBatch | None:
         """The batch that may be sent now, if any. `identity` is the producer's at present."""
-        if self.resting or self.broken or self.in_flight >= self._max_in_flight:
+        if self.is_backing_off or self.is_sequence_broken or self.in_flight >= self._max_in_flight:
             return None
-        batch = next((batch for batch in self.window if not batch.in_flight), None)
+        batch = next((batch for batch in self.pending if not batch.in_flight), None)
         if batch is None or not self._idempotent:
             return batch
         if batch.sequence == NO_SEQUENCE and self.identity != identity:
             if self.in_flight:
                 return None
             self.restart(identity)
-        if batch is not self.window[0] and (batch.attempts or not self._proven):
+        if batch is not self.pending[0] and (batch.attempts or not self._is_known_to_broker):
             return None
         return batch
 
@@ -106,27 +106,27 @@ class Lane:
         self.in_flight += 1
         return batch.data
 
-    def returned(self, batch: QueuedBatch) -> None:
+    def mark_returned(self, batch: QueuedBatch) -> None:
         batch.in_flight = False
         self.in_flight -= 1
 
-    def acknowledged(self, batch: QueuedBatch) -> None:
-        self._proven = True
+    def mark_acknowledged(self, batch: QueuedBatch) -> None:
+        self._is_known_to_broker = True
         self._acknowledged_order = max(self._acknowledged_order, batch.order)
 
-    def given_up(self, batch: QueuedBatch) -> None:
+    def mark_given_up(self, batch: QueuedBatch) -> None:
         """It has got no acknowledgement: behind its sequence there is a gap."""
-        self.broken = self.broken or (self._idempotent and batch.sequence != NO_SEQUENCE)
+        self.is_sequence_broken = self.is_sequence_broken or (self._idempotent and batch.sequence != NO_SEQUENCE)
 
-    def cannot_repeat(self) -> list[QueuedBatch]:
+    def unrepeatable_batches(self) -> list[QueuedBatch]:
         """Which batches of a broken sequence must not go again under a new epoch."""
-        last = max((at for at, batch in enumerate(self.window) if batch.undecided), default=-1)
-        return [batch for at, batch in enumerate(self.window) if at <= last or batch.order < self._acknowledged_order]
+        last = max((at for at, batch in enumerate(self.pending) if batch.maybe_applied), default=-1)
+        return [batch for at, batch in enumerate(self.pending) if at <= last or batch.order < self._acknowledged_order]
 
     def restart(self, identity: Identity) -> None:
         """Sequences begin at 0 under another identity."""
         self.identity = identity
-        self.broken = self._proven = False
+        self.is_sequence_broken = self._is_known_to_broker = False
         self._next_sequence = 0
-        for batch in self.window:
-            batch.start_anew()
+        for batch in self.pending:
+            batch.reset()

@@ -12,8 +12,8 @@ from random import Random
 from kbroker.simulation.checker.history import History, Operation, Outcome, Place, Send
 from kbroker.simulation.clients.connections.cluster import Cluster
 from kbroker.simulation.clients.connections.connection import ConnectionLostError, SimClientConnection
-from kbroker.simulation.clients.producer.partition_queue import NO_IDENTITY, Identity, Lane, QueuedBatch
-from kbroker.simulation.clients.workloads.values import Shape, records
+from kbroker.simulation.clients.producer.partition_queue import NO_IDENTITY, Identity, PartitionQueue, QueuedBatch
+from kbroker.simulation.clients.workloads.records import RecordShape, build_records
 from kbroker.simulation.runtime.clock import EPOCH_MS
 from protocol.apis import ApiKey
 from protocol.client import Response
@@ -60,7 +60,7 @@ WITHOUT_EFFECT = SEQUENCE_BROKEN | {
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
 }
 # The leader is another one, or the topic.
-STALE = frozenset(
+LEADER_CHANGED = frozenset(
     {
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
         ErrorCode.LEADER_NOT_AVAILABLE,
@@ -83,7 +83,7 @@ class ProducerConfig:
     max_in_flight: int = 5
     delivery_timeout_s: float = 30.0
     broker_timeout_ms: int = 5_000
-    shape: Shape = field(default_factory=Shape)
+    shape: RecordShape = field(default_factory=RecordShape)
     previous: Identity = NO_IDENTITY
 
 
@@ -102,8 +102,8 @@ class Producer:
         self._process = process
         self._random = random
         self._loop = cluster.loop
-        self._lanes: dict[Place, Lane] = {}
-        self._beginning: asyncio.Task[None] | None = None
+        self._queues: dict[Place, PartitionQueue] = {}
+        self._init_task: asyncio.Task[None] | None = None
         self._scheduled = False
         self._closed = False
 
@@ -113,47 +113,47 @@ class Producer:
 
     def _send(self, action: Send) -> "asyncio.Future[Operation]":
         place, values = action.place, action.values
-        lane = self._lanes.get(place)
-        if lane is None:
-            lane = self._lanes[place] = self._new_lane(place)
-        action.order = order = lane.next_order()
+        queue = self._queues.get(place)
+        if queue is None:
+            queue = self._queues[place] = self._new_queue(place)
+        action.order = order = queue.next_order()
         operation = self._history.begin(self._process, action)
         now = self._loop.time()
-        content = records(values, EPOCH_MS + int(now * 1000), self.config.shape, self._random)
+        content = build_records(values, EPOCH_MS + int(now * 1000), self.config.shape, self._random)
         codec = self._random.choice(self.config.shape.codecs)
         done: asyncio.Future[Operation] = self._loop.create_future()
         deadline = now + self.config.delivery_timeout_s
         batch = QueuedBatch(operation, place, order, content, codec, deadline, done)
-        lane.window.append(batch)
+        queue.pending.append(batch)
         if self._closed:
-            self._end(lane, batch, Outcome.FAILED, "the producer is closed")
-        self._go_on()
+            self._complete(queue, batch, Outcome.FAILED, "the producer is closed")
+        self._schedule_send()
         return done
 
     async def flush(self) -> None:
         """Wait until all that was sent has an outcome."""
-        waiting = [batch.done for lane in self._lanes.values() for batch in lane.window]
+        waiting = [batch.done for queue in self._queues.values() for batch in queue.pending]
         if waiting:
             await asyncio.wait(waiting)
 
     def close(self) -> None:
         """Stop here and now: what has no outcome gets none any more."""
         self._closed = True
-        for task in (self._beginning, *(lane.finding for lane in self._lanes.values())):
+        for task in (self._init_task, *(queue.leader_lookup for queue in self._queues.values())):
             if task is not None:
                 task.cancel()
-        for lane in self._lanes.values():
-            for batch in list(lane.window):
-                batch.undecided = batch.undecided or batch.in_flight
-                self._give_up(lane, batch, "the producer was closed")
+        for queue in self._queues.values():
+            for batch in list(queue.pending):
+                batch.maybe_applied = batch.maybe_applied or batch.in_flight
+                self._give_up(queue, batch, "the producer was closed")
         self.cluster.close()
 
     # Sending.
 
-    def _new_lane(self, place: Place) -> Lane:
-        return Lane(place, self.config.idempotent, self.config.max_in_flight)
+    def _new_queue(self, place: Place) -> PartitionQueue:
+        return PartitionQueue(place, self.config.idempotent, self.config.max_in_flight)
 
-    def _go_on(self) -> None:
+    def _schedule_send(self) -> None:
         """In the next turn, so that sends of this one share requests."""
         if not self._scheduled and not self._closed:
             self._scheduled = True
@@ -164,45 +164,45 @@ class Producer:
         if self._closed:
             return
         if self.config.idempotent and self.identity == NO_IDENTITY:
-            if self._beginning is None:
-                self._beginning = self._loop.create_task(self._begin())
+            if self._init_task is None:
+                self._init_task = self._loop.create_task(self._init_producer_id())
             return
         while requests := self._requests():
             for connection, batches in requests.items():
-                self._post(connection, batches)
+                self._send_request(connection, batches)
 
     def _requests(self) -> dict[SimClientConnection, list[QueuedBatch]]:
         """At most one batch of each partition, by the connection on which it goes."""
         requests: dict[SimClientConnection, list[QueuedBatch]] = {}
-        for lane in self._lanes.values():
-            if not lane.window or (batch := lane.next(self.identity)) is None:
+        for queue in self._queues.values():
+            if not queue.pending or (batch := queue.next_sendable(self.identity)) is None:
                 continue
-            if not self._may_go(lane):
+            if not self._may_send(queue):
                 continue
-            connection = self.cluster.leader_now(lane.place)
+            connection = self.cluster.open_leader_connection(queue.place)
             if connection is None:
-                self._find(lane)
+                self._start_leader_lookup(queue)
             else:
                 requests.setdefault(connection, []).append(batch)
         return requests
 
-    def _may_go(self, lane: Lane) -> bool:
+    def _may_send(self, queue: PartitionQueue) -> bool:
         """Whether batches may be sent to this partition now."""
         return True
 
     def _version(self, connection: SimClientConnection) -> int:
         return connection.version(ApiKey.PRODUCE)
 
-    def _post(self, connection: SimClientConnection, batches: list[QueuedBatch]) -> None:
+    def _send_request(self, connection: SimClientConnection, batches: list[QueuedBatch]) -> None:
         version = self._version(connection)
         topics: dict[str, TopicProduceData] = {}
         for batch in batches:
             name, index = batch.place
-            data = self._lanes[batch.place].prepare(batch)
+            data = self._queues[batch.place].prepare(batch)
             batch.attempted = self._history.step
             topic = topics.get(name)
             if topic is None:
-                topic = topics[name] = TopicProduceData(name=name, topic_id=self.cluster.ids.get(name, bytes(16)))
+                topic = topics[name] = TopicProduceData(name=name, topic_id=self.cluster.topic_ids.get(name, bytes(16)))
             topic.partition_data.append(PartitionProduceData(index=index, records=data))
         request = ProduceRequest(
             transactional_id=self._transactional_id,
@@ -213,39 +213,41 @@ class Producer:
 
         if self.config.acks == ACKS_NONE:
             connection.send(request, version, None)
-            self._not_answered(batches)
+            self._end_unacknowledged(batches)
         else:
             connection.send(request, version, partial(self._on_response, batches))
 
     # Answers.
 
-    def _not_answered(self, batches: list[QueuedBatch]) -> None:
+    def _end_unacknowledged(self, batches: list[QueuedBatch]) -> None:
         for batch in batches:
-            lane = self._lanes[batch.place]
-            lane.returned(batch)
-            self._end(lane, batch, Outcome.UNKNOWN, "no acknowledgement was asked for")
+            queue = self._queues[batch.place]
+            queue.mark_returned(batch)
+            self._complete(queue, batch, Outcome.UNKNOWN, "no acknowledgement was asked for")
 
     def _on_response(self, batches: list[QueuedBatch], response: Response | None) -> None:
         results: dict[Place, PartitionProduceResponse] = {}
         if response is not None:
             for topic in response.decode(ProduceResponse).responses:
                 named = response.version < FIRST_TOPIC_ID_VERSION
-                name = topic.name if named else self.cluster.names.get(topic.topic_id, "")
+                name = topic.name if named else self.cluster.topic_names.get(topic.topic_id, "")
                 for result in topic.partition_responses:
                     results[name, result.index] = result
         for batch in batches:
-            lane = self._lanes[batch.place]
-            lane.returned(batch)
-            if batch in lane.window:
-                self._heed(lane, batch, results.get(batch.place))
-            if lane.broken and not lane.in_flight:
-                self._mend(lane)
-        self._go_on()
+            queue = self._queues[batch.place]
+            queue.mark_returned(batch)
+            if batch in queue.pending:
+                self._handle_result(queue, batch, results.get(batch.place))
+            if queue.is_sequence_broken and not queue.in_flight:
+                self._restart_sequence(queue)
+        self._schedule_send()
 
-    def _heed(self, lane: Lane, batch: QueuedBatch, result: PartitionProduceResponse | None) -> None:
+    def _handle_result(
+        self, queue: PartitionQueue, batch: QueuedBatch, result: PartitionProduceResponse | None
+    ) -> None:
         if result is None:
-            batch.undecided = True
-            self._try_again(lane, batch, "no answer")
+            batch.maybe_applied = True
+            self._retry(queue, batch, "no response")
             return
         code = ErrorCode(result.error_code)
         if code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
@@ -254,97 +256,97 @@ class Producer:
             # Of a duplicate that has left the broker's memory it does not say where it is.
             action.base_offset = result.base_offset if code is ErrorCode.NONE and result.base_offset >= 0 else None
             action.attempted = batch.attempted
-            lane.acknowledged(batch)
-            self._end(lane, batch, Outcome.OK, "" if code is ErrorCode.NONE else code.name)
+            queue.mark_acknowledged(batch)
+            self._complete(queue, batch, Outcome.OK, "" if code is ErrorCode.NONE else code.name)
             return
-        batch.undecided = batch.undecided or code not in WITHOUT_EFFECT
-        if code in STALE:
-            self.cluster.forget(lane.place)
+        batch.maybe_applied = batch.maybe_applied or code not in WITHOUT_EFFECT
+        if code in LEADER_CHANGED:
+            self.cluster.forget_leader(queue.place)
         if code in SEQUENCE_BROKEN and self.config.idempotent:
             # Behind another one that is under way it is only early.
-            if batch is lane.window[0] or code is not ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
-                lane.broken = True
-            self._try_again(lane, batch, code.name)
+            if batch is queue.pending[0] or code is not ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
+                queue.is_sequence_broken = True
+            self._retry(queue, batch, code.name)
         elif code.retriable:
-            self._try_again(lane, batch, code.name)
+            self._retry(queue, batch, code.name)
         else:
-            self._give_up(lane, batch, code.name)
+            self._give_up(queue, batch, code.name)
 
-    def _try_again(self, lane: Lane, batch: QueuedBatch, reason: str) -> None:
+    def _retry(self, queue: PartitionQueue, batch: QueuedBatch, reason: str) -> None:
         if self._closed or self._loop.time() >= batch.deadline:
-            self._give_up(lane, batch, reason)
-        elif not lane.resting:
-            lane.resting = True
-            self._loop.call_later(self._random.uniform(0.01, 0.1), self._rested, lane)
+            self._give_up(queue, batch, reason)
+        elif not queue.is_backing_off:
+            queue.is_backing_off = True
+            self._loop.call_later(self._random.uniform(0.01, 0.1), self._end_backoff, queue)
 
-    def _rested(self, lane: Lane) -> None:
-        lane.resting = False
-        self._go_on()
+    def _end_backoff(self, queue: PartitionQueue) -> None:
+        queue.is_backing_off = False
+        self._schedule_send()
 
-    def _give_up(self, lane: Lane, batch: QueuedBatch, reason: str) -> None:
-        lane.given_up(batch)
-        self._end(lane, batch, Outcome.UNKNOWN if batch.undecided else Outcome.FAILED, reason)
+    def _give_up(self, queue: PartitionQueue, batch: QueuedBatch, reason: str) -> None:
+        queue.mark_given_up(batch)
+        self._complete(queue, batch, Outcome.UNKNOWN if batch.maybe_applied else Outcome.FAILED, reason)
 
-    def _end(self, lane: Lane, batch: QueuedBatch, outcome: Outcome, detail: str) -> None:
-        lane.window.remove(batch)
+    def _complete(self, queue: PartitionQueue, batch: QueuedBatch, outcome: Outcome, detail: str) -> None:
+        queue.pending.remove(batch)
         self._history.end(batch.operation, outcome, detail)
         if not batch.done.done():
             batch.done.set_result(batch.operation)
 
-    def _mend(self, lane: Lane) -> None:
-        """Nothing of a lane whose sequence is broken is under way any more: begin again with another epoch."""
-        for batch in lane.cannot_repeat():
-            self._give_up(lane, batch, "the sequence is broken")
+    def _restart_sequence(self, queue: PartitionQueue) -> None:
+        """Nothing of a queue whose sequence is broken is under way any more: begin again with another epoch."""
+        for batch in queue.unrepeatable_batches():
+            self._give_up(queue, batch, "the sequence is broken")
         producer_id, epoch = self.identity
-        if lane.identity == self.identity:
+        if queue.identity == self.identity:
             assert epoch < MAX_EPOCH, "a producer's epochs are used up"
             self.identity = (producer_id, epoch + 1)
-        lane.restart(self.identity)
+        queue.restart(self.identity)
 
     # What takes its time.
 
-    def _find(self, lane: Lane) -> None:
-        if lane.finding is None:
-            lane.finding = self._loop.create_task(self._find_leader(lane))
+    def _start_leader_lookup(self, queue: PartitionQueue) -> None:
+        if queue.leader_lookup is None:
+            queue.leader_lookup = self._loop.create_task(self._find_leader(queue))
 
-    async def _find_leader(self, lane: Lane) -> None:
+    async def _find_leader(self, queue: PartitionQueue) -> None:
         try:
-            while lane.window:
+            while queue.pending:
                 try:
-                    await self.cluster.leader(lane.place)
+                    await self.cluster.leader(queue.place)
                     break
                 except OSError as error:
-                    self._expire(lane, type(error).__name__)
-                await self.cluster.rest()
+                    self._expire(queue, type(error).__name__)
+                await self.cluster.backoff()
         finally:
-            lane.finding = None
-        self._go_on()
+            queue.leader_lookup = None
+        self._schedule_send()
 
-    def _expire(self, lane: Lane, reason: str) -> None:
+    def _expire(self, queue: PartitionQueue, reason: str) -> None:
         now = self._loop.time()
-        for batch in [batch for batch in lane.window if not batch.in_flight and batch.deadline <= now]:
-            self._give_up(lane, batch, reason)
-        if lane.broken and not lane.in_flight:
-            self._mend(lane)
+        for batch in [batch for batch in queue.pending if not batch.in_flight and batch.deadline <= now]:
+            self._give_up(queue, batch, reason)
+        if queue.is_sequence_broken and not queue.in_flight:
+            self._restart_sequence(queue)
 
-    async def _begin(self) -> None:
+    async def _init_producer_id(self) -> None:
         """Get a producer id."""
         while True:
             try:
-                self.identity = await self._ask_identity()
+                self.identity = await self._request_producer_id()
                 break
             except OSError as error:
-                for lane in self._lanes.values():
-                    self._expire(lane, type(error).__name__)
-            await self.cluster.rest()
-        self._go_on()
+                for queue in self._queues.values():
+                    self._expire(queue, type(error).__name__)
+            await self.cluster.backoff()
+        self._schedule_send()
 
-    async def _ask_identity(self) -> Identity:
-        connection = await self.cluster.any()
+    async def _request_producer_id(self) -> Identity:
+        connection = await self.cluster.any_node()
         request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
         if connection.version(ApiKey.INIT_PRODUCER_ID) >= FIRST_RESUMING_VERSION:
             request.producer_id, request.producer_epoch = self.config.previous
-        answer = await connection.request(request, InitProducerIdResponse)
-        if answer.error_code:
-            raise ConnectionLostError(ErrorCode(answer.error_code).name)
-        return answer.producer_id, answer.producer_epoch
+        response = await connection.request(request, InitProducerIdResponse)
+        if response.error_code:
+            raise ConnectionLostError(ErrorCode(response.error_code).name)
+        return response.producer_id, response.producer_epoch

@@ -5,9 +5,9 @@ transaction, and each end gives the producer its next epoch. In those of version
 its epoch.
 
 - What may pass is tried again; a batch that fails makes the transaction one that can only be aborted.
-- When the end of a transaction gets no answer the producer asks again; out of time, it is at its end.
+- When the end of a transaction gets no response the producer asks again; out of time, it is at its end.
 - More careful than the Java client: in version 1, where a late request of one transaction can act on the next, it takes
-  a new epoch after each transaction of which an answer got lost.
+  a new epoch after each transaction of which an response got lost.
 """
 
 import asyncio
@@ -22,14 +22,14 @@ from kbroker.simulation.clients.connections.connection import SimClientConnectio
 from kbroker.simulation.clients.connections.coordinator import (
     FATAL_TO_PRODUCE,
     AbortableError,
-    Coordinator,
+    Attempts,
+    CoordinatorClient,
     FatalError,
     TransactionError,
-    Tries,
-    error_of,
     first_error,
+    transaction_error,
 )
-from kbroker.simulation.clients.producer.partition_queue import NO_IDENTITY, Identity, Lane, QueuedBatch
+from kbroker.simulation.clients.producer.partition_queue import NO_IDENTITY, Identity, PartitionQueue, QueuedBatch
 from kbroker.simulation.clients.producer.producer import (
     FIRST_RESUMING_VERSION,
     WITHOUT_EFFECT,
@@ -58,7 +58,7 @@ LAST_ADD_PARTITIONS = 3
 KEPT_BATCHES = 3
 
 
-class Relic(NamedTuple):
+class EndedTransaction(NamedTuple):
     """A transaction of version 2 that has ended, as the wire had it: whatever comes of it again must have no effect."""
 
     transactional_id: str
@@ -74,7 +74,7 @@ class TransactionalConfig(ProducerConfig):
 
     timeout_ms: int = 20_000
     patience_s: float = 30.0
-    relics: list[Relic] = field(default_factory=list)
+    ended_transactions: list[EndedTransaction] = field(default_factory=list)
 
 
 class TransactionalProducer(Producer):
@@ -96,16 +96,16 @@ class TransactionalProducer(Producer):
         self.transactional_id = self._transactional_id = transactional_id
         self.transaction: int | None = None
         self.version = VERSION_2
-        self.coordinator = Coordinator(cluster, transactional_id, TRANSACTION)
+        self.coordinator = CoordinatorClient(cluster, transactional_id, TRANSACTION)
         self.failure: TransactionError | None = None
         # Anything has been asked for that makes the coordinator know of the transaction.
         self.started = False
-        # An answer got lost.
+        # An response got lost.
         self.lost = False
         self._added: dict[Place, None] = {}
-        self._wanted: dict[Place, None] = {}
-        self._adding: asyncio.Task[None] | None = None
-        self._kept: list[tuple[Place, bytes]] = []
+        self._partitions_to_add: dict[Place, None] = {}
+        self._add_task: asyncio.Task[None] | None = None
+        self._written_batches: list[tuple[Place, bytes]] = []
 
     @property
     def process(self) -> str:
@@ -117,13 +117,13 @@ class TransactionalProducer(Producer):
 
     def close(self) -> None:
         """Stop here and now, whatever the transaction's state."""
-        if self._adding is not None:
-            self._adding.cancel()
+        if self._add_task is not None:
+            self._add_task.cancel()
         super().close()
 
     # Transactions.
 
-    async def init(self, given_up: Callable[[], bool] = lambda: False) -> None:
+    async def init(self, is_cancelled: Callable[[], bool] = lambda: False) -> None:
         """Take the transactional id over from whoever had it, or a new epoch; what was open is ended by that. Raises
         FatalError."""
 
@@ -134,13 +134,13 @@ class TransactionalProducer(Producer):
             )
             if connection.version(ApiKey.INIT_PRODUCER_ID) >= FIRST_RESUMING_VERSION:
                 request.producer_id, request.producer_epoch = self.identity
-            answer = await connection.request(request, InitProducerIdResponse)
-            if not answer.error_code:
-                self._become((answer.producer_id, answer.producer_epoch))
-            return ErrorCode(answer.error_code)
+            response = await connection.request(request, InitProducerIdResponse)
+            if not response.error_code:
+                self._set_identity((response.producer_id, response.producer_epoch))
+            return ErrorCode(response.error_code)
 
         try:
-            code = await self.coordinator.ask(attempt, self.deadline(), Tries(), given_up)
+            code = await self.coordinator.request(attempt, self.deadline(), Attempts(), is_cancelled)
         except TimeoutError:
             raise FatalError("no producer id in time") from None
         if code:
@@ -156,8 +156,8 @@ class TransactionalProducer(Producer):
         self.failure = None
         self.started = False
         self._added.clear()
-        self._wanted.clear()
-        self._kept = []
+        self._partitions_to_add.clear()
+        self._written_batches = []
 
     def write(
         self, place: Place, values: tuple[int, ...], group: str = "", made_of: tuple[tuple[Place, int], ...] = ()
@@ -166,7 +166,7 @@ class TransactionalProducer(Producer):
         send = Send(place, values, 0, transaction=self.transaction, group=group, made_of=made_of)
         done = self._send(send)
         if self.failure is not None:
-            self._give_up_waiting()
+            self._give_up_pending()
         return done
 
     async def commit(self) -> None:
@@ -188,7 +188,7 @@ class TransactionalProducer(Producer):
         """From here on the transaction, or the producer, is good for nothing more."""
         if self.failure is None or isinstance(error, FatalError):
             self.failure = error
-        self._give_up_waiting()
+        self._give_up_pending()
 
     def deadline(self) -> float:
         """Until when a coordinator is asked that is asked from now on."""
@@ -196,17 +196,19 @@ class TransactionalProducer(Producer):
 
     async def _finish(self, commit: bool) -> None:
         assert self.transaction is not None
-        if self._adding is not None:
-            await asyncio.wait([self._adding])
+        if self._add_task is not None:
+            await asyncio.wait([self._add_task])
         identity = self.identity
         if self.started:
             await self._end_transaction(self.transaction, commit)
         self.transaction = None
         if self.identity != identity:
-            self.config.relics.append(
-                Relic(self.transactional_id, identity, self.identity, commit, tuple(self._kept[:KEPT_BATCHES]))
+            self.config.ended_transactions.append(
+                EndedTransaction(
+                    self.transactional_id, identity, self.identity, commit, tuple(self._written_batches[:KEPT_BATCHES])
+                )
             )
-        elif self.lost or any(lane.broken for lane in self._lanes.values()):
+        elif self.lost or any(queue.is_sequence_broken for queue in self._queues.values()):
             await self.init()
 
     async def _end_transaction(self, number: int, commit: bool) -> None:
@@ -216,41 +218,43 @@ class TransactionalProducer(Producer):
         )
 
         async def attempt(connection: SimClientConnection) -> ErrorCode:
-            answer = await connection.request(request, EndTxnResponse, version=self._capped(connection, ApiKey.END_TXN))
-            if not answer.error_code and answer.producer_id >= 0:
-                self._become((answer.producer_id, answer.producer_epoch))
-            return ErrorCode(answer.error_code)
+            response = await connection.request(
+                request, EndTxnResponse, version=self._capped(connection, ApiKey.END_TXN)
+            )
+            if not response.error_code and response.producer_id >= 0:
+                self._set_identity((response.producer_id, response.producer_epoch))
+            return ErrorCode(response.error_code)
 
         operation = self._history.begin(self._process, EndTransaction(number, commit))
-        tries = Tries()
+        attempts = Attempts()
         outcome, detail = Outcome.UNKNOWN, "cancelled"
         try:
-            code = await self.coordinator.ask(attempt, self.deadline(), tries)
-            outcome = Outcome.UNKNOWN if code and tries.undecided else Outcome.FAILED if code else Outcome.OK
+            code = await self.coordinator.request(attempt, self.deadline(), attempts)
+            outcome = Outcome.UNKNOWN if code and attempts.maybe_applied else Outcome.FAILED if code else Outcome.OK
             detail = code.name if code else ""
         except TimeoutError:
-            outcome, detail = Outcome.UNKNOWN if tries.undecided else Outcome.FAILED, "TimeoutError"
+            outcome, detail = Outcome.UNKNOWN if attempts.maybe_applied else Outcome.FAILED, "TimeoutError"
             raise FatalError("the transaction's end is not known") from None
         finally:
-            self.lost = self.lost or tries.lost
+            self.lost = self.lost or attempts.response_lost
             self._history.end(operation, outcome, detail)
         if code:
-            self.fail(error_of(code))
-            raise error_of(code)
+            self.fail(transaction_error(code))
+            raise transaction_error(code)
 
-    def _become(self, identity: Identity) -> None:
+    def _set_identity(self, identity: Identity) -> None:
         """Sequences begin anew with each identity."""
         if identity != self.identity:
             self.identity = identity
-            for lane in self._lanes.values():
-                lane.restart(identity)
+            for queue in self._queues.values():
+                queue.restart(identity)
 
     # Sending.
 
-    def _new_lane(self, place: Place) -> Lane:
-        lane = Lane(place, True, self.config.max_in_flight, TRANSACTIONAL)
-        lane.restart(self.identity)
-        return lane
+    def _new_queue(self, place: Place) -> PartitionQueue:
+        queue = PartitionQueue(place, True, self.config.max_in_flight, TRANSACTIONAL)
+        queue.restart(self.identity)
+        return queue
 
     def _capped(self, connection: SimClientConnection, key: ApiKey) -> int:
         version = connection.version(key)
@@ -259,31 +263,31 @@ class TransactionalProducer(Producer):
     def _version(self, connection: SimClientConnection) -> int:
         return self._capped(connection, ApiKey.PRODUCE)
 
-    def _may_go(self, lane: Lane) -> bool:
+    def _may_send(self, queue: PartitionQueue) -> bool:
         if self.failure is not None or self.identity == NO_IDENTITY:
             return False
         if self.version >= VERSION_2:
             self.started = True
             return True
-        if lane.place in self._added:
+        if queue.place in self._added:
             return True
-        self._wanted[lane.place] = None
-        if self._adding is None:
-            self._adding = self._loop.create_task(self._add())
+        self._partitions_to_add[queue.place] = None
+        if self._add_task is None:
+            self._add_task = self._loop.create_task(self._add_partitions())
         return False
 
-    async def _add(self) -> None:
+    async def _add_partitions(self) -> None:
         """Version 1: partitions become part of the transaction before anything is written to them."""
         try:
-            while self._wanted and self.failure is None:
-                await self._add_some(list(self._wanted))
+            while self._partitions_to_add and self.failure is None:
+                await self._request_add_partitions(list(self._partitions_to_add))
         except TransactionError as error:
             self.fail(error)
         finally:
-            self._adding = None
-        self._go_on()
+            self._add_task = None
+        self._schedule_send()
 
-    async def _add_some(self, places: list[Place]) -> None:
+    async def _request_add_partitions(self, places: list[Place]) -> None:
         topics: dict[str, list[int]] = {}
         for name, index in places:
             topics.setdefault(name, []).append(index)
@@ -298,65 +302,69 @@ class TransactionalProducer(Producer):
 
         async def attempt(connection: SimClientConnection) -> ErrorCode:
             version = min(connection.version(ApiKey.ADD_PARTITIONS_TO_TXN), LAST_ADD_PARTITIONS)
-            answer = await connection.request(request, AddPartitionsToTxnResponse, version=version)
+            response = await connection.request(request, AddPartitionsToTxnResponse, version=version)
             codes = [
                 ErrorCode(one.partition_error_code)
-                for topic in answer.results_by_topic_v3_and_below
+                for topic in response.results_by_topic_v3_and_below
                 for one in topic.results_by_partition
             ]
             return first_error(codes)
 
-        tries = Tries()
+        attempts = Attempts()
         try:
-            code = await self.coordinator.ask(attempt, self.deadline(), tries)
+            code = await self.coordinator.request(attempt, self.deadline(), attempts)
         except TimeoutError:
             raise AbortableError("partitions not added in time") from None
         finally:
-            self.lost = self.lost or tries.lost
+            self.lost = self.lost or attempts.response_lost
         if code:
-            raise error_of(code)
+            raise transaction_error(code)
         self.started = True
         for place in places:
             self._added[place] = None
-            del self._wanted[place]
+            del self._partitions_to_add[place]
 
     # Answers.
 
-    def _heed(self, lane: Lane, batch: QueuedBatch, result: PartitionProduceResponse | None) -> None:
+    def _handle_result(
+        self, queue: PartitionQueue, batch: QueuedBatch, result: PartitionProduceResponse | None
+    ) -> None:
         code = ErrorCode.NONE if result is None else ErrorCode(result.error_code)
         self.lost = self.lost or result is None
-        early = code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and batch is not lane.window[0]
+        early = code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and batch is not queue.pending[0]
         if code.retriable or code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
             if result is not None and not code and batch.data is not None:
-                self._kept.append((batch.place, bytes(batch.data)))
-            super()._heed(lane, batch, result)
+                self._written_batches.append((batch.place, bytes(batch.data)))
+            super()._handle_result(queue, batch, result)
         elif early:
-            self._try_again(lane, batch, code.name)
+            self._retry(queue, batch, code.name)
         else:
-            batch.undecided = batch.undecided or code not in WITHOUT_EFFECT
-            self._give_up(lane, batch, code.name, error_of(code, FATAL_TO_PRODUCE))
+            batch.maybe_applied = batch.maybe_applied or code not in WITHOUT_EFFECT
+            self._give_up(queue, batch, code.name, transaction_error(code, FATAL_TO_PRODUCE))
 
-    def _try_again(self, lane: Lane, batch: QueuedBatch, reason: str) -> None:
+    def _retry(self, queue: PartitionQueue, batch: QueuedBatch, reason: str) -> None:
         if self.failure is not None:
-            self._give_up(lane, batch, reason)
+            self._give_up(queue, batch, reason)
         else:
-            super()._try_again(lane, batch, reason)
+            super()._retry(queue, batch, reason)
 
-    def _give_up(self, lane: Lane, batch: QueuedBatch, reason: str, error: TransactionError | None = None) -> None:
-        if batch not in lane.window:
+    def _give_up(
+        self, queue: PartitionQueue, batch: QueuedBatch, reason: str, error: TransactionError | None = None
+    ) -> None:
+        if batch not in queue.pending:
             # With another one that was given up.
             return
-        super()._give_up(lane, batch, reason)
+        super()._give_up(queue, batch, reason)
         if not self._closed:
             self.fail(error or AbortableError(reason))
 
-    def _give_up_waiting(self) -> None:
-        for lane in self._lanes.values():
-            for batch in list(lane.window):
-                if not batch.in_flight and batch in lane.window:
-                    super()._give_up(lane, batch, "the transaction has failed")
+    def _give_up_pending(self) -> None:
+        for queue in self._queues.values():
+            for batch in list(queue.pending):
+                if not batch.in_flight and batch in queue.pending:
+                    super()._give_up(queue, batch, "the transaction has failed")
 
-    def _mend(self, lane: Lane) -> None:
+    def _restart_sequence(self, queue: PartitionQueue) -> None:
         """The transaction has failed with the batch: sequences begin anew with the next identity."""
 
 

@@ -5,8 +5,14 @@ from collections.abc import Mapping
 from kbroker.simulation.checker.history import Commit, Outcome, Place
 from kbroker.simulation.clients.connections.cluster import GROUP
 from kbroker.simulation.clients.connections.connection import SimClientConnection
-from kbroker.simulation.clients.connections.coordinator import AbortableError, Coordinator, Tries, error_of, first_error
-from kbroker.simulation.clients.consumer.group_offsets import At, Membership
+from kbroker.simulation.clients.connections.coordinator import (
+    AbortableError,
+    Attempts,
+    CoordinatorClient,
+    first_error,
+    transaction_error,
+)
+from kbroker.simulation.clients.consumer.group_offsets import Membership, OffsetAndEpoch
 from kbroker.simulation.clients.producer.transactional import FIRST_OF_VERSION_2, VERSION_2, TransactionalProducer
 from protocol.apis import ApiKey
 from protocol.errors import ErrorCode
@@ -20,19 +26,19 @@ from protocol.messages.k28_txn_offset_commit import (
 
 
 async def send_offsets(
-    producer: TransactionalProducer, group: str, who: Membership, positions: Mapping[Place, At]
+    producer: TransactionalProducer, group: str, membership: Membership, positions: Mapping[Place, OffsetAndEpoch]
 ) -> None:
     """Commit (offset, leader epoch) of partitions when the transaction is committed. Raises AbortableError, FatalError,
     and they are the transaction's then."""
     action = Commit(
         group,
-        who.member_id,
-        who.generation,
+        membership.member_id,
+        membership.generation,
         {place: offset for place, (offset, _) in positions.items()},
         producer.transaction,
     )
     operation = producer.history.begin(producer.process, action)
-    tries = Tries()
+    attempts = Attempts()
     outcome, detail = Outcome.UNKNOWN, "cancelled"
     try:
         code = ErrorCode.NONE
@@ -40,19 +46,19 @@ async def send_offsets(
             code = await _add_offsets(producer, group)
         if not code:
             producer.started = True
-            code = await _commit(producer, group, who, positions, tries)
-        outcome = Outcome.UNKNOWN if code and tries.undecided else Outcome.FAILED if code else Outcome.OK
+            code = await _commit(producer, group, membership, positions, attempts)
+        outcome = Outcome.UNKNOWN if code and attempts.maybe_applied else Outcome.FAILED if code else Outcome.OK
         detail = code.name if code else ""
     except TimeoutError:
-        outcome, detail = Outcome.UNKNOWN if tries.undecided else Outcome.FAILED, "TimeoutError"
+        outcome, detail = Outcome.UNKNOWN if attempts.maybe_applied else Outcome.FAILED, "TimeoutError"
         producer.fail(AbortableError("offsets not committed in time"))
         raise AbortableError("offsets not committed in time") from None
     finally:
-        producer.lost = producer.lost or tries.lost
+        producer.lost = producer.lost or attempts.response_lost
         producer.history.end(operation, outcome, detail)
     if code:
-        producer.fail(error_of(code))
-        raise error_of(code)
+        producer.fail(transaction_error(code))
+        raise transaction_error(code)
 
 
 async def _add_offsets(producer: TransactionalProducer, group: str) -> ErrorCode:
@@ -65,33 +71,37 @@ async def _add_offsets(producer: TransactionalProducer, group: str) -> ErrorCode
     async def attempt(connection: SimClientConnection) -> ErrorCode:
         return ErrorCode((await connection.request(request, AddOffsetsToTxnResponse)).error_code)
 
-    tries = Tries()
+    attempts = Attempts()
     try:
-        return await producer.coordinator.ask(attempt, producer.deadline(), tries)
+        return await producer.coordinator.request(attempt, producer.deadline(), attempts)
     finally:
-        producer.lost = producer.lost or tries.lost
+        producer.lost = producer.lost or attempts.response_lost
 
 
 async def _commit(
-    producer: TransactionalProducer, group: str, who: Membership, positions: Mapping[Place, At], tries: Tries
+    producer: TransactionalProducer,
+    group: str,
+    membership: Membership,
+    positions: Mapping[Place, OffsetAndEpoch],
+    attempts: Attempts,
 ) -> ErrorCode:
     async def attempt(connection: SimClientConnection) -> ErrorCode:
         version = connection.version(ApiKey.TXN_OFFSET_COMMIT)
         if producer.version < VERSION_2:
             version = min(version, FIRST_OF_VERSION_2[ApiKey.TXN_OFFSET_COMMIT] - 1)
-        request = _request(producer, group, who, positions)
-        answer = await connection.request(request, TxnOffsetCommitResponse, version=version)
-        return first_error(ErrorCode(one.error_code) for topic in answer.topics for one in topic.partitions)
+        request = _request(producer, group, membership, positions)
+        response = await connection.request(request, TxnOffsetCommitResponse, version=version)
+        return first_error(ErrorCode(one.error_code) for topic in response.topics for one in topic.partitions)
 
-    coordinator = Coordinator(producer.cluster, group, GROUP)
+    coordinator = CoordinatorClient(producer.cluster, group, GROUP)
     try:
-        return await coordinator.ask(attempt, producer.deadline(), tries)
+        return await coordinator.request(attempt, producer.deadline(), attempts)
     finally:
-        coordinator.leave()
+        coordinator.disconnect()
 
 
 def _request(
-    producer: TransactionalProducer, group: str, who: Membership, positions: Mapping[Place, At]
+    producer: TransactionalProducer, group: str, membership: Membership, positions: Mapping[Place, OffsetAndEpoch]
 ) -> TxnOffsetCommitRequest:
     producer_id, epoch = producer.identity
     topics: dict[str, TxnOffsetCommitRequestTopic] = {}
@@ -110,8 +120,8 @@ def _request(
         group_id=group,
         producer_id=producer_id,
         producer_epoch=epoch,
-        generation_id=who.generation,
-        member_id=who.member_id,
-        group_instance_id=who.instance_id,
+        generation_id=membership.generation,
+        member_id=membership.member_id,
+        group_instance_id=membership.instance_id,
         topics=list(topics.values()),
     )

@@ -12,7 +12,7 @@ from kbroker.simulation.clients.connections.cluster import Cluster
 from kbroker.simulation.clients.connections.connection import SimClientConnection
 from kbroker.simulation.clients.consumer.fetch_session import INITIAL_EPOCH
 from kbroker.simulation.clients.consumer.offset_lookup import LATEST, list_offset
-from kbroker.simulation.clients.workloads.workload import Setting
+from kbroker.simulation.clients.workloads.workload import WorkloadContext
 from protocol.messages.k01_fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 
 # The last version that names topics.
@@ -29,13 +29,13 @@ class LateResponse(AssertionError):
     """A fetch that waited did not get its response in time."""
 
 
-async def wait_alone(setting: Setting, random: Random, place: Place) -> None:
+async def fetch_on_idle_broker(context: WorkloadContext, random: Random, place: Place) -> None:
     """Two consumers wait at the end of a partition, then one sends two fetches in one session. Raises LateResponse."""
-    clusters = [Cluster(setting.loop, setting.bootstrap, random, f"waiter{number}") for number in range(2)]
+    clusters = [Cluster(context.loop, context.bootstrap, random, f"waiter{number}") for number in range(2)]
     try:
         connections, end = await _connect(clusters, place)
-        await _wait_for_deadlines(setting.loop, connections, place, end)
-        await _supersede(setting.loop, connections, place, end)
+        await _wait_for_deadlines(context.loop, connections, place, end)
+        await _supersede(context.loop, connections, place, end)
     finally:
         for cluster in clusters:
             cluster.close()
@@ -47,7 +47,7 @@ async def _connect(clusters: list[Cluster], place: Place) -> tuple[list[SimClien
             connections = [await cluster.leader(place) for cluster in clusters]
             end, _ = await list_offset(clusters[0], place, LATEST)
         except OSError:
-            await clusters[0].rest()
+            await clusters[0].backoff()
         else:
             return connections, end
 

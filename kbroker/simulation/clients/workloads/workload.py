@@ -14,40 +14,44 @@ from kbroker.simulation.checker.history import History, Operation, Outcome, Plac
 from kbroker.simulation.clients.admin import Admin
 from kbroker.simulation.clients.connections.cluster import Cluster
 from kbroker.simulation.clients.connections.connection import Address
-from kbroker.simulation.clients.connections.versions import newest, older, transactional
+from kbroker.simulation.clients.connections.versions import (
+    draw_older_transactional_versions,
+    draw_older_versions,
+    newest_versions,
+)
 from kbroker.simulation.clients.consumer.offset_lookup import EARLIEST, LATEST, list_offset
 from kbroker.simulation.clients.producer.partition_queue import NO_IDENTITY
 from kbroker.simulation.clients.producer.producer import ACKS_ALL, Producer, ProducerConfig
-from kbroker.simulation.clients.workloads.values import Shape, Values
+from kbroker.simulation.clients.workloads.records import RecordShape, ValueSource
 from protocol.apis import ApiKey
 from protocol.records.compression import GZIP, LZ4, NONE, SNAPPY, ZSTD
 
 FIRST_PRODUCE_WITH_ZSTD = 7
 # Shares of a timeout, one for each client.
-PATIENCE = (0.03, 0.2, 1.0)
+TIMEOUT_FACTORS = (0.03, 0.2, 1.0)
 REFUSED_PAUSE_S = 0.2
 
 
 @dataclass(slots=True)
-class Stop:
+class StopSignal:
     """Tells programs to come to an end. `settled`: members of groups stay what they are until then, and nobody aborts
     or dies any more."""
 
-    asked: bool = False
-    settled: bool = False
+    requested: bool = False
+    draining: bool = False
 
-    def ask(self) -> None:
-        self.asked = True
+    def request(self) -> None:
+        self.requested = True
 
 
 @dataclass(slots=True)
-class Setting:
+class WorkloadContext:
     """What all programs of a run share. `old_versions`: how many of the clients are of an earlier time."""
 
     loop: asyncio.AbstractEventLoop
     history: History
     bootstrap: Sequence[Address]
-    stop: Stop = field(default_factory=Stop)
+    stop: StopSignal = field(default_factory=StopSignal)
     old_versions: float = 0.5
     timeout_s: float = 5.0
 
@@ -61,10 +65,14 @@ class Setting:
         in_transactions: bool = False,
     ) -> Cluster:
         """Impatient clients ask again while the broker still works on what they have asked for."""
-        caps = newest()
+        caps = newest_versions()
         if random.random() < self.old_versions:
-            caps = transactional(random) if in_transactions else older(random, static_members=static_members)
-        timeout_s = self.timeout_s * (1.0 if patient else random.choice(PATIENCE))
+            caps = (
+                draw_older_transactional_versions(random)
+                if in_transactions
+                else draw_older_versions(random, static_members=static_members)
+            )
+        timeout_s = self.timeout_s * (1.0 if patient else random.choice(TIMEOUT_FACTORS))
         return Cluster(self.loop, self.bootstrap, random, name, caps=caps, timeout_s=timeout_s)
 
 
@@ -72,10 +80,10 @@ class Setting:
 
 
 async def produce(
-    setting: Setting,
+    context: WorkloadContext,
     name: str,
     random: Random,
-    values: Values,
+    values: ValueSource,
     places: Sequence[Place],
     count: int,
     *,
@@ -92,30 +100,30 @@ async def produce(
     lives = 0
     previous = NO_IDENTITY
     sent = 0
-    while sent < count and not setting.stop.asked:
-        cluster = setting.cluster(name, random)
+    while sent < count and not context.stop.requested:
+        cluster = context.cluster(name, random)
         config = ProducerConfig(
             idempotent=idempotent,
             acks=acks,
             max_in_flight=random.randint(1, 5),
-            delivery_timeout_s=random.choice(PATIENCE) * delivery_timeout_s,
-            shape=Shape(max_padding, keys, codecs(cluster, random)),
+            delivery_timeout_s=random.choice(TIMEOUT_FACTORS) * delivery_timeout_s,
+            shape=RecordShape(max_padding, keys, draw_codecs(cluster, random)),
             previous=previous if random.random() < 0.5 else NO_IDENTITY,
         )
-        producer = Producer(cluster, setting.history, f"{name}.{lives}", random, config)
+        producer = Producer(cluster, context.history, f"{name}.{lives}", random, config)
         lives += 1
         try:
-            sent += await _send(setting, producer, random, values, places, count - sent, pause_s, restarts)
+            sent += await _send(context, producer, random, values, places, count - sent, pause_s, restarts)
         finally:
             previous = producer.identity
             producer.close()
 
 
 async def _send(
-    setting: Setting,
+    context: WorkloadContext,
     producer: Producer,
     random: Random,
-    values: Values,
+    values: ValueSource,
     places: Sequence[Place],
     count: int,
     pause_s: float,
@@ -132,23 +140,23 @@ async def _send(
         refused = done.result().outcome is Outcome.FAILED
 
     for sent in range(count):
-        if setting.stop.asked or random.random() < restarts:
+        if context.stop.requested or random.random() < restarts:
             return sent
         size = random.choice((1, 1, 2, 5, 20))
-        done = producer.send(random.choice(places), values.take(size))
+        done = producer.send(random.choice(places), values.allocate(size))
         waiting[done] = None
         done.add_done_callback(ended)
-        while len(waiting) >= most and not setting.stop.asked:
+        while len(waiting) >= most and not context.stop.requested:
             await asyncio.wait(list(waiting), return_when=asyncio.FIRST_COMPLETED, timeout=1.0)
         if refused or random.random() < 0.5:
             # What was refused at once would be refused as fast as it can be sent.
             await asyncio.sleep(random.random() * (REFUSED_PAUSE_S if refused else 2 * pause_s))
-    while waiting and not setting.stop.asked:
+    while waiting and not context.stop.requested:
         await asyncio.wait(list(waiting), timeout=1.0)
     return count
 
 
-def codecs(cluster: Cluster, random: Random) -> Sequence[int]:
+def draw_codecs(cluster: Cluster, random: Random) -> Sequence[int]:
     codecs = [NONE, GZIP, SNAPPY, LZ4]
     if cluster.caps.get(ApiKey.PRODUCE, FIRST_PRODUCE_WITH_ZSTD) >= FIRST_PRODUCE_WITH_ZSTD:
         codecs.append(ZSTD)
@@ -158,17 +166,19 @@ def codecs(cluster: Cluster, random: Random) -> Sequence[int]:
 # Deletion.
 
 
-async def trim(setting: Setting, name: str, random: Random, places: Sequence[Place], pause_s: float = 1.0) -> None:
+async def trim(
+    context: WorkloadContext, name: str, random: Random, places: Sequence[Place], pause_s: float = 1.0
+) -> None:
     """Delete the oldest records of one partition after another, few at a time."""
-    cluster = setting.cluster(name, random)
-    admin = Admin(cluster, setting.history, name)
-    while not setting.stop.asked:
+    cluster = context.cluster(name, random)
+    admin = Admin(cluster, context.history, name)
+    while not context.stop.requested:
         place = random.choice(places)
         try:
             start, _ = await list_offset(cluster, place, EARLIEST)
             end, _ = await list_offset(cluster, place, LATEST)
         except OSError:
-            await cluster.rest()
+            await cluster.backoff()
         else:
             await admin.delete_records(place, random.randint(start, start + (end - start) // 3))
             await asyncio.sleep(random.random() * 2 * pause_s)

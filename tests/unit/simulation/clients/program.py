@@ -11,7 +11,7 @@ from kbroker.simulation.clients.admin import Admin
 from kbroker.simulation.clients.connections.cluster import Cluster
 from kbroker.simulation.clients.consumer.consumer import Consumer, ConsumerConfig
 from kbroker.simulation.clients.producer.producer import Producer, ProducerConfig
-from kbroker.simulation.clients.workloads.values import Values
+from kbroker.simulation.clients.workloads.records import ValueSource
 from tests.unit.support.simulated_broker import HOST, PORT, Machine
 
 A = TypeVar("A", bound=Action)
@@ -29,7 +29,7 @@ class Program:
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
         self.history = History(lambda: machine.loop.elapsed_ns)
-        self.values = Values()
+        self.values = ValueSource()
         self.clusters: list[Cluster] = []
 
     def random(self, name: str) -> Random:
@@ -52,7 +52,7 @@ class Program:
         return Admin(self.cluster(name, **options), self.history, name)
 
     def send(self, producer: Producer, place: tuple[str, int], count: int = 1) -> "asyncio.Future[Operation]":
-        return producer.send(place, self.values.take(count))
+        return producer.send(place, self.values.allocate(count))
 
     def reset_connections(self) -> None:
         """As if a middlebox had forgotten them all."""

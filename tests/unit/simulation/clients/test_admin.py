@@ -6,7 +6,7 @@ import pytest
 
 from kbroker.simulation.checker.history import Outcome, Trim
 from kbroker.simulation.clients.admin import Admin
-from kbroker.simulation.clients.connections.versions import older
+from kbroker.simulation.clients.connections.versions import draw_older_versions
 from kbroker.simulation.clients.consumer.offset_lookup import EARLIEST, LATEST, RefusedError, list_offset
 from tests.unit.simulation.clients.program import PLACE, Program
 from tests.unit.support.simulated_broker import Machine, story
@@ -17,7 +17,7 @@ def test_topics_come_and_go(seed: int) -> None:
     @story(seed=seed)
     async def tell(machine: Machine) -> None:
         program = Program(machine)
-        one = program.admin(caps=older(program.random("caps")) if seed else {})
+        one = program.admin(caps=draw_older_versions(program.random("caps")) if seed else {})
         assert await one.describe("t") is None
         await one.create_topic("t", 2, {"cleanup.policy": "compact"})
         with pytest.raises(RefusedError, match="TOPIC_ALREADY_EXISTS"):

@@ -7,7 +7,7 @@ import pytest
 
 from kbroker.simulation.clients.connections.cluster import AbsentError, Cluster
 from kbroker.simulation.clients.connections.connection import ConnectionLostError, SimClientConnection, connect
-from kbroker.simulation.clients.connections.versions import STATIC_MEMBERS, older
+from kbroker.simulation.clients.connections.versions import STATIC_MEMBERS, draw_older_versions
 from protocol.apis import APIS, ApiKey
 from protocol.client import Response, UnexpectedResponseError, UnsupportedVersionError
 from protocol.framing import encode_frame, encode_response_header
@@ -106,7 +106,7 @@ def test_clients_of_earlier_times_can_do_their_work() -> None:
 
     seen = set()
     for seed in range(300):
-        caps = older(Random(seed), static_members=seed % 2 == 0)
+        caps = draw_older_versions(Random(seed), static_members=seed % 2 == 0)
         seen.add(caps[ApiKey.PRODUCE])
         if caps[ApiKey.METADATA] < 10:
             assert caps[ApiKey.FETCH] <= 12
@@ -182,9 +182,9 @@ async def test_who_knows_no_leader_asks(machine: Machine) -> None:
     await (await machine.client()).create_topic("t", 2)
     program = Program(machine)
     cluster = program.cluster("c")
-    assert cluster.leader_now(("t", 0)) is None
+    assert cluster.open_leader_connection(("t", 0)) is None
     first, second = await asyncio.gather(cluster.leader(("t", 0)), cluster.leader(("t", 1)))
-    assert first is second is cluster.leader_now(("t", 1))
+    assert first is second is cluster.open_leader_connection(("t", 1))
     with pytest.raises(AbsentError, match="no leader of t-7"):
         await cluster.leader(("t", 7))
     assert cluster.places(["t", "u"]) == [("t", 0), ("t", 1)]
@@ -201,7 +201,7 @@ async def test_one_that_gives_up_does_not_take_the_connection_from_the_others(ma
     await (await machine.client()).create_topic("t")
     program = Program(machine)
     cluster: Cluster = program.cluster("c")
-    await cluster.refresh(["t"])
+    await cluster.refresh_metadata(["t"])
     tasks = [machine.loop.create_task(cluster.leader(("t", 0))) for _ in range(2)]
     await asyncio.sleep(0)
     tasks[0].cancel()

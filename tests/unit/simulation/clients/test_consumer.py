@@ -6,10 +6,10 @@ from random import Random
 import pytest
 
 from kbroker.simulation.checker.history import Assign, Outcome, Poll
-from kbroker.simulation.clients.connections.versions import older
+from kbroker.simulation.clients.connections.versions import draw_older_versions
 from kbroker.simulation.clients.consumer.consumer import Consumer, ConsumerConfig, Position
 from kbroker.simulation.clients.producer.producer import ProducerConfig
-from kbroker.simulation.clients.workloads.values import CorruptRecordError, Shape
+from kbroker.simulation.clients.workloads.records import CorruptRecordError, RecordShape
 from tests.unit.simulation.clients.program import LOG, PLACE, Program, read_until
 from tests.unit.support.simulated_broker import Machine, story
 
@@ -20,7 +20,7 @@ async def started(machine: Machine, partitions: int = 1, **configs: object) -> P
 
 
 async def fill(program: Program, batches: int, size: int = 5, partitions: int = 1, name: str = "producer") -> None:
-    config = ProducerConfig(shape=Shape(max_padding=400, codecs=(0, 1, 2, 3, 4)))
+    config = ProducerConfig(shape=RecordShape(max_padding=400, codecs=(0, 1, 2, 3, 4)))
     producer = program.producer(name, config=config)
     await asyncio.gather(
         *(program.send(producer, ("t", index), size) for _ in range(batches) for index in range(partitions))
@@ -38,8 +38,8 @@ def test_however_it_fetches_it_reads_the_same(seed: int) -> None:
         program = await started(machine, 3)
         await fill(program, 8, partitions=3)
         random = Random(seed)
-        caps = older(random) if seed % 2 else {}
-        config = ConsumerConfig.some(random, committed_only=seed % 3 == 0)
+        caps = draw_older_versions(random) if seed % 2 else {}
+        config = ConsumerConfig.draw(random, committed_only=seed % 3 == 0)
         consumer = program.consumer(config=config, caps=caps)
         consumer.assign({("t", index): 0 for index in range(3)})
         reads = await read_until(consumer, 120)
@@ -75,15 +75,15 @@ async def test_a_position_beyond_the_end_is_moved_to_the_beginning(machine: Mach
     program.close()
 
 
-@pytest.mark.parametrize("tells_epochs", [True, False])
-def test_what_the_leader_has_lost_takes_the_consumer_back(tells_epochs: bool) -> None:
+@pytest.mark.parametrize("sends_last_fetched_epoch", [True, False])
+def test_what_the_leader_has_lost_takes_the_consumer_back(sends_last_fetched_epoch: bool) -> None:
     @story
     async def tell(machine: Machine) -> None:
         program = await started(machine)
         await fill(program, 2)
         size = program.log_size()
         await fill(program, 2, name="second")
-        consumer = program.consumer(config=ConsumerConfig(tells_epochs=tells_epochs))
+        consumer = program.consumer(config=ConsumerConfig(sends_last_fetched_epoch=sends_last_fetched_epoch))
         consumer.assign({PLACE: 0})
         await read_until(consumer, 20)
         await program.lose_what_follows(size, offset=10)
@@ -104,13 +104,13 @@ async def test_the_broker_itself_says_where_logs_part(machine: Machine) -> None:
     await fill(program, 2)
     size = program.log_size()
     await fill(program, 2, name="second")
-    consumer = program.consumer(config=ConsumerConfig(tells_epochs=True))
+    consumer = program.consumer(config=ConsumerConfig(sends_last_fetched_epoch=True))
     consumer.assign({PLACE: 0})
     await read_until(consumer, 20)
     await program.lose_what_follows(size, offset=10)
     await fill(program, 3, name="third")
-    await consumer.cluster.refresh(["t"])
-    consumer.positions[PLACE].checked = consumer.cluster.leaders[PLACE].epoch
+    await consumer.cluster.refresh_metadata(["t"])
+    consumer.positions[PLACE].validated_epoch = consumer.cluster.leaders[PLACE].epoch
     assert [read.offset for read in await read_until(consumer, 15)] == list(range(10, 25))
     assert any(operation.detail == "diverging epoch" for operation in program.history.operations)
     program.close()

@@ -5,14 +5,14 @@ import asyncio
 import pytest
 
 from kbroker.simulation.checker.history import Assign, Commit, Committed, Join, Outcome, Place, Read
-from kbroker.simulation.clients.connections.versions import older
+from kbroker.simulation.clients.connections.versions import draw_older_versions
 from kbroker.simulation.clients.consumer.assignors import (
-    assigned,
-    assignment,
+    decode_assignment,
+    decode_subscription,
+    encode_assignment,
+    encode_subscription,
     range_assignor,
     round_robin_assignor,
-    subscribed,
-    subscription,
 )
 from kbroker.simulation.clients.consumer.consumer import Consumer
 from kbroker.simulation.clients.consumer.group_offsets import committed
@@ -61,7 +61,7 @@ async def in_group(program: Program) -> dict[Place, int]:
     """What the group has committed."""
     cluster = program.cluster("looker")
     coordinator = await cluster.coordinator("g")
-    await cluster.refresh(["t"])
+    await cluster.refresh_metadata(["t"])
     found = await committed(cluster, coordinator, "g", cluster.places(["t"]))
     return {place: offset for place, (offset, _) in found.items() if offset >= 0}
 
@@ -98,7 +98,7 @@ async def test_who_comes_after_reads_on_from_what_was_committed(machine: Machine
     begins = [found for found in program.actions(Committed) if set(found.offsets.values()) == {5}]
     assert len(begins) == 1
     assert program.actions(Assign)[-1].reason == "rebalance"
-    second.die()
+    second.close_without_leaving()
     program.close()
 
 
@@ -112,8 +112,8 @@ async def test_what_was_read_is_committed_before_others_may_read_on(machine: Mac
     assert await work([first, second], 20) == []
     assert [len(owned(one)) for one in (first, second)] == [3, 3]
     assert set((await in_group(program)).values()) == {5}
-    first.die()
-    second.die()
+    first.close_without_leaving()
+    second.close_without_leaving()
     program.close()
 
 
@@ -123,10 +123,10 @@ async def test_the_partitions_of_one_that_dies_go_to_the_others(machine: Machine
     members = [member(program, f"m{number}") for number in range(2)]
     await work(members, 20)
     assert [len(owned(one)) for one in members] == [3, 3]
-    members[0].die()
+    members[0].close_without_leaving()
     await work(members[1:], 30)
     assert len(owned(members[1])) == PARTITIONS
-    members[1].die()
+    members[1].close_without_leaving()
     program.close()
 
 
@@ -136,15 +136,15 @@ async def test_one_that_is_taken_for_dead_commits_nothing_and_joins_again(machin
     await fill(program)
     one, other = member(program, "one"), member(program, "other")
     await work([one], 5)
-    one._stop_beating()
+    one._stop_heartbeats()
     await work([other], 30)
     assert len(owned(other)) == PARTITIONS
     assert not await one.commit()
     assert program.actions(Commit, Outcome.FAILED)[-1].member == one.member_id or one.member_id == ""
     await work([one, other], 20)
     assert [len(owned(one)), len(owned(other))] == [3, 3]
-    one.die()
-    other.die()
+    one.close_without_leaving()
+    other.close_without_leaving()
     program.close()
 
 
@@ -155,10 +155,10 @@ async def test_a_generation_that_is_over_commits_nothing_more(machine: Machine) 
     await fill(program)
     one = member(program, "one")
     await work([one], 5)
-    one._heed(ErrorCode.UNKNOWN_MEMBER_ID)
+    one._handle_error(ErrorCode.UNKNOWN_MEMBER_ID)
     assert not await one.commit()
     assert [operation for operation in program.history.operations if isinstance(operation.action, Commit)] == []
-    one.die()
+    one.close_without_leaving()
     program.close()
 
 
@@ -169,13 +169,13 @@ async def test_a_static_member_comes_back_to_its_partitions(machine: Machine) ->
     first, other = member(program, "first", config), member(program, "other")
     await work([first, other], 20)
     before, generation = owned(first), first.generation
-    first.die()
+    first.close_without_leaving()
     again = member(program, "again", config)
     await work([again, other], 4)
     assert (owned(again), again.generation) == (before, generation)
     assert [join.instance for join in program.actions(Join)][-1] == "static"
-    again.die()
-    other.die()
+    again.close_without_leaving()
+    other.close_without_leaving()
     program.close()
 
 
@@ -192,8 +192,8 @@ async def test_of_two_with_one_name_the_first_is_fenced(machine: Machine) -> Non
     assert not await first.commit()
     assert program.actions(Commit, Outcome.FAILED)[-1].member == first.member_id
     assert await second.commit()
-    first.die()
-    second.die()
+    first.close_without_leaving()
+    second.close_without_leaving()
     program.close()
 
 
@@ -206,7 +206,7 @@ async def test_new_partitions_are_found(machine: Machine) -> None:
     await work(members, 30)
     assert [len(owned(one)) for one in members] == [4, 4]
     for one in members:
-        one.die()
+        one.close_without_leaving()
     program.close()
 
 
@@ -226,7 +226,7 @@ async def test_a_coordinator_that_dies_is_looked_for(machine: Machine) -> None:
     assert [await one.commit() for one in members] == [True] * 3
     assert set((await in_group(program)).values()) == {10}
     for one in members:
-        one.die()
+        one.close_without_leaving()
     program.close()
 
 
@@ -240,7 +240,7 @@ async def test_without_an_answer_a_commit_is_unknown(machine: Machine) -> None:
     assert not await one.commit()
     assert len(program.actions(Commit, Outcome.UNKNOWN)) == 1
     program.heal()
-    one.die()
+    one.close_without_leaving()
     program.close()
 
 
@@ -253,7 +253,7 @@ def test_members_of_earlier_times(seed: int) -> None:
         members = []
         for number in range(2):
             config = MemberConfig(instance_id="static") if number == seed % 3 else MemberConfig()
-            caps = older(program.random(f"caps {number}"), static_members=config.instance_id is not None)
+            caps = draw_older_versions(program.random(f"caps {number}"), static_members=config.instance_id is not None)
             members.append(member(program, f"m{number}", config, caps=caps))
         reads = await work(members, 30)
         assert sorted({read.value for read in reads}) == list(range(30))
@@ -281,6 +281,6 @@ def test_assignors() -> None:
 
 def test_what_the_leader_writes_its_followers_read() -> None:
     places = [("t", 2), ("u", 0), ("t", 4)]
-    assert sorted(assigned(assignment(places))) == sorted(places)
-    assert assigned(b"") == []
-    assert subscribed(subscription(["t", "u"])) == ["t", "u"]
+    assert sorted(decode_assignment(encode_assignment(places))) == sorted(places)
+    assert decode_assignment(b"") == []
+    assert decode_subscription(encode_subscription(["t", "u"])) == ["t", "u"]

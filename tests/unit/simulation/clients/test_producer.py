@@ -5,9 +5,9 @@ import asyncio
 import pytest
 
 from kbroker.simulation.checker.history import Note, Outcome, Send
-from kbroker.simulation.clients.connections.versions import older
+from kbroker.simulation.clients.connections.versions import draw_older_versions
 from kbroker.simulation.clients.producer.producer import ProducerConfig
-from kbroker.simulation.clients.workloads.values import Shape
+from kbroker.simulation.clients.workloads.records import RecordShape
 from protocol.apis import ApiKey
 from tests.unit.simulation.clients.program import Program, acknowledged, read_until
 from tests.unit.support.simulated_broker import Machine, story
@@ -45,7 +45,7 @@ async def test_what_was_sent_is_read_where_the_broker_said(machine: Machine) -> 
 @story
 async def test_resets_make_no_duplicates_and_no_disorder(machine: Machine) -> None:
     program = await started(machine, 3)
-    shape = Shape(max_padding=500, keys=3, codecs=(0, 1, 2, 3, 4))
+    shape = RecordShape(max_padding=500, keys=3, codecs=(0, 1, 2, 3, 4))
     producer = program.producer(config=ProducerConfig(shape=shape))
     operations = []
     for number in range(60):
@@ -236,7 +236,7 @@ def test_clients_of_earlier_times(seed: int) -> None:
     @story(seed=seed)
     async def tell(machine: Machine) -> None:
         program = await started(machine)
-        caps = older(program.random("caps"))
+        caps = draw_older_versions(program.random("caps"))
         producer = program.producer(caps=caps)
         assert caps[ApiKey.PRODUCE] <= 13
         for _ in range(5):

@@ -8,14 +8,14 @@ import pytest
 from kbroker.simulation.checker.history import Commit, EndTransaction, Outcome
 from kbroker.simulation.clients.connections.cluster import TRANSACTION
 from kbroker.simulation.clients.connections.coordinator import AbortableError, FatalError
-from kbroker.simulation.clients.connections.versions import Caps, transactional
+from kbroker.simulation.clients.connections.versions import Caps, draw_older_transactional_versions
 from kbroker.simulation.clients.consumer.consumer import ConsumerConfig
-from kbroker.simulation.clients.consumer.group_offsets import Bookmarks, Membership
+from kbroker.simulation.clients.consumer.group_offsets import Membership, StandaloneGroupOffsets
 from kbroker.simulation.clients.consumer.member import Member, MemberConfig
 from kbroker.simulation.clients.producer.transactional import VERSION_2, TransactionalConfig, TransactionalProducer
 from kbroker.simulation.clients.producer.transactional_offsets import send_offsets
-from kbroker.simulation.clients.workloads.sabotage import Saboteur
-from kbroker.simulation.clients.workloads.settling import no_transaction_is_open
+from kbroker.simulation.clients.workloads.quiescence import wait_until_no_open_transaction
+from kbroker.simulation.clients.workloads.stale_client import StaleClient
 from tests.unit.simulation.clients.program import Program
 from tests.unit.support.simulated_broker import Machine, story
 
@@ -29,7 +29,7 @@ async def started(machine: Machine) -> Program:
 
 
 def caps_of(version: int, program: Program) -> Caps:
-    return {} if version == VERSION_2 else transactional(program.random("caps"))
+    return {} if version == VERSION_2 else draw_older_transactional_versions(program.random("caps"))
 
 
 def producer(program: Program, version: int, name: str = "p", **values: object) -> TransactionalProducer:
@@ -53,7 +53,7 @@ async def all_read(program: Program, places: Iterable[tuple[str, int]] = (P, Q),
 
 
 async def settled(program: Program) -> None:
-    settling = no_transaction_is_open(program.cluster("settling"), program.history, [P, Q], late=False)
+    settling = wait_until_no_open_transaction(program.cluster("settling"), program.history, [P, Q], late=False)
     await asyncio.wait_for(settling, 60)
 
 
@@ -70,7 +70,7 @@ async def test_what_is_committed_is_read_and_what_is_aborted_is_not(machine: Mac
     assert one.version == version
     for number, commit in enumerate((True, False, True)):
         one.begin(number)
-        await asyncio.gather(*(one.write(place, program.values.take(2)) for place in (P, Q)))
+        await asyncio.gather(*(one.write(place, program.values.allocate(2)) for place in (P, Q)))
         assert await all_read(program, [P]) == [[] if number == 0 else [0, 1]]
         await (one.commit() if commit else one.abort())
         await settled(program)
@@ -89,7 +89,7 @@ async def test_each_transaction_of_version_2_has_an_epoch_of_its_own(machine: Ma
         seen = [one.identity[1]]
         for number in range(3):
             one.begin(number + 10 * version)
-            await one.write(P, program.values.take(1))
+            await one.write(P, program.values.allocate(1))
             await one.commit()
             seen.append(one.identity[1])
         assert seen == epochs
@@ -103,11 +103,11 @@ async def test_who_takes_over_aborts_what_was_open_and_fences(machine: Machine, 
     old, new = producer(program, version, "old"), producer(program, version, "new")
     await old.init()
     old.begin(0)
-    await old.write(P, program.values.take(2))
+    await old.write(P, program.values.allocate(2))
     await new.init()
     new.begin(1)
-    await new.write(P, program.values.take(2))
-    late = await old.write(Q, program.values.take(2))
+    await new.write(P, program.values.allocate(2))
+    late = await old.write(Q, program.values.allocate(2))
     assert late.outcome is Outcome.FAILED
     # With version 1 it learns at once, for it asks before it writes.
     with pytest.raises(AbortableError if version == VERSION_2 else FatalError):
@@ -127,7 +127,7 @@ async def test_the_answer_to_a_commit_gets_lost(machine: Machine, version: int) 
     one = producer(program, version)
     await one.init()
     one.begin(0)
-    await one.write(P, program.values.take(2))
+    await one.write(P, program.values.allocate(2))
     program.cut_answers()
     committing = asyncio.create_task(one.commit())
     await asyncio.sleep(1)
@@ -136,7 +136,7 @@ async def test_the_answer_to_a_commit_gets_lost(machine: Machine, version: int) 
     await committing
     assert outcomes(program) == [Outcome.OK]
     one.begin(1)
-    await one.write(P, program.values.take(2))
+    await one.write(P, program.values.allocate(2))
     await one.commit()
     await settled(program)
     assert await all_read(program, [P]) == [[0, 1, 2, 3]]
@@ -150,7 +150,7 @@ async def test_an_end_that_is_never_answered_is_the_producers_end(machine: Machi
     one, other = producer(program, version, patience_s=3.0), producer(program, version, "other")
     await one.init()
     one.begin(0)
-    await one.write(P, program.values.take(2))
+    await one.write(P, program.values.allocate(2))
     program.cut_answers()
     with pytest.raises(FatalError):
         await one.commit()
@@ -170,9 +170,9 @@ async def test_a_batch_that_is_not_acknowledged_in_time_fails_the_transaction(ma
     one = producer(program, version, delivery_timeout_s=2.0)
     await one.init()
     one.begin(0)
-    await one.write(P, program.values.take(1))
+    await one.write(P, program.values.allocate(1))
     program.cut_answers()
-    lost = one.write(P, program.values.take(1))
+    lost = one.write(P, program.values.allocate(1))
     await asyncio.sleep(5)
     program.reset_connections()
     program.heal()
@@ -181,7 +181,7 @@ async def test_a_batch_that_is_not_acknowledged_in_time_fails_the_transaction(ma
         await one.commit()
     await one.abort()
     one.begin(1)
-    assert (await one.write(P, program.values.take(1))).outcome is Outcome.OK
+    assert (await one.write(P, program.values.allocate(1))).outcome is Outcome.OK
     await one.commit()
     await settled(program)
     assert await all_read(program, [P]) == [[2]]
@@ -195,7 +195,7 @@ async def test_a_transaction_is_aborted_when_its_time_is_over(machine: Machine, 
     one = producer(program, version, timeout_ms=1_000)
     await one.init()
     one.begin(0)
-    await one.write(P, program.values.take(1))
+    await one.write(P, program.values.allocate(1))
     await asyncio.sleep(30)
     await settled(program)
     with pytest.raises(FatalError):
@@ -212,11 +212,11 @@ async def test_a_kill_in_the_middle_of_a_transaction(machine: Machine, version: 
     one = producer(program, version)
     await one.init()
     one.begin(0)
-    await one.write(P, program.values.take(2))
+    await one.write(P, program.values.allocate(2))
     await machine.crash()
     await machine.start()
     assert await all_read(program) == [[], []]
-    await one.write(Q, program.values.take(2))
+    await one.write(Q, program.values.allocate(2))
     await one.commit()
     await settled(program)
     assert await all_read(program) == [[0, 1], [2, 3]]
@@ -245,14 +245,14 @@ async def test_offsets_are_committed_with_the_transaction(machine: Machine, vers
     for number, commit in enumerate((False, True)):
         await read_some(reader)
         one.begin(number)
-        who, positions = reader.standing()
+        membership, positions = reader.membership_and_positions()
         assert positions[P][0] == 3
-        await one.write(Q, program.values.take(1))
-        await send_offsets(one, "g", who, positions)
+        await one.write(Q, program.values.allocate(1))
+        await send_offsets(one, "g", membership, positions)
         await (one.commit() if commit else one.abort())
         await settled(program)
         assert await kept(program) == (3 if commit else -1)
-        await reader.rewind()
+        await reader.reset_to_committed()
     assert [commit.offsets[P] for commit in program.actions(Commit)] == [3, 3]
     await reader.leave()
     program.close()
@@ -260,8 +260,8 @@ async def test_offsets_are_committed_with_the_transaction(machine: Machine, vers
 
 async def kept(program: Program) -> int:
     cluster = program.cluster(f"looker of step {program.history.step}")
-    await cluster.refresh(["t"])
-    return (await Bookmarks(cluster, program.history, "looker", "g").read([P]))[P][0]
+    await cluster.refresh_metadata(["t"])
+    return (await StandaloneGroupOffsets(cluster, program.history, "looker", "g").committed([P]))[P][0]
 
 
 @VERSIONS
@@ -272,9 +272,9 @@ async def test_a_member_that_is_out_of_its_group_commits_nothing(machine: Machin
     one, reader = producer(program, version), member(program)
     await one.init()
     await read_some(reader)
-    who, positions = reader.standing()
+    membership, positions = reader.membership_and_positions()
     await reader.leave()
-    for number, wrong in enumerate((who, who._replace(generation=77), Membership(1, "nobody"))):
+    for number, wrong in enumerate((membership, membership._replace(generation=77), Membership(1, "nobody"))):
         one.begin(number)
         with pytest.raises(AbortableError):
             await send_offsets(one, "g", wrong, positions)
@@ -288,13 +288,19 @@ async def test_nothing_that_is_sent_again_has_an_effect(machine: Machine) -> Non
     program = await started(machine)
     one = producer(program, VERSION_2)
     await one.init()
-    saboteur = Saboteur(program.cluster("saboteur"), program.random("saboteur"), one.config.relics, ["g"])
+    stale_client = StaleClient(
+        program.cluster("saboteur"), program.random("saboteur"), one.config.ended_transactions, ["g"]
+    )
     said = []
     for number in range(12):
         one.begin(number)
-        await asyncio.gather(*(one.write(place, program.values.take(1)) for place in (P, Q)))
-        if one.config.relics:
-            said += [await saboteur.send_again(relic) for relic in one.config.relics[-2:] for _ in range(5)]
+        await asyncio.gather(*(one.write(place, program.values.allocate(1)) for place in (P, Q)))
+        if one.config.ended_transactions:
+            said += [
+                await stale_client.send_stale_request(ended)
+                for ended in one.config.ended_transactions[-2:]
+                for _ in range(5)
+            ]
         await (one.commit() if number % 3 else one.abort())
     await settled(program)
     expected = [value for value in range(24) if value // 2 % 3]
@@ -317,11 +323,11 @@ async def test_a_transaction_of_a_wrong_clock_is_taken_over(machine: Machine) ->
     machine.clock.skew_ms += 3_600_000
     await one.init()
     one.begin(0)
-    await one.write(P, program.values.take(1))
+    await one.write(P, program.values.allocate(1))
     machine.clock.skew_ms -= 3_600_000
     with pytest.raises(TimeoutError):
         await settled(program)
-    settling = no_transaction_is_open(program.cluster("late"), program.history, [P, Q], late=True)
+    settling = wait_until_no_open_transaction(program.cluster("late"), program.history, [P, Q], late=True)
     await asyncio.wait_for(settling, 60)
     assert await all_read(program) == [[], []]
     program.close()

@@ -7,8 +7,8 @@ from random import Random
 import pytest
 
 from kbroker.simulation.checker.history import Assign, Commit, Committed, Corrupt, Join, Note, Outcome, Poll, Send
-from kbroker.simulation.clients.workloads.reading import consume_assigned, consume_group, final_reads
-from kbroker.simulation.clients.workloads.workload import Setting, produce
+from kbroker.simulation.clients.workloads.consumers import consume_assigned, consume_group, final_reads
+from kbroker.simulation.clients.workloads.workload import WorkloadContext, produce
 from tests.unit.simulation.clients.program import LOG, PLACE, Program, read_until
 from tests.unit.support.simulated_broker import HOST, PORT, Machine, story
 
@@ -37,21 +37,21 @@ async def crash(program: Program, random: Random) -> None:
 async def all_kinds(program: Program, faults: list[Fault]) -> None:
     """Each kind of program beside the others until the writers are done, then the last reads."""
     machine = program.machine
-    setting = Setting(machine.loop, program.history, [(HOST, PORT)])
+    context = WorkloadContext(machine.loop, program.history, [(HOST, PORT)])
     await (await machine.client()).create_topic("t", len(PLACES))
     create = machine.loop.create_task
     writers = [
         create(
-            produce(setting, name, program.random(name), program.values, PLACES, 50, idempotent=acks == -1, acks=acks)
+            produce(context, name, program.random(name), program.values, PLACES, 50, idempotent=acks == -1, acks=acks)
         )
         for name, acks in (("p0", -1), ("p1", -1), ("p2", 1), ("p3", 0))
     ]
     readers = [
-        create(consume_assigned(setting, f"c{n}", program.random(f"c{n}"), PLACES, ENDLESS, group=group))
+        create(consume_assigned(context, f"c{n}", program.random(f"c{n}"), PLACES, ENDLESS, group=group))
         for n, group in enumerate((None, "alone"))
     ]
     readers += [
-        create(consume_group(setting, f"m{n}", program.random(f"m{n}"), "g", ["t"], ENDLESS, static=n / 2))
+        create(consume_group(context, f"m{n}", program.random(f"m{n}"), "g", ["t"], ENDLESS, static=n / 2))
         for n in range(3)
     ]
     random = program.random("faults")
@@ -60,10 +60,10 @@ async def all_kinds(program: Program, faults: list[Fault]) -> None:
         if faults:
             await random.choice(faults)(program, random)
     await asyncio.sleep(8)
-    setting.stop.ask()
+    context.stop.request()
     await asyncio.gather(*writers, *readers)
     program.history.begin_final_reads()
-    assert await final_reads(setting, program.random("final"), PLACES) == []
+    assert await final_reads(context, program.random("final"), PLACES) == []
 
 
 def told(seed: int, faults: list[Fault]) -> Program:
@@ -119,8 +119,8 @@ async def test_what_cannot_be_read_is_told_and_stepped_over(machine: Machine) ->
     await program.send(producer, PLACE, 4)
     await program.send(producer, PLACE, 5)
     machine.disk.data(LOG)[size + 70] ^= 1
-    setting = Setting(machine.loop, program.history, [(HOST, PORT)])
-    reading = machine.loop.create_task(consume_assigned(setting, "c", Random(4), [PLACE], 60, restarts=0, seeks=0))
+    context = WorkloadContext(machine.loop, program.history, [(HOST, PORT)])
+    reading = machine.loop.create_task(consume_assigned(context, "c", Random(4), [PLACE], 60, restarts=0, seeks=0))
     await reading
     assert [(corrupt.place, corrupt.offset) for corrupt in program.actions(Corrupt)] == [(PLACE, 3)]
     assert [action.positions for action in program.actions(Assign) if action.reason == "seek"] == [{PLACE: 7}]
@@ -135,9 +135,9 @@ async def test_who_is_no_member_begins_where_it_has_committed(machine: Machine) 
     program = Program(machine)
     await (await machine.client()).create_topic("t")
     await program.send(program.producer(), PLACE, 9)
-    setting = Setting(machine.loop, program.history, [(HOST, PORT)], old_versions=0)
+    context = WorkloadContext(machine.loop, program.history, [(HOST, PORT)], old_versions=0)
     for _ in range(2):
-        await consume_assigned(setting, "c", Random(5), [PLACE], 40, restarts=0, seeks=0, group="alone", commits=1)
+        await consume_assigned(context, "c", Random(5), [PLACE], 40, restarts=0, seeks=0, group="alone", commits=1)
     assert [found.offsets for found in program.actions(Committed)] == [{PLACE: -1}, {PLACE: 9}]
     assert [action.positions for action in program.actions(Assign)] == [{PLACE: 0}, {PLACE: 9}]
     program.close()
@@ -151,10 +151,10 @@ async def test_partitions_that_are_not_read_to_their_end_are_named(machine: Mach
     consumer.assign({("t", 0): 0})
     await program.send(program.producer(), ("t", 0))
     await read_until(consumer, 1)
-    setting = Setting(machine.loop, program.history, [(HOST, PORT)])
+    context = WorkloadContext(machine.loop, program.history, [(HOST, PORT)])
     program.history.begin_final_reads()
-    assert await final_reads(setting, Random(1), [("t", 0), ("t", 7)], deadline_s=10) == [("t", 7)]
+    assert await final_reads(context, Random(1), [("t", 0), ("t", 7)], deadline_s=10) == [("t", 7)]
     await machine.stop()
-    assert await final_reads(setting, Random(1), [("t", 0)], deadline_s=10) == [("t", 0)]
-    assert await final_reads(setting, Random(1), []) == []
+    assert await final_reads(context, Random(1), [("t", 0)], deadline_s=10) == [("t", 0)]
+    assert await final_reads(context, Random(1), []) == []
     program.close()

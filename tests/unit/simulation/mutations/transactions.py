@@ -366,7 +366,7 @@ def stale_members_commit_in_transactions(patch: pytest.MonkeyPatch) -> None:
 def removed_members_commit_as_nobody(patch: pytest.MonkeyPatch) -> None:
     """The group metadata of kafka-python 3.0.12, where it is taken at the end of a transaction."""
     removed: set[str] = set()
-    heed, request = Member._heed, transactional_offsets._request
+    heed, request = Member._handle_error, transactional_offsets._request
 
     def remember(member: Member, code: ErrorCode) -> None:
         if code is ErrorCode.UNKNOWN_MEMBER_ID:
@@ -376,7 +376,7 @@ def removed_members_commit_as_nobody(patch: pytest.MonkeyPatch) -> None:
     def forgetful(producer: Any, group: str, who: Membership, positions: Any) -> Any:
         return request(producer, group, Membership() if who.member_id in removed else who, positions)
 
-    patch.setattr(Member, "_heed", remember)
+    patch.setattr(Member, "_handle_error", remember)
     patch.setattr(transactional_offsets, "_request", forgetful)
 
 

@@ -4,12 +4,12 @@ from random import Random
 
 import pytest
 
-from kbroker.simulation.clients.workloads.values import (
+from kbroker.simulation.clients.workloads.records import (
     CorruptRecordError,
-    Shape,
-    Values,
+    RecordShape,
+    ValueSource,
+    build_records,
     read_batches,
-    records,
     value_of,
 )
 from protocol.records.batch import TRANSACTIONAL, assemble_batch, build_batch
@@ -17,7 +17,7 @@ from protocol.records.control import EndTransactionMarker, build_end_marker
 
 
 def batch(base_offset: int, *values: int, epoch: int = 3, **options: int) -> bytes:
-    content = records(values, 1_000, Shape(max_padding=50), Random(1))
+    content = build_records(values, 1_000, RecordShape(max_padding=50), Random(1))
     return bytes(build_batch(content, base_offset=base_offset, leader_epoch=epoch, **options))
 
 
@@ -27,12 +27,12 @@ def marker(base_offset: int, producer_id: int, *, committed: bool) -> bytes:
 
 
 def test_values_are_given_once() -> None:
-    values = Values(5)
-    assert values.take(2) + values.take(1) == (5, 6, 7)
+    values = ValueSource(5)
+    assert values.allocate(2) + values.allocate(1) == (5, 6, 7)
 
 
 def test_records_hold_their_values() -> None:
-    made = records(range(100), 7, Shape(max_padding=300, keys=4), Random(2))
+    made = build_records(range(100), 7, RecordShape(max_padding=300, keys=4), Random(2))
     assert [value_of(value) for _, _, value, _ in made] == list(range(100))
     assert len({key for _, key, _, _ in made}) == 4
     assert max(len(value or b"") for _, _, value, _ in made) > 200

@@ -12,9 +12,9 @@ from random import Random
 
 from kbroker.simulation.checker.history import Place
 from kbroker.simulation.clients.connections.cluster import GROUP, TRANSACTION, Cluster
-from kbroker.simulation.clients.producer.transactional import FIRST_OF_VERSION_2, VERSION_2, Relic
-from kbroker.simulation.clients.workloads.transacting import Work
-from kbroker.simulation.clients.workloads.workload import Setting
+from kbroker.simulation.clients.producer.transactional import FIRST_OF_VERSION_2, VERSION_2, EndedTransaction
+from kbroker.simulation.clients.workloads.transactions import SharedTransactionState
+from kbroker.simulation.clients.workloads.workload import WorkloadContext
 from protocol.apis import ApiKey
 from protocol.errors import ErrorCode
 from protocol.messages.k00_produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
@@ -41,94 +41,100 @@ WRONG_OFFSET = 1_000_000_007
 MARKERS_WITH_VERSION = 2
 
 
-class Saboteur:
-    """`relics`: all that there are. `groups`: whose offsets it tries to commit."""
+class StaleClient:
+    """`ended_transactions`: all that there are. `groups`: whose offsets it attempts to commit."""
 
-    def __init__(self, cluster: Cluster, random: Random, relics: Sequence[Relic], groups: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        random: Random,
+        ended_transactions: Sequence[EndedTransaction],
+        groups: Sequence[str] = (),
+    ) -> None:
         self._cluster = cluster
         self._random = random
-        self._relics = relics
+        self._relics = ended_transactions
         self._groups = groups
 
-    async def send_again(self, relic: Relic) -> str:
+    async def send_stale_request(self, ended: EndedTransaction) -> str:
         """One thing that is out of date; gives what it was and what was answered. Raises OSError."""
-        ways = [self._end, self._end, self._batch, self._markers, self._markers]
+        ways = [self._end_transaction, self._end_transaction, self._produce, self._write_markers, self._write_markers]
         if self._groups:
-            ways.append(self._offsets)
-        said, code = await self._random.choice(ways)(relic)
-        return f"{said} of {relic.transactional_id} {relic.identity} again: {code.name}"
+            ways.append(self._commit_offsets)
+        description, code = await self._random.choice(ways)(ended)
+        return f"{description} of {ended.transactional_id} {ended.identity} again: {code.name}"
 
-    async def _end(self, relic: Relic) -> tuple[str, ErrorCode]:
+    async def _end_transaction(self, ended: EndedTransaction) -> tuple[str, ErrorCode]:
         """As it was, or the other way."""
-        commit = relic.committed if self._random.random() < 0.5 else not relic.committed
-        connection = await self._cluster.coordinator(relic.transactional_id, TRANSACTION)
-        producer_id, epoch = relic.identity
+        commit = ended.committed if self._random.random() < 0.5 else not ended.committed
+        connection = await self._cluster.coordinator(ended.transactional_id, TRANSACTION)
+        producer_id, epoch = ended.identity
         request = EndTxnRequest(
-            transactional_id=relic.transactional_id, producer_id=producer_id, producer_epoch=epoch, committed=commit
+            transactional_id=ended.transactional_id, producer_id=producer_id, producer_epoch=epoch, committed=commit
         )
         version = self._random.choice((connection.version(ApiKey.END_TXN), 3))
         try:
-            answer = await connection.request(request, EndTxnResponse, version=version)
+            response = await connection.request(request, EndTxnResponse, version=version)
         finally:
             connection.close()
-        return "commit" if commit else "abort", ErrorCode(answer.error_code)
+        return "commit" if commit else "abort", ErrorCode(response.error_code)
 
-    async def _batch(self, relic: Relic) -> tuple[str, ErrorCode]:
-        if not relic.batches:
+    async def _produce(self, ended: EndedTransaction) -> tuple[str, ErrorCode]:
+        if not ended.batches:
             return "nothing", ErrorCode.NONE
-        (topic, index), data = self._random.choice(relic.batches)
+        (topic, index), data = self._random.choice(ended.batches)
         connection = await self._cluster.leader((topic, index))
         # By name, and sometimes as a client that adds partitions itself.
         version = self._random.choice((FIRST_OF_VERSION_2[ApiKey.PRODUCE], 9))
         partition = PartitionProduceData(index=index, records=bytearray(data))
         request = ProduceRequest(
-            transactional_id=relic.transactional_id,
+            transactional_id=ended.transactional_id,
             acks=-1,
             timeout_ms=1_000,
             topic_data=[TopicProduceData(name=topic, partition_data=[partition])],
         )
-        answer = await connection.request(request, ProduceResponse, version=version)
-        return f"a batch for {topic}-{index}", ErrorCode(answer.responses[0].partition_responses[0].error_code)
+        response = await connection.request(request, ProduceResponse, version=version)
+        return f"a batch for {topic}-{index}", ErrorCode(response.responses[0].partition_responses[0].error_code)
 
-    async def _markers(self, relic: Relic) -> tuple[str, ErrorCode]:
+    async def _write_markers(self, ended: EndedTransaction) -> tuple[str, ErrorCode]:
         """As the coordinator has sent them, or as one before it would have; to the partitions that they were for. What
         it has decided may still be on its way there: the other way only where a later transaction has ended."""
-        if not relic.batches:
+        if not ended.batches:
             return "nothing", ErrorCode.NONE
-        (topic, index), _ = self._random.choice(relic.batches)
-        await self._cluster.refresh([TRANSACTIONS_TOPIC, topic])
+        (topic, index), _ = self._random.choice(ended.batches)
+        await self._cluster.refresh_metadata([TRANSACTIONS_TOPIC, topic])
         epochs = [one.epoch for place, one in self._cluster.leaders.items() if place[0] == TRANSACTIONS_TOPIC]
         coordinator_epoch = max(epochs, default=0) - self._random.choice((0, 0, 1))
         connection = await self._cluster.leader((topic, index))
         marker = WritableTxnMarker(
-            producer_id=relic.next_identity[0],
-            producer_epoch=relic.next_identity[1],
-            transaction_result=relic.committed ^ (self._is_complete(relic) and self._random.random() < 0.5),
+            producer_id=ended.next_identity[0],
+            producer_epoch=ended.next_identity[1],
+            transaction_result=ended.committed ^ (self._has_later_transaction(ended) and self._random.random() < 0.5),
             topics=[WritableTxnMarkerTopic(name=topic, partition_indexes=[index])],
             coordinator_epoch=max(coordinator_epoch, 0),
             transaction_version=VERSION_2,
         )
         request = WriteTxnMarkersRequest(markers=[marker])
-        answer = await connection.request(request, WriteTxnMarkersResponse, version=MARKERS_WITH_VERSION)
-        return f"a marker for {topic}-{index}", ErrorCode(answer.markers[0].topics[0].partitions[0].error_code)
+        response = await connection.request(request, WriteTxnMarkersResponse, version=MARKERS_WITH_VERSION)
+        return f"a marker for {topic}-{index}", ErrorCode(response.markers[0].topics[0].partitions[0].error_code)
 
-    def _is_complete(self, relic: Relic) -> bool:
+    def _has_later_transaction(self, ended: EndedTransaction) -> bool:
         return any(
-            one.transactional_id == relic.transactional_id and one.identity >= relic.next_identity
+            one.transactional_id == ended.transactional_id and one.identity >= ended.next_identity
             for one in self._relics
         )
 
-    async def _offsets(self, relic: Relic) -> tuple[str, ErrorCode]:
+    async def _commit_offsets(self, ended: EndedTransaction) -> tuple[str, ErrorCode]:
         """As a member of no generation, which is not checked: the epoch alone can tell that it is late."""
         group = self._random.choice(self._groups)
         connection = await self._cluster.coordinator(group, GROUP)
-        producer_id, epoch = relic.identity
-        place: Place = self._random.choice([place for place, _ in relic.batches] or [("topic0", 0)])
+        producer_id, epoch = ended.identity
+        place: Place = self._random.choice([place for place, _ in ended.batches] or [("topic0", 0)])
         partition = TxnOffsetCommitRequestPartition(
             partition_index=place[1], committed_offset=WRONG_OFFSET, committed_metadata=""
         )
         request = TxnOffsetCommitRequest(
-            transactional_id=relic.transactional_id,
+            transactional_id=ended.transactional_id,
             group_id=group,
             producer_id=producer_id,
             producer_epoch=epoch,
@@ -136,27 +142,32 @@ class Saboteur:
         )
         version = self._random.choice((FIRST_OF_VERSION_2[ApiKey.TXN_OFFSET_COMMIT], 3))
         try:
-            answer = await connection.request(request, TxnOffsetCommitResponse, version=version)
+            response = await connection.request(request, TxnOffsetCommitResponse, version=version)
         finally:
             connection.close()
-        return f"offsets of {group}", ErrorCode(answer.topics[0].partitions[0].error_code)
+        return f"offsets of {group}", ErrorCode(response.topics[0].partitions[0].error_code)
 
 
-async def sabotage(
-    setting: Setting, name: str, random: Random, work: Work, groups: Sequence[str] = (), pause_s: float = 0.1
+async def send_stale_requests(
+    context: WorkloadContext,
+    name: str,
+    random: Random,
+    shared: SharedTransactionState,
+    groups: Sequence[str] = (),
+    pause_s: float = 0.1,
 ) -> None:
     """Until it is told to stop."""
-    cluster = Cluster(setting.loop, setting.bootstrap, random, name, timeout_s=setting.timeout_s)
-    saboteur = Saboteur(cluster, random, work.relics, groups)
-    while not setting.stop.asked:
+    cluster = Cluster(context.loop, context.bootstrap, random, name, timeout_s=context.timeout_s)
+    stale_client = StaleClient(cluster, random, shared.ended_transactions, groups)
+    while not context.stop.requested:
         await asyncio.sleep(random.random() * 2 * pause_s)
-        relics = work.relics if random.random() < 0.1 else work.relics[-NEWEST:]
-        if not relics:
+        ended_transactions = shared.ended_transactions if random.random() < 0.1 else shared.ended_transactions[-NEWEST:]
+        if not ended_transactions:
             continue
         try:
-            said = await saboteur.send_again(random.choice(relics))
+            description = await stale_client.send_stale_request(random.choice(ended_transactions))
         except OSError:
-            await cluster.rest()
+            await cluster.backoff()
         else:
-            setting.history.note(name, said)
+            context.history.note(name, description)
     cluster.close()

@@ -29,19 +29,19 @@ class CorruptRecordError(Exception):
         self.next_offset = next_offset
 
 
-class Values:
+class ValueSource:
     """Gives each number once."""
 
     def __init__(self, first: int = 0) -> None:
         self._next = first
 
-    def take(self, count: int) -> tuple[int, ...]:
+    def allocate(self, count: int) -> tuple[int, ...]:
         self._next += count
         return tuple(range(self._next - count, self._next))
 
 
 @dataclass(slots=True)
-class Shape:
+class RecordShape:
     """How records look: padding up to so many bytes, one of so many keys (0: none), one of these codecs."""
 
     max_padding: int = 64
@@ -49,7 +49,7 @@ class Shape:
     codecs: Sequence[int] = (0,)
 
 
-def records(values: Sequence[int], at_ms: int, shape: Shape, random: Random) -> list[NewRecord]:
+def build_records(values: Sequence[int], at_ms: int, shape: RecordShape, random: Random) -> list[NewRecord]:
     """Records that hold these values; sizes are up to chance."""
     found: list[NewRecord] = []
     for value in values:
@@ -66,8 +66,8 @@ def value_of(content: bytes | None) -> int:
 
 
 @dataclass(slots=True)
-class Given:
-    """What was read of one partition's answer: (offset, value) in order, where to go on, and the leader epoch of the
+class FetchedRecords:
+    """What was read of one partition's response: (offset, value) in order, where to go on, and the leader epoch of the
     last batch, -1 if there was none."""
 
     reads: list[tuple[int, int]]
@@ -75,20 +75,22 @@ class Given:
     epoch: int = -1
 
 
-def read_batches(data: Buffer, position: int, aborted: Sequence[tuple[int, int]], limit: int) -> Given:
+def read_batches(data: Buffer, position: int, aborted: Sequence[tuple[int, int]], limit: int) -> FetchedRecords:
     """The records from a position on, at most `limit`. Control batches, and of the transactions in `aborted`
-    (producer id, first offset) what they wrote, are stepped over. What comes before damage is given as long as there
+    (producer id, first offset) what they wrote, are stepped over. What comes before damage is fetched as long as there
     is something; then the damage is at the beginning, and raises CorruptRecordError."""
-    given = Given([], position)
+    fetched = FetchedRecords([], position)
     try:
-        _read_into(given, data, position, aborted, limit)
+        _read_into(fetched, data, position, aborted, limit)
     except CorruptRecordError:
-        if given.next_offset == position:
+        if fetched.next_offset == position:
             raise
-    return given
+    return fetched
 
 
-def _read_into(given: Given, data: Buffer, position: int, aborted: Sequence[tuple[int, int]], limit: int) -> None:
+def _read_into(
+    fetched: FetchedRecords, data: Buffer, position: int, aborted: Sequence[tuple[int, int]], limit: int
+) -> None:
     open_aborts: dict[int, None] = {}
     pending = sorted(aborted, key=lambda one: one[1])
     try:
@@ -103,19 +105,19 @@ def _read_into(given: Given, data: Buffer, position: int, aborted: Sequence[tupl
             found = _decoded(data, pos, header)
             if header.is_control and found and parse_control_type(found[0].key) == ABORT:
                 open_aborts.pop(header.producer_id, None)
-            given.epoch = header.leader_epoch
+            fetched.epoch = header.leader_epoch
             for record in () if skip else found:
                 offset = header.base_offset + record.offset_delta
                 if offset < position:
                     continue
-                if len(given.reads) == limit:
-                    given.next_offset = offset
+                if len(fetched.reads) == limit:
+                    fetched.next_offset = offset
                     return
-                given.reads.append((offset, value_of(record.value)))
-                given.next_offset = offset + 1
-            given.next_offset = header.next_offset
+                fetched.reads.append((offset, value_of(record.value)))
+                fetched.next_offset = offset + 1
+            fetched.next_offset = header.next_offset
     except (MalformedError, ValueError) as error:
-        raise CorruptRecordError(given.next_offset, given.next_offset + 1, str(error)) from error
+        raise CorruptRecordError(fetched.next_offset, fetched.next_offset + 1, str(error)) from error
 
 
 def _decoded(data: Buffer, pos: int, header: BatchHeader) -> list[Record]:

@@ -8,11 +8,11 @@ from kbroker.simulation.checker.history import Corrupt, Place, Read
 from kbroker.simulation.clients.connections.cluster import NO_EPOCH, Cluster
 from kbroker.simulation.clients.consumer.assignors import ASSIGNORS
 from kbroker.simulation.clients.consumer.consumer import Consumer, ConsumerConfig, Position
-from kbroker.simulation.clients.consumer.group_offsets import Bookmarks
+from kbroker.simulation.clients.consumer.group_offsets import StandaloneGroupOffsets
 from kbroker.simulation.clients.consumer.member import FencedError, Member, MemberConfig
 from kbroker.simulation.clients.consumer.offset_lookup import EARLIEST, LATEST, NO_OFFSET, RefusedError, list_offset
-from kbroker.simulation.clients.workloads.values import CorruptRecordError
-from kbroker.simulation.clients.workloads.workload import Setting
+from kbroker.simulation.clients.workloads.records import CorruptRecordError
+from kbroker.simulation.clients.workloads.workload import WorkloadContext
 
 # What a batch that cannot be read may claim to hold, for a consumer that steps over it.
 MAX_STEP = 10_000
@@ -22,7 +22,7 @@ MAX_STEP = 10_000
 
 
 async def consume_assigned(
-    setting: Setting,
+    context: WorkloadContext,
     name: str,
     random: Random,
     places: Sequence[Place],
@@ -38,70 +38,72 @@ async def consume_assigned(
     elsewhere. What cannot be read is told and stepped over. With a group, of which it is no member, it commits at
     times, and begins where it has committed."""
     done = 0
-    while done < polls and not setting.stop.asked:
-        config = ConsumerConfig.some(random, committed_only=committed_only)
-        consumer = Consumer(setting.cluster(name, random), setting.history, name, random, config)
-        bookmarks = None if group is None else Bookmarks(consumer.cluster, setting.history, name, group)
+    while done < polls and not context.stop.requested:
+        config = ConsumerConfig.draw(random, committed_only=committed_only)
+        consumer = Consumer(context.cluster(name, random), context.history, name, random, config)
+        group_offsets = (
+            None if group is None else StandaloneGroupOffsets(consumer.cluster, context.history, name, group)
+        )
         try:
-            starts = await _beginnings(setting, consumer.cluster, places, bookmarks)
+            starts = await _start_positions(context, consumer.cluster, places, group_offsets)
             if starts is None:
                 return
             consumer.assign(starts)
-            while done < polls and not setting.stop.asked and random.random() >= restarts:
+            while done < polls and not context.stop.requested and random.random() >= restarts:
                 done += 1
-                await _poll(setting, consumer, name)
-                if bookmarks is not None and random.random() < commits:
-                    await bookmarks.keep(consumer.committable())
+                await _poll(context, consumer, name)
+                if group_offsets is not None and random.random() < commits:
+                    await group_offsets.commit(consumer.committable())
                 if random.random() < seeks:
                     place = random.choice(places)
-                    at = _at(consumer, place)
+                    at = _offset(consumer, place)
                     consumer.seek(place, random.randint(min(starts[place].offset, at), at))
         finally:
             consumer.close()
 
 
-def _at(consumer: Consumer, place: Place) -> int:
+def _offset(consumer: Consumer, place: Place) -> int:
     return consumer.positions[place].offset
 
 
-async def _beginnings(
-    setting: Setting, cluster: Cluster, places: Sequence[Place], bookmarks: Bookmarks | None
+async def _start_positions(
+    context: WorkloadContext, cluster: Cluster, places: Sequence[Place], group_offsets: StandaloneGroupOffsets | None
 ) -> dict[Place, Position] | None:
     """None if the program is told to stop before they are known."""
     found: dict[Place, Position] = {}
-    while not setting.stop.asked:
+    while not context.stop.requested:
         try:
-            await cluster.refresh(list(dict.fromkeys(topic for topic, _ in places)))
-            kept = {} if bookmarks is None else await bookmarks.read(places)
+            await cluster.refresh_metadata(list(dict.fromkeys(topic for topic, _ in places)))
+            kept = {} if group_offsets is None else await group_offsets.committed(places)
             for place in places:
                 offset, epoch = kept.get(place, (NO_OFFSET, NO_EPOCH))
                 if offset == NO_OFFSET:
                     offset, epoch = (await list_offset(cluster, place, EARLIEST))[0], NO_EPOCH
                 found[place] = Position(offset, epoch)
         except (OSError, RefusedError):
-            await cluster.rest()
+            await cluster.backoff()
         else:
             return found
     return None
 
 
-async def _poll(setting: Setting, consumer: Consumer, name: str) -> list[Read]:
+async def _poll(context: WorkloadContext, consumer: Consumer, name: str) -> list[Read]:
     try:
         return await consumer.poll()
     except CorruptRecordError as error:
-        step_over(setting, consumer, name, error)
+        skip_corrupt_batch(context, consumer, name, error)
         return []
 
 
-def step_over(setting: Setting, consumer: Consumer, name: str, error: CorruptRecordError) -> None:
+def skip_corrupt_batch(context: WorkloadContext, consumer: Consumer, name: str, error: CorruptRecordError) -> None:
     at = consumer.positions[error.place].offset
-    setting.history.happened(name, Corrupt(error.place, at, str(error)))
+    context.history.happened(name, Corrupt(error.place, at, str(error)))
     to = error.next_offset if at < error.next_offset <= at + MAX_STEP else at + 1
     consumer.seek(error.place, to)
 
 
 async def consume_group(
-    setting: Setting,
+    context: WorkloadContext,
     name: str,
     random: Random,
     group: str,
@@ -117,10 +119,10 @@ async def consume_group(
     under its own name. Fenced, it begins anew."""
     instance = f"{name}-instance" if random.random() < static else None
     done = 0
-    while done < polls and not setting.stop.asked:
-        cluster = setting.cluster(name, random, static_members=instance is not None)
-        config = ConsumerConfig.some(random, committed_only=committed_only)
-        consumer = Consumer(cluster, setting.history, name, random, config)
+    while done < polls and not context.stop.requested:
+        cluster = context.cluster(name, random, static_members=instance is not None)
+        config = ConsumerConfig.draw(random, committed_only=committed_only)
+        consumer = Consumer(cluster, context.history, name, random, config)
         session_s = random.choice((6, 10))
         settings = MemberConfig(
             instance_id=instance,
@@ -129,28 +131,28 @@ async def consume_group(
             heartbeat_s=session_s / random.choice((4, 6)),
             assignors=random.sample(list(ASSIGNORS), 2),
         )
-        member = Member(consumer, setting.history, name, group, topics, random, settings)
+        member = Member(consumer, context.history, name, group, topics, random, settings)
         try:
-            done += await _be_member(setting, member, name, random, polls - done, restarts, commits)
-            if random.random() < 0.5 and not setting.stop.asked:
+            done += await _run_member(context, member, name, random, polls - done, restarts, commits)
+            if random.random() < 0.5 and not context.stop.requested:
                 await member.leave()
         finally:
-            member.die()
+            member.close_without_leaving()
 
 
-async def _be_member(
-    setting: Setting, member: Member, name: str, random: Random, polls: int, restarts: float, commits: float
+async def _run_member(
+    context: WorkloadContext, member: Member, name: str, random: Random, polls: int, restarts: float, commits: float
 ) -> int:
     """One life of a member; gives how often it has polled."""
     for done in range(polls):
-        if setting.stop.asked or (random.random() < restarts and not setting.stop.settled):
+        if context.stop.requested or (random.random() < restarts and not context.stop.draining):
             return done
         try:
             await member.poll()
         except FencedError:
             return done + 1
         except CorruptRecordError as error:
-            step_over(setting, member.consumer, name, error)
+            skip_corrupt_batch(context, member.consumer, name, error)
         if random.random() < commits:
             await member.commit()
     return polls
@@ -160,7 +162,7 @@ async def _be_member(
 
 
 async def final_reads(
-    setting: Setting,
+    context: WorkloadContext,
     random: Random,
     places: Sequence[Place],
     *,
@@ -173,7 +175,7 @@ async def final_reads(
     `history.begin_final_reads()` comes before, and no writer is left.
     """
     readers = [
-        setting.loop.create_task(_read_to_the_end(setting, Random(random.random()), place, committed_only))
+        context.loop.create_task(_read_to_the_end(context, Random(random.random()), place, committed_only))
         for place in places
     ]
     if not readers:
@@ -186,10 +188,10 @@ async def final_reads(
     return [place for place, is_late in zip(places, late, strict=True) if is_late]
 
 
-async def _read_to_the_end(setting: Setting, random: Random, place: Place, committed_only: bool) -> None:
+async def _read_to_the_end(context: WorkloadContext, random: Random, place: Place, committed_only: bool) -> None:
     name = f"final-{place[0]}-{place[1]}"
-    cluster = setting.cluster(name, random, patient=True)
-    consumer = Consumer(cluster, setting.history, name, random, ConsumerConfig(committed_only=committed_only))
+    cluster = context.cluster(name, random, patient=True)
+    consumer = Consumer(cluster, context.history, name, random, ConsumerConfig(committed_only=committed_only))
     try:
         while True:
             try:
@@ -197,9 +199,9 @@ async def _read_to_the_end(setting: Setting, random: Random, place: Place, commi
                 end, _ = await list_offset(cluster, place, LATEST, committed_only=committed_only)
                 break
             except OSError:
-                await cluster.rest()
+                await cluster.backoff()
         consumer.assign({place: start})
-        while _at(consumer, place) < end:
-            await _poll(setting, consumer, name)
+        while _offset(consumer, place) < end:
+            await _poll(context, consumer, name)
     finally:
         consumer.close()

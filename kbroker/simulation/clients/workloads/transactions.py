@@ -15,11 +15,15 @@ from kbroker.simulation.clients.connections.coordinator import AbortableError, F
 from kbroker.simulation.clients.consumer.assignors import ASSIGNORS
 from kbroker.simulation.clients.consumer.consumer import Consumer, ConsumerConfig
 from kbroker.simulation.clients.consumer.member import FencedError, Member, MemberConfig
-from kbroker.simulation.clients.producer.transactional import Relic, TransactionalConfig, TransactionalProducer
+from kbroker.simulation.clients.producer.transactional import (
+    EndedTransaction,
+    TransactionalConfig,
+    TransactionalProducer,
+)
 from kbroker.simulation.clients.producer.transactional_offsets import send_offsets
-from kbroker.simulation.clients.workloads.reading import step_over
-from kbroker.simulation.clients.workloads.values import CorruptRecordError, Shape, Values
-from kbroker.simulation.clients.workloads.workload import PATIENCE, Setting, codecs
+from kbroker.simulation.clients.workloads.consumers import skip_corrupt_batch
+from kbroker.simulation.clients.workloads.records import CorruptRecordError, RecordShape, ValueSource
+from kbroker.simulation.clients.workloads.workload import TIMEOUT_FACTORS, WorkloadContext, draw_codecs
 
 # After which the coordinator aborts; what a program does within a transaction mostly takes less.
 TIMEOUTS_MS = (1_000, 5_000, 20_000)
@@ -32,71 +36,79 @@ DELAYS_S = (0.1, 1.0, 6.0)
 
 
 @dataclass(slots=True)
-class Habits:
+class TransactionProbabilities:
     """How often, of all transactions: aborted on purpose, left open by a program that dies, held up in the middle."""
 
     aborts: float = 0.2
-    deaths: float = 0.05
+    crashes: float = 0.05
     delays: float = 0.05
 
 
 @dataclass(slots=True)
-class Work:
-    """What all programs of a run share that write in transactions: each value and each number is used once. `relics`:
-    what has come to its end, for those who send it again."""
+class SharedTransactionState:
+    """What all transactional programs of a run share: each value and each transaction number is used once.
 
-    values: Values
-    numbers: Iterator[int]
-    relics: list[Relic]
+    `ended_transactions`: the input of stale clients, which send their requests again.
+    """
+
+    values: ValueSource
+    transaction_numbers: Iterator[int]
+    ended_transactions: list[EndedTransaction]
 
 
 class _Program:
     """One of them, in all its lives."""
 
     def __init__(
-        self, setting: Setting, name: str, random: Random, work: Work, transactional_id: str, habits: Habits
+        self,
+        context: WorkloadContext,
+        name: str,
+        random: Random,
+        shared: SharedTransactionState,
+        transactional_id: str,
+        probabilities: TransactionProbabilities,
     ) -> None:
-        self.setting, self.name, self.random, self.work = setting, name, random, work
-        self.habits = habits
+        self.context, self.name, self.random, self.shared = context, name, random, shared
+        self.probabilities = probabilities
         self._transactional_id = transactional_id
-        self._lives = 0
+        self._incarnations = 0
 
     @property
     def stopped(self) -> bool:
-        return self.setting.stop.asked
+        return self.context.stop.requested
 
     def happens(self, chance: float) -> bool:
         """Not at the end, when all that is left has to be done."""
-        return self.random.random() < chance and not self.setting.stop.settled
+        return self.random.random() < chance and not self.context.stop.draining
 
     def new_producer(self, max_padding: int) -> TransactionalProducer:
         """Each life has a name of its own."""
         random = self.random
-        cluster = self.setting.cluster(self.name, random, in_transactions=True)
+        cluster = self.context.cluster(self.name, random, in_transactions=True)
         config = TransactionalConfig(
             max_in_flight=random.randint(1, 5),
-            delivery_timeout_s=random.choice(PATIENCE) * 20.0,
-            shape=Shape(max_padding, 0, codecs(cluster, random)),
+            delivery_timeout_s=random.choice(TIMEOUT_FACTORS) * 20.0,
+            shape=RecordShape(max_padding, 0, draw_codecs(cluster, random)),
             timeout_ms=random.choice(TIMEOUTS_MS),
             patience_s=random.choice((5.0, 30.0)),
-            relics=self.work.relics,
+            ended_transactions=self.shared.ended_transactions,
         )
-        self._lives += 1
-        name = f"{self.name}.{self._lives - 1}"
-        return TransactionalProducer(cluster, self.setting.history, name, random, self._transactional_id, config)
+        self._incarnations += 1
+        name = f"{self.name}.{self._incarnations - 1}"
+        return TransactionalProducer(cluster, self.context.history, name, random, self._transactional_id, config)
 
-    async def hesitate(self) -> None:
-        if self.happens(self.habits.delays):
+    async def maybe_delay(self) -> None:
+        if self.happens(self.probabilities.delays):
             await asyncio.sleep(self.random.random() * self.random.choice(DELAYS_S))
 
-    async def rest(self) -> None:
+    async def pause_before_restart(self) -> None:
         """Between two lives."""
         if not self.stopped:
             await asyncio.sleep(self.random.random() * self.random.choice((0.05, 0.5, 2.0)))
 
     async def end(self, producer: TransactionalProducer) -> bool:
         """Commit, mostly; gives whether it is committed. Raises FatalError."""
-        if not self.happens(self.habits.aborts):
+        if not self.happens(self.probabilities.aborts):
             try:
                 await producer.commit()
             except AbortableError:
@@ -110,19 +122,19 @@ class _Program:
 # Several partitions at once.
 
 
-async def transact(
-    setting: Setting,
+async def produce_in_transactions(
+    context: WorkloadContext,
     name: str,
     random: Random,
-    work: Work,
+    shared: SharedTransactionState,
     places: Sequence[Place],
     transactional_id: str,
     *,
-    habits: Habits | None = None,
+    probabilities: TransactionProbabilities | None = None,
     pause_s: float = 0.02,
 ) -> None:
     """Write some batches to some partitions in each transaction, until it is told to stop."""
-    program = _Program(setting, name, random, work, transactional_id, habits or Habits())
+    program = _Program(context, name, random, shared, transactional_id, probabilities or TransactionProbabilities())
     while not program.stopped:
         producer = program.new_producer(random.choice((64, 2_000)))
         try:
@@ -134,19 +146,19 @@ async def transact(
             pass
         finally:
             producer.close()
-        await program.rest()
+        await program.pause_before_restart()
 
 
 async def _transact_once(program: _Program, producer: TransactionalProducer, places: Sequence[Place]) -> bool:
     """Gives whether the program lives on. Raises FatalError."""
-    random, work = program.random, program.work
-    producer.begin(next(work.numbers))
+    random, shared = program.random, program.shared
+    producer.begin(next(shared.transaction_numbers))
     for _ in range(random.choice((1, 2, 3, 6))):
-        done = producer.write(random.choice(places), work.values.take(random.choice((1, 1, 2, 5, 20))))
+        done = producer.write(random.choice(places), shared.values.allocate(random.choice((1, 1, 2, 5, 20))))
         if random.random() < 0.3:
             await done
-        await program.hesitate()
-    if program.happens(program.habits.deaths):
+        await program.maybe_delay()
+    if program.happens(program.probabilities.crashes):
         return False
     await program.end(producer)
     return True
@@ -155,20 +167,20 @@ async def _transact_once(program: _Program, producer: TransactionalProducer, pla
 # What a group has read, with what was made of it.
 
 
-async def transform(
-    setting: Setting,
+async def consume_transform_produce(
+    context: WorkloadContext,
     name: str,
     random: Random,
-    work: Work,
+    shared: SharedTransactionState,
     group: str,
     topics: Sequence[str],
     outputs: Sequence[Place],
     *,
-    habits: Habits | None = None,
+    probabilities: TransactionProbabilities | None = None,
 ) -> None:
     """Consume, transform, produce, as a member of a group (KIP-447): for each record one result, in one transaction
     with the offset behind it."""
-    program = _Program(setting, name, random, work, f"{name}-id", habits or Habits())
+    program = _Program(context, name, random, shared, f"{name}-id", probabilities or TransactionProbabilities())
     while not program.stopped:
         producer = program.new_producer(SMALL)
         member = _new_member(program, group, topics)
@@ -182,19 +194,19 @@ async def transform(
             pass
         finally:
             producer.close()
-            member.die()
-        await program.rest()
+            member.close_without_leaving()
+        await program.pause_before_restart()
 
 
 def _new_member(program: _Program, group: str, topics: Sequence[str]) -> Member:
-    random, setting = program.random, program.setting
-    cluster = setting.cluster(program.name, random, in_transactions=True)
-    config = ConsumerConfig.some(random, committed_only=True)
+    random, context = program.random, program.context
+    cluster = context.cluster(program.name, random, in_transactions=True)
+    config = ConsumerConfig.draw(random, committed_only=True)
     # What others write has to be transformed as quickly, in the end.
     config.max_records = random.choice((20, 100, 500))
     config.max_bytes = config.partition_max_bytes = random.choice((5_000, 100_000, 1 << 20))
     config.min_bytes, config.max_wait_ms = random.choice((0, 1)), random.choice((10, 100))
-    consumer = Consumer(cluster, setting.history, program.name, random, config)
+    consumer = Consumer(cluster, context.history, program.name, random, config)
     session_s = random.choice((6, 10))
     settings = MemberConfig(
         session_timeout_ms=session_s * 1000,
@@ -203,40 +215,40 @@ def _new_member(program: _Program, group: str, topics: Sequence[str]) -> Member:
         assignors=random.sample(list(ASSIGNORS), 2),
         commits=False,
     )
-    return Member(consumer, setting.history, program.name, group, topics, random, settings)
+    return Member(consumer, context.history, program.name, group, topics, random, settings)
 
 
 async def _transform_once(
     program: _Program, producer: TransactionalProducer, member: Member, group: str, outputs: Sequence[Place]
 ) -> bool:
     """Gives whether the program lives on. Raises FatalError, FencedError."""
-    number = next(program.work.numbers)
+    number = next(program.shared.transaction_numbers)
     member.consumer.transaction = number
-    if program.setting.stop.settled:
+    if program.context.stop.draining:
         config = member.consumer.config
         config.max_records, config.max_bytes, config.partition_max_bytes = LAST_RECORDS, LAST_BYTES, LAST_BYTES
     try:
         reads = await member.poll()
     except CorruptRecordError as error:
-        step_over(program.setting, member.consumer, program.name, error)
+        skip_corrupt_batch(program.context, member.consumer, program.name, error)
         return True
-    who, positions = member.standing()
+    membership, positions = member.membership_and_positions()
     # Without a record it may still have come past the marks of transactions, which are not read again then.
     if not positions or (not reads and program.random.random() < 0.9):
         return True
     producer.begin(number)
     _write_results(program, producer, group, reads, outputs)
-    await program.hesitate()
-    if program.happens(program.habits.deaths):
+    await program.maybe_delay()
+    if program.happens(program.probabilities.crashes):
         return False
     try:
-        await send_offsets(producer, group, who, positions)
+        await send_offsets(producer, group, membership, positions)
         committed = await program.end(producer)
     except AbortableError:
         await producer.abort()
         committed = False
     if not committed:
-        await member.rewind()
+        await member.reset_to_committed()
     return True
 
 
@@ -246,8 +258,8 @@ def _write_results(
     """In some batches, to some partitions."""
     at = 0
     while at < len(reads):
-        some = reads[at : at + (20 if program.setting.stop.settled else program.random.choice((1, 3, 20)))]
+        some = reads[at : at + (20 if program.context.stop.draining else program.random.choice((1, 3, 20)))]
         at += len(some)
-        values = program.work.values.take(len(some))
+        values = program.shared.values.allocate(len(some))
         sources = tuple((read.place, read.offset) for read in some)
         producer.write(program.random.choice(outputs), values, group, sources)

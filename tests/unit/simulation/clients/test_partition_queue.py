@@ -1,0 +1,149 @@
+"""What a producer may send next, and what it must not send again."""
+
+import asyncio
+
+import pytest
+
+from kbroker.simulation.checker.history import Operation, Send
+from kbroker.simulation.clients.producer.partition_queue import PartitionQueue, QueuedBatch
+from protocol.records.batch import NO_SEQUENCE, parse_header
+
+PLACE = ("t", 0)
+ME, MYSELF_LATER = (7, 0), (7, 1)
+
+
+def queue_of(loop: asyncio.AbstractEventLoop, count: int, idempotent: bool = True) -> PartitionQueue:
+    queue = PartitionQueue(PLACE, idempotent, 5)
+    for value in range(count):
+        operation = Operation(value, "p", Send(PLACE, (value, value), value), value, 0)
+        records = [(0, None, b"%d" % value, ())] * 2
+        queue.pending.append(QueuedBatch(operation, PLACE, queue.next_order(), records, 0, 10.0, loop.create_future()))
+    return queue
+
+
+@pytest.fixture
+def loop():
+    loop = asyncio.new_event_loop()
+    yield loop
+    loop.close()
+
+
+def send(queue: PartitionQueue, identity: tuple[int, int] = ME) -> list[int]:
+    """All that may be sent now, by order."""
+    sent = []
+    while (batch := queue.next_sendable(identity)) is not None:
+        queue.prepare(batch)
+        sent.append(batch.order)
+    return sent
+
+
+def acknowledge(queue: PartitionQueue) -> None:
+    batch = queue.pending.pop(0)
+    queue.mark_returned(batch)
+    queue.mark_acknowledged(batch)
+
+
+def sequences(queue: PartitionQueue) -> list[int]:
+    return [batch.sequence for batch in queue.pending]
+
+
+def test_the_first_goes_alone_and_then_as_many_as_may_be_in_flight(loop) -> None:
+    queue = queue_of(loop, 9)
+    assert send(queue) == [0]
+    acknowledge(queue)
+    assert send(queue) == [1, 2, 3, 4, 5]
+    assert sequences(queue)[:5] == [2, 4, 6, 8, 10]
+    assert send(queue) == []
+    acknowledge(queue)
+    assert send(queue) == [6]
+
+
+def test_a_plain_producer_waits_for_nothing(loop) -> None:
+    queue = queue_of(loop, 9, idempotent=False)
+    assert send(queue) == [0, 1, 2, 3, 4]
+    assert sequences(queue)[:5] == [NO_SEQUENCE] * 5
+    assert parse_header(queue.pending[0].data or b"").producer_id == -1
+
+
+def test_repetitions_go_one_by_one_with_the_numbers_that_they_had(loop) -> None:
+    queue = queue_of(loop, 4)
+    send(queue)
+    acknowledge(queue)
+    send(queue)
+    datas = [batch.data for batch in queue.pending]
+    for batch in queue.pending:
+        queue.mark_returned(batch)
+    assert send(queue) == [1]
+    acknowledge(queue)
+    assert send(queue) == [2]
+    acknowledge(queue)
+    assert send(queue) == [3]
+    assert queue.pending[0].data is datas[2]
+
+
+def test_a_lane_that_rests_or_is_broken_sends_nothing(loop) -> None:
+    queue = queue_of(loop, 1)
+    queue.is_backing_off = True
+    assert send(queue) == []
+    queue.is_backing_off, queue.is_sequence_broken = False, True
+    assert send(queue) == []
+
+
+def test_what_may_have_been_written_is_not_written_again_nor_what_was_before_it(loop) -> None:
+    queue = queue_of(loop, 5)
+    send(queue)
+    acknowledge(queue)
+    send(queue)
+    for batch in queue.pending:
+        queue.mark_returned(batch)
+    queue.pending[1].maybe_applied = True
+    assert [batch.order for batch in queue.unrepeatable_batches()] == [1, 2]
+    del queue.pending[:2]
+    queue.restart(MYSELF_LATER)
+    assert send(queue, MYSELF_LATER) == [3]
+    assert parse_header(queue.pending[0].data or b"")[9:12] == (7, 1, 0)
+
+
+def test_what_is_older_than_an_acknowledged_one_is_not_written_after_it(loop) -> None:
+    queue = queue_of(loop, 5)
+    send(queue)
+    acknowledge(queue)
+    send(queue)
+    for batch in queue.pending:
+        queue.mark_returned(batch)
+    queue.mark_acknowledged(queue.pending.pop(2))
+    assert [batch.order for batch in queue.unrepeatable_batches()] == [1, 2]
+
+
+def test_giving_up_leaves_a_gap_only_behind_what_was_sent(loop) -> None:
+    queue = queue_of(loop, 3)
+    queue.mark_given_up(queue.pending[0])
+    assert not queue.is_sequence_broken
+    send(queue)
+    queue.mark_given_up(queue.pending[0])
+    assert queue.is_sequence_broken
+    plain = queue_of(loop, 1, idempotent=False)
+    send(plain)
+    plain.mark_given_up(plain.window[0])
+    assert not plain.is_sequence_broken
+
+
+def test_another_identity_is_taken_when_nothing_is_under_way(loop) -> None:
+    queue = queue_of(loop, 3)
+    send(queue)
+    acknowledge(queue)
+    queue.prepare(queue.pending[0])
+    assert send(queue, MYSELF_LATER) == []
+    acknowledge(queue)
+    assert send(queue, MYSELF_LATER) == [2]
+    assert queue.pending[0].sequence == 0
+
+
+def test_sequences_begin_at_zero_after_the_largest(loop) -> None:
+    queue = queue_of(loop, 2)
+    queue.restart(ME)
+    queue._next_sequence = 2**31 - 2
+    send(queue)
+    acknowledge(queue)
+    send(queue)
+    assert sequences(queue) == [0]

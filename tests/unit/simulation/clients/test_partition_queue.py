@@ -124,7 +124,7 @@ def test_giving_up_leaves_a_gap_only_behind_what_was_sent(loop) -> None:
     assert queue.is_sequence_broken
     plain = queue_of(loop, 1, idempotent=False)
     send(plain)
-    plain.mark_given_up(plain.window[0])
+    plain.mark_given_up(plain.pending[0])
     assert not plain.is_sequence_broken
 
 

@@ -22,11 +22,11 @@ def anomaly(kind: str, text: str, *operations: Operation | None) -> Anomaly:
     return Anomaly(kind, text, [by_number[number] for number in sorted(by_number)])
 
 
-def name(place: Place) -> str:
+def partition_name(place: Place) -> str:
     return f"{place[0]}-{place[1]}"
 
 
-def some(numbers: Sequence[int], most: int = 8) -> str:
+def shorten(numbers: Sequence[int], most: int = 8) -> str:
     """The first of them: "4, 5, 6 and 30 more"."""
     shown = ", ".join(map(str, numbers[:most]))
     return shown if len(numbers) <= most else f"{shown} and {len(numbers) - most} more"

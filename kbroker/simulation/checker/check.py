@@ -8,29 +8,29 @@ names, until its step.
 from collections.abc import Iterator, Mapping
 
 from kbroker.simulation.checker.anomaly import Anomaly
-from kbroker.simulation.checker.commits import committed_offsets
+from kbroker.simulation.checker.committed_offsets import committed_offset_anomalies
 from kbroker.simulation.checker.deletions import deleted_records
-from kbroker.simulation.checker.freshness import stale_polls
-from kbroker.simulation.checker.groups import fencing
-from kbroker.simulation.checker.history import History
-from kbroker.simulation.checker.index import Index, index_of
-from kbroker.simulation.checker.keeping import (
+from kbroker.simulation.checker.durability import (
     corrupt_reads,
     lost_writes,
     unflushed_acknowledgements,
     unflushed_reads,
     unreadable_at_the_end,
 )
-from kbroker.simulation.checker.offsets import (
+from kbroker.simulation.checker.exactly_once import exactly_once_anomalies
+from kbroker.simulation.checker.group_fencing import group_fencing_anomalies
+from kbroker.simulation.checker.history import History
+from kbroker.simulation.checker.index import Index, build_index
+from kbroker.simulation.checker.poll_order import poll_order_anomalies
+from kbroker.simulation.checker.record_offsets import (
     backward_sends,
     duplicates,
     inconsistent_offsets,
     torn_batches,
     unsent_values,
 )
-from kbroker.simulation.checker.polling import polls
+from kbroker.simulation.checker.stale_polls import stale_polls
 from kbroker.simulation.checker.transactions import torn_transactions, uncommitted_reads, write_read_cycles
-from kbroker.simulation.checker.transforming import transformed_once
 
 
 def check(
@@ -44,13 +44,13 @@ def check(
     must not take anything acknowledged (a disk that rots may not be in such a history); `durable_groups` says so of
     __consumer_offsets, where that differs. `compacted`: the number of keys, by compacted topic. Takes 5 to 20 us an
     operation, by how many records it holds."""
-    index = index_of(history, compacted)
+    index = build_index(history, compacted)
     groups = durable if durable_groups is None else durable_groups
     return [
         *_data(index, durable=durable),
-        *committed_offsets(index, durable=groups),
-        *fencing(index, durable=groups),
-        *transformed_once(index, durable=durable and groups),
+        *committed_offset_anomalies(index, durable=groups),
+        *group_fencing_anomalies(index, durable=groups),
+        *exactly_once_anomalies(index, durable=durable and groups),
     ]
 
 
@@ -63,14 +63,14 @@ def _data(index: Index, *, durable: bool) -> Iterator[Anomaly]:
     yield from deleted_records(index)
     yield from corrupt_reads(index)
     yield from unsent_values(index)
-    seen = index.sightings(
-        {partition.place: partition.contested for partition in index.partitions.values()},
-        [value for partition in index.partitions.values() for value in partition.moved],
+    seen = index.observations(
+        {partition.place: partition.conflicting_offsets for partition in index.partitions.values()},
+        [value for partition in index.partitions.values() for value in partition.moved_values],
     )
     yield from inconsistent_offsets(index, seen)
     yield from duplicates(index, seen)
     yield from torn_batches(index)
-    yield from polls(index)
+    yield from poll_order_anomalies(index)
     yield from stale_polls(index)
     yield from backward_sends(index)
     yield from uncommitted_reads(index)

@@ -7,7 +7,7 @@ Not judged: after a Loss that gave the offsets out anew.
 from bisect import bisect_left
 from collections.abc import Iterator
 
-from kbroker.simulation.checker.anomaly import Anomaly, anomaly, name
+from kbroker.simulation.checker.anomaly import Anomaly, anomaly, partition_name
 from kbroker.simulation.checker.history import Operation, Outcome, Poll, Trim
 from kbroker.simulation.checker.index import NEVER, Index, PartitionIndex
 
@@ -24,11 +24,11 @@ def deleted_records(index: Index) -> Iterator[Anomaly]:
             if trim is None or offset >= _before(trim):
                 continue
             until = NEVER if poll.ended is None else poll.ended
-            if not index.partition(place).cut_between(offset, trim.begun, until):
+            if not index.partition(place).may_have_lost(offset, trim.begun, until):
                 yield anomaly(
                     "deleted record",
-                    f"{poll.process} was given offset {offset} of {name(place)} after what lies before {_before(trim)} "
-                    "had been deleted.",
+                    f"{poll.process} received offset {offset} of {partition_name(place)} after the records before "
+                    f"offset {_before(trim)} had been deleted.",
                     trim,
                     poll,
                 )

@@ -36,7 +36,7 @@ class Send:
     transaction: int | None = None
     attempted: int | None = None
     group: str = ""
-    made_of: tuple[tuple[Place, int], ...] = ()
+    sources: tuple[tuple[Place, int], ...] = ()
 
 
 @dataclass(slots=True)
@@ -101,7 +101,7 @@ class Commit:
 
 
 @dataclass(slots=True)
-class Committed:
+class OffsetFetch:
     """What the broker says is committed; -1 for nothing."""
 
     group: str
@@ -143,7 +143,7 @@ class Note:
     text: str
 
 
-Action = Send | Poll | Corrupt | Assign | Join | Commit | Committed | EndTransaction | Trim | Loss | Note
+Action = Send | Poll | Corrupt | Assign | Join | Commit | OffsetFetch | EndTransaction | Trim | Loss | Note
 
 
 @dataclass(slots=True)
@@ -192,14 +192,14 @@ class History:
         if self.on_end is not None:
             self.on_end(operation)
 
-    def happened(self, process: str, action: Action) -> Operation:
+    def record(self, process: str, action: Action) -> Operation:
         """An operation that begins and ends at once."""
         operation = self.begin(process, action)
         self.end(operation, Outcome.OK)
         return operation
 
     def note(self, process: str, text: str) -> None:
-        self.happened(process, Note(text))
+        self.record(process, Note(text))
 
     def begin_final_reads(self) -> None:
         self.final = self._next()
@@ -233,7 +233,7 @@ def _said(action: Action) -> str:
             return f"join {group} {member} generation {generation}: {', '.join(map(_name, partitions)) or 'nothing'}"
         case Commit(group, _, generation, offsets, transaction):
             return f"commit {group} generation {generation} {_positions(offsets)}{_in(transaction)}"
-        case Committed(group, offsets):
+        case OffsetFetch(group, offsets):
             return f"committed of {group}: {_positions(offsets)}"
         case EndTransaction(transaction, commit):
             return f"{'commit' if commit else 'abort'} transaction {transaction}"

@@ -14,12 +14,12 @@ from typing import NamedTuple
 from kbroker.simulation.checker.history import (
     Assign,
     Commit,
-    Committed,
     Corrupt,
     EndTransaction,
     History,
     Join,
     Loss,
+    OffsetFetch,
     Operation,
     Outcome,
     Place,
@@ -32,14 +32,14 @@ from kbroker.simulation.checker.history import (
 NEVER = sys.maxsize
 
 
-class Cut(NamedTuple):
+class PossibleLoss(NamedTuple):
     """A Loss of one partition: at this step what lay at `floor` or above may have gone."""
 
     step: int
     floor: int
 
 
-class Sighting(NamedTuple):
+class Observation(NamedTuple):
     """At some moment between two steps this offset held this value: a read says so, or an acknowledgement."""
 
     value: int
@@ -53,46 +53,47 @@ class Sighting(NamedTuple):
 class PartitionIndex:
     """`keys`: how many keys a compacted partition has; 0 without compaction.
 
-    `at`: the value first seen at an offset, in reads and then in acknowledgements. `where`: the offset at which a value
-    was first read. `contested`: offsets with several values; `moved`: values with several offsets. `final`: what the
-    final polls read, and `final_end`: before this offset they have seen all that there is to see.
+    `at`: the first value observed at each offset, in reads and then in acknowledgements. `where`: the offset at which
+    each value was first read. `conflicting_offsets`: offsets with several values. `moved_values`: values with several
+    offsets. `final`: the values that the final polls returned, by offset. `final_end`: the offset up to which the final
+    polls have read.
     """
 
     place: Place
     keys: int = 0
-    cuts: list[Cut] = field(default_factory=list)
+    possible_losses: list[PossibleLoss] = field(default_factory=list)
     trims: list[Operation] = field(default_factory=list)
     sends: list[Operation] = field(default_factory=list)
     at: dict[int, int] = field(default_factory=dict)
     where: dict[int, int] = field(default_factory=dict)
-    contested: dict[int, None] = field(default_factory=dict)
-    moved: dict[int, None] = field(default_factory=dict)
+    conflicting_offsets: dict[int, None] = field(default_factory=dict)
+    moved_values: dict[int, None] = field(default_factory=dict)
     final: dict[int, int] = field(default_factory=dict)
     final_end: int = 0
     _known: list[int] | None = None
 
-    def cut_between(self, offset: int, since: int, until: int) -> bool:
+    def may_have_lost(self, offset: int, since: int, until: int) -> bool:
         """Whether a Loss between these steps may have taken this offset."""
-        return any(cut.floor <= offset and since < cut.step < until for cut in self.cuts)
+        return any(cut.floor <= offset and since < cut.step < until for cut in self.possible_losses)
 
-    def trimmed(self, offset: int, sent: int, until: int = NEVER) -> bool:
+    def may_be_deleted(self, offset: int, sent: int, until: int = NEVER) -> bool:
         """Whether a record may have been deleted before the step `until`. It was sent at the step `sent`: what is
         sent after a deletion (at an offset that a Loss gave back) is not meant by it. Before -1 is the end."""
         for trim in self.trims:
             assert isinstance(trim.action, Trim)
             before = trim.action.before
-            if (before > offset or before < 0) and trim.begun < until and sent < end_of(trim):
+            if (before > offset or before < 0) and trim.begun < until and sent < effect_end(trim):
                 return True
         return False
 
-    def trimmed_below(self, until: int) -> int:
+    def deletion_bound(self, until: int) -> int:
         """The highest offset before which records were asked to be deleted before the step `until`; -1: none."""
         return max(
             (trim.action.before for trim in self.trims if isinstance(trim.action, Trim) and trim.begun < until),
             default=-1,
         )
 
-    def undecided_trim(self, offset: int, until: int) -> bool:
+    def has_unresolved_deletion(self, offset: int, until: int) -> bool:
         """Whether a deletion of this offset began before the step `until` and never was answered: it may have been,
         and may have been undone."""
         return any(
@@ -121,13 +122,13 @@ class Index:
     senders: dict[int, Operation] = field(default_factory=dict)
     transactional: bool = False
     polls: list[Operation] = field(default_factory=list)
-    consuming: dict[str, list[Operation]] = field(default_factory=dict)
+    consumer_operations: dict[str, list[Operation]] = field(default_factory=dict)
     joins: list[Operation] = field(default_factory=list)
     commits: list[Operation] = field(default_factory=list)
-    committed: list[Operation] = field(default_factory=list)
+    offset_fetches: list[Operation] = field(default_factory=list)
     losses: list[Operation] = field(default_factory=list)
     corrupt: list[Operation] = field(default_factory=list)
-    ends: dict[int, list[Operation]] = field(default_factory=dict)
+    transaction_ends: dict[int, list[Operation]] = field(default_factory=dict)
 
     def partition(self, place: Place) -> PartitionIndex:
         found = self.partitions.get(place)
@@ -135,12 +136,12 @@ class Index:
             found = self.partitions[place] = PartitionIndex(place, self.compacted.get(place[0], 0))
         return found
 
-    def sightings(self, offsets: Mapping[Place, Iterable[int]], values: Iterable[int] = ()) -> "Sightings":
+    def observations(self, offsets: Mapping[Place, Iterable[int]], values: Iterable[int] = ()) -> "Observations":
         """All that was seen of these offsets and of these values, in one more walk."""
-        return Sightings(self, {place: set(some) for place, some in offsets.items()}, set(values))
+        return Observations(self, {place: set(some) for place, some in offsets.items()}, set(values))
 
 
-def index_of(history: History, compacted: Mapping[str, int] | None = None) -> Index:
+def build_index(history: History, compacted: Mapping[str, int] | None = None) -> Index:
     """Everything that the judges need, in the history's order."""
     index = Index(history, compacted or {})
     for operation in history.operations:
@@ -152,12 +153,12 @@ def index_of(history: History, compacted: Mapping[str, int] | None = None) -> In
     return index
 
 
-def end_of(operation: Operation) -> int:
+def effect_end(operation: Operation) -> int:
     """The step after which the operation has no more effect. Of one without an answer it may come at any time."""
     return NEVER if operation.ended is None or operation.outcome is Outcome.UNKNOWN else operation.ended
 
 
-def since_of(send: Operation) -> int:
+def acknowledged_since(send: Operation) -> int:
     """From which step on an acknowledgement is about what the broker had. One that came after a Loss may have been on
     its way before it, unless it is known to answer an attempt that was made after the Loss."""
     assert isinstance(send.action, Send)
@@ -174,7 +175,7 @@ def _take(index: Index, operation: Operation) -> None:
     kind = type(action)
     if kind is Poll:
         index.polls.append(operation)
-        index.consuming.setdefault(operation.process, []).append(operation)
+        index.consumer_operations.setdefault(operation.process, []).append(operation)
         _take_poll(index, operation)
     elif isinstance(action, Send):
         index.partition(action.place).sends.append(operation)
@@ -182,24 +183,24 @@ def _take(index: Index, operation: Operation) -> None:
         for value in action.values:
             index.senders[value] = operation
     elif kind is Assign:
-        index.consuming.setdefault(operation.process, []).append(operation)
+        index.consumer_operations.setdefault(operation.process, []).append(operation)
     elif kind is Commit:
         index.commits.append(operation)
-    elif kind is Committed:
-        index.committed.append(operation)
+    elif kind is OffsetFetch:
+        index.offset_fetches.append(operation)
     elif kind is Join:
         index.joins.append(operation)
     elif kind is Corrupt:
         index.corrupt.append(operation)
     elif isinstance(action, EndTransaction):
-        index.ends.setdefault(action.transaction, []).append(operation)
+        index.transaction_ends.setdefault(action.transaction, []).append(operation)
     elif isinstance(action, Trim):
         if operation.outcome is not Outcome.FAILED:
             index.partition(action.place).trims.append(operation)
     elif isinstance(action, Loss):
         index.losses.append(operation)
         for place, floor in action.floors.items():
-            index.partition(place).cuts.append(Cut(operation.begun, floor))
+            index.partition(place).possible_losses.append(PossibleLoss(operation.begun, floor))
 
 
 def _take_poll(index: Index, operation: Operation) -> None:
@@ -219,9 +220,9 @@ def _take_poll(index: Index, operation: Operation) -> None:
             if known is None:
                 at[offset] = value
             else:
-                partition.contested[offset] = None
+                partition.conflicting_offsets[offset] = None
             if where.setdefault(value, offset) != offset:
-                partition.moved[value] = None
+                partition.moved_values[value] = None
         if is_final:
             final[offset] = value
     if is_final and operation.outcome is Outcome.OK:
@@ -238,17 +239,17 @@ def _take_acknowledgement(partition: PartitionIndex, operation: Operation) -> No
     at, where = partition.at, partition.where
     for offset, value in enumerate(send.values, send.base_offset):
         if at.setdefault(offset, value) != value:
-            partition.contested[offset] = None
+            partition.conflicting_offsets[offset] = None
         if where.get(value, offset) != offset:
-            partition.moved[value] = None
+            partition.moved_values[value] = None
 
 
-class Sightings:
+class Observations:
     """`by_offset` and `by_value`, in the order of the history."""
 
     def __init__(self, index: Index, offsets: dict[Place, set[int]], values: set[int]) -> None:
-        self.by_offset: dict[tuple[Place, int], list[Sighting]] = {}
-        self.by_value: dict[int, list[Sighting]] = {}
+        self.by_offset: dict[tuple[Place, int], list[Observation]] = {}
+        self.by_value: dict[int, list[Observation]] = {}
         self._offsets, self._values = offsets, values
         if not values and not any(offsets.values()):
             return
@@ -257,7 +258,7 @@ class Sightings:
             until = NEVER if operation.ended is None else operation.ended
             for read in operation.action.reads:
                 if read.value in values or read.offset in offsets.get(read.place, ()):
-                    self._add(read.place, Sighting(read.value, read.offset, operation.begun, until, operation))
+                    self._add(read.place, Observation(read.value, read.offset, operation.begun, until, operation))
         for partition in index.partitions.values():
             self._add_acknowledgements(partition)
 
@@ -271,10 +272,11 @@ class Sightings:
             for offset, value in enumerate(send.values, send.base_offset):
                 if value in self._values or offset in wanted:
                     self._add(
-                        partition.place, Sighting(value, offset, since_of(operation), end_of(operation), operation)
+                        partition.place,
+                        Observation(value, offset, acknowledged_since(operation), effect_end(operation), operation),
                     )
 
-    def _add(self, place: Place, sighting: Sighting) -> None:
+    def _add(self, place: Place, sighting: Observation) -> None:
         if sighting.offset in self._offsets.get(place, ()):
             self.by_offset.setdefault((place, sighting.offset), []).append(sighting)
         if sighting.value in self._values:

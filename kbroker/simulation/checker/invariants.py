@@ -31,7 +31,7 @@ class BrokenInvariant(AssertionError):
     """The state of a broker is one that must not be."""
 
 
-class _Seen:
+class _LastState:
     """What was last seen of a partition of one process."""
 
     def __init__(self) -> None:
@@ -48,14 +48,14 @@ class Invariants:
     def __init__(self, machine: Machine, before: Invariants | None = None) -> None:
         self._machine = machine
         # In which epoch a partition was led by the processes before.
-        self._led: dict[tuple[bytes, int], int] = {} if before is None else before.led()
+        self._previous_leader_epochs: dict[tuple[bytes, int], int] = {} if before is None else before.leader_epochs()
         # By topic id: a topic of the same name is another one.
-        self._seen: dict[tuple[bytes, int], _Seen] = {}
-        self._logs: dict[tuple[bytes, int], LogWalk] = {}
+        self._seen: dict[tuple[bytes, int], _LastState] = {}
+        self._logs: dict[tuple[bytes, int], LogChecker] = {}
 
-    def led(self) -> dict[tuple[bytes, int], int]:
+    def leader_epochs(self) -> dict[tuple[bytes, int], int]:
         """The last leader epoch of each partition."""
-        return {**self._led, **{key: seen.leader_epoch for key, seen in self._seen.items()}}
+        return {**self._previous_leader_epochs, **{key: seen.leader_epoch for key, seen in self._seen.items()}}
 
     def check(self, *, durability: bool = True) -> None:
         """Raises BrokenInvariant. `durability`: also what must have been synced, which takes longer."""
@@ -75,17 +75,17 @@ class Invariants:
         offsets = [log.log_start_offset, partition.last_stable_offset, partition.high_watermark, log.log_end_offset]
         # Deleted records may end above a high watermark that waits for a sync.
         if offsets[1:] != sorted(offsets[1:]) or offsets[0] > log.log_end_offset:
-            self._broken(place, f"log start, LSO, HW, LEO are {offsets}")
+            self._fail(place, f"log start, LSO, HW, LEO are {offsets}")
         if partition.is_leader and partition.state.local_id not in partition.state.isr:
-            self._broken(place, f"the leader is not in the ISR {partition.state.isr}")
+            self._fail(place, f"the leader is not in the ISR {partition.state.isr}")
         key = (partition.topic_id, place[1])
         if key not in self._seen:
             self._check_dropped(place, partition)
-        seen = self._seen.setdefault(key, _Seen())
+        seen = self._seen.setdefault(key, _LastState())
         # On a full disk there are no new epochs, and then nothing may be appended.
         unchanged = held and log.log_end_offset == partition.first_offset
-        if partition.leader_epoch <= self._led.get(key, -1) and not unchanged:
-            self._broken(place, f"it is led in epoch {partition.leader_epoch}, as by a process before")
+        if partition.leader_epoch <= self._previous_leader_epochs.get(key, -1) and not unchanged:
+            self._fail(place, f"it is led in epoch {partition.leader_epoch}, as by a process before")
         for name, value in (
             ("leader_epoch", partition.leader_epoch),
             ("high_watermark", partition.high_watermark),
@@ -93,7 +93,7 @@ class Invariants:
             ("log_start", log.log_start_offset),
         ):
             if value < getattr(seen, name):
-                self._broken(place, f"{name} went back from {getattr(seen, name)} to {value}")
+                self._fail(place, f"{name} went back from {getattr(seen, name)} to {value}")
             setattr(seen, name, value)
 
     def _check_dropped(self, place: Place, partition: Partition) -> None:
@@ -102,7 +102,7 @@ class Invariants:
         for path in self._machine.disk.removed_files():
             parsed = parse_segment_file(path.removeprefix(prefix)) if path.startswith(prefix) else None
             if parsed is not None and parsed[1] == LOG and parsed[0] >= partition.log.log_end_offset:
-                self._broken(place, f"a power loss may bring {path} back")
+                self._fail(place, f"a power loss may bring {path} back")
 
     def _check_durability(self, place: Place, partition: Partition) -> None:
         claimed = partition.log.recovery_point
@@ -112,9 +112,9 @@ class Invariants:
             return
         end = durable_end(self._machine.disk, partition.log.directory)
         if claimed > end:
-            self._broken(place, f"up to {claimed} it should be synced, but the disk may lose {end} and more")
+            self._fail(place, f"up to {claimed} it should be synced, but the disk may lose {end} and more")
 
-    def check_told(self, place: Place, end: int) -> None:
+    def check_exposed(self, place: Place, end: int) -> None:
         """A client has been told, by an acknowledgement or a record, that there is something below `end`; with
         flush.before.ack it is synced then. (What the broker takes for synced is compared with the disk elsewhere.)"""
         services = self._machine.services
@@ -122,17 +122,17 @@ class Invariants:
         if partition is None or partition.is_closed or partition.log.offline is not None:
             return
         if partition.log.recovery_point < end:
-            self._broken(place, f"{end - 1} was told, and what is synced ends at {partition.log.recovery_point}")
+            self._fail(place, f"{end - 1} was told, and what is synced ends at {partition.log.recovery_point}")
 
     def _check_bytes(self, place: Place, partition: Partition) -> None:
-        walk = self._logs.setdefault((partition.topic_id, place[1]), LogWalk())
-        fault = walk.go_on(self._machine, partition)
+        walk = self._logs.setdefault((partition.topic_id, place[1]), LogChecker())
+        fault = walk.check_new_batches(self._machine, partition)
         if fault:
-            self._broken(place, fault)
+            self._fail(place, fault)
         if not walk.is_compacted:
             self._check_stable(place, partition, walk)
 
-    def _check_stable(self, place: Place, partition: Partition, walk: LogWalk) -> None:
+    def _check_stable(self, place: Place, partition: Partition, walk: LogChecker) -> None:
         """Of transactions whose first batches were deleted before anybody looked the bytes tell nothing, so the LSO may
         be lower than they say; higher never."""
         high_watermark = partition.high_watermark
@@ -141,14 +141,14 @@ class Invariants:
         if first is not None:
             expected = min(high_watermark, max(first, partition.log.log_start_offset))
         stable = partition.last_stable_offset
-        if stable > expected or (stable < expected and walk.whole):
-            self._broken(place, f"LSO {stable}; the transactions in the log make it {expected} (HW {high_watermark})")
+        if stable > expected or (stable < expected and walk.from_start):
+            self._fail(place, f"LSO {stable}; the transactions in the log make it {expected} (HW {high_watermark})")
 
-    def _broken(self, place: Place, what: str) -> None:
+    def _fail(self, place: Place, what: str) -> None:
         raise BrokenInvariant(f"{self._machine.name}, {place[0]}-{place[1]}: {what}")
 
 
-class LogWalk:
+class LogChecker:
     """Reads what is new of a partition's segments, and says what is wrong with it."""
 
     def __init__(self) -> None:
@@ -163,7 +163,7 @@ class LogWalk:
         self._open: dict[int, int] = {}
         self._ended: list[tuple[int, int]] = []
         # The log was seen from its very beginning.
-        self.whole = False
+        self.from_start = False
         # Only the active segment is read: compaction leaves gaps in the others.
         self.is_compacted = False
 
@@ -172,7 +172,7 @@ class LogWalk:
         self._ended = [one for one in self._ended if one[1] >= high_watermark]
         return min([*self._open.values(), *(first for first, _ in self._ended)], default=None)
 
-    def go_on(self, machine: Machine, partition: Partition) -> str | None:
+    def check_new_batches(self, machine: Machine, partition: Partition) -> str | None:
         log = partition.log
         compacted = self.is_compacted = log.config.is_compacted
         listed = segment_files(machine.disk, log.directory)
@@ -189,11 +189,11 @@ class LogWalk:
                         return f"{path}: what comes before it ends at {self._next_offset}"
                     # Deleted before it was looked at.
                     self._forget()
-                self.whole = self.whole or base == 0
+                self.from_start = self.from_start or base == 0
                 self._base, self._position = base, 0
             data = machine.disk.data(path)
             for batch in read_batches(data, self._position):
-                fault = self._step(batch)
+                fault = self._check_batch(batch)
                 if fault:
                     return f"{path} at {batch.start}: {fault}"
             if self._position < len(data):
@@ -204,16 +204,16 @@ class LogWalk:
         self._sequences.clear()
         self._epochs.clear()
         self._open.clear()
-        self.whole = False
+        self.from_start = False
 
-    def _step(self, batch: StoredBatch) -> str | None:
+    def _check_batch(self, batch: StoredBatch) -> str | None:
         header = batch.header
         if self._next_offset not in (-1, header.base_offset) and self._position:
             return f"offset {header.base_offset} follows on {self._next_offset - 1}"
         if header.leader_epoch < self._leader_epoch:
             return f"leader epoch {header.leader_epoch} after {self._leader_epoch}"
         if header.producer_id != NO_PRODUCER_ID:
-            fault = self._step_of_producer(header)
+            fault = self._check_producer(header)
             if fault:
                 return fault
         self._position = batch.end
@@ -221,7 +221,7 @@ class LogWalk:
         self._leader_epoch = header.leader_epoch
         return None
 
-    def _step_of_producer(self, header: BatchHeader) -> str | None:
+    def _check_producer(self, header: BatchHeader) -> str | None:
         producer_id, epoch = header.producer_id, header.producer_epoch
         if epoch < self._epochs.get(producer_id, -1):
             return f"producer {producer_id}: epoch {epoch} after {self._epochs[producer_id]}"

@@ -7,13 +7,13 @@ from kbroker.simulation.checker.anomaly import Anomaly
 from kbroker.simulation.checker.history import (
     Assign,
     Commit,
-    Committed,
     Corrupt,
     EndTransaction,
     History,
     Join,
     Loss,
     Note,
+    OffsetFetch,
     Operation,
     Poll,
     Send,
@@ -76,7 +76,7 @@ def _subjects(operation: Operation) -> list[object]:
             subjects += positions
         case Trim(place=place) | Corrupt(place=place):
             subjects.append(place)
-        case Join(group=group) | Commit(group=group) | Committed(group=group):
+        case Join(group=group) | Commit(group=group) | OffsetFetch(group=group):
             subjects.append(group)
         case EndTransaction(transaction=transaction):
             subjects.append(transaction)

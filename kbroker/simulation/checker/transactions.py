@@ -3,31 +3,35 @@
 from collections.abc import Iterator, Mapping
 from enum import Enum
 
-from kbroker.simulation.checker.anomaly import Anomaly, anomaly, name, some
+from kbroker.simulation.checker.anomaly import Anomaly, anomaly, partition_name, shorten
 from kbroker.simulation.checker.history import EndTransaction, Operation, Outcome, Place, Poll, Send
 from kbroker.simulation.checker.index import NEVER, Index, PartitionIndex
 
 
-class Fate(Enum):
-    """EITHER: its end was asked for and no answer came. OPEN: a commit was never asked for."""
+class TransactionOutcome(Enum):
+    """UNKNOWN: a commit was requested and no response arrived. OPEN: a commit was never requested."""
 
     COMMITTED = "committed"
     ABORTED = "aborted"
-    EITHER = "either"
+    UNKNOWN = "unknown"
     OPEN = "open"
 
 
-def fates(index: Index) -> dict[int, Fate]:
+def transaction_outcomes(index: Index) -> dict[int, TransactionOutcome]:
     """How each transaction ended. One whose end was never asked for is not in it; one that the coordinator aborts
     because its time is over is OPEN."""
-    return {transaction: _fate(ends) for transaction, ends in index.ends.items()}
+    return {transaction: _transaction_outcome(ends) for transaction, ends in index.transaction_ends.items()}
 
 
-def _fate(ends: list[Operation]) -> Fate:
+def _transaction_outcome(ends: list[Operation]) -> TransactionOutcome:
     known = [_commits(one) for one in ends if one.outcome is Outcome.OK]
     if known:
-        return Fate.COMMITTED if any(known) else Fate.ABORTED
-    return Fate.EITHER if any(_commits(one) and one.outcome is Outcome.UNKNOWN for one in ends) else Fate.OPEN
+        return TransactionOutcome.COMMITTED if any(known) else TransactionOutcome.ABORTED
+    return (
+        TransactionOutcome.UNKNOWN
+        if any(_commits(one) and one.outcome is Outcome.UNKNOWN for one in ends)
+        else TransactionOutcome.OPEN
+    )
 
 
 def _commits(operation: Operation) -> bool:
@@ -41,11 +45,11 @@ def uncommitted_reads(index: Index) -> Iterator[Anomaly]:
     everything."""
     if not index.transactional:
         return
-    ends = fates(index)
-    commits = {number: _first_commit(found) for number, found in index.ends.items()}
+    ends = transaction_outcomes(index)
+    commits = {number: _first_commit(found) for number, found in index.transaction_ends.items()}
     told: dict[tuple[str, int], None] = {}
     for operation, sender, transaction in _reads_of_transactions(index):
-        if ends.get(transaction) is Fate.ABORTED:
+        if ends.get(transaction) is TransactionOutcome.ABORTED:
             kind, text = "aborted read", "which was aborted"
         elif commits.get(transaction, NEVER) >= (operation.ended or NEVER):
             kind, text = "pre-committed read", "whose commit had not been asked for"
@@ -58,7 +62,7 @@ def uncommitted_reads(index: Index) -> Iterator[Anomaly]:
                 f"{operation.process} was given, with read_committed, what transaction {transaction} wrote, {text}.",
                 sender,
                 operation,
-                *index.ends.get(transaction, []),
+                *index.transaction_ends.get(transaction, []),
             )
 
 
@@ -93,12 +97,12 @@ def torn_transactions(index: Index) -> Iterator[Anomaly]:
     """
     if not index.transactional:
         return
-    ends = fates(index)
+    ends = transaction_outcomes(index)
     by_transaction: dict[int, list[tuple[PartitionIndex, Operation]]] = {}
     for partition in index.partitions.values():
         for operation in partition.sends:
             transaction = operation.action.transaction if isinstance(operation.action, Send) else None
-            if transaction is not None and ends.get(transaction) is Fate.EITHER:
+            if transaction is not None and ends.get(transaction) is TransactionOutcome.UNKNOWN:
                 by_transaction.setdefault(transaction, []).append((partition, operation))
     final, reach = final_committed_reads(index)
     for transaction, sends in by_transaction.items():
@@ -109,9 +113,9 @@ def torn_transactions(index: Index) -> Iterator[Anomaly]:
             yield anomaly(
                 "torn transaction",
                 f"Of transaction {transaction} {len(there)} batches are there at the end and {len(gone)} are not: "
-                f"{some(gone[0].action.values)} of {name(gone[0].action.place)}.",
+                f"{shorten(gone[0].action.values)} of {partition_name(gone[0].action.place)}.",
                 *(one for _, one in sends),
-                *index.ends[transaction],
+                *index.transaction_ends[transaction],
             )
 
 
@@ -138,8 +142,8 @@ def _should_be_there(partition: PartitionIndex, operation: Operation, reach: Map
     last = send.base_offset + len(send.values) - 1
     return (
         last < reach.get(partition.place, 0)
-        and not partition.cut_between(last, operation.begun, NEVER)
-        and not partition.trimmed(send.base_offset, operation.begun)
+        and not partition.may_have_lost(last, operation.begun, NEVER)
+        and not partition.may_be_deleted(send.base_offset, operation.begun)
     )
 
 
@@ -162,7 +166,7 @@ def write_read_cycles(index: Index) -> Iterator[Anomaly]:
             edges.setdefault(writer, {}).setdefault(reader, operation)
     for cycle in _cycles(edges):
         reads = [edges[a][b] for a, b in zip(cycle, cycle[1:] + cycle[:1], strict=True)]
-        ends = [end for transaction in cycle for end in index.ends.get(transaction, [])]
+        ends = [end for transaction in cycle for end in index.transaction_ends.get(transaction, [])]
         yield anomaly(
             "write-read cycle",
             f"Each of the transactions {', '.join(map(str, cycle))} was read by the next one, and the last by the "

@@ -297,9 +297,9 @@ def _flip(stage: Stage, random: Random, recovery_points: Mapping[Place, int]) ->
     )
     stage.note(f"a bit of {segment} has flipped, at {at}: offset {batch.header.base_offset}")
     if place[0] == GROUPS_TOPIC:
-        stage.history.happened("stage", Loss("bit rot", {}, {**commits, **readable_commits(disk, DATA)}))
+        stage.history.record("stage", Loss("bit rot", {}, {**commits, **readable_commits(disk, DATA)}))
     else:
-        stage.history.happened("stage", Loss("bit rot", {place: batch.header.base_offset}))
+        stage.history.record("stage", Loss("bit rot", {place: batch.header.base_offset}))
 
 
 NODE: dict[str, Fault] = {"restart": restart, "kill": kill, "pause": pause, "stall": stall}

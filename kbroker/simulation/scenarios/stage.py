@@ -64,7 +64,7 @@ class Stage:
         self._invariants: tuple[object, Invariants] = (None, Invariants(self.machine))
         self._broken: BrokenInvariant | None = None
         if durable:
-            self.history.on_end = self._check_told
+            self.history.on_end = self._check_exposed
 
     @property
     def bootstrap(self) -> list[tuple[str, int]]:
@@ -92,7 +92,7 @@ class Stage:
         disk = self.machine.disk
         ends, commits = durable_ends(disk, DATA), durable_commits(disk, DATA)
         if power:
-            self.history.happened("stage", Loss("power lost", ends, commits))
+            self.history.record("stage", Loss("power lost", ends, commits))
             return
         unwritten = {path.rpartition("/")[0] for path in disk.unwritten() if path.endswith(LOG)}
         if not unwritten:
@@ -101,7 +101,7 @@ class Stage:
         ends = {place: end for place, end in ends.items() if directories[place] in unwritten}
         if not any(place[0] == GROUPS_TOPIC for place, path in directories.items() if path in unwritten):
             commits = {}
-        self.history.happened("stage", Loss("syncs have failed", ends, commits))
+        self.history.record("stage", Loss("syncs have failed", ends, commits))
 
     # What keeps the brokers running.
 
@@ -147,15 +147,15 @@ class Stage:
             self.check_invariants(durability=number % DURABILITY_EVERY == 0)
             await asyncio.sleep(INVARIANTS_EVERY_S)
 
-    def _check_told(self, operation: Operation) -> None:
+    def _check_exposed(self, operation: Operation) -> None:
         action = operation.action
         try:
             if isinstance(action, Send):
                 if operation.outcome is Outcome.OK and action.acks and action.base_offset is not None:
-                    self._invariants[1].check_told(action.place, action.base_offset + len(action.values))
+                    self._invariants[1].check_exposed(action.place, action.base_offset + len(action.values))
             elif isinstance(action, Poll):
                 for place, end in {read.place: read.offset + 1 for read in action.reads}.items():
-                    self._invariants[1].check_told(place, end)
+                    self._invariants[1].check_exposed(place, end)
         except BrokenInvariant as broken:
             # The client that has been told is not who should hear of it.
             self._broken = self._broken or broken

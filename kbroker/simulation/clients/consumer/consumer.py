@@ -95,11 +95,11 @@ class Consumer:
         self.positions = {
             place: replace(at) if isinstance(at, Position) else Position(at) for place, at in positions.items()
         }
-        self._history.happened(self._process, Assign(self._offsets(), reason))
+        self._history.record(self._process, Assign(self._offsets(), reason))
 
     def seek(self, place: Place, offset: int) -> None:
         self.positions[place] = Position(offset)
-        self._history.happened(self._process, Assign(self._offsets(), "seek"))
+        self._history.record(self._process, Assign(self._offsets(), "seek"))
 
     def committable(self) -> dict[Place, tuple[int, int]]:
         """What may be committed: (offset, leader epoch or -1), behind what was fetched to the application."""
@@ -201,7 +201,7 @@ class Consumer:
     def _reset_positions(self, moved: Mapping[Place, Position]) -> None:
         # Partitions that are not assigned any more meanwhile stay so.
         self.positions.update({place: at for place, at in moved.items() if place in self.positions})
-        self._history.happened(self._process, Assign(self._offsets(), "reset"))
+        self._history.record(self._process, Assign(self._offsets(), "reset"))
 
     # Fetching.
 

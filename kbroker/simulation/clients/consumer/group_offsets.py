@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from kbroker.simulation.checker.history import Commit, Committed, History, Outcome, Place
+from kbroker.simulation.checker.history import Commit, History, OffsetFetch, Outcome, Place
 from kbroker.simulation.clients.connections.cluster import NO_ID, Cluster
 from kbroker.simulation.clients.connections.connection import SimClientConnection
 from kbroker.simulation.clients.consumer.offset_lookup import RefusedError
@@ -84,7 +84,7 @@ class GroupOffsets:
 
     async def committed(self, coordinator: SimClientConnection, places: Iterable[Place]) -> dict[Place, OffsetAndEpoch]:
         """-1 for nothing. Raises ConnectionLostError, RefusedError."""
-        action = Committed(self._group)
+        action = OffsetFetch(self._group)
         operation = self._history.begin(self._process, action)
         outcome = Outcome.FAILED
         try:

@@ -160,10 +160,10 @@ class TransactionalProducer(Producer):
         self._written_batches = []
 
     def write(
-        self, place: Place, values: tuple[int, ...], group: str = "", made_of: tuple[tuple[Place, int], ...] = ()
+        self, place: Place, values: tuple[int, ...], group: str = "", sources: tuple[tuple[Place, int], ...] = ()
     ) -> "asyncio.Future[Operation]":
         """Send one batch within the transaction."""
-        send = Send(place, values, 0, transaction=self.transaction, group=group, made_of=made_of)
+        send = Send(place, values, 0, transaction=self.transaction, group=group, sources=sources)
         done = self._send(send)
         if self.failure is not None:
             self._give_up_pending()

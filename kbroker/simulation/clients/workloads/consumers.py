@@ -97,7 +97,7 @@ async def _poll(context: WorkloadContext, consumer: Consumer, name: str) -> list
 
 def skip_corrupt_batch(context: WorkloadContext, consumer: Consumer, name: str, error: CorruptRecordError) -> None:
     at = consumer.positions[error.place].offset
-    context.history.happened(name, Corrupt(error.place, at, str(error)))
+    context.history.record(name, Corrupt(error.place, at, str(error)))
     to = error.next_offset if at < error.next_offset <= at + MAX_STEP else at + 1
     consumer.seek(error.place, to)
 

@@ -3,7 +3,7 @@
 import pytest
 
 from kbroker.simulation.checker import check
-from tests.unit.simulation.checker.story import Story, kinds
+from tests.unit.simulation.checker.history_builder import HistoryBuilder, kinds
 
 # The values 1 and 3 have one key, 2 and 4 the other one.
 COMPACTED = {"t": 2}
@@ -20,26 +20,26 @@ COMPACTED = {"t": 2}
     ],
 )
 def test_the_last_record_of_each_key_stays(final: tuple[int | None, ...], expected: list[str]) -> None:
-    story = Story()
+    builder = HistoryBuilder()
     for offset, value in enumerate((1, 2, 3, 4)):
-        story.send(value, at=offset)
-    story.ends_with(*final)
-    assert kinds(check(story.history, durable=False, compacted=COMPACTED)) == expected
+        builder.send(value, at=offset)
+    builder.ends_with(*final)
+    assert kinds(check(builder.history, durable=False, compacted=COMPACTED)) == expected
 
 
 def test_compaction_may_take_a_part_of_a_batch() -> None:
-    story = Story()
-    story.send(1, 2, at=0)
-    story.send(3, at=2)
-    story.ends_with(None, 2, 3)
-    assert kinds(check(story.history, durable=False, compacted=COMPACTED)) == []
-    assert "torn batch" in kinds(check(story.history, durable=False))
+    builder = HistoryBuilder()
+    builder.send(1, 2, at=0)
+    builder.send(3, at=2)
+    builder.ends_with(None, 2, 3)
+    assert kinds(check(builder.history, durable=False, compacted=COMPACTED)) == []
+    assert "torn batch" in kinds(check(builder.history, durable=False))
 
 
 def test_an_emptied_batch_is_read_without_a_record() -> None:
-    story = Story()
+    builder = HistoryBuilder()
     for offset, value in enumerate((1, 3, 5)):
-        story.send(value, at=offset)
-    story.assign(0)
-    story.poll(to=2)
-    assert kinds(check(story.history, durable=False, compacted=COMPACTED)) == []
+        builder.send(value, at=offset)
+    builder.assign(0)
+    builder.poll(to=2)
+    assert kinds(check(builder.history, durable=False, compacted=COMPACTED)) == []

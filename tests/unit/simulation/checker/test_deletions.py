@@ -1,65 +1,65 @@
 """What was deleted is not given out any more."""
 
-from tests.unit.simulation.checker.story import UNKNOWN, Story
+from tests.unit.simulation.checker.history_builder import UNKNOWN, HistoryBuilder
 
 
-def deleted(**outcome) -> Story:
-    story = Story()
-    story.send(1, at=0)
-    story.send(2, at=1)
-    story.send(3, at=2)
-    story.assign(0)
-    story.trim(2, **outcome)
-    return story
+def deleted(**outcome) -> HistoryBuilder:
+    builder = HistoryBuilder()
+    builder.send(1, at=0)
+    builder.send(2, at=1)
+    builder.send(3, at=2)
+    builder.assign(0)
+    builder.trim(2, **outcome)
+    return builder
 
 
 def test_what_was_deleted_is_back():
-    story = deleted()
-    story.poll((0, 1), (1, 2), (2, 3))
-    story.ends_with(3, start=2)
-    assert story.kinds() == ["deleted record"]
+    builder = deleted()
+    builder.poll((0, 1), (1, 2), (2, 3))
+    builder.ends_with(3, start=2)
+    assert builder.kinds() == ["deleted record"]
 
 
 def test_what_remains_is_given():
-    story = deleted()
-    story.assign(2, reason="reset")
-    story.poll((2, 3))
-    story.ends_with(3, start=2)
-    assert story.kinds() == []
+    builder = deleted()
+    builder.assign(2, reason="reset")
+    builder.poll((2, 3))
+    builder.ends_with(3, start=2)
+    assert builder.kinds() == []
 
 
 def test_a_later_deletion_of_less_takes_nothing_back():
-    story = deleted()
-    story.trim(1)
-    story.poll((1, 2), (2, 3))
-    story.ends_with(3, start=2)
-    assert "deleted record" in story.kinds()
+    builder = deleted()
+    builder.trim(1)
+    builder.poll((1, 2), (2, 3))
+    builder.ends_with(3, start=2)
+    assert "deleted record" in builder.kinds()
 
 
 def test_a_deletion_without_an_answer_may_not_have_been():
-    story = deleted(outcome=UNKNOWN)
-    story.poll((0, 1), (1, 2), (2, 3))
-    story.ends_with(1, 2, 3)
-    assert story.kinds() == []
+    builder = deleted(outcome=UNKNOWN)
+    builder.poll((0, 1), (1, 2), (2, 3))
+    builder.ends_with(1, 2, 3)
+    assert builder.kinds() == []
 
 
 def test_a_poll_that_had_begun_before_may_give_it():
-    story = Story()
-    story.send(1, at=0)
-    story.send(2, at=1)
-    story.assign(0)
-    poll = story.polling()
-    story.trim(1)
-    story.polled(poll, (0, 1), (1, 2))
-    story.ends_with(2, start=1)
-    assert story.kinds() == []
+    builder = HistoryBuilder()
+    builder.send(1, at=0)
+    builder.send(2, at=1)
+    builder.assign(0)
+    poll = builder.polling()
+    builder.trim(1)
+    builder.polled(poll, (0, 1), (1, 2))
+    builder.ends_with(2, start=1)
+    assert builder.kinds() == []
 
 
 def test_offsets_that_a_loss_gave_back_are_others():
-    story = deleted()
-    story.loss(0)
-    story.send(4, at=0)
-    story.assign(0)
-    story.poll((0, 4))
-    story.ends_with(4)
-    assert "deleted record" not in story.kinds()
+    builder = deleted()
+    builder.loss(0)
+    builder.send(4, at=0)
+    builder.assign(0)
+    builder.poll((0, 4))
+    builder.ends_with(4)
+    assert "deleted record" not in builder.kinds()

@@ -2,18 +2,18 @@
 
 from kbroker.simulation.checker import render
 from kbroker.simulation.checker.history import Note
-from tests.unit.simulation.checker.story import Q, Story
+from tests.unit.simulation.checker.history_builder import HistoryBuilder, Q
 
 
 def test_a_lost_write():
-    story = Story()
-    story.send(1, at=0)
-    story.send(100, 101, at=0, place=Q, by="elsewhere")
-    story.do("nemesis", Note("kill -9"))
-    story.send(2, at=1)
-    story.ends_with(1, None)
-    assert render(story.history, story.anomalies()).splitlines()[:8] == [
-        "LOST WRITE: Of t-0 2 was acknowledged at offset 1, and at the end it is gone.",
+    builder = HistoryBuilder()
+    builder.send(1, at=0)
+    builder.send(100, 101, at=0, place=Q, by="elsewhere")
+    builder.do("nemesis", Note("kill -9"))
+    builder.send(2, at=1)
+    builder.ends_with(1, None)
+    assert render(builder.history, builder.anomalies()).splitlines()[:8] == [
+        "LOST WRITE: 2 of t-0 was acknowledged at offset 1 and is missing at the end.",
         "       0       0.001000       0.002000 producer     send t-0 #0 [1] -> 0 ok",
         "         ...",
         "       2       0.005000       0.006000 nemesis      kill -9",
@@ -25,36 +25,36 @@ def test_a_lost_write():
 
 
 def test_long_lists_are_cut():
-    story = Story()
+    builder = HistoryBuilder()
     values = range(1_000)
-    story.send(*values, at=0)
-    story.send(5_000, at=500, by="another")
-    story.ends_with(*values)
-    shown = render(story.history, story.anomalies())
+    builder.send(*values, at=0)
+    builder.send(5_000, at=500, by="another")
+    builder.ends_with(*values)
+    shown = render(builder.history, builder.anomalies())
     assert "INCONSISTENT OFFSETS: t-0 has had the values 500, 5000 at offset 500" in shown
     assert max(map(len, shown.splitlines())) < 500
     assert "999] -> 0 ok" in shown
 
 
 def test_of_one_kind_some_are_shown():
-    story = Story()
+    builder = HistoryBuilder()
     for value in range(20):
-        story.send(value, at=value)
-    story.ends_with(*[None] * 20)
-    shown = render(story.history, story.anomalies(), around=2)
-    assert shown.count("LOST WRITE: Of t-0") == 5
+        builder.send(value, at=value)
+    builder.ends_with(*[None] * 20)
+    shown = render(builder.history, builder.anomalies(), around=2)
+    assert shown.count("was acknowledged at offset") == 5
     assert "LOST WRITE: 15 more." in shown
 
 
 def test_how_much_is_shown_around_them():
     for around in (0, 4):
-        story = Story()
+        builder = HistoryBuilder()
         for value in range(50):
-            story.send(value, at=value)
-        story.send(50, at=0, by="another")
-        shown = render(story.history, story.anomalies(), around).splitlines()
+            builder.send(value, at=value)
+        builder.send(50, at=0, by="another")
+        shown = render(builder.history, builder.anomalies(), around).splitlines()
         assert sum(" send " in line for line in shown) == (2 if around == 0 else 6)
 
 
 def test_nothing():
-    assert render(Story().history, []) == ""
+    assert render(HistoryBuilder().history, []) == ""

@@ -2,90 +2,90 @@
 
 import pytest
 
-from tests.unit.simulation.checker.story import FAILED, OK, UNKNOWN, Q, Story
+from tests.unit.simulation.checker.history_builder import FAILED, OK, UNKNOWN, HistoryBuilder, Q
 
 
-def wrote(transaction: int = 0, *, outcome=OK) -> Story:
+def wrote(transaction: int = 0, *, outcome=OK) -> HistoryBuilder:
     """A transaction has written 1 to P and 2 to Q."""
-    story = Story()
-    story.send(1, at=0, transaction=transaction, outcome=outcome)
-    story.send(2, at=0, transaction=transaction, place=Q)
-    return story
+    builder = HistoryBuilder()
+    builder.send(1, at=0, transaction=transaction, outcome=outcome)
+    builder.send(2, at=0, transaction=transaction, place=Q)
+    return builder
 
 
 def test_a_committed_transaction_is_read():
-    story = wrote()
-    story.end(0, commit=True)
-    story.ends_with(1, None, committed_only=True)
-    story.ends_with(2, None, committed_only=True, place=Q)
-    assert story.kinds() == []
+    builder = wrote()
+    builder.end(0, commit=True)
+    builder.ends_with(1, None, committed_only=True)
+    builder.ends_with(2, None, committed_only=True, place=Q)
+    assert builder.kinds() == []
 
 
 @pytest.mark.parametrize("committed_only", [True, False])
 def test_an_aborted_read(committed_only):
-    story = wrote()
-    story.end(0, commit=False)
-    story.assign(0)
-    story.poll((0, 1), committed_only=committed_only)
-    assert story.kinds() == (["aborted read"] if committed_only else [])
+    builder = wrote()
+    builder.end(0, commit=False)
+    builder.assign(0)
+    builder.poll((0, 1), committed_only=committed_only)
+    assert builder.kinds() == (["aborted read"] if committed_only else [])
 
 
 def test_an_aborted_read_before_the_abort():
-    story = wrote()
-    story.assign(0)
-    story.poll((0, 1), committed_only=True)
-    story.end(0, commit=False)
-    assert story.kinds() == ["aborted read"]
+    builder = wrote()
+    builder.assign(0)
+    builder.poll((0, 1), committed_only=True)
+    builder.end(0, commit=False)
+    assert builder.kinds() == ["aborted read"]
 
 
 @pytest.mark.parametrize("committed_only", [True, False])
 def test_a_pre_committed_read(committed_only):
-    story = wrote()
-    story.assign(0)
-    story.poll((0, 1), committed_only=committed_only)
-    story.end(0, commit=True)
-    assert story.kinds() == (["pre-committed read"] if committed_only else [])
+    builder = wrote()
+    builder.assign(0)
+    builder.poll((0, 1), committed_only=committed_only)
+    builder.end(0, commit=True)
+    assert builder.kinds() == (["pre-committed read"] if committed_only else [])
 
 
 def test_a_read_while_it_is_committed():
-    story = wrote()
-    story.assign(0)
-    poll = story.polling(committed_only=True)
-    story.end(0, commit=True, outcome=UNKNOWN)
-    story.polled(poll, (0, 1))
-    assert story.kinds() == []
+    builder = wrote()
+    builder.assign(0)
+    poll = builder.polling(committed_only=True)
+    builder.end(0, commit=True, outcome=UNKNOWN)
+    builder.polled(poll, (0, 1))
+    assert builder.kinds() == []
 
 
 def test_a_transaction_that_nobody_ends():
-    story = wrote()
-    story.assign(0)
-    story.poll((0, 1), committed_only=True)
-    assert story.kinds() == ["pre-committed read"]
+    builder = wrote()
+    builder.assign(0)
+    builder.poll((0, 1), committed_only=True)
+    assert builder.kinds() == ["pre-committed read"]
 
 
 def test_a_commit_that_was_refused_is_none():
-    story = wrote()
-    story.end(0, commit=True, outcome=FAILED)
-    story.assign(0)
-    story.poll((0, 1), committed_only=True)
-    assert story.kinds() == ["pre-committed read"]
+    builder = wrote()
+    builder.end(0, commit=True, outcome=FAILED)
+    builder.assign(0)
+    builder.poll((0, 1), committed_only=True)
+    assert builder.kinds() == ["pre-committed read"]
 
 
 def test_a_transaction_reads_its_own_writes():
-    story = wrote()
-    story.assign(0)
-    story.poll((0, 1), committed_only=True, transaction=0)
-    story.end(0, commit=True)
-    assert story.kinds() == ["pre-committed read"]
+    builder = wrote()
+    builder.assign(0)
+    builder.poll((0, 1), committed_only=True, transaction=0)
+    builder.end(0, commit=True)
+    assert builder.kinds() == ["pre-committed read"]
 
 
-def ended(commit: bool, outcome, *, first: int | None, second: int | None) -> Story:
+def ended(commit: bool, outcome, *, first: int | None, second: int | None) -> HistoryBuilder:
     """And what is there at the end."""
-    story = wrote()
-    story.end(0, commit, outcome=outcome)
-    story.ends_with(first, None, committed_only=True)
-    story.ends_with(second, None, committed_only=True, place=Q)
-    return story
+    builder = wrote()
+    builder.end(0, commit, outcome=outcome)
+    builder.ends_with(first, None, committed_only=True)
+    builder.ends_with(second, None, committed_only=True, place=Q)
+    return builder
 
 
 def test_a_committed_transaction_is_whole():
@@ -105,56 +105,56 @@ def test_a_transaction_whose_end_is_unknown_is_either():
 
 
 def test_with_read_uncommitted_nothing_is_known_of_its_end():
-    story = wrote()
-    story.end(0, commit=True, outcome=UNKNOWN)
-    story.ends_with(1, None, committed_only=True)
-    story.ends_with(2, None, committed_only=False, place=Q)
-    assert story.kinds() == []
+    builder = wrote()
+    builder.end(0, commit=True, outcome=UNKNOWN)
+    builder.ends_with(1, None, committed_only=True)
+    builder.ends_with(2, None, committed_only=False, place=Q)
+    assert builder.kinds() == []
 
 
 def test_what_a_loss_took_of_a_transaction():
     for floor, kinds in ((0, []), (1, ["torn transaction"])):
-        story = wrote()
-        story.end(0, commit=True, outcome=UNKNOWN)
-        story.loss(floor, place=Q)
-        story.ends_with(1, None, committed_only=True)
-        story.ends_with(None, None, committed_only=True, place=Q)
-        assert story.kinds() == kinds
+        builder = wrote()
+        builder.end(0, commit=True, outcome=UNKNOWN)
+        builder.loss(floor, place=Q)
+        builder.ends_with(1, None, committed_only=True)
+        builder.ends_with(None, None, committed_only=True, place=Q)
+        assert builder.kinds() == kinds
 
 
 def test_a_batch_that_was_never_acknowledged_may_not_be_part_of_it():
-    story = wrote(outcome=UNKNOWN)
-    story.end(0, commit=True, outcome=UNKNOWN)
-    story.ends_with(None, committed_only=True)
-    story.ends_with(2, committed_only=True, place=Q)
-    assert story.kinds() == []
+    builder = wrote(outcome=UNKNOWN)
+    builder.end(0, commit=True, outcome=UNKNOWN)
+    builder.ends_with(None, committed_only=True)
+    builder.ends_with(2, committed_only=True, place=Q)
+    assert builder.kinds() == []
 
 
 def test_writes_of_transactions_interleave():
     """Kafka does not isolate writes: in P the one is first, in Q the other (G0)."""
-    story = Story()
-    story.send(10, at=0, by="a", transaction=1)
-    story.send(20, at=1, by="b", transaction=2)
-    story.send(21, at=0, by="b", transaction=2, place=Q)
-    story.send(11, at=1, by="a", transaction=1, place=Q)
-    story.end(1, commit=True)
-    story.end(2, commit=True)
-    story.ends_with(10, 20, None, None, committed_only=True)
-    story.ends_with(21, 11, None, None, committed_only=True, place=Q)
-    assert story.kinds() == []
+    builder = HistoryBuilder()
+    builder.send(10, at=0, by="a", transaction=1)
+    builder.send(20, at=1, by="b", transaction=2)
+    builder.send(21, at=0, by="b", transaction=2, place=Q)
+    builder.send(11, at=1, by="a", transaction=1, place=Q)
+    builder.end(1, commit=True)
+    builder.end(2, commit=True)
+    builder.ends_with(10, 20, None, None, committed_only=True)
+    builder.ends_with(21, 11, None, None, committed_only=True, place=Q)
+    assert builder.kinds() == []
 
 
-def read_each_other(count: int, *, committed_only: bool = True, in_a_circle: bool = True) -> Story:
-    story = Story()
+def read_each_other(count: int, *, committed_only: bool = True, in_a_circle: bool = True) -> HistoryBuilder:
+    builder = HistoryBuilder()
     for number in range(count):
-        story.send(number, at=number, by=f"p{number}", transaction=number)
+        builder.send(number, at=number, by=f"p{number}", transaction=number)
     for number in range(count):
-        story.end(number, commit=True)
+        builder.end(number, commit=True)
     for number in range(count if in_a_circle else count - 1):
-        story.assign(number, by=f"c{number}")
+        builder.assign(number, by=f"c{number}")
         reader = (number + 1) % count
-        story.poll((number, number), by=f"c{number}", committed_only=committed_only, transaction=reader)
-    return story
+        builder.poll((number, number), by=f"c{number}", committed_only=committed_only, transaction=reader)
+    return builder
 
 
 @pytest.mark.parametrize("count", [2, 3, 7])
@@ -170,12 +170,12 @@ def test_uncommitted_reads_may_go_in_a_circle():
 
 
 def test_a_cycle_behind_a_fork():
-    story = read_each_other(3)
-    story.send(100, at=100, by="another", transaction=100)
-    story.end(100, commit=True)
-    story.assign(100, by="reader")
-    story.poll((100, 100), by="reader", committed_only=True, transaction=1)
-    assert story.kinds() == ["write-read cycle"]
+    builder = read_each_other(3)
+    builder.send(100, at=100, by="another", transaction=100)
+    builder.end(100, commit=True)
+    builder.assign(100, by="reader")
+    builder.poll((100, 100), by="reader", committed_only=True, transaction=1)
+    assert builder.kinds() == ["write-read cycle"]
 
 
 def test_zero_is_a_transaction_as_any():

@@ -76,7 +76,7 @@ class Program:
         """The broker dies, and of its log so many bytes are left, which end at this offset."""
         await self.machine.crash()
         self.machine.disk.open(LOG).truncate(size)
-        self.history.happened("stage", Loss("power", {PLACE: offset}))
+        self.history.record("stage", Loss("power", {PLACE: offset}))
         await self.machine.start()
 
     def actions(self, kind: type[A], outcome: Outcome = Outcome.OK) -> list[A]:

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from kbroker.simulation.checker.history import Assign, Commit, Committed, Join, Outcome, Place, Read
+from kbroker.simulation.checker.history import Assign, Commit, Join, OffsetFetch, Outcome, Place, Read
 from kbroker.simulation.clients.connections.versions import draw_older_versions
 from kbroker.simulation.clients.consumer.assignors import (
     decode_assignment,
@@ -95,7 +95,7 @@ async def test_who_comes_after_reads_on_from_what_was_committed(machine: Machine
     second = member(program, "second")
     reads = await work([second], 5)
     assert sorted(read.value for read in reads) == list(range(30, 60))
-    begins = [found for found in program.actions(Committed) if set(found.offsets.values()) == {5}]
+    begins = [found for found in program.actions(OffsetFetch) if set(found.offsets.values()) == {5}]
     assert len(begins) == 1
     assert program.actions(Assign)[-1].reason == "rebalance"
     second.close_without_leaving()

@@ -72,7 +72,7 @@ async def test_a_lost_acknowledgement_is_asked_for_again(machine: Machine) -> No
     sent = [program.send(producer, PLACE) for _ in range(5)]
     await asyncio.sleep(2)
     assert machine.partition("t").log.log_end_offset > 1
-    healed = program.history.happened("story", Note("the network is mended"))
+    healed = program.history.record("story", Note("the network is mended"))
     program.heal()
     operations = await asyncio.gather(*sent)
     assert [operation.outcome for operation in operations] == [Outcome.OK] * 5

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from kbroker.simulation.checker.history import Assign, Commit, Committed, Corrupt, Join, Note, Outcome, Poll, Send
+from kbroker.simulation.checker.history import Assign, Commit, Corrupt, Join, Note, OffsetFetch, Outcome, Poll, Send
 from kbroker.simulation.clients.workloads.consumers import consume_assigned, consume_group, final_reads
 from kbroker.simulation.clients.workloads.workload import WorkloadContext, produce
 from tests.unit.simulation.clients.program import LOG, PLACE, Program, read_until
@@ -138,7 +138,7 @@ async def test_who_is_no_member_begins_where_it_has_committed(machine: Machine) 
     context = WorkloadContext(machine.loop, program.history, [(HOST, PORT)], old_versions=0)
     for _ in range(2):
         await consume_assigned(context, "c", Random(5), [PLACE], 40, restarts=0, seeks=0, group="alone", commits=1)
-    assert [found.offsets for found in program.actions(Committed)] == [{PLACE: -1}, {PLACE: 9}]
+    assert [found.offsets for found in program.actions(OffsetFetch)] == [{PLACE: -1}, {PLACE: 9}]
     assert [action.positions for action in program.actions(Assign)] == [{PLACE: 0}, {PLACE: 9}]
     program.close()
 

@@ -1,21 +1,21 @@
-"""Ways to make a right history wrong, of groups and transactions; WAYS has those of falsify.py too."""
+"""Ways to make a right history wrong, of groups and transactions; MUTATIONS has those of falsify.py too."""
 
 from itertools import pairwise
 
-from kbroker.simulation.checker.history import Commit, Committed, EndTransaction, Join, Loss, Outcome, Poll, Send
-from tests.unit.simulation.checker.falsify import WAYS, final_reads, of, pick, spared, way
+from kbroker.simulation.checker.history import Commit, EndTransaction, Join, Loss, OffsetFetch, Outcome, Poll, Send
+from tests.unit.simulation.checker.history_mutations import MUTATIONS, final_reads, mutation, of, pick, spared
 
-__all__ = ["WAYS"]
+__all__ = ["MUTATIONS"]
 
 
-@way("lost commit")
-def a_commit_is_forgotten(history, random):
+@mutation("lost commit")
+def lose_a_commit(history, random):
     """Nothing had been lost that could excuse it."""
     losses = of(history, Loss)
     first = min((one.ended for one in of(history, Commit) if one.outcome is Outcome.OK), default=None)
     reads = [
         one
-        for one in of(history, Committed)
+        for one in of(history, OffsetFetch)
         if first is not None and one.begun > first and one.ended is not None
         if not any(first < loss.begun < one.ended for loss in losses)
     ]
@@ -26,17 +26,17 @@ def a_commit_is_forgotten(history, random):
     return True
 
 
-@way("unknown commit")
-def an_offset_is_read_that_nobody_committed(history, random):
-    found = pick(random, (one for one in of(history, Committed) if one.ended is not None))
+@mutation("unknown commit")
+def read_an_offset_that_was_never_committed(history, random):
+    found = pick(random, (one for one in of(history, OffsetFetch) if one.ended is not None))
     if found is None:
         return False
     found.action.offsets = dict.fromkeys(found.action.offsets, 777)
     return True
 
 
-@way("stale commit")
-def an_old_member_commits(history, random):
+@mutation("stale commit")
+def commit_from_an_older_generation(history, random):
     losses, joins = of(history, Loss), of(history, Join)
     commits = [
         one
@@ -54,8 +54,8 @@ def an_old_member_commits(history, random):
     return True
 
 
-@way("double assignment")
-def two_members_have_a_partition(history, random):
+@mutation("double assignment")
+def assign_a_partition_twice(history, random):
     joins = [one for one in of(history, Join) if one.outcome is Outcome.OK and one.action.partitions]
     losses = of(history, Loss)
     found = pick(
@@ -73,8 +73,8 @@ def two_members_have_a_partition(history, random):
     return True
 
 
-@way("backward generation")
-def a_generation_comes_again(history, random):
+@mutation("backward generation")
+def move_a_generation_back(history, random):
     losses, joins = of(history, Loss), [one for one in of(history, Join) if one.outcome is Outcome.OK]
     commits = [one for one in of(history, Commit) if one.outcome is not Outcome.FAILED]
     found = pick(
@@ -95,8 +95,8 @@ def a_generation_comes_again(history, random):
     return True
 
 
-@way("aborted read", "pre-committed read")
-def a_transaction_had_been_aborted(history, random):
+@mutation("aborted read", "pre-committed read")
+def abort_a_transaction_that_was_read(history, random):
     """Whose records were read with read_committed."""
     read = {read.value for one in of(history, Poll) if one.action.committed_only for read in one.action.reads}
     seen = {one.action.transaction for one in of(history, Send) if read & set(one.action.values)}
@@ -107,8 +107,8 @@ def a_transaction_had_been_aborted(history, random):
     return True
 
 
-@way("lost write", "torn transaction", "skipped records")
-def a_transaction_had_been_committed(history, random):
+@mutation("lost write", "torn transaction", "skipped records")
+def commit_a_transaction_that_is_missing(history, random):
     """Whose records nobody was given."""
     finals = final_reads(history)
     fully = {place for one in of(history, Poll) if one.begun > history.final for place in one.action.positions}

@@ -8,8 +8,8 @@ where everything acknowledged is durable a Loss excuses nothing, for a result is
 
 from collections.abc import Iterator, Mapping
 
-from kbroker.simulation.checker.anomaly import Anomaly, anomaly, name, some
-from kbroker.simulation.checker.history import Committed, Operation, Outcome, Place, Send
+from kbroker.simulation.checker.anomaly import Anomaly, anomaly, partition_name, shorten
+from kbroker.simulation.checker.history import OffsetFetch, Operation, Outcome, Place, Send
 from kbroker.simulation.checker.index import NEVER, Index, PartitionIndex
 from kbroker.simulation.checker.transactions import final_committed_reads
 
@@ -17,7 +17,7 @@ from kbroker.simulation.checker.transactions import final_committed_reads
 Source = tuple[Place, int]
 
 
-def transformed_once(index: Index, *, durable: bool) -> Iterator[Anomaly]:
+def exactly_once_anomalies(index: Index, *, durable: bool) -> Iterator[Anomaly]:
     """`durable`: no Loss takes what was acknowledged."""
     if index.history.final is None or (index.losses and not durable):
         return
@@ -40,7 +40,7 @@ def _results(index: Index) -> dict[str, dict[Source, list[tuple[int, Operation]]
         for operation in partition.sends:
             send = operation.action
             assert isinstance(send, Send)
-            for value, source in zip(send.values, send.made_of, strict=False):
+            for value, source in zip(send.values, send.sources, strict=False):
                 results.setdefault(send.group, {}).setdefault(source, []).append((value, operation))
     return results
 
@@ -50,8 +50,8 @@ def _committed(index: Index, groups: Mapping[str, object]) -> dict[str, Operatio
     final = NEVER if index.history.final is None else index.history.final
     return {
         one.action.group: one
-        for one in index.committed
-        if isinstance(one.action, Committed) and one.action.group in groups
+        for one in index.offset_fetches
+        if isinstance(one.action, OffsetFetch) and one.action.group in groups
         if one.begun > final and one.outcome is Outcome.OK
     }
 
@@ -61,8 +61,8 @@ def _twice(group: str, there: Mapping[Source, list[tuple[int, Operation]]]) -> I
         if len(found) > 1:
             yield anomaly(
                 "transformed twice",
-                f"{group} has of offset {offset} of {name(place)} the committed results "
-                f"{some([value for value, _ in found])}.",
+                f"{group} has of offset {offset} of {partition_name(place)} the committed results "
+                f"{shorten([value for value, _ in found])}.",
                 *(operation for _, operation in found),
             )
 
@@ -74,14 +74,15 @@ def _not_with_its_offset(
     committed: Operation,
     visible: Mapping[int, None],
 ) -> Iterator[Anomaly]:
-    assert isinstance(committed.action, Committed)
+    assert isinstance(committed.action, OffsetFetch)
     for place, end in committed.action.offsets.items():
         partition = index.partition(place)
         early = [offset for (at, offset), found in there.items() if at == place and found and offset >= end]
         if early:
             yield anomaly(
                 "result without its offset",
-                f"{group} has results of the offsets {some(sorted(early))} of {name(place)}, and has committed {end}.",
+                f"{group} has results for offsets {shorten(sorted(early))} of {partition_name(place)}, but committed "
+                f"offset {end}.",
                 *(operation for offset in early[:3] for _, operation in there[place, offset]),
                 committed,
             )
@@ -89,7 +90,8 @@ def _not_with_its_offset(
         if missing:
             yield anomaly(
                 "offset without its result",
-                f"{group} has committed offset {end} of {name(place)}, and has no result of {some(missing)}.",
+                f"{group} committed offset {end} of {partition_name(place)}, but has no result for offsets "
+                f"{shorten(missing)}.",
                 committed,
                 *(index.senders.get(partition.final[offset]) for offset in missing[:3]),
             )

@@ -20,15 +20,15 @@ from kbroker.simulation.checker.history import (
     Trim,
 )
 
-Way = Callable[[History, Random], bool]
-WAYS: dict[str, tuple[Way, frozenset[str]]] = {}
+Mutation = Callable[[History, Random], bool]
+MUTATIONS: dict[str, tuple[Mutation, frozenset[str]]] = {}
 
 
-def way(*kinds: str) -> Callable[[Way], Way]:
+def mutation(*kinds: str) -> Callable[[Mutation], Mutation]:
     """One of these kinds must be found."""
 
-    def add(function: Way) -> Way:
-        WAYS[function.__name__] = function, frozenset(kinds)
+    def add(function: Mutation) -> Mutation:
+        MUTATIONS[function.__name__] = function, frozenset(kinds)
         return function
 
     return add
@@ -81,8 +81,8 @@ def pick(random: Random, found):
 # Ways.
 
 
-@way("lost write", "skipped records")
-def a_record_is_gone_at_the_end(history, random):
+@mutation("lost write", "skipped records")
+def remove_record_from_final_reads(history, random):
     """Of a producer that doubles its batches another copy may be left."""
     finals = final_reads(history)
     found = pick(random, (one for one in kept_sends(history) if one.action.idempotent))
@@ -93,8 +93,8 @@ def a_record_is_gone_at_the_end(history, random):
     return True
 
 
-@way("torn batch", "lost write", "skipped records")
-def a_batch_is_torn(history, random):
+@mutation("torn batch", "lost write", "skipped records")
+def remove_part_of_batch_from_final_reads(history, random):
     finals = final_reads(history)
     found = pick(
         random,
@@ -113,8 +113,8 @@ def a_batch_is_torn(history, random):
     return True
 
 
-@way("unreadable at the end", "lost write")
-def the_end_is_not_read(history, random):
+@mutation("unreadable at the end", "lost write")
+def stop_final_reads_early(history, random):
     found = pick(random, kept_sends(history))
     if found is None:
         return False
@@ -128,8 +128,8 @@ def the_end_is_not_read(history, random):
     return True
 
 
-@way("backward poll")
-def two_reads_change_places(history, random):
+@mutation("backward poll")
+def swap_two_reads(history, random):
     found = pick(random, pairs(history))
     if found is None:
         return False
@@ -138,8 +138,8 @@ def two_reads_change_places(history, random):
     return True
 
 
-@way("backward poll")
-def a_read_comes_twice(history, random):
+@mutation("backward poll")
+def repeat_a_read(history, random):
     found = pick(random, (one for one in of(history, Poll) if one.action.reads and one.ended is not None))
     if found is None:
         return False
@@ -148,8 +148,8 @@ def a_read_comes_twice(history, random):
     return True
 
 
-@way("unsent value")
-def a_value_is_made_up(history, random):
+@mutation("unsent value")
+def read_an_invented_value(history, random):
     found = pick(random, (read for one in of(history, Poll) for read in one.action.reads))
     if found is None:
         return False
@@ -157,8 +157,8 @@ def a_value_is_made_up(history, random):
     return True
 
 
-@way("inconsistent offsets")
-def a_wrong_offset_is_acknowledged(history, random):
+@mutation("inconsistent offsets")
+def acknowledge_a_wrong_offset(history, random):
     found = pick(random, (one for one in kept_sends(history) if one.action.idempotent))
     if found is None:
         return False
@@ -166,8 +166,8 @@ def a_wrong_offset_is_acknowledged(history, random):
     return True
 
 
-@way("unsent value")
-def a_record_is_in_another_partition(history, random):
+@mutation("unsent value")
+def move_a_read_to_another_partition(history, random):
     found = pick(random, (read for one in of(history, Poll) for read in one.action.reads))
     if found is None:
         return False
@@ -175,8 +175,8 @@ def a_record_is_in_another_partition(history, random):
     return True
 
 
-@way("unsent value")
-def what_was_read_was_refused(history, random):
+@mutation("unsent value")
+def fail_a_send_that_was_read(history, random):
     read = {read.value for one in of(history, Poll) for read in one.action.reads}
     found = pick(random, (one for one in of(history, Send) if one.ended is not None and read & set(one.action.values)))
     if found is None:
@@ -185,8 +185,8 @@ def what_was_read_was_refused(history, random):
     return True
 
 
-@way("skipped records")
-def a_poll_is_forgotten(history, random):
+@mutation("skipped records")
+def remove_a_poll(history, random):
     """Between two others of its consumer, with records that were acknowledged."""
     lasting = {value for one in kept_sends(history) if one.action.idempotent for value in one.action.values}
     candidates = []
@@ -209,8 +209,8 @@ def a_poll_is_forgotten(history, random):
     return True
 
 
-@way("stale poll")
-def a_poll_gives_nothing(history, random):
+@mutation("stale poll")
+def empty_a_poll(history, random):
     """Although what it gave had been acknowledged before it began."""
     kept = kept_sends(history)
     candidates = []
@@ -238,10 +238,10 @@ def a_poll_gives_nothing(history, random):
     return True
 
 
-@way(
+@mutation(
     "lost write", "inconsistent offsets", "unreadable at the end", "duplicate", "skipped records", "reset over records"
 )
-def a_loss_took_more_than_it_says(history, random):
+def understate_a_loss(history, random):
     """What only this one explains."""
     finals = final_reads(history)
     candidates = []
@@ -269,8 +269,8 @@ def a_loss_took_more_than_it_says(history, random):
     return True
 
 
-@way("unflushed acknowledgement", "unflushed read")
-def the_disk_was_behind(history, random):
+@mutation("unflushed acknowledgement", "unflushed read")
+def overstate_a_loss(history, random):
     """Asked of synced histories only."""
     found = pick(
         random,

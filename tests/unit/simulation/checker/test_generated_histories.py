@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from kbroker.simulation.checker import check, render
 from kbroker.simulation.checker.history import Assign, Loss, Outcome, Poll, Send
-from tests.unit.simulation.checker.falsify_groups import WAYS
-from tests.unit.simulation.checker.model import Model
-from tests.unit.simulation.checker.story import kinds
+from tests.unit.simulation.checker.broker_model import BrokerModel
+from tests.unit.simulation.checker.group_history_mutations import MUTATIONS
+from tests.unit.simulation.checker.history_builder import kinds
 
 SEEDS = st.integers(0, 1 << 30)
 
@@ -20,33 +20,33 @@ SEEDS = st.integers(0, 1 << 30)
 @example(1, 3_000, False, True, False)
 @example(2, 3_000, True, True, True)
 def test_a_right_queue(seed, turns, synced, losses, transactions):
-    history = Model(seed, turns, synced=synced, losses=losses, transactions=transactions).history
+    history = BrokerModel(seed, turns, synced=synced, losses=losses, transactions=transactions).history
     found = check(history, durable=synced)
     assert not found, render(history, found)
 
 
-@pytest.mark.parametrize("name", WAYS)
+@pytest.mark.parametrize("name", MUTATIONS)
 @settings(max_examples=25, deadline=None)
 @given(SEEDS, st.integers(50, 400), st.booleans(), st.booleans(), st.booleans())
 def test_a_falsified_history(name, seed, turns, synced, losses, transactions):
-    falsify, expected = WAYS[name]
-    history = Model(seed, turns, synced=synced, losses=losses, transactions=transactions).history
+    falsify, expected = MUTATIONS[name]
+    history = BrokerModel(seed, turns, synced=synced, losses=losses, transactions=transactions).history
     if falsify(history, Random(seed)):
-        found = kinds(check(history, durable=synced or name == "the_disk_was_behind"))
+        found = kinds(check(history, durable=synced or name == "overstate_a_loss"))
         assert expected & set(found), f"{name} gave {found}"
 
 
 # What they need is not in every history.
-RARE = ("a_loss_took_more_than_it_says", "a_transaction_had_been_aborted", "a_transaction_had_been_committed")
+RARE = ("understate_a_loss", "abort_a_transaction_that_was_read", "commit_a_transaction_that_is_missing")
 
 
 def test_each_way_can_be_gone_often():
     """So that the test above does test."""
-    done = dict.fromkeys(WAYS, 0)
+    done = dict.fromkeys(MUTATIONS, 0)
     for seed in range(60):
-        for name, (falsify, _) in WAYS.items():
+        for name, (falsify, _) in MUTATIONS.items():
             if name in RARE or seed < 15:
-                history = Model(seed, 250, synced=False, losses=seed % 2 == 0, transactions=seed % 3 == 0).history
+                history = BrokerModel(seed, 250, synced=False, losses=seed % 2 == 0, transactions=seed % 3 == 0).history
                 done[name] += falsify(history, Random(seed))
     assert {name: count for name, count in done.items() if count < 2} == {}
 
@@ -55,7 +55,7 @@ def test_the_model_has_what_it_is_made_for():
     """Losses that take acknowledged records, offsets that are given anew, resets, retries that double."""
     lost = anew = resets = doubled = unknown = 0
     for seed in range(20):
-        history = Model(seed, 600, synced=False, losses=True, transactions=False).history
+        history = BrokerModel(seed, 600, synced=False, losses=True, transactions=False).history
         sends = [one for one in history.operations if isinstance(one.action, Send)]
         polls = [one for one in history.operations if isinstance(one.action, Poll)]
         final = [read.value for one in polls if one.begun > history.final for read in one.action.reads]

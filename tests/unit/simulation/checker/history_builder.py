@@ -7,11 +7,11 @@ from kbroker.simulation.checker.history import (
     Action,
     Assign,
     Commit,
-    Committed,
     EndTransaction,
     History,
     Join,
     Loss,
+    OffsetFetch,
     Operation,
     Outcome,
     Place,
@@ -27,7 +27,7 @@ P: Place = ("t", 0)
 Q: Place = ("t", 1)
 
 
-class Story:
+class HistoryBuilder:
     """Each verb is an operation that begins and ends at once. `during` begins one, and `done` ends it.
 
     Reads are (offset, value) pairs of `place`.
@@ -64,7 +64,7 @@ class Story:
     # Consuming.
 
     def assign(self, at: int | Mapping[Place, int], by: str = "consumer", reason: str = "assign") -> None:
-        self.history.happened(by, Assign({P: at} if isinstance(at, int) else dict(at), reason))
+        self.history.record(by, Assign({P: at} if isinstance(at, int) else dict(at), reason))
 
     def poll(self, *reads: tuple[int, int], to: int | None = None, by: str = "consumer", place: Place = P,
              outcome: Outcome = OK, **more) -> Operation:  # fmt: skip
@@ -113,14 +113,14 @@ class Story:
         return self.history.begin(member or "admin", Commit("g", member, generation, {place: offset}, **more))
 
     def committed(self, offset: int, outcome: Outcome = OK) -> None:
-        self.done(self.history.begin("asker", Committed("g", {P: offset})), outcome)
+        self.done(self.history.begin("asker", OffsetFetch("g", {P: offset})), outcome)
 
     # What happens to all.
 
     def loss(self, floor: int | None = None, place: Place = P, commits: int | None = None) -> None:
         """The power is lost: this place is durable below the floor, and this commit of the group is."""
         floors = {} if floor is None else {place: floor}
-        self.history.happened("nemesis", Loss("power", floors, {} if commits is None else {("g", P): commits}))
+        self.history.record("nemesis", Loss("power", floors, {} if commits is None else {("g", P): commits}))
 
     def trim(self, before: int, outcome: Outcome = OK) -> None:
         operation = self.history.begin("admin", Trim(P, before))
@@ -131,7 +131,7 @@ class Story:
         self.history.end(operation, outcome)
 
     def do(self, process: str, action: Action) -> None:
-        self.history.happened(process, action)
+        self.history.record(process, action)
 
     def done(self, operation: Operation, outcome: Outcome = OK) -> None:
         self.history.end(operation, outcome)

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import NamedTuple
 
-from kbroker.simulation.checker.anomaly import Anomaly, anomaly, name
-from kbroker.simulation.checker.history import Commit, Committed, Loss, Operation, Outcome, Place
-from kbroker.simulation.checker.index import NEVER, Index, end_of
+from kbroker.simulation.checker.anomaly import Anomaly, anomaly, partition_name
+from kbroker.simulation.checker.history import Commit, Loss, OffsetFetch, Operation, Outcome, Place
+from kbroker.simulation.checker.index import NEVER, Index, effect_end
 
 Key = tuple[str, Place]
 
@@ -30,7 +30,7 @@ class Write(NamedTuple):
 
 
 @dataclass(slots=True)
-class Register:
+class CommittedOffsetHistory:
     """What concerns one group and partition, in the order of the history."""
 
     writes: list[Write] = field(default_factory=list)
@@ -38,27 +38,27 @@ class Register:
     losses: list[Operation] = field(default_factory=list)
 
 
-def registers(index: Index) -> dict[Key, Register]:
+def commit_histories(index: Index) -> dict[Key, CommittedOffsetHistory]:
     """Commits of a transaction take effect when it is committed."""
-    found: dict[Key, Register] = {}
+    found: dict[Key, CommittedOffsetHistory] = {}
     for operation in index.commits:
         commit = operation.action
         assert isinstance(commit, Commit)
         effect = _effect(index, operation, commit)
         if effect is not None:
             for place, offset in commit.offsets.items():
-                register = found.setdefault((commit.group, place), Register())
+                register = found.setdefault((commit.group, place), CommittedOffsetHistory())
                 register.writes.append(Write(offset, *effect, operation))
-    for operation in index.committed:
+    for operation in index.offset_fetches:
         committed = operation.action
-        assert isinstance(committed, Committed)
+        assert isinstance(committed, OffsetFetch)
         if operation.outcome is Outcome.OK:
             for place in committed.offsets:
-                found.setdefault((committed.group, place), Register()).reads.append(operation)
+                found.setdefault((committed.group, place), CommittedOffsetHistory()).reads.append(operation)
     for operation in index.losses:
         assert isinstance(operation.action, Loss)
         for key in operation.action.commit_floors:
-            found.setdefault(key, Register()).losses.append(operation)
+            found.setdefault(key, CommittedOffsetHistory()).losses.append(operation)
     for register in found.values():
         register.writes.sort(key=lambda write: write.begun)
     return found
@@ -68,22 +68,22 @@ def _effect(index: Index, operation: Operation, commit: Commit) -> tuple[int, in
     if operation.outcome is Outcome.FAILED:
         return None
     if commit.transaction is None:
-        return operation.begun, end_of(operation)
-    ends = [one for one in index.ends.get(commit.transaction, []) if one.outcome is not Outcome.FAILED]
+        return operation.begun, effect_end(operation)
+    ends = [one for one in index.transaction_ends.get(commit.transaction, []) if one.outcome is not Outcome.FAILED]
     commits = [one for one in ends if getattr(one.action, "commit", False)]
     if not commits or any(one.outcome is Outcome.OK for one in ends if one not in commits):
         return None
     sure = operation.outcome is Outcome.OK
-    return commits[0].begun, min(end_of(one) for one in commits) if sure else NEVER
+    return commits[0].begun, min(effect_end(one) for one in commits) if sure else NEVER
 
 
-def committed_offsets(index: Index, *, durable: bool) -> Iterator[Anomaly]:
+def committed_offset_anomalies(index: Index, *, durable: bool) -> Iterator[Anomaly]:
     """`durable`: what a Loss leaves must be as good as what a read gives."""
-    for (group, place), register in registers(index).items():
-        yield from _Sweep(group, place, register, durable).run()
+    for (group, place), register in commit_histories(index).items():
+        yield from _CommittedOffsetChecker(group, place, register, durable).run()
 
 
-class _Sweep:
+class _CommittedOffsetChecker:
     """One register, step by step.
 
     `_overwritten`: a commit that ended before this step is not the register's any more. An acknowledged commit moves
@@ -91,7 +91,7 @@ class _Sweep:
     Loss moves it back to the beginning of the durable commit.
     """
 
-    def __init__(self, group: str, place: Place, register: Register, durable: bool) -> None:
+    def __init__(self, group: str, place: Place, register: CommittedOffsetHistory, durable: bool) -> None:
         self._group, self._place, self._durable = group, place, durable
         self._register = register
         # Before all commits there is nothing.
@@ -144,7 +144,7 @@ class _Sweep:
             self._at_begin[number] = (overwritten, 0, NOTHING, self._overwriter)
 
     def _read(self, read: Operation) -> Iterator[Anomaly]:
-        assert isinstance(read.action, Committed)
+        assert isinstance(read.action, OffsetFetch)
         offset = read.action.offsets[self._place]
         overwritten, seen, seen_offset, overwriter = self._at_begin.pop(read.number)
         end = NEVER if read.ended is None else read.ended
@@ -166,13 +166,13 @@ class _Sweep:
         return any(one.begun < end and one.end >= oldest for one in reversed(self._by_offset.get(offset, [])))
 
     def _name(self) -> str:
-        return f"The committed offset of {self._group} for {name(self._place)}"
+        return f"The committed offset of {self._group} for {partition_name(self._place)}"
 
 
 _BEGIN, _LOSS, _WRITE, _END = range(4)
 
 
-def _events(register: Register) -> Iterator[tuple[int, int, int, Write | Operation]]:
+def _events(register: CommittedOffsetHistory) -> Iterator[tuple[int, int, int, Write | Operation]]:
     """(step, kind, number, what): reads' beginnings and ends, losses, and commits when they are acknowledged."""
     begins = ((one.begun, _BEGIN, one.number, one) for one in register.reads)
     ends = ((NEVER if one.ended is None else one.ended, _END, one.number, one) for one in register.reads)

@@ -4,41 +4,41 @@ from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 
-from kbroker.simulation.checker.anomaly import Anomaly, anomaly, name, some
+from kbroker.simulation.checker.anomaly import Anomaly, anomaly, partition_name, shorten
 from kbroker.simulation.checker.compaction import LastOffsets
 from kbroker.simulation.checker.history import Operation, Outcome, Place, Send
 from kbroker.simulation.checker.index import (
     NEVER,
     Index,
+    Observation,
+    Observations,
     PartitionIndex,
-    Sighting,
-    Sightings,
     acknowledged,
-    end_of,
-    since_of,
+    acknowledged_since,
+    effect_end,
 )
 
 # More offsets of one value are not explained: it would take as many power losses while one batch is sent.
 MOST_MOVES = 5
 
 
-def inconsistent_offsets(index: Index, seen: Sightings) -> Iterator[Anomaly]:
+def inconsistent_offsets(index: Index, seen: Observations) -> Iterator[Anomaly]:
     """An offset with several values, judged by `can_hold`. `seen` has all sightings of contested offsets."""
     for partition in index.partitions.values():
-        for offset in partition.contested:
-            sightings = seen.by_offset[partition.place, offset]
-            if can_hold(sightings, _steps_that_cut(partition, offset), index):
+        for offset in partition.conflicting_offsets:
+            observations = seen.by_offset[partition.place, offset]
+            if can_hold(observations, _steps_that_cut(partition, offset), index):
                 continue
-            values = list(dict.fromkeys(one.value for one in sightings))
+            values = list(dict.fromkeys(one.value for one in observations))
             yield anomaly(
                 "inconsistent offsets",
-                f"{name(partition.place)} has had the values {some(values)} at offset {offset}, and no power loss "
-                "explains it.",
-                *_first_and_last(sightings),
+                f"{partition_name(partition.place)} has had the values {shorten(values)} at offset {offset}, and no "
+                "power loss explains it.",
+                *_first_and_last(observations),
             )
 
 
-def can_hold(sightings: Sequence[Sighting], cuts: Sequence[int], index: Index) -> bool:
+def can_hold(observations: Sequence[Observation], possible_losses: Sequence[int], index: Index) -> bool:
     """Whether one offset can have been seen with these values, one at a time.
 
     A Loss with a floor at or below the offset may take the value, and the offset may be given out anew. So the losses
@@ -49,9 +49,9 @@ def can_hold(sightings: Sequence[Sighting], cuts: Sequence[int], index: Index) -
     stays: list[tuple[int, int, int]] = []
     points: list[tuple[int, int, int]] = []
     by_life: dict[tuple[int, tuple[int, int]], list[tuple[int, int]]] = {}
-    for one in sightings:
-        first, last = bisect_left(cuts, one.since), bisect_left(cuts, one.until)
-        by_life.setdefault((one.value, _life(index.senders.get(one.value), cuts, first, last)), []).append(
+    for one in observations:
+        first, last = bisect_left(possible_losses, one.since), bisect_left(possible_losses, one.until)
+        by_life.setdefault((one.value, _life(index.senders.get(one.value), possible_losses, first, last)), []).append(
             (first, last)
         )
     for (value, _), eras in by_life.items():
@@ -77,14 +77,14 @@ def _fit(points: Sequence[tuple[int, int, int]], held: Mapping[int, int]) -> boo
     return any(_fit(points[1:], {**held, era: value}) for era in sorted(free, key=lambda era: era not in held))
 
 
-def _life(sender: Operation | None, cuts: Sequence[int], first: int, last: int) -> tuple[int, int]:
+def _life(sender: Operation | None, possible_losses: Sequence[int], first: int, last: int) -> tuple[int, int]:
     """Which of a batch's lives a sighting is of: a batch that is sent again after a Loss, because its answer never
     came, may be written a second time. Sightings of one life have the same key; one of which it is not known has its
     own."""
     if sender is None:
         return 0, 0
-    end = end_of(sender)
-    reborn = [era for era, step in enumerate(cuts, 1) if sender.begun < step < end]
+    end = effect_end(sender)
+    reborn = [era for era, step in enumerate(possible_losses, 1) if sender.begun < step < end]
     if not reborn:
         return 0, 0
     if first != last:
@@ -93,7 +93,7 @@ def _life(sender: Operation | None, cuts: Sequence[int], first: int, last: int) 
     return born, born
 
 
-def duplicates(index: Index, seen: Sightings) -> Iterator[Anomaly]:
+def duplicates(index: Index, seen: Observations) -> Iterator[Anomaly]:
     """A value at two offsets. `seen` has all sightings of moved values.
 
     Of a producer that is not idempotent a retry doubles the batch, as in Kafka: that is permitted. So is a batch that
@@ -101,37 +101,41 @@ def duplicates(index: Index, seen: Sightings) -> Iterator[Anomaly]:
     """
     for partition in index.partitions.values():
         told: dict[int, None] = {}
-        for value in partition.moved:
+        for value in partition.moved_values:
             sender = index.senders.get(value)
             if sender is None or not isinstance(sender.action, Send) or not sender.action.idempotent:
                 continue
-            sightings = seen.by_value[value]
-            offsets = list(dict.fromkeys(one.offset for one in sightings))
-            if sender.number in told or _may_move(partition, sightings, offsets, sender):
+            observations = seen.by_value[value]
+            offsets = list(dict.fromkeys(one.offset for one in observations))
+            if sender.number in told or _may_move(partition, observations, offsets, sender):
                 continue
             told[sender.number] = None
-            acknowledged_at = [one.offset for one in sightings if one.operation is sender]
+            acknowledged_at = [one.offset for one in observations if one.operation is sender]
             if acknowledged_at and len(offsets) == 2:
-                other = next(one.offset for one in sightings if one.offset != acknowledged_at[0])
+                other = next(one.offset for one in observations if one.offset != acknowledged_at[0])
                 kind = "inconsistent offsets"
                 text = f"was acknowledged at offset {acknowledged_at[0]} and is at {other}"
             else:
-                kind, text = "duplicate", f"of an idempotent producer is at the offsets {some(offsets)}"
-            yield anomaly(kind, f"The value {value} of {name(partition.place)} {text}.", *_of_each(sightings), sender)
+                kind, text = "duplicate", f"of an idempotent producer is at the offsets {shorten(offsets)}"
+            yield anomaly(
+                kind, f"The value {value} of {partition_name(partition.place)} {text}.", *_of_each(observations), sender
+            )
 
 
-def _may_move(partition: PartitionIndex, sightings: list[Sighting], offsets: list[int], sender: Operation) -> bool:
+def _may_move(
+    partition: PartitionIndex, observations: list[Observation], offsets: list[int], sender: Operation
+) -> bool:
     """Whether it was at one offset at a time, and from each to the next came by a Loss that took it and during which
     the producer was still trying."""
     if len(offsets) > MOST_MOVES:
         return False
-    cuts = [cut for cut in partition.cuts if sender.begun < cut.step < end_of(sender)]
-    floors = [*(cut.floor for cut in cuts), NEVER]
+    possible_losses = [cut for cut in partition.possible_losses if sender.begun < cut.step < effect_end(sender)]
+    floors = [*(cut.floor for cut in possible_losses), NEVER]
     # Each sighting is of one of the times between Losses: by its offset, those times that it can be of.
-    times = list(pairwise([-1, *(cut.step for cut in cuts), NEVER]))
+    times = list(pairwise([-1, *(cut.step for cut in possible_losses), NEVER]))
     seen = {
         (one.offset, tuple(i for i, (after, before) in enumerate(times) if one.since < before and one.until > after))
-        for one in sightings
+        for one in observations
     }
     # Where it can have been in a time, with the sightings that are explained so far.
     states = {(offset, frozenset[object]()) for offset in offsets}
@@ -151,9 +155,12 @@ def unsent_values(index: Index) -> Iterator[Anomaly]:
             sender = index.senders.get(value)
             why = _why_wrong(sender, partition.place)
             if why:
-                wrong[value] = f"{name(partition.place)} has at offset {offset} the value {value}, {why}.", sender
+                wrong[value] = (
+                    f"{partition_name(partition.place)} has at offset {offset} the value {value}, {why}.",
+                    sender,
+                )
     if wrong:
-        seen = index.sightings({}, wrong)
+        seen = index.observations({}, wrong)
         for value, (text, sender) in wrong.items():
             readers = [one.operation for one in seen.by_value[value] if one.operation is not sender]
             yield anomaly("unsent value", text, readers[0], sender)
@@ -166,7 +173,7 @@ def _why_wrong(sender: Operation | None, place: Place) -> str:
     if sender.outcome is Outcome.FAILED:
         return "although the broker had refused it"
     if sender.action.place != place:
-        return f"which was sent to {name(sender.action.place)}"
+        return f"which was sent to {partition_name(sender.action.place)}"
     return ""
 
 
@@ -189,11 +196,11 @@ def backward_sends(index: Index) -> Iterator[Anomaly]:
                 continue
             # A Loss that took the first of them gave its offsets back.
             until = NEVER if operation.ended is None else operation.ended
-            if not partition.cut_between(end - 1, since_of(before), until):
+            if not partition.may_have_lost(end - 1, acknowledged_since(before), until):
                 yield anomaly(
                     "backward sends",
                     f"{operation.process} sent #{before.action.order} and then #{send.order} to "
-                    f"{name(partition.place)}, which has them at the offsets {before.action.base_offset} and "
+                    f"{partition_name(partition.place)}, which has them at the offsets {before.action.base_offset} and "
                     f"{send.base_offset}.",
                     before,
                     operation,
@@ -225,39 +232,40 @@ def torn_batches(index: Index) -> Iterator[Anomaly]:
                 for i, value in enumerate(send.values)
                 if value not in found
                 and bases[0] + i < end
-                and not partition.trimmed(bases[0] + i, operation.begun)
+                and not partition.may_be_deleted(bases[0] + i, operation.begun)
                 and not last.is_superseded(value, bases[0] + i)
             ]
             if len(bases) > 1 or missing:
                 yield anomaly(
                     "torn batch",
-                    f"Of the batch {some(send.values)} in {name(partition.place)} {some([i for i, _ in there])} of "
-                    f"{len(send.values)} are there, at the offsets {some([offset for _, offset in there])}.",
+                    f"Of the batch {shorten(send.values)} in {partition_name(partition.place)}, which has "
+                    f"{len(send.values)} records, only records {shorten([i for i, _ in there])} are present, at "
+                    f"offsets {shorten([offset for _, offset in there])}.",
                     operation,
                     *_readers(index, there, send),
                 )
 
 
 def _readers(index: Index, there: list[tuple[int, int]], send: Send) -> list[Operation]:
-    seen = index.sightings({}, [send.values[i] for i, _ in there])
-    return [one.operation for sightings in seen.by_value.values() for one in sightings[-2:]]
+    seen = index.observations({}, [send.values[i] for i, _ in there])
+    return [one.operation for observations in seen.by_value.values() for one in observations[-2:]]
 
 
-def _first_and_last(sightings: Sequence[Sighting]) -> list[Operation]:
+def _first_and_last(observations: Sequence[Observation]) -> list[Operation]:
     """Of each value the first and the last sighting."""
-    by_value: dict[int, list[Sighting]] = {}
-    for one in sightings:
+    by_value: dict[int, list[Observation]] = {}
+    for one in observations:
         by_value.setdefault(one.value, []).append(one)
     return [one.operation for found in by_value.values() for one in (found[0], found[-1])]
 
 
-def _of_each(sightings: Sequence[Sighting]) -> list[Operation]:
+def _of_each(observations: Sequence[Observation]) -> list[Operation]:
     """Of each offset the first and the last sighting."""
-    by_offset: dict[int, list[Sighting]] = {}
-    for one in sightings:
+    by_offset: dict[int, list[Observation]] = {}
+    for one in observations:
         by_offset.setdefault(one.offset, []).append(one)
     return [one.operation for found in by_offset.values() for one in (found[0], found[-1])]
 
 
 def _steps_that_cut(partition: PartitionIndex, offset: int) -> list[int]:
-    return [cut.step for cut in partition.cuts if cut.floor <= offset]
+    return [cut.step for cut in partition.possible_losses if cut.floor <= offset]

@@ -15,7 +15,7 @@ What Kafka permits:
 from bisect import bisect_left
 from collections.abc import Iterator
 
-from kbroker.simulation.checker.anomaly import Anomaly, anomaly, name
+from kbroker.simulation.checker.anomaly import Anomaly, anomaly, partition_name
 from kbroker.simulation.checker.history import Commit, Join, Operation, Outcome, Place
 from kbroker.simulation.checker.index import Index
 
@@ -23,7 +23,7 @@ from kbroker.simulation.checker.index import Index
 _Group = tuple[str, int]
 
 
-def fencing(index: Index, *, durable: bool) -> Iterator[Anomaly]:
+def group_fencing_anomalies(index: Index, *, durable: bool) -> Iterator[Anomaly]:
     """`durable`: no Loss takes a generation."""
     eras = [] if durable else [loss.begun for loss in index.losses]
     joins: dict[_Group, list[Operation]] = {}
@@ -119,7 +119,7 @@ def _double_assignments(joins: list[Operation]) -> Iterator[Anomaly]:
                 yield anomaly(
                     "double assignment",
                     f"In generation {join.generation} of {join.group} both {holder.action.member} and {join.member} "
-                    f"have {name(place)}.",
+                    f"have {partition_name(place)}.",
                     holder,
                     operation,
                 )

@@ -4,19 +4,19 @@ from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from itertools import accumulate
 
-from kbroker.simulation.checker.anomaly import Anomaly, anomaly, name, some
+from kbroker.simulation.checker.anomaly import Anomaly, anomaly, partition_name, shorten
 from kbroker.simulation.checker.compaction import LastOffsets
 from kbroker.simulation.checker.history import Corrupt, Operation, Outcome, Place, Poll, Send
 from kbroker.simulation.checker.index import (
     NEVER,
     Index,
+    Observation,
     PartitionIndex,
-    Sighting,
     acknowledged,
-    end_of,
-    since_of,
+    acknowledged_since,
+    effect_end,
 )
-from kbroker.simulation.checker.transactions import Fate, fates, final_committed_reads
+from kbroker.simulation.checker.transactions import TransactionOutcome, final_committed_reads, transaction_outcomes
 
 
 def lost_writes(index: Index) -> Iterator[Anomaly]:
@@ -28,7 +28,7 @@ def lost_writes(index: Index) -> Iterator[Anomaly]:
     """
     if index.history.final is None:
         return
-    ends = fates(index)
+    ends = transaction_outcomes(index)
     missing: list[tuple[PartitionIndex, Operation, list[int]]] = []
     for partition in index.partitions.values():
         final = set(partition.final.values())
@@ -38,29 +38,30 @@ def lost_writes(index: Index) -> Iterator[Anomaly]:
             if _is_committed(operation.action, ends):
                 gone = [value for value in operation.action.values if value not in final]
                 missing.append((partition, operation, gone))
-    seen = index.sightings({}, [value for _, _, values in missing for value in values]).by_value
+    seen = index.observations({}, [value for _, _, values in missing for value in values]).by_value
     left = {partition.place: _left_by_losses(partition) for partition, _, _ in missing}
     last = {partition.place: LastOffsets(partition.final, partition.keys) for partition, _, _ in missing}
     for partition, operation, values in missing:
-        sightings = {value: seen.get(value, []) for value in values}
+        observations = {value: seen.get(value, []) for value in values}
         last_offsets = last[partition.place]
-        kept = {value: found for value, found in sightings.items() if not _is_compacted(last_offsets, value, found)}
+        kept = {value: found for value, found in observations.items() if not _is_compacted(last_offsets, value, found)}
         yield from _lost(partition, operation, kept, left[partition.place])
 
 
 def _lost(
-    partition: PartitionIndex, operation: Operation, seen: Mapping[int, list[Sighting]], left: Mapping[int, int]
+    partition: PartitionIndex, operation: Operation, seen: Mapping[int, list[Observation]], left: Mapping[int, int]
 ) -> Iterator[Anomaly]:
     """`seen`: of each value that is not there at the end; `left` as `_left_by_losses` gives it."""
     if acknowledged(operation) and isinstance(operation.action, Send) and operation.action.base_offset is None:
-        unseen = [value for value, sightings in seen.items() if not sightings]
+        unseen = [value for value, observations in seen.items() if not observations]
         if unseen and not _may_be_gone(partition, operation):
             yield anomaly(
                 "unseen at the end",
-                f"{some(unseen)} of {name(partition.place)}, acknowledged without an offset, were never read.",
+                f"{shorten(unseen)} of {partition_name(partition.place)} were acknowledged without an offset and never "
+                "read.",
                 operation,
             )
-    proofs = {value: _proofs(partition, operation, sightings, left) for value, sightings in seen.items()}
+    proofs = {value: _proofs(partition, operation, observations, left) for value, observations in seen.items()}
     lost = [value for value, found in proofs.items() if found]
     if lost:
         readers = [one.operation for one in proofs[lost[0]] if one.operation is not operation]
@@ -68,52 +69,57 @@ def _lost(
         was = "had been read" if readers else "was acknowledged"
         yield anomaly(
             "lost write",
-            f"Of {name(partition.place)} {some(lost)} {was} at offset {some(offsets)}, and at the end it is gone.",
+            f"{shorten(lost)} of {partition_name(partition.place)} {was} at offset {shorten(offsets)} and is missing "
+            "at the end.",
             operation,
             *readers[:1],
             *readers[-1:],
         )
 
 
-def _is_compacted(last: LastOffsets, value: int, seen: list[Sighting]) -> bool:
+def _is_compacted(last: LastOffsets, value: int, seen: list[Observation]) -> bool:
     """Whether the final reads have a later record of its key."""
     return last.is_superseded(value, max([one.offset for one in seen], default=-1))
 
 
-def _is_committed(send: Send, ends: Mapping[int, Fate]) -> bool:
-    return send.transaction is None or ends.get(send.transaction) is Fate.COMMITTED
+def _is_committed(send: Send, ends: Mapping[int, TransactionOutcome]) -> bool:
+    return send.transaction is None or ends.get(send.transaction) is TransactionOutcome.COMMITTED
 
 
 def _may_be_gone(partition: PartitionIndex, operation: Operation) -> bool:
     """Where a batch lies that was acknowledged without an offset (as a duplicate) is known to nobody, so any Loss may
     have taken it and any deletion may have been of it."""
-    return any(cut.step > since_of(operation) for cut in partition.cuts) or partition.trimmed(-1, operation.begun)
+    return any(
+        cut.step > acknowledged_since(operation) for cut in partition.possible_losses
+    ) or partition.may_be_deleted(-1, operation.begun)
 
 
 def _proofs(
-    partition: PartitionIndex, operation: Operation, sightings: list[Sighting], left: Mapping[int, int]
-) -> list[Sighting]:
+    partition: PartitionIndex, operation: Operation, observations: list[Observation], left: Mapping[int, int]
+) -> list[Observation]:
     """Those that tell of a record that should still be there, and that a final poll came past."""
     return [
         one
-        for one in sightings
+        for one in observations
         if one.offset < partition.final_end
         and not _may_have_gone(partition, left, one.offset, one.since)
-        and not partition.trimmed(one.offset, operation.begun)
+        and not partition.may_be_deleted(one.offset, operation.begun)
     ]
 
 
 def _may_have_gone(partition: PartitionIndex, left: Mapping[int, int], offset: int, since: int) -> bool:
     """Whether a Loss may have taken a record that was seen at the step `since`. It takes a suffix: not this record
     if it left a later one."""
-    return any(cut.floor <= offset and cut.step > since and left[cut.step] < offset for cut in partition.cuts)
+    return any(
+        cut.floor <= offset and cut.step > since and left[cut.step] < offset for cut in partition.possible_losses
+    )
 
 
 def _left_by_losses(partition: PartitionIndex) -> dict[int, int]:
     """For each Loss, by its step: the highest offset that was acknowledged before it and is there at the end."""
     return {
-        cut.step: max((_last_left(partition, one) for one in partition.sends if end_of(one) < cut.step), default=-1)
-        for cut in partition.cuts
+        cut.step: max((_last_left(partition, one) for one in partition.sends if effect_end(one) < cut.step), default=-1)
+        for cut in partition.possible_losses
     }
 
 
@@ -140,8 +146,8 @@ def unreadable_at_the_end(index: Index) -> Iterator[Anomaly]:
             finals = [one for one in index.polls if one.begun > index.history.final and _asks(one, partition.place)]
             yield anomaly(
                 "unreadable at the end",
-                f"The last reads of {name(partition.place)} came to offset {end}; {len(beyond)} acknowledged batches "
-                "that nothing explains the loss of lie behind it.",
+                f"The final reads of {partition_name(partition.place)} ended at offset {end}; {len(beyond)} "
+                "acknowledged batches at or after it are missing, and no power loss or deletion explains it.",
                 beyond[0],
                 beyond[-1],
                 *finals[-3:],
@@ -155,8 +161,8 @@ def _lies_beyond(partition: PartitionIndex, operation: Operation, end: int) -> b
     last = send.base_offset + len(send.values) - 1
     return (
         last >= end
-        and not partition.cut_between(last, since_of(operation), NEVER)
-        and not partition.trimmed(last, operation.begun)
+        and not partition.may_have_lost(last, acknowledged_since(operation), NEVER)
+        and not partition.may_be_deleted(last, operation.begun)
     )
 
 
@@ -170,7 +176,7 @@ def corrupt_reads(index: Index) -> Iterator[Anomaly]:
     for operation in index.corrupt:
         corrupt = operation.action
         assert isinstance(corrupt, Corrupt)
-        text = f"{operation.process} was given at offset {corrupt.offset} of {name(corrupt.place)} what nobody sent"
+        text = f"{operation.process} read corrupt data at offset {corrupt.offset} of {partition_name(corrupt.place)}"
         yield anomaly("corrupt read", f"{text}: {corrupt.reason}.", operation)
 
 
@@ -183,13 +189,13 @@ def unflushed_acknowledgements(index: Index) -> Iterator[Anomaly]:
             if send.base_offset is None or not acknowledged(operation) or operation.ended is None:
                 continue
             last = send.base_offset + len(send.values) - 1
-            if partition.trimmed(last, operation.begun):
+            if partition.may_be_deleted(last, operation.begun):
                 continue
-            if partition.cut_between(last, operation.ended, NEVER):
+            if partition.may_have_lost(last, operation.ended, NEVER):
                 yield anomaly(
                     "unflushed acknowledgement",
-                    f"{some(send.values)} of {name(partition.place)} was acknowledged at offset {send.base_offset} "
-                    "before it was durable.",
+                    f"{shorten(send.values)} of {partition_name(partition.place)} was acknowledged at offset "
+                    f"{send.base_offset} before it was durable.",
                     operation,
                     _loss_after(index, partition, operation.ended, last),
                 )
@@ -197,7 +203,9 @@ def unflushed_acknowledgements(index: Index) -> Iterator[Anomaly]:
 
 def unflushed_reads(index: Index) -> Iterator[Anomaly]:
     """Under flush.before.ack: a consumer sees only what is durable."""
-    lowest = {place: _lowest_floors(partition) for place, partition in index.partitions.items() if partition.cuts}
+    lowest = {
+        place: _lowest_floors(partition) for place, partition in index.partitions.items() if partition.possible_losses
+    }
     if not lowest:
         return
     for operation in index.polls:
@@ -212,12 +220,12 @@ def unflushed_reads(index: Index) -> Iterator[Anomaly]:
             if after < len(floors) and floors[after] <= read.offset:
                 partition = index.partitions[read.place]
                 sender = index.senders.get(read.value)
-                if partition.trimmed(read.offset, operation.begun if sender is None else sender.begun):
+                if partition.may_be_deleted(read.offset, operation.begun if sender is None else sender.begun):
                     continue
                 yield anomaly(
                     "unflushed read",
-                    f"{operation.process} was given {read.value} of {name(read.place)} at offset {read.offset} before "
-                    "it was durable.",
+                    f"{operation.process} read {read.value} at offset {read.offset} of {partition_name(read.place)} "
+                    "before it was durable.",
                     operation,
                     _loss_after(index, partition, operation.ended, read.offset),
                 )
@@ -226,10 +234,10 @@ def unflushed_reads(index: Index) -> Iterator[Anomaly]:
 
 def _lowest_floors(partition: PartitionIndex) -> tuple[list[int], list[int]]:
     """The steps of the losses, and the lowest floor from each of them on."""
-    floors = list(accumulate((cut.floor for cut in reversed(partition.cuts)), min))
-    return [cut.step for cut in partition.cuts], floors[::-1]
+    floors = list(accumulate((cut.floor for cut in reversed(partition.possible_losses)), min))
+    return [cut.step for cut in partition.possible_losses], floors[::-1]
 
 
 def _loss_after(index: Index, partition: PartitionIndex, step: int, offset: int) -> Operation:
-    cut = next(cut for cut in partition.cuts if cut.step > step and cut.floor <= offset)
+    cut = next(cut for cut in partition.possible_losses if cut.step > step and cut.floor <= offset)
     return next(loss for loss in index.losses if loss.begun == cut.step)

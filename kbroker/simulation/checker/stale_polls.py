@@ -15,9 +15,9 @@ from bisect import insort
 from collections import defaultdict
 from collections.abc import Iterator
 
-from kbroker.simulation.checker.anomaly import Anomaly, anomaly, name
+from kbroker.simulation.checker.anomaly import Anomaly, anomaly, partition_name
 from kbroker.simulation.checker.history import Assign, Operation, Outcome, Place, Poll, Send
-from kbroker.simulation.checker.index import Index, PartitionIndex, acknowledged, since_of
+from kbroker.simulation.checker.index import Index, PartitionIndex, acknowledged, acknowledged_since
 
 
 def stale_polls(index: Index) -> Iterator[Anomaly]:
@@ -40,8 +40,8 @@ def stale_polls(index: Index) -> Iterator[Anomaly]:
                 if send is not None and _end(send) > position:
                     yield anomaly(
                         "stale poll",
-                        f"{operation.process} was told that there is nothing at offset {position} of {name(place)} or "
-                        f"behind it; offset {_end(send) - 1} had been acknowledged before it asked.",
+                        f"{operation.process} received no records from offset {position} of {partition_name(place)} "
+                        f"on, although offset {_end(send) - 1} had been acknowledged before the poll began.",
                         send,
                         operation,
                     )
@@ -63,7 +63,7 @@ def _end(send: Operation) -> int:
 def _empty_polls(index: Index) -> Iterator[Operation]:
     """Those that were given nothing at all."""
     has_gaps = index.transactional or bool(index.compacted)
-    for operations in index.consuming.values():
+    for operations in index.consumer_operations.values():
         stood: dict[Place, int] = {}
         for operation in operations:
             action = operation.action
@@ -85,4 +85,6 @@ def _gave_nothing(poll: Operation, transactions: bool) -> bool:
 
 def _may_be_lost(partition: PartitionIndex, send: Operation, until: int) -> bool:
     last = _end(send) - 1
-    return partition.cut_between(last, since_of(send), until) or partition.trimmed(last, send.begun, until)
+    return partition.may_have_lost(last, acknowledged_since(send), until) or partition.may_be_deleted(
+        last, send.begun, until
+    )

@@ -10,11 +10,11 @@ from random import Random
 from kbroker.simulation.checker.history import (
     Assign,
     Commit,
-    Committed,
     EndTransaction,
     History,
     Join,
     Loss,
+    OffsetFetch,
     Operation,
     Outcome,
     Place,
@@ -72,7 +72,7 @@ class Consumer:
     polling: Operation | None = None
 
 
-class Model:
+class BrokerModel:
     """`synced`: as under flush.before.ack. `losses`: the power may be lost. `transactions`: some are written."""
 
     def __init__(self, seed: int, turns: int, *, synced: bool, losses: bool, transactions: bool) -> None:
@@ -204,7 +204,7 @@ class Model:
         if not consumer.positions:
             start = {place: self._logs[place].start for place in PLACES if self.random.random() < 0.7}
             consumer.positions = start
-            self.history.happened(consumer.name, Assign(dict(start), "assign"))
+            self.history.record(consumer.name, Assign(dict(start), "assign"))
         elif consumer.polling is None:
             consumer.polling = self.history.begin(consumer.name, Poll(committed_only=consumer.committed_only))
         elif self.random.random() < 0.5 and not consumer.polling.action.positions:
@@ -217,7 +217,7 @@ class Model:
             log = self._logs[place]
             if not log.start <= position <= log.end:
                 consumer.positions[place] = log.start
-                self.history.happened(consumer.name, Assign(dict(consumer.positions), "reset"))
+                self.history.record(consumer.name, Assign(dict(consumer.positions), "reset"))
                 consumer.polling = None
                 return
         for place, position in consumer.positions.items():
@@ -254,7 +254,7 @@ class Model:
             log = self._logs[place]
             consumer.positions[place] = self.random.randint(log.start, log.end)
             reason = self.random.choice(["seek", "rebalance"])
-            self.history.happened(consumer.name, Assign(dict(consumer.positions), reason))
+            self.history.record(consumer.name, Assign(dict(consumer.positions), reason))
 
     # The group. Members commit for the first partition.
 
@@ -295,7 +295,7 @@ class Model:
         if self._late_commits and self.random.random() < 0.3:
             self._commits.append(self._late_commits.pop(self.random.randrange(len(self._late_commits))))
         if self._reading is None:
-            self._reading = self.history.begin("asker", Committed(GROUP))
+            self._reading = self.history.begin("asker", OffsetFetch(GROUP))
         elif not self._reading.action.offsets:
             if self._synced:
                 self._durable_commits = len(self._commits)
@@ -335,7 +335,7 @@ class Model:
                     batch.sender.action.base_offset = None
             log.batches = [batch for batch in log.batches if batch.base < left]
         commits = {(GROUP, PLACES[0]): self._commits[self._durable_commits - 1]}
-        self.history.happened("nemesis", Loss("power", floors, commits))
+        self.history.record("nemesis", Loss("power", floors, commits))
         del self._commits[self.random.randint(self._durable_commits, len(self._commits)) :]
         self._generation = self.random.randint(self._durable_generation, self._generation)
         self._members.clear()
@@ -354,7 +354,7 @@ class Model:
         for log in self._logs.values():
             log.durable = log.end
             consumer = Consumer(f"final-{log.place[1]}", self.random.random() < 0.7, {log.place: log.start})
-            self.history.happened(consumer.name, Assign(dict(consumer.positions), "assign"))
+            self.history.record(consumer.name, Assign(dict(consumer.positions), "assign"))
             while consumer.positions[log.place] < log.end:
                 consumer.polling = self.history.begin(consumer.name, Poll(committed_only=consumer.committed_only))
                 self._fetch(consumer, consumer.polling.action, self.random.randint(1, 30))

@@ -1,4 +1,4 @@
-"""Judges histories."""
+"""Checks the histories of simulated clients for anomalies."""
 
 from kbroker.simulation.checker.anomaly import Anomaly
 from kbroker.simulation.checker.check import check

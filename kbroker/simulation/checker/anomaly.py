@@ -1,4 +1,4 @@
-"""What the checker finds, and how its words are put."""
+"""An anomaly in a history, and helpers for its text."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,8 +8,8 @@ from kbroker.simulation.checker.history import Operation, Place
 
 @dataclass(slots=True)
 class Anomaly:
-    """`kind`: "lost write" and the like. `text`: a sentence or two for a reader. `operations`: those to show, in the
-    order of the history."""
+    """`kind`: for example "lost write". `text`: the description in the report. `operations`: the operations to show, in
+    history order."""
 
     kind: str
     text: str
@@ -17,8 +17,8 @@ class Anomaly:
 
 
 def anomaly(kind: str, text: str, *operations: Operation | None) -> Anomaly:
-    """With each operation once; None is no operation."""
-    by_number = {one.number: one for one in operations if one is not None}
+    """Create an anomaly from its operations, without duplicates and None."""
+    by_number = {operation.number: operation for operation in operations if operation is not None}
     return Anomaly(kind, text, [by_number[number] for number in sorted(by_number)])
 
 
@@ -27,6 +27,6 @@ def partition_name(place: Place) -> str:
 
 
 def shorten(numbers: Sequence[int], most: int = 8) -> str:
-    """The first of them: "4, 5, 6 and 30 more"."""
+    """Return the first numbers and a count of the others: "4, 5, 6 and 30 more"."""
     shown = ", ".join(map(str, numbers[:most]))
     return shown if len(numbers) <= most else f"{shown} and {len(numbers) - most} more"

@@ -1,8 +1,8 @@
-"""Judge a history: all the anomalies in it, in the style of Jepsen's Kafka workload.
+"""Check a history: return all its anomalies, in the style of Jepsen's Kafka workload.
 
-The history's values are unique, so who wrote what was read is always known. What Kafka's model permits is permitted,
-and each judge says why. What a crash may take is exact: without a Loss in the history nothing, and with one what it
-names, until its step.
+Each value is sent once, so the send of every record that was read is known. Each check permits what Kafka permits, and
+its docstring says why. What a crash may lose is exact: nothing without a Loss in the history, and otherwise the records
+that the Loss names, if they were written before it.
 """
 
 from collections.abc import Iterator, Mapping
@@ -40,21 +40,21 @@ def check(
     durable_groups: bool | None = None,
     compacted: Mapping[str, int] | None = None,
 ) -> list[Anomaly]:
-    """What is wrong with a history, the gravest first. `durable`: flush.before.ack is on for all topics, so a Loss
-    must not take anything acknowledged (a disk that rots may not be in such a history); `durable_groups` says so of
-    __consumer_offsets, where that differs. `compacted`: the number of keys, by compacted topic. Takes 5 to 20 us an
-    operation, by how many records it holds."""
+    """Return the anomalies of a history, the most severe first. `durable`: flush.before.ack is on for all topics, so a
+    Loss must not affect acknowledged records (such a history must have no bit rot). `durable_groups`: the same for
+    __consumer_offsets, where it differs. `compacted`: the number of keys of each compacted topic. Takes 5 to 20 µs per
+    operation, depending on its number of records."""
     index = build_index(history, compacted)
     groups = durable if durable_groups is None else durable_groups
     return [
-        *_data(index, durable=durable),
+        *_record_anomalies(index, durable=durable),
         *committed_offset_anomalies(index, durable=groups),
         *group_fencing_anomalies(index, durable=groups),
         *exactly_once_anomalies(index, durable=durable and groups),
     ]
 
 
-def _data(index: Index, *, durable: bool) -> Iterator[Anomaly]:
+def _record_anomalies(index: Index, *, durable: bool) -> Iterator[Anomaly]:
     yield from lost_writes(index)
     yield from unreadable_at_the_end(index)
     if durable:

@@ -1,9 +1,9 @@
-"""Committed offsets: one register for each group and partition.
+"""Committed offsets: each group and partition is one linearizable register.
 
-A read gives a commit that was not yet overwritten: one that was concurrent, that never got an answer, or the last that
-was acknowledged before the read began. What has been read once is not undone. A Loss may take what its `commit_floors`
-does not name: the durable commit, or something newer, is what must be left. The checker knows no retention of offsets
-and no deletion of groups: a history in which they expire is not for it.
+A read (OffsetFetch) must return a commit that was not overwritten before the read began: a concurrent commit, a commit
+without a response, or the last commit that was acknowledged before the read began. A commit that was read must not be
+undone. After a Loss the durable commit, which its `commit_floors` names, or a newer one must remain. The checker does
+not support histories in which offsets expire or groups are deleted.
 """
 
 from collections.abc import Iterator
@@ -21,7 +21,8 @@ NOTHING = -1
 
 
 class Write(NamedTuple):
-    """A commit of one partition: it took effect between two steps, or did so later or never if `end` is NEVER."""
+    """A commit for one partition. It took effect between steps `begun` and `end`; if `end` is NEVER, it may take effect
+    at any later time, or never."""
 
     offset: int
     begun: int
@@ -31,7 +32,7 @@ class Write(NamedTuple):
 
 @dataclass(slots=True)
 class CommittedOffsetHistory:
-    """What concerns one group and partition, in the order of the history."""
+    """The commits, reads and losses of one group and partition, in history order."""
 
     writes: list[Write] = field(default_factory=list)
     reads: list[Operation] = field(default_factory=list)
@@ -39,106 +40,112 @@ class CommittedOffsetHistory:
 
 
 def commit_histories(index: Index) -> dict[Key, CommittedOffsetHistory]:
-    """Commits of a transaction take effect when it is committed."""
-    found: dict[Key, CommittedOffsetHistory] = {}
+    """Split the history by group and partition. Commits of a transaction take effect when it is committed."""
+    histories: dict[Key, CommittedOffsetHistory] = {}
     for operation in index.commits:
         commit = operation.action
         assert isinstance(commit, Commit)
-        effect = _effect(index, operation, commit)
+        effect = _effect_interval(index, operation, commit)
         if effect is not None:
             for place, offset in commit.offsets.items():
-                register = found.setdefault((commit.group, place), CommittedOffsetHistory())
+                register = histories.setdefault((commit.group, place), CommittedOffsetHistory())
                 register.writes.append(Write(offset, *effect, operation))
     for operation in index.offset_fetches:
         committed = operation.action
         assert isinstance(committed, OffsetFetch)
         if operation.outcome is Outcome.OK:
             for place in committed.offsets:
-                found.setdefault((committed.group, place), CommittedOffsetHistory()).reads.append(operation)
+                histories.setdefault((committed.group, place), CommittedOffsetHistory()).reads.append(operation)
     for operation in index.losses:
         assert isinstance(operation.action, Loss)
         for key in operation.action.commit_floors:
-            found.setdefault(key, CommittedOffsetHistory()).losses.append(operation)
-    for register in found.values():
+            histories.setdefault(key, CommittedOffsetHistory()).losses.append(operation)
+    for register in histories.values():
         register.writes.sort(key=lambda write: write.begun)
-    return found
+    return histories
 
 
-def _effect(index: Index, operation: Operation, commit: Commit) -> tuple[int, int] | None:
+def _effect_interval(index: Index, operation: Operation, commit: Commit) -> tuple[int, int] | None:
     if operation.outcome is Outcome.FAILED:
         return None
     if commit.transaction is None:
         return operation.begun, effect_end(operation)
-    ends = [one for one in index.transaction_ends.get(commit.transaction, []) if one.outcome is not Outcome.FAILED]
-    commits = [one for one in ends if getattr(one.action, "commit", False)]
-    if not commits or any(one.outcome is Outcome.OK for one in ends if one not in commits):
+    ends = [end for end in index.transaction_ends.get(commit.transaction, []) if end.outcome is not Outcome.FAILED]
+    commits = [end for end in ends if getattr(end.action, "commit", False)]
+    if not commits or any(end.outcome is Outcome.OK for end in ends if end not in commits):
         return None
-    sure = operation.outcome is Outcome.OK
-    return commits[0].begun, min(effect_end(one) for one in commits) if sure else NEVER
+    is_certain = operation.outcome is Outcome.OK
+    return commits[0].begun, min(effect_end(end) for end in commits) if is_certain else NEVER
 
 
 def committed_offset_anomalies(index: Index, *, durable: bool) -> Iterator[Anomaly]:
-    """`durable`: what a Loss leaves must be as good as what a read gives."""
+    """`durable`: what remains after a Loss must satisfy the same rules as a read."""
     for (group, place), register in commit_histories(index).items():
         yield from _CommittedOffsetChecker(group, place, register, durable).run()
 
 
 class _CommittedOffsetChecker:
-    """One register, step by step.
+    """Checks one group and partition, event by event.
 
-    `_overwritten`: a commit that ended before this step is not the register's any more. An acknowledged commit moves
-    it to its own beginning, and so does a read: what ended before the read and is not what it gave is overwritten. A
-    Loss moves it back to the beginning of the durable commit.
+    `_overwritten`: commits that ended before this step are overwritten. An acknowledged commit advances it to the
+    commit's beginning. A read advances `_last_read` in the same way, for all offsets but the one that it returned. A
+    Loss moves `_overwritten` back to the beginning of the durable commit.
     """
 
     def __init__(self, group: str, place: Place, register: CommittedOffsetHistory, durable: bool) -> None:
         self._group, self._place, self._durable = group, place, durable
         self._register = register
-        # Before all commits there is nothing.
+        # No offset is committed at first.
         self._by_offset: dict[int, list[Write]] = {NOTHING: [Write(NOTHING, 0, 0, None)]}
         for write in register.writes:
             self._by_offset.setdefault(write.offset, []).append(write)
         self._overwritten = 0
         self._overwriter: Operation | None = None
-        self._seen = 0
-        self._seen_offset = NOTHING
-        self._lost_before = 0
-        # The beginning of what was durable at the last Loss.
+        self._last_read = 0
+        self._last_read_offset = NOTHING
+        self._last_loss = 0
+        # The beginning of the commit that was durable at the last Loss.
         self._durable_from = 0
-        # For each read that is under way: what was overwritten when it began, or less after a Loss since.
+        # The state when each pending read began; a Loss during the read moves it back.
         self._at_begin: dict[int, tuple[int, int, int, Operation | None]] = {}
 
     def run(self) -> Iterator[Anomaly]:
         for _, kind, _, event in _events(self._register):
             if isinstance(event, Write):
-                # It began before a Loss and is acknowledged after it: the answer may come from before.
-                if event.begun > self._lost_before and event.begun > self._overwritten:
+                # A commit that began before a Loss and ended after it may have been acknowledged before the Loss.
+                if event.begun > self._last_loss and event.begun > self._overwritten:
                     self._overwritten, self._overwriter = event.begun, event.operation
             elif kind == _LOSS:
                 yield from self._lose(event)
             elif kind == _BEGIN:
-                self._at_begin[event.number] = (self._overwritten, self._seen, self._seen_offset, self._overwriter)
+                self._at_begin[event.number] = (
+                    self._overwritten,
+                    self._last_read,
+                    self._last_read_offset,
+                    self._overwriter,
+                )
             else:
                 yield from self._read(event)
 
     def _lose(self, loss: Operation) -> Iterator[Anomaly]:
         assert isinstance(loss.action, Loss)
         floor = loss.action.commit_floors[self._group, self._place]
-        kept = self._possible(floor, loss.begun, self._overwritten, self._seen, self._seen_offset)
+        kept = self._possible(floor, loss.begun, self._overwritten, self._last_read, self._last_read_offset)
         if self._durable and not kept:
             yield anomaly(
                 "unflushed acknowledgement",
-                f"{self._name()} was acknowledged before it was durable: when the power was lost, {_said(floor)} was.",
+                f"{self._name()} was acknowledged before it was durable: at the power loss "
+                f"{_offset_text(floor)} was durable.",
                 self._overwriter,
                 loss,
             )
-        # Of several commits of this offset the first may be the durable one, unless an earlier Loss took it. What was
-        # durable then is durable now, except on a disk that rots.
-        before = [one for one in self._by_offset.get(floor, []) if one.begun < loss.begun]
-        durable = next((one for one in before if one.end >= self._durable_from), before[0] if before else None)
+        # If several commits have this offset, assume that the first one is durable, unless an earlier Loss removed it.
+        # Except after bit rot, what was durable at an earlier Loss still is.
+        before = [write for write in self._by_offset.get(floor, []) if write.begun < loss.begun]
+        durable = next((write for write in before if write.end >= self._durable_from), before[0] if before else None)
         self._durable_from = self._overwritten = min(self._overwritten, 0 if durable is None else durable.begun)
         self._overwriter = None if durable is None else durable.operation
-        self._seen, self._seen_offset, self._lost_before = 0, NOTHING, loss.begun
+        self._last_read, self._last_read_offset, self._last_loss = 0, NOTHING, loss.begun
         for number in self._at_begin:
             overwritten = min(self._at_begin[number][0], self._overwritten)
             self._at_begin[number] = (overwritten, 0, NOTHING, self._overwriter)
@@ -146,24 +153,26 @@ class _CommittedOffsetChecker:
     def _read(self, read: Operation) -> Iterator[Anomaly]:
         assert isinstance(read.action, OffsetFetch)
         offset = read.action.offsets[self._place]
-        overwritten, seen, seen_offset, overwriter = self._at_begin.pop(read.number)
+        overwritten, last_read, last_read_offset, overwriter = self._at_begin.pop(read.number)
         end = NEVER if read.ended is None else read.ended
-        if self._possible(offset, end, overwritten, seen, seen_offset):
-            if read.begun > max(self._seen, self._lost_before):
-                self._seen, self._seen_offset = read.begun, offset
+        if self._possible(offset, end, overwritten, last_read, last_read_offset):
+            if read.begun > max(self._last_read, self._last_loss):
+                self._last_read, self._last_read_offset = read.begun, offset
             return
         writers = [write.operation for write in self._by_offset.get(offset, []) if write.begun < end]
         if writers:
             kind, text = "lost commit", "although a later commit had been acknowledged or read"
         else:
-            kind, text = "unknown commit", "which nobody had committed"
-        yield anomaly(kind, f"{self._name()} was read as {_said(offset)}, {text}.", *writers[-1:], overwriter, read)
+            kind, text = "unknown commit", "which was never committed"
+        yield anomaly(
+            kind, f"{self._name()} was read as {_offset_text(offset)}, {text}.", *writers[-1:], overwriter, read
+        )
 
-    def _possible(self, offset: int, end: int, overwritten: int, seen: int, seen_offset: int) -> bool:
-        """Whether a commit of this offset may be in the register before the step `end`. Newest first: mostly it is
-        the one."""
-        oldest = overwritten if offset == seen_offset else max(overwritten, seen)
-        return any(one.begun < end and one.end >= oldest for one in reversed(self._by_offset.get(offset, [])))
+    def _possible(self, offset: int, end: int, overwritten: int, last_read: int, last_read_offset: int) -> bool:
+        """Whether this offset may be the committed one before step `end`. The newest commit is tried first, since it is
+        usually the match."""
+        oldest = overwritten if offset == last_read_offset else max(overwritten, last_read)
+        return any(write.begun < end and write.end >= oldest for write in reversed(self._by_offset.get(offset, [])))
 
     def _name(self) -> str:
         return f"The committed offset of {self._group} for {partition_name(self._place)}"
@@ -173,14 +182,14 @@ _BEGIN, _LOSS, _WRITE, _END = range(4)
 
 
 def _events(register: CommittedOffsetHistory) -> Iterator[tuple[int, int, int, Write | Operation]]:
-    """(step, kind, number, what): reads' beginnings and ends, losses, and commits when they are acknowledged."""
-    begins = ((one.begun, _BEGIN, one.number, one) for one in register.reads)
-    ends = ((NEVER if one.ended is None else one.ended, _END, one.number, one) for one in register.reads)
-    losses = ((one.begun, _LOSS, one.number, one) for one in register.losses)
-    writes = ((one.end, _WRITE, i, one) for i, one in enumerate(register.writes) if one.end != NEVER)
+    """Return (step, kind, number, event), in order: beginnings and ends of reads, losses, acknowledged commits."""
+    begins = ((read.begun, _BEGIN, read.number, read) for read in register.reads)
+    ends = ((NEVER if read.ended is None else read.ended, _END, read.number, read) for read in register.reads)
+    losses = ((loss.begun, _LOSS, loss.number, loss) for loss in register.losses)
+    writes = ((write.end, _WRITE, i, write) for i, write in enumerate(register.writes) if write.end != NEVER)
     events: list[tuple[int, int, int, Write | Operation]] = [*begins, *ends, *losses, *writes]
     return iter(sorted(events, key=itemgetter(0, 1, 2)))
 
 
-def _said(offset: int) -> str:
+def _offset_text(offset: int) -> str:
     return "nothing" if offset == NOTHING else f"offset {offset}"

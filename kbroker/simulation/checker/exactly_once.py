@@ -1,9 +1,9 @@
-"""Consume, transform, produce: each record that a group has read has its one result among the committed records.
+"""Exactly-once: each input record of a consume-transform-produce group has exactly one committed result.
 
-Programs read with a group, write a result of each record and commit the group's offsets with it, in one transaction.
-Judged is what is left at the end, so it does not matter which answers got lost: what lies before the committed offset
-has one result, what lies behind it has none. Where something may have been lost with the power nothing is said of that;
-where everything acknowledged is durable a Loss excuses nothing, for a result is read only when it is committed.
+Programs read with a consumer group, write one result per record, and commit the group's offsets in the same
+transaction. The final state is checked, so lost responses do not matter: each record before the committed offset has
+one result, and each later record has none. If a Loss may have removed records, nothing is checked. If all acknowledged
+records are durable, a Loss is no excuse, because a result is read only after it is committed.
 """
 
 from collections.abc import Iterator, Mapping
@@ -13,12 +13,12 @@ from kbroker.simulation.checker.history import OffsetFetch, Operation, Outcome, 
 from kbroker.simulation.checker.index import NEVER, Index, PartitionIndex
 from kbroker.simulation.checker.transactions import final_committed_reads
 
-# A record: its partition and offset.
+# An input record: its partition and offset.
 Source = tuple[Place, int]
 
 
 def exactly_once_anomalies(index: Index, *, durable: bool) -> Iterator[Anomaly]:
-    """`durable`: no Loss takes what was acknowledged."""
+    """`durable`: a Loss does not remove acknowledged records."""
     if index.history.final is None or (index.losses and not durable):
         return
     results = _results(index)
@@ -26,15 +26,17 @@ def exactly_once_anomalies(index: Index, *, durable: bool) -> Iterator[Anomaly]:
         return
     committed = _committed(index, results)
     visible, _ = final_committed_reads(index)
-    for group, found in results.items():
-        there = {source: [one for one in sends if one[0] in visible] for source, sends in found.items()}
-        yield from _twice(group, there)
+    for group, sources in results.items():
+        visible_results = {
+            source: [result for result in sends if result[0] in visible] for source, sends in sources.items()
+        }
+        yield from _duplicate_results(group, visible_results)
         if group in committed:
-            yield from _not_with_its_offset(index, group, there, committed[group], visible)
+            yield from _mismatched_offsets(index, group, visible_results, committed[group], visible)
 
 
 def _results(index: Index) -> dict[str, dict[Source, list[tuple[int, Operation]]]]:
-    """By group and source: each value that was made of it, and its send."""
+    """Return the results of each group and input record: their values and Send operations."""
     results: dict[str, dict[Source, list[tuple[int, Operation]]]] = {}
     for partition in index.partitions.values():
         for operation in partition.sends:
@@ -46,47 +48,47 @@ def _results(index: Index) -> dict[str, dict[Source, list[tuple[int, Operation]]
 
 
 def _committed(index: Index, groups: Mapping[str, object]) -> dict[str, Operation]:
-    """What each of the groups has committed at the end."""
+    """Return the final OffsetFetch of each group."""
     final = NEVER if index.history.final is None else index.history.final
     return {
-        one.action.group: one
-        for one in index.offset_fetches
-        if isinstance(one.action, OffsetFetch) and one.action.group in groups
-        if one.begun > final and one.outcome is Outcome.OK
+        operation.action.group: operation
+        for operation in index.offset_fetches
+        if isinstance(operation.action, OffsetFetch) and operation.action.group in groups
+        if operation.begun > final and operation.outcome is Outcome.OK
     }
 
 
-def _twice(group: str, there: Mapping[Source, list[tuple[int, Operation]]]) -> Iterator[Anomaly]:
-    for (place, offset), found in there.items():
-        if len(found) > 1:
+def _duplicate_results(group: str, results: Mapping[Source, list[tuple[int, Operation]]]) -> Iterator[Anomaly]:
+    for (place, offset), sends in results.items():
+        if len(sends) > 1:
             yield anomaly(
                 "transformed twice",
-                f"{group} has of offset {offset} of {partition_name(place)} the committed results "
-                f"{shorten([value for value, _ in found])}.",
-                *(operation for _, operation in found),
+                f"{group} has several committed results for offset {offset} of {partition_name(place)}: "
+                f"{shorten([value for value, _ in sends])}.",
+                *(operation for _, operation in sends),
             )
 
 
-def _not_with_its_offset(
+def _mismatched_offsets(
     index: Index,
     group: str,
-    there: Mapping[Source, list[tuple[int, Operation]]],
+    results: Mapping[Source, list[tuple[int, Operation]]],
     committed: Operation,
     visible: Mapping[int, None],
 ) -> Iterator[Anomaly]:
     assert isinstance(committed.action, OffsetFetch)
     for place, end in committed.action.offsets.items():
         partition = index.partition(place)
-        early = [offset for (at, offset), found in there.items() if at == place and found and offset >= end]
+        early = [offset for (at, offset), sends in results.items() if at == place and sends and offset >= end]
         if early:
             yield anomaly(
                 "result without its offset",
                 f"{group} has results for offsets {shorten(sorted(early))} of {partition_name(place)}, but committed "
                 f"offset {end}.",
-                *(operation for offset in early[:3] for _, operation in there[place, offset]),
+                *(operation for offset in early[:3] for _, operation in results[place, offset]),
                 committed,
             )
-        missing = [offset for offset in _visible_before(partition, end, visible) if not there.get((place, offset))]
+        missing = [offset for offset in _visible_before(partition, end, visible) if not results.get((place, offset))]
         if missing:
             yield anomaly(
                 "offset without its result",
@@ -98,8 +100,8 @@ def _not_with_its_offset(
 
 
 def _visible_before(partition: PartitionIndex, end: int, visible: Mapping[int, None]) -> list[int]:
-    """The offsets of records that somebody who reads what is committed sees at the end; none where some were deleted
-    on purpose, for they may not have been read before."""
+    """Return the offsets before `end` that the final polls with read_committed returned. A partition with deleted
+    records has none, because the group may not have read them before the deletion."""
     if partition.trims:
         return []
     return sorted(offset for offset, value in partition.final.items() if offset < end and value in visible)

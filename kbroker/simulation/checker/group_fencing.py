@@ -1,15 +1,15 @@
-"""Fencing in groups: generations do not go back, one member has a partition, an old member commits nothing.
+"""Group fencing: generations increase, a partition has one owner per generation, commits of old members are rejected.
 
 What Kafka permits:
 
-- A power loss takes a group's generations with the suffix of __consumer_offsets: the group goes on from the last
-  durable one, and the same numbers are given out again, to others. So a Loss begins a new era for all groups, and
-  what began in one era and ended in another is not judged. Where everything acknowledged is durable there is one era.
-  A process that is killed does not change anything: a generation is written before its members are told.
-- A group without members and without offsets is forgotten after a while (GroupCoordinator's cleanup, every 10
-  minutes), and then begins again at generation 1.
-- A static member that comes back takes the place of the one before it in the same generation, with its partitions; the
-  other one is fenced (KIP-345).
+- A power loss removes generations with the suffix of __consumer_offsets: the group continues from the last durable
+  one, and the same generation numbers are used again, for other members. So a Loss begins a new era for all groups,
+  and operations that began in one era and ended in another are not checked. If all acknowledged records are durable,
+  there is one era. A kill loses nothing: a generation is written before the members receive it.
+- A group without members and offsets is removed after a while (GroupCoordinator's cleanup, every 10 minutes), and
+  then starts again at generation 1.
+- A static member that rejoins replaces its previous instance in the same generation, with its partitions; the previous
+  one is fenced (KIP-345).
 """
 
 from bisect import bisect_left
@@ -24,7 +24,7 @@ _Group = tuple[str, int]
 
 
 def group_fencing_anomalies(index: Index, *, durable: bool) -> Iterator[Anomaly]:
-    """`durable`: no Loss takes a generation."""
+    """`durable`: a Loss does not remove generations."""
     eras = [] if durable else [loss.begun for loss in index.losses]
     joins: dict[_Group, list[Operation]] = {}
     for operation in index.joins:
@@ -38,8 +38,8 @@ def group_fencing_anomalies(index: Index, *, durable: bool) -> Iterator[Anomaly]
         if era is not None and operation.action.generation >= 0 and operation.outcome is Outcome.OK:
             commits.setdefault((operation.action.group, era), []).append(operation)
     first_commits = _first_commits(index)
-    for group, found in joins.items():
-        lives = _lives(found, first_commits.get(group[0]))
+    for group, group_joins in joins.items():
+        lives = _lives(group_joins, first_commits.get(group[0]))
         for life in lives:
             yield from _backward_generations(life)
             yield from _double_assignments(life)
@@ -47,7 +47,7 @@ def group_fencing_anomalies(index: Index, *, durable: bool) -> Iterator[Anomaly]
 
 
 def _era(eras: list[int], operation: Operation) -> int | None:
-    """None for an operation that began in one era and ended in another."""
+    """Return the era of an operation; None if it began in one era and ended in another."""
     if operation.ended is None:
         return None
     era = bisect_left(eras, operation.begun)
@@ -55,37 +55,37 @@ def _era(eras: list[int], operation: Operation) -> int | None:
 
 
 def _first_commits(index: Index) -> dict[str, int]:
-    """The step since which a group may have offsets."""
-    found: dict[str, int] = {}
+    """Return the step of each group's first commit, before which the group has no offsets."""
+    steps: dict[str, int] = {}
     for operation in index.commits:
         if isinstance(operation.action, Commit) and operation.outcome is not Outcome.FAILED:
-            found.setdefault(operation.action.group, operation.begun)
-    return found
+            steps.setdefault(operation.action.group, operation.begun)
+    return steps
 
 
 def _lives(joins: list[Operation], first_commit: int | None) -> list[list[Operation]]:
-    """A group that goes back to an earlier generation before it has offsets had been forgotten: another life of it
-    begins. All its commits are of the last one."""
+    """Split the joins of a group where it was removed and created again: it goes back to an earlier generation although
+    it has no offsets yet. All commits belong to the last part."""
     lives: list[list[Operation]] = [[]]
-    for operation in sorted(joins, key=lambda one: one.begun):
-        may_be_forgotten = first_commit is None or operation.begun < first_commit
-        if may_be_forgotten and any(_precedes(one, operation) for one in lives[-1]):
+    for operation in sorted(joins, key=lambda join: join.begun):
+        may_be_removed = first_commit is None or operation.begun < first_commit
+        if may_be_removed and any(_precedes(join, operation) for join in lives[-1]):
             lives.append([])
         lives[-1].append(operation)
     return lives
 
 
 def _precedes(join: Operation, other: Operation) -> bool:
-    """Whether it was over before the other began, and yet is of a later generation."""
+    """Whether a join ended before the other began, although it has a later generation."""
     return (join.ended or 0) < other.begun and _generation(join) > _generation(other)
 
 
 def _backward_generations(joins: list[Operation]) -> Iterator[Anomaly]:
-    """A join that begins after another has ended is of its generation or a later one."""
-    ended = iter(sorted(joins, key=lambda one: one.ended or 0))
+    """Report joins with a lower generation than a join that ended before they began."""
+    ended = iter(sorted(joins, key=lambda join: join.ended or 0))
     following = next(ended, None)
     latest: Operation | None = None
-    for operation in sorted(joins, key=lambda one: one.begun):
+    for operation in sorted(joins, key=lambda join: join.begun):
         while following is not None and (following.ended or 0) < operation.begun:
             if latest is None or _generation(following) >= _generation(latest):
                 latest = following
@@ -107,7 +107,7 @@ def _generation(operation: Operation) -> int:
 
 
 def _double_assignments(joins: list[Operation]) -> Iterator[Anomaly]:
-    """Within a generation a partition has one member, or one static instance."""
+    """Report partitions with two owners (members or static instances) in one generation."""
     holders: dict[tuple[int, Place], Operation] = {}
     for operation in joins:
         join = operation.action
@@ -130,14 +130,14 @@ def _identity(join: Join) -> str:
 
 
 def _stale_commits(joins: list[Operation], commits: list[Operation]) -> Iterator[Anomaly]:
-    """A commit that was taken although, before it began, the group had gone on without the member: somebody had
-    joined a later generation, or come as the same static instance."""
-    ended = sorted(joins, key=lambda one: one.ended or 0)
+    """Report successful commits of members that were fenced before the commit began: another member had joined a later
+    generation, or replaced the same static instance."""
+    ended = sorted(joins, key=lambda join: join.ended or 0)
     instances = {join.action.member: join.action.instance for join in joins if isinstance(join.action, Join)}
     latest: Operation | None = None
     successors: dict[tuple[int, str], Operation] = {}
     at = 0
-    for operation in sorted(commits, key=lambda one: one.begun):
+    for operation in sorted(commits, key=lambda commit: commit.begun):
         while at < len(ended) and (ended[at].ended or 0) < operation.begun:
             join = ended[at].action
             assert isinstance(join, Join)

@@ -1,8 +1,8 @@
-"""What clients asked and what they were told: the history that the checker judges.
+"""The history of a run: the operations of all clients and their outcomes, which the checker verifies.
 
-An operation begins and ends at steps of one counter, so that it is known which were concurrent. Its outcome is OK,
-FAILED (it certainly had no effect) or UNKNOWN (it may have had, or have it later: no answer came). Values are
-numbers, each sent once in a run.
+An operation begins and ends at steps of one counter, which shows which operations were concurrent. Its outcome is OK,
+FAILED (it had no effect) or UNKNOWN (no response arrived: it may have had an effect, or may have one later). These are
+Jepsen's ok, fail and info. Values are numbers; each is sent once per run.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -20,12 +20,11 @@ class Outcome(Enum):
 
 @dataclass(slots=True)
 class Send:
-    """One batch. `base_offset`: what the broker answered. `order`: of this producer's batches for the partition, in
-    which the application sent them; a retry is the same Send. `transaction`: which of the run's, if any.
-    `idempotent`: the broker must neither double nor reorder it. `attempted`: the history's step when the request that
-    was answered was sent, so that the answer to a retry vouches for what the broker has then (None: the first).
-    `made_of`: of a program that transforms what its `group` reads, the record (partition and offset) that each value
-    was made of."""
+    """One batch; a retry belongs to the same Send. `base_offset`: from the response. `order`: the number of the batch
+    among those that this producer sent to the partition. `transaction`: the number of the transaction in the run, if
+    any. `idempotent`: the broker must neither duplicate nor reorder the batch. `attempted`: the step at which the
+    acknowledged attempt was sent; None if it was the first attempt. For a consume-transform-produce program, `sources`
+    is the input record (partition and offset) of each value, which its consumer group `group` read."""
 
     place: Place
     values: tuple[int, ...]
@@ -41,7 +40,7 @@ class Send:
 
 @dataclass(slots=True)
 class Read:
-    """A record as a consumer was given it."""
+    """A record that a consumer received."""
 
     place: Place
     offset: int
@@ -50,8 +49,8 @@ class Read:
 
 @dataclass(slots=True)
 class Poll:
-    """What one poll returned, in the order in which it was returned, and for each partition that was asked where
-    the consumer stands after it. `transaction`: of a program that reads in a transaction."""
+    """The records that one poll returned, in order, and the consumer's position after it in each requested partition.
+    `committed_only`: with read_committed. `transaction`: the consumer's open transaction, if it reads in one."""
 
     reads: list[Read] = field(default_factory=list)
     positions: dict[Place, int] = field(default_factory=dict)
@@ -61,7 +60,7 @@ class Poll:
 
 @dataclass(slots=True)
 class Corrupt:
-    """A consumer that stands at this offset was given bytes whose CRC is wrong, or which are no records."""
+    """A consumer at this offset received data with a wrong CRC or an invalid format."""
 
     place: Place
     offset: int
@@ -70,8 +69,8 @@ class Corrupt:
 
 @dataclass(slots=True)
 class Assign:
-    """From here on the consumer reads these partitions from these offsets and no others. `reason`: "assign", "seek",
-    "rebalance", or "reset" when the broker has said that the offset before is out of range."""
+    """From now on the consumer reads exactly these partitions, from these offsets. `reason`: "assign", "seek",
+    "rebalance", or "reset" after an OFFSET_OUT_OF_RANGE."""
 
     positions: dict[Place, int]
     reason: str
@@ -79,8 +78,9 @@ class Assign:
 
 @dataclass(slots=True)
 class Join:
-    """A member is in a generation of its group, with these partitions: it alone, until the next generation. Begun
-    before it asks to join. `instance`: of a static member; another that comes with it takes its place (KIP-345)."""
+    """A member joined a generation of its group and was assigned these partitions exclusively. The operation begins
+    before its JoinGroup request. `instance`: the group.instance.id of a static member; a new member with the same id
+    replaces it (KIP-345)."""
 
     group: str
     member: str
@@ -91,7 +91,7 @@ class Join:
 
 @dataclass(slots=True)
 class Commit:
-    """Offsets of a group. `member` is "" for one outside of any generation."""
+    """An OffsetCommit, or TxnOffsetCommit if it has a `transaction`. `member` is "" for a commit without membership."""
 
     group: str
     member: str
@@ -102,7 +102,7 @@ class Commit:
 
 @dataclass(slots=True)
 class OffsetFetch:
-    """What the broker says is committed; -1 for nothing."""
+    """A read of committed offsets; -1 if none is committed."""
 
     group: str
     offsets: dict[Place, int] = field(default_factory=dict)
@@ -110,7 +110,7 @@ class OffsetFetch:
 
 @dataclass(slots=True)
 class EndTransaction:
-    """The end of a transaction is asked for, once or until there is an answer."""
+    """A transaction's EndTxn request, including its retries."""
 
     transaction: int
     commit: bool
@@ -118,7 +118,7 @@ class EndTransaction:
 
 @dataclass(slots=True)
 class Trim:
-    """Records below `before` were asked to be deleted."""
+    """A DeleteRecords request for the records before offset `before`; -1 is the high watermark."""
 
     place: Place
     before: int
@@ -126,10 +126,9 @@ class Trim:
 
 @dataclass(slots=True)
 class Loss:
-    """Power was lost, or a disk has rotted: of these partitions what lay at `floors` or above may be gone, a suffix
-    each, and those offsets may be given out anew; of partitions that are not named, nothing. In the same way
-    `commit_floors` names by (group, partition) the offset that was durably committed (-1: none): an older commit
-    than that must not come back, a newer one may be gone."""
+    """A power loss or bit rot. In each partition of `floors` a suffix of the records at or above that offset may be
+    lost, and their offsets may be assigned again; other partitions lose nothing. `commit_floors` is the durable
+    committed offset by (group, partition), -1 for none: newer commits may be lost, older ones must not come back."""
 
     reason: str
     floors: dict[Place, int] = field(default_factory=dict)
@@ -138,7 +137,7 @@ class Loss:
 
 @dataclass(slots=True)
 class Note:
-    """What a reader of the history wants to know: a fault that began or ended, a start, a kill."""
+    """A comment for the reader of the history: a fault that began or ended, a start, a kill."""
 
     text: str
 
@@ -148,8 +147,8 @@ Action = Send | Poll | Corrupt | Assign | Join | Commit | OffsetFetch | EndTrans
 
 @dataclass(slots=True)
 class Operation:
-    """`begun` and `ended` are steps of the history; `ended` is None while it is under way, and for ever when its
-    client has died or given up (the outcome is UNKNOWN then). Times are virtual, in nanoseconds."""
+    """`begun` and `ended` are steps of the history. `ended` is None while the operation is pending, and stays None if
+    its client died or gave up; the outcome is then UNKNOWN. Times are virtual, in nanoseconds."""
 
     number: int
     process: str
@@ -163,13 +162,13 @@ class Operation:
 
 
 class History:
-    """Operations in the order of their beginnings. `now_ns` is the virtual clock. `final` is set before the last
-    reads: faults are over and whoever reads from the start to the end must see all that was acknowledged."""
+    """Operations, ordered by their beginnings. `now_ns` is the virtual clock. `final` is the step at which the final
+    reads begin: faults are over, and reads from start to end must return all acknowledged records."""
 
     def __init__(self, now_ns: Callable[[], int]) -> None:
         self.operations: list[Operation] = []
         self.final: int | None = None
-        # Told of each operation that has ended.
+        # Called with each operation that has ended.
         self.on_end: Callable[[Operation], None] | None = None
         self._now_ns = now_ns
         self._step = 0
@@ -185,7 +184,8 @@ class History:
         return operation
 
     def end(self, operation: Operation, outcome: Outcome, detail: str = "") -> None:
-        """Results belong into the action before this is called. `detail` is for the reader: an error's name."""
+        """End an operation. Set the results in its action first. `detail` is for the reader, for example an error
+        name."""
         assert operation.ended is None
         operation.ended, operation.ended_ns = self._next(), self._now_ns()
         operation.outcome, operation.detail = outcome, detail
@@ -193,7 +193,7 @@ class History:
             self.on_end(operation)
 
     def record(self, process: str, action: Action) -> Operation:
-        """An operation that begins and ends at once."""
+        """Add an operation that begins and ends at once."""
         operation = self.begin(process, action)
         self.end(operation, Outcome.OK)
         return operation
@@ -210,16 +210,16 @@ class History:
 
 
 def show(operation: Operation) -> str:
-    """One line for a reader."""
+    """Format an operation as one line of a report."""
     ended = "..." if operation.ended_ns is None else f"{operation.ended_ns / 1e9:.6f}"
     outcome = "" if isinstance(operation.action, Note) else f" {operation.outcome.value}"
     detail = f" ({operation.detail})" if operation.detail else ""
     begun = f"{operation.begun_ns / 1e9:.6f}"
     when = f"{operation.number:>6} {begun:>14} {ended:>14}"
-    return f"{when} {operation.process:<12} {_said(operation.action)}{outcome}{detail}"
+    return f"{when} {operation.process:<12} {_format_action(operation.action)}{outcome}{detail}"
 
 
-def _said(action: Action) -> str:
+def _format_action(action: Action) -> str:
     match action:
         case Send(place, values, order, base_offset=base, transaction=transaction):
             return f"send {_name(place)} #{order} {list(values)}{_in(transaction)} -> {base}"

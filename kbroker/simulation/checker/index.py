@@ -1,8 +1,8 @@
-"""One walk over the history: what is known of each partition, and where knowledge contradicts itself.
+"""An index of a history, built in one pass: operations by kind, and the values and offsets of each partition.
 
-Histories are long and mostly right, so the walk does as little as possible for each record that was read: it remembers
-the first value at each offset and the first offset of each value, and notes what differs. Only for what was noted are
-all sightings gathered (`Index.sightings`) and judged.
+Histories are long and mostly correct, so the pass does little for each record that was read: it keeps the first value
+at each offset and the first offset of each value, and marks those that differ later. All observations are collected
+(`Index.observations`) for the marked offsets and values only.
 """
 
 import sys
@@ -28,19 +28,19 @@ from kbroker.simulation.checker.history import (
     Trim,
 )
 
-# The step at which what has no end ends.
+# The end of an operation that has no end: later than any step.
 NEVER = sys.maxsize
 
 
 class PossibleLoss(NamedTuple):
-    """A Loss of one partition: at this step what lay at `floor` or above may have gone."""
+    """A Loss in one partition: at this step, records at or above `floor` may have been lost."""
 
     step: int
     floor: int
 
 
 class Observation(NamedTuple):
-    """At some moment between two steps this offset held this value: a read says so, or an acknowledgement."""
+    """A read or an acknowledgement shows that the offset held this value at some time between two steps."""
 
     value: int
     offset: int
@@ -51,7 +51,7 @@ class Observation(NamedTuple):
 
 @dataclass(slots=True)
 class PartitionIndex:
-    """`keys`: how many keys a compacted partition has; 0 without compaction.
+    """`keys`: the number of keys of a compacted partition; 0 without compaction.
 
     `at`: the first value observed at each offset, in reads and then in acknowledgements. `where`: the offset at which
     each value was first read. `conflicting_offsets`: offsets with several values. `moved_values`: values with several
@@ -73,12 +73,12 @@ class PartitionIndex:
     _known: list[int] | None = None
 
     def may_have_lost(self, offset: int, since: int, until: int) -> bool:
-        """Whether a Loss between these steps may have taken this offset."""
-        return any(cut.floor <= offset and since < cut.step < until for cut in self.possible_losses)
+        """Whether a Loss between these steps may have removed the record at this offset."""
+        return any(loss.floor <= offset and since < loss.step < until for loss in self.possible_losses)
 
     def may_be_deleted(self, offset: int, sent: int, until: int = NEVER) -> bool:
-        """Whether a record may have been deleted before the step `until`. It was sent at the step `sent`: what is
-        sent after a deletion (at an offset that a Loss gave back) is not meant by it. Before -1 is the end."""
+        """Whether a DeleteRecords may have removed a record before step `until`. `sent`: the step at which it was sent;
+        a deletion does not affect records that are sent after it, at offsets that a Loss made free again."""
         for trim in self.trims:
             assert isinstance(trim.action, Trim)
             before = trim.action.before
@@ -87,15 +87,15 @@ class PartitionIndex:
         return False
 
     def deletion_bound(self, until: int) -> int:
-        """The highest offset before which records were asked to be deleted before the step `until`; -1: none."""
+        """Return the highest offset of the DeleteRecords requests that began before step `until`; -1 if none."""
         return max(
             (trim.action.before for trim in self.trims if isinstance(trim.action, Trim) and trim.begun < until),
             default=-1,
         )
 
     def has_unresolved_deletion(self, offset: int, until: int) -> bool:
-        """Whether a deletion of this offset began before the step `until` and never was answered: it may have been,
-        and may have been undone."""
+        """Whether a DeleteRecords of this offset began before step `until` and was not acknowledged. A crash may have
+        undone it."""
         return any(
             isinstance(trim.action, Trim)
             and not 0 <= trim.action.before <= offset
@@ -105,7 +105,7 @@ class PartitionIndex:
         )
 
     def known_between(self, low: int, high: int) -> list[int]:
-        """The offsets from `low` to before `high` that have been seen to hold a record."""
+        """Return the offsets from `low` up to, not including, `high` at which a record was observed."""
         if self._known is None:
             self._known = sorted(self.at)
         return self._known[bisect_left(self._known, low) : bisect_left(self._known, high)]
@@ -113,8 +113,9 @@ class PartitionIndex:
 
 @dataclass(slots=True)
 class Index:
-    """`compacted`: how many keys a compacted topic has. `senders`: who sent a value. `transactional`: anything was sent
-    in a transaction. `consuming`: each process's polls and assignments, in order."""
+    """`compacted`: the number of keys of each compacted topic. `senders`: the Send operation of each value.
+    `transactional`: the history has transactional sends. `consumer_operations`: the polls and assignments of each
+    process, in order. `transaction_ends`: EndTransaction operations by transaction."""
 
     history: History
     compacted: Mapping[str, int] = field(default_factory=dict)
@@ -131,52 +132,52 @@ class Index:
     transaction_ends: dict[int, list[Operation]] = field(default_factory=dict)
 
     def partition(self, place: Place) -> PartitionIndex:
-        found = self.partitions.get(place)
-        if found is None:
-            found = self.partitions[place] = PartitionIndex(place, self.compacted.get(place[0], 0))
-        return found
+        partition = self.partitions.get(place)
+        if partition is None:
+            partition = self.partitions[place] = PartitionIndex(place, self.compacted.get(place[0], 0))
+        return partition
 
     def observations(self, offsets: Mapping[Place, Iterable[int]], values: Iterable[int] = ()) -> "Observations":
-        """All that was seen of these offsets and of these values, in one more walk."""
-        return Observations(self, {place: set(some) for place, some in offsets.items()}, set(values))
+        """Collect all observations of these offsets and values, in a second pass."""
+        return Observations(self, {place: set(numbers) for place, numbers in offsets.items()}, set(values))
 
 
 def build_index(history: History, compacted: Mapping[str, int] | None = None) -> Index:
-    """Everything that the judges need, in the history's order."""
+    """Build the index of a history."""
     index = Index(history, compacted or {})
     for operation in history.operations:
-        _take(index, operation)
+        _add_operation(index, operation)
     for partition in index.partitions.values():
         partition.final_end = max(partition.final_end, max(partition.final, default=-1) + 1)
         for operation in partition.sends:
-            _take_acknowledgement(partition, operation)
+            _add_acknowledgement(partition, operation)
     return index
 
 
 def effect_end(operation: Operation) -> int:
-    """The step after which the operation has no more effect. Of one without an answer it may come at any time."""
+    """Return the step after which the operation can no longer take effect: NEVER if it has no response."""
     return NEVER if operation.ended is None or operation.outcome is Outcome.UNKNOWN else operation.ended
 
 
 def acknowledged_since(send: Operation) -> int:
-    """From which step on an acknowledgement is about what the broker had. One that came after a Loss may have been on
-    its way before it, unless it is known to answer an attempt that was made after the Loss."""
+    """Return the earliest step at which the broker may have sent the acknowledgement. A response that arrived after a
+    Loss may have been sent before it, unless it belongs to an attempt that was sent after the Loss."""
     assert isinstance(send.action, Send)
     return send.begun if send.action.attempted is None else send.action.attempted
 
 
 def acknowledged(send: Operation) -> bool:
-    """Whether the broker has promised to keep the batch: with acks=0 it promises nothing."""
+    """Whether the broker acknowledged the batch. With acks=0 it never does."""
     return send.outcome is Outcome.OK and isinstance(send.action, Send) and send.action.acks != 0
 
 
-def _take(index: Index, operation: Operation) -> None:
+def _add_operation(index: Index, operation: Operation) -> None:
     action = operation.action
     kind = type(action)
     if kind is Poll:
         index.polls.append(operation)
         index.consumer_operations.setdefault(operation.process, []).append(operation)
-        _take_poll(index, operation)
+        _add_poll(index, operation)
     elif isinstance(action, Send):
         index.partition(action.place).sends.append(operation)
         index.transactional = index.transactional or action.transaction is not None
@@ -203,8 +204,8 @@ def _take(index: Index, operation: Operation) -> None:
             index.partition(place).possible_losses.append(PossibleLoss(operation.begun, floor))
 
 
-def _take_poll(index: Index, operation: Operation) -> None:
-    """The innermost loop of the checker."""
+def _add_poll(index: Index, operation: Operation) -> None:
+    """Add the records of a poll. This is the innermost loop of the checker."""
     poll = operation.action
     assert isinstance(poll, Poll)
     is_final = index.history.final is not None and operation.begun > index.history.final
@@ -231,7 +232,7 @@ def _take_poll(index: Index, operation: Operation) -> None:
             partition.final_end = max(partition.final_end, position)
 
 
-def _take_acknowledgement(partition: PartitionIndex, operation: Operation) -> None:
+def _add_acknowledgement(partition: PartitionIndex, operation: Operation) -> None:
     send = operation.action
     assert isinstance(send, Send)
     if send.base_offset is None or not acknowledged(operation):
@@ -245,7 +246,7 @@ def _take_acknowledgement(partition: PartitionIndex, operation: Operation) -> No
 
 
 class Observations:
-    """`by_offset` and `by_value`, in the order of the history."""
+    """Observations by offset and by value, in history order."""
 
     def __init__(self, index: Index, offsets: dict[Place, set[int]], values: set[int]) -> None:
         self.by_offset: dict[tuple[Place, int], list[Observation]] = {}
@@ -263,21 +264,21 @@ class Observations:
             self._add_acknowledgements(partition)
 
     def _add_acknowledgements(self, partition: PartitionIndex) -> None:
-        wanted = self._offsets.get(partition.place, set())
+        offsets = self._offsets.get(partition.place, set())
         for operation in partition.sends:
             send = operation.action
             assert isinstance(send, Send)
             if send.base_offset is None or not acknowledged(operation):
                 continue
             for offset, value in enumerate(send.values, send.base_offset):
-                if value in self._values or offset in wanted:
+                if value in self._values or offset in offsets:
                     self._add(
                         partition.place,
                         Observation(value, offset, acknowledged_since(operation), effect_end(operation), operation),
                     )
 
-    def _add(self, place: Place, sighting: Observation) -> None:
-        if sighting.offset in self._offsets.get(place, ()):
-            self.by_offset.setdefault((place, sighting.offset), []).append(sighting)
-        if sighting.value in self._values:
-            self.by_value.setdefault(sighting.value, []).append(sighting)
+    def _add(self, place: Place, observation: Observation) -> None:
+        if observation.offset in self._offsets.get(place, ()):
+            self.by_offset.setdefault((place, observation.offset), []).append(observation)
+        if observation.value in self._values:
+            self.by_value.setdefault(observation.value, []).append(observation)

@@ -1,14 +1,12 @@
-"""A poll that gives nothing has been at the end of everything it asked for.
+"""Stale polls: a poll without records although a record at or after its position had been acknowledged before it.
 
-What was acknowledged before a poll begins can be read by it: the high watermark moves before the acknowledgement is
-sent. A poll may give records of one partition and none of another, as sizes are limited; but one that gives no record
-at all, and did not fail, has been told that there is none. So a record that was acknowledged before it, at or behind
-its position, must not be.
+The high watermark advances before the acknowledgement is sent, so a poll that begins after an acknowledgement can read
+the record. Because response sizes are limited, a poll may return records of one partition and none of another; but a
+successful poll that returns no record at all must have been at the end of every partition that it requested.
 
-Not judged: polls with read_committed where there are transactions (one that is open holds back what comes after it),
-and polls that moved on without a record: they were given what is no record, the markers of transactions' ends, or
-batches that compaction has emptied.
-In a cluster a new leader may not know the high watermark yet; then this holds from the first time it does.
+Not checked: polls with read_committed if the history has transactions (an open transaction holds back later records),
+and polls that advanced without a record: they read transaction markers, or batches that compaction emptied.
+In a cluster a new leader may not know the high watermark yet; this rule would then hold only once it does.
 """
 
 from bisect import insort
@@ -21,14 +19,20 @@ from kbroker.simulation.checker.index import Index, PartitionIndex, acknowledged
 
 
 def stale_polls(index: Index) -> Iterator[Anomaly]:
-    """Walks through acknowledgements and beginnings of polls in their order."""
-    events = [(one.ended or 0, one) for one in _sends(index) if acknowledged(one) and _end(one)]
-    events += [(one.begun, one) for one in _empty_polls(index)]
-    kept: dict[Place, list[Operation]] = defaultdict(list)  # by their ends, the furthest last
+    """Compare each empty poll with the sends that were acknowledged before it began."""
+    events = [
+        (operation.ended or 0, operation) for operation in _sends(index) if acknowledged(operation) and _end(operation)
+    ]
+    events += [(operation.begun, operation) for operation in _empty_polls(index)]
+    acknowledged_sends: dict[Place, list[Operation]] = defaultdict(list)  # ordered by end offset
     for _, operation in sorted(events, key=lambda event: event[0]):
         action = operation.action
         if isinstance(action, Send):
-            partition, sends, now = index.partition(action.place), kept[action.place], operation.ended or 0
+            partition, sends, now = (
+                index.partition(action.place),
+                acknowledged_sends[action.place],
+                operation.ended or 0,
+            )
             while sends and _may_be_lost(partition, sends[-1], now):
                 sends.pop()
             if not _may_be_lost(partition, operation, now):
@@ -36,7 +40,8 @@ def stale_polls(index: Index) -> Iterator[Anomaly]:
         elif isinstance(action, Poll):
             for place, position in action.positions.items():
                 partition, now = index.partition(place), operation.ended or 0
-                send = next((one for one in reversed(kept[place]) if not _may_be_lost(partition, one, now)), None)
+                sends = acknowledged_sends[place]
+                send = next((send for send in reversed(sends) if not _may_be_lost(partition, send, now)), None)
                 if send is not None and _end(send) > position:
                     yield anomaly(
                         "stale poll",
@@ -48,11 +53,11 @@ def stale_polls(index: Index) -> Iterator[Anomaly]:
 
 
 def _sends(index: Index) -> Iterator[Operation]:
-    return (one for partition in index.partitions.values() for one in partition.sends)
+    return (operation for partition in index.partitions.values() for operation in partition.sends)
 
 
 def _end(send: Operation) -> int:
-    """The offset behind the batch; 0 if it is not known or it is a transaction's."""
+    """Return the offset after the batch; 0 if the offset is not known or the batch is transactional."""
     action = send.action
     assert isinstance(action, Send)
     return (
@@ -61,23 +66,23 @@ def _end(send: Operation) -> int:
 
 
 def _empty_polls(index: Index) -> Iterator[Operation]:
-    """Those that were given nothing at all."""
+    """Return the polls that returned no record and did not advance past control or emptied batches."""
     has_gaps = index.transactional or bool(index.compacted)
     for operations in index.consumer_operations.values():
-        stood: dict[Place, int] = {}
+        positions: dict[Place, int] = {}
         for operation in operations:
             action = operation.action
             if isinstance(action, Poll):
-                moved = has_gaps and any(stood.get(place, at) < at for place, at in action.positions.items())
-                if not moved and _gave_nothing(operation, index.transactional):
+                advanced = has_gaps and any(positions.get(place, at) < at for place, at in action.positions.items())
+                if not advanced and _is_empty(operation, index.transactional):
                     yield operation
             if isinstance(action, Poll):
-                stood.update(action.positions)
+                positions.update(action.positions)
             elif isinstance(action, Assign):
-                stood = dict(action.positions)
+                positions = dict(action.positions)
 
 
-def _gave_nothing(poll: Operation, transactions: bool) -> bool:
+def _is_empty(poll: Operation, transactions: bool) -> bool:
     action = poll.action
     assert isinstance(action, Poll)
     return poll.outcome is Outcome.OK and not action.reads and not (transactions and action.committed_only)

@@ -1,4 +1,4 @@
-"""Clients for the simulation, on the project's own codecs. What they ask and are told goes into a History.
+"""Kafka clients for the simulation, built on the project's own codecs. They record a History for the checker.
 
-They run on any asyncio loop, take time from it and chance from the Random that they are given.
+They run on any asyncio loop and take the time from it. Random choices come from the Random passed to them.
 """

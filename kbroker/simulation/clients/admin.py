@@ -1,5 +1,7 @@
-"""Administration. What may pass is tried again until a deadline; what was done by an attempt whose response got lost
-counts as done."""
+"""An admin client. It retries until a deadline.
+
+If an attempt's response was lost, the error of a repeated request (such as TOPIC_ALREADY_EXISTS) counts as success.
+"""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
@@ -40,7 +42,7 @@ TOPIC, BROKER = 2, 4
 SET, DELETE = 0, 1
 FIRST_DELETE_WITH_STATES = 6
 BROKER_TIMEOUT_MS = 5_000
-# With these, records were surely not deleted.
+# With these errors no records were deleted.
 TRIM_REFUSED = frozenset(
     {
         ErrorCode.OFFSET_OUT_OF_RANGE,
@@ -53,14 +55,14 @@ TRIM_REFUSED = frozenset(
 
 
 class TopicDescription(NamedTuple):
-    """A topic as Metadata tells it."""
+    """A topic according to Metadata."""
 
     topic_id: bytes
     partitions: int
 
 
 class Admin:
-    """`timeout_s` is how long anything is tried."""
+    """`timeout_s`: how long each operation is retried."""
 
     def __init__(self, cluster: Cluster, history: History, process: str, timeout_s: float = 30.0) -> None:
         self.cluster = cluster
@@ -85,7 +87,7 @@ class Admin:
             connection = await self.cluster.any_node()
             return (await connection.request(request, CreateTopicsResponse)).topics[0].error_code
 
-        await self._retry_until_done(attempt, done_before=ErrorCode.TOPIC_ALREADY_EXISTS)
+        await self._retry_until_done(attempt, error_if_repeated=ErrorCode.TOPIC_ALREADY_EXISTS)
         self._history.note(self._process, f"topic {name} with {partitions} partitions created")
 
     async def delete_topic(self, name: str) -> None:
@@ -100,11 +102,11 @@ class Admin:
                 request.topic_names = [name]
             return (await connection.request(request, DeleteTopicsResponse)).responses[0].error_code
 
-        await self._retry_until_done(attempt, done_before=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        await self._retry_until_done(attempt, error_if_repeated=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         self._history.note(self._process, f"topic {name} deleted")
 
     async def create_partitions(self, name: str, count: int) -> None:
-        """`count` is how many there are then. Raises RefusedError, TimeoutError."""
+        """Increase the number of partitions to `count`. Raises RefusedError, TimeoutError."""
         topic = CreatePartitionsTopic(name=name, count=count, assignments=None)
         request = CreatePartitionsRequest(topics=[topic], timeout_ms=BROKER_TIMEOUT_MS)
 
@@ -112,11 +114,11 @@ class Admin:
             connection = await self.cluster.any_node()
             return (await connection.request(request, CreatePartitionsResponse)).results[0].error_code
 
-        await self._retry_until_done(attempt, done_before=ErrorCode.INVALID_PARTITIONS)
+        await self._retry_until_done(attempt, error_if_repeated=ErrorCode.INVALID_PARTITIONS)
         self._history.note(self._process, f"topic {name} has {count} partitions now")
 
     async def alter_configs(self, name: str, configs: Mapping[str, str | None], *, kind: int = TOPIC) -> None:
-        """None takes a config back to its default. Raises RefusedError, TimeoutError."""
+        """Set configs; None resets a config to its default. Raises RefusedError, TimeoutError."""
         changes = [
             AlterableConfig(name=key, config_operation=DELETE if value is None else SET, value=value)
             for key, value in configs.items()
@@ -132,10 +134,10 @@ class Admin:
         self._history.note(self._process, f"configs of {name}: {dict(configs)}")
 
     async def delete_records(self, place: Place, before: int) -> int:
-        """One attempt to delete what is below an offset; gives the log start offset, -1 if it is not known."""
+        """Make one attempt to delete records below an offset. Returns the log start offset, -1 if unknown."""
         operation = self._history.begin(self._process, Trim(place, before))
-        wanted = DeleteRecordsPartition(partition_index=place[1], offset=before)
-        topics = [DeleteRecordsTopic(name=place[0], partitions=[wanted])]
+        partition = DeleteRecordsPartition(partition_index=place[1], offset=before)
+        topics = [DeleteRecordsTopic(name=place[0], partitions=[partition])]
         request = DeleteRecordsRequest(topics=topics, timeout_ms=BROKER_TIMEOUT_MS)
         outcome, detail, sent, low = Outcome.UNKNOWN, "", False, -1
         try:
@@ -153,7 +155,7 @@ class Admin:
         return low
 
     async def describe(self, name: str) -> TopicDescription | None:
-        """None for a topic that does not exist. Raises OSError."""
+        """Return a topic's description, None if it does not exist. Raises OSError."""
         self.cluster.partition_counts.pop(name, None)
         self.cluster.topic_ids.pop(name, None)
         await self.cluster.refresh_metadata([name])
@@ -162,9 +164,12 @@ class Admin:
         return TopicDescription(self.cluster.topic_ids.get(name, b""), self.cluster.partition_counts[name])
 
     async def _retry_until_done(
-        self, attempt: Callable[[], Awaitable[int]], done_before: ErrorCode = ErrorCode.NONE
+        self, attempt: Callable[[], Awaitable[int]], error_if_repeated: ErrorCode = ErrorCode.NONE
     ) -> None:
-        """`done_before` is what the broker says to a repetition of what it has done."""
+        """Retry retriable errors.
+
+        `error_if_repeated`: the error of a repeated request whose first attempt succeeded.
+        """
         maybe_applied = False
         async with asyncio.timeout(self._timeout_s):
             while True:
@@ -175,9 +180,9 @@ class Admin:
                 except OSError:
                     pass
                 else:
-                    if not code or (maybe_applied and code is done_before):
+                    if not code or (maybe_applied and code is error_if_repeated):
                         return
-                    if not code.retriable or code is done_before:
+                    if not code.retriable or code is error_if_repeated:
                         raise RefusedError(code)
                     maybe_applied = True
                 await self.cluster.backoff()

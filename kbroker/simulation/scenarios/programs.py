@@ -14,6 +14,7 @@ from kbroker.simulation.clients.connections.cluster import TRANSACTION, Cluster
 from kbroker.simulation.clients.consumer.group_offsets import StandaloneGroupOffsets
 from kbroker.simulation.clients.consumer.offset_lookup import RefusedError
 from kbroker.simulation.clients.workloads.consumers import consume_assigned, consume_group, final_reads
+from kbroker.simulation.clients.workloads.producers import StopSignal, WorkloadContext, produce, trim
 from kbroker.simulation.clients.workloads.quiescence import wait_until_all_transformed, wait_until_no_open_transaction
 from kbroker.simulation.clients.workloads.records import ValueSource
 from kbroker.simulation.clients.workloads.stale_client import send_stale_requests
@@ -23,7 +24,6 @@ from kbroker.simulation.clients.workloads.transactions import (
     produce_in_transactions,
 )
 from kbroker.simulation.clients.workloads.waiting_fetches import fetch_on_idle_broker
-from kbroker.simulation.clients.workloads.workload import StopSignal, WorkloadContext, produce, trim
 from kbroker.simulation.disk.log_files import GROUPS_TOPIC, TRANSACTIONS_TOPIC
 from kbroker.simulation.runtime.host_loop import HostLoop
 from kbroker.simulation.scenarios.plan import OUTPUT

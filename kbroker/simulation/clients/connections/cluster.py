@@ -1,4 +1,4 @@
-"""What a client knows of a cluster: its nodes, who leads which partition, ids of topics; and connections to them."""
+"""A client's metadata of a cluster (nodes, leaders, topic ids), and its connections to the nodes."""
 
 import asyncio
 from collections.abc import Iterable, Sequence
@@ -19,25 +19,25 @@ from protocol.messages.k03_metadata import (
 from protocol.messages.k10_find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 
 GROUP, TRANSACTION = 0, 1
-SEVERAL_KEYS_VERSION = 4
+FIRST_VERSION_WITH_KEYS = 4
 NO_LEADER = -1
 NO_EPOCH = -1
 NO_ID = bytes(16)
 
 
 class AbsentError(ConnectionError):
-    """Nobody who could be asked is known or there; later there may be."""
+    """No leader, node or coordinator is known now. Retriable."""
 
 
 class Leader(NamedTuple):
-    """`epoch` is -1 where the broker does not tell it."""
+    """The leader of a partition. `epoch` is -1 if the broker does not send it."""
 
     node: int
     epoch: int
 
 
 class Cluster:
-    """One client's view. It belongs to one client program, and so do its connections."""
+    """The metadata and connections of one client program."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class Cluster:
         timeout_s: float = 10.0,
         backoff_s: tuple[float, float] = (0.02, 0.2),
     ) -> None:
-        """`caps`: see versions.py. `timeout_s` is for one request, `backoff_s` (least, most) before another try."""
+        """`caps`: see versions.py. `timeout_s` is for one request, `backoff_s` (minimum, maximum) before a retry."""
         self.loop = loop
         self.random = random
         self.client_id = client_id
@@ -70,7 +70,7 @@ class Cluster:
         self._closed = False
 
     async def backoff(self) -> None:
-        """Before another try."""
+        """Wait before a retry."""
         await asyncio.sleep(self.random.uniform(*self._backoff_s))
 
     def close(self) -> None:
@@ -85,13 +85,13 @@ class Cluster:
     # Leaders.
 
     def open_leader_connection(self, place: Place) -> SimClientConnection | None:
-        """A connection to a partition's leader, if there is one already."""
+        """Return the connection to a partition's leader if one is open."""
         leader = self.leaders.get(place)
         connection = None if leader is None else self._connections.get(leader.node)
         return None if connection is None or connection.lost else connection
 
     async def leader(self, place: Place) -> SimClientConnection:
-        """A connection to a partition's leader. Raises OSError."""
+        """Return a connection to a partition's leader. Raises OSError."""
         if place not in self.leaders:
             await self.refresh_metadata([place[0]])
         leader = self.leaders.get(place)
@@ -100,15 +100,15 @@ class Cluster:
         return await self.node(leader.node)
 
     def forget_leader(self, place: Place) -> None:
-        """It is not as it was believed to be: ask again before the next use."""
+        """Forget a partition's leader: the next use refreshes the metadata."""
         self.leaders.pop(place, None)
 
     def places(self, topics: Iterable[str]) -> list[Place]:
-        """The partitions of topics, as far as they are known."""
+        """Return the known partitions of these topics."""
         return [(topic, index) for topic in topics for index in range(self.partition_counts.get(topic, 0))]
 
     async def refresh_metadata(self, topics: Sequence[str]) -> None:
-        """Ask for the nodes and for these topics. Raises OSError."""
+        """Request the metadata of the nodes and these topics. Raises OSError."""
         connection = await self.any_node()
         request = MetadataRequest(
             topics=[MetadataRequestTopic(name=topic) for topic in topics], allow_auto_topic_creation=False
@@ -140,14 +140,14 @@ class Cluster:
     # Connections.
 
     async def node(self, node: int) -> SimClientConnection:
-        """The connection to a node. Raises OSError; its partitions are asked for anew then."""
+        """Return the connection to a node. Raises OSError, and then forgets the node's leaderships."""
         connection = self._connections.get(node)
         if connection is not None and not connection.lost:
             return connection
         task = self._opening.get(node)
         if task is None:
             task = self._opening[node] = self.loop.create_task(self._open(node))
-        # Several may wait for it: one that is cancelled must not take it from the others.
+        # Several callers may wait for it. Cancelling one must not cancel the others.
         return await asyncio.shield(task)
 
     async def _open(self, node: int) -> SimClientConnection:
@@ -165,7 +165,7 @@ class Cluster:
         return connection
 
     async def any_node(self) -> SimClientConnection:
-        """A connection to some node. Raises OSError when none of those that are known can be reached."""
+        """Return a connection to any node. Raises OSError if no known node can be reached."""
         for connection in (*self._connections.values(), self._any):
             if connection is not None and not connection.lost:
                 return connection
@@ -182,16 +182,18 @@ class Cluster:
         raise failure
 
     async def coordinator(self, name: str, kind: int = GROUP) -> SimClientConnection:
-        """A connection of its own to the coordinator of a group or transactional id, for joining keeps one busy. Raises
-        OSError."""
+        """Open a new connection to the coordinator of a group or transactional id. Raises OSError.
+
+        It is not shared, since JoinGroup blocks a connection until the rebalance ends.
+        """
         connection = await self.any_node()
-        several = connection.version(ApiKey.FIND_COORDINATOR) >= SEVERAL_KEYS_VERSION
-        names = {"coordinator_keys": [name]} if several else {"key": name}
+        has_keys = connection.version(ApiKey.FIND_COORDINATOR) >= FIRST_VERSION_WITH_KEYS
+        names = {"coordinator_keys": [name]} if has_keys else {"key": name}
         response = await connection.request(FindCoordinatorRequest(key_type=kind, **names), FindCoordinatorResponse)
-        found = response.coordinators[0] if several else response
-        if found.error_code:
-            raise AbsentError(ErrorCode(found.error_code).name)
-        own = await self._connect((found.host, found.port))
+        coordinator = response.coordinators[0] if has_keys else response
+        if coordinator.error_code:
+            raise AbsentError(ErrorCode(coordinator.error_code).name)
+        own = await self._connect((coordinator.host, coordinator.port))
         self._coordinator_connections = [
             *(connection for connection in self._coordinator_connections if not connection.lost),
             own,

@@ -1,4 +1,4 @@
-"""Asking a coordinator until it has said something that counts: what may pass is tried again, as clients do."""
+"""Requests to a coordinator, retried as clients do, and the errors of transactions."""
 
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
@@ -9,26 +9,25 @@ from protocol.errors import ErrorCode
 
 Attempt = Callable[[SimClientConnection], Awaitable[ErrorCode]]
 
-# The coordinator is another one, or will be.
+# Errors after which the client looks up the coordinator again.
 COORDINATOR_MOVED = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
-# Refused before anything was written, and to be tried again.
+# Retriable errors of a request that had no effect.
 NOT_APPLIED = frozenset({ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS})
 
 
 class TransactionError(Exception):
-    """What was wanted of a transaction cannot be had."""
+    """A transactional request failed."""
 
 
 class AbortableError(TransactionError):
-    """This transaction can only be aborted; the producer goes on with the next one."""
+    """The transaction can only be aborted. The producer may begin the next one."""
 
 
 class FatalError(TransactionError):
-    """This producer is at its end: another one has its transactional id, or nobody knows what has become of its
-    transaction."""
+    """The producer cannot continue: it is fenced, or the outcome of its transaction is unknown."""
 
 
-# As the Java client has it: of what is answered to anything but a Produce.
+# Fatal errors of requests other than Produce, as in the Java client.
 FATAL = frozenset(
     {
         ErrorCode.INVALID_PRODUCER_EPOCH,
@@ -42,7 +41,7 @@ FATAL = frozenset(
         ErrorCode.INVALID_REQUEST,
     }
 )
-# To a Produce: who was fenced learns so when it aborts.
+# Fatal errors of Produce: a fenced producer gets the fatal error when it aborts.
 FATAL_TO_PRODUCE = FATAL - {
     ErrorCode.INVALID_PRODUCER_EPOCH,
     ErrorCode.INVALID_TXN_STATE,
@@ -55,7 +54,7 @@ def transaction_error(code: ErrorCode, fatal: frozenset[ErrorCode] = FATAL) -> T
 
 
 def first_error(codes: Iterable[ErrorCode]) -> ErrorCode:
-    """What to heed of several responses: an error that is not to be tried again comes before one that is."""
+    """Return the error to handle: a non-retriable one before a retriable one."""
     errors = [code for code in codes if code]
     return next((code for code in errors if not code.retriable), errors[0] if errors else ErrorCode.NONE)
 
@@ -73,7 +72,7 @@ class Attempts:
 
 
 class CoordinatorClient:
-    """Of a group or a transactional id, as one client knows it."""
+    """A client of the coordinator of a group or transactional id."""
 
     def __init__(self, cluster: Cluster, name: str, kind: int) -> None:
         self._cluster = cluster
@@ -81,7 +80,7 @@ class CoordinatorClient:
         self._connection: SimClientConnection | None = None
 
     async def find(self) -> SimClientConnection:
-        """Raises OSError."""
+        """Return a connection to the coordinator. Raises OSError."""
         if self._connection is None or self._connection.lost:
             self._connection = await self._cluster.coordinator(self._name, self._kind)
         return self._connection
@@ -89,8 +88,10 @@ class CoordinatorClient:
     async def request(
         self, attempt: Attempt, deadline: float, attempts: Attempts, is_cancelled: Callable[[], bool] = lambda: False
     ) -> ErrorCode:
-        """The first response that will not be another one when asked again. Raises TimeoutError after the deadline, and
-        when it is given up."""
+        """Retry `attempt` until its result is not retriable, and return that.
+
+        Raises TimeoutError after the deadline or when `is_cancelled` returns true.
+        """
         while self._cluster.loop.time() < deadline and not is_cancelled():
             try:
                 connection = await self.find()
@@ -112,7 +113,7 @@ class CoordinatorClient:
         raise TimeoutError
 
     def disconnect(self) -> None:
-        """Give the connection up: the next question looks for the coordinator anew."""
+        """Close the connection. The next request looks up the coordinator again."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None

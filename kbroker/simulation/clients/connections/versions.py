@@ -1,11 +1,10 @@
-"""Which version of each API a client uses: the newest that both sides know, or an older one that a seed has chosen."""
+"""The API versions of a client: the newest that both sides support, or older ones drawn from the seed."""
 
 from random import Random
 
 from protocol.apis import APIS, ApiKey
 
-# Below these a client of today's kind cannot do its work: records of format v2, topics that are not made by asking
-# for them, offsets of timestamps, consumers that say who they are.
+# Lowest versions that the clients need: record format v2, no auto-created topics, offsets by timestamp, member ids.
 _LOWEST = {
     ApiKey.PRODUCE: 3,
     ApiKey.FETCH: 4,
@@ -15,9 +14,9 @@ _LOWEST = {
     ApiKey.OFFSET_FETCH: 2,
 }
 FIRST_METADATA_WITH_IDS = 10
-# The newest version of each that names topics and does not give their ids.
+# The last versions with topic names instead of ids.
 _LAST_WITH_NAMES = {ApiKey.PRODUCE: 12, ApiKey.FETCH: 12, ApiKey.OFFSET_COMMIT: 9, ApiKey.OFFSET_FETCH: 9}
-# With group.instance.id (KIP-345).
+# The first versions with group.instance.id (KIP-345).
 STATIC_MEMBERS = {
     ApiKey.JOIN_GROUP: 5,
     ApiKey.SYNC_GROUP: 3,
@@ -26,8 +25,8 @@ STATIC_MEMBERS = {
     ApiKey.OFFSET_COMMIT: 7,
 }
 
-# APIs that no simulated client sends. No version of them is drawn, so that serving one more leaves the runs of all
-# seeds as they were.
+# APIs that no simulated client sends. No version of them is drawn, so that adding an API does not change the
+# runs of existing seeds.
 _NOT_SENT = frozenset(
     {
         ApiKey.DESCRIBE_ACLS,
@@ -40,7 +39,7 @@ _NOT_SENT = frozenset(
     }
 )
 
-# By API key.
+# The highest version to use, by API key.
 Caps = dict[int, int]
 
 
@@ -49,7 +48,7 @@ def newest_versions() -> Caps:
 
 
 def draw_older_versions(random: Random, *, static_members: bool = False) -> Caps:
-    """A client of some earlier time: each API at a version of its own. `static_members`: it knows of KIP-345."""
+    """Draw a version of each API. `static_members`: at least the versions with group.instance.id."""
     caps: Caps = {}
     for key, api in APIS.items():
         if key in _NOT_SENT:
@@ -64,7 +63,7 @@ def draw_older_versions(random: Random, *, static_members: bool = False) -> Caps
     return caps
 
 
-# Of transactions of the first version: the newest of each that knows nothing of the second (KIP-890).
+# The last versions without support for transaction version 2 (KIP-890).
 _LAST_OF_VERSION_1 = {
     ApiKey.PRODUCE: 11,
     ApiKey.ADD_PARTITIONS_TO_TXN: 3,
@@ -72,7 +71,7 @@ _LAST_OF_VERSION_1 = {
     ApiKey.END_TXN: 4,
     ApiKey.TXN_OFFSET_COMMIT: 4,
 }
-# With the group's generation (KIP-447), and reads that wait for open transactions.
+# The first versions with the group's generation (KIP-447) and with require_stable.
 _LOWEST_IN_TRANSACTIONS = {
     ApiKey.FIND_COORDINATOR: 1,
     ApiKey.TXN_OFFSET_COMMIT: 3,
@@ -81,7 +80,7 @@ _LOWEST_IN_TRANSACTIONS = {
 
 
 def draw_older_transactional_versions(random: Random) -> Caps:
-    """A client of some earlier time that knows transactions of the first version."""
+    """Draw versions of a client that supports transaction version 1 only."""
     caps = draw_older_versions(random)
     for key, lowest in _LOWEST_IN_TRANSACTIONS.items():
         caps[key] = max(lowest, caps.get(key, lowest))

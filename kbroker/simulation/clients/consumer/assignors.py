@@ -1,4 +1,4 @@
-"""Who reads what: the assignors that a group's leader runs, and the opaque bytes in which it is told."""
+"""Consumer group assignors, and the encoding of subscriptions and assignments."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -10,40 +10,40 @@ from protocol.messages.consumer_protocol import (
 )
 from protocol.schema.codec import decode, encode
 
-# Topics by member, partition counts by topic -> partitions by member.
+# (subscribed topics by member, partition counts by topic) -> assigned partitions by member.
 Assignor = Callable[[Mapping[str, Sequence[str]], Mapping[str, int]], dict[str, list[Place]]]
 
-# The version of subscriptions and assignments that is written; any can be read.
+# The version of encoded subscriptions and assignments. All versions can be decoded.
 VERSION = 0
 VERSION_SIZE = 2
 PREFIX = VERSION.to_bytes(VERSION_SIZE, "big")
 
 
 def range_assignor(topics: Mapping[str, Sequence[str]], counts: Mapping[str, int]) -> dict[str, list[Place]]:
-    """Of each topic, consecutive partitions to each member; the first get one more."""
+    """Assign consecutive partitions of each topic; the first members get one more if the count is uneven."""
     assigned: dict[str, list[Place]] = {member: [] for member in sorted(topics)}
-    for topic in sorted({topic for wanted in topics.values() for topic in wanted}):
+    for topic in sorted({topic for subscribed in topics.values() for topic in subscribed}):
         members = [member for member in assigned if topic in topics[member]]
-        share, more = divmod(counts.get(topic, 0), len(members))
+        share, remainder = divmod(counts.get(topic, 0), len(members))
         first = 0
         for number, member in enumerate(members):
-            size = share + (number < more)
+            size = share + (number < remainder)
             assigned[member] += [(topic, index) for index in range(first, first + size)]
             first += size
     return assigned
 
 
 def round_robin_assignor(topics: Mapping[str, Sequence[str]], counts: Mapping[str, int]) -> dict[str, list[Place]]:
-    """One partition after another, to one member after another among those that want it."""
+    """Assign partitions one by one, each to the next member that subscribes to its topic."""
     assigned: dict[str, list[Place]] = {member: [] for member in sorted(topics)}
     members = list(assigned)
-    turn = 0
-    for topic in sorted({topic for wanted in topics.values() for topic in wanted}):
+    position = 0
+    for topic in sorted({topic for subscribed in topics.values() for topic in subscribed}):
         for index in range(counts.get(topic, 0)):
-            while topic not in topics[members[turn % len(members)]]:
-                turn += 1
-            assigned[members[turn % len(members)]].append((topic, index))
-            turn += 1
+            while topic not in topics[members[position % len(members)]]:
+                position += 1
+            assigned[members[position % len(members)]].append((topic, index))
+            position += 1
     return assigned
 
 
@@ -55,7 +55,7 @@ def encode_subscription(topics: Sequence[str]) -> bytes:
 
 
 def decode_subscription(data: bytes) -> list[str]:
-    """Raises MalformedError."""
+    """Return the topics of a subscription. Raises MalformedError."""
     version = min(int.from_bytes(data[:VERSION_SIZE], "big"), 3)
     return decode(ConsumerProtocolSubscription, data, version, VERSION_SIZE).topics
 
@@ -64,16 +64,16 @@ def encode_assignment(places: Sequence[Place]) -> bytes:
     topics: dict[str, list[int]] = {}
     for topic, index in places:
         topics.setdefault(topic, []).append(index)
-    found = [AssignedTopic(topic=topic, partitions=indexes) for topic, indexes in topics.items()]
+    by_topic = [AssignedTopic(topic=topic, partitions=indexes) for topic, indexes in topics.items()]
     return VERSION.to_bytes(VERSION_SIZE, "big") + encode(
-        ConsumerProtocolAssignment(assigned_partitions=found), VERSION
+        ConsumerProtocolAssignment(assigned_partitions=by_topic), VERSION
     )
 
 
 def decode_assignment(data: bytes) -> list[Place]:
-    """Empty bytes are nothing. Raises MalformedError."""
+    """Return the partitions of an assignment, none for empty bytes. Raises MalformedError."""
     if not data:
         return []
     version = min(int.from_bytes(data[:VERSION_SIZE], "big"), 3)
-    found = decode(ConsumerProtocolAssignment, data, version, VERSION_SIZE)
-    return [(topic.topic, index) for topic in found.assigned_partitions for index in topic.partitions]
+    assignment = decode(ConsumerProtocolAssignment, data, version, VERSION_SIZE)
+    return [(topic.topic, index) for topic in assignment.assigned_partitions for index in topic.partitions]

@@ -1,9 +1,9 @@
-"""A consumer of assigned partitions: where it stands in each, and how it gets on.
+"""A consumer of assigned partitions.
 
-- One poll is one Fetch to each leader, in sessions or not.
-- A position that the leader does not have any more is moved to the beginning; one whose last record the leader has
-  lost (KIP-320) to where their logs part. Both are an Assign with the reason "reset".
-- Batches whose CRC is wrong are never fetched on: CorruptRecordError, and the position stays.
+- One poll sends one Fetch to each leader, with or without a fetch session.
+- An out-of-range position is reset to the log start offset. A position whose last record the leader has lost
+  (KIP-320) is reset to the offset at which the logs diverge. Both are recorded as an Assign with the reason "reset".
+- A batch with a wrong CRC is never skipped: `poll` raises CorruptRecordError and the position does not change.
 """
 
 import asyncio
@@ -22,8 +22,9 @@ from protocol.fast.fetch import FIRST_TOPIC_ID_VERSION
 from protocol.messages.k01_fetch import FetchRequest, FetchResponse, PartitionData
 
 FIRST_WITH_LAST_EPOCH = 12
-# Among what is answered for one partition, what asking for the leader again does not help against.
+# After an empty poll with a shorter wait than this, the consumer backs off.
 SHORT_WAIT_MS = 10
+# Errors of a partition that a metadata refresh does not help against.
 LEADER_NOT_AT_FAULT = frozenset(
     {ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.CORRUPT_MESSAGE}
 )
@@ -48,7 +49,7 @@ class ConsumerConfig:
 
     @classmethod
     def draw(cls, random: Random, *, committed_only: bool = False) -> "ConsumerConfig":
-        """One of many ways to fetch."""
+        """Draw a configuration."""
         return cls(
             committed_only=committed_only,
             sessions=random.random() < 0.8,
@@ -63,8 +64,11 @@ class ConsumerConfig:
 
 @dataclass(slots=True)
 class Position:
-    """`epoch` is the leader epoch of the record before; `checked` the leader's epoch for which it was made sure that
-    the leader has that record. Both -1 if not known. `out_of_range`: to be moved to the beginning."""
+    """A fetch position.
+
+    `epoch` is the leader epoch of the record before it. `validated_epoch` is the current leader epoch for which the
+    position was validated (KIP-320). Both are -1 if unknown. `out_of_range`: reset to the log start offset.
+    """
 
     offset: int
     epoch: int = NO_EPOCH
@@ -73,7 +77,7 @@ class Position:
 
 
 class Consumer:
-    """`process` is its name in the history."""
+    """`process` is the consumer's name in the history."""
 
     def __init__(
         self, cluster: Cluster, history: History, process: str, random: Random, config: ConsumerConfig | None = None
@@ -81,17 +85,17 @@ class Consumer:
         self.config = config or ConsumerConfig()
         self.cluster = cluster
         self.positions: dict[Place, Position] = {}
-        # The one that what is read goes into.
+        # The transaction in which the application processes the records.
         self.transaction: int | None = None
         self._history = history
         self._process = process
         self._random = random
         self._sessions: dict[int, FetchSessionHandler] = {}
-        self._diverged: dict[Place, Position] = {}
+        self._diverging_positions: dict[Place, Position] = {}
         self._corrupt: CorruptRecordError | None = None
 
     def assign(self, positions: Mapping[Place, int | Position], reason: str = "assign") -> None:
-        """Read these partitions from these offsets, and no others."""
+        """Replace the assigned partitions and their positions."""
         self.positions = {
             place: replace(at) if isinstance(at, Position) else Position(at) for place, at in positions.items()
         }
@@ -102,15 +106,14 @@ class Consumer:
         self._history.record(self._process, Assign(self._offsets(), "seek"))
 
     def committable(self) -> dict[Place, tuple[int, int]]:
-        """What may be committed: (offset, leader epoch or -1), behind what was fetched to the application."""
+        """Return the positions after the records returned by `poll`, as (offset, leader epoch or -1)."""
         return {place: (position.offset, position.epoch) for place, position in self.positions.items()}
 
     def close(self) -> None:
         self.cluster.close()
 
     async def poll(self) -> list[Read]:
-        """What comes next; nothing if there is nothing yet, or the broker cannot be asked. Raises
-        CorruptRecordError."""
+        """Return the next records, none if there are none yet or no broker is reachable. Raises CorruptRecordError."""
         try:
             await self._prepare_positions()
         except OSError:
@@ -129,7 +132,7 @@ class Consumer:
         poll.positions = self._offsets()
         outcome = Outcome.OK if poll.reads or not failures else Outcome.FAILED
         self._history.end(operation, outcome, ", ".join(failures))
-        moved, self._diverged = self._diverged, {}
+        moved, self._diverging_positions = self._diverging_positions, {}
         if moved:
             self._reset_positions(moved)
         corrupt, self._corrupt = self._corrupt, None
@@ -144,10 +147,10 @@ class Consumer:
     def _offsets(self) -> dict[Place, int]:
         return {place: position.offset for place, position in self.positions.items()}
 
-    # Before fetching: leaders, and positions that the leaders have.
+    # Preparing to fetch: find leaders and validate positions.
 
     async def _prepare_positions(self) -> None:
-        """Raises OSError if nothing can be read now."""
+        """Find and connect to the leaders, then validate the positions. Raises OSError if no leader is reachable."""
         cluster = self.cluster
         unknown = [place[0] for place in self.positions if place not in cluster.leaders]
         if unknown:
@@ -161,7 +164,7 @@ class Consumer:
             try:
                 new = await self._validated_position(place, position, leader.epoch)
             except AbsentError:
-                # The others can go on.
+                # Only this partition cannot be fetched now.
                 continue
             if new is None:
                 position.validated_epoch = leader.epoch
@@ -171,7 +174,7 @@ class Consumer:
             self._reset_positions(moved)
 
     async def _connect_to_leaders(self) -> None:
-        """To all leaders that are there. Raises OSError if none is."""
+        """Connect to all known leaders. Raises OSError if none is reachable."""
         nodes = dict.fromkeys(self.cluster.leaders[place].node for place in self.positions if self._has_leader(place))
         missing: OSError | None = None
         for node in nodes:
@@ -186,7 +189,7 @@ class Consumer:
         return place in self.cluster.leaders
 
     async def _validated_position(self, place: Place, position: Position, leader_epoch: int) -> Position | None:
-        """Where to go on, if the leader does not have the position, or what was read before it."""
+        """Return the position to reset to, or None if the leader's log contains the position."""
         if not position.out_of_range:
             if leader_epoch == position.validated_epoch or NO_EPOCH in (position.epoch, leader_epoch):
                 return None
@@ -199,27 +202,29 @@ class Consumer:
         return Position(offset, NO_EPOCH, leader_epoch)
 
     def _reset_positions(self, moved: Mapping[Place, Position]) -> None:
-        # Partitions that are not assigned any more meanwhile stay so.
+        # A partition may have been unassigned in the meantime.
         self.positions.update({place: at for place, at in moved.items() if place in self.positions})
         self._history.record(self._process, Assign(self._offsets(), "reset"))
 
     # Fetching.
 
     async def _fetch(self, poll: Poll) -> list[str]:
-        """One round; what is read goes into `poll`, what failed is fetched."""
-        wanted: dict[int, dict[Place, Position]] = {}
+        """Fetch once from each leader. Adds the records to `poll` and returns the failures."""
+        by_leader: dict[int, dict[Place, Position]] = {}
         failures = []
         for place, position in self.positions.items():
             leader = self.cluster.leaders.get(place)
             if leader is None:
                 failures.append(f"no leader of {place[0]}-{place[1]}")
             else:
-                wanted.setdefault(leader.node, {})[place] = position
-        if len(wanted) == 1:
-            ((node, positions),) = wanted.items()
+                by_leader.setdefault(leader.node, {})[place] = position
+        if len(by_leader) == 1:
+            ((node, positions),) = by_leader.items()
             responses = [await self._fetch_from(node, positions)]
         else:
-            responses = await asyncio.gather(*(self._fetch_from(node, positions) for node, positions in wanted.items()))
+            responses = await asyncio.gather(
+                *(self._fetch_from(node, positions) for node, positions in by_leader.items())
+            )
         for response in responses:
             if isinstance(response, OSError):
                 failures.append(str(response) if isinstance(response, AbsentError) else type(response).__name__)
@@ -275,7 +280,7 @@ class Consumer:
         return PartitionFetch(topic_id, position.offset, leader_epoch, last_epoch, self.config.partition_max_bytes)
 
     def _handle_partition(self, poll: Poll, place: Place, data: PartitionData) -> list[str]:
-        """One partition's response: records into the poll; what failed is fetched."""
+        """Add one partition's records to the poll. Returns the failures."""
         position = self.positions.get(place)
         if position is None:
             return []
@@ -288,10 +293,12 @@ class Consumer:
             return [code.name]
         if data.diverging_epoch.end_offset >= 0:
             at = min(data.diverging_epoch.end_offset, position.offset)
-            self._diverged[place] = Position(at, data.diverging_epoch.epoch, position.validated_epoch)
+            self._diverging_positions[place] = Position(at, data.diverging_epoch.epoch, position.validated_epoch)
             return ["diverging epoch"]
         if data.records:
-            aborted = [(one.producer_id, one.first_offset) for one in data.aborted_transactions or ()]
+            aborted = [
+                (transaction.producer_id, transaction.first_offset) for transaction in data.aborted_transactions or ()
+            ]
             try:
                 fetched = read_batches(data.records, position.offset, aborted, self.config.max_records)
             except CorruptRecordError as error:

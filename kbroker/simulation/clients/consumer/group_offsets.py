@@ -1,4 +1,4 @@
-"""What a group has committed: asked for and written, with or without being in a generation, and recorded."""
+"""Committing and fetching the offsets of a group, with or without being a member of it."""
 
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
@@ -27,7 +27,7 @@ FIRST_COMMIT_WITH_INSTANCE = 7
 FIRST_FETCH_WITH_ID = 10
 FIRST_WITH_GROUPS = 8
 FIRST_STABLE = 7
-# A commit that is answered so has not been written. Others may come from the log that it was written to.
+# With these errors a commit has not been written. Other errors may follow the append to the log.
 COMMIT_REFUSED = frozenset(
     {
         ErrorCode.ILLEGAL_GENERATION,
@@ -41,12 +41,12 @@ COMMIT_REFUSED = frozenset(
     }
 )
 
-# (offset, leader epoch of the record before it or -1)
+# (offset, leader epoch of the record before it, or -1)
 OffsetAndEpoch = tuple[int, int]
 
 
 class Membership(NamedTuple):
-    """Who commits. A client outside of any generation has none of these."""
+    """The identity of the group member that commits. The defaults are those of a client that is no member."""
 
     generation: int = -1
     member_id: str = ""
@@ -54,7 +54,7 @@ class Membership(NamedTuple):
 
 
 class GroupOffsets:
-    """A group's, as one client asks for them and commits them."""
+    """The committed offsets of a group. Commits and fetches are recorded in the history."""
 
     def __init__(self, cluster: Cluster, history: History, process: str, group: str) -> None:
         self._cluster = cluster
@@ -65,7 +65,7 @@ class GroupOffsets:
     async def commit(
         self, coordinator: SimClientConnection, membership: Membership, positions: Mapping[Place, OffsetAndEpoch]
     ) -> ErrorCode:
-        """One attempt; gives the first error of any partition. Raises ConnectionLostError."""
+        """Make one attempt to commit. Returns the first error of any partition. Raises ConnectionLostError."""
         offsets = {place: offset for place, (offset, _) in positions.items()}
         action = Commit(self._group, membership.member_id, membership.generation, offsets)
         operation = self._history.begin(self._process, action)
@@ -83,7 +83,7 @@ class GroupOffsets:
         return error
 
     async def committed(self, coordinator: SimClientConnection, places: Iterable[Place]) -> dict[Place, OffsetAndEpoch]:
-        """-1 for nothing. Raises ConnectionLostError, RefusedError."""
+        """Return the committed offsets, -1 for none. Raises ConnectionLostError, RefusedError."""
         action = OffsetFetch(self._group)
         operation = self._history.begin(self._process, action)
         outcome = Outcome.FAILED
@@ -97,7 +97,7 @@ class GroupOffsets:
 
 
 class StandaloneGroupOffsets:
-    """Offsets of a consumer that keeps them in a group and is no member of it."""
+    """The committed offsets of a group without members, for a standalone consumer."""
 
     def __init__(self, cluster: Cluster, history: History, process: str, group: str) -> None:
         self._cluster = cluster
@@ -106,20 +106,20 @@ class StandaloneGroupOffsets:
         self._coordinator: SimClientConnection | None = None
 
     async def committed(self, places: Iterable[Place]) -> dict[Place, OffsetAndEpoch]:
-        """-1 for nothing. Raises OSError, RefusedError."""
-        return await self._offsets.committed(await self._find(), places)
+        """Return the committed offsets, -1 for none. Raises OSError, RefusedError."""
+        return await self._offsets.committed(await self._find_coordinator(), places)
 
     async def commit(self, positions: Mapping[Place, OffsetAndEpoch]) -> bool:
-        """One attempt to commit; gives whether it is known to be done."""
+        """Make one attempt to commit. Returns whether it is known to have succeeded."""
         try:
-            error = await self._offsets.commit(await self._find(), Membership(), positions)
+            error = await self._offsets.commit(await self._find_coordinator(), Membership(), positions)
         except OSError:
             return False
         if error in (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE):
             self._coordinator = None
         return error is ErrorCode.NONE
 
-    async def _find(self) -> SimClientConnection:
+    async def _find_coordinator(self) -> SimClientConnection:
         if self._coordinator is None or self._coordinator.lost:
             self._coordinator = await self._cluster.coordinator(self._group)
         return self._coordinator
@@ -132,7 +132,7 @@ async def _commit(
     membership: Membership,
     offsets: Mapping[Place, OffsetAndEpoch],
 ) -> list[ErrorCode]:
-    """Commit (offset, leader epoch) of partitions; gives the error of each. Raises ConnectionLostError."""
+    """Commit offsets. Returns the error of each partition. Raises ConnectionLostError."""
     version = coordinator.version(ApiKey.OFFSET_COMMIT)
     topics: dict[str, OffsetCommitRequestTopic] = {}
     for (name, index), (offset, epoch) in offsets.items():
@@ -153,13 +153,13 @@ async def _commit(
         topics=list(topics.values()),
     )
     response = await coordinator.request(request, OffsetCommitResponse, version=version)
-    return [ErrorCode(one.error_code) for topic in response.topics for one in topic.partitions]
+    return [ErrorCode(partition.error_code) for topic in response.topics for partition in topic.partitions]
 
 
 async def committed(
     cluster: Cluster, coordinator: SimClientConnection, group: str, places: Iterable[Place]
 ) -> dict[Place, OffsetAndEpoch]:
-    """(offset, leader epoch) that a group has committed, -1 for nothing. Raises ConnectionLostError, RefusedError."""
+    """Fetch committed offsets, -1 for none. Raises ConnectionLostError, RefusedError."""
     version = coordinator.version(ApiKey.OFFSET_FETCH)
     indexes: dict[str, list[int]] = {}
     for name, index in places:
@@ -184,8 +184,11 @@ async def committed(
     for topic in response.groups[0].topics if version >= FIRST_WITH_GROUPS else response.topics:
         topic_id = getattr(topic, "topic_id", NO_ID)
         name = cluster.topic_names.get(topic_id, "") if version >= FIRST_FETCH_WITH_ID else topic.name
-        for one in topic.partitions:
-            if one.error_code:
-                raise RefusedError(one.error_code)
-            found_offsets[name, one.partition_index] = (one.committed_offset, one.committed_leader_epoch)
+        for partition in topic.partitions:
+            if partition.error_code:
+                raise RefusedError(partition.error_code)
+            found_offsets[name, partition.partition_index] = (
+                partition.committed_offset,
+                partition.committed_leader_epoch,
+            )
     return found_offsets

@@ -1,8 +1,8 @@
 """A member of a consumer group on the classic protocol.
 
-It joins, learns what it reads, heartbeats beside its work and joins again when it is told to. It commits what it has
-given to the application and no more. A generation that is over, an unknown member id and a lost coordinator are
-everyday; only a fenced static member (KIP-345) is at its end: FencedError.
+It joins, sends heartbeats in a background task, and rejoins when a rebalance begins. It commits only offsets of
+records that it has returned to the application. It recovers from an old generation, an unknown member id and a lost
+coordinator. Only a fenced static member (KIP-345) cannot continue: FencedError.
 """
 
 import asyncio
@@ -39,17 +39,19 @@ from protocol.messages.k14_sync_group import SyncGroupRequest, SyncGroupRequestA
 PROTOCOL_TYPE = "consumer"
 UNKNOWN_MEMBER = ""
 NO_GENERATION = -1
-FIRST_LEAVE_OF_SEVERAL = 3
+FIRST_LEAVE_WITH_MEMBERS = 3
 
 
 class FencedError(Exception):
-    """Another member has come with this one's instance id."""
+    """Another member has joined with the same instance id."""
 
 
 @dataclass(slots=True)
 class MemberConfig:
-    """`instance_id` makes it a static member. `assignors` in the order of preference. `commits`: by itself, before it
-    joins again; membership commits in transactions does not want that."""
+    """`instance_id`: makes it a static member. `assignors`: in order of preference.
+
+    `commits`: commit before rejoining. False for a member whose offsets are committed in transactions.
+    """
 
     instance_id: str | None = None
     session_timeout_ms: int = 10_000
@@ -61,7 +63,7 @@ class MemberConfig:
 
 
 class Member:
-    """`consumer` is its own; what it reads is this member's to decide."""
+    """A group member. It alone assigns partitions to `consumer`."""
 
     def __init__(
         self,
@@ -86,17 +88,17 @@ class Member:
         self._offsets = GroupOffsets(consumer.cluster, history, process, group)
         self._random = random
         self._must_join = True
-        # The consumer's positions are those of what it was given in this generation.
+        # Whether the consumer's positions are those of partitions assigned in the current generation.
         self._owns_partitions = False
         self._counts: dict[str, int] = {}
         self._coordinator: SimClientConnection | None = None
         self._coordinator_lock = asyncio.Lock()
         self._heartbeat_task: asyncio.Task[None] | None = None
 
-    # What the application does.
+    # Called by the application.
 
     async def poll(self) -> list[Read]:
-        """What comes next. Raises FencedError, CorruptRecordError."""
+        """Return the next records. Raises FencedError, CorruptRecordError."""
         if self._must_join and not await self._rejoin():
             return []
         if self.fenced:
@@ -104,11 +106,11 @@ class Member:
         return await self.consumer.poll()
 
     async def commit(self) -> bool:
-        """Commit where it stands; one attempt. Gives whether it is known to be done."""
+        """Make one attempt to commit the positions. Returns whether it is known to have succeeded."""
         positions = self.consumer.committable()
         if not positions or not self._owns_partitions:
             return False
-        # As of now: while the coordinator is looked for, a heartbeat may be told that the generation is over.
+        # Taken before the coordinator lookup, during which a heartbeat may end the generation.
         membership = Membership(self.generation, self.member_id, self.config.instance_id)
         try:
             coordinator = await self._find_coordinator()
@@ -123,24 +125,27 @@ class Member:
         return error is ErrorCode.NONE
 
     def membership_and_positions(self) -> tuple[Membership, dict[Place, OffsetAndEpoch]]:
-        """Who commits what within a transaction; nothing if what it reads is not its own any more."""
+        """Return what a transaction has to commit. No positions if the partitions may be another member's."""
         membership = Membership(self.generation, self.member_id, self.config.instance_id)
         return membership, self.consumer.committable() if self._owns_partitions else {}
 
     async def reset_to_committed(self) -> None:
-        """Go back to what the group has committed, for what was made of the rest has been given up."""
+        """Reset the positions to the committed offsets, after an aborted transaction."""
         if self._owns_partitions:
             self._owns_partitions = False
             await self._start_at_committed(list(self.consumer.positions))
 
     async def leave(self) -> None:
-        """Say goodbye, as well as that can be done now; a static member does so only if it will not come back."""
+        """Send LeaveGroup if the coordinator is reachable, and close.
+
+        A static member calls this only if it will not return.
+        """
         self._stop_heartbeats()
         try:
             if self.member_id != UNKNOWN_MEMBER:
                 coordinator = await self._find_coordinator()
                 request = LeaveGroupRequest(group_id=self._group)
-                if coordinator.version(ApiKey.LEAVE_GROUP) >= FIRST_LEAVE_OF_SEVERAL:
+                if coordinator.version(ApiKey.LEAVE_GROUP) >= FIRST_LEAVE_WITH_MEMBERS:
                     identity = MemberIdentity(member_id=self.member_id, group_instance_id=self.config.instance_id)
                     request.members = [identity]
                 else:
@@ -151,19 +156,19 @@ class Member:
         self.close_without_leaving()
 
     def close_without_leaving(self) -> None:
-        """Without a word."""
+        """Close without LeaveGroup, as a crashed client does."""
         self._stop_heartbeats()
         self.consumer.close()
 
     # Joining.
 
     async def _rejoin(self) -> bool:
-        """One attempt to be in a generation. Raises FencedError."""
+        """Make one attempt to join a generation. Returns whether it succeeded. Raises FencedError."""
         self._stop_heartbeats()
         if self.fenced:
             raise FencedError(self.config.instance_id)
-        # What has been given to the application, before another member reads on from there. In the generation to come
-        # it would be no more than a memory.
+        # Commit before another member continues from here. In the next generation the old positions are not
+        # committed any more.
         if self.config.commits:
             await self.commit()
         self._owns_partitions = False
@@ -195,7 +200,7 @@ class Member:
         return await self._start_at_committed(action.partitions)
 
     async def _join(self, coordinator: SimClientConnection, action: Join) -> None:
-        """JoinGroup and SyncGroup; what comes of it goes into the action. Raises OSError, RefusedError."""
+        """Send JoinGroup and SyncGroup and record their result in `action`. Raises OSError, RefusedError."""
         response = await self._send_join(coordinator)
         if response.error_code == ErrorCode.MEMBER_ID_REQUIRED:
             self.member_id = response.member_id
@@ -233,19 +238,19 @@ class Member:
         return await coordinator.request(request, JoinGroupResponse, timeout_s=self._join_timeout_s)
 
     async def _assignments(self, response: JoinGroupResponse) -> list[SyncGroupRequestAssignment]:
-        """The leader decides for all."""
+        """Compute the assignments of all members, as the group's leader."""
         topics = {member.member_id: decode_subscription(member.metadata) for member in response.members}
-        await self._cluster.refresh_metadata(sorted({topic for wanted in topics.values() for topic in wanted}))
+        await self._cluster.refresh_metadata(sorted({topic for subscribed in topics.values() for topic in subscribed}))
         self._counts = dict(self._cluster.partition_counts)
-        given = ASSIGNORS[response.protocol_name or ""](topics, self._counts)
+        assignments = ASSIGNORS[response.protocol_name or ""](topics, self._counts)
         return [
             SyncGroupRequestAssignment(member_id=member, assignment=encode_assignment(places))
-            for member, places in given.items()
+            for member, places in assignments.items()
         ]
 
     @property
     def _join_timeout_s(self) -> float:
-        """A rebalance takes as long as its slowest member is allowed to."""
+        """A JoinGroup response may take as long as the rebalance timeout."""
         return self.config.rebalance_timeout_ms / 1000 + 5
 
     def _check_static_member_versions(self, coordinator: SimClientConnection) -> None:
@@ -254,7 +259,7 @@ class Member:
                 assert coordinator.version(key) >= first, f"{ApiKey(key).name} does not know of static members"
 
     async def _start_at_committed(self, places: Sequence[Place]) -> bool:
-        """Begin where the group has come to. Gives whether the member is still in its generation."""
+        """Start at the committed offsets. Returns whether the member is still in its generation."""
         while not self._must_join and not self.fenced:
             try:
                 starts = await self._committed_positions(places)
@@ -270,21 +275,21 @@ class Member:
         return False
 
     async def _committed_positions(self, places: Sequence[Place]) -> dict[Place, Position]:
-        """Raises OSError, RefusedError."""
+        """Return the committed offsets, or else the log start offsets. Raises OSError, RefusedError."""
         if not places:
             return {}
         await self._cluster.refresh_metadata(list(dict.fromkeys(topic for topic, _ in places)))
         coordinator = await self._find_coordinator()
-        found = await self._offsets.committed(coordinator, places)
+        committed = await self._offsets.committed(coordinator, places)
         starts = {}
         for place in places:
-            offset, epoch = found.get(place, (NO_OFFSET, -1))
+            offset, epoch = committed.get(place, (NO_OFFSET, -1))
             if offset == NO_OFFSET:
                 offset, epoch = (await list_offset(self._cluster, place, EARLIEST))[0], -1
             starts[place] = Position(offset, epoch)
         return starts
 
-    # The coordinator, and what it says.
+    # The coordinator and its errors.
 
     async def _find_coordinator(self) -> SimClientConnection:
         """Raises OSError."""
@@ -312,17 +317,17 @@ class Member:
         elif code in (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE):
             self._lose_coordinator()
 
-    # Beside the work.
+    # In the background.
 
     async def _send_heartbeats(self) -> None:
-        """Heartbeats of one generation; the leader also looks for new partitions."""
+        """Send heartbeats until the generation ends. The leader also checks for new partitions."""
         request = HeartbeatRequest(
             group_id=self._group,
             generation_id=self.generation,
             member_id=self.member_id,
             group_instance_id=self.config.instance_id,
         )
-        looked_at = self._cluster.loop.time()
+        checked_at = self._cluster.loop.time()
         while not self._must_join and not self.fenced:
             await asyncio.sleep(self.config.heartbeat_s * self._random.uniform(0.8, 1.0))
             try:
@@ -331,8 +336,8 @@ class Member:
                 response = await coordinator.request(request, HeartbeatResponse, timeout_s=timeout_s)
                 if response.error_code:
                     self._handle_error(ErrorCode(response.error_code))
-                elif self._counts and self._cluster.loop.time() - looked_at >= self.config.metadata_age_s:
-                    looked_at = self._cluster.loop.time()
+                elif self._counts and self._cluster.loop.time() - checked_at >= self.config.metadata_age_s:
+                    checked_at = self._cluster.loop.time()
                     await self._check_partition_counts()
             except OSError:
                 self._lose_coordinator()

@@ -1,4 +1,4 @@
-"""Questions about offsets: where a partition begins and ends, and where a leader epoch ended."""
+"""Offset lookups: ListOffsets and OffsetForLeaderEpoch."""
 
 from kbroker.simulation.checker.history import Place
 from kbroker.simulation.clients.connections.cluster import AbsentError, Cluster
@@ -23,19 +23,21 @@ NO_OFFSET = -1
 
 
 class RefusedError(Exception):
-    """The broker has answered with an error."""
+    """The broker responded with an error."""
 
     def __init__(self, code: int) -> None:
         super().__init__(ErrorCode(code).name)
         self.code = ErrorCode(code)
 
 
-async def list_offset(cluster: Cluster, place: Place, at: int, *, committed_only: bool = False) -> tuple[int, int]:
-    """(offset, leader epoch or -1) of the beginning or the end. Raises OSError, also for what may pass."""
+async def list_offset(
+    cluster: Cluster, place: Place, timestamp: int, *, committed_only: bool = False
+) -> tuple[int, int]:
+    """Return (offset, leader epoch or -1) of the log start or end. Raises OSError, also for retriable errors."""
     connection = await cluster.leader(place)
-    wanted = ListOffsetsPartition(partition_index=place[1], timestamp=at)
+    partition = ListOffsetsPartition(partition_index=place[1], timestamp=timestamp)
     request = ListOffsetsRequest(
-        replica_id=CONSUMER, topics=[ListOffsetsTopic(name=place[0], partitions=[wanted])], timeout_ms=5_000
+        replica_id=CONSUMER, topics=[ListOffsetsTopic(name=place[0], partitions=[partition])], timeout_ms=5_000
     )
     if connection.version(ApiKey.LIST_OFFSETS) >= 2:
         request.isolation_level = int(committed_only)
@@ -47,12 +49,14 @@ async def list_offset(cluster: Cluster, place: Place, at: int, *, committed_only
 
 
 async def epoch_end_offset(cluster: Cluster, place: Place, leader_epoch: int, epoch: int) -> tuple[int, int]:
-    """(epoch, its end offset): where the log of the leader with `leader_epoch` has records up to `epoch`; -1 for both
-    if it knows nothing of it. Raises OSError."""
+    """Return (epoch, end offset) of the largest epoch up to `epoch` in the leader's log, -1 for both if there is none.
+
+    Raises OSError.
+    """
     connection = await cluster.leader(place)
-    wanted = OffsetForLeaderPartition(partition=place[1], current_leader_epoch=leader_epoch, leader_epoch=epoch)
+    partition = OffsetForLeaderPartition(partition=place[1], current_leader_epoch=leader_epoch, leader_epoch=epoch)
     request = OffsetForLeaderEpochRequest(
-        replica_id=CONSUMER, topics=[OffsetForLeaderTopic(topic=place[0], partitions=[wanted])]
+        replica_id=CONSUMER, topics=[OffsetForLeaderTopic(topic=place[0], partitions=[partition])]
     )
     response = (await connection.request(request, OffsetForLeaderEpochResponse)).topics[0].partitions[0]
     if response.error_code:

@@ -1,11 +1,12 @@
-"""What a producer still has to do for one partition: its batches in order, and the numbers by which the broker tells
-a repeated one (KIP-98) after the rules of the Java client.
+"""The batches of one partition that a producer has yet to deliver, and their sequence numbers (KIP-98).
 
-- A batch keeps its sequence from its first attempt to its last, so that a repetition is known for what it is.
-- Several may be on their way, but repetitions go one by one, in order, and so does the first of a new epoch: the
-  broker takes any sequence of a producer that it does not know.
-- When the sequence is broken the producer goes on with another epoch (KIP-360). More careful than the Java client:
-  what may have been written already is not written again under the new epoch, nor what would come out of order.
+The rules are those of the Java client:
+
+- A batch keeps its sequence number across retries, so that the broker detects a duplicate.
+- Several batches may be in flight. Retries are sent one at a time and in order, and so is the first batch of a new
+  epoch: a broker accepts any first sequence number of a producer that it does not know.
+- After a broken sequence the producer continues with the next epoch (KIP-360). Unlike the Java client it does not
+  send batches again that may have been written under the old epoch, or that would be written out of order.
 """
 
 import asyncio
@@ -24,8 +25,10 @@ Identity = tuple[int, int]
 
 @dataclass(slots=True, eq=False)
 class QueuedBatch:
-    """`maybe_applied`: an attempt has been made of which it is not certain that it had no effect. `attempted`: the
-    history's step at the last attempt."""
+    """A batch without an outcome.
+
+    `maybe_applied`: at least one attempt may have written it. `attempted`: the history's step at the last attempt.
+    """
 
     operation: Operation
     place: Place
@@ -48,7 +51,7 @@ class QueuedBatch:
 
 
 class PartitionQueue:
-    """`window` are the batches without an outcome, in order. `resting` while it waits before another try."""
+    """`pending` are the batches without an outcome, in order."""
 
     def __init__(self, place: Place, idempotent: bool, max_in_flight: int, attributes: int = 0) -> None:
         self.place = place
@@ -64,7 +67,7 @@ class PartitionQueue:
         self._next_sequence = 0
         self._orders = 0
         self._acknowledged_order = -1
-        # The broker knows this producer in this epoch.
+        # Whether the broker has acknowledged a batch of this producer in this epoch.
         self._is_known_to_broker = False
 
     def next_order(self) -> int:
@@ -72,7 +75,7 @@ class PartitionQueue:
         return self._orders - 1
 
     def next_sendable(self, identity: Identity) -> QueuedBatch | None:
-        """The batch that may be sent now, if any. `identity` is the producer's at present."""
+        """Return the batch that may be sent now, if any. `identity` is the producer's current one."""
         if self.is_backing_off or self.is_sequence_broken or self.in_flight >= self._max_in_flight:
             return None
         batch = next((batch for batch in self.pending if not batch.in_flight), None)
@@ -87,7 +90,7 @@ class PartitionQueue:
         return batch
 
     def prepare(self, batch: QueuedBatch) -> bytearray:
-        """What to send of a batch, for the first time or again."""
+        """Return the encoded batch for its next attempt, and count it as in flight."""
         if batch.data is None:
             producer_id, epoch = self.identity
             if self._idempotent:
@@ -115,16 +118,18 @@ class PartitionQueue:
         self._acknowledged_order = max(self._acknowledged_order, batch.order)
 
     def mark_given_up(self, batch: QueuedBatch) -> None:
-        """It has got no acknowledgement: behind its sequence there is a gap."""
+        """Record that a batch was not acknowledged: its sequence numbers leave a gap."""
         self.is_sequence_broken = self.is_sequence_broken or (self._idempotent and batch.sequence != NO_SEQUENCE)
 
     def unrepeatable_batches(self) -> list[QueuedBatch]:
-        """Which batches of a broken sequence must not go again under a new epoch."""
-        last = max((at for at, batch in enumerate(self.pending) if batch.maybe_applied), default=-1)
-        return [batch for at, batch in enumerate(self.pending) if at <= last or batch.order < self._acknowledged_order]
+        """Return the batches of a broken sequence that must not be sent under a new epoch."""
+        last = max((index for index, batch in enumerate(self.pending) if batch.maybe_applied), default=-1)
+        return [
+            batch for index, batch in enumerate(self.pending) if index <= last or batch.order < self._acknowledged_order
+        ]
 
     def restart(self, identity: Identity) -> None:
-        """Sequences begin at 0 under another identity."""
+        """Continue with another identity. Its sequence numbers begin at 0."""
         self.identity = identity
         self.is_sequence_broken = self._is_known_to_broker = False
         self._next_sequence = 0

@@ -1,7 +1,7 @@
-"""A producer: idempotent or plain, one batch a send, repeated until it has an outcome.
+"""A producer: idempotent or plain, one batch per send, retried until it has an outcome.
 
-A Send ends as OK when the broker has acknowledged it; as FAILED only if each attempt was refused for something that
-is checked before anything is written; else as UNKNOWN.
+A Send ends as OK if the broker acknowledged it, as FAILED if every attempt was rejected by a check that precedes the
+append, and as UNKNOWN otherwise.
 """
 
 import asyncio
@@ -39,8 +39,8 @@ SEQUENCE_BROKEN = frozenset(
         ErrorCode.INVALID_PRODUCER_EPOCH,
     }
 )
-# Refused before anything was written. Other errors may come after the append too: the topic was deleted, the disk
-# failed, or the leader changed while the batch waited for its acknowledgement.
+# Errors that precede the append. Other errors may follow it: the topic was deleted, the disk failed, or the
+# leader changed while the batch waited for its acknowledgement.
 WITHOUT_EFFECT = SEQUENCE_BROKEN | {
     ErrorCode.CORRUPT_MESSAGE,
     ErrorCode.INVALID_TOPIC_EXCEPTION,
@@ -59,7 +59,7 @@ WITHOUT_EFFECT = SEQUENCE_BROKEN | {
     ErrorCode.CONCURRENT_TRANSACTIONS,
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
 }
-# The leader is another one, or the topic.
+# Errors after which the producer looks up the leader and the topic id again.
 LEADER_CHANGED = frozenset(
     {
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -75,8 +75,11 @@ LEADER_CHANGED = frozenset(
 
 @dataclass(slots=True)
 class ProducerConfig:
-    """`delivery_timeout_s`: no attempt begins later than this after the send. `previous`: the identity that this
-    producer had before it was started anew, which the broker is told (KIP-360)."""
+    """Settings of a producer.
+
+    `delivery_timeout_s`: no attempt begins later than this after the send. `previous`: the producer id and epoch from
+    before a restart, sent with InitProducerId (KIP-360).
+    """
 
     idempotent: bool = True
     acks: int = ACKS_ALL
@@ -88,7 +91,7 @@ class ProducerConfig:
 
 
 class Producer:
-    """`process` is its name in the history: another producer needs another one, for orders are counted by it."""
+    """`process` is the producer's unique name in the history, which numbers sends by it."""
 
     def __init__(
         self, cluster: Cluster, history: History, process: str, random: Random, config: ProducerConfig | None = None
@@ -108,7 +111,7 @@ class Producer:
         self._closed = False
 
     def send(self, place: Place, values: tuple[int, ...]) -> "asyncio.Future[Operation]":
-        """Send one batch. The future gives the ended operation; it never fails."""
+        """Send one batch. The future returns the ended operation; it never fails."""
         return self._send(Send(place, values, 0, self.config.idempotent, self.config.acks))
 
     def _send(self, action: Send) -> "asyncio.Future[Operation]":
@@ -131,13 +134,13 @@ class Producer:
         return done
 
     async def flush(self) -> None:
-        """Wait until all that was sent has an outcome."""
+        """Wait until every sent batch has an outcome."""
         waiting = [batch.done for queue in self._queues.values() for batch in queue.pending]
         if waiting:
             await asyncio.wait(waiting)
 
     def close(self) -> None:
-        """Stop here and now: what has no outcome gets none any more."""
+        """Stop immediately. Batches in flight end as UNKNOWN, the others as FAILED or UNKNOWN."""
         self._closed = True
         for task in (self._init_task, *(queue.leader_lookup for queue in self._queues.values())):
             if task is not None:
@@ -154,7 +157,7 @@ class Producer:
         return PartitionQueue(place, self.config.idempotent, self.config.max_in_flight)
 
     def _schedule_send(self) -> None:
-        """In the next turn, so that sends of this one share requests."""
+        """Send in the next iteration of the event loop, so that sends of this iteration share requests."""
         if not self._scheduled and not self._closed:
             self._scheduled = True
             self._loop.call_soon(self._send_ready)
@@ -172,7 +175,7 @@ class Producer:
                 self._send_request(connection, batches)
 
     def _requests(self) -> dict[SimClientConnection, list[QueuedBatch]]:
-        """At most one batch of each partition, by the connection on which it goes."""
+        """Return the batches to send now by connection, at most one for each partition."""
         requests: dict[SimClientConnection, list[QueuedBatch]] = {}
         for queue in self._queues.values():
             if not queue.pending or (batch := queue.next_sendable(self.identity)) is None:
@@ -187,7 +190,7 @@ class Producer:
         return requests
 
     def _may_send(self, queue: PartitionQueue) -> bool:
-        """Whether batches may be sent to this partition now."""
+        """Return whether batches may be sent to this partition now."""
         return True
 
     def _version(self, connection: SimClientConnection) -> int:
@@ -217,7 +220,7 @@ class Producer:
         else:
             connection.send(request, version, partial(self._on_response, batches))
 
-    # Answers.
+    # Responses.
 
     def _end_unacknowledged(self, batches: list[QueuedBatch]) -> None:
         for batch in batches:
@@ -253,7 +256,7 @@ class Producer:
         if code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
             action = batch.operation.action
             assert isinstance(action, Send)
-            # Of a duplicate that has left the broker's memory it does not say where it is.
+            # The base offset of a duplicate is unknown if the broker no longer remembers the batch.
             action.base_offset = result.base_offset if code is ErrorCode.NONE and result.base_offset >= 0 else None
             action.attempted = batch.attempted
             queue.mark_acknowledged(batch)
@@ -263,7 +266,7 @@ class Producer:
         if code in LEADER_CHANGED:
             self.cluster.forget_leader(queue.place)
         if code in SEQUENCE_BROKEN and self.config.idempotent:
-            # Behind another one that is under way it is only early.
+            # Behind another batch in flight it is only out of order, not broken.
             if batch is queue.pending[0] or code is not ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
                 queue.is_sequence_broken = True
             self._retry(queue, batch, code.name)
@@ -294,7 +297,7 @@ class Producer:
             batch.done.set_result(batch.operation)
 
     def _restart_sequence(self, queue: PartitionQueue) -> None:
-        """Nothing of a queue whose sequence is broken is under way any more: begin again with another epoch."""
+        """Continue with the next epoch. The sequence is broken, and no batch of the queue is in flight."""
         for batch in queue.unrepeatable_batches():
             self._give_up(queue, batch, "the sequence is broken")
         producer_id, epoch = self.identity
@@ -303,7 +306,7 @@ class Producer:
             self.identity = (producer_id, epoch + 1)
         queue.restart(self.identity)
 
-    # What takes its time.
+    # Lookups and timeouts.
 
     def _start_leader_lookup(self, queue: PartitionQueue) -> None:
         if queue.leader_lookup is None:
@@ -330,7 +333,7 @@ class Producer:
             self._restart_sequence(queue)
 
     async def _init_producer_id(self) -> None:
-        """Get a producer id."""
+        """Initialize the producer id."""
         while True:
             try:
                 self.identity = await self._request_producer_id()

@@ -1,13 +1,13 @@
-"""A transactional producer: one transaction after the other, after the rules of the Java client.
+"""A transactional producer that follows the rules of the Java client.
 
-In transactions of version 2 (KIP-890) Produce and TxnOffsetCommit say themselves what becomes a part of the
-transaction, and each end gives the producer its next epoch. In those of version 1 it asks for both before, and keeps
+In transaction version 2 (KIP-890) Produce and TxnOffsetCommit add their partition to the transaction themselves, and
+EndTxn returns the next epoch. In version 1 the producer sends AddPartitionsToTxn and AddOffsetsToTxn before, and keeps
 its epoch.
 
-- What may pass is tried again; a batch that fails makes the transaction one that can only be aborted.
-- When the end of a transaction gets no response the producer asks again; out of time, it is at its end.
-- More careful than the Java client: in version 1, where a late request of one transaction can act on the next, it takes
-  a new epoch after each transaction of which an response got lost.
+- Retriable errors are retried. A batch that fails makes the transaction abortable only.
+- EndTxn is retried if its response is lost. After a timeout the producer raises FatalError.
+- In version 1 a late request of one transaction can affect the next one. Unlike the Java client, the producer then
+  takes a new epoch after each transaction with a lost response.
 """
 
 import asyncio
@@ -50,16 +50,16 @@ from protocol.records.batch import TRANSACTIONAL
 
 FEATURE = "transaction.version"
 VERSION_2 = 2
-# The first of each that knows transactions of version 2.
+# The first versions that support transaction version 2.
 FIRST_OF_VERSION_2 = {ApiKey.PRODUCE: 12, ApiKey.END_TXN: 5, ApiKey.TXN_OFFSET_COMMIT: 5}
-# From 4 on AddPartitionsToTxn is for brokers.
+# From version 4 on AddPartitionsToTxn is for brokers.
 LAST_ADD_PARTITIONS = 3
-# So many batches of each transaction are kept to be sent again when they are out of date.
+# At most this many batches of each transaction are kept for stale clients.
 KEPT_BATCHES = 3
 
 
 class EndedTransaction(NamedTuple):
-    """A transaction of version 2 that has ended, as the wire had it: whatever comes of it again must have no effect."""
+    """An ended transaction of version 2. Its requests must have no effect when they are sent again."""
 
     transactional_id: str
     identity: Identity
@@ -70,16 +70,19 @@ class EndedTransaction(NamedTuple):
 
 @dataclass(slots=True)
 class TransactionalConfig(ProducerConfig):
-    """`timeout_ms`: after that the coordinator aborts. `patience_s`: so long the coordinator is asked for anything."""
+    """`timeout_ms`: the transaction timeout. `coordinator_timeout_s`: how long coordinator requests are retried."""
 
     timeout_ms: int = 20_000
-    patience_s: float = 30.0
+    coordinator_timeout_s: float = 30.0
     ended_transactions: list[EndedTransaction] = field(default_factory=list)
 
 
 class TransactionalProducer(Producer):
-    """`process` is its name in the history, and of no other producer. `init`, then `begin`, `write` and `send_offsets`
-    (transactional_offsets.py), `commit` or `abort`, again and again, until something raises FatalError."""
+    """A transactional producer. `process` is its unique name in the history.
+
+    Call `init`, then for each transaction `begin`, `write`, `send_offsets` (transactional_offsets.py), and `commit` or
+    `abort`, until a call raises FatalError.
+    """
 
     config: TransactionalConfig
 
@@ -98,10 +101,10 @@ class TransactionalProducer(Producer):
         self.version = VERSION_2
         self.coordinator = CoordinatorClient(cluster, transactional_id, TRANSACTION)
         self.failure: TransactionError | None = None
-        # Anything has been asked for that makes the coordinator know of the transaction.
+        # Whether the coordinator may know of the transaction.
         self.started = False
-        # An response got lost.
-        self.lost = False
+        # Whether a response was lost.
+        self.response_lost = False
         self._added: dict[Place, None] = {}
         self._partitions_to_add: dict[Place, None] = {}
         self._add_task: asyncio.Task[None] | None = None
@@ -116,7 +119,7 @@ class TransactionalProducer(Producer):
         return self._history
 
     def close(self) -> None:
-        """Stop here and now, whatever the transaction's state."""
+        """Stop immediately, in any state of the transaction."""
         if self._add_task is not None:
             self._add_task.cancel()
         super().close()
@@ -124,8 +127,10 @@ class TransactionalProducer(Producer):
     # Transactions.
 
     async def init(self, is_cancelled: Callable[[], bool] = lambda: False) -> None:
-        """Take the transactional id over from whoever had it, or a new epoch; what was open is ended by that. Raises
-        FatalError."""
+        """Initialize the producer id, or take a new epoch. Fences other producers of the transactional id.
+
+        An open transaction is aborted by that. Raises FatalError.
+        """
 
         async def attempt(connection: SimClientConnection) -> ErrorCode:
             self.version = _version(connection)
@@ -145,12 +150,12 @@ class TransactionalProducer(Producer):
             raise FatalError("no producer id in time") from None
         if code:
             raise FatalError(code.name)
-        self.lost = False
+        self.response_lost = False
         producer_id, epoch = self.identity
         self._history.note(self._process, f"{self.transactional_id} is {producer_id} in epoch {epoch}")
 
     def begin(self, number: int) -> None:
-        """`number`: which of the run's transactions it is."""
+        """Begin a transaction. `number` identifies it in the history."""
         assert self.transaction is None
         self.transaction = number
         self.failure = None
@@ -162,7 +167,7 @@ class TransactionalProducer(Producer):
     def write(
         self, place: Place, values: tuple[int, ...], group: str = "", sources: tuple[tuple[Place, int], ...] = ()
     ) -> "asyncio.Future[Operation]":
-        """Send one batch within the transaction."""
+        """Send one batch in the transaction. Returns as `send` does."""
         send = Send(place, values, 0, transaction=self.transaction, group=group, sources=sources)
         done = self._send(send)
         if self.failure is not None:
@@ -170,14 +175,14 @@ class TransactionalProducer(Producer):
         return done
 
     async def commit(self) -> None:
-        """Raises AbortableError: nothing but `abort` can follow. Raises FatalError."""
+        """Commit. After AbortableError only `abort` may follow. Raises FatalError."""
         await self.flush()
         if self.failure is not None:
             raise self.failure
         await self._finish(True)
 
     async def abort(self) -> None:
-        """Raises FatalError."""
+        """Abort. Raises FatalError."""
         self.fail(AbortableError("aborted"))
         await self.flush()
         if isinstance(self.failure, FatalError):
@@ -185,14 +190,14 @@ class TransactionalProducer(Producer):
         await self._finish(False)
 
     def fail(self, error: TransactionError) -> None:
-        """From here on the transaction, or the producer, is good for nothing more."""
+        """Make the transaction abortable only, or the producer unusable if the error is fatal."""
         if self.failure is None or isinstance(error, FatalError):
             self.failure = error
         self._give_up_pending()
 
     def deadline(self) -> float:
-        """Until when a coordinator is asked that is asked from now on."""
-        return self._loop.time() + self.config.patience_s
+        """Return the deadline of a coordinator request that starts now."""
+        return self._loop.time() + self.config.coordinator_timeout_s
 
     async def _finish(self, commit: bool) -> None:
         assert self.transaction is not None
@@ -208,7 +213,7 @@ class TransactionalProducer(Producer):
                     self.transactional_id, identity, self.identity, commit, tuple(self._written_batches[:KEPT_BATCHES])
                 )
             )
-        elif self.lost or any(queue.is_sequence_broken for queue in self._queues.values()):
+        elif self.response_lost or any(queue.is_sequence_broken for queue in self._queues.values()):
             await self.init()
 
     async def _end_transaction(self, number: int, commit: bool) -> None:
@@ -219,7 +224,7 @@ class TransactionalProducer(Producer):
 
         async def attempt(connection: SimClientConnection) -> ErrorCode:
             response = await connection.request(
-                request, EndTxnResponse, version=self._capped(connection, ApiKey.END_TXN)
+                request, EndTxnResponse, version=self._request_version(connection, ApiKey.END_TXN)
             )
             if not response.error_code and response.producer_id >= 0:
                 self._set_identity((response.producer_id, response.producer_epoch))
@@ -236,14 +241,14 @@ class TransactionalProducer(Producer):
             outcome, detail = Outcome.UNKNOWN if attempts.maybe_applied else Outcome.FAILED, "TimeoutError"
             raise FatalError("the transaction's end is not known") from None
         finally:
-            self.lost = self.lost or attempts.response_lost
+            self.response_lost = self.response_lost or attempts.response_lost
             self._history.end(operation, outcome, detail)
         if code:
             self.fail(transaction_error(code))
             raise transaction_error(code)
 
     def _set_identity(self, identity: Identity) -> None:
-        """Sequences begin anew with each identity."""
+        """Set the producer id and epoch. Sequence numbers begin at 0 with each new identity."""
         if identity != self.identity:
             self.identity = identity
             for queue in self._queues.values():
@@ -256,12 +261,12 @@ class TransactionalProducer(Producer):
         queue.restart(self.identity)
         return queue
 
-    def _capped(self, connection: SimClientConnection, key: ApiKey) -> int:
+    def _request_version(self, connection: SimClientConnection, key: ApiKey) -> int:
         version = connection.version(key)
         return version if self.version >= VERSION_2 else min(version, FIRST_OF_VERSION_2[key] - 1)
 
     def _version(self, connection: SimClientConnection) -> int:
-        return self._capped(connection, ApiKey.PRODUCE)
+        return self._request_version(connection, ApiKey.PRODUCE)
 
     def _may_send(self, queue: PartitionQueue) -> bool:
         if self.failure is not None or self.identity == NO_IDENTITY:
@@ -277,7 +282,7 @@ class TransactionalProducer(Producer):
         return False
 
     async def _add_partitions(self) -> None:
-        """Version 1: partitions become part of the transaction before anything is written to them."""
+        """Add partitions to the transaction before writing to them (version 1)."""
         try:
             while self._partitions_to_add and self.failure is None:
                 await self._request_add_partitions(list(self._partitions_to_add))
@@ -304,9 +309,9 @@ class TransactionalProducer(Producer):
             version = min(connection.version(ApiKey.ADD_PARTITIONS_TO_TXN), LAST_ADD_PARTITIONS)
             response = await connection.request(request, AddPartitionsToTxnResponse, version=version)
             codes = [
-                ErrorCode(one.partition_error_code)
+                ErrorCode(partition.partition_error_code)
                 for topic in response.results_by_topic_v3_and_below
-                for one in topic.results_by_partition
+                for partition in topic.results_by_partition
             ]
             return first_error(codes)
 
@@ -316,7 +321,7 @@ class TransactionalProducer(Producer):
         except TimeoutError:
             raise AbortableError("partitions not added in time") from None
         finally:
-            self.lost = self.lost or attempts.response_lost
+            self.response_lost = self.response_lost or attempts.response_lost
         if code:
             raise transaction_error(code)
         self.started = True
@@ -324,19 +329,19 @@ class TransactionalProducer(Producer):
             self._added[place] = None
             del self._partitions_to_add[place]
 
-    # Answers.
+    # Responses.
 
     def _handle_result(
         self, queue: PartitionQueue, batch: QueuedBatch, result: PartitionProduceResponse | None
     ) -> None:
         code = ErrorCode.NONE if result is None else ErrorCode(result.error_code)
-        self.lost = self.lost or result is None
-        early = code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and batch is not queue.pending[0]
+        self.response_lost = self.response_lost or result is None
+        out_of_order = code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and batch is not queue.pending[0]
         if code.retriable or code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
             if result is not None and not code and batch.data is not None:
                 self._written_batches.append((batch.place, bytes(batch.data)))
             super()._handle_result(queue, batch, result)
-        elif early:
+        elif out_of_order:
             self._retry(queue, batch, code.name)
         else:
             batch.maybe_applied = batch.maybe_applied or code not in WITHOUT_EFFECT
@@ -352,7 +357,7 @@ class TransactionalProducer(Producer):
         self, queue: PartitionQueue, batch: QueuedBatch, reason: str, error: TransactionError | None = None
     ) -> None:
         if batch not in queue.pending:
-            # With another one that was given up.
+            # Failing another batch has already failed this one.
             return
         super()._give_up(queue, batch, reason)
         if not self._closed:
@@ -365,10 +370,14 @@ class TransactionalProducer(Producer):
                     super()._give_up(queue, batch, "the transaction has failed")
 
     def _restart_sequence(self, queue: PartitionQueue) -> None:
-        """The transaction has failed with the batch: sequences begin anew with the next identity."""
+        """Do nothing: the transaction has failed, and sequence numbers restart with the next identity."""
 
 
 def _version(connection: SimClientConnection) -> int:
-    """Of transactions, as this broker and this client have them."""
-    knows = all(connection.version(key) >= first for key, first in FIRST_OF_VERSION_2.items())
-    return VERSION_2 if knows and connection.finalized_features.get(FEATURE, 0) >= VERSION_2 else VERSION_2 - 1
+    """Return the transaction version that this broker and this client support."""
+    supports_version_2 = all(connection.version(key) >= first for key, first in FIRST_OF_VERSION_2.items())
+    return (
+        VERSION_2
+        if supports_version_2 and connection.finalized_features.get(FEATURE, 0) >= VERSION_2
+        else VERSION_2 - 1
+    )

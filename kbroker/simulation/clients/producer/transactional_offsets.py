@@ -1,4 +1,4 @@
-"""A group's offsets within a transaction, with the group's generation (KIP-447)."""
+"""Committing a group's offsets in a transaction, with the group's generation (KIP-447)."""
 
 from collections.abc import Mapping
 
@@ -28,8 +28,7 @@ from protocol.messages.k28_txn_offset_commit import (
 async def send_offsets(
     producer: TransactionalProducer, group: str, membership: Membership, positions: Mapping[Place, OffsetAndEpoch]
 ) -> None:
-    """Commit (offset, leader epoch) of partitions when the transaction is committed. Raises AbortableError, FatalError,
-    and they are the transaction's then."""
+    """Commit offsets with the transaction. Raises AbortableError, FatalError; both also fail the transaction."""
     action = Commit(
         group,
         membership.member_id,
@@ -54,7 +53,7 @@ async def send_offsets(
         producer.fail(AbortableError("offsets not committed in time"))
         raise AbortableError("offsets not committed in time") from None
     finally:
-        producer.lost = producer.lost or attempts.response_lost
+        producer.response_lost = producer.response_lost or attempts.response_lost
         producer.history.end(operation, outcome, detail)
     if code:
         producer.fail(transaction_error(code))
@@ -62,7 +61,7 @@ async def send_offsets(
 
 
 async def _add_offsets(producer: TransactionalProducer, group: str) -> ErrorCode:
-    """Version 1: the partition of __consumer_offsets becomes a part of the transaction."""
+    """Add the group's partition of __consumer_offsets to the transaction (version 1)."""
     producer_id, epoch = producer.identity
     request = AddOffsetsToTxnRequest(
         transactional_id=producer.transactional_id, producer_id=producer_id, producer_epoch=epoch, group_id=group
@@ -75,7 +74,7 @@ async def _add_offsets(producer: TransactionalProducer, group: str) -> ErrorCode
     try:
         return await producer.coordinator.request(attempt, producer.deadline(), attempts)
     finally:
-        producer.lost = producer.lost or attempts.response_lost
+        producer.response_lost = producer.response_lost or attempts.response_lost
 
 
 async def _commit(
@@ -91,7 +90,9 @@ async def _commit(
             version = min(version, FIRST_OF_VERSION_2[ApiKey.TXN_OFFSET_COMMIT] - 1)
         request = _request(producer, group, membership, positions)
         response = await connection.request(request, TxnOffsetCommitResponse, version=version)
-        return first_error(ErrorCode(one.error_code) for topic in response.topics for one in topic.partitions)
+        return first_error(
+            ErrorCode(partition.error_code) for topic in response.topics for partition in topic.partitions
+        )
 
     coordinator = CoordinatorClient(producer.cluster, group, GROUP)
     try:

@@ -1,1 +1,1 @@
-"""Programs that use the clients as applications do."""
+"""Workloads: programs that use the simulated clients as applications do."""

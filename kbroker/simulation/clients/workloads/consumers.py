@@ -1,4 +1,4 @@
-"""Programs that read: consumers, members of groups, and what looks at the end whether all is there (workload.py)."""
+"""Workloads that read: standalone consumers, group members, and the final reads of every partition."""
 
 import asyncio
 from collections.abc import Sequence
@@ -11,14 +11,11 @@ from kbroker.simulation.clients.consumer.consumer import Consumer, ConsumerConfi
 from kbroker.simulation.clients.consumer.group_offsets import StandaloneGroupOffsets
 from kbroker.simulation.clients.consumer.member import FencedError, Member, MemberConfig
 from kbroker.simulation.clients.consumer.offset_lookup import EARLIEST, LATEST, NO_OFFSET, RefusedError, list_offset
+from kbroker.simulation.clients.workloads.producers import WorkloadContext
 from kbroker.simulation.clients.workloads.records import CorruptRecordError
-from kbroker.simulation.clients.workloads.workload import WorkloadContext
 
-# What a batch that cannot be read may claim to hold, for a consumer that steps over it.
+# The largest number of offsets that a consumer skips for one unreadable batch: its header may be corrupt as well.
 MAX_STEP = 10_000
-
-
-# Consumers.
 
 
 async def consume_assigned(
@@ -34,9 +31,12 @@ async def consume_assigned(
     group: str | None = None,
     commits: float = 0.05,
 ) -> None:
-    """Poll partitions from their beginnings so many times; at times begin again as another consumer, or go
-    elsewhere. What cannot be read is told and stepped over. With a group, of which it is no member, it commits at
-    times, and begins where it has committed."""
+    """Poll assigned partitions `polls` times, starting at their log start offsets.
+
+    `restarts`, `seeks`, `commits`: probabilities per poll of a new consumer, of a seek backwards and of a commit.
+    With a `group` the consumer commits to it without being a member, and starts at the committed offsets.
+    Corrupt batches are recorded in the history and skipped.
+    """
     done = 0
     while done < polls and not context.stop.requested:
         config = ConsumerConfig.draw(random, committed_only=committed_only)
@@ -69,7 +69,7 @@ def _offset(consumer: Consumer, place: Place) -> int:
 async def _start_positions(
     context: WorkloadContext, cluster: Cluster, places: Sequence[Place], group_offsets: StandaloneGroupOffsets | None
 ) -> dict[Place, Position] | None:
-    """None if the program is told to stop before they are known."""
+    """Return the committed offsets, or else the log start offsets. None if stopped before they are known."""
     found: dict[Place, Position] = {}
     while not context.stop.requested:
         try:
@@ -115,8 +115,10 @@ async def consume_group(
     restarts: float = 0.01,
     commits: float = 0.2,
 ) -> None:
-    """A member of a group that polls and commits; at times it leaves or dies and comes again, as a static member
-    under its own name. Fenced, it begins anew."""
+    """Run a group member that polls and commits. With probability `restarts` per poll it leaves or crashes and rejoins.
+
+    `static`: the probability that it is a static member, which keeps its instance id. A fenced member starts over.
+    """
     instance = f"{name}-instance" if random.random() < static else None
     done = 0
     while done < polls and not context.stop.requested:
@@ -143,7 +145,7 @@ async def consume_group(
 async def _run_member(
     context: WorkloadContext, member: Member, name: str, random: Random, polls: int, restarts: float, commits: float
 ) -> int:
-    """One life of a member; gives how often it has polled."""
+    """Poll until the member is fenced, restarts or is stopped. Returns the number of polls."""
     for done in range(polls):
         if context.stop.requested or (random.random() < restarts and not context.stop.draining):
             return done
@@ -158,7 +160,7 @@ async def _run_member(
     return polls
 
 
-# The end.
+# Final reads.
 
 
 async def final_reads(
@@ -169,10 +171,10 @@ async def final_reads(
     committed_only: bool = False,
     deadline_s: float = 120.0,
 ) -> list[Place]:
-    """When faults are over: read each partition from where its log starts to its end, each with connections of its
-    own. Gives the partitions of which the end was not reached in time, which must be none.
+    """Read each partition from its log start to its end, after the faults have ended. Each has its own connections.
 
-    `history.begin_final_reads()` comes before, and no writer is left.
+    Returns the partitions whose end was not reached before the deadline, which must be none. Call
+    `history.begin_final_reads()` before; no client may be writing.
     """
     readers = [
         context.loop.create_task(_read_to_the_end(context, Random(random.random()), place, committed_only))

@@ -1,4 +1,4 @@
-"""What is sent: numbers, each once in a run, as records of all sizes; and how batches of them are made and read."""
+"""Records that hold unique integer values: how they are built into batches and read back."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,14 +12,16 @@ from protocol.records.compression import decompress
 from protocol.records.control import ABORT, parse_control_type
 from protocol.records.record import Record, iter_records
 
-# What a client is willing to make of one compressed batch, in bytes.
+# The bound on one decompressed batch, in bytes.
 MAX_DECOMPRESSED = 64 * 1024 * 1024
 PADDING = b"."
 
 
 class CorruptRecordError(Exception):
-    """What the broker gave is not what anybody sent. `offset` is where the batch begins, `next_offset` what it says
-    about where the next one does."""
+    """A fetched batch is not one that a client sent.
+
+    `offset` is the batch's base offset and `next_offset` the next batch's offset according to the header.
+    """
 
     place: Place
 
@@ -30,7 +32,7 @@ class CorruptRecordError(Exception):
 
 
 class ValueSource:
-    """Gives each number once."""
+    """A sequence of integers, each of which is used once in a run."""
 
     def __init__(self, first: int = 0) -> None:
         self._next = first
@@ -42,7 +44,7 @@ class ValueSource:
 
 @dataclass(slots=True)
 class RecordShape:
-    """How records look: padding up to so many bytes, one of so many keys (0: none), one of these codecs."""
+    """The shape of records: up to `max_padding` bytes of padding, `keys` distinct keys (0: no key), one of `codecs`."""
 
     max_padding: int = 64
     keys: int = 0
@@ -50,16 +52,16 @@ class RecordShape:
 
 
 def build_records(values: Sequence[int], at_ms: int, shape: RecordShape, random: Random) -> list[NewRecord]:
-    """Records that hold these values; sizes are up to chance."""
-    found: list[NewRecord] = []
+    """Build one record for each value, with random padding."""
+    built: list[NewRecord] = []
     for value in values:
         key = b"key-%d" % key_of(value, shape.keys) if shape.keys else None
-        found.append((at_ms, key, b"%d" % value + PADDING * int(random.random() ** 3 * shape.max_padding), ()))
-    return found
+        built.append((at_ms, key, b"%d" % value + PADDING * int(random.random() ** 3 * shape.max_padding), ()))
+    return built
 
 
 def value_of(content: bytes | None) -> int:
-    """Raises ValueError for what no client has sent."""
+    """Return the value in a record's content. Raises ValueError if no client sent it."""
     if not content:
         raise ValueError("a record without a value")
     return int(content.rstrip(PADDING))
@@ -67,8 +69,11 @@ def value_of(content: bytes | None) -> int:
 
 @dataclass(slots=True)
 class FetchedRecords:
-    """What was read of one partition's response: (offset, value) in order, where to go on, and the leader epoch of the
-    last batch, -1 if there was none."""
+    """The records read from one partition's fetch response.
+
+    `reads` are (offset, value) in offset order, `next_offset` is the position to fetch next, and `epoch` the leader
+    epoch of the last batch, -1 without a batch.
+    """
 
     reads: list[tuple[int, int]]
     next_offset: int
@@ -76,9 +81,11 @@ class FetchedRecords:
 
 
 def read_batches(data: Buffer, position: int, aborted: Sequence[tuple[int, int]], limit: int) -> FetchedRecords:
-    """The records from a position on, at most `limit`. Control batches, and of the transactions in `aborted`
-    (producer id, first offset) what they wrote, are stepped over. What comes before damage is fetched as long as there
-    is something; then the damage is at the beginning, and raises CorruptRecordError."""
+    """Read at most `limit` records from `position` on.
+
+    Skips control batches, and the batches of aborted transactions; `aborted` holds (producer id, first offset). Returns
+    the records before a corrupt batch; raises CorruptRecordError if the first batch is corrupt.
+    """
     fetched = FetchedRecords([], position)
     try:
         _read_into(fetched, data, position, aborted, limit)
@@ -92,7 +99,7 @@ def _read_into(
     fetched: FetchedRecords, data: Buffer, position: int, aborted: Sequence[tuple[int, int]], limit: int
 ) -> None:
     open_aborts: dict[int, None] = {}
-    pending = sorted(aborted, key=lambda one: one[1])
+    pending = sorted(aborted, key=lambda transaction: transaction[1])
     try:
         for pos, header in iter_headers(data):
             if header.crc != crc_of(data, pos, header.size):
@@ -102,11 +109,11 @@ def _read_into(
             if header.next_offset <= position:
                 continue
             skip = header.is_control or (header.is_transactional and header.producer_id in open_aborts)
-            found = _decoded(data, pos, header)
-            if header.is_control and found and parse_control_type(found[0].key) == ABORT:
+            decoded = _decode_batch(data, pos, header)
+            if header.is_control and decoded and parse_control_type(decoded[0].key) == ABORT:
                 open_aborts.pop(header.producer_id, None)
             fetched.epoch = header.leader_epoch
-            for record in () if skip else found:
+            for record in () if skip else decoded:
                 offset = header.base_offset + record.offset_delta
                 if offset < position:
                     continue
@@ -120,6 +127,6 @@ def _read_into(
         raise CorruptRecordError(fetched.next_offset, fetched.next_offset + 1, str(error)) from error
 
 
-def _decoded(data: Buffer, pos: int, header: BatchHeader) -> list[Record]:
+def _decode_batch(data: Buffer, pos: int, header: BatchHeader) -> list[Record]:
     body = decompress(header.codec, body_of(data, pos, header.size), MAX_DECOMPRESSED)
     return list(iter_records(body, header.count, header.base_timestamp))

@@ -1,9 +1,9 @@
-"""A client that sends again what has had its time: ends, batches, offsets and markers of transactions that are over.
+"""A client that sends stale requests of ended transactions: EndTxn, Produce, TxnOffsetCommit, WriteTxnMarkers.
 
-That is what a network does that keeps a request for long, a client that has been fenced and does not know it, and a
-coordinator that is not one any more. All is of version 2, in which none of it may have any effect (KIP-890, KIP-1228);
-in version 1 some of it has, in Apache Kafka too. What it does is in the history as notes only, so that any effect is
-one that the checker cannot explain.
+Such requests arrive in practice: a network delays them, a fenced client does not know that it is fenced, a former
+coordinator has not noticed its replacement. All are of transaction version 2, in which none may have any effect
+(KIP-890, KIP-1228); in version 1 some have one, in Apache Kafka too. The history records them only as notes, so the
+checker reports any effect as an anomaly.
 """
 
 import asyncio
@@ -13,8 +13,8 @@ from random import Random
 from kbroker.simulation.checker.history import Place
 from kbroker.simulation.clients.connections.cluster import GROUP, TRANSACTION, Cluster
 from kbroker.simulation.clients.producer.transactional import FIRST_OF_VERSION_2, VERSION_2, EndedTransaction
+from kbroker.simulation.clients.workloads.producers import WorkloadContext
 from kbroker.simulation.clients.workloads.transactions import SharedTransactionState
-from kbroker.simulation.clients.workloads.workload import WorkloadContext
 from protocol.apis import ApiKey
 from protocol.errors import ErrorCode
 from protocol.messages.k00_produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
@@ -33,16 +33,16 @@ from protocol.messages.k28_txn_offset_commit import (
 )
 
 TRANSACTIONS_TOPIC = "__transaction_state"
-# Of the newest transactions one is taken mostly: what is younger is more dangerous.
-NEWEST = 5
-# An offset that nobody commits.
-WRONG_OFFSET = 1_000_000_007
-# The version of WriteTxnMarkers that says which transactions it is about.
+# Most requests repeat one of this many newest transactions: recent ones are more likely to have an effect.
+NEWEST_TRANSACTIONS = 5
+# An offset that no client commits; in a committed offset it shows that a stale commit was applied.
+STALE_OFFSET = 1_000_000_007
+# The first WriteTxnMarkers version with the transaction version.
 MARKERS_WITH_VERSION = 2
 
 
 class StaleClient:
-    """`ended_transactions`: all that there are. `groups`: whose offsets it attempts to commit."""
+    """Sends requests of `ended_transactions`, a list that grows. `groups`: the groups whose offsets it commits."""
 
     def __init__(
         self,
@@ -53,19 +53,25 @@ class StaleClient:
     ) -> None:
         self._cluster = cluster
         self._random = random
-        self._relics = ended_transactions
+        self._ended_transactions = ended_transactions
         self._groups = groups
 
     async def send_stale_request(self, ended: EndedTransaction) -> str:
-        """One thing that is out of date; gives what it was and what was answered. Raises OSError."""
-        ways = [self._end_transaction, self._end_transaction, self._produce, self._write_markers, self._write_markers]
+        """Send one stale request. Returns a description with the response's error code. Raises OSError."""
+        senders = [
+            self._end_transaction,
+            self._end_transaction,
+            self._produce,
+            self._write_markers,
+            self._write_markers,
+        ]
         if self._groups:
-            ways.append(self._commit_offsets)
-        description, code = await self._random.choice(ways)(ended)
+            senders.append(self._commit_offsets)
+        description, code = await self._random.choice(senders)(ended)
         return f"{description} of {ended.transactional_id} {ended.identity} again: {code.name}"
 
     async def _end_transaction(self, ended: EndedTransaction) -> tuple[str, ErrorCode]:
-        """As it was, or the other way."""
+        """Repeat the EndTxn, or send the opposite one."""
         commit = ended.committed if self._random.random() < 0.5 else not ended.committed
         connection = await self._cluster.coordinator(ended.transactional_id, TRANSACTION)
         producer_id, epoch = ended.identity
@@ -84,7 +90,7 @@ class StaleClient:
             return "nothing", ErrorCode.NONE
         (topic, index), data = self._random.choice(ended.batches)
         connection = await self._cluster.leader((topic, index))
-        # By name, and sometimes as a client that adds partitions itself.
+        # Version 12 is the last with topic names. Version 9 makes it a request of transaction version 1.
         version = self._random.choice((FIRST_OF_VERSION_2[ApiKey.PRODUCE], 9))
         partition = PartitionProduceData(index=index, records=bytearray(data))
         request = ProduceRequest(
@@ -97,13 +103,16 @@ class StaleClient:
         return f"a batch for {topic}-{index}", ErrorCode(response.responses[0].partition_responses[0].error_code)
 
     async def _write_markers(self, ended: EndedTransaction) -> tuple[str, ErrorCode]:
-        """As the coordinator has sent them, or as one before it would have; to the partitions that they were for. What
-        it has decided may still be on its way there: the other way only where a later transaction has ended."""
+        """Send a transaction marker to one of the transaction's partitions.
+
+        The coordinator epoch is the current one or the one before. The coordinator may still be sending its own marker,
+        so the opposite result is sent only if a later transaction of this id has ended.
+        """
         if not ended.batches:
             return "nothing", ErrorCode.NONE
         (topic, index), _ = self._random.choice(ended.batches)
         await self._cluster.refresh_metadata([TRANSACTIONS_TOPIC, topic])
-        epochs = [one.epoch for place, one in self._cluster.leaders.items() if place[0] == TRANSACTIONS_TOPIC]
+        epochs = [leader.epoch for place, leader in self._cluster.leaders.items() if place[0] == TRANSACTIONS_TOPIC]
         coordinator_epoch = max(epochs, default=0) - self._random.choice((0, 0, 1))
         connection = await self._cluster.leader((topic, index))
         marker = WritableTxnMarker(
@@ -120,18 +129,18 @@ class StaleClient:
 
     def _has_later_transaction(self, ended: EndedTransaction) -> bool:
         return any(
-            one.transactional_id == ended.transactional_id and one.identity >= ended.next_identity
-            for one in self._relics
+            other.transactional_id == ended.transactional_id and other.identity >= ended.next_identity
+            for other in self._ended_transactions
         )
 
     async def _commit_offsets(self, ended: EndedTransaction) -> tuple[str, ErrorCode]:
-        """As a member of no generation, which is not checked: the epoch alone can tell that it is late."""
+        """Commit an offset without a generation, which brokers do not check: only the epoch is stale."""
         group = self._random.choice(self._groups)
         connection = await self._cluster.coordinator(group, GROUP)
         producer_id, epoch = ended.identity
         place: Place = self._random.choice([place for place, _ in ended.batches] or [("topic0", 0)])
         partition = TxnOffsetCommitRequestPartition(
-            partition_index=place[1], committed_offset=WRONG_OFFSET, committed_metadata=""
+            partition_index=place[1], committed_offset=STALE_OFFSET, committed_metadata=""
         )
         request = TxnOffsetCommitRequest(
             transactional_id=ended.transactional_id,
@@ -156,12 +165,14 @@ async def send_stale_requests(
     groups: Sequence[str] = (),
     pause_s: float = 0.1,
 ) -> None:
-    """Until it is told to stop."""
+    """Send stale requests until stopped."""
     cluster = Cluster(context.loop, context.bootstrap, random, name, timeout_s=context.timeout_s)
     stale_client = StaleClient(cluster, random, shared.ended_transactions, groups)
     while not context.stop.requested:
         await asyncio.sleep(random.random() * 2 * pause_s)
-        ended_transactions = shared.ended_transactions if random.random() < 0.1 else shared.ended_transactions[-NEWEST:]
+        ended_transactions = (
+            shared.ended_transactions if random.random() < 0.1 else shared.ended_transactions[-NEWEST_TRANSACTIONS:]
+        )
         if not ended_transactions:
             continue
         try:

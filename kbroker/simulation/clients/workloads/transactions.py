@@ -1,8 +1,7 @@
-"""Programs that write in transactions: several partitions at once, and what a group has read with what was made of it.
+"""Workloads that write in transactions: to several partitions at once, or consume-transform-produce.
 
-They commit, abort on purpose, die in the middle and come back under the same transactional id, which may be another's
-at the same time: then each fences the other, and who was fenced goes on as what it has become, a zombie, until it is
-told.
+They commit, abort, or crash in the middle and restart with the same transactional id. Several may share an id: each
+then fences the others, and a fenced one continues as a zombie until it gets an error.
 """
 
 import asyncio
@@ -22,22 +21,22 @@ from kbroker.simulation.clients.producer.transactional import (
 )
 from kbroker.simulation.clients.producer.transactional_offsets import send_offsets
 from kbroker.simulation.clients.workloads.consumers import skip_corrupt_batch
+from kbroker.simulation.clients.workloads.producers import TIMEOUT_FACTORS, WorkloadContext, draw_codecs
 from kbroker.simulation.clients.workloads.records import CorruptRecordError, RecordShape, ValueSource
-from kbroker.simulation.clients.workloads.workload import TIMEOUT_FACTORS, WorkloadContext, draw_codecs
 
-# After which the coordinator aborts; what a program does within a transaction mostly takes less.
+# Transaction timeouts. Most transactions end sooner.
 TIMEOUTS_MS = (1_000, 5_000, 20_000)
-# What a program that transforms takes at a time in the end: all that is left has to be done, however slow the disk is.
-LAST_RECORDS, LAST_BYTES = 500, 1 << 20
-# The padding of results: each batch of them fits into the smallest segments, for nothing can be left out.
-SMALL = 32
-# Now and then a program takes its time in the middle of a transaction, perhaps more than it has.
+# Fetch limits while draining: the remaining records must be processed in time even on a slow disk.
+DRAINING_RECORDS, DRAINING_BYTES = 500, 1 << 20
+# Padding of results, in bytes. A batch of them must fit into the smallest segments, since no result may be skipped.
+RESULT_PADDING = 32
+# Delays in the middle of a transaction; some exceed the transaction timeout.
 DELAYS_S = (0.1, 1.0, 6.0)
 
 
 @dataclass(slots=True)
 class TransactionProbabilities:
-    """How often, of all transactions: aborted on purpose, left open by a program that dies, held up in the middle."""
+    """Probabilities per transaction: of an abort, of a crash that leaves it open, and of a delay in the middle."""
 
     aborts: float = 0.2
     crashes: float = 0.05
@@ -57,7 +56,7 @@ class SharedTransactionState:
 
 
 class _Program:
-    """One of them, in all its lives."""
+    """One transactional workload across its restarts."""
 
     def __init__(
         self,
@@ -78,11 +77,11 @@ class _Program:
         return self.context.stop.requested
 
     def happens(self, chance: float) -> bool:
-        """Not at the end, when all that is left has to be done."""
+        """Draw an event with this probability. Never while draining."""
         return self.random.random() < chance and not self.context.stop.draining
 
     def new_producer(self, max_padding: int) -> TransactionalProducer:
-        """Each life has a name of its own."""
+        """Return the producer of the next incarnation, which has its own name in the history."""
         random = self.random
         cluster = self.context.cluster(self.name, random, in_transactions=True)
         config = TransactionalConfig(
@@ -90,7 +89,7 @@ class _Program:
             delivery_timeout_s=random.choice(TIMEOUT_FACTORS) * 20.0,
             shape=RecordShape(max_padding, 0, draw_codecs(cluster, random)),
             timeout_ms=random.choice(TIMEOUTS_MS),
-            patience_s=random.choice((5.0, 30.0)),
+            coordinator_timeout_s=random.choice((5.0, 30.0)),
             ended_transactions=self.shared.ended_transactions,
         )
         self._incarnations += 1
@@ -102,12 +101,11 @@ class _Program:
             await asyncio.sleep(self.random.random() * self.random.choice(DELAYS_S))
 
     async def pause_before_restart(self) -> None:
-        """Between two lives."""
         if not self.stopped:
             await asyncio.sleep(self.random.random() * self.random.choice((0.05, 0.5, 2.0)))
 
     async def end(self, producer: TransactionalProducer) -> bool:
-        """Commit, mostly; gives whether it is committed. Raises FatalError."""
+        """Commit, or abort with the configured probability. Returns whether it committed. Raises FatalError."""
         if not self.happens(self.probabilities.aborts):
             try:
                 await producer.commit()
@@ -119,7 +117,7 @@ class _Program:
         return False
 
 
-# Several partitions at once.
+# Writing to several partitions.
 
 
 async def produce_in_transactions(
@@ -133,13 +131,13 @@ async def produce_in_transactions(
     probabilities: TransactionProbabilities | None = None,
     pause_s: float = 0.02,
 ) -> None:
-    """Write some batches to some partitions in each transaction, until it is told to stop."""
+    """Write several batches to several partitions in each transaction, until stopped."""
     program = _Program(context, name, random, shared, transactional_id, probabilities or TransactionProbabilities())
     while not program.stopped:
         producer = program.new_producer(random.choice((64, 2_000)))
         try:
             await producer.init(lambda: program.stopped)
-            while not program.stopped and await _transact_once(program, producer, places):
+            while not program.stopped and await _run_transaction(program, producer, places):
                 if random.random() < 0.5:
                     await asyncio.sleep(random.random() * 2 * pause_s)
         except FatalError:
@@ -149,8 +147,8 @@ async def produce_in_transactions(
         await program.pause_before_restart()
 
 
-async def _transact_once(program: _Program, producer: TransactionalProducer, places: Sequence[Place]) -> bool:
-    """Gives whether the program lives on. Raises FatalError."""
+async def _run_transaction(program: _Program, producer: TransactionalProducer, places: Sequence[Place]) -> bool:
+    """Run one transaction. Returns False if the program crashes in it. Raises FatalError."""
     random, shared = program.random, program.shared
     producer.begin(next(shared.transaction_numbers))
     for _ in range(random.choice((1, 2, 3, 6))):
@@ -164,7 +162,7 @@ async def _transact_once(program: _Program, producer: TransactionalProducer, pla
     return True
 
 
-# What a group has read, with what was made of it.
+# Consume-transform-produce.
 
 
 async def consume_transform_produce(
@@ -178,15 +176,17 @@ async def consume_transform_produce(
     *,
     probabilities: TransactionProbabilities | None = None,
 ) -> None:
-    """Consume, transform, produce, as a member of a group (KIP-447): for each record one result, in one transaction
-    with the offset behind it."""
+    """Consume, transform and produce as a group member (KIP-447), until stopped.
+
+    Each transaction writes one result for each record read, and commits the offsets after them.
+    """
     program = _Program(context, name, random, shared, f"{name}-id", probabilities or TransactionProbabilities())
     while not program.stopped:
-        producer = program.new_producer(SMALL)
+        producer = program.new_producer(RESULT_PADDING)
         member = _new_member(program, group, topics)
         try:
             await producer.init(lambda: program.stopped)
-            while not program.stopped and await _transform_once(program, producer, member, group, outputs):
+            while not program.stopped and await _transform_batch(program, producer, member, group, outputs):
                 pass
             if random.random() < 0.5:
                 await member.leave()
@@ -202,7 +202,7 @@ def _new_member(program: _Program, group: str, topics: Sequence[str]) -> Member:
     random, context = program.random, program.context
     cluster = context.cluster(program.name, random, in_transactions=True)
     config = ConsumerConfig.draw(random, committed_only=True)
-    # What others write has to be transformed as quickly, in the end.
+    # Limits at which transforming keeps up with the other producers.
     config.max_records = random.choice((20, 100, 500))
     config.max_bytes = config.partition_max_bytes = random.choice((5_000, 100_000, 1 << 20))
     config.min_bytes, config.max_wait_ms = random.choice((0, 1)), random.choice((10, 100))
@@ -218,22 +218,26 @@ def _new_member(program: _Program, group: str, topics: Sequence[str]) -> Member:
     return Member(consumer, context.history, program.name, group, topics, random, settings)
 
 
-async def _transform_once(
+async def _transform_batch(
     program: _Program, producer: TransactionalProducer, member: Member, group: str, outputs: Sequence[Place]
 ) -> bool:
-    """Gives whether the program lives on. Raises FatalError, FencedError."""
+    """Poll, write the results and commit. Returns False if the program crashes. Raises FatalError, FencedError."""
     number = next(program.shared.transaction_numbers)
     member.consumer.transaction = number
     if program.context.stop.draining:
         config = member.consumer.config
-        config.max_records, config.max_bytes, config.partition_max_bytes = LAST_RECORDS, LAST_BYTES, LAST_BYTES
+        config.max_records, config.max_bytes, config.partition_max_bytes = (
+            DRAINING_RECORDS,
+            DRAINING_BYTES,
+            DRAINING_BYTES,
+        )
     try:
         reads = await member.poll()
     except CorruptRecordError as error:
         skip_corrupt_batch(program.context, member.consumer, program.name, error)
         return True
     membership, positions = member.membership_and_positions()
-    # Without a record it may still have come past the marks of transactions, which are not read again then.
+    # A poll without records may still move the position past transaction markers. Commit that now and then.
     if not positions or (not reads and program.random.random() < 0.9):
         return True
     producer.begin(number)
@@ -255,11 +259,11 @@ async def _transform_once(
 def _write_results(
     program: _Program, producer: TransactionalProducer, group: str, reads: Sequence[Read], outputs: Sequence[Place]
 ) -> None:
-    """In some batches, to some partitions."""
-    at = 0
-    while at < len(reads):
-        some = reads[at : at + (20 if program.context.stop.draining else program.random.choice((1, 3, 20)))]
-        at += len(some)
-        values = program.shared.values.allocate(len(some))
-        sources = tuple((read.place, read.offset) for read in some)
+    """Write one result for each read, in batches of random size to random partitions."""
+    start = 0
+    while start < len(reads):
+        chunk = reads[start : start + (20 if program.context.stop.draining else program.random.choice((1, 3, 20)))]
+        start += len(chunk)
+        values = program.shared.values.allocate(len(chunk))
+        sources = tuple((read.place, read.offset) for read in chunk)
         producer.write(program.random.choice(outputs), values, group, sources)

@@ -1,7 +1,7 @@
-"""Fetches that wait while nothing else happens, after the faults have ended.
+"""Fetches that wait on an idle broker, after the faults have ended.
 
-Elsewhere the timers and appends of other clients' requests may complete a waiting fetch that the broker has forgotten.
-Here each fetch gets its response only if the broker completes it for its own sake.
+During the other workloads, timers and appends of other requests may complete a waiting fetch that the broker has
+lost. Here a fetch gets its response only if the broker's own timers complete it.
 """
 
 import asyncio
@@ -12,25 +12,25 @@ from kbroker.simulation.clients.connections.cluster import Cluster
 from kbroker.simulation.clients.connections.connection import SimClientConnection
 from kbroker.simulation.clients.consumer.fetch_session import INITIAL_EPOCH
 from kbroker.simulation.clients.consumer.offset_lookup import LATEST, list_offset
-from kbroker.simulation.clients.workloads.workload import WorkloadContext
+from kbroker.simulation.clients.workloads.producers import WorkloadContext
 from protocol.messages.k01_fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 
-# The last version that names topics.
+# The last version with topic names instead of ids.
 FETCH_VERSION = 12
-# The waits of two fetches that begin together.
+# max.wait of two concurrent fetches.
 SHORT_WAIT_MS, LONG_WAIT_MS = 100, 400
-# The wait of a fetch that is superseded: longer than anything else takes here.
+# max.wait of a superseded fetch: longer than everything else here.
 SUPERSEDED_WAIT_MS = 5_000
-# A response may be later than its deadline by this much.
+# How late a response may be.
 SLACK_S = 1.0
 
 
 class LateResponse(AssertionError):
-    """A fetch that waited did not get its response in time."""
+    """A waiting fetch did not get its response in time."""
 
 
 async def fetch_on_idle_broker(context: WorkloadContext, random: Random, place: Place) -> None:
-    """Two consumers wait at the end of a partition, then one sends two fetches in one session. Raises LateResponse."""
+    """Let two consumers wait at the end of a partition, then send two fetches in one session. Raises LateResponse."""
     clusters = [Cluster(context.loop, context.bootstrap, random, f"waiter{number}") for number in range(2)]
     try:
         connections, end = await _connect(clusters, place)
@@ -55,7 +55,7 @@ async def _connect(clusters: list[Cluster], place: Place) -> tuple[list[SimClien
 async def _wait_for_deadlines(
     loop: asyncio.AbstractEventLoop, connections: list[SimClientConnection], place: Place, end: int
 ) -> None:
-    """The deadline of the second fetch comes after that of the first, when no request sets a timer any more."""
+    """The second deadline comes after the first response, when no request sets a timer any more."""
     waits = [
         _fetch_in_time(loop, connection, _request(place, end, wait_ms), wait_ms / 1000)
         for connection, wait_ms in zip(connections, (SHORT_WAIT_MS, LONG_WAIT_MS), strict=True)
@@ -66,10 +66,10 @@ async def _wait_for_deadlines(
 async def _supersede(
     loop: asyncio.AbstractEventLoop, connections: list[SimClientConnection], place: Place, end: int
 ) -> None:
-    """A client has lost a connection on which a fetch waits, and sends its next fetch on another one."""
+    """A client loses a connection with a waiting fetch and sends the session's next fetch on another one."""
     session_id = (await _fetch_in_time(loop, connections[0], _request(place, end, 0, INITIAL_EPOCH), 0.0)).session_id
     if not session_id:
-        # The broker has no slot for the session.
+        # The broker's fetch session cache is full.
         return
     first = loop.create_task(
         connections[0].request(

@@ -147,7 +147,7 @@ async def test_the_answer_to_a_commit_gets_lost(machine: Machine, version: int) 
 @story
 async def test_an_end_that_is_never_answered_is_the_producers_end(machine: Machine, version: int) -> None:
     program = await started(machine)
-    one, other = producer(program, version, patience_s=3.0), producer(program, version, "other")
+    one, other = producer(program, version, coordinator_timeout_s=3.0), producer(program, version, "other")
     await one.init()
     one.begin(0)
     await one.write(P, program.values.allocate(2))

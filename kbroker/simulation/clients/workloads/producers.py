@@ -1,8 +1,7 @@
-"""Programs that use the clients as applications do: they go on through any fault until they have done their part or are
-told to stop, and leave no operation without an end.
+"""Workloads that produce and delete records, and the context that all workloads share.
 
-Here are those that write and delete; reading.py has those that read. Each draws its own way of doing it from the
-Random that it is given: versions, sizes, codecs, sessions, timeouts.
+A workload continues through any fault until it has finished or is stopped, and ends each operation that it began.
+It draws versions, sizes, codecs, sessions and timeouts from its Random.
 """
 
 import asyncio
@@ -27,15 +26,17 @@ from protocol.apis import ApiKey
 from protocol.records.compression import GZIP, LZ4, NONE, SNAPPY, ZSTD
 
 FIRST_PRODUCE_WITH_ZSTD = 7
-# Shares of a timeout, one for each client.
+# Factors for a timeout, one drawn for each client: most clients retry before the broker has finished.
 TIMEOUT_FACTORS = (0.03, 0.2, 1.0)
-REFUSED_PAUSE_S = 0.2
+FAILED_PAUSE_S = 0.2
 
 
 @dataclass(slots=True)
 class StopSignal:
-    """Tells programs to come to an end. `settled`: members of groups stay what they are until then, and nobody aborts
-    or dies any more."""
+    """Asks workloads to stop.
+
+    While `draining`, members do not restart, and transactional programs neither abort nor crash on purpose.
+    """
 
     requested: bool = False
     draining: bool = False
@@ -46,7 +47,7 @@ class StopSignal:
 
 @dataclass(slots=True)
 class WorkloadContext:
-    """What all programs of a run share. `old_versions`: how many of the clients are of an earlier time."""
+    """What all workloads of a run share. `old_versions`: the fraction of clients that use older API versions."""
 
     loop: asyncio.AbstractEventLoop
     history: History
@@ -64,7 +65,10 @@ class WorkloadContext:
         patient: bool = False,
         in_transactions: bool = False,
     ) -> Cluster:
-        """Impatient clients ask again while the broker still works on what they have asked for."""
+        """Return a cluster client with drawn versions and, unless `patient`, a drawn request timeout.
+
+        A client with a short timeout retries while the broker still processes its request.
+        """
         caps = newest_versions()
         if random.random() < self.old_versions:
             caps = (
@@ -74,9 +78,6 @@ class WorkloadContext:
             )
         timeout_s = self.timeout_s * (1.0 if patient else random.choice(TIMEOUT_FACTORS))
         return Cluster(self.loop, self.bootstrap, random, name, caps=caps, timeout_s=timeout_s)
-
-
-# Producers.
 
 
 async def produce(
@@ -95,9 +96,12 @@ async def produce(
     delivery_timeout_s: float = 20.0,
     restarts: float = 0.01,
 ) -> None:
-    """Send `count` batches to partitions in any order. `restarts`: how often the producer is closed in the middle of
-    its work and another one goes on, under a name of its own."""
-    lives = 0
+    """Send `count` batches to randomly chosen partitions.
+
+    `restarts`: the probability per batch that the producer is closed while batches are in flight, and replaced by a
+    new one with another name.
+    """
+    incarnations = 0
     previous = NO_IDENTITY
     sent = 0
     while sent < count and not context.stop.requested:
@@ -110,8 +114,8 @@ async def produce(
             shape=RecordShape(max_padding, keys, draw_codecs(cluster, random)),
             previous=previous if random.random() < 0.5 else NO_IDENTITY,
         )
-        producer = Producer(cluster, context.history, f"{name}.{lives}", random, config)
-        lives += 1
+        producer = Producer(cluster, context.history, f"{name}.{incarnations}", random, config)
+        incarnations += 1
         try:
             sent += await _send(context, producer, random, values, places, count - sent, pause_s, restarts)
         finally:
@@ -129,28 +133,28 @@ async def _send(
     pause_s: float,
     restarts: float,
 ) -> int:
-    """One producer's life; gives how many batches it has sent."""
-    most = random.choice((1, 3, 10, 30))
+    """Send batches with one producer until it restarts or is stopped. Returns the number of batches sent."""
+    max_waiting = random.choice((1, 3, 10, 30))
     waiting: dict[asyncio.Future[Operation], None] = {}
-    refused = False
+    last_failed = False
 
-    def ended(done: asyncio.Future[Operation]) -> None:
-        nonlocal refused
-        waiting.pop(done)
-        refused = done.result().outcome is Outcome.FAILED
+    def on_done(future: asyncio.Future[Operation]) -> None:
+        nonlocal last_failed
+        waiting.pop(future)
+        last_failed = future.result().outcome is Outcome.FAILED
 
     for sent in range(count):
         if context.stop.requested or random.random() < restarts:
             return sent
         size = random.choice((1, 1, 2, 5, 20))
-        done = producer.send(random.choice(places), values.allocate(size))
-        waiting[done] = None
-        done.add_done_callback(ended)
-        while len(waiting) >= most and not context.stop.requested:
+        future = producer.send(random.choice(places), values.allocate(size))
+        waiting[future] = None
+        future.add_done_callback(on_done)
+        while len(waiting) >= max_waiting and not context.stop.requested:
             await asyncio.wait(list(waiting), return_when=asyncio.FIRST_COMPLETED, timeout=1.0)
-        if refused or random.random() < 0.5:
-            # What was refused at once would be refused as fast as it can be sent.
-            await asyncio.sleep(random.random() * (REFUSED_PAUSE_S if refused else 2 * pause_s))
+        if last_failed or random.random() < 0.5:
+            # Do not retry immediately: a broker that rejects at once would be sent requests in a tight loop.
+            await asyncio.sleep(random.random() * (FAILED_PAUSE_S if last_failed else 2 * pause_s))
     while waiting and not context.stop.requested:
         await asyncio.wait(list(waiting), timeout=1.0)
     return count
@@ -163,13 +167,13 @@ def draw_codecs(cluster: Cluster, random: Random) -> Sequence[int]:
     return codecs if random.random() < 0.3 else [random.choice([NONE, *codecs])]
 
 
-# Deletion.
+# Record deletion.
 
 
 async def trim(
     context: WorkloadContext, name: str, random: Random, places: Sequence[Place], pause_s: float = 1.0
 ) -> None:
-    """Delete the oldest records of one partition after another, few at a time."""
+    """Delete up to a third of the records of a randomly chosen partition, repeatedly."""
     cluster = context.cluster(name, random)
     admin = Admin(cluster, context.history, name)
     while not context.stop.requested:

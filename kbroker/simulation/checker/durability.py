@@ -1,4 +1,5 @@
-"""What was promised is kept: lost writes, what nobody could read at the end, and what a Loss must not take."""
+"""Durability: lost writes, records that are unreadable at the end, corrupt reads, acknowledgements and reads of records
+that were not durable."""
 
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
@@ -20,11 +21,12 @@ from kbroker.simulation.checker.transactions import TransactionOutcome, final_co
 
 
 def lost_writes(index: Index) -> Iterator[Anomaly]:
-    """What was acknowledged or has been read, and what the final polls, which came past its offset, did not give.
+    """Report records that were acknowledged or read, and that the final polls did not return although they passed the
+    offset. A record that was read must remain like an acknowledged one, because the broker returns committed records
+    only.
 
-    Permitted: what a Loss may have taken, what was deleted or compacted, what a transaction wrote that was not
-    committed, and what lies where no final poll came (`unreadable_at_the_end`). What was read once has to stay as if it
-    were acknowledged: the broker gives only what is committed.
+    Permitted: records that a Loss may have removed, deleted or compacted records, records of transactions that were not
+    committed, and records after the end of the final polls (see `unreadable_at_the_end`).
     """
     if index.history.final is None:
         return
@@ -51,7 +53,7 @@ def lost_writes(index: Index) -> Iterator[Anomaly]:
 def _lost(
     partition: PartitionIndex, operation: Operation, seen: Mapping[int, list[Observation]], left: Mapping[int, int]
 ) -> Iterator[Anomaly]:
-    """`seen`: of each value that is not there at the end; `left` as `_left_by_losses` gives it."""
+    """`seen`: the observations of each missing value. `left`: see `_left_by_losses`."""
     if acknowledged(operation) and isinstance(operation.action, Send) and operation.action.base_offset is None:
         unseen = [value for value, observations in seen.items() if not observations]
         if unseen and not _may_be_gone(partition, operation):
@@ -64,7 +66,7 @@ def _lost(
     proofs = {value: _proofs(partition, operation, observations, left) for value, observations in seen.items()}
     lost = [value for value, found in proofs.items() if found]
     if lost:
-        readers = [one.operation for one in proofs[lost[0]] if one.operation is not operation]
+        readers = [proof.operation for proof in proofs[lost[0]] if proof.operation is not operation]
         offsets = [proofs[value][0].offset for value in lost]
         was = "had been read" if readers else "was acknowledged"
         yield anomaly(
@@ -78,8 +80,8 @@ def _lost(
 
 
 def _is_compacted(last: LastOffsets, value: int, seen: list[Observation]) -> bool:
-    """Whether the final reads have a later record of its key."""
-    return last.is_superseded(value, max([one.offset for one in seen], default=-1))
+    """Whether the final polls returned a later record with the same key."""
+    return last.is_superseded(value, max([observation.offset for observation in seen], default=-1))
 
 
 def _is_committed(send: Send, ends: Mapping[int, TransactionOutcome]) -> bool:
@@ -87,44 +89,46 @@ def _is_committed(send: Send, ends: Mapping[int, TransactionOutcome]) -> bool:
 
 
 def _may_be_gone(partition: PartitionIndex, operation: Operation) -> bool:
-    """Where a batch lies that was acknowledged without an offset (as a duplicate) is known to nobody, so any Loss may
-    have taken it and any deletion may have been of it."""
+    """Whether a batch that was acknowledged without an offset (as a duplicate) may have been removed. Its offset is not
+    known, so any later Loss or deletion may have removed it."""
     return any(
-        cut.step > acknowledged_since(operation) for cut in partition.possible_losses
+        loss.step > acknowledged_since(operation) for loss in partition.possible_losses
     ) or partition.may_be_deleted(-1, operation.begun)
 
 
 def _proofs(
     partition: PartitionIndex, operation: Operation, observations: list[Observation], left: Mapping[int, int]
 ) -> list[Observation]:
-    """Those that tell of a record that should still be there, and that a final poll came past."""
+    """Return the observations of the record that prove that the final polls should have returned it."""
     return [
-        one
-        for one in observations
-        if one.offset < partition.final_end
-        and not _may_have_gone(partition, left, one.offset, one.since)
-        and not partition.may_be_deleted(one.offset, operation.begun)
+        observation
+        for observation in observations
+        if observation.offset < partition.final_end
+        and not _may_have_gone(partition, left, observation.offset, observation.since)
+        and not partition.may_be_deleted(observation.offset, operation.begun)
     ]
 
 
 def _may_have_gone(partition: PartitionIndex, left: Mapping[int, int], offset: int, since: int) -> bool:
-    """Whether a Loss may have taken a record that was seen at the step `since`. It takes a suffix: not this record
-    if it left a later one."""
+    """Whether a Loss may have removed a record that was observed at step `since`. A Loss removes a suffix of the log,
+    so it did not remove this record if a later one remained."""
     return any(
-        cut.floor <= offset and cut.step > since and left[cut.step] < offset for cut in partition.possible_losses
+        loss.floor <= offset and loss.step > since and left[loss.step] < offset for loss in partition.possible_losses
     )
 
 
 def _left_by_losses(partition: PartitionIndex) -> dict[int, int]:
-    """For each Loss, by its step: the highest offset that was acknowledged before it and is there at the end."""
+    """Return, by step of each Loss, the highest offset that was acknowledged before it and is present at the end."""
     return {
-        cut.step: max((_last_left(partition, one) for one in partition.sends if effect_end(one) < cut.step), default=-1)
-        for cut in partition.possible_losses
+        loss.step: max(
+            (_last_left(partition, send) for send in partition.sends if effect_end(send) < loss.step), default=-1
+        )
+        for loss in partition.possible_losses
     }
 
 
 def _last_left(partition: PartitionIndex, operation: Operation) -> int:
-    """The last offset of an acknowledged batch that is there at the end; -1 of another."""
+    """Return the last offset of an acknowledged batch that is present at the end; -1 for other batches."""
     send = operation.action
     assert isinstance(send, Send)
     if send.base_offset is None or not acknowledged(operation):
@@ -134,16 +138,18 @@ def _last_left(partition: PartitionIndex, operation: Operation) -> int:
 
 
 def unreadable_at_the_end(index: Index) -> Iterator[Anomaly]:
-    """Faults are over and somebody reads everything: to the end of what was acknowledged. Who reads only what is
-    committed comes as far, for no transaction is left open."""
+    """Report partitions whose final polls ended before the last acknowledged record. Faults are over and no transaction
+    is open then, so polls with read_committed must reach the end too."""
     if index.history.final is None:
         return
     reach = final_committed_reads(index)[1] if index.transactional else {}
     for partition in index.partitions.values():
         end = min(partition.final_end, reach.get(partition.place, partition.final_end))
-        beyond = [one for one in partition.sends if _lies_beyond(partition, one, end)]
+        beyond = [send for send in partition.sends if _lies_beyond(partition, send, end)]
         if beyond:
-            finals = [one for one in index.polls if one.begun > index.history.final and _asks(one, partition.place)]
+            finals = [
+                poll for poll in index.polls if poll.begun > index.history.final and _includes(poll, partition.place)
+            ]
             yield anomaly(
                 "unreadable at the end",
                 f"The final reads of {partition_name(partition.place)} ended at offset {end}; {len(beyond)} "
@@ -166,13 +172,13 @@ def _lies_beyond(partition: PartitionIndex, operation: Operation, end: int) -> b
     )
 
 
-def _asks(operation: Operation, place: Place) -> bool:
+def _includes(operation: Operation, place: Place) -> bool:
     assert isinstance(operation.action, Poll)
     return place in operation.action.positions or any(read.place == place for read in operation.action.reads)
 
 
 def corrupt_reads(index: Index) -> Iterator[Anomaly]:
-    """Whatever happens to a disk, what has a wrong CRC is not given out."""
+    """Report data with a wrong CRC that reached a consumer. The broker must not return it, whatever the disk does."""
     for operation in index.corrupt:
         corrupt = operation.action
         assert isinstance(corrupt, Corrupt)
@@ -181,7 +187,7 @@ def corrupt_reads(index: Index) -> Iterator[Anomaly]:
 
 
 def unflushed_acknowledgements(index: Index) -> Iterator[Anomaly]:
-    """Under flush.before.ack: what the first Loss after an acknowledgement must not take, and may have."""
+    """Report acknowledged records that a later Loss may have removed, under flush.before.ack."""
     for partition in index.partitions.values():
         for operation in partition.sends:
             send = operation.action
@@ -202,7 +208,7 @@ def unflushed_acknowledgements(index: Index) -> Iterator[Anomaly]:
 
 
 def unflushed_reads(index: Index) -> Iterator[Anomaly]:
-    """Under flush.before.ack: a consumer sees only what is durable."""
+    """Report records that were read before they were durable, under flush.before.ack."""
     lowest = {
         place: _lowest_floors(partition) for place, partition in index.partitions.items() if partition.possible_losses
     }
@@ -233,11 +239,11 @@ def unflushed_reads(index: Index) -> Iterator[Anomaly]:
 
 
 def _lowest_floors(partition: PartitionIndex) -> tuple[list[int], list[int]]:
-    """The steps of the losses, and the lowest floor from each of them on."""
-    floors = list(accumulate((cut.floor for cut in reversed(partition.possible_losses)), min))
-    return [cut.step for cut in partition.possible_losses], floors[::-1]
+    """Return the steps of the losses, and for each the lowest floor of it and all later losses."""
+    floors = list(accumulate((loss.floor for loss in reversed(partition.possible_losses)), min))
+    return [loss.step for loss in partition.possible_losses], floors[::-1]
 
 
 def _loss_after(index: Index, partition: PartitionIndex, step: int, offset: int) -> Operation:
-    cut = next(cut for cut in partition.possible_losses if cut.step > step and cut.floor <= offset)
-    return next(loss for loss in index.losses if loss.begun == cut.step)
+    loss_step = next(loss.step for loss in partition.possible_losses if loss.step > step and loss.floor <= offset)
+    return next(loss for loss in index.losses if loss.begun == loss_step)

@@ -1,14 +1,14 @@
-"""What one consumer is given, poll after poll: no record is skipped, none comes again, no position jumps.
+"""The order of a consumer's polls: skipped records, backward polls, unfounded offset resets.
 
-What Kafka permits. An Assign begins anew: after a seek where the program wants, after a rebalance at what the group has
-committed, which may be behind what this member has read (at least once) or ahead of it (others have read on). So
-between polls with such an Assign nothing follows; inside of what one assignment gives everything does. A reset is
-different: the program has not asked for it, the broker has said that the position is out of range. It may go
-backwards only after a Loss, and forwards only over what was deleted or lost. A deletion that was never answered may be
-undone by a crash: somebody who was told in between that a position is out of range goes back to where the log begins.
+What Kafka permits: an Assign sets new positions. After a seek they are those of the program; after a rebalance they are
+the group's committed offsets, which may be before the records that this member has read (at-least-once delivery) or
+after them (other members read on). So polls are compared only within one assignment. A reset is different: it follows
+an OFFSET_OUT_OF_RANGE and not a request of the program. It may go backwards only after a Loss, and forwards only over
+deleted or lost records. A crash may undo a deletion that was not acknowledged: a consumer that received
+OFFSET_OUT_OF_RANGE in between then goes back to the log start.
 
-Offsets need not follow one another: control batches and aborted transactions take some. A jump is an anomaly when it
-passes a record that certainly was there.
+Offsets may have gaps, because of control batches and aborted transactions. A jump is an anomaly if it passes a record
+that was certainly present.
 """
 
 from collections.abc import Iterator
@@ -23,8 +23,8 @@ from kbroker.simulation.checker.transactions import TransactionOutcome, transact
 
 @dataclass(slots=True)
 class _Position:
-    """Where a consumer stands: the next offset that it is to be given. `since`: by what operation. `proven`: it has
-    read the record before, so that the position was in range."""
+    """A consumer's position. `next`: the next offset. `since`: the operation that set it. `proven`: the consumer has
+    read the record before it, so the position was in range."""
 
     next: int
     since: Operation
@@ -33,7 +33,7 @@ class _Position:
 
 @dataclass(slots=True)
 class _Jump:
-    """From one position to another, over records or not."""
+    """A position that advanced from `low` to `high` without returning the offsets between them."""
 
     place: Place
     low: int
@@ -44,16 +44,16 @@ class _Jump:
 
 
 class _Consumer:
-    """One process, walked through once; what is wrong for certain, and the jumps, which have to be judged."""
+    """The operations of one process. Collects anomalies, and jumps, which are checked afterwards."""
 
     def __init__(self, index: Index) -> None:
         self.anomalies: list[Anomaly] = []
         self.jumps: list[_Jump] = []
         self._index = index
-        self._standing: dict[Place, _Position] = {}
+        self._positions: dict[Place, _Position] = {}
         self._committed_only = False
 
-    def take(self, operation: Operation) -> None:
+    def add(self, operation: Operation) -> None:
         action = operation.action
         if isinstance(action, Assign):
             self._assign(operation, action)
@@ -62,119 +62,121 @@ class _Consumer:
 
     def _assign(self, operation: Operation, assign: Assign) -> None:
         if operation.outcome is not Outcome.OK:
-            self._standing.clear()
+            self._positions.clear()
             return
         if assign.reason == "reset":
             for place, position in assign.positions.items():
                 self._reset(operation, place, position)
-        old, self._standing = self._standing, {}
+        old, self._positions = self._positions, {}
         for place, position in assign.positions.items():
-            stood = old.get(place)
-            stays = assign.reason == "reset" and stood is not None and stood.next == position
-            self._standing[place] = stood if stays and stood else _Position(position, operation, False)
+            current = old.get(place)
+            stays = assign.reason == "reset" and current is not None and current.next == position
+            self._positions[place] = current if stays and current else _Position(position, operation, False)
 
     def _reset(self, operation: Operation, place: Place, position: int) -> None:
-        stood = self._standing.get(place)
-        if stood is None or position == stood.next:
+        current = self._positions.get(place)
+        if current is None or position == current.next:
             return
-        if position > stood.next:
-            self._jump(place, stood, position, operation)
-        elif stood.proven:
+        if position > current.next:
+            self._jump(place, current, position, operation)
+        elif current.proven:
             partition = self._index.partition(place)
             until = NEVER if operation.ended is None else operation.ended
-            lost = partition.may_have_lost(stood.next - 1, stood.since.begun, until)
-            if not lost and not partition.has_unresolved_deletion(stood.next, until):
-                self._wrong(
+            lost = partition.may_have_lost(current.next - 1, current.since.begun, until)
+            if not lost and not partition.has_unresolved_deletion(current.next, until):
+                self._report(
                     "unfounded reset",
-                    f"was reset from offset {stood.next} of {partition_name(place)} to {position} as out of range, "
+                    f"was reset from offset {current.next} of {partition_name(place)} to {position} as out of range, "
                     "although nothing had been lost",
-                    stood,
+                    current,
                     operation,
                 )
 
     def _poll(self, operation: Operation, poll: Poll) -> None:
         self._committed_only = poll.committed_only
         place: Place | None = None
-        stood: _Position | None = None
+        current: _Position | None = None
         expected = 0
         for read in poll.reads:
             if read.place is not place:
-                self._leave(place, stood, expected, operation)
+                self._update_position(place, current, expected, operation)
                 place = read.place
-                stood = self._standing.get(place)
-                if stood is None:
-                    stood = self._standing[place] = _Position(read.offset, operation, False)
-                expected = stood.next
+                current = self._positions.get(place)
+                if current is None:
+                    current = self._positions[place] = _Position(read.offset, operation, False)
+                expected = current.next
             if read.offset != expected:
-                assert stood is not None
+                assert current is not None
                 if read.offset < expected:
-                    self._wrong(
+                    self._report(
                         "backward poll",
-                        f"was given offset {read.offset} of {partition_name(read.place)} when {expected} was next",
-                        stood,
+                        f"read offset {read.offset} of {partition_name(read.place)} when {expected} was next",
+                        current,
                         operation,
                     )
                 else:
-                    self._jump(read.place, _Position(expected, stood.since, False), read.offset, operation)
+                    self._jump(read.place, _Position(expected, current.since, False), read.offset, operation)
             expected = read.offset + 1
-        self._leave(place, stood, expected, operation)
+        self._update_position(place, current, expected, operation)
         if operation.outcome is not Outcome.UNKNOWN:
-            # One that has failed says where it stands all the same.
-            self._settle(operation, poll)
+            # A failed poll reports its positions too.
+            self._check_positions(operation, poll)
         else:
-            # What else it got is not known, so nothing follows for the next poll.
+            # The poll may have received more records, so nothing is known about the next poll.
             for place in [*dict.fromkeys(read.place for read in poll.reads), *poll.positions]:
-                self._standing.pop(place, None)
+                self._positions.pop(place, None)
 
-    def _leave(self, place: Place | None, stood: _Position | None, expected: int, operation: Operation) -> None:
-        if place is not None and stood is not None:
-            stood.next, stood.since, stood.proven = expected, operation, True
+    def _update_position(
+        self, place: Place | None, current: _Position | None, expected: int, operation: Operation
+    ) -> None:
+        if place is not None and current is not None:
+            current.next, current.since, current.proven = expected, operation, True
 
-    def _settle(self, operation: Operation, poll: Poll) -> None:
+    def _check_positions(self, operation: Operation, poll: Poll) -> None:
         for place, position in poll.positions.items():
-            stood = self._standing.get(place)
-            if stood is None:
-                self._standing[place] = _Position(position, operation, False)
-            elif position != stood.next:
-                if position < stood.next:
-                    self._wrong(
+            current = self._positions.get(place)
+            if current is None:
+                self._positions[place] = _Position(position, operation, False)
+            elif position != current.next:
+                if position < current.next:
+                    self._report(
                         "backward poll",
-                        f"stands at offset {position} of {partition_name(place)} after it had come to {stood.next}",
-                        stood,
+                        f"is at offset {position} of {partition_name(place)} after it had reached {current.next}",
+                        current,
                         operation,
                     )
                 else:
-                    self._jump(place, stood, position, operation)
-                stood.next, stood.since = position, operation
+                    self._jump(place, current, position, operation)
+                current.next, current.since = position, operation
 
-    def _jump(self, place: Place, stood: _Position, high: int, operation: Operation) -> None:
-        self.jumps.append(_Jump(place, stood.next, high, stood.since, operation, self._committed_only))
+    def _jump(self, place: Place, current: _Position, high: int, operation: Operation) -> None:
+        self.jumps.append(_Jump(place, current.next, high, current.since, operation, self._committed_only))
 
-    def _wrong(self, kind: str, text: str, stood: _Position, operation: Operation) -> None:
-        self.anomalies.append(anomaly(kind, f"{operation.process} {text}.", stood.since, operation))
+    def _report(self, kind: str, text: str, current: _Position, operation: Operation) -> None:
+        self.anomalies.append(anomaly(kind, f"{operation.process} {text}.", current.since, operation))
 
 
 def poll_order_anomalies(index: Index) -> Iterator[Anomaly]:
-    """Backward polls, unfounded resets, skipped records; inside one poll and from one to the next."""
+    """Report backward polls, unfounded resets and skipped records, within a poll and between polls."""
     jumps: list[_Jump] = []
     for operations in index.consumer_operations.values():
         consumer = _Consumer(index)
         for operation in operations:
-            consumer.take(operation)
+            consumer.add(operation)
         yield from consumer.anomalies
         jumps += consumer.jumps
     yield from _skips(index, jumps)
 
 
 def _skips(index: Index, jumps: list[_Jump]) -> Iterator[Anomaly]:
-    passed = [(jump, _passed(index.partition(jump.place), jump)) for jump in jumps]
-    wanted: dict[Place, dict[int, None]] = {}
-    for jump, offsets in passed:
-        wanted.setdefault(jump.place, {}).update(dict.fromkeys(offsets))
-    seen = index.observations(wanted)
+    offsets_by_jump = [(jump, _skipped_offsets(index.partition(jump.place), jump)) for jump in jumps]
+    offsets_by_partition: dict[Place, dict[int, None]] = {}
+    for jump, offsets in offsets_by_jump:
+        offsets_by_partition.setdefault(jump.place, {}).update(dict.fromkeys(offsets))
+    seen = index.observations(offsets_by_partition)
     ends = transaction_outcomes(index)
-    last = {jump.place: _last_offsets(index.partition(jump.place)) for jump, _ in passed}
-    for jump, offsets in passed:
+    last = {jump.place: _last_offsets(index.partition(jump.place)) for jump, _ in offsets_by_jump}
+    for jump, offsets in offsets_by_jump:
         skipped = [
             proof
             for offset in offsets
@@ -186,8 +188,8 @@ def _skips(index: Index, jumps: list[_Jump]) -> Iterator[Anomaly]:
             yield anomaly(
                 "reset over records" if reset else "skipped records",
                 f"{jump.operation.process} {'was reset' if reset else 'moved'} from offset {jump.low} of "
-                f"{partition_name(jump.place)} to {jump.high} and skipped {shorten([one.value for one in skipped])} at "
-                f"{shorten([one.offset for one in skipped])}.",
+                f"{partition_name(jump.place)} to {jump.high} and skipped "
+                f"{shorten([record.value for record in skipped])} at {shorten([record.offset for record in skipped])}.",
                 jump.before,
                 jump.operation,
                 skipped[0].operation,
@@ -198,9 +200,9 @@ def _last_offsets(partition: PartitionIndex) -> LastOffsets:
     return LastOffsets(partition.at, partition.keys)
 
 
-def _passed(partition: PartitionIndex, jump: _Jump) -> list[int]:
-    """Offsets in the jump that are known to have held a record at some time. Where nothing was ever lost, what a
-    deletion has taken needs no further look."""
+def _skipped_offsets(partition: PartitionIndex, jump: _Jump) -> list[int]:
+    """Return the offsets in the jump at which a record was observed at any time. Without losses, deleted offsets need
+    no further check and are left out."""
     low = jump.low
     if not partition.possible_losses:
         low = max(low, partition.deletion_bound(NEVER if jump.operation.ended is None else jump.operation.ended))
@@ -210,26 +212,28 @@ def _passed(partition: PartitionIndex, jump: _Jump) -> list[int]:
 def _proof(
     index: Index, jump: _Jump, observations: list[Observation], ends: dict[int, TransactionOutcome], last: LastOffsets
 ) -> Observation | None:
-    """A sighting of a record that was there for certain when it was passed, and that the consumer may see: no Loss
-    lies between, it was not deleted or compacted before, and its transaction, if any, is committed."""
+    """Return an observation which proves that the jump skipped a record that was present and visible to the consumer:
+    no Loss between them, not deleted or compacted before, and its transaction, if any, is committed."""
     partition = index.partition(jump.place)
     ended = NEVER if jump.operation.ended is None else jump.operation.ended
-    for one in observations:
-        sender = index.senders.get(one.value)
-        if partition.may_have_lost(one.offset, min(one.since, jump.operation.begun), max(one.until, ended)):
+    for observation in observations:
+        sender = index.senders.get(observation.value)
+        if partition.may_have_lost(
+            observation.offset, min(observation.since, jump.operation.begun), max(observation.until, ended)
+        ):
             continue
-        if partition.may_be_deleted(one.offset, one.since if sender is None else sender.begun, ended):
+        if partition.may_be_deleted(observation.offset, observation.since if sender is None else sender.begun, ended):
             continue
-        if last.is_superseded(one.value, one.offset):
+        if last.is_superseded(observation.value, observation.offset):
             continue
-        if not jump.committed_only or _is_visible(sender, one, ends):
-            return one
+        if not jump.committed_only or _is_visible(sender, observation, ends):
+            return observation
     return None
 
 
-def _is_visible(sender: Operation | None, sighting: Observation, ends: dict[int, TransactionOutcome]) -> bool:
-    """With read_committed."""
+def _is_visible(sender: Operation | None, observation: Observation, ends: dict[int, TransactionOutcome]) -> bool:
+    """Whether a consumer with read_committed may read the record."""
     transaction = sender.action.transaction if sender is not None and isinstance(sender.action, Send) else None
     if transaction is None or ends.get(transaction) is TransactionOutcome.COMMITTED:
         return True
-    return isinstance(sighting.operation.action, Poll) and sighting.operation.action.committed_only
+    return isinstance(observation.operation.action, Poll) and observation.operation.action.committed_only

@@ -1,4 +1,4 @@
-"""Anomalies for a reader: what is wrong, and the history around it."""
+"""Formats anomalies as a report, with the surrounding operations of the history."""
 
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -21,34 +21,36 @@ from kbroker.simulation.checker.history import (
     show,
 )
 
-# Of each kind, and of one anomaly: more tell a reader nothing new.
-MOST_OF_A_KIND = 5
-MOST_OPERATIONS = 16
-MOST_CHARACTERS = 240
+# Limits per kind of anomaly, per anomaly, and per line.
+MAX_PER_KIND = 5
+MAX_OPERATIONS = 16
+MAX_CHARACTERS = 240
 
 
 def render(history: History, anomalies: Sequence[Anomaly], around: int = 12) -> str:
-    """Each anomaly's text, then its operations (marked) with those next to each of them, `around` in all, that have to
-    do with it: of the same partitions, groups, transactions or processes, and faults."""
+    """Format each anomaly: its text, its operations (marked with ">") and, for each of them, the `around` nearest
+    related operations: faults, and operations on the same partitions, groups, transactions or processes."""
     lines = []
     by_kind: dict[str, list[Anomaly]] = {}
-    for one in anomalies:
-        by_kind.setdefault(one.kind, []).append(one)
-    for kind, found in by_kind.items():
-        for one in found[:MOST_OF_A_KIND]:
-            lines += [f"{kind.upper()}: {one.text}", *_story(history, one, around), ""]
-        if len(found) > MOST_OF_A_KIND:
-            lines += [f"{kind.upper()}: {len(found) - MOST_OF_A_KIND} more.", ""]
+    for found in anomalies:
+        by_kind.setdefault(found.kind, []).append(found)
+    for kind, same_kind in by_kind.items():
+        for found in same_kind[:MAX_PER_KIND]:
+            lines += [f"{kind.upper()}: {found.text}", *_operation_lines(history, found, around), ""]
+        if len(same_kind) > MAX_PER_KIND:
+            lines += [f"{kind.upper()}: {len(same_kind) - MAX_PER_KIND} more.", ""]
     return "\n".join(lines)
 
 
-def _story(history: History, found: Anomaly, around: int) -> list[str]:
-    marked = {one.number for one in found.operations[:MOST_OPERATIONS]}
-    subjects = {subject: None for one in found.operations for subject in _subjects(one)}
+def _operation_lines(history: History, found: Anomaly, around: int) -> list[str]:
+    marked = {operation.number for operation in found.operations[:MAX_OPERATIONS]}
+    subjects = {subject: None for operation in found.operations for subject in _subjects(operation)}
     near = [
-        one.number
-        for one in history.operations
-        if one.number in marked or isinstance(one.action, Loss | Note) or not subjects.keys().isdisjoint(_subjects(one))
+        operation.number
+        for operation in history.operations
+        if operation.number in marked
+        or isinstance(operation.action, Loss | Note)
+        or not subjects.keys().isdisjoint(_subjects(operation))
     ]
     chosen = dict.fromkeys(marked)
     for number in sorted(marked):
@@ -65,7 +67,7 @@ def _story(history: History, found: Anomaly, around: int) -> list[str]:
 
 
 def _subjects(operation: Operation) -> list[object]:
-    """What an operation has to do with: its process and partitions, groups, transactions."""
+    """Return what an operation concerns: its process, partitions, group and transaction."""
     subjects: list[object] = [operation.process]
     match operation.action:
         case Send(place=place, transaction=transaction):
@@ -86,9 +88,9 @@ def _subjects(operation: Operation) -> list[object]:
 
 
 def _line(operation: Operation) -> str:
-    """As `show` has it, with the middle of long lists left out."""
+    """Format an operation with `show`, without the middle of a long line."""
     line = show(operation)
-    if len(line) <= MOST_CHARACTERS:
+    if len(line) <= MAX_CHARACTERS:
         return line
-    head, tail = line[: MOST_CHARACTERS * 2 // 3], line[-MOST_CHARACTERS // 3 :]
+    head, tail = line[: MAX_CHARACTERS * 2 // 3], line[-MAX_CHARACTERS // 3 :]
     return f"{head[: head.rindex(' ')]} ... {tail[tail.index(' ') + 1 :]}"

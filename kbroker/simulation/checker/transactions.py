@@ -1,4 +1,4 @@
-"""Transactions: aborted and pre-committed reads, torn transactions, cycles of who wrote what the other read."""
+"""Transactions: aborted and pre-committed reads, torn transactions, write-read cycles."""
 
 from collections.abc import Iterator, Mapping
 from enum import Enum
@@ -18,18 +18,18 @@ class TransactionOutcome(Enum):
 
 
 def transaction_outcomes(index: Index) -> dict[int, TransactionOutcome]:
-    """How each transaction ended. One whose end was never asked for is not in it; one that the coordinator aborts
-    because its time is over is OPEN."""
+    """Return the outcome of each transaction that has an EndTransaction. A transaction whose commit was not requested
+    is OPEN, even if the coordinator aborted it after its timeout."""
     return {transaction: _transaction_outcome(ends) for transaction, ends in index.transaction_ends.items()}
 
 
 def _transaction_outcome(ends: list[Operation]) -> TransactionOutcome:
-    known = [_commits(one) for one in ends if one.outcome is Outcome.OK]
+    known = [_commits(operation) for operation in ends if operation.outcome is Outcome.OK]
     if known:
         return TransactionOutcome.COMMITTED if any(known) else TransactionOutcome.ABORTED
     return (
         TransactionOutcome.UNKNOWN
-        if any(_commits(one) and one.outcome is Outcome.UNKNOWN for one in ends)
+        if any(_commits(operation) and operation.outcome is Outcome.UNKNOWN for operation in ends)
         else TransactionOutcome.OPEN
     )
 
@@ -40,26 +40,25 @@ def _commits(operation: Operation) -> bool:
 
 
 def uncommitted_reads(index: Index) -> Iterator[Anomaly]:
-    """With read_committed nobody sees a record before its transaction is being committed, the transaction itself
-    included, nor ever one that was aborted (Jepsen: G1a and precommitted reads). With read_uncommitted all may see
-    everything."""
+    """Report reads, with read_committed, of aborted transactions or before the commit began (Jepsen's G1a and
+    precommitted reads). This includes the transaction's own reads. With read_uncommitted all reads are permitted."""
     if not index.transactional:
         return
     ends = transaction_outcomes(index)
-    commits = {number: _first_commit(found) for number, found in index.transaction_ends.items()}
-    told: dict[tuple[str, int], None] = {}
+    commits = {number: _first_commit(ends) for number, ends in index.transaction_ends.items()}
+    reported: dict[tuple[str, int], None] = {}
     for operation, sender, transaction in _reads_of_transactions(index):
         if ends.get(transaction) is TransactionOutcome.ABORTED:
             kind, text = "aborted read", "which was aborted"
         elif commits.get(transaction, NEVER) >= (operation.ended or NEVER):
-            kind, text = "pre-committed read", "whose commit had not been asked for"
+            kind, text = "pre-committed read", "whose commit had not been requested"
         else:
             continue
-        if (kind, transaction) not in told:
-            told[kind, transaction] = None
+        if (kind, transaction) not in reported:
+            reported[kind, transaction] = None
             yield anomaly(
                 kind,
-                f"{operation.process} was given, with read_committed, what transaction {transaction} wrote, {text}.",
+                f"{operation.process} read, with read_committed, a record of transaction {transaction}, {text}.",
                 sender,
                 operation,
                 *index.transaction_ends.get(transaction, []),
@@ -67,33 +66,36 @@ def uncommitted_reads(index: Index) -> Iterator[Anomaly]:
 
 
 def _first_commit(ends: list[Operation]) -> int:
-    return min((one.begun for one in ends if _commits(one) and one.outcome is not Outcome.FAILED), default=NEVER)
+    return min(
+        (operation.begun for operation in ends if _commits(operation) and operation.outcome is not Outcome.FAILED),
+        default=NEVER,
+    )
 
 
 def _reads_of_transactions(index: Index) -> Iterator[tuple[Operation, Operation, int]]:
-    """Who read with read_committed what a transaction wrote; the batch and the transaction. Each poll and transaction
-    once."""
+    """Yield (poll, send, transaction) for polls with read_committed that returned transactional records, once per poll
+    and transaction."""
     for operation in index.polls:
         poll = operation.action
         assert isinstance(poll, Poll)
         if not poll.committed_only:
             continue
-        told: dict[int, None] = {}
+        reported: dict[int, None] = {}
         for read in poll.reads:
             sender = index.senders.get(read.value)
             if sender is None or not isinstance(sender.action, Send) or sender.action.transaction is None:
                 continue
-            if sender.action.transaction not in told:
-                told[sender.action.transaction] = None
+            if sender.action.transaction not in reported:
+                reported[sender.action.transaction] = None
                 yield operation, sender, sender.action.transaction
 
 
 def torn_transactions(index: Index) -> Iterator[Anomaly]:
-    """What a transaction wrote is there at the end wholly or not at all. One that was committed must be there (that
-    is `lost_writes`); of one whose end is not known either is right, but not some of it.
+    """Report transactions with an unknown outcome of which only some batches are present at the end: all or none must
+    be. (`lost_writes` checks committed transactions.)
 
-    Permitted: what a Loss or a deletion may have taken from one of its partitions, and batches that were not
-    acknowledged, which may never have been a part of it.
+    Permitted: batches that a Loss or a deletion may have removed from one of the partitions, and batches that were not
+    acknowledged and so may not belong to the transaction.
     """
     if not index.transactional:
         return
@@ -106,21 +108,29 @@ def torn_transactions(index: Index) -> Iterator[Anomaly]:
                 by_transaction.setdefault(transaction, []).append((partition, operation))
     final, reach = final_committed_reads(index)
     for transaction, sends in by_transaction.items():
-        there = [one for _, one in sends if isinstance(one.action, Send) and final.keys() & set(one.action.values)]
-        gone = [one for partition, one in sends if one not in there and _should_be_there(partition, one, reach)]
-        if there and gone:
+        present = [
+            operation
+            for _, operation in sends
+            if isinstance(operation.action, Send) and final.keys() & set(operation.action.values)
+        ]
+        gone = [
+            operation
+            for partition, operation in sends
+            if operation not in present and _should_be_there(partition, operation, reach)
+        ]
+        if present and gone:
             assert isinstance(gone[0].action, Send)
             yield anomaly(
                 "torn transaction",
-                f"Of transaction {transaction} {len(there)} batches are there at the end and {len(gone)} are not: "
+                f"Of transaction {transaction} {len(present)} batches are present at the end and {len(gone)} are not: "
                 f"{shorten(gone[0].action.values)} of {partition_name(gone[0].action.place)}.",
-                *(one for _, one in sends),
+                *(operation for _, operation in sends),
                 *index.transaction_ends[transaction],
             )
 
 
 def final_committed_reads(index: Index) -> tuple[Mapping[int, None], Mapping[Place, int]]:
-    """The values that the final polls with read_committed gave, and up to where they came."""
+    """Return the values that the final polls with read_committed returned, and their end offset in each partition."""
     values: dict[int, None] = {}
     reach: dict[Place, int] = {}
     for operation in index.polls:
@@ -134,7 +144,7 @@ def final_committed_reads(index: Index) -> tuple[Mapping[int, None], Mapping[Pla
 
 
 def _should_be_there(partition: PartitionIndex, operation: Operation, reach: Mapping[Place, int]) -> bool:
-    """If any of its transaction is."""
+    """Whether a batch must be present if any other batch of its transaction is."""
     send = operation.action
     assert isinstance(send, Send)
     if operation.outcome is not Outcome.OK or send.base_offset is None:
@@ -148,13 +158,12 @@ def _should_be_there(partition: PartitionIndex, operation: Operation, reach: Map
 
 
 def write_read_cycles(index: Index) -> Iterator[Anomaly]:
-    """Transactions that each read what the next one wrote, in a circle (Adya's G1c, with write-read edges only).
+    """Report cycles of transactions that each read what another one wrote (Adya's G1c, with write-read edges only).
 
-    Kafka does not isolate writes: batches of transactions lie in a partition in the order in which they came, one
-    between the other's. So the order of writes is no order of transactions: cycles of writes alone (G0) happen all the
-    time, and a cycle that needs a write-write edge says nothing (Jepsen's workload permits both). But a transaction
-    that is read with read_committed was committed before, so reads alone cannot go in a circle. With read_uncommitted
-    they can.
+    Kafka does not isolate writes: batches of several transactions interleave in a partition. So cycles of writes alone
+    (G0), and cycles with a write-write edge, are permitted, as in Jepsen's workload. But a transaction must be
+    committed before others read it with read_committed, so write-read edges alone cannot form a cycle. With
+    read_uncommitted they can.
     """
     if not index.transactional:
         return
@@ -177,7 +186,7 @@ def write_read_cycles(index: Index) -> Iterator[Anomaly]:
 
 
 def _cycles(edges: Mapping[int, Mapping[int, Operation]]) -> Iterator[list[int]]:
-    """One cycle for each way back that a walk in depth finds; each node is entered once."""
+    """Yield one cycle for each back edge that a depth-first search finds."""
     state: dict[int, int] = {}
     for start in edges:
         if start in state:

@@ -150,7 +150,7 @@ def test_what_was_not_lost_is_not_written_again():
     texts = [one.text for one in moved_by_a_loss(2).anomalies()]
     assert texts == [
         "t-0 has had the values 2, 3 at offset 1, and no power loss explains it.",
-        "The value 2 of t-0 was acknowledged at offset 2 and is at 1.",
+        "The value 2 of t-0 was acknowledged at offset 2 and read at 1.",
     ]
 
 

@@ -180,5 +180,5 @@ def test_a_cycle_behind_a_fork():
 
 def test_zero_is_a_transaction_as_any():
     assert ended(True, UNKNOWN, first=1, second=None).anomalies()[0].text == (
-        "Of transaction 0 1 batches are there at the end and 1 are not: 2 of t-1."
+        "Of transaction 0 1 batches are present at the end and 1 are not: 2 of t-1."
     )

@@ -1,4 +1,4 @@
-"""`python -m kbroker.simulation --seeds A..B --scenario NAME`: run seeds, on all cores, and report what they found."""
+"""`python -m kbroker.simulation --seeds A..B --scenario NAME`: run seeds on all cores and report failures."""
 
 import argparse
 import os
@@ -13,8 +13,8 @@ from kbroker.simulation.scenarios.run import Summary, simulate, summarize
 from kbroker.simulation.scenarios.scenarios import SCENARIOS
 
 ANY = "any"
-# A worker is replaced after so many seeds: what one leaves behind must not slow the others down.
-SEEDS_A_WORKER = 100
+# Workers are replaced after this number of seeds, so that their memory does not grow.
+SEEDS_PER_WORKER = 100
 
 
 @dataclass(slots=True)
@@ -25,12 +25,12 @@ class Totals:
     operations: int = 0
     cpu_s: float = 0.0
 
-    def add(self, one: Summary) -> None:
-        self.virtual_s += one.virtual_s
-        self.operations += one.operations
-        self.cpu_s += one.cpu_s
-        if one.report:
-            self.failed.append(one)
+    def add(self, summary: Summary) -> None:
+        self.virtual_s += summary.virtual_s
+        self.operations += summary.operations
+        self.cpu_s += summary.cpu_s
+        if summary.report:
+            self.failed.append(summary)
         else:
             self.passed += 1
 
@@ -49,21 +49,21 @@ def main(arguments: list[str] | None = None) -> int:
         for scenario in SCENARIOS.values():
             print(f"{scenario.name:<20} {scenario.text}")
         return 0
-    work = [(seed, _scenario(options.scenario, seed)) for seed in options.seeds]
+    runs = [(seed, _scenario(options.scenario, seed)) for seed in options.seeds]
     if options.history or options.trace:
-        return _replay(work, options.history, options.trace)
+        return _replay(runs, options.history, options.trace)
     begun = perf_counter()
     totals = Totals()
-    for one in _summaries(work, options.jobs):
-        totals.add(one)
-        if one.report:
+    for summary in _summaries(runs, options.jobs):
+        totals.add(summary)
+        if summary.report:
             _clear_progress()
-            print(f"{one.report}\n\nto replay: {replay_line(one.seed, one.scenario)}\n", flush=True)
+            print(f"{summary.report}\n\nto replay: {replay_line(summary.seed, summary.scenario)}\n", flush=True)
             if len(totals.failed) >= options.failures:
                 break
         elif options.hashes:
-            print(f"{one.scenario} {one.seed} {one.digest}", flush=True)
-        _progress(totals, len(work))
+            print(f"{summary.scenario} {summary.seed} {summary.digest}", flush=True)
+        _progress(totals, len(runs))
     _clear_progress()
     print(f"{totals}; {perf_counter() - begun:.0f} s")
     return 1 if totals.failed else 0
@@ -76,21 +76,30 @@ def replay_line(seed: int, scenario: str) -> str:
 def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m kbroker.simulation",
-        description="Runs a broker and its clients on a simulated machine and network, with faults, one run a seed; "
-        "judges what the clients were told.",
+        description="Run a broker and its clients on a simulated machine and network with faults, one run per seed, and "
+        "check the histories of the clients.",
     )
     parser.add_argument(
-        "--seeds", type=_seeds, default=range(100), metavar="A..B", help="from A up to B; or one; 0..100"
+        "--seeds",
+        type=_seeds,
+        default=range(100),
+        metavar="A..B",
+        help="from A up to, not including, B; or one seed (default: 0..100)",
     )
     parser.add_argument(
-        "--scenario", choices=[*SCENARIOS, ANY], default=ANY, help="any (each seed has one of them) unless said"
+        "--scenario",
+        choices=[*SCENARIOS, ANY],
+        default=ANY,
+        help="the scenario; any: each seed selects one (default: any)",
     )
-    parser.add_argument("--list", action="store_true", help="say what the scenarios are")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count(), metavar="N", help="processes; one for each core")
-    parser.add_argument("--failures", type=int, default=3, metavar="N", help="stop after so many failures; 3")
+    parser.add_argument("--list", action="store_true", help="list the scenarios")
+    parser.add_argument(
+        "--jobs", type=int, default=os.cpu_count(), metavar="N", help="number of processes (default: number of cores)"
+    )
+    parser.add_argument("--failures", type=int, default=3, metavar="N", help="stop after N failures (default: 3)")
     parser.add_argument("--hashes", action="store_true", help="print the hash of each run's trace")
-    parser.add_argument("--history", type=Path, metavar="FILE", help="write what the clients did to a file")
-    parser.add_argument("--trace", type=Path, metavar="FILE", help="write all that happened to a file")
+    parser.add_argument("--history", type=Path, metavar="FILE", help="write the history of the clients to a file")
+    parser.add_argument("--trace", type=Path, metavar="FILE", help="write all events of the simulation to a file")
     return parser.parse_args(arguments)
 
 
@@ -104,23 +113,26 @@ def _scenario(name: str, seed: int) -> str:
     return names[seed % len(names)] if name == ANY else name
 
 
-def _summaries(work: list[tuple[int, str]], jobs: int) -> Iterator[Summary]:
-    if jobs == 1 or len(work) == 1:
-        yield from (summarize(seed, scenario) for seed, scenario in work)
+def _summaries(runs: list[tuple[int, str]], jobs: int) -> Iterator[Summary]:
+    if jobs == 1 or len(runs) == 1:
+        yield from (summarize(seed, scenario) for seed, scenario in runs)
         return
-    for start in range(0, len(work), SEEDS_A_WORKER * jobs):
+    for start in range(0, len(runs), SEEDS_PER_WORKER * jobs):
         with ProcessPoolExecutor(jobs) as pool:
-            asked = [pool.submit(summarize, *one) for one in work[start : start + SEEDS_A_WORKER * jobs]]
+            futures = [
+                pool.submit(summarize, seed, scenario)
+                for seed, scenario in runs[start : start + SEEDS_PER_WORKER * jobs]
+            ]
             try:
-                for future in as_completed(asked):
+                for future in as_completed(futures):
                     yield future.result()
             finally:
                 pool.shutdown(cancel_futures=True)
 
 
-def _replay(work: Iterable[tuple[int, str]], history: Path | None, trace: Path | None) -> int:
+def _replay(runs: Iterable[tuple[int, str]], history: Path | None, trace: Path | None) -> int:
     failed = 0
-    for seed, scenario in work:
+    for seed, scenario in runs:
         result = simulate(seed, scenario, trace=trace is not None)
         if history is not None:
             history.write_text(result.text())

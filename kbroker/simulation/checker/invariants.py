@@ -1,11 +1,12 @@
-"""What must hold of a running broker at every moment, looked at from outside of it.
+"""Invariants of a running broker, checked from outside while it runs.
 
-Of each partition: log start <= LSO <= HW <= LEO; the leader is in the ISR; leader epoch, high watermark, LSO and log
-start do not go back while the process lives; the next process leads in a later epoch. Below the recovery point, and
-under flush.before.ack below the high watermark, the disk cannot lose anything, and nobody is told of more. Of each
-log's bytes: batches have right CRCs and no gap between them, leader epochs do not go back, the sequences of a
-producer's epoch have no gap and no repetition, and the epochs of a producer do not go back. The LSO is where the first
-transaction begins that is open in these bytes, or whose end the high watermark has not passed.
+For each partition: log start offset <= LSO <= high watermark <= log end offset; the leader is in the ISR; leader epoch,
+high watermark, LSO and log start offset do not go back within a process; the next process has a higher leader epoch.
+Below the recovery point, and under flush.before.ack below the high watermark, all data is on the disk; under
+flush.before.ack clients see no later records. For the bytes of each log: batches have correct CRCs and no gaps between
+them; leader epochs, and the epochs of each producer, do not go back; the sequences of a producer epoch have no gaps and
+no repetitions. The LSO is the first offset of the first transaction that is open in the log, or whose marker is not
+below the high watermark.
 """
 
 from __future__ import annotations
@@ -23,16 +24,16 @@ if TYPE_CHECKING:
     from kbroker.simulation.disk.disk import SimDisk
     from kbroker.simulation.runtime.machine import Machine
 
-# Sequences begin again at 0 after the largest.
+# Sequence numbers wrap around to 0 here.
 _SEQUENCES = 1 << 31
 
 
 class BrokenInvariant(AssertionError):
-    """The state of a broker is one that must not be."""
+    """The broker violates an invariant."""
 
 
-class _LastState:
-    """What was last seen of a partition of one process."""
+class _PartitionState:
+    """The state of a partition at the last check of this process."""
 
     def __init__(self) -> None:
         self.leader_epoch = -1
@@ -42,23 +43,24 @@ class _LastState:
 
 
 class Invariants:
-    """Of one machine. `check` is called between two callbacks of the loop, again and again; a new process is given
-    new ones, and what those `before` have seen."""
+    """The invariants of one process on a machine. `check` runs between two callbacks of its event loop, repeatedly.
+    `before`: the invariants of the previous process."""
 
     def __init__(self, machine: Machine, before: Invariants | None = None) -> None:
         self._machine = machine
-        # In which epoch a partition was led by the processes before.
+        # The last leader epoch of each partition in previous processes.
         self._previous_leader_epochs: dict[tuple[bytes, int], int] = {} if before is None else before.leader_epochs()
-        # By topic id: a topic of the same name is another one.
-        self._seen: dict[tuple[bytes, int], _LastState] = {}
+        # By topic id and partition, because a topic can be deleted and created again with the same name.
+        self._states: dict[tuple[bytes, int], _PartitionState] = {}
         self._logs: dict[tuple[bytes, int], LogChecker] = {}
 
     def leader_epochs(self) -> dict[tuple[bytes, int], int]:
         """The last leader epoch of each partition."""
-        return {**self._previous_leader_epochs, **{key: seen.leader_epoch for key, seen in self._seen.items()}}
+        return {**self._previous_leader_epochs, **{key: state.leader_epoch for key, state in self._states.items()}}
 
     def check(self, *, durability: bool = True) -> None:
-        """Raises BrokenInvariant. `durability`: also what must have been synced, which takes longer."""
+        """Raise BrokenInvariant if an invariant does not hold. `durability`: also check synced data, which is
+        slower."""
         services = self._machine.services
         if services is None:
             return
@@ -70,34 +72,34 @@ class Invariants:
                 if durability:
                     self._check_durability(place, partition)
 
-    def _check_state(self, place: Place, partition: Partition, held: bool) -> None:
+    def _check_state(self, place: Place, partition: Partition, appends_suspended: bool) -> None:
         log = partition.log
         offsets = [log.log_start_offset, partition.last_stable_offset, partition.high_watermark, log.log_end_offset]
-        # Deleted records may end above a high watermark that waits for a sync.
+        # DeleteRecords may move the log start above a high watermark that waits for a sync.
         if offsets[1:] != sorted(offsets[1:]) or offsets[0] > log.log_end_offset:
             self._fail(place, f"log start, LSO, HW, LEO are {offsets}")
         if partition.is_leader and partition.state.local_id not in partition.state.isr:
             self._fail(place, f"the leader is not in the ISR {partition.state.isr}")
         key = (partition.topic_id, place[1])
-        if key not in self._seen:
+        if key not in self._states:
             self._check_dropped(place, partition)
-        seen = self._seen.setdefault(key, _LastState())
-        # On a full disk there are no new epochs, and then nothing may be appended.
-        unchanged = held and log.log_end_offset == partition.first_offset
+        state = self._states.setdefault(key, _PartitionState())
+        # On a full disk the broker cannot write a new leader epoch, and must not append either.
+        unchanged = appends_suspended and log.log_end_offset == partition.first_offset
         if partition.leader_epoch <= self._previous_leader_epochs.get(key, -1) and not unchanged:
-            self._fail(place, f"it is led in epoch {partition.leader_epoch}, as by a process before")
+            self._fail(place, f"leader epoch {partition.leader_epoch} was used by an earlier process")
         for name, value in (
             ("leader_epoch", partition.leader_epoch),
             ("high_watermark", partition.high_watermark),
             ("last_stable", partition.last_stable_offset),
             ("log_start", log.log_start_offset),
         ):
-            if value < getattr(seen, name):
-                self._fail(place, f"{name} went back from {getattr(seen, name)} to {value}")
-            setattr(seen, name, value)
+            if value < getattr(state, name):
+                self._fail(place, f"{name} went back from {getattr(state, name)} to {value}")
+            setattr(state, name, value)
 
     def _check_dropped(self, place: Place, partition: Partition) -> None:
-        """After a start: a segment that recovery has dropped would come back behind what is appended from now on."""
+        """Check after a start that no segment which recovery removed can come back after a power loss."""
         prefix = f"{partition.log.directory}/"
         for path in self._machine.disk.removed_files():
             parsed = parse_segment_file(path.removeprefix(prefix)) if path.startswith(prefix) else None
@@ -112,29 +114,33 @@ class Invariants:
             return
         end = durable_end(self._machine.disk, partition.log.directory)
         if claimed > end:
-            self._fail(place, f"up to {claimed} it should be synced, but the disk may lose {end} and more")
+            self._fail(
+                place, f"offsets below {claimed} should be synced, but the disk may lose offset {end} and later ones"
+            )
 
     def check_exposed(self, place: Place, end: int) -> None:
-        """A client has been told, by an acknowledgement or a record, that there is something below `end`; with
-        flush.before.ack it is synced then. (What the broker takes for synced is compared with the disk elsewhere.)"""
+        """Check, under flush.before.ack, that the offsets below `end` are synced: a client received an acknowledgement
+        or a record of them. (`check` compares the recovery point with the disk.)"""
         services = self._machine.services
         partition = None if services is None else services.replicas.get(*place)
         if partition is None or partition.is_closed or partition.log.offline is not None:
             return
         if partition.log.recovery_point < end:
-            self._fail(place, f"{end - 1} was told, and what is synced ends at {partition.log.recovery_point}")
+            self._fail(
+                place, f"a client saw offset {end - 1}, but the recovery point is {partition.log.recovery_point}"
+            )
 
     def _check_bytes(self, place: Place, partition: Partition) -> None:
         walk = self._logs.setdefault((partition.topic_id, place[1]), LogChecker())
-        fault = walk.check_new_batches(self._machine, partition)
-        if fault:
-            self._fail(place, fault)
+        error = walk.check_new_batches(self._machine, partition)
+        if error:
+            self._fail(place, error)
         if not walk.is_compacted:
             self._check_stable(place, partition, walk)
 
     def _check_stable(self, place: Place, partition: Partition, walk: LogChecker) -> None:
-        """Of transactions whose first batches were deleted before anybody looked the bytes tell nothing, so the LSO may
-        be lower than they say; higher never."""
+        """Check the LSO. It may be lower than the log's bytes imply if the first batches of a transaction were deleted
+        before they were checked; it must never be higher."""
         high_watermark = partition.high_watermark
         first = walk.first_unstable_offset(high_watermark)
         expected = high_watermark
@@ -144,32 +150,32 @@ class Invariants:
         if stable > expected or (stable < expected and walk.from_start):
             self._fail(place, f"LSO {stable}; the transactions in the log make it {expected} (HW {high_watermark})")
 
-    def _fail(self, place: Place, what: str) -> None:
-        raise BrokenInvariant(f"{self._machine.name}, {place[0]}-{place[1]}: {what}")
+    def _fail(self, place: Place, message: str) -> None:
+        raise BrokenInvariant(f"{self._machine.name}, {place[0]}-{place[1]}: {message}")
 
 
 class LogChecker:
-    """Reads what is new of a partition's segments, and says what is wrong with it."""
+    """Checks the batches that were appended to a partition's segments since the last call."""
 
     def __init__(self) -> None:
         self._base = -1
         self._position = 0
         self._next_offset = -1
         self._leader_epoch = -1
-        # By (producer id, epoch): the sequence to come.
+        # The next sequence by (producer id, epoch).
         self._sequences: dict[tuple[int, int], int] = {}
         self._epochs: dict[int, int] = {}
-        # Transactions: by producer id the first offset of one that is open; (first, end) of those that have ended.
+        # The first offset of open transactions by producer id; (first offset, marker offset) of ended transactions.
         self._open: dict[int, int] = {}
         self._ended: list[tuple[int, int]] = []
-        # The log was seen from its very beginning.
+        # Whether the log was checked from offset 0.
         self.from_start = False
-        # Only the active segment is read: compaction leaves gaps in the others.
+        # If so, only the active segment is checked: compaction leaves gaps in the others.
         self.is_compacted = False
 
     def first_unstable_offset(self, high_watermark: int) -> int | None:
-        """Where the first transaction begins that is open, or of which the end is not committed; None: none is."""
-        self._ended = [one for one in self._ended if one[1] >= high_watermark]
+        """Return the first offset of the first transaction that is open or whose marker is not committed; else None."""
+        self._ended = [(first, end) for first, end in self._ended if end >= high_watermark]
         return min([*self._open.values(), *(first for first, _ in self._ended)], default=None)
 
     def check_new_batches(self, machine: Machine, partition: Partition) -> str | None:
@@ -177,30 +183,30 @@ class LogChecker:
         compacted = self.is_compacted = log.config.is_compacted
         listed = segment_files(machine.disk, log.directory)
         if compacted and self._base < 0:
-            fault = _find_overlap(machine.disk, listed)
-            if fault:
-                return fault
+            error = _find_overlap(machine.disk, listed)
+            if error:
+                return error
         for base, path in listed:
             if base < self._base or (compacted and base != log.active.base_offset):
                 continue
             if base > self._base:
                 if not compacted and self._next_offset not in (-1, base):
                     if log.log_start_offset < base:
-                        return f"{path}: what comes before it ends at {self._next_offset}"
-                    # Deleted before it was looked at.
-                    self._forget()
+                        return f"{path}: the previous segment ends at {self._next_offset}"
+                    # Segments were deleted before they were checked.
+                    self._reset()
                 self.from_start = self.from_start or base == 0
                 self._base, self._position = base, 0
             data = machine.disk.data(path)
             for batch in read_batches(data, self._position):
-                fault = self._check_batch(batch)
-                if fault:
-                    return f"{path} at {batch.start}: {fault}"
+                error = self._check_batch(batch)
+                if error:
+                    return f"{path} at {batch.start}: {error}"
             if self._position < len(data):
-                return f"{path}: what begins at {self._position} is no batch, or a damaged one"
+                return f"{path}: no valid batch at position {self._position}"
         return None
 
-    def _forget(self) -> None:
+    def _reset(self) -> None:
         self._sequences.clear()
         self._epochs.clear()
         self._open.clear()
@@ -209,13 +215,13 @@ class LogChecker:
     def _check_batch(self, batch: StoredBatch) -> str | None:
         header = batch.header
         if self._next_offset not in (-1, header.base_offset) and self._position:
-            return f"offset {header.base_offset} follows on {self._next_offset - 1}"
+            return f"offset {header.base_offset} follows {self._next_offset - 1}"
         if header.leader_epoch < self._leader_epoch:
             return f"leader epoch {header.leader_epoch} after {self._leader_epoch}"
         if header.producer_id != NO_PRODUCER_ID:
-            fault = self._check_producer(header)
-            if fault:
-                return fault
+            error = self._check_producer(header)
+            if error:
+                return error
         self._position = batch.end
         self._next_offset = header.next_offset
         self._leader_epoch = header.leader_epoch
@@ -234,10 +240,10 @@ class LogChecker:
         if header.is_transactional:
             self._open.setdefault(producer_id, header.base_offset)
         elif producer_id in self._open:
-            return f"producer {producer_id}: a batch that is in no transaction, in the middle of one"
+            return f"producer {producer_id}: a non-transactional batch within a transaction"
         if self.is_compacted:
-            # Batches before a roll may be missing here. Coordinators count no sequences: each of their batches begins
-            # at 0, as in Apache Kafka.
+            # Batches in older segments are not checked. The batches of coordinators all have base sequence 0, as in
+            # Apache Kafka.
             return None
         expected = self._sequences.get((producer_id, epoch))
         if expected is not None and header.base_sequence != expected:
@@ -247,7 +253,7 @@ class LogChecker:
 
 
 def _find_overlap(disk: SimDisk, listed: list[tuple[int, str]]) -> str | None:
-    """Compaction replaces segments: none of them may stay next to the compacted one."""
+    """Return an error if segments overlap: compaction must remove all segments that a compacted one replaces."""
     for (_, path), (next_base, _) in pairwise(listed):
         for batch in read_batches(disk.data(path)):
             if batch.header.next_offset > next_base:

@@ -1,4 +1,4 @@
-"""The fault of faults.py that concerns the coordination service."""
+"""The fault `coordination`: an unreachable, slow or restarted coordination service, expired sessions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from kbroker.simulation.coordination.service import SimCoordination
     from kbroker.simulation.scenarios.stage import Stage
 
-# Most faults are shorter than a session's timeout of 6 s, some are longer.
+# Most faults are shorter than the session timeout of 6 s, some are longer.
 SECONDS = ((0.001, 0.5), (0.5, 5.0), (5.0, 15.0))
 
 

@@ -1,6 +1,6 @@
-"""What goes wrong in a run: each fault is a story of its own, from its beginning until all is well again.
+"""The faults of a run. Each function injects one fault and ends it.
 
-A fault acts on the stage and leaves a note in the history. Faults of different kinds may overlap.
+A fault acts on the stage and adds notes to the history. Faults of different kinds may overlap.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 Fault = Callable[["Stage", "Random"], Awaitable[None]]
 
 HOUR_MS = 3_600_000
-# For how long the machine is off, or a link is cut, in seconds.
+# Ranges of a fault's duration, for example of a cut link, in seconds.
 SHORT_S, LONG_S = (0.001, 0.5), (0.5, 20.0)
-# A crash in the middle of something comes within so many changes of the disk.
+# A crash in the middle of an operation happens within this number of disk changes.
 CHANGES_TO_CRASH = 40
 CRASH_WITHIN_S = 5.0
 
@@ -45,7 +45,7 @@ def _seconds(random: Random) -> float:
 
 
 async def restart(stage: Stage, random: Random) -> None:
-    """An orderly stop and a new start."""
+    """Stop the broker in an orderly way; the supervisor starts it again."""
     with stage.down():
         if not stage.serving or stage.machine.paused:
             return
@@ -56,7 +56,7 @@ async def restart(stage: Stage, random: Random) -> None:
 
 
 async def kill(stage: Stage, random: Random) -> None:
-    """kill -9 between two steps of the process, or in the middle of what it does to the disk."""
+    """kill -9 between two callbacks of the event loop, or in the middle of a disk operation."""
     await _crash(stage, random, power=False)
 
 
@@ -88,7 +88,7 @@ async def _crash(stage: Stage, random: Random, *, power: bool) -> None:
 
 
 async def pause(stage: Stage, random: Random) -> None:
-    """The process gets no turn for some time, and then goes on as if nothing had been."""
+    """Pause the process for some time (SIGSTOP)."""
     broker = stage.machine.broker
     if broker is None:
         return
@@ -101,7 +101,7 @@ async def pause(stage: Stage, random: Random) -> None:
 
 
 async def stall(stage: Stage, random: Random) -> None:
-    """A client gets no turn, perhaps for longer than its group waits for it; then it goes on with what it was at."""
+    """Pause a client, perhaps for longer than its session timeout."""
     client = random.choice(stage.clients)
     if client.paused:
         return
@@ -115,7 +115,7 @@ async def stall(stage: Stage, random: Random) -> None:
 
 
 async def clock(stage: Stage, random: Random) -> None:
-    """The wall clock jumps, forth or back, and is put right after some time."""
+    """Make the wall clock jump forward or back, and correct it after some time."""
     skew_ms = random.choice((-HOUR_MS, HOUR_MS, -1000, 1000, 60_000)) * random.randint(1, 5)
     stage.note(f"the wall clock is wrong by {skew_ms / 1000} s")
     stage.machine.clock.skew_ms += skew_ms
@@ -132,7 +132,7 @@ def _someone(stage: Stage, random: Random) -> str:
 
 
 async def cut(stage: Stage, random: Random) -> None:
-    """Between a client, or all, and the broker nothing passes: one way or both."""
+    """Cut the link between the broker and one client, or all, in one or both directions."""
     client, broker = _someone(stage, random), stage.machine.name
     faults = stage.network.faults
     ways = random.choice((((client, broker),), ((broker, client),), ((client, broker), (broker, client))))
@@ -146,7 +146,7 @@ async def cut(stage: Stage, random: Random) -> None:
 
 
 async def clog(stage: Stage, random: Random) -> None:
-    """What is sent arrives late, all at once."""
+    """Delay all data of a link, which then arrives at once."""
     pair = [_someone(stage, random), stage.machine.name]
     random.shuffle(pair)
     seconds = _seconds(random)
@@ -156,7 +156,7 @@ async def clog(stage: Stage, random: Random) -> None:
 
 
 async def slow(stage: Stage, random: Random) -> None:
-    """A slow and unsteady line."""
+    """Give a link low bandwidth and high, variable latency."""
     pair = [_someone(stage, random), stage.machine.name]
     random.shuffle(pair)
     faults = stage.network.faults
@@ -169,7 +169,7 @@ async def slow(stage: Stage, random: Random) -> None:
 
 
 async def reset(stage: Stage, random: Random) -> None:
-    """Connections are reset in the middle of what they carry, or forgotten on the way."""
+    """Reset connections in the middle of data, or make them half-open."""
     faults = stage.network.faults
     client = _someone(stage, random)
     what = random.random()
@@ -192,7 +192,7 @@ async def reset(stage: Stage, random: Random) -> None:
 
 
 async def disk_error(stage: Stage, random: Random) -> None:
-    """Reads, writes or syncs fail; logs that this takes offline are back after a restart only."""
+    """Make reads, writes or syncs fail. Logs that go offline return only after a restart, so the broker restarts."""
     faults = stage.machine.disk.faults
     operation = random.choice(("read", "write", "sync"))
     chance = random.choice((0.01, 0.1, 0.5))
@@ -205,19 +205,18 @@ async def disk_error(stage: Stage, random: Random) -> None:
 
 
 async def full(stage: Stage, random: Random) -> None:
-    """The disk is full, and then there is room again."""
+    """Fill the disk, and free space later."""
     disk = stage.machine.disk
     stage.note("the disk is full")
     disk.capacity = disk.used + random.choice((0, 100, 5_000))
     await asyncio.sleep(_seconds(random))
-    # A crash in between has brought another.
+    # A crash in between has replaced the disk object.
     stage.machine.disk.capacity = disk.capacity = None
     stage.note("there is room on the disk")
 
 
 async def read_only(stage: Stage, random: Random) -> None:
-    """The file system becomes read-only, and later writable again: logs that this took offline are back after a
-    restart only."""
+    """Make the file system read-only, and later writable again. Logs that went offline return only after a restart."""
     stage.note("the file system is read-only")
     stage.machine.disk.read_only = True
     await asyncio.sleep(_seconds(random))
@@ -228,7 +227,7 @@ async def read_only(stage: Stage, random: Random) -> None:
 
 
 async def out_of_files(stage: Stage, random: Random) -> None:
-    """The process has no file descriptors left, or hardly any, and then it has again. No log stays offline for that."""
+    """Make all or most opens fail with EMFILE for some time. No log may stay offline because of this."""
     faults = stage.machine.disk.faults
     chance = random.choice((0.2, 1.0))
     stage.note(f"out of file descriptors: one of {1 / chance:.0f} opens fails")
@@ -239,7 +238,7 @@ async def out_of_files(stage: Stage, random: Random) -> None:
 
 
 async def slow_disk(stage: Stage, random: Random) -> None:
-    """Syncs take long, writes are short, much has to be read from the disk."""
+    """Make syncs slow, writes short, and reads miss the page cache."""
     disk = stage.machine.disk
     stage.note("the disk is slow")
     disk.faults.slow_sync_ns = random.choice((50, 500, 5_000)) * 1_000_000
@@ -252,7 +251,7 @@ async def slow_disk(stage: Stage, random: Random) -> None:
 
 
 async def leftovers(stage: Stage, random: Random) -> None:
-    """Log files that the broker creates are already there, with old content: from a restored backup, for example."""
+    """Make log files that the broker creates exist already, with old content, as from a restored backup."""
     faults = stage.machine.disk.faults
     stage.note("files are left over where logs roll")
     faults.leftover = random.choice((0.2, 1.0))
@@ -262,7 +261,7 @@ async def leftovers(stage: Stage, random: Random) -> None:
 
 
 async def rot(stage: Stage, random: Random) -> None:
-    """A bit of what was not yet flushed has flipped when the broker comes back after a crash."""
+    """Kill the broker and flip a bit of unflushed data before it starts again."""
     with stage.down():
         broker = stage.machine.broker
         if broker is None or not stage.serving:
@@ -290,7 +289,7 @@ def _flip(stage: Stage, random: Random, recovery_points: Mapping[Place, int]) ->
         return
     place, segment, batch = random.choice(found)
     commits = dict.fromkeys(readable_commits(disk, DATA), -1)
-    # Nobody can see that a leader epoch has rotted: no CRC covers it, and Apache Kafka takes it as it is, too.
+    # Not in the leader epoch: no CRC covers it, so the change cannot be detected, in Apache Kafka neither.
     at = disk.flip_bit(
         segment,
         random.choice([*range(batch.start, batch.start + LENGTH_OVERHEAD), *range(batch.start + MAGIC_POS, batch.end)]),

@@ -1,4 +1,4 @@
-"""What a seed makes of a scenario: the broker, its topics, who uses them, and how long things go wrong."""
+"""The plan of a run, drawn from its seed: configs of the broker and its topics, clients, faults, durations."""
 
 from dataclasses import dataclass, field
 from random import Random
@@ -15,7 +15,8 @@ from kbroker.simulation.scenarios.scenarios import (
 )
 
 MAX_PARTITIONS = 3
-# What may take from one partition what it leaves in another, so that a transaction is torn, unless all is synced.
+# Faults that may lose acknowledged records of one partition and not of another, which tears transactions. Transactions
+# run with them only under flush.before.ack.
 LOSING = ("power", "rot", "disk_error")
 OUTPUT = "output"
 
@@ -24,17 +25,17 @@ OUTPUT = "output"
 class Topic:
     partitions: int
     configs: dict[str, str]
-    # How many keys its records have, if it is compacted.
+    # The number of keys of a compacted topic; 0 without compaction.
     keys: int = 0
 
 
 @dataclass(slots=True)
 class Plan:
-    """`troubles`: so many faults may be under way at a time, with `pause_s` seconds between them on average. `seconds`:
-    how long the programs run with faults. `groups_topic`: configs of __consumer_offsets. `trimmers`: programs that
-    delete records. `transactors` write in transactions, of which several may have one transactional id; `transformers`
-    write what they make of the other topics to the topic `output`; `saboteurs` send what is out of date;
-    `transactions_topic`: configs of __transaction_state."""
+    """`troubles`: the maximum number of concurrent faults, with a mean pause of `pause_s` seconds. `seconds`: how long
+    the programs run with faults. `groups_topic`, `transactions_topic`: configs of __consumer_offsets and
+    __transaction_state. Numbers of programs: `readers` assign partitions; `members` consume in a group; `trimmers` send
+    DeleteRecords; `transactors` write in transactions and may share transactional ids; `transformers` consume,
+    transform and produce to the topic `output`; `saboteurs` repeat outdated requests."""
 
     durable: bool
     coordination: bool
@@ -58,7 +59,7 @@ class Plan:
 
     @property
     def transactional(self) -> bool:
-        """Whether anything is written in transactions."""
+        """Whether any program writes in transactions."""
         return bool(self.transactors or self.transformers)
 
     @classmethod
@@ -68,7 +69,7 @@ class Plan:
             for number in range(random.randint(1, 2))
         }
         faults = dict(scenario.faults)
-        # Not all at once: fewer kinds at a time go deeper.
+        # Draw some kinds of faults: fewer kinds in a run explore each of them more deeply.
         if len(faults) > 1:
             kept = random.sample(sorted(faults), random.randint(1, len(faults)))
             faults = {name: faults[name] for name in kept}
@@ -113,7 +114,7 @@ class Plan:
         self.transactors = random.randint(1, 3)
         self.transactional_ids = random.randint(1, self.transactors)
         if exactly_once:
-            # What is deleted before it is read has no result.
+            # Records that are deleted before they are read would have no result.
             self.trimmers = 0
             self.transactors = min(self.transactors, 1)
             self.transformers = random.randint(1, 3)

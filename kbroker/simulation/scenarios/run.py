@@ -1,7 +1,7 @@
-"""One run: a seed and a scenario in, what the checker says out.
+"""One run: simulates a seed of a scenario and checks its history.
 
-The broker comes up, topics are made, programs begin to send and read. Things go wrong for some time. Then faults
-end; what was acknowledged must be read within a bounded time, by programs that begin anew.
+The broker starts, topics are created, programs send and read while faults happen for some time. Then the faults end,
+and new consumers must read all acknowledged records within a bounded time.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from kbroker.simulation.scenarios.programs import Programs
 from kbroker.simulation.scenarios.scenarios import SCENARIOS
 from kbroker.simulation.scenarios.stage import Stage
 
-# Within so many virtual seconds after the faults have ended, all that was acknowledged is read.
+# Limit for each step after the faults, in virtual seconds.
 LIVENESS_S = 120.0
 
 
-# Faults of the disk that take a log offline until a restart; a shortage must not.
+# Disk faults that take a log offline until a restart. A full disk or missing file descriptors must not.
 DISK_FAILURES = ("read error", "write error", "sync error", "bit rot")
 
 
 class NotLive(AssertionError):
-    """What must happen when nothing goes wrong any more has not happened in time."""
+    """A step did not complete within its time limit although no fault was active."""
 
 
 class Summary(NamedTuple):
-    """Of one run; `report` is empty when it has passed."""
+    """The result of a run as a process pool returns it. `report` is empty if the run passed."""
 
     seed: int
     scenario: str
@@ -58,7 +58,7 @@ class Result:
     trace: list[str] = field(default_factory=list)
 
     def report(self) -> str:
-        """What is wrong, for a reader; "" when nothing is."""
+        """Format the failure and the anomalies; "" if the run passed."""
         if not self.failure and not self.anomalies:
             return ""
         parts = [f"seed {self.seed} of {self.scenario}: FAILED"]
@@ -85,7 +85,7 @@ def summarize(seed: int, scenario: str) -> Summary:
 
 
 def simulate(seed: int, scenario: str, *, trace: bool = False, shape: Callable[[Plan], None] | None = None) -> Result:
-    """Play a seed of a scenario and judge it. `shape` changes what the seed has planned."""
+    """Run a seed of a scenario and check its history. `shape` modifies the plan that was drawn from the seed."""
     plan = Plan.make(SCENARIOS[scenario], Random(f"{seed}/{scenario}/plan"))
     if shape is not None:
         shape(plan)
@@ -117,7 +117,7 @@ def simulate(seed: int, scenario: str, *, trace: bool = False, shape: Callable[[
 
 
 def _said(error: BaseException) -> str:
-    """An error and what it came of, with the line of the code that raised it."""
+    """Format an error and its causes, each with the line of code that raised it."""
     parts: list[str] = []
     while error is not None:
         place = error.__traceback__
@@ -130,8 +130,8 @@ def _said(error: BaseException) -> str:
 
 
 class _HistoryHandler(logging.Handler):
-    """The broker's log, as notes in the history. Without tracebacks: where the code lies, and Python's words for it,
-    differ from machine to machine, and the notes are part of the run's hash."""
+    """Adds the broker's log messages to the history as notes, without tracebacks: their paths and wording differ
+    between machines, and the notes are part of the run's hash."""
 
     def __init__(self, stage: Stage) -> None:
         super().__init__(logging.WARNING)
@@ -155,7 +155,7 @@ def _log_in(stage: Stage) -> Iterator[None]:
 
 
 class Run:
-    """The story of one run."""
+    """Executes the steps of one run."""
 
     def __init__(self, stage: Stage, plan: Plan) -> None:
         self._stage = stage
@@ -179,7 +179,7 @@ class Run:
         stage.note("faults are over")
         await self._in_time(self._programs.finish(), "the programs' end")
         if stage.random_for("the end").random() < 0.5:
-            # What was acknowledged outlives the process.
+            # Acknowledged records must survive the process.
             stage.note("kill -9 at the end")
             stage.machine.kill()
             await stage.until_serving()
@@ -196,7 +196,7 @@ class Run:
             await self._plan.faults[random.choice(names)](self._stage, random)
 
     def _end_faults(self) -> None:
-        """All is well from here on, whatever was going on."""
+        """End all faults, also those that were cancelled in the middle."""
         stage = self._stage
         machine = stage.machine
         stage.faults_over = True
@@ -212,13 +212,13 @@ class Run:
         if stage.coordination is not None:
             stage.coordination.heal_all()
         offline = [partition.log for partition in stage.partitions() if partition.log.offline is not None]
-        # Not those of a broker that is about to stop.
+        # Logs of a broker that is stopping do not count.
         failed = [log for log in offline if not log.is_closing]
         has_failed = any(machine.disk.faults.injected[kind] for kind in DISK_FAILURES)
         if failed and not has_failed and "read_only" not in self._plan.faults:
             raise NotLive(f"{failed[0].tp} is offline although the disk has not failed: {failed[0].offline}")
         if offline:
-            # Its operator restarts it, as the log says.
+            # The operator restarts it, as its log message requests.
             stage.note("kill -9: logs are offline")
             machine.kill()
 

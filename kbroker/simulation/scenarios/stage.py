@@ -1,4 +1,4 @@
-"""What a run plays on: the universe, the machines with their brokers, the network between them and the clients."""
+"""The environment of a run: simulation loop, machine with the broker, network, clients, history."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# How often invariants are looked at, and whether brokers are up, in seconds.
+# Intervals of the checks of invariants, and of whether the broker runs, in seconds.
 INVARIANTS_EVERY_S = 0.05
 SUPERVISED_EVERY_S = 0.02
-# Each how many looks also see what is durable.
+# Every n-th check includes durability.
 DURABILITY_EVERY = 8
-# A broker that cannot start although nothing is wrong any more is broken.
+# A broker must start within this time once faults are over.
 START_WITHIN_S = 60.0
 RESTART_AFTER_S = (0.01, 1.0)
 
 
 class NotServing(AssertionError):
-    """The broker does not come up although nothing is wrong any more."""
+    """The broker does not start although faults are over."""
 
 
 class Stage:
-    """`history` is what happens on it. A broker that ends is started again, unless it is `down`. `durable`: clients may
-    be told only of what is synced."""
+    """The environment of a run. A broker that has ended is started again, except within `down`. `durable`: clients may
+    see synced records only."""
 
     def __init__(
         self, seed: object, configs: Mapping[str, str], *, coordination: bool = False, durable: bool = False
@@ -76,7 +76,7 @@ class Stage:
     # Clients.
 
     def client(self, name: str) -> HostLoop:
-        """A host of its own for a program."""
+        """Create a host for a client program."""
         loop = HostLoop(self.sim_loop, name, Random(f"{self.seed}/{name}/threads"))
         self.clients.append(loop)
         return loop
@@ -87,8 +87,8 @@ class Stage:
     # Losses.
 
     def _record_loss(self, power: bool) -> None:
-        """What the end of the process may take: of what a failed sync has left unwritten, the next start sees what
-        the disk has."""
+        """Record what the end of a process may lose. After a kill, only data that a failed sync left unwritten is lost:
+        the next start reads what is on the disk."""
         disk = self.machine.disk
         ends, commits = durable_ends(disk, DATA), durable_commits(disk, DATA)
         if power:
@@ -103,11 +103,11 @@ class Stage:
             commits = {}
         self.history.record("stage", Loss("syncs have failed", ends, commits))
 
-    # What keeps the brokers running.
+    # Supervision of the broker.
 
     @contextmanager
     def down(self) -> Iterator[None]:
-        """Meanwhile nobody starts the broker."""
+        """Keep the supervisor from starting the broker."""
         self._down += 1
         try:
             yield
@@ -115,7 +115,7 @@ class Stage:
             self._down -= 1
 
     async def supervise(self) -> None:
-        """Start the broker whenever it does not run. Raises what keeps it from starting when nothing should."""
+        """Start the broker whenever it does not run. Raises NotServing if it does not start after the faults."""
         failing_since: float | None = None
         while True:
             if self.machine.broker is None and not self._down:
@@ -142,7 +142,7 @@ class Stage:
         return None
 
     async def watch(self) -> None:
-        """Look at the invariants, again and again. Raises BrokenInvariant."""
+        """Check the invariants periodically. Raises BrokenInvariant."""
         for number in range(1 << 62):
             self.check_invariants(durability=number % DURABILITY_EVERY == 0)
             await asyncio.sleep(INVARIANTS_EVERY_S)
@@ -157,7 +157,7 @@ class Stage:
                 for place, end in {read.place: read.offset + 1 for read in action.reads}.items():
                     self._invariants[1].check_exposed(place, end)
         except BrokenInvariant as broken:
-            # The client that has been told is not who should hear of it.
+            # Raised later by check_invariants and not here, in a callback of the client.
             self._broken = self._broken or broken
 
     def check_invariants(self, *, durability: bool = True) -> None:
@@ -182,29 +182,29 @@ class Stage:
         return self.machine.services is not None
 
     def partitions(self) -> list[Partition]:
-        """Those of the broker that runs."""
+        """Return the partitions of the running broker."""
         services = self.machine.services
         return [] if services is None else list(services.replicas.partitions.values())
 
     def run(self, story: Coroutine[Any, Any, T]) -> T:
-        """Play until the story is over. What the supervisor or the watch raises ends it."""
+        """Run the simulation until the story ends. Exceptions of the supervisor or the watch end it too."""
         return self.sim_loop.run_until_complete(self._play(story))  # type: ignore[no-any-return]
 
     async def _play(self, story: Coroutine[Any, Any, T]) -> T:
-        tasks = [self.sim_loop.create_task(work) for work in (story, self.supervise(), self.watch())]
+        tasks = [self.sim_loop.create_task(coroutine) for coroutine in (story, self.supervise(), self.watch())]
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        rest = [task for task in tasks if task not in done]
-        for task in rest:
+        pending = [task for task in tasks if task not in done]
+        for task in pending:
             task.cancel()
-        await asyncio.gather(*rest, return_exceptions=True)
-        # What went wrong beside the story comes before what the story has made of it.
+        await asyncio.gather(*pending, return_exceptions=True)
+        # Errors of the supervisor and the watch come first: errors of the story may be their consequence.
         for task in tasks[1:]:
             if task in done:
                 task.result()
         return tasks[0].result()  # type: ignore[return-value]
 
     def close(self) -> None:
-        """Let go of all that was left in the middle of something."""
+        """Discard the machine, the clients and all pending tasks."""
         self.network.trace = None
         self.machine.discard()
         for loop in self.clients:

@@ -180,6 +180,6 @@ async def test_invariants_detect_an_acknowledgement_of_what_is_not_synced(s):
     s.partition.log.complete_flush(4)
     invariants = Invariants(s.machine)
     invariants.check_exposed(("t", 0), 4)
-    with pytest.raises(BrokenInvariant, match="4 was told, and what is synced ends at 4"):
+    with pytest.raises(BrokenInvariant, match="a client saw offset 4, but the recovery point is 4"):
         invariants.check_exposed(("t", 0), 5)
     invariants.check_exposed(("other", 0), 5)

@@ -13,7 +13,8 @@ from kbroker.simulation.scenarios.run import Summary, simulate, summarize
 from kbroker.simulation.scenarios.scenarios import SCENARIOS
 
 ANY = "any"
-# Workers are replaced after this number of seeds, so that their memory does not grow.
+# Workers are replaced after this number of seeds, so that what earlier runs leave in memory does not slow down later
+# ones.
 SEEDS_PER_WORKER = 100
 
 
@@ -76,8 +77,8 @@ def replay_line(seed: int, scenario: str) -> str:
 def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m kbroker.simulation",
-        description="Run a broker and its clients on a simulated machine and network with faults, one run per seed, and "
-        "check the histories of the clients.",
+        description="Run a broker and its clients on a simulated machine and network with faults, one run per seed, "
+        "and check the histories of the clients.",
     )
     parser.add_argument(
         "--seeds",

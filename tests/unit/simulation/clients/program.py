@@ -1,4 +1,4 @@
-"""What stories of clients begin with: clients of a machine's broker, and the history that they record."""
+"""Simulated clients of one broker and the history that they record, for tests."""
 
 import asyncio
 from collections.abc import Iterable
@@ -16,7 +16,7 @@ from tests.unit.support.simulated_broker import HOST, PORT, Machine
 
 A = TypeVar("A", bound=Action)
 
-# Clients run on the loop of the whole universe here.
+# Here the clients run on the simulation's own loop, not on hosts of their own.
 CLIENT_HOST = "127.0.0.1"
 PLACE = ("t", 0)
 LOG = "/data/t-0/00000000000000000000.log"
@@ -24,7 +24,7 @@ BOOTSTRAP = [(HOST, PORT)]
 
 
 class Program:
-    """Clients of one story. Their chance comes from the machine's seed and their names."""
+    """The clients of one test. Their randomness derives from the machine's seed and their names."""
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
@@ -55,12 +55,12 @@ class Program:
         return producer.send(place, self.values.allocate(count))
 
     def reset_connections(self) -> None:
-        """As if a middlebox had forgotten them all."""
+        """Abort all connections, as a restarted middlebox does."""
         for connection in list(self.machine.broker._server.connections):
             connection._transport.abort()  # type: ignore[union-attr]
 
-    def cut_answers(self) -> None:
-        """What the broker says does not arrive any more; what clients say does."""
+    def cut_responses(self) -> None:
+        """Drop the broker's packets to the clients; the opposite direction still works."""
         self.machine.loop.network.faults.cut(HOST, CLIENT_HOST)
 
     def cut_requests(self) -> None:
@@ -72,8 +72,8 @@ class Program:
     def log_size(self) -> int:
         return len(self.machine.disk.data(LOG))
 
-    async def lose_what_follows(self, size: int, *, offset: int) -> None:
-        """The broker dies, and of its log so many bytes are left, which end at this offset."""
+    async def lose_log_after(self, size: int, *, offset: int) -> None:
+        """Crash the broker and truncate its log to `size` bytes, whose records end at `offset`."""
         await self.machine.crash()
         self.machine.disk.open(LOG).truncate(size)
         self.history.record("stage", Loss("power", {PLACE: offset}))
@@ -87,7 +87,7 @@ class Program:
         ]
 
     def close(self) -> None:
-        """The story is over: all operations have ended, and the checker has nothing to say."""
+        """Assert that all operations have ended and that the checker finds no anomaly."""
         for cluster in self.clusters:
             cluster.close()
         assert [operation for operation in self.history.operations if operation.ended is None] == []
@@ -95,7 +95,7 @@ class Program:
 
 
 async def read_until(consumer: Consumer, count: int) -> list[Read]:
-    """At least so many records."""
+    """Poll until there are at least `count` records."""
     reads: list[Read] = []
     deadline = consumer.cluster.loop.time() + 120
     while len(reads) < count:
@@ -105,7 +105,7 @@ async def read_until(consumer: Consumer, count: int) -> list[Read]:
 
 
 def acknowledged(operations: Iterable[Operation]) -> list[int]:
-    """The values of sends that were acknowledged, in their order."""
+    """Return the values of acknowledged sends, in the order of the operations."""
     return [
         value
         for operation in operations

@@ -1,4 +1,4 @@
-"""Administration against the real broker."""
+"""The admin client against the real broker."""
 
 import asyncio
 
@@ -13,9 +13,9 @@ from tests.unit.support.simulated_broker import Machine, story
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_topics_come_and_go(seed: int) -> None:
+def test_topics_are_created_and_deleted(seed: int) -> None:
     @story(seed=seed)
-    async def tell(machine: Machine) -> None:
+    async def run(machine: Machine) -> None:
         program = Program(machine)
         one = program.admin(caps=draw_older_versions(program.random("caps")) if seed else {})
         assert await one.describe("t") is None
@@ -38,15 +38,15 @@ def test_topics_come_and_go(seed: int) -> None:
             await one.delete_topic("t")
         program.close()
 
-    tell()
+    run()
 
 
 @story
-async def test_what_an_attempt_did_whose_answer_got_lost_is_done(machine: Machine) -> None:
+async def test_operation_with_lost_response_counts_as_done_when_repeated(machine: Machine) -> None:
     program = Program(machine)
     one = program.admin(timeout_s=1)
     await one.create_topic("first")
-    program.cut_answers()
+    program.cut_responses()
     making = machine.loop.create_task(one.create_topic("t"))
     await machine.until(lambda: machine.broker.services.replicas.get("t", 0) is not None)
     await asyncio.sleep(2)
@@ -56,7 +56,7 @@ async def test_what_an_attempt_did_whose_answer_got_lost_is_done(machine: Machin
 
 
 @story
-async def test_nothing_is_tried_for_ever(machine: Machine) -> None:
+async def test_retries_end_at_the_timeout(machine: Machine) -> None:
     program = Program(machine)
     one = Admin(program.cluster("admin", timeout_s=1), program.history, "admin", timeout_s=5)
     program.cut_requests()
@@ -79,7 +79,7 @@ async def test_records_are_deleted(machine: Machine) -> None:
     assert program.actions(Trim) == [Trim(PLACE, 4)]
     await one.delete_records(PLACE, 99)
     assert program.actions(Trim, Outcome.FAILED) == [Trim(PLACE, 99)]
-    program.cut_answers()
+    program.cut_responses()
     assert await one.delete_records(PLACE, 6) == -1
     assert program.actions(Trim, Outcome.UNKNOWN) == [Trim(PLACE, 6)]
     program.heal()

@@ -1,4 +1,4 @@
-"""One connection: order, deadlines, loss, versions."""
+"""Connections: order of responses, deadlines, loss, versions."""
 
 import asyncio
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ async def connected(
 
 
 @story
-async def test_several_are_in_flight(machine: Machine) -> None:
+async def test_several_requests_are_in_flight(machine: Machine) -> None:
     connection = await connected(machine)
     asked = [connection.request(MetadataRequest(topics=[]), MetadataResponse) for _ in range(20)]
     answers = await asyncio.gather(*asked)
@@ -37,11 +37,11 @@ async def test_several_are_in_flight(machine: Machine) -> None:
 
 
 @story
-async def test_late_answers_end_the_connection(machine: Machine) -> None:
+async def test_late_response_closes_the_connection(machine: Machine) -> None:
     program = Program(machine)
     connection = await connected(machine, timeout_s=3)
     began = machine.loop.time()
-    program.cut_answers()
+    program.cut_responses()
     asked = [connection.request(MetadataRequest(topics=[]), MetadataResponse, timeout_s=s) for s in (20, 3, 8)]
     outcomes = await asyncio.gather(*asked, return_exceptions=True)
     assert [type(outcome) for outcome in outcomes] == [ConnectionLostError] * 3
@@ -52,7 +52,7 @@ async def test_late_answers_end_the_connection(machine: Machine) -> None:
 
 
 @story
-async def test_an_answer_in_time_has_no_consequences(machine: Machine) -> None:
+async def test_response_before_the_deadline_keeps_the_connection(machine: Machine) -> None:
     connection = await connected(machine, timeout_s=3)
     for _ in range(4):
         await connection.request(MetadataRequest(topics=[]), MetadataResponse)
@@ -62,7 +62,7 @@ async def test_an_answer_in_time_has_no_consequences(machine: Machine) -> None:
 
 
 @story
-async def test_a_reset_is_the_loss_of_what_was_asked(machine: Machine) -> None:
+async def test_reset_loses_the_requests_in_flight(machine: Machine) -> None:
     program = Program(machine)
     connection = await connected(machine)
     request = JoinGroupRequest(
@@ -83,13 +83,13 @@ async def test_a_reset_is_the_loss_of_what_was_asked(machine: Machine) -> None:
 
 
 @story(started=False)
-async def test_nobody_there(machine: Machine) -> None:
+async def test_connecting_without_a_broker_fails(machine: Machine) -> None:
     with pytest.raises(ConnectionRefusedError):
         await connected(machine)
 
 
 @story
-async def test_versions_are_what_both_know(machine: Machine) -> None:
+async def test_versions_are_supported_by_both_sides(machine: Machine) -> None:
     connection = await connected(machine, {ApiKey.FETCH: 7, ApiKey.PRODUCE: 99})
     assert connection.version(ApiKey.FETCH) == 7
     assert connection.version(ApiKey.PRODUCE) == APIS[ApiKey.PRODUCE].max_version
@@ -101,7 +101,7 @@ async def test_versions_are_what_both_know(machine: Machine) -> None:
     old.close()
 
 
-def test_clients_of_earlier_times_can_do_their_work() -> None:
+def test_older_clients_have_usable_versions() -> None:
     from random import Random
 
     seen = set()
@@ -136,7 +136,7 @@ def response_frame(correlation_id: int) -> bytes:
 
 @pytest.fixture
 def connection() -> Iterator[SimClientConnection]:
-    """A connection to a broker that is the test."""
+    """A connection whose broker is played by the test."""
     loop = asyncio.new_event_loop()
     connection = SimClientConnection(loop, "client", {}, 5.0)
     connection.connection_made(_Transport())
@@ -178,7 +178,7 @@ def test_a_response_out_of_order_is_an_error(connection: SimClientConnection) ->
 
 
 @story
-async def test_who_knows_no_leader_asks(machine: Machine) -> None:
+async def test_unknown_leader_is_looked_up(machine: Machine) -> None:
     await (await machine.client()).create_topic("t", 2)
     program = Program(machine)
     cluster = program.cluster("c")
@@ -191,13 +191,13 @@ async def test_who_knows_no_leader_asks(machine: Machine) -> None:
     await machine.stop()
     with pytest.raises(ConnectionError):
         await cluster.leader(("t", 0))
-    # Who cannot be reached is asked about anew.
+    # A node that cannot be reached is looked up again.
     assert cluster.leaders == {}
     program.close()
 
 
 @story
-async def test_one_that_gives_up_does_not_take_the_connection_from_the_others(machine: Machine) -> None:
+async def test_cancelled_caller_does_not_cancel_a_shared_connect(machine: Machine) -> None:
     await (await machine.client()).create_topic("t")
     program = Program(machine)
     cluster: Cluster = program.cluster("c")

@@ -32,9 +32,9 @@ def resets(program: Program) -> list[Assign]:
 
 
 @pytest.mark.parametrize("seed", range(24))
-def test_however_it_fetches_it_reads_the_same(seed: int) -> None:
+def test_all_configurations_read_the_same_records(seed: int) -> None:
     @story(seed=seed)
-    async def tell(machine: Machine) -> None:
+    async def run(machine: Machine) -> None:
         program = await started(machine, 3)
         await fill(program, 8, partitions=3)
         random = Random(seed)
@@ -49,11 +49,11 @@ def test_however_it_fetches_it_reads_the_same(seed: int) -> None:
         assert all(poll.committed_only is config.committed_only for poll in program.actions(Poll))
         program.close()
 
-    tell()
+    run()
 
 
 @story
-async def test_a_position_that_is_deleted_is_moved_to_the_beginning(machine: Machine) -> None:
+async def test_deleted_position_is_reset_to_the_log_start(machine: Machine) -> None:
     program = await started(machine)
     await fill(program, 4)
     consumer = program.consumer()
@@ -66,7 +66,7 @@ async def test_a_position_that_is_deleted_is_moved_to_the_beginning(machine: Mac
 
 
 @story
-async def test_a_position_beyond_the_end_is_moved_to_the_beginning(machine: Machine) -> None:
+async def test_position_beyond_the_end_is_reset_to_the_log_start(machine: Machine) -> None:
     program = await started(machine)
     await fill(program, 1)
     consumer = program.consumer()
@@ -76,9 +76,9 @@ async def test_a_position_beyond_the_end_is_moved_to_the_beginning(machine: Mach
 
 
 @pytest.mark.parametrize("sends_last_fetched_epoch", [True, False])
-def test_what_the_leader_has_lost_takes_the_consumer_back(sends_last_fetched_epoch: bool) -> None:
+def test_consumer_goes_back_to_where_the_leaders_log_diverges(sends_last_fetched_epoch: bool) -> None:
     @story
-    async def tell(machine: Machine) -> None:
+    async def run(machine: Machine) -> None:
         program = await started(machine)
         await fill(program, 2)
         size = program.log_size()
@@ -86,20 +86,20 @@ def test_what_the_leader_has_lost_takes_the_consumer_back(sends_last_fetched_epo
         consumer = program.consumer(config=ConsumerConfig(sends_last_fetched_epoch=sends_last_fetched_epoch))
         consumer.assign({PLACE: 0})
         await read_until(consumer, 20)
-        await program.lose_what_follows(size, offset=10)
-        # Written anew up to where the consumer stands and further.
+        await program.lose_log_after(size, offset=10)
+        # New records are written up to the consumer's position and beyond.
         await fill(program, 3, name="third")
         reads = await read_until(consumer, 15)
         assert [read.offset for read in reads] == list(range(10, 25))
         assert [action.positions for action in resets(program)] == [{PLACE: 10}]
         program.close()
 
-    tell()
+    run()
 
 
 @story
-async def test_the_broker_itself_says_where_logs_part(machine: Machine) -> None:
-    """KIP-595, for a consumer that believes that it has checked its position."""
+async def test_broker_reports_the_diverging_epoch(machine: Machine) -> None:
+    """KIP-595: the position counts as validated, so only the Fetch response reports the divergence."""
     program = await started(machine)
     await fill(program, 2)
     size = program.log_size()
@@ -107,7 +107,7 @@ async def test_the_broker_itself_says_where_logs_part(machine: Machine) -> None:
     consumer = program.consumer(config=ConsumerConfig(sends_last_fetched_epoch=True))
     consumer.assign({PLACE: 0})
     await read_until(consumer, 20)
-    await program.lose_what_follows(size, offset=10)
+    await program.lose_log_after(size, offset=10)
     await fill(program, 3, name="third")
     await consumer.cluster.refresh_metadata(["t"])
     consumer.positions[PLACE].validated_epoch = consumer.cluster.leaders[PLACE].epoch
@@ -117,7 +117,7 @@ async def test_the_broker_itself_says_where_logs_part(machine: Machine) -> None:
 
 
 @story
-async def test_a_broken_session_begins_anew(machine: Machine) -> None:
+async def test_broken_fetch_session_is_recreated(machine: Machine) -> None:
     program = await started(machine, 3)
     await fill(program, 3, partitions=3)
     consumer = program.consumer()
@@ -130,7 +130,7 @@ async def test_a_broken_session_begins_anew(machine: Machine) -> None:
     await machine.start()
     await fill(program, 2, partitions=3, name="third")
     assert len(await read_until(consumer, 30)) == 30
-    # Evicted: the broker does not know the session, and says so.
+    # The broker has evicted the session and responds with FETCH_SESSION_ID_NOT_FOUND.
     machine.broker.services.fetching.sessions._sessions.clear()
     await fill(program, 1, partitions=3, name="fourth")
     assert len(await read_until(consumer, 15)) == 15
@@ -139,7 +139,7 @@ async def test_a_broken_session_begins_anew(machine: Machine) -> None:
 
 
 @story
-async def test_partitions_come_and_go_within_a_session(machine: Machine) -> None:
+async def test_partitions_are_added_and_removed_in_a_session(machine: Machine) -> None:
     program = await started(machine, 3)
     await fill(program, 2, partitions=3)
     consumer = program.consumer()
@@ -157,7 +157,7 @@ async def test_partitions_come_and_go_within_a_session(machine: Machine) -> None
 
 
 @story
-async def test_where_to_begin_stays_with_whoever_said_so(machine: Machine) -> None:
+async def test_assign_copies_the_positions(machine: Machine) -> None:
     program = await started(machine)
     await fill(program, 1)
     starts = {PLACE: Position(2)}
@@ -170,7 +170,7 @@ async def test_where_to_begin_stays_with_whoever_said_so(machine: Machine) -> No
 
 
 @story
-async def test_a_topic_that_was_made_anew_is_read_from_its_beginning(machine: Machine) -> None:
+async def test_recreated_topic_is_read_from_its_start(machine: Machine) -> None:
     program = await started(machine)
     await fill(program, 3)
     consumer = program.consumer()
@@ -187,7 +187,7 @@ async def test_a_topic_that_was_made_anew_is_read_from_its_beginning(machine: Ma
 
 
 @story
-async def test_damage_is_told_and_not_given(machine: Machine) -> None:
+async def test_corrupt_batch_raises_and_is_not_returned(machine: Machine) -> None:
     program = await started(machine)
     await fill(program, 1)
     size = program.log_size()
@@ -207,7 +207,7 @@ async def test_damage_is_told_and_not_given(machine: Machine) -> None:
 
 
 @story
-async def test_without_a_broker_there_is_nothing(machine: Machine) -> None:
+async def test_poll_without_a_broker_returns_nothing(machine: Machine) -> None:
     program = await started(machine)
     await fill(program, 1)
     consumer: Consumer = program.consumer(timeout_s=0.5)
@@ -217,7 +217,7 @@ async def test_without_a_broker_there_is_nothing(machine: Machine) -> None:
         assert await consumer.poll() == []
     await machine.start()
     assert len(await read_until(consumer, 5)) == 5
-    program.cut_answers()
+    program.cut_responses()
     program.history.note("story", "answers are cut")
     for _ in range(5):
         assert await consumer.poll() == []
@@ -228,7 +228,7 @@ async def test_without_a_broker_there_is_nothing(machine: Machine) -> None:
 
 
 @story
-async def test_a_poll_that_is_cancelled_has_given_nothing(machine: Machine) -> None:
+async def test_cancelled_poll_returns_no_records(machine: Machine) -> None:
     program = await started(machine)
     consumer = program.consumer(config=ConsumerConfig(max_wait_ms=10_000))
     consumer.assign({PLACE: 0})

@@ -1,4 +1,4 @@
-"""Members of groups against the real broker."""
+"""Group members against the real broker."""
 
 import asyncio
 
@@ -44,7 +44,7 @@ def owned(one: Member) -> list[Place]:
 
 
 async def work(members: list[Member], seconds: float) -> list[Read]:
-    """Let members poll beside each other for some time; gives what they read."""
+    """Let members poll concurrently for some seconds. Returns what they read."""
     loop = members[0].consumer.cluster.loop
     deadline = loop.time() + seconds
 
@@ -58,7 +58,7 @@ async def work(members: list[Member], seconds: float) -> list[Read]:
 
 
 async def in_group(program: Program) -> dict[Place, int]:
-    """What the group has committed."""
+    """Return the committed offsets."""
     cluster = program.cluster("looker")
     coordinator = await cluster.coordinator("g")
     await cluster.refresh_metadata(["t"])
@@ -67,7 +67,7 @@ async def in_group(program: Program) -> dict[Place, int]:
 
 
 @story
-async def test_three_members_share_what_there_is(machine: Machine) -> None:
+async def test_three_members_share_the_partitions(machine: Machine) -> None:
     program = await started(machine)
     await fill(program)
     members = [member(program, f"m{number}") for number in range(3)]
@@ -84,7 +84,7 @@ async def test_three_members_share_what_there_is(machine: Machine) -> None:
 
 
 @story
-async def test_who_comes_after_reads_on_from_what_was_committed(machine: Machine) -> None:
+async def test_next_member_continues_from_the_committed_offsets(machine: Machine) -> None:
     program = await started(machine)
     await fill(program)
     first = member(program, "first")
@@ -103,7 +103,7 @@ async def test_who_comes_after_reads_on_from_what_was_committed(machine: Machine
 
 
 @story
-async def test_what_was_read_is_committed_before_others_may_read_on(machine: Machine) -> None:
+async def test_positions_are_committed_before_a_rebalance(machine: Machine) -> None:
     program = await started(machine)
     await fill(program)
     first = member(program, "first")
@@ -118,7 +118,7 @@ async def test_what_was_read_is_committed_before_others_may_read_on(machine: Mac
 
 
 @story
-async def test_the_partitions_of_one_that_dies_go_to_the_others(machine: Machine) -> None:
+async def test_partitions_of_a_crashed_member_are_reassigned(machine: Machine) -> None:
     program = await started(machine)
     members = [member(program, f"m{number}") for number in range(2)]
     await work(members, 20)
@@ -131,7 +131,7 @@ async def test_the_partitions_of_one_that_dies_go_to_the_others(machine: Machine
 
 
 @story
-async def test_one_that_is_taken_for_dead_commits_nothing_and_joins_again(machine: Machine) -> None:
+async def test_expired_member_cannot_commit_and_rejoins(machine: Machine) -> None:
     program = await started(machine)
     await fill(program)
     one, other = member(program, "one"), member(program, "other")
@@ -149,8 +149,8 @@ async def test_one_that_is_taken_for_dead_commits_nothing_and_joins_again(machin
 
 
 @story
-async def test_a_generation_that_is_over_commits_nothing_more(machine: Machine) -> None:
-    """Not even as one outside of any generation, which the coordinator of an empty group would take."""
+async def test_member_of_an_old_generation_cannot_commit(machine: Machine) -> None:
+    """It must not commit without a generation either, which the coordinator of an empty group accepts."""
     program = await started(machine)
     await fill(program)
     one = member(program, "one")
@@ -163,7 +163,7 @@ async def test_a_generation_that_is_over_commits_nothing_more(machine: Machine) 
 
 
 @story
-async def test_a_static_member_comes_back_to_its_partitions(machine: Machine) -> None:
+async def test_static_member_returns_to_its_partitions(machine: Machine) -> None:
     program = await started(machine)
     config = MemberConfig(instance_id="static")
     first, other = member(program, "first", config), member(program, "other")
@@ -180,7 +180,7 @@ async def test_a_static_member_comes_back_to_its_partitions(machine: Machine) ->
 
 
 @story
-async def test_of_two_with_one_name_the_first_is_fenced(machine: Machine) -> None:
+async def test_first_of_two_members_with_one_instance_id_is_fenced(machine: Machine) -> None:
     program = await started(machine)
     config = MemberConfig(instance_id="static")
     first = member(program, "first", config)
@@ -198,7 +198,7 @@ async def test_of_two_with_one_name_the_first_is_fenced(machine: Machine) -> Non
 
 
 @story
-async def test_new_partitions_are_found(machine: Machine) -> None:
+async def test_new_partitions_are_assigned(machine: Machine) -> None:
     program = await started(machine)
     members = [member(program, f"m{number}") for number in range(2)]
     await work(members, 20)
@@ -211,7 +211,7 @@ async def test_new_partitions_are_found(machine: Machine) -> None:
 
 
 @story
-async def test_a_coordinator_that_dies_is_looked_for(machine: Machine) -> None:
+async def test_restarted_coordinator_is_found(machine: Machine) -> None:
     program = await started(machine)
     await fill(program)
     members = [member(program, f"m{number}", timeout_s=2) for number in range(3)]
@@ -231,12 +231,12 @@ async def test_a_coordinator_that_dies_is_looked_for(machine: Machine) -> None:
 
 
 @story
-async def test_without_an_answer_a_commit_is_unknown(machine: Machine) -> None:
+async def test_commit_without_a_response_is_unknown(machine: Machine) -> None:
     program = await started(machine)
     await fill(program)
     one = member(program, "one", timeout_s=1)
     await work([one], 5)
-    program.cut_answers()
+    program.cut_responses()
     assert not await one.commit()
     assert len(program.actions(Commit, Outcome.UNKNOWN)) == 1
     program.heal()
@@ -245,9 +245,9 @@ async def test_without_an_answer_a_commit_is_unknown(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_members_of_earlier_times(seed: int) -> None:
+def test_members_with_older_versions(seed: int) -> None:
     @story(seed=seed)
-    async def tell(machine: Machine) -> None:
+    async def run(machine: Machine) -> None:
         program = await started(machine)
         await fill(program)
         members = []
@@ -263,7 +263,7 @@ def test_members_of_earlier_times(seed: int) -> None:
         assert await in_group(program) == {("t", index): 5 for index in range(PARTITIONS)}
         program.close()
 
-    tell()
+    run()
 
 
 def test_assignors() -> None:
@@ -279,7 +279,7 @@ def test_assignors() -> None:
     }
 
 
-def test_what_the_leader_writes_its_followers_read() -> None:
+def test_assignment_and_subscription_round_trip() -> None:
     places = [("t", 2), ("u", 0), ("t", 4)]
     assert sorted(decode_assignment(encode_assignment(places))) == sorted(places)
     assert decode_assignment(b"") == []

@@ -1,4 +1,4 @@
-"""What a producer may send next, and what it must not send again."""
+"""Which batches of a partition a producer may send next, and which it must not send again."""
 
 import asyncio
 
@@ -9,7 +9,7 @@ from kbroker.simulation.clients.producer.partition_queue import PartitionQueue, 
 from protocol.records.batch import NO_SEQUENCE, parse_header
 
 PLACE = ("t", 0)
-ME, MYSELF_LATER = (7, 0), (7, 1)
+IDENTITY, NEXT_IDENTITY = (7, 0), (7, 1)
 
 
 def queue_of(loop: asyncio.AbstractEventLoop, count: int, idempotent: bool = True) -> PartitionQueue:
@@ -28,8 +28,8 @@ def loop():
     loop.close()
 
 
-def send(queue: PartitionQueue, identity: tuple[int, int] = ME) -> list[int]:
-    """All that may be sent now, by order."""
+def send(queue: PartitionQueue, identity: tuple[int, int] = IDENTITY) -> list[int]:
+    """Send all batches that may be sent now. Returns their orders."""
     sent = []
     while (batch := queue.next_sendable(identity)) is not None:
         queue.prepare(batch)
@@ -47,7 +47,7 @@ def sequences(queue: PartitionQueue) -> list[int]:
     return [batch.sequence for batch in queue.pending]
 
 
-def test_the_first_goes_alone_and_then_as_many_as_may_be_in_flight(loop) -> None:
+def test_first_batch_is_sent_alone_then_up_to_max_in_flight(loop) -> None:
     queue = queue_of(loop, 9)
     assert send(queue) == [0]
     acknowledge(queue)
@@ -58,19 +58,19 @@ def test_the_first_goes_alone_and_then_as_many_as_may_be_in_flight(loop) -> None
     assert send(queue) == [6]
 
 
-def test_a_plain_producer_waits_for_nothing(loop) -> None:
+def test_plain_producer_sends_up_to_max_in_flight_at_once(loop) -> None:
     queue = queue_of(loop, 9, idempotent=False)
     assert send(queue) == [0, 1, 2, 3, 4]
     assert sequences(queue)[:5] == [NO_SEQUENCE] * 5
     assert parse_header(queue.pending[0].data or b"").producer_id == -1
 
 
-def test_repetitions_go_one_by_one_with_the_numbers_that_they_had(loop) -> None:
+def test_retries_are_sent_one_at_a_time_with_their_sequences(loop) -> None:
     queue = queue_of(loop, 4)
     send(queue)
     acknowledge(queue)
     send(queue)
-    datas = [batch.data for batch in queue.pending]
+    encoded = [batch.data for batch in queue.pending]
     for batch in queue.pending:
         queue.mark_returned(batch)
     assert send(queue) == [1]
@@ -78,10 +78,10 @@ def test_repetitions_go_one_by_one_with_the_numbers_that_they_had(loop) -> None:
     assert send(queue) == [2]
     acknowledge(queue)
     assert send(queue) == [3]
-    assert queue.pending[0].data is datas[2]
+    assert queue.pending[0].data is encoded[2]
 
 
-def test_a_lane_that_rests_or_is_broken_sends_nothing(loop) -> None:
+def test_queue_that_backs_off_or_is_broken_sends_nothing(loop) -> None:
     queue = queue_of(loop, 1)
     queue.is_backing_off = True
     assert send(queue) == []
@@ -89,7 +89,7 @@ def test_a_lane_that_rests_or_is_broken_sends_nothing(loop) -> None:
     assert send(queue) == []
 
 
-def test_what_may_have_been_written_is_not_written_again_nor_what_was_before_it(loop) -> None:
+def test_unrepeatable_batches_end_at_the_last_maybe_written_batch(loop) -> None:
     queue = queue_of(loop, 5)
     send(queue)
     acknowledge(queue)
@@ -99,12 +99,12 @@ def test_what_may_have_been_written_is_not_written_again_nor_what_was_before_it(
     queue.pending[1].maybe_applied = True
     assert [batch.order for batch in queue.unrepeatable_batches()] == [1, 2]
     del queue.pending[:2]
-    queue.restart(MYSELF_LATER)
-    assert send(queue, MYSELF_LATER) == [3]
+    queue.restart(NEXT_IDENTITY)
+    assert send(queue, NEXT_IDENTITY) == [3]
     assert parse_header(queue.pending[0].data or b"")[9:12] == (7, 1, 0)
 
 
-def test_what_is_older_than_an_acknowledged_one_is_not_written_after_it(loop) -> None:
+def test_batch_before_an_acknowledged_batch_is_unrepeatable(loop) -> None:
     queue = queue_of(loop, 5)
     send(queue)
     acknowledge(queue)
@@ -115,7 +115,7 @@ def test_what_is_older_than_an_acknowledged_one_is_not_written_after_it(loop) ->
     assert [batch.order for batch in queue.unrepeatable_batches()] == [1, 2]
 
 
-def test_giving_up_leaves_a_gap_only_behind_what_was_sent(loop) -> None:
+def test_giving_up_breaks_the_sequence_only_of_a_sent_batch(loop) -> None:
     queue = queue_of(loop, 3)
     queue.mark_given_up(queue.pending[0])
     assert not queue.is_sequence_broken
@@ -128,20 +128,20 @@ def test_giving_up_leaves_a_gap_only_behind_what_was_sent(loop) -> None:
     assert not plain.is_sequence_broken
 
 
-def test_another_identity_is_taken_when_nothing_is_under_way(loop) -> None:
+def test_new_identity_is_used_when_nothing_is_in_flight(loop) -> None:
     queue = queue_of(loop, 3)
     send(queue)
     acknowledge(queue)
     queue.prepare(queue.pending[0])
-    assert send(queue, MYSELF_LATER) == []
+    assert send(queue, NEXT_IDENTITY) == []
     acknowledge(queue)
-    assert send(queue, MYSELF_LATER) == [2]
+    assert send(queue, NEXT_IDENTITY) == [2]
     assert queue.pending[0].sequence == 0
 
 
-def test_sequences_begin_at_zero_after_the_largest(loop) -> None:
+def test_sequence_wraps_to_zero(loop) -> None:
     queue = queue_of(loop, 2)
-    queue.restart(ME)
+    queue.restart(IDENTITY)
     queue._next_sequence = 2**31 - 2
     send(queue)
     acknowledge(queue)

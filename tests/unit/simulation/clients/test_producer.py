@@ -21,7 +21,7 @@ async def started(machine: Machine, partitions: int = 1, **configs: object) -> P
 
 
 async def values_in(program: Program, count: int, place: tuple[str, int] = PLACE) -> list[int]:
-    """All values of a partition, which must be so many."""
+    """Return the values of a partition, and assert that there are `count`."""
     consumer = program.consumer(f"reader of {count}")
     consumer.assign({place: 0})
     values = [read.value for read in await read_until(consumer, count)]
@@ -30,7 +30,7 @@ async def values_in(program: Program, count: int, place: tuple[str, int] = PLACE
 
 
 @story
-async def test_what_was_sent_is_read_where_the_broker_said(machine: Machine) -> None:
+async def test_records_are_read_at_their_acknowledged_offsets(machine: Machine) -> None:
     program = await started(machine)
     producer = program.producer()
     operations = [await program.send(producer, PLACE, count) for count in (1, 20, 3)]
@@ -43,7 +43,7 @@ async def test_what_was_sent_is_read_where_the_broker_said(machine: Machine) -> 
 
 
 @story
-async def test_resets_make_no_duplicates_and_no_disorder(machine: Machine) -> None:
+async def test_connection_resets_cause_no_duplicates_and_no_reordering(machine: Machine) -> None:
     program = await started(machine, 3)
     shape = RecordShape(max_padding=500, keys=3, codecs=(0, 1, 2, 3, 4))
     producer = program.producer(config=ProducerConfig(shape=shape))
@@ -64,11 +64,11 @@ async def test_resets_make_no_duplicates_and_no_disorder(machine: Machine) -> No
 
 
 @story
-async def test_a_lost_acknowledgement_is_asked_for_again(machine: Machine) -> None:
+async def test_lost_acknowledgement_is_retried(machine: Machine) -> None:
     program = await started(machine)
     producer = program.producer(timeout_s=0.5)
     await program.send(producer, PLACE)
-    program.cut_answers()
+    program.cut_responses()
     sent = [program.send(producer, PLACE) for _ in range(5)]
     await asyncio.sleep(2)
     assert machine.partition("t").log.log_end_offset > 1
@@ -83,11 +83,11 @@ async def test_a_lost_acknowledgement_is_asked_for_again(machine: Machine) -> No
 
 
 @story
-async def test_a_plain_producer_may_double_what_it_repeats(machine: Machine) -> None:
+async def test_plain_producer_may_duplicate_a_retry(machine: Machine) -> None:
     program = await started(machine)
     producer = program.producer(config=ProducerConfig(idempotent=False, acks=1), timeout_s=0.5)
     await program.send(producer, PLACE)
-    program.cut_answers()
+    program.cut_responses()
     sent = program.send(producer, PLACE)
     await machine.until(lambda: machine.partition("t").log.log_end_offset > 1)
     await asyncio.sleep(1)
@@ -99,14 +99,14 @@ async def test_a_plain_producer_may_double_what_it_repeats(machine: Machine) -> 
 
 
 @story
-async def test_what_nobody_answers_is_unknown_and_the_next_epoch_goes_on(machine: Machine) -> None:
+async def test_sends_without_a_response_are_unknown_and_the_epoch_is_bumped(machine: Machine) -> None:
     program = await started(machine)
     producer = program.producer(config=ProducerConfig(delivery_timeout_s=3), timeout_s=1)
     await program.send(producer, PLACE)
-    program.cut_answers()
+    program.cut_responses()
     sent = [program.send(producer, PLACE) for _ in range(3)]
     operations = await asyncio.gather(*sent)
-    # Two of them were only waiting for their turn, or were with the first one on its way.
+    # Two of them were still queued, or were in flight with the first one.
     assert operations[0].outcome is Outcome.UNKNOWN
     program.heal()
     assert (await program.send(producer, PLACE)).outcome is Outcome.OK
@@ -120,7 +120,7 @@ async def test_what_nobody_answers_is_unknown_and_the_next_epoch_goes_on(machine
 
 
 @story
-async def test_what_was_never_sent_has_failed(machine: Machine) -> None:
+async def test_batch_that_was_never_sent_has_failed(machine: Machine) -> None:
     program = await started(machine)
     program.cut_requests()
     producer = program.producer(config=ProducerConfig(delivery_timeout_s=2), timeout_s=0.5)
@@ -132,7 +132,7 @@ async def test_what_was_never_sent_has_failed(machine: Machine) -> None:
 
 
 @story
-async def test_a_broker_that_has_lost_the_sequence_is_told_a_new_epoch(machine: Machine) -> None:
+async def test_lost_producer_state_bumps_the_epoch(machine: Machine) -> None:
     program = await started(machine)
     producer = program.producer()
     for _ in range(4):
@@ -140,8 +140,8 @@ async def test_a_broker_that_has_lost_the_sequence_is_told_a_new_epoch(machine: 
     size = program.log_size()
     for _ in range(4):
         await program.send(producer, PLACE, 2)
-    await program.lose_what_follows(size, offset=8)
-    # The broker remembers this producer, and another sequence.
+    await program.lose_log_after(size, offset=8)
+    # The broker knows this producer, with another sequence.
     assert (await program.send(producer, PLACE, 2)).outcome is Outcome.OK
     assert producer.identity[1] == 1
     assert await values_in(program, 10) == [*range(8), 16, 17]
@@ -149,7 +149,7 @@ async def test_a_broker_that_has_lost_the_sequence_is_told_a_new_epoch(machine: 
 
 
 @story
-async def test_a_refusal_that_may_come_after_the_append_decides_nothing(machine: Machine) -> None:
+async def test_error_that_may_follow_the_append_is_unknown(machine: Machine) -> None:
     program = await started(machine)
     producer = program.producer(config=ProducerConfig(delivery_timeout_s=1))
     await program.send(producer, PLACE)
@@ -164,7 +164,7 @@ async def test_a_refusal_that_may_come_after_the_append_decides_nothing(machine:
 
 
 @story(message_max_bytes=2_000)
-async def test_what_is_refused_for_good_has_failed_and_the_rest_goes_on(machine: Machine) -> None:
+async def test_rejected_batch_has_failed_and_the_others_continue(machine: Machine) -> None:
     program = await started(machine)
     producer = program.producer()
     producer.config.shape.max_padding = 50
@@ -178,7 +178,7 @@ async def test_what_is_refused_for_good_has_failed_and_the_rest_goes_on(machine:
 
 
 @story
-async def test_without_acknowledgement_nothing_is_known(machine: Machine) -> None:
+async def test_send_with_acks_0_is_unknown(machine: Machine) -> None:
     program = await started(machine)
     producer = program.producer(config=ProducerConfig(idempotent=False, acks=0))
     assert (await program.send(producer, PLACE)).outcome is Outcome.UNKNOWN
@@ -187,16 +187,16 @@ async def test_without_acknowledgement_nothing_is_known(machine: Machine) -> Non
 
 
 @story
-async def test_closing_leaves_nothing_without_an_end(machine: Machine) -> None:
+async def test_close_ends_every_send(machine: Machine) -> None:
     program = await started(machine)
     producer = program.producer()
     await program.send(producer, PLACE)
-    program.cut_answers()
+    program.cut_responses()
     sent = [program.send(producer, PLACE) for _ in range(7)]
     await asyncio.sleep(0.1)
     producer.close()
     outcomes = [operation.outcome for operation in await asyncio.gather(*sent)]
-    # Five were on their way.
+    # Five batches were in flight.
     assert outcomes == [Outcome.UNKNOWN] * 5 + [Outcome.FAILED] * 2
     assert (await program.send(producer, PLACE)).outcome is Outcome.FAILED
     program.heal()
@@ -204,7 +204,7 @@ async def test_closing_leaves_nothing_without_an_end(machine: Machine) -> None:
 
 
 @story
-async def test_a_topic_that_does_not_exist_yet_is_waited_for(machine: Machine) -> None:
+async def test_producer_waits_for_a_missing_topic(machine: Machine) -> None:
     program = Program(machine)
     producer = program.producer()
     sent = program.send(producer, PLACE)
@@ -216,7 +216,7 @@ async def test_a_topic_that_does_not_exist_yet_is_waited_for(machine: Machine) -
 
 
 @story
-async def test_a_topic_that_was_made_anew_has_another_id(machine: Machine) -> None:
+async def test_producer_uses_the_id_of_a_recreated_topic(machine: Machine) -> None:
     program = await started(machine)
     producer = program.producer()
     await program.send(producer, PLACE)
@@ -232,9 +232,9 @@ async def test_a_topic_that_was_made_anew_has_another_id(machine: Machine) -> No
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_clients_of_earlier_times(seed: int) -> None:
+def test_older_versions(seed: int) -> None:
     @story(seed=seed)
-    async def tell(machine: Machine) -> None:
+    async def run(machine: Machine) -> None:
         program = await started(machine)
         caps = draw_older_versions(program.random("caps"))
         producer = program.producer(caps=caps)
@@ -244,11 +244,11 @@ def test_clients_of_earlier_times(seed: int) -> None:
         assert await values_in(program, 15) == list(range(15))
         program.close()
 
-    tell()
+    run()
 
 
 @story
-async def test_another_one_after_it_tells_the_broker_who_it_was(machine: Machine) -> None:
+async def test_restarted_producer_sends_its_previous_identity(machine: Machine) -> None:
     program = await started(machine)
     producer = program.producer()
     await program.send(producer, PLACE)

@@ -1,4 +1,4 @@
-"""Records of values, and what a consumer makes of batches."""
+"""Encoding values as records, and reading fetched batches."""
 
 from random import Random
 
@@ -26,7 +26,7 @@ def marker(base_offset: int, producer_id: int, *, committed: bool) -> bytes:
     return base_offset.to_bytes(8, "big") + bytes(built[8:])
 
 
-def test_values_are_given_once() -> None:
+def test_values_are_unique() -> None:
     values = ValueSource(5)
     assert values.allocate(2) + values.allocate(1) == (5, 6, 7)
 
@@ -39,13 +39,13 @@ def test_records_hold_their_values() -> None:
 
 
 @pytest.mark.parametrize("content", [None, b"", b"....", b"12x", b"..12"])
-def test_other_content_is_none_of_ours(content: bytes | None) -> None:
+def test_foreign_content_is_rejected(content: bytes | None) -> None:
     with pytest.raises(ValueError, match=r"."):
         value_of(content)
 
 
 @pytest.mark.parametrize("codec", range(5))
-def test_batches_are_read_from_a_position_on(codec: int) -> None:
+def test_batches_are_read_from_a_position(codec: int) -> None:
     data = batch(10, 1, 2, 3, codec=codec) + batch(13, 4, 5, codec=codec, epoch=4)
     given = read_batches(data, 11, (), 100)
     assert (given.reads, given.next_offset, given.epoch) == ([(11, 2), (12, 3), (13, 4), (14, 5)], 15, 4)
@@ -54,18 +54,18 @@ def test_batches_are_read_from_a_position_on(codec: int) -> None:
     assert read_batches(b"", 10, (), 100).next_offset == 10
 
 
-def test_what_compaction_has_left_out_is_passed_over() -> None:
+def test_offset_gaps_of_compaction_are_skipped() -> None:
     emptied = assemble_batch(b"", count=0, last_offset_delta=4, base_timestamp=0, max_timestamp=0, base_offset=3)
     given = read_batches(batch(0, 9) + bytes(emptied), 0, (), 100)
     assert (given.reads, given.next_offset) == ([(0, 9)], 8)
 
 
-def test_control_batches_are_passed_over() -> None:
+def test_control_batches_are_skipped() -> None:
     given = read_batches(batch(0, 9) + marker(1, 7, committed=True), 0, (), 100)
     assert (given.reads, given.next_offset) == ([(0, 9)], 2)
 
 
-def test_what_an_aborted_transaction_wrote_is_passed_over() -> None:
+def test_aborted_batches_are_skipped() -> None:
     data = b"".join(
         (
             batch(0, 1, producer_id=7, producer_epoch=0, base_sequence=0, attributes=TRANSACTIONAL),
@@ -79,7 +79,7 @@ def test_what_an_aborted_transaction_wrote_is_passed_over() -> None:
     assert [value for _, value in read_batches(data, 0, [], 100).reads] == [1, 2, 3, 4]
 
 
-def test_damage_raises_when_nothing_comes_before_it() -> None:
+def test_corrupt_batch_raises_only_if_it_is_first() -> None:
     good, bad = batch(0, 1, 2), bytearray(batch(2, 3))
     bad[-1] ^= 1
     given = read_batches(good + bad, 0, (), 100)
@@ -88,12 +88,12 @@ def test_damage_raises_when_nothing_comes_before_it() -> None:
         read_batches(bytes(bad), 2, (), 100)
 
 
-def test_a_record_that_nobody_sent_is_damage() -> None:
+def test_foreign_record_is_corrupt() -> None:
     strange = build_batch([(0, None, b"not a number", ())])
     with pytest.raises(CorruptRecordError, match="not a number"):
         read_batches(bytes(strange), 0, (), 100)
 
 
-def test_a_length_that_no_batch_has_is_damage() -> None:
+def test_impossible_batch_length_is_corrupt() -> None:
     with pytest.raises(CorruptRecordError):
         read_batches(bytes(8) + (5).to_bytes(4, "big") + bytes(100), 0, (), 100)

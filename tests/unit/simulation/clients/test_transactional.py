@@ -39,7 +39,7 @@ def producer(program: Program, version: int, name: str = "p", **values: object) 
 
 
 async def all_read(program: Program, places: Iterable[tuple[str, int]] = (P, Q), *, committed: bool = True) -> list:
-    """The values in each of these partitions up to where nothing comes any more."""
+    """Return the values of each of these partitions."""
     name = f"reader of step {program.history.step}"
     reader = program.consumer(name, config=ConsumerConfig(committed_only=committed, sessions=False))
     found = []
@@ -52,28 +52,30 @@ async def all_read(program: Program, places: Iterable[tuple[str, int]] = (P, Q),
     return found
 
 
-async def settled(program: Program) -> None:
-    settling = wait_until_no_open_transaction(program.cluster("settling"), program.history, [P, Q], late=False)
-    await asyncio.wait_for(settling, 60)
+async def wait_until_quiescent(program: Program) -> None:
+    waiting = wait_until_no_open_transaction(program.cluster("settling"), program.history, [P, Q], late=False)
+    await asyncio.wait_for(waiting, 60)
 
 
 def outcomes(program: Program) -> list[Outcome]:
-    return [one.outcome for one in program.history.operations if isinstance(one.action, EndTransaction)]
+    return [
+        operation.outcome for operation in program.history.operations if isinstance(operation.action, EndTransaction)
+    ]
 
 
 @VERSIONS
 @story
-async def test_what_is_committed_is_read_and_what_is_aborted_is_not(machine: Machine, version: int) -> None:
+async def test_only_committed_records_are_read(machine: Machine, version: int) -> None:
     program = await started(machine)
-    one = producer(program, version)
-    await one.init()
-    assert one.version == version
+    transactional = producer(program, version)
+    await transactional.init()
+    assert transactional.version == version
     for number, commit in enumerate((True, False, True)):
-        one.begin(number)
-        await asyncio.gather(*(one.write(place, program.values.allocate(2)) for place in (P, Q)))
+        transactional.begin(number)
+        await asyncio.gather(*(transactional.write(place, program.values.allocate(2)) for place in (P, Q)))
         assert await all_read(program, [P]) == [[] if number == 0 else [0, 1]]
-        await (one.commit() if commit else one.abort())
-        await settled(program)
+        await (transactional.commit() if commit else transactional.abort())
+        await wait_until_quiescent(program)
     assert await all_read(program) == [[0, 1, 8, 9], [2, 3, 10, 11]]
     assert await all_read(program, committed=False) == [[0, 1, 4, 5, 8, 9], [2, 3, 6, 7, 10, 11]]
     assert outcomes(program) == [Outcome.OK] * 3
@@ -81,24 +83,24 @@ async def test_what_is_committed_is_read_and_what_is_aborted_is_not(machine: Mac
 
 
 @story
-async def test_each_transaction_of_version_2_has_an_epoch_of_its_own(machine: Machine) -> None:
+async def test_each_version_2_transaction_bumps_the_epoch(machine: Machine) -> None:
     program = await started(machine)
     for version, epochs in ((2, [0, 1, 2, 3]), (1, [4, 4, 4, 4])):
-        one = producer(program, version, f"p{version}")
-        await one.init()
-        seen = [one.identity[1]]
+        transactional = producer(program, version, f"p{version}")
+        await transactional.init()
+        seen = [transactional.identity[1]]
         for number in range(3):
-            one.begin(number + 10 * version)
-            await one.write(P, program.values.allocate(1))
-            await one.commit()
-            seen.append(one.identity[1])
+            transactional.begin(number + 10 * version)
+            await transactional.write(P, program.values.allocate(1))
+            await transactional.commit()
+            seen.append(transactional.identity[1])
         assert seen == epochs
     program.close()
 
 
 @VERSIONS
 @story
-async def test_who_takes_over_aborts_what_was_open_and_fences(machine: Machine, version: int) -> None:
+async def test_init_aborts_the_open_transaction_and_fences(machine: Machine, version: int) -> None:
     program = await started(machine)
     old, new = producer(program, version, "old"), producer(program, version, "new")
     await old.init()
@@ -109,97 +111,97 @@ async def test_who_takes_over_aborts_what_was_open_and_fences(machine: Machine, 
     await new.write(P, program.values.allocate(2))
     late = await old.write(Q, program.values.allocate(2))
     assert late.outcome is Outcome.FAILED
-    # With version 1 it learns at once, for it asks before it writes.
+    # In version 1 the fenced producer gets the error earlier, from AddPartitionsToTxn.
     with pytest.raises(AbortableError if version == VERSION_2 else FatalError):
         await old.commit()
     with pytest.raises(FatalError):
         await old.abort()
     await new.commit()
-    await settled(program)
+    await wait_until_quiescent(program)
     assert await all_read(program) == [[2, 3], []]
     program.close()
 
 
 @VERSIONS
 @story
-async def test_the_answer_to_a_commit_gets_lost(machine: Machine, version: int) -> None:
+async def test_lost_commit_response_is_retried(machine: Machine, version: int) -> None:
     program = await started(machine)
-    one = producer(program, version)
-    await one.init()
-    one.begin(0)
-    await one.write(P, program.values.allocate(2))
-    program.cut_answers()
-    committing = asyncio.create_task(one.commit())
+    transactional = producer(program, version)
+    await transactional.init()
+    transactional.begin(0)
+    await transactional.write(P, program.values.allocate(2))
+    program.cut_responses()
+    committing = asyncio.create_task(transactional.commit())
     await asyncio.sleep(1)
     program.reset_connections()
     program.heal()
     await committing
     assert outcomes(program) == [Outcome.OK]
-    one.begin(1)
-    await one.write(P, program.values.allocate(2))
-    await one.commit()
-    await settled(program)
+    transactional.begin(1)
+    await transactional.write(P, program.values.allocate(2))
+    await transactional.commit()
+    await wait_until_quiescent(program)
     assert await all_read(program, [P]) == [[0, 1, 2, 3]]
     program.close()
 
 
 @VERSIONS
 @story
-async def test_an_end_that_is_never_answered_is_the_producers_end(machine: Machine, version: int) -> None:
+async def test_end_without_a_response_is_fatal(machine: Machine, version: int) -> None:
     program = await started(machine)
-    one, other = producer(program, version, coordinator_timeout_s=3.0), producer(program, version, "other")
-    await one.init()
-    one.begin(0)
-    await one.write(P, program.values.allocate(2))
-    program.cut_answers()
+    transactional, other = producer(program, version, coordinator_timeout_s=3.0), producer(program, version, "other")
+    await transactional.init()
+    transactional.begin(0)
+    await transactional.write(P, program.values.allocate(2))
+    program.cut_responses()
     with pytest.raises(FatalError):
-        await one.commit()
-    one.close()
+        await transactional.commit()
+    transactional.close()
     program.heal()
     assert outcomes(program) == [Outcome.UNKNOWN]
     await other.init()
-    await settled(program)
+    await wait_until_quiescent(program)
     assert await all_read(program, [P]) in ([[0, 1]], [[]])
     program.close()
 
 
 @VERSIONS
 @story
-async def test_a_batch_that_is_not_acknowledged_in_time_fails_the_transaction(machine: Machine, version: int) -> None:
+async def test_unacknowledged_batch_fails_the_transaction(machine: Machine, version: int) -> None:
     program = await started(machine)
-    one = producer(program, version, delivery_timeout_s=2.0)
-    await one.init()
-    one.begin(0)
-    await one.write(P, program.values.allocate(1))
-    program.cut_answers()
-    lost = one.write(P, program.values.allocate(1))
+    transactional = producer(program, version, delivery_timeout_s=2.0)
+    await transactional.init()
+    transactional.begin(0)
+    await transactional.write(P, program.values.allocate(1))
+    program.cut_responses()
+    lost = transactional.write(P, program.values.allocate(1))
     await asyncio.sleep(5)
     program.reset_connections()
     program.heal()
     assert (await lost).outcome is Outcome.UNKNOWN
     with pytest.raises(AbortableError):
-        await one.commit()
-    await one.abort()
-    one.begin(1)
-    assert (await one.write(P, program.values.allocate(1))).outcome is Outcome.OK
-    await one.commit()
-    await settled(program)
+        await transactional.commit()
+    await transactional.abort()
+    transactional.begin(1)
+    assert (await transactional.write(P, program.values.allocate(1))).outcome is Outcome.OK
+    await transactional.commit()
+    await wait_until_quiescent(program)
     assert await all_read(program, [P]) == [[2]]
     program.close()
 
 
 @VERSIONS
 @story
-async def test_a_transaction_is_aborted_when_its_time_is_over(machine: Machine, version: int) -> None:
+async def test_transaction_is_aborted_after_its_timeout(machine: Machine, version: int) -> None:
     program = await started(machine)
-    one = producer(program, version, timeout_ms=1_000)
-    await one.init()
-    one.begin(0)
-    await one.write(P, program.values.allocate(1))
+    transactional = producer(program, version, timeout_ms=1_000)
+    await transactional.init()
+    transactional.begin(0)
+    await transactional.write(P, program.values.allocate(1))
     await asyncio.sleep(30)
-    await settled(program)
+    await wait_until_quiescent(program)
     with pytest.raises(FatalError):
-        await one.commit()
+        await transactional.commit()
     assert outcomes(program) == [Outcome.FAILED]
     assert await all_read(program, [P]) == [[]]
     program.close()
@@ -207,18 +209,18 @@ async def test_a_transaction_is_aborted_when_its_time_is_over(machine: Machine, 
 
 @VERSIONS
 @story
-async def test_a_kill_in_the_middle_of_a_transaction(machine: Machine, version: int) -> None:
+async def test_broker_crash_in_the_middle_of_a_transaction(machine: Machine, version: int) -> None:
     program = await started(machine)
-    one = producer(program, version)
-    await one.init()
-    one.begin(0)
-    await one.write(P, program.values.allocate(2))
+    transactional = producer(program, version)
+    await transactional.init()
+    transactional.begin(0)
+    await transactional.write(P, program.values.allocate(2))
     await machine.crash()
     await machine.start()
     assert await all_read(program) == [[], []]
-    await one.write(Q, program.values.allocate(2))
-    await one.commit()
-    await settled(program)
+    await transactional.write(Q, program.values.allocate(2))
+    await transactional.commit()
+    await wait_until_quiescent(program)
     assert await all_read(program) == [[0, 1], [2, 3]]
     program.close()
 
@@ -229,8 +231,8 @@ def member(program: Program, name: str = "m") -> Member:
     return Member(consumer, program.history, name, "g", ["t"], program.random(f"{name}/group"), config)
 
 
-async def read_some(one: Member) -> None:
-    while not await one.poll():
+async def read_some(reader: Member) -> None:
+    while not await reader.poll():
         pass
 
 
@@ -240,25 +242,25 @@ async def test_offsets_are_committed_with_the_transaction(machine: Machine, vers
     program = await started(machine)
     source = program.producer("source")
     await program.send(source, P, 3)
-    one, reader = producer(program, version), member(program)
-    await one.init()
+    transactional, reader = producer(program, version), member(program)
+    await transactional.init()
     for number, commit in enumerate((False, True)):
         await read_some(reader)
-        one.begin(number)
+        transactional.begin(number)
         membership, positions = reader.membership_and_positions()
         assert positions[P][0] == 3
-        await one.write(Q, program.values.allocate(1))
-        await send_offsets(one, "g", membership, positions)
-        await (one.commit() if commit else one.abort())
-        await settled(program)
-        assert await kept(program) == (3 if commit else -1)
+        await transactional.write(Q, program.values.allocate(1))
+        await send_offsets(transactional, "g", membership, positions)
+        await (transactional.commit() if commit else transactional.abort())
+        await wait_until_quiescent(program)
+        assert await committed_offset(program) == (3 if commit else -1)
         await reader.reset_to_committed()
     assert [commit.offsets[P] for commit in program.actions(Commit)] == [3, 3]
     await reader.leave()
     program.close()
 
 
-async def kept(program: Program) -> int:
+async def committed_offset(program: Program) -> int:
     cluster = program.cluster(f"looker of step {program.history.step}")
     await cluster.refresh_metadata(["t"])
     return (await StandaloneGroupOffsets(cluster, program.history, "looker", "g").committed([P]))[P][0]
@@ -266,43 +268,43 @@ async def kept(program: Program) -> int:
 
 @VERSIONS
 @story
-async def test_a_member_that_is_out_of_its_group_commits_nothing(machine: Machine, version: int) -> None:
+async def test_removed_member_cannot_commit_in_a_transaction(machine: Machine, version: int) -> None:
     program = await started(machine)
     await program.send(program.producer("source"), P, 3)
-    one, reader = producer(program, version), member(program)
-    await one.init()
+    transactional, reader = producer(program, version), member(program)
+    await transactional.init()
     await read_some(reader)
     membership, positions = reader.membership_and_positions()
     await reader.leave()
     for number, wrong in enumerate((membership, membership._replace(generation=77), Membership(1, "nobody"))):
-        one.begin(number)
+        transactional.begin(number)
         with pytest.raises(AbortableError):
-            await send_offsets(one, "g", wrong, positions)
-        await one.abort()
-    assert await kept(program) == -1
+            await send_offsets(transactional, "g", wrong, positions)
+        await transactional.abort()
+    assert await committed_offset(program) == -1
     program.close()
 
 
 @story
-async def test_nothing_that_is_sent_again_has_an_effect(machine: Machine) -> None:
+async def test_stale_requests_have_no_effect(machine: Machine) -> None:
     program = await started(machine)
-    one = producer(program, VERSION_2)
-    await one.init()
+    transactional = producer(program, VERSION_2)
+    await transactional.init()
     stale_client = StaleClient(
-        program.cluster("saboteur"), program.random("saboteur"), one.config.ended_transactions, ["g"]
+        program.cluster("saboteur"), program.random("saboteur"), transactional.config.ended_transactions, ["g"]
     )
     said = []
     for number in range(12):
-        one.begin(number)
-        await asyncio.gather(*(one.write(place, program.values.allocate(1)) for place in (P, Q)))
-        if one.config.ended_transactions:
+        transactional.begin(number)
+        await asyncio.gather(*(transactional.write(place, program.values.allocate(1)) for place in (P, Q)))
+        if transactional.config.ended_transactions:
             said += [
                 await stale_client.send_stale_request(ended)
-                for ended in one.config.ended_transactions[-2:]
+                for ended in transactional.config.ended_transactions[-2:]
                 for _ in range(5)
             ]
-        await (one.commit() if number % 3 else one.abort())
-    await settled(program)
+        await (transactional.commit() if number % 3 else transactional.abort())
+    await wait_until_quiescent(program)
     expected = [value for value in range(24) if value // 2 % 3]
     assert await all_read(program) == [expected[::2], expected[1::2]]
     assert {text.split(" of ")[0].split(" for ")[0] for text in said} >= {
@@ -316,25 +318,25 @@ async def test_nothing_that_is_sent_again_has_an_effect(machine: Machine) -> Non
 
 
 @story
-async def test_a_transaction_of_a_wrong_clock_is_taken_over(machine: Machine) -> None:
-    """It would be open for another hour."""
+async def test_transaction_begun_with_the_clock_ahead_is_fenced(machine: Machine) -> None:
+    """Without fencing it would stay open for another hour."""
     program = await started(machine)
-    one = producer(program, VERSION_2, timeout_ms=1_000)
+    transactional = producer(program, VERSION_2, timeout_ms=1_000)
     machine.clock.skew_ms += 3_600_000
-    await one.init()
-    one.begin(0)
-    await one.write(P, program.values.allocate(1))
+    await transactional.init()
+    transactional.begin(0)
+    await transactional.write(P, program.values.allocate(1))
     machine.clock.skew_ms -= 3_600_000
     with pytest.raises(TimeoutError):
-        await settled(program)
-    settling = wait_until_no_open_transaction(program.cluster("late"), program.history, [P, Q], late=True)
-    await asyncio.wait_for(settling, 60)
+        await wait_until_quiescent(program)
+    waiting = wait_until_no_open_transaction(program.cluster("late"), program.history, [P, Q], late=True)
+    await asyncio.wait_for(waiting, 60)
     assert await all_read(program) == [[], []]
     program.close()
 
 
 @story
-async def test_a_coordinator_is_found_by_its_kind(machine: Machine) -> None:
+async def test_coordinator_is_found_by_key_type(machine: Machine) -> None:
     program = await started(machine)
     for version in (1, 2):
         cluster = program.cluster(f"c{version}", caps=caps_of(version, program))

@@ -1,4 +1,4 @@
-"""Whole programs, on a broker whose network and whose life are uncertain."""
+"""Workloads on a broker with network faults and crashes."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -23,7 +23,7 @@ async def reset(program: Program, random: Random) -> None:
 
 
 async def cut(program: Program, random: Random) -> None:
-    random.choice((program.cut_answers, program.cut_requests))()
+    random.choice((program.cut_responses, program.cut_requests))()
     await asyncio.sleep(random.random() * 4)
     program.heal()
 
@@ -34,8 +34,8 @@ async def crash(program: Program, random: Random) -> None:
     await program.machine.start()
 
 
-async def all_kinds(program: Program, faults: list[Fault]) -> None:
-    """Each kind of program beside the others until the writers are done, then the last reads."""
+async def run_all_workloads(program: Program, faults: list[Fault]) -> None:
+    """Run all workloads concurrently until the writers have finished, then the final reads."""
     machine = program.machine
     context = WorkloadContext(machine.loop, program.history, [(HOST, PORT)])
     await (await machine.client()).create_topic("t", len(PLACES))
@@ -66,21 +66,21 @@ async def all_kinds(program: Program, faults: list[Fault]) -> None:
     assert await final_reads(context, program.random("final"), PLACES) == []
 
 
-def told(seed: int, faults: list[Fault]) -> Program:
+def run_workloads(seed: int, faults: list[Fault]) -> Program:
     programs = []
 
     @story(seed=seed, auto_create_topics_enable=False)
-    async def tell(machine: Machine) -> None:
+    async def run(machine: Machine) -> None:
         programs.append(Program(machine))
-        await all_kinds(programs[0], faults)
+        await run_all_workloads(programs[0], faults)
         programs[0].close()
 
-    tell()
+    run()
     return programs[0]
 
 
-def test_on_a_quiet_broker() -> None:
-    program = told(1, [])
+def test_workloads_without_faults() -> None:
+    program = run_workloads(1, [])
     assert len(program.actions(Send)) + len(program.actions(Send, Outcome.UNKNOWN)) == 200
     reasons = {one.detail for one in program.history.operations if one.outcome is Outcome.UNKNOWN}
     assert reasons <= {"no acknowledgement was asked for", "the producer was closed", "REBALANCE_IN_PROGRESS"}
@@ -98,19 +98,19 @@ def test_on_a_quiet_broker() -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_with_faults(seed: int) -> None:
-    program = told(seed, [reset, cut, crash])
+def test_workloads_with_faults(seed: int) -> None:
+    program = run_workloads(seed, [reset, cut, crash])
     assert len(program.actions(Send)) > 90
     assert any(operation.detail for operation in program.history.operations if not isinstance(operation.action, Note))
 
 
-def test_a_run_is_repeated_by_its_seed() -> None:
-    first, second = (told(9, [reset, cut, crash]).history.operations for _ in range(2))
+def test_equal_seeds_give_equal_runs() -> None:
+    first, second = (run_workloads(9, [reset, cut, crash]).history.operations for _ in range(2))
     assert first == second
 
 
 @story
-async def test_what_cannot_be_read_is_told_and_stepped_over(machine: Machine) -> None:
+async def test_corrupt_batch_is_recorded_and_skipped(machine: Machine) -> None:
     program = Program(machine)
     await (await machine.client()).create_topic("t")
     producer = program.producer()
@@ -131,7 +131,7 @@ async def test_what_cannot_be_read_is_told_and_stepped_over(machine: Machine) ->
 
 
 @story
-async def test_who_is_no_member_begins_where_it_has_committed(machine: Machine) -> None:
+async def test_standalone_consumer_starts_at_its_committed_offsets(machine: Machine) -> None:
     program = Program(machine)
     await (await machine.client()).create_topic("t")
     await program.send(program.producer(), PLACE, 9)
@@ -144,7 +144,7 @@ async def test_who_is_no_member_begins_where_it_has_committed(machine: Machine) 
 
 
 @story
-async def test_partitions_that_are_not_read_to_their_end_are_named(machine: Machine) -> None:
+async def test_final_reads_return_unfinished_partitions(machine: Machine) -> None:
     program = Program(machine)
     await (await machine.client()).create_topic("t", 2)
     consumer = program.consumer()

@@ -2,6 +2,8 @@
 
 import os
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,16 @@ import pytest
 from tests.compat.support import DEADLINE_S, BrokerProcess, need_own_broker, running_broker
 
 pytestmark = [pytest.mark.feature("kill -9"), pytest.mark.client("wire")]
+
+
+@contextmanager
+def sighup_in_child_processes(action: signal.Handlers) -> Iterator[None]:
+    """Whether child processes ignore SIGHUP: they inherit that, also from a test run under nohup."""
+    before = signal.signal(signal.SIGHUP, action)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def end(broker: BrokerProcess, number: signal.Signals) -> int:
@@ -21,7 +33,7 @@ def end(broker: BrokerProcess, number: signal.Signals) -> int:
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM, signal.SIGINT])
 def test_a_signal_stops_it_cleanly(tmp_path: Path, number: signal.Signals) -> None:
     need_own_broker()
-    with running_broker(tmp_path) as broker:
+    with sighup_in_child_processes(signal.SIG_DFL), running_broker(tmp_path) as broker:
         assert end(broker, number) == 0
         assert f"stopping signal={number.name}" in broker.errors
         assert (broker.data_dir / ".kafka_cleanshutdown").exists()
@@ -29,13 +41,9 @@ def test_a_signal_stops_it_cleanly(tmp_path: Path, number: signal.Signals) -> No
 
 def test_sighup_is_ignored_under_nohup(tmp_path: Path) -> None:
     need_own_broker()
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    try:
-        # A child process inherits ignored signals.
-        broker = BrokerProcess(tmp_path)
+    broker = BrokerProcess(tmp_path)
+    with sighup_in_child_processes(signal.SIG_IGN):
         broker.start()
-    finally:
-        signal.signal(signal.SIGHUP, before)
     try:
         os.kill(broker.pid, signal.SIGHUP)
         assert end(broker, signal.SIGTERM) == 0

@@ -1,7 +1,7 @@
-"""A right queue in a few lines, and clients of it: histories in which nothing is wrong.
+"""A model of a correct broker and its clients, which generates histories without anomalies.
 
-Everything overlaps with everything: an operation is begun, has its effect and ends in different turns. The power is
-lost, records are deleted, retries come late, members come and go.
+Operations overlap: each begins, takes effect and ends in different steps of the model. Power losses, deletions, late
+retries and rebalances happen in between.
 """
 
 from dataclasses import dataclass, field
@@ -30,7 +30,7 @@ GROUP = "g"
 
 @dataclass
 class Batch:
-    """In the log. Without values: the marker of a transaction's end."""
+    """A batch of a log. A batch without values is a transaction marker."""
 
     base: int
     values: tuple[int, ...]
@@ -73,7 +73,7 @@ class Consumer:
 
 
 class BrokerModel:
-    """`synced`: as under flush.before.ack. `losses`: the power may be lost. `transactions`: some are written."""
+    """`synced`: with flush.before.ack. `losses`: with power losses. `transactions`: with transactions."""
 
     def __init__(self, seed: int, turns: int, *, synced: bool, losses: bool, transactions: bool) -> None:
         self.random = Random(seed)
@@ -123,7 +123,7 @@ class BrokerModel:
         return operation
 
     def _append(self) -> None:
-        """A request arrives, or comes again."""
+        """Deliver a produce request, for the first time or as a retry."""
         if self._open:
             self._deliver(self.random.choice(self._open))
 
@@ -165,7 +165,7 @@ class BrokerModel:
             self._next_transaction += 1
 
     def _write_in_transaction(self) -> None:
-        """Acknowledged at once."""
+        """Write a batch, which is acknowledged at once."""
         if self._transactions:
             transaction = self.random.choice(list(self._transactions))
             place = self.random.choice(PLACES)
@@ -320,7 +320,7 @@ class BrokerModel:
         self._durable_generation = self._generation
 
     def _lose_power(self) -> None:
-        """Of transactions nothing is lost here."""
+        """Lose power. Transactional records are always durable in this model."""
         floors: dict[Place, int] = {}
         for log in self._logs.values():
             kept = max(
@@ -345,7 +345,7 @@ class BrokerModel:
             if operation.action.base_offset is not None:
                 operation.action.base_offset = None
         for transaction, places in self._transactions.items():
-            # Its time is over: the coordinator aborts it.
+            # The coordinator aborts it after its timeout.
             self._aborted.add(transaction)
             for place in dict.fromkeys(places):
                 self._logs[place].append((), None)

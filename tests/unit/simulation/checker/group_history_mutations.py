@@ -1,4 +1,4 @@
-"""Ways to make a right history wrong, of groups and transactions; MUTATIONS has those of falsify.py too."""
+"""Mutations of histories of groups and transactions. MUTATIONS also has those of history_mutations.py."""
 
 from itertools import pairwise
 
@@ -10,7 +10,7 @@ __all__ = ["MUTATIONS"]
 
 @mutation("lost commit")
 def lose_a_commit(history, random):
-    """Nothing had been lost that could excuse it."""
+    """Make a read return no offset, although no Loss explains it."""
     losses = of(history, Loss)
     first = min((one.ended for one in of(history, Commit) if one.outcome is Outcome.OK), default=None)
     reads = [
@@ -97,7 +97,7 @@ def move_a_generation_back(history, random):
 
 @mutation("aborted read", "pre-committed read")
 def abort_a_transaction_that_was_read(history, random):
-    """Whose records were read with read_committed."""
+    """Abort a transaction whose records were read with read_committed."""
     read = {read.value for one in of(history, Poll) if one.action.committed_only for read in one.action.reads}
     seen = {one.action.transaction for one in of(history, Send) if read & set(one.action.values)}
     found = pick(random, (one for one in of(history, EndTransaction) if one.action.transaction in seen))
@@ -109,7 +109,7 @@ def abort_a_transaction_that_was_read(history, random):
 
 @mutation("lost write", "torn transaction", "skipped records")
 def commit_a_transaction_that_is_missing(history, random):
-    """Whose records nobody was given."""
+    """Commit a transaction whose records the final polls did not return."""
     finals = final_reads(history)
     fully = {place for one in of(history, Poll) if one.begun > history.final for place in one.action.positions}
     missing = {

@@ -1,4 +1,4 @@
-"""Histories in few words: what clients did, one after the other."""
+"""Builds histories for tests, operation by operation."""
 
 from collections.abc import Mapping, Sequence
 
@@ -28,7 +28,7 @@ Q: Place = ("t", 1)
 
 
 class HistoryBuilder:
-    """Each verb is an operation that begins and ends at once. `during` begins one, and `done` ends it.
+    """Methods such as `send` add an operation that begins and ends at once; `sending` begins it and `sent` ends it.
 
     Reads are (offset, value) pairs of `place`.
     """
@@ -50,7 +50,7 @@ class HistoryBuilder:
         return self.sent(operation, at, outcome)
 
     def sending(self, *values: int, by: str = "producer", place: Place = P, order: int | None = None, **more):
-        """It is under way."""
+        """Begin a send."""
         order = self._orders.get((by, place), 0) if order is None else order
         self._orders[by, place] = order + 1
         return self.history.begin(by, Send(place, values, order, **more))
@@ -87,7 +87,7 @@ class HistoryBuilder:
         return operation
 
     def ends_with(self, *values: int | None, start: int = 0, place: Place = P, **more) -> None:
-        """Faults are over; somebody reads these from the start to the end. None is an offset without a record."""
+        """Add the final reads, which return these values from the start. None is an offset without a record."""
         if self.history.final is None:
             self.history.begin_final_reads()
         reads = [(offset, value) for offset, value in enumerate(values, start) if value is not None]
@@ -115,10 +115,10 @@ class HistoryBuilder:
     def committed(self, offset: int, outcome: Outcome = OK) -> None:
         self.done(self.history.begin("asker", OffsetFetch("g", {P: offset})), outcome)
 
-    # What happens to all.
+    # Losses, deletions, transactions.
 
     def loss(self, floor: int | None = None, place: Place = P, commits: int | None = None) -> None:
-        """The power is lost: this place is durable below the floor, and this commit of the group is."""
+        """Add a power loss. `floor`: the durable end offset. `commits`: the durable committed offset of the group."""
         floors = {} if floor is None else {place: floor}
         self.history.record("nemesis", Loss("power", floors, {} if commits is None else {("g", P): commits}))
 
@@ -136,13 +136,13 @@ class HistoryBuilder:
     def done(self, operation: Operation, outcome: Outcome = OK) -> None:
         self.history.end(operation, outcome)
 
-    # The judgement.
+    # Checking.
 
     def anomalies(self, *, durable: bool = False) -> list[Anomaly]:
         return check(self.history, durable=durable)
 
     def kinds(self, *, durable: bool = False) -> list[str]:
-        """Each kind that was found once, in the order in which they were found; every one of them can be shown."""
+        """Return the kinds of the anomalies, without duplicates, after checking that a report shows each of them."""
         found = self.anomalies(durable=durable)
         shown = render(self.history, found)
         for one in found:

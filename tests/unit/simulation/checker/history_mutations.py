@@ -1,7 +1,7 @@
-"""Ways to make a right history wrong, each with what the checker must then say.
+"""Mutations that make a correct history incorrect, each with the anomalies that the checker must report.
 
-A way returns False when there is nothing in the history that it could falsify for certain: that something is missing
-which a Loss or a deletion may have taken is no anomaly, and what the checker permits is not asked of it here.
+A mutation returns False if the history has nothing that it can change into a certain anomaly: for example, a missing
+record that a Loss or a deletion may have removed is permitted.
 """
 
 from collections.abc import Callable, Iterator
@@ -25,7 +25,7 @@ MUTATIONS: dict[str, tuple[Mutation, frozenset[str]]] = {}
 
 
 def mutation(*kinds: str) -> Callable[[Mutation], Mutation]:
-    """One of these kinds must be found."""
+    """Register a mutation. `kinds`: the checker must report at least one of these kinds of anomalies."""
 
     def add(function: Mutation) -> Mutation:
         MUTATIONS[function.__name__] = function, frozenset(kinds)
@@ -34,7 +34,7 @@ def mutation(*kinds: str) -> Callable[[Mutation], Mutation]:
     return add
 
 
-# What is in a history.
+# Selecting operations.
 
 
 def of(history: History, kind: type) -> list[Operation]:
@@ -42,14 +42,14 @@ def of(history: History, kind: type) -> list[Operation]:
 
 
 def spared(history: History, place: Place, since: int) -> bool:
-    """Whether nothing that happened to this partition after the step excuses anything."""
+    """Whether no Loss or deletion affected this partition after step `since`."""
     losses = [one for one in of(history, Loss) if place in one.action.floors and one.begun > since]
     trims = [one for one in of(history, Trim) if one.action.place == place and one.ended > since]
     return not losses and not trims
 
 
 def kept_sends(history: History) -> list[Operation]:
-    """Acknowledged, with an offset, and not to be excused."""
+    """Return the sends that were acknowledged with an offset and that no Loss or deletion may have removed."""
     return [
         one
         for one in of(history, Send)
@@ -65,7 +65,7 @@ def final_reads(history: History) -> dict[int, tuple[Operation, Read]]:
 
 
 def pairs(history: History) -> Iterator[tuple[Operation, int]]:
-    """Two neighbours in a poll, of one partition."""
+    """Yield (poll, i) where records i and i + 1 of the poll are of the same partition."""
     for one in of(history, Poll):
         reads = one.action.reads
         for i in range(len(reads) - 1):
@@ -78,12 +78,12 @@ def pick(random: Random, found):
     return random.choice(found) if found else None
 
 
-# Ways.
+# Mutations.
 
 
 @mutation("lost write", "skipped records")
 def remove_record_from_final_reads(history, random):
-    """Of a producer that doubles its batches another copy may be left."""
+    """Of an idempotent producer, since a duplicate of another producer's batch may remain."""
     finals = final_reads(history)
     found = pick(random, (one for one in kept_sends(history) if one.action.idempotent))
     if found is None:
@@ -187,7 +187,7 @@ def fail_a_send_that_was_read(history, random):
 
 @mutation("skipped records")
 def remove_a_poll(history, random):
-    """Between two others of its consumer, with records that were acknowledged."""
+    """Remove a poll with acknowledged records between two other polls of the same consumer."""
     lasting = {value for one in kept_sends(history) if one.action.idempotent for value in one.action.values}
     candidates = []
     for process in dict.fromkeys(one.process for one in of(history, Poll)):
@@ -211,7 +211,7 @@ def remove_a_poll(history, random):
 
 @mutation("stale poll")
 def empty_a_poll(history, random):
-    """Although what it gave had been acknowledged before it began."""
+    """Remove all records of a poll, although they were acknowledged before it began."""
     kept = kept_sends(history)
     candidates = []
     for operation in of(history, Poll):
@@ -225,7 +225,7 @@ def empty_a_poll(history, random):
     found = pick(random, candidates)
     if found is None:
         return False
-    # Back to where it stood: who moves on without a record was given the marks of transactions.
+    # Restore its old positions too: a poll may advance without a record past transaction markers.
     own = [one for one in history.operations if one.process == found.process and isinstance(one.action, Poll | Assign)]
     stood = {}
     for one in own[: own.index(found)]:
@@ -242,7 +242,7 @@ def empty_a_poll(history, random):
     "lost write", "inconsistent offsets", "unreadable at the end", "duplicate", "skipped records", "reset over records"
 )
 def understate_a_loss(history, random):
-    """What only this one explains."""
+    """Raise the floor of a Loss, so that it does not explain a missing batch any more."""
     finals = final_reads(history)
     candidates = []
     for loss in of(history, Loss):
@@ -271,7 +271,7 @@ def understate_a_loss(history, random):
 
 @mutation("unflushed acknowledgement", "unflushed read")
 def overstate_a_loss(history, random):
-    """Asked of synced histories only."""
+    """Lower the floor of a Loss below an acknowledged batch. Used with `durable` only."""
     found = pick(
         random,
         (

@@ -1,4 +1,4 @@
-"""Histories of a right queue have no anomaly; a right history that is falsified has one."""
+"""Generated histories of a correct broker have no anomaly; mutated histories have the expected anomaly."""
 
 from random import Random
 
@@ -19,7 +19,7 @@ SEEDS = st.integers(0, 1 << 30)
 @given(SEEDS, st.integers(0, 600), st.booleans(), st.booleans(), st.booleans())
 @example(1, 3_000, False, True, False)
 @example(2, 3_000, True, True, True)
-def test_a_right_queue(seed, turns, synced, losses, transactions):
+def test_a_correct_history(seed, turns, synced, losses, transactions):
     history = BrokerModel(seed, turns, synced=synced, losses=losses, transactions=transactions).history
     found = check(history, durable=synced)
     assert not found, render(history, found)
@@ -28,31 +28,31 @@ def test_a_right_queue(seed, turns, synced, losses, transactions):
 @pytest.mark.parametrize("name", MUTATIONS)
 @settings(max_examples=25, deadline=None)
 @given(SEEDS, st.integers(50, 400), st.booleans(), st.booleans(), st.booleans())
-def test_a_falsified_history(name, seed, turns, synced, losses, transactions):
-    falsify, expected = MUTATIONS[name]
+def test_a_mutated_history(name, seed, turns, synced, losses, transactions):
+    mutate, expected = MUTATIONS[name]
     history = BrokerModel(seed, turns, synced=synced, losses=losses, transactions=transactions).history
-    if falsify(history, Random(seed)):
+    if mutate(history, Random(seed)):
         found = kinds(check(history, durable=synced or name == "overstate_a_loss"))
         assert expected & set(found), f"{name} gave {found}"
 
 
-# What they need is not in every history.
+# Mutations whose preconditions are rare.
 RARE = ("understate_a_loss", "abort_a_transaction_that_was_read", "commit_a_transaction_that_is_missing")
 
 
-def test_each_way_can_be_gone_often():
-    """So that the test above does test."""
+def test_each_mutation_is_often_applicable():
+    """Otherwise the test above would check nothing."""
     done = dict.fromkeys(MUTATIONS, 0)
     for seed in range(60):
-        for name, (falsify, _) in MUTATIONS.items():
+        for name, (mutate, _) in MUTATIONS.items():
             if name in RARE or seed < 15:
                 history = BrokerModel(seed, 250, synced=False, losses=seed % 2 == 0, transactions=seed % 3 == 0).history
-                done[name] += falsify(history, Random(seed))
+                done[name] += mutate(history, Random(seed))
     assert {name: count for name, count in done.items() if count < 2} == {}
 
 
-def test_the_model_has_what_it_is_made_for():
-    """Losses that take acknowledged records, offsets that are given anew, resets, retries that double."""
+def test_the_model_generates_the_rare_events():
+    """Losses of acknowledged records, offsets that are assigned again, resets, duplicates by retries."""
     lost = anew = resets = doubled = unknown = 0
     for seed in range(20):
         history = BrokerModel(seed, 600, synced=False, losses=True, transactions=False).history

@@ -18,7 +18,7 @@ from tests.unit.simulation.mutations.shapes import broker, crash, member_out_of_
 
 
 @mutation(
-    "A member that is out of its group may commit.",
+    "A removed member may commit.",
     scenario="network",
     signs=("stale commit",),
     shape=only(member_out_of_reach, pause_s=1.0, seconds=30.0, members=2, readers=1, producers=1),
@@ -59,7 +59,7 @@ def commit_is_acknowledged_early(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutation(
-    "A commit counts although its append failed.",
+    "A commit takes effect although its append failed.",
     scenario="disk",
     signs=("lost commit",),
     shape=only("full", "kill", troubles=3, members=3),
@@ -76,12 +76,12 @@ def commit_counts_although_refused(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutation(
-    "A group that is loaded begins at generation 0.",
+    "A loaded group restarts at generation 0.",
     scenario="crash",
     signs=("backward generation", "double assignment"),
     shape=only(crash, pause_s=1.0, members=3, readers=1),
 )
-def generation_begins_anew(patch: pytest.MonkeyPatch) -> None:
+def generation_restarts_at_zero(patch: pytest.MonkeyPatch) -> None:
     real = group_shard.group_from_record
 
     def group_from_record(record: Any) -> Any:
@@ -93,7 +93,7 @@ def generation_begins_anew(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutation(
-    "The last batch is not loaded.",
+    "Loading a group omits the last batch.",
     scenario="crash",
     signs=("lost commit", "backward generation"),
     shape=only(crash, pause_s=1.0, members=3, readers=1),
@@ -143,7 +143,7 @@ GROUPS = (
     stale_member_commits,
     commit_is_acknowledged_early,
     commit_counts_although_refused,
-    generation_begins_anew,
+    generation_restarts_at_zero,
     load_misses_the_last_batch,
     sessions_never_end,
     compaction_drops_the_newest,

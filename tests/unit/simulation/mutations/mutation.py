@@ -1,4 +1,4 @@
-"""What a planted fault is, and how it is hunted: seed after seed, until a run says that something is wrong."""
+"""A mutation: a mistake planted in the broker, and the search for a seed whose run detects it."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,15 +11,15 @@ from tests.unit.simulation.mutations.shapes import Shape, short
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 
-# So many seeds of each scenario at most; every mutation is caught within that, mostly by the first of them.
+# The maximum number of seeds to try; most mutations are caught by the first.
 SEEDS = 20
 
 
 @dataclass(frozen=True, slots=True)
 class Mutation:
-    """One mistake at one place of the broker. `text`: what the broker does wrong. `scenario`: where it shows. `signs`:
-    the kinds of anomalies, or of what ends a run, that it may be caught by. `shape`: what is tried of the scenario, so
-    that a seed takes a second or less. `first_seed`: where the search begins, to save time."""
+    """One mistake in the broker. `text`: the mistake. `scenario`: the scenario to run. `signs`: the kinds of anomalies,
+    or the exceptions, that may catch it. `shape`: restricts the scenario so that a seed takes at most a second.
+    `first_seed`: the seed at which the search begins, to save time."""
 
     name: str
     text: str
@@ -43,20 +43,20 @@ class Mutation:
 def mutation(
     text: str, *, scenario: str, signs: tuple[str, ...], shape: Shape | None = None, first_seed: int = 0
 ) -> Callable[[Plant], Mutation]:
-    def made(plant: Plant) -> Mutation:
+    def create(plant: Plant) -> Mutation:
         return Mutation(plant.__name__, text, plant, scenario, signs, shape or short(), first_seed)
 
-    return made
+    return create
 
 
 def signs_of(result: Result) -> list[str]:
-    """What a run was caught by: what ended it, then the kinds of its anomalies."""
+    """Return what a run detected: the exception that ended it, then the kinds of its anomalies."""
     ended = [result.failure.partition(":")[0]] if result.failure else []
-    return ended + list(dict.fromkeys(one.kind for one in result.anomalies))
+    return ended + list(dict.fromkeys(anomaly.kind for anomaly in result.anomalies))
 
 
 def caught_by(mutation: Mutation) -> tuple[int, list[str]] | None:
-    """(the seed, by what it was caught); None if it was not."""
+    """Return the first seed that catches the mutation, and its signs; None if no seed does."""
     for number in range(SEEDS):
         seed = (mutation.first_seed + number) % SEEDS
         if signs := signs_of(mutation.run(seed)):

@@ -67,7 +67,7 @@ def acknowledged_although_the_append_failed(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutation(
-    "Under flush.before.ack, what is not synced is acknowledged.",
+    "Under flush.before.ack, unsynced records are acknowledged.",
     scenario="durable",
     signs=(INVARIANT, "unflushed acknowledgement"),
 )
@@ -83,7 +83,7 @@ def unsynced_is_committed(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutation(
-    "A retry of a batch that waits for its sync is answered at once.",
+    "A retry of a batch that waits for its sync is acknowledged at once.",
     scenario="everything-durable",
     signs=(INVARIANT, "stale poll"),
     shape=only("slow_disk", "reset", producers=3, members=0, coordination=False),
@@ -115,13 +115,13 @@ def duplicates_are_appended(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutation(
-    "A repeated batch is answered with a wrong offset.",
+    "A repeated batch is acknowledged with a wrong offset.",
     scenario="network",
     signs=("inconsistent offsets",),
     shape=only("reset", "cut", troubles=2, producers=3, members=0),
     first_seed=2,
 )
-def duplicates_are_answered_wrongly(patch: pytest.MonkeyPatch) -> None:
+def duplicates_get_a_wrong_offset(patch: pytest.MonkeyPatch) -> None:
     real = ProducerStateManager.check
 
     def check(states: ProducerStateManager, *batch: Any) -> tuple[int, int, int] | None:
@@ -132,13 +132,13 @@ def duplicates_are_answered_wrongly(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutation(
-    "A batch whose sequence leaves a gap is taken.",
+    "A batch with a sequence gap is accepted.",
     scenario="power",
     signs=(INVARIANT,),
     shape=only(blink, producers=3, members=0),
     first_seed=1,
 )
-def gaps_of_sequences_are_taken(patch: pytest.MonkeyPatch) -> None:
+def sequence_gaps_are_accepted(patch: pytest.MonkeyPatch) -> None:
     real = ProducerStateManager.check
 
     def check(states: ProducerStateManager, *batch: Any) -> tuple[int, int, int] | None:
@@ -156,7 +156,7 @@ def gaps_of_sequences_are_taken(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutation("A partition that had nothing is forgotten by its session.", scenario="calm", signs=("stale poll",))
-def session_forgets_the_silent(patch: pytest.MonkeyPatch) -> None:
+def session_loses_idle_partitions(patch: pytest.MonkeyPatch) -> None:
     def wait_for_change(session: Any, fetched: Any, partition: Partition) -> None:
         session.ready.pop(fetched, None)
 
@@ -188,12 +188,12 @@ def next_deadline_has_no_timer(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutation(
-    "A response is sent before those to earlier requests.",
+    "A response is sent before the responses to earlier requests.",
     scenario="durable",
     signs=("UnhandledError",),
     first_seed=2,
 )
-def responses_overtake(patch: pytest.MonkeyPatch) -> None:
+def responses_are_out_of_order(patch: pytest.MonkeyPatch) -> None:
     real = ResponseQueue._send_ready
 
     def send_ready(queue: ResponseQueue) -> None:
@@ -218,7 +218,7 @@ class _NeverSynced:
 
 
 @mutation(
-    "The journal of the metadata is not synced.",
+    "The metadata journal is not synced.",
     scenario="power",
     signs=(INVARIANT, "ForeignDirectory", "NotServing", "lost write"),
     shape=only("power"),
@@ -245,12 +245,12 @@ SERVING = (
     unsynced_is_committed,
     retry_does_not_wait_for_the_sync,
     duplicates_are_appended,
-    duplicates_are_answered_wrongly,
-    gaps_of_sequences_are_taken,
-    session_forgets_the_silent,
+    duplicates_get_a_wrong_offset,
+    sequence_gaps_are_accepted,
+    session_loses_idle_partitions,
     first_fetch_of_a_session_waits_on,
     next_deadline_has_no_timer,
-    responses_overtake,
+    responses_are_out_of_order,
     metadata_is_not_synced,
     leader_epoch_stays,
 )

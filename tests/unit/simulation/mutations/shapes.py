@@ -1,4 +1,4 @@
-"""Shapes of plans: which faults, how often, how long, who takes part. All else is the seed's."""
+"""Shapes restrict a plan: faults, their frequency, durations, programs. The seed draws everything else."""
 
 import asyncio
 from collections.abc import Callable
@@ -22,7 +22,7 @@ FAULTS: dict[str, Fault] = {**NODE, **NETWORK, **DISK, **POWER, **ROT, **CLOCK}
 
 
 def short(seconds: float = 4.0, **values: Any) -> Shape:
-    """As planned, but not longer than this, and with some values of the plan as they are given here."""
+    """Limit the duration of the plan, and set some of its values."""
 
     def shape(plan: Plan) -> None:
         plan.seconds = min(plan.seconds, seconds)
@@ -34,7 +34,7 @@ def short(seconds: float = 4.0, **values: Any) -> Shape:
 
 
 def only(*faults: str | Fault, seconds: float = 4.0, pause_s: float = 0.3, **values: Any) -> Shape:
-    """These faults and no others, one at a time, `pause_s` seconds apart."""
+    """Use these faults only, one at a time, `pause_s` seconds apart."""
     chosen = {one if isinstance(one, str) else one.__name__: one for one in faults}
 
     def shape(plan: Plan) -> None:
@@ -47,7 +47,7 @@ def only(*faults: str | Fault, seconds: float = 4.0, pause_s: float = 0.3, **val
 
 
 def topics(shape: Shape, **configs: str) -> Shape:
-    """With these configs of topics besides, an underscore for each dot."""
+    """Add topic configs; underscores in the names stand for dots."""
 
     def shaped(plan: Plan) -> None:
         shape(plan)
@@ -58,7 +58,7 @@ def topics(shape: Shape, **configs: str) -> Shape:
 
 
 def broker(shape: Shape, **configs: str) -> Shape:
-    """With these configs of the broker besides."""
+    """Add broker configs; underscores in the names stand for dots."""
 
     def shaped(plan: Plan) -> None:
         shape(plan)
@@ -68,7 +68,7 @@ def broker(shape: Shape, **configs: str) -> Shape:
 
 
 def compacted(shape: Shape, keys: int) -> Shape:
-    """With small compacted topics, which only rolls sync."""
+    """Use small compacted topics that are synced only when a segment rolls."""
 
     def shaped(plan: Plan) -> None:
         shape(plan)
@@ -85,7 +85,7 @@ def compacted(shape: Shape, keys: int) -> Shape:
 
 
 def one_partition(shape: Shape) -> Shape:
-    """With one topic of one partition."""
+    """Use one topic with one partition."""
 
     def shaped(plan: Plan) -> None:
         shape(plan)
@@ -97,12 +97,12 @@ def one_partition(shape: Shape) -> Shape:
 
 
 async def blink(stage: Stage, random: Random) -> None:
-    """The power fails, at times in the middle of a change of the disk, and is back at once."""
+    """Lose power, sometimes in the middle of a disk operation, and restart at once."""
     await _die(stage, random, power=True)
 
 
 async def blink_while_syncs_are_slow(stage: Stage, random: Random) -> None:
-    """The power fails when several segments are not synced."""
+    """Lose power while several segments are not synced."""
     stage.machine.disk.faults.slow_sync_ns = SLOW_SYNC_NS
     await asyncio.sleep(random.uniform(0.05, 0.3))
     stage.machine.power_off()
@@ -110,8 +110,8 @@ async def blink_while_syncs_are_slow(stage: Stage, random: Random) -> None:
 
 
 async def blink_between_swaps(stage: Stage, random: Random) -> None:
-    """The process dies when several segments are not synced. After its restart the power fails when a compacted segment
-    may be durable, and others not."""
+    """Kill the process while several segments are not synced. After its restart lose power when a compacted segment may
+    be durable and others are not."""
     machine = stage.machine
     machine.disk.faults.slow_sync_ns = SLOW_SYNC_NS
     await asyncio.sleep(random.uniform(0.5, 1.5))
@@ -124,7 +124,7 @@ async def blink_between_swaps(stage: Stage, random: Random) -> None:
 
 
 async def die_in_a_swap(stage: Stage, random: Random) -> None:
-    """The process dies, or the power fails, between the renames that replace segments by a compacted one."""
+    """Kill the process, or lose power, between the renames that replace segments by a compacted segment."""
     machine = stage.machine
     await _until(stage, lambda: _replaces_several(machine.disk), 3.0)
     if machine.broker is not None and _replaces_several(machine.disk):
@@ -150,7 +150,7 @@ async def _until(stage: Stage, condition: Callable[[], bool], seconds: float) ->
 
 
 async def crash(stage: Stage, random: Random) -> None:
-    """kill -9 in the same way."""
+    """Kill the process, sometimes in the middle of a disk operation."""
     await _die(stage, random, power=False)
 
 
@@ -168,7 +168,7 @@ async def _die(stage: Stage, random: Random, *, power: bool) -> None:
 
 
 async def unheard_stop(stage: Stage, random: Random) -> None:
-    """An orderly stop of a broker whose last answers get lost."""
+    """Stop the broker in an orderly way, and lose its last responses."""
     if not stage.serving or stage.machine.paused:
         return
     network, way = stage.network.faults, (stage.machine.name, ANY)
@@ -181,21 +181,21 @@ async def unheard_stop(stage: Stage, random: Random) -> None:
 
 
 async def slow_syncs(stage: Stage, random: Random) -> None:
-    """Few syncs take as long as some transactions may."""
+    """Make syncs as slow as the timeout of some transactions."""
     stage.machine.disk.faults.slow_sync_ns = random.randrange(150, 500) * 1_000_000
     await asyncio.sleep(3.0)
     stage.machine.disk.faults.slow_sync_ns = 0
 
 
 async def syncs_fail(stage: Stage, random: Random) -> None:
-    """Every third sync fails for a while."""
+    """Make every third sync fail for a second."""
     stage.machine.disk.faults.sync = 0.3
     await asyncio.sleep(1.0)
     stage.machine.disk.faults.sync = 0.0
 
 
 async def member_out_of_reach(stage: Stage, random: Random) -> None:
-    """A member of the group hears nothing and is not heard until its session is over."""
+    """Cut a group member off until its session has timed out."""
     member = random.choice([client.host for client in stage.clients if client.host.startswith("member")])
     network = stage.network.faults
     stage.note(f"{member} is out of reach")
@@ -208,7 +208,7 @@ async def member_out_of_reach(stage: Stage, random: Random) -> None:
 
 
 async def start_without_room(stage: Stage, random: Random) -> None:
-    """The broker starts on a full disk, on which there is then room for some batches, and then for everything."""
+    """Start the broker on a full disk, which then has space for some batches, and finally for all."""
     disk = stage.machine.disk
     disk.capacity = disk.used
     with stage.down():

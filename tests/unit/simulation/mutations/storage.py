@@ -1,4 +1,4 @@
-"""Mistakes in how a log is written, recovered and read."""
+"""Mistakes in writing, recovering and reading logs."""
 
 from collections.abc import Iterator
 from errno import ENOSPC
@@ -78,7 +78,7 @@ def recovery_trusts_every_crc(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutation(
-    "What producers had sent is forgotten with a stop.",
+    "Producer state is lost when the broker stops.",
     scenario="crash",
     signs=(INVARIANT, "duplicate"),
     shape=only(crash, producers=3, members=0, pause_between_sends_s=0.01),
@@ -96,7 +96,7 @@ def recovery_forgets_producers(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutation(
-    "A producer snapshot counts as read though it was not.",
+    "A producer snapshot that was not read counts as read.",
     scenario="crash",
     signs=(INVARIANT, "duplicate"),
     shape=only(unheard_stop, producers=3, members=0, pause_between_sends_s=0.01),
@@ -109,12 +109,12 @@ def recovery_skips_the_snapshot(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutation(
-    "Segments behind a hole in the log are kept.",
+    "Recovery keeps segments after a gap in the log.",
     scenario="power",
     signs=(INVARIANT,),
     shape=unsynced_segments(blink_while_syncs_are_slow),
 )
-def recovery_keeps_a_hole(patch: pytest.MonkeyPatch) -> None:
+def recovery_keeps_segments_after_a_gap(patch: pytest.MonkeyPatch) -> None:
     real = recovery.LogLoader.__init__
 
     def init(loader: recovery.LogLoader, loaded: Any, now_ms: int, clean: bool, gapless: bool) -> None:
@@ -124,7 +124,7 @@ def recovery_keeps_a_hole(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutation(
-    "The directory is not synced when recovery has dropped segments.",
+    "The directory is not synced after recovery removed segments.",
     scenario="power",
     signs=(INVARIANT,),
     shape=unsynced_segments(blink_while_syncs_are_slow),
@@ -139,7 +139,7 @@ def dropped_segments_come_back(patch: pytest.MonkeyPatch) -> None:
 
 
 class _Uncut:
-    """A file of which nothing is cut off."""
+    """A file that ignores truncation."""
 
     def __init__(self, file: Any) -> None:
         self._file = file
@@ -165,7 +165,7 @@ def recovery_leaves_the_torn_tail(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutation(
-    "With a torn batch the one before it is cut off.",
+    "With a torn batch, the batch before it is truncated too.",
     scenario="power",
     signs=("lost write", "unreadable at the end"),
     shape=topics(only(blink, members=0), flush_messages="2"),
@@ -185,7 +185,7 @@ def recovery_cuts_one_batch_too_many(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutation(
-    "The mark of a clean stop stays for the starts to come.",
+    "The clean-shutdown marker is kept for later starts.",
     scenario="power",
     signs=(INVARIANT,),
     shape=only(unheard_stop, crash, members=0, producers=3),
@@ -199,7 +199,7 @@ def clean_marker_is_kept(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutation(
-    "A stop leaves the mark of a clean one, but syncs nothing.",
+    "A stop writes the clean-shutdown marker without a sync.",
     scenario="power",
     signs=(INVARIANT,),
     shape=only("restart"),
@@ -234,12 +234,12 @@ def sync_does_nothing(patch: pytest.MonkeyPatch) -> None:
     shape=topics(only(members=1), internal_segment_bytes="2048"),
     first_seed=1,
 )
-def names_are_not_synced(patch: pytest.MonkeyPatch) -> None:
+def file_names_are_not_synced(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(DirectorySync, "sync_blocking", lambda directory: None)
 
 
 @mutation(
-    "A sync that failed is tried again as if nothing had been.",
+    "A failed sync is repeated as if it could succeed.",
     scenario="disk",
     signs=(INVARIANT,),
     shape=topics(only(syncs_fail), flush_messages="2"),
@@ -259,7 +259,7 @@ def failed_sync_is_repeated(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutation(
-    "A process without file descriptors counts as a disk that fails.",
+    "Missing file descriptors count as a disk failure.",
     scenario="disk",
     signs=("NotLive",),
     shape=topics(only("out_of_files"), flush_messages="2"),
@@ -270,7 +270,7 @@ def shortage_is_a_failing_disk(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutation(
-    "A broker that was started on a full disk appends without new leader epochs.",
+    "A broker that starts on a full disk appends without new leader epochs.",
     scenario="crash",
     signs=(INVARIANT,),
     shape=only(start_without_room, members=0),
@@ -283,7 +283,7 @@ def appends_without_new_epochs(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutation(
-    "What fits a full disk stays there, and the next batch comes behind it.",
+    "A partial batch on a full disk is kept, and the next batch is appended after it.",
     scenario="disk",
     signs=(INVARIANT,),
     shape=only("full"),
@@ -298,7 +298,7 @@ def partial_write_is_not_cut_back(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutation(
-    "A segment begins with what its file holds already.",
+    "A new segment keeps the old content of its file.",
     scenario="disk",
     signs=(INVARIANT,),
     shape=topics(only("leftovers"), internal_segment_bytes="2048"),
@@ -314,7 +314,7 @@ def leftover_file_is_appended_to(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutation(
-    "What was read of two partitions in a thread is mixed up.",
+    "Results of cold reads of two partitions are exchanged.",
     scenario="disk",
     signs=("unsent value", "inconsistent offsets", "corrupt read", "AssertionError", "skipped records"),
     shape=only("slow_disk", "restart"),
@@ -325,7 +325,7 @@ def cold_reads_are_mixed_up(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutation(
-    "An index entry of the next offset is taken too.",
+    "An index lookup uses the entry of the next offset.",
     scenario="crash",
     signs=("skipped records", "lost write"),
     shape=topics(only("restart", "kill"), index_interval_bytes="0"),
@@ -349,12 +349,12 @@ def reads_pass_the_high_watermark(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutation(
-    "Retention removes a segment that is not due.",
+    "Retention removes one segment too many.",
     scenario="calm",
     signs=("lost write",),
     first_seed=2,
 )
-def retention_takes_one_too_many(patch: pytest.MonkeyPatch) -> None:
+def retention_deletes_one_too_many(patch: pytest.MonkeyPatch) -> None:
     real = log_module.count_expired_segments
 
     def count(segments: Any, *arguments: Any) -> int:
@@ -364,18 +364,18 @@ def retention_takes_one_too_many(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutation(
-    "DeleteRecords takes the record that it should leave too.",
+    "DeleteRecords deletes one record too many.",
     scenario="calm",
     signs=("lost write",),
     shape=short(trimmers=2),
 )
-def delete_records_takes_one_too_many(patch: pytest.MonkeyPatch) -> None:
+def delete_records_deletes_one_too_many(patch: pytest.MonkeyPatch) -> None:
     real = Log.delete_records
     patch.setattr(Log, "delete_records", lambda log, offset: real(log, offset + 1))
 
 
 @mutation(
-    "What was deleted is back after a crash.",
+    "Deleted records are back after a crash.",
     scenario="crash",
     signs=("deleted record",),
     shape=broker(only(crash, trimmers=2, members=0), log_retention_check_interval_ms="300000"),
@@ -393,7 +393,7 @@ def log_start_is_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 
 class _SyncedLog:
-    """A log of which everything counts as synced."""
+    """A log whose records all count as synced."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
@@ -415,7 +415,7 @@ def unsynced_segments_are_compacted(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutation(
-    "A start removes only the first of the segments that a compacted one replaces.",
+    "A start removes only the first of the segments that a compacted segment replaces.",
     scenario="compaction",
     signs=(INVARIANT, "lost write", "inconsistent offsets"),
     shape=compacted(one_partition(only(die_in_a_swap, seconds=6.0, members=0, producers=3)), keys=100),
@@ -434,14 +434,14 @@ STORAGE = (
     recovery_trusts_every_crc,
     recovery_forgets_producers,
     recovery_skips_the_snapshot,
-    recovery_keeps_a_hole,
+    recovery_keeps_segments_after_a_gap,
     dropped_segments_come_back,
     recovery_leaves_the_torn_tail,
     recovery_cuts_one_batch_too_many,
     clean_marker_is_kept,
     clean_marker_of_dirty_logs,
     sync_does_nothing,
-    names_are_not_synced,
+    file_names_are_not_synced,
     failed_sync_is_repeated,
     shortage_is_a_failing_disk,
     appends_without_new_epochs,
@@ -450,8 +450,8 @@ STORAGE = (
     cold_reads_are_mixed_up,
     index_lookup_off_by_one,
     reads_pass_the_high_watermark,
-    retention_takes_one_too_many,
-    delete_records_takes_one_too_many,
+    retention_deletes_one_too_many,
+    delete_records_deletes_one_too_many,
     log_start_is_forgotten,
     unsynced_segments_are_compacted,
     swap_leaves_sources,

@@ -1,4 +1,4 @@
-"""Mistakes with transactions: in the coordinator, in the log, in what groups commit within them."""
+"""Mistakes with transactions: in the coordinator, in the log, in transactional offset commits."""
 
 import asyncio
 from random import Random
@@ -32,12 +32,12 @@ from tests.unit.simulation.mutations.mutation import mutation
 from tests.unit.simulation.mutations.shapes import Shape, broker, crash, only, slow_syncs
 
 INVARIANT = "BrokenInvariant"
-# What a transaction that ends in two ways shows.
+# Anomalies of a transaction that is committed in one partition and aborted in another.
 TORN = ("aborted read", "torn transaction", "skipped records", "lost write", "pre-committed read")
 
 
 def transacting(shape: Shape, **values: Any) -> Shape:
-    """With programs that write in transactions, and nobody else but readers."""
+    """Run only transactional producers and readers."""
 
     def shaped(plan: Plan) -> None:
         shape(plan)
@@ -55,7 +55,7 @@ def transforming(shape: Shape, **values: Any) -> Shape:
 
 
 async def transformer_stalls(stage: Stage, random: Random) -> None:
-    """One that transforms gets no turn until the others have gone on without it; then it goes on with its work."""
+    """Pause a transformer until its group has rebalanced without it, and then resume it."""
     client = random.choice([client for client in stage.clients if client.host.startswith("transformer")])
     if not client.paused:
         stage.note(f"{client.host} stalls")
@@ -114,7 +114,7 @@ def completed_with_the_first_marker(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutation(
-    "What was prepared is not completed after a restart.",
+    "A prepared transaction is not completed after a restart.",
     scenario="transactions",
     signs=("NotLive",),
     shape=transacting(only(crash, pause_s=0.3)),
@@ -125,12 +125,12 @@ def prepared_is_not_resumed(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutation(
-    "The end of a transaction is taken with any earlier epoch.",
+    "EndTxn is accepted with any earlier epoch.",
     scenario="transactions",
     signs=TORN,
     shape=transacting(only(), saboteurs=2),
 )
-def old_ends_are_taken(patch: pytest.MonkeyPatch) -> None:
+def old_ends_are_accepted(patch: pytest.MonkeyPatch) -> None:
     real = end_transaction._prepare_end_with_epoch_bump
 
     def end(entry: Any, producer: Any, *arguments: Any) -> Any:
@@ -160,7 +160,7 @@ def zombies_add_partitions(patch: pytest.MonkeyPatch) -> None:
 
 
 def _take_older_epochs(patch: pytest.MonkeyPatch) -> None:
-    """The log does not know them either: the epochs that it has seen are forgotten."""
+    """Make the log accept them too: it drops the epochs that it knows."""
     real = ProducerStateManager.check
 
     def check(states: ProducerStateManager, header: Any, *arguments: Any) -> Any:
@@ -175,18 +175,18 @@ def _take_older_epochs(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutation(
-    "A transaction whose time is over stays open.",
+    "A transaction stays open after its timeout.",
     scenario="transactions",
     signs=("NotLive",),
     shape=transacting(only(seconds=6.0)),
     first_seed=1,
 )
-def timeouts_are_not_seen(patch: pytest.MonkeyPatch) -> None:
+def timeouts_are_ignored(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(transaction_shard, "is_timed_out", lambda *_: False)
 
 
 @mutation(
-    "A transaction times out while its end waits to be written.",
+    "A transaction times out while its EndTxn waits for its append.",
     scenario="transactions-durable",
     signs=(INVARIANT, "NotLive", *TORN),
     first_seed=4,
@@ -205,7 +205,7 @@ def timeouts_overtake_the_end(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutation(
-    "The end of a transaction is acknowledged before it is written.",
+    "EndTxn is acknowledged before it is written.",
     scenario="transactions",
     signs=TORN,
     shape=transacting(only("full", crash, pause_s=0.3, troubles=2, seconds=8.0)),
@@ -222,13 +222,13 @@ def ends_are_acknowledged_early(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutation(
-    "Blocks of producer ids are not written down.",
+    "Blocks of producer ids are not stored.",
     scenario="transactions",
     signs=(INVARIANT, "NotLive", "duplicate", *TORN),
     shape=transacting(only("restart", "kill", pause_s=0.3, seconds=6.0), producers=3),
     first_seed=4,
 )
-def producer_ids_are_given_twice(patch: pytest.MonkeyPatch) -> None:
+def producer_ids_are_assigned_twice(patch: pytest.MonkeyPatch) -> None:
     async def take_block(ids: ProducerIdManager) -> None:
         ids._next, ids._end = 0, BLOCK_SIZE
 
@@ -239,17 +239,17 @@ def producer_ids_are_given_twice(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutation(
-    "A marker is taken whatever its epoch is.",
+    "A transaction marker is accepted with any epoch.",
     scenario="transactions",
     signs=(INVARIANT, *TORN),
     shape=transacting(only(), saboteurs=3),
 )
-def markers_are_taken_with_any_epoch(patch: pytest.MonkeyPatch) -> None:
+def markers_are_accepted_with_any_epoch(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ProducerStateManager, "check_marker", lambda *_: None)
 
 
 @mutation(
-    "Who asks for what is committed is given all.",
+    "Fetches with read_committed return all records.",
     scenario="transactions",
     signs=("pre-committed read", "aborted read"),
     shape=transacting(only()),
@@ -259,17 +259,17 @@ def reads_pass_the_last_stable_offset(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutation(
-    "Readers are not told what was aborted.",
+    "Fetch responses omit the aborted transactions.",
     scenario="transactions",
     signs=("aborted read",),
     shape=transacting(only()),
 )
-def aborted_transactions_are_not_told(patch: pytest.MonkeyPatch) -> None:
+def aborted_transactions_are_not_returned(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(partition_reads, "aborted_transactions", lambda *_, **__: [])
 
 
 @mutation(
-    "A transaction that has ended does not hold readers back any more, although its marker is not synced.",
+    "The LSO passes a transaction whose marker is not synced.",
     scenario="transactions-durable",
     signs=(INVARIANT,),
     shape=transacting(only("slow_disk")),
@@ -287,7 +287,7 @@ def markers_count_before_the_high_watermark(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutation(
-    "Transactions that were open are forgotten when a log is opened.",
+    "Open transactions are lost when a log is opened.",
     scenario="transactions",
     signs=(INVARIANT, "pre-committed read"),
     shape=transacting(only(crash, pause_s=0.3)),
@@ -304,7 +304,7 @@ def open_transactions_are_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutation(
-    "A snapshot of producers has no open transactions.",
+    "A producer snapshot omits open transactions.",
     scenario="transactions",
     signs=(INVARIANT, "pre-committed read", "NotLive"),
     shape=transacting(only("restart", pause_s=0.3)),
@@ -318,7 +318,7 @@ def snapshots_have_no_open_transactions(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutation(
-    "Offsets of a transaction count at once.",
+    "Offsets of a transaction take effect before its marker.",
     scenario="exactly-once",
     signs=("unknown commit", "lost commit", "offset without its result"),
     shape=transforming(only()),
@@ -335,18 +335,18 @@ def offsets_count_before_the_marker(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutation(
-    "Who asks for what is stable is told what was committed before.",
+    "OffsetFetch with require_stable returns the previously committed offset.",
     scenario="exactly-once",
     signs=("transformed twice", "lost commit"),
     shape=transforming(only(transformer_stalls, seconds=5.0)),
     first_seed=2,
 )
-def unstable_offsets_are_told(patch: pytest.MonkeyPatch) -> None:
+def unstable_offsets_are_returned(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(PendingTransactionalOffsets, "partitions", lambda *_: [])
 
 
 @mutation(
-    "A member that is out of its group commits within transactions.",
+    "A removed member commits offsets in a transaction.",
     scenario="exactly-once",
     signs=("stale commit", "transformed twice", "offset without its result", "result without its offset"),
     shape=transforming(only(transformer_stalls, seconds=30.0), pause_between_sends_s=0.2),
@@ -357,14 +357,14 @@ def stale_members_commit_in_transactions(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutation(
-    "A program that has learned of its removal from its group commits as no member, which brokers accept.",
+    "A program that was removed from its group commits without a member id, which brokers accept.",
     scenario="exactly-once",
     signs=("stale commit", "transformed twice", "offset without its result", "result without its offset"),
     shape=transforming(only(transformer_stalls, seconds=30.0, pause_s=1.0, troubles=3), pause_between_sends_s=0.2),
     first_seed=9,
 )
-def removed_members_commit_as_nobody(patch: pytest.MonkeyPatch) -> None:
-    """The group metadata of kafka-python 3.0.12, where it is taken at the end of a transaction."""
+def removed_members_commit_without_membership(patch: pytest.MonkeyPatch) -> None:
+    """As kafka-python 3.0.12 does, which reads the group metadata at the end of a transaction."""
     removed: set[str] = set()
     heed, request = Member._handle_error, transactional_offsets._request
 
@@ -384,20 +384,20 @@ TRANSACTIONS = (
     markers_come_before_the_prepare,
     completed_with_the_first_marker,
     prepared_is_not_resumed,
-    old_ends_are_taken,
+    old_ends_are_accepted,
     zombies_add_partitions,
-    timeouts_are_not_seen,
+    timeouts_are_ignored,
     timeouts_overtake_the_end,
     ends_are_acknowledged_early,
-    producer_ids_are_given_twice,
-    markers_are_taken_with_any_epoch,
+    producer_ids_are_assigned_twice,
+    markers_are_accepted_with_any_epoch,
     reads_pass_the_last_stable_offset,
-    aborted_transactions_are_not_told,
+    aborted_transactions_are_not_returned,
     markers_count_before_the_high_watermark,
     open_transactions_are_forgotten,
     snapshots_have_no_open_transactions,
     offsets_count_before_the_marker,
-    unstable_offsets_are_told,
+    unstable_offsets_are_returned,
     stale_members_commit_in_transactions,
-    removed_members_commit_as_nobody,
+    removed_members_commit_without_membership,
 )

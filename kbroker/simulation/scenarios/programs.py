@@ -14,7 +14,8 @@ from kbroker.simulation.clients.connections.cluster import TRANSACTION, Cluster
 from kbroker.simulation.clients.consumer.group_offsets import StandaloneGroupOffsets
 from kbroker.simulation.clients.consumer.offset_lookup import RefusedError
 from kbroker.simulation.clients.workloads.consumers import consume_assigned, consume_group, final_reads
-from kbroker.simulation.clients.workloads.producers import StopSignal, WorkloadContext, produce, trim
+from kbroker.simulation.clients.workloads.context import StopSignal, WorkloadContext
+from kbroker.simulation.clients.workloads.producers import produce, trim
 from kbroker.simulation.clients.workloads.quiescence import wait_until_all_transformed, wait_until_no_open_transaction
 from kbroker.simulation.clients.workloads.records import ValueSource
 from kbroker.simulation.clients.workloads.stale_client import send_stale_requests

@@ -25,7 +25,7 @@ NO_EPOCH = -1
 NO_ID = bytes(16)
 
 
-class AbsentError(ConnectionError):
+class UnavailableError(ConnectionError):
     """No leader, node or coordinator is known now. Retriable."""
 
 
@@ -96,7 +96,7 @@ class Cluster:
             await self.refresh_metadata([place[0]])
         leader = self.leaders.get(place)
         if leader is None:
-            raise AbsentError(f"no leader of {place[0]}-{place[1]} is known")
+            raise UnavailableError(f"no leader of {place[0]}-{place[1]} is known")
         return await self.node(leader.node)
 
     def forget_leader(self, place: Place) -> None:
@@ -153,7 +153,7 @@ class Cluster:
     async def _open(self, node: int) -> SimClientConnection:
         try:
             if node not in self.nodes:
-                raise AbsentError(f"no node {node} is known")
+                raise UnavailableError(f"no node {node} is known")
             connection = await self._connect(self.nodes[node])
         except OSError:
             for place in [place for place, leader in self.leaders.items() if leader.node == node]:
@@ -171,7 +171,7 @@ class Cluster:
                 return connection
         addresses = list(dict.fromkeys((*self.nodes.values(), *self._bootstrap)))
         self.random.shuffle(addresses)
-        failure: OSError = AbsentError("no address is known")
+        failure: OSError = UnavailableError("no address is known")
         for address in addresses:
             try:
                 self._any = await self._connect(address)
@@ -192,7 +192,7 @@ class Cluster:
         response = await connection.request(FindCoordinatorRequest(key_type=kind, **names), FindCoordinatorResponse)
         coordinator = response.coordinators[0] if has_keys else response
         if coordinator.error_code:
-            raise AbsentError(ErrorCode(coordinator.error_code).name)
+            raise UnavailableError(ErrorCode(coordinator.error_code).name)
         own = await self._connect((coordinator.host, coordinator.port))
         self._coordinator_connections = [
             *(connection for connection in self._coordinator_connections if not connection.lost),

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from kbroker.simulation.checker.history import Assign, History, Outcome, Place, Poll, Read
-from kbroker.simulation.clients.connections.cluster import NO_EPOCH, NO_ID, AbsentError, Cluster
+from kbroker.simulation.clients.connections.cluster import NO_EPOCH, NO_ID, Cluster, UnavailableError
 from kbroker.simulation.clients.consumer.fetch_session import FetchSessionHandler, PartitionFetch
 from kbroker.simulation.clients.consumer.offset_lookup import EARLIEST, epoch_end_offset, list_offset
 from kbroker.simulation.clients.workloads.records import CorruptRecordError, read_batches
@@ -163,7 +163,7 @@ class Consumer:
                 continue
             try:
                 new = await self._validated_position(place, position, leader.epoch)
-            except AbsentError:
+            except UnavailableError:
                 # Only this partition cannot be fetched now.
                 continue
             if new is None:
@@ -227,7 +227,7 @@ class Consumer:
             )
         for response in responses:
             if isinstance(response, OSError):
-                failures.append(str(response) if isinstance(response, AbsentError) else type(response).__name__)
+                failures.append(str(response) if isinstance(response, UnavailableError) else type(response).__name__)
                 continue
             for place, data in response.items():
                 failures += self._handle_partition(poll, place, data)
@@ -254,7 +254,7 @@ class Consumer:
             raise
         session.handle_response(response)
         if response.error_code:
-            return AbsentError(ErrorCode(response.error_code).name)
+            return UnavailableError(ErrorCode(response.error_code).name)
         by_id = version >= FIRST_TOPIC_ID_VERSION
         return {
             (self.cluster.topic_names.get(topic.topic_id, "") if by_id else topic.topic, data.partition_index): data

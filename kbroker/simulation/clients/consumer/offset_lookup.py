@@ -1,7 +1,7 @@
 """Offset lookups: ListOffsets and OffsetForLeaderEpoch."""
 
 from kbroker.simulation.checker.history import Place
-from kbroker.simulation.clients.connections.cluster import AbsentError, Cluster
+from kbroker.simulation.clients.connections.cluster import Cluster, UnavailableError
 from protocol.apis import ApiKey
 from protocol.errors import ErrorCode
 from protocol.messages.k02_list_offsets import (
@@ -44,7 +44,7 @@ async def list_offset(
     response = (await connection.request(request, ListOffsetsResponse)).topics[0].partitions[0]
     if response.error_code:
         cluster.forget_leader(place)
-        raise AbsentError(ErrorCode(response.error_code).name)
+        raise UnavailableError(ErrorCode(response.error_code).name)
     return response.offset, response.leader_epoch
 
 
@@ -61,5 +61,5 @@ async def epoch_end_offset(cluster: Cluster, place: Place, leader_epoch: int, ep
     response = (await connection.request(request, OffsetForLeaderEpochResponse)).topics[0].partitions[0]
     if response.error_code:
         cluster.forget_leader(place)
-        raise AbsentError(ErrorCode(response.error_code).name)
+        raise UnavailableError(ErrorCode(response.error_code).name)
     return response.leader_epoch, response.end_offset

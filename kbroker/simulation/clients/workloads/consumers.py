@@ -11,7 +11,7 @@ from kbroker.simulation.clients.consumer.consumer import Consumer, ConsumerConfi
 from kbroker.simulation.clients.consumer.group_offsets import StandaloneGroupOffsets
 from kbroker.simulation.clients.consumer.member import FencedError, Member, MemberConfig
 from kbroker.simulation.clients.consumer.offset_lookup import EARLIEST, LATEST, NO_OFFSET, RefusedError, list_offset
-from kbroker.simulation.clients.workloads.producers import WorkloadContext
+from kbroker.simulation.clients.workloads.context import WorkloadContext
 from kbroker.simulation.clients.workloads.records import CorruptRecordError
 
 # The largest number of offsets that a consumer skips for one unreadable batch: its header may be corrupt as well.

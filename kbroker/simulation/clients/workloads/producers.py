@@ -1,4 +1,4 @@
-"""Workloads that produce and delete records, and the context that all workloads share.
+"""Workloads that produce and delete records.
 
 A workload continues through any fault until it has finished or is stopped, and ends each operation that it began.
 It draws versions, sizes, codecs, sessions and timeouts from its Random.
@@ -6,78 +6,21 @@ It draws versions, sizes, codecs, sessions and timeouts from its Random.
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from random import Random
 
-from kbroker.simulation.checker.history import History, Operation, Outcome, Place
+from kbroker.simulation.checker.history import Operation, Outcome, Place
 from kbroker.simulation.clients.admin import Admin
 from kbroker.simulation.clients.connections.cluster import Cluster
-from kbroker.simulation.clients.connections.connection import Address
-from kbroker.simulation.clients.connections.versions import (
-    draw_older_transactional_versions,
-    draw_older_versions,
-    newest_versions,
-)
 from kbroker.simulation.clients.consumer.offset_lookup import EARLIEST, LATEST, list_offset
 from kbroker.simulation.clients.producer.partition_queue import NO_IDENTITY
 from kbroker.simulation.clients.producer.producer import ACKS_ALL, Producer, ProducerConfig
+from kbroker.simulation.clients.workloads.context import TIMEOUT_FACTORS, WorkloadContext
 from kbroker.simulation.clients.workloads.records import RecordShape, ValueSource
 from protocol.apis import ApiKey
 from protocol.records.compression import GZIP, LZ4, NONE, SNAPPY, ZSTD
 
 FIRST_PRODUCE_WITH_ZSTD = 7
-# Factors for a timeout, one drawn for each client: most clients retry before the broker has finished.
-TIMEOUT_FACTORS = (0.03, 0.2, 1.0)
 FAILED_PAUSE_S = 0.2
-
-
-@dataclass(slots=True)
-class StopSignal:
-    """Asks workloads to stop.
-
-    While `draining`, members do not restart, and transactional programs neither abort nor crash on purpose.
-    """
-
-    requested: bool = False
-    draining: bool = False
-
-    def request(self) -> None:
-        self.requested = True
-
-
-@dataclass(slots=True)
-class WorkloadContext:
-    """What all workloads of a run share. `old_versions`: the fraction of clients that use older API versions."""
-
-    loop: asyncio.AbstractEventLoop
-    history: History
-    bootstrap: Sequence[Address]
-    stop: StopSignal = field(default_factory=StopSignal)
-    old_versions: float = 0.5
-    timeout_s: float = 5.0
-
-    def cluster(
-        self,
-        name: str,
-        random: Random,
-        *,
-        static_members: bool = False,
-        patient: bool = False,
-        in_transactions: bool = False,
-    ) -> Cluster:
-        """Return a cluster client with drawn versions and, unless `patient`, a drawn request timeout.
-
-        A client with a short timeout retries while the broker still processes its request.
-        """
-        caps = newest_versions()
-        if random.random() < self.old_versions:
-            caps = (
-                draw_older_transactional_versions(random)
-                if in_transactions
-                else draw_older_versions(random, static_members=static_members)
-            )
-        timeout_s = self.timeout_s * (1.0 if patient else random.choice(TIMEOUT_FACTORS))
-        return Cluster(self.loop, self.bootstrap, random, name, caps=caps, timeout_s=timeout_s)
 
 
 async def produce(

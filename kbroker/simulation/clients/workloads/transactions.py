@@ -21,7 +21,8 @@ from kbroker.simulation.clients.producer.transactional import (
 )
 from kbroker.simulation.clients.producer.transactional_offsets import send_offsets
 from kbroker.simulation.clients.workloads.consumers import skip_corrupt_batch
-from kbroker.simulation.clients.workloads.producers import TIMEOUT_FACTORS, WorkloadContext, draw_codecs
+from kbroker.simulation.clients.workloads.context import TIMEOUT_FACTORS, WorkloadContext
+from kbroker.simulation.clients.workloads.producers import draw_codecs
 from kbroker.simulation.clients.workloads.records import CorruptRecordError, RecordShape, ValueSource
 
 # Transaction timeouts. Most transactions end sooner.

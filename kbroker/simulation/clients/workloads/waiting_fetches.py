@@ -12,7 +12,7 @@ from kbroker.simulation.clients.connections.cluster import Cluster
 from kbroker.simulation.clients.connections.connection import SimClientConnection
 from kbroker.simulation.clients.consumer.fetch_session import INITIAL_EPOCH
 from kbroker.simulation.clients.consumer.offset_lookup import LATEST, list_offset
-from kbroker.simulation.clients.workloads.producers import WorkloadContext
+from kbroker.simulation.clients.workloads.context import WorkloadContext
 from protocol.messages.k01_fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 
 # The last version with topic names instead of ids.

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from kbroker.simulation.clients.connections.cluster import AbsentError, Cluster
+from kbroker.simulation.clients.connections.cluster import Cluster, UnavailableError
 from kbroker.simulation.clients.connections.connection import ConnectionLostError, SimClientConnection, connect
 from kbroker.simulation.clients.connections.versions import STATIC_MEMBERS, draw_older_versions
 from protocol.apis import APIS, ApiKey
@@ -185,7 +185,7 @@ async def test_unknown_leader_is_looked_up(machine: Machine) -> None:
     assert cluster.open_leader_connection(("t", 0)) is None
     first, second = await asyncio.gather(cluster.leader(("t", 0)), cluster.leader(("t", 1)))
     assert first is second is cluster.open_leader_connection(("t", 1))
-    with pytest.raises(AbsentError, match="no leader of t-7"):
+    with pytest.raises(UnavailableError, match="no leader of t-7"):
         await cluster.leader(("t", 7))
     assert cluster.places(["t", "u"]) == [("t", 0), ("t", 1)]
     await machine.stop()

@@ -8,7 +8,8 @@ import pytest
 
 from kbroker.simulation.checker.history import Assign, Commit, Corrupt, Join, Note, OffsetFetch, Outcome, Poll, Send
 from kbroker.simulation.clients.workloads.consumers import consume_assigned, consume_group, final_reads
-from kbroker.simulation.clients.workloads.producers import WorkloadContext, produce
+from kbroker.simulation.clients.workloads.context import WorkloadContext
+from kbroker.simulation.clients.workloads.producers import produce
 from tests.unit.simulation.clients.program import LOG, PLACE, Program, read_until
 from tests.unit.support.simulated_broker import HOST, PORT, Machine, story
 

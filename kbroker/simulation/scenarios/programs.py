@@ -1,4 +1,4 @@
-"""The programs of a run: who sets up, who sends and reads while things go wrong, who reads all of it in the end."""
+"""The client programs of a run: topic creation, workloads during the faults, final reads."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from kbroker.simulation.scenarios.stage import Stage
 
 GROUP = "group"
-# Of those who transform what they read.
+# The group of the transformers.
 PIPELINE = "pipeline"
-# Until they are told to stop.
+# Programs run until they are asked to stop.
 ENDLESS = 1 << 60
 LOOKED_AT_EVERY_S = 0.2
 
@@ -49,15 +49,15 @@ class Programs:
         self._values = ValueSource(1)
         self._work = SharedTransactionState(self._values, count(), [])
         self._running: list[asyncio.Future[Any]] = []
-        # Those who transform are told later, when there is nothing more to be transformed.
+        # Transformers stop later than the others, when all input is transformed.
         self._transformers_stop = StopSignal()
         self._transforming: list[asyncio.Future[Any]] = []
-        # The members of the group by name, each with what ends it.
+        # The group members by name, each with its stop signal.
         self._members: dict[str, tuple[StopSignal, asyncio.Future[Any]]] = {}
 
     @property
     def places(self) -> list[Place]:
-        """Where the programs write, but for the results of those who transform."""
+        """All partitions but those of the transformers' output topic."""
         return [place for place in self._all_places if place[0] != OUTPUT]
 
     @property
@@ -73,7 +73,7 @@ class Programs:
         return [name for name in self._plan.topics if name != OUTPUT]
 
     async def set_up(self) -> None:
-        """Make the topics, and that of the groups as durable as they are."""
+        """Create the topics, and configure the internal topics."""
         host = self._stage.client("admin")
         await host.run(self._set_up(host))
 
@@ -90,7 +90,7 @@ class Programs:
         admin.close()
 
     async def _make(self, admin: Admin, kind: int, topic: str, configs: dict[str, str]) -> None:
-        """Whoever looks for a coordinator makes the topic."""
+        """Create an internal topic with a FindCoordinator request, and set its configs."""
         while True:
             try:
                 await admin.cluster.coordinator("anybody", kind)
@@ -125,7 +125,7 @@ class Programs:
         for number in range(plan.readers):
             name = f"reader{number}"
             host, random = self._stage.client(name), self._stage.random_for(name)
-            # Some keep their offsets in a group of their own, without being members of it.
+            # Some commit offsets to a group of which they are not members.
             group = f"{name}-offsets" if plan.members and random.random() < 0.5 else None
             committed_only = plan.transactional and random.random() < 0.6
             reading = consume_assigned(
@@ -176,7 +176,7 @@ class Programs:
             self._run(host, send_stale_requests(self._context(host), name, random, self._work, groups))
 
     async def finish(self) -> None:
-        """Tell them to stop, and wait until each has; the group when it has shown that it gets over a loss."""
+        """Stop the programs and wait for them. The group stops after it has recovered from the loss of a member."""
         self._stop.request()
         await asyncio.gather(*self._running)
         await self._outlive_a_member()
@@ -187,7 +187,7 @@ class Programs:
             await self._settle()
 
     async def _settle(self) -> None:
-        """What was left open is ended by its time, all that was read is transformed, and then nothing is open."""
+        """Wait until all input is transformed and no transaction is open."""
         host = self._stage.client("settling")
         cluster = Cluster(host, self._stage.bootstrap, self._stage.random_for("settling"), "settling")
         history, late = self._stage.history, "clock" in self._plan.faults
@@ -200,7 +200,7 @@ class Programs:
         cluster.close()
 
     async def _outlive_a_member(self) -> None:
-        """One member dies without a word, and the others have all partitions among them in the end."""
+        """End one member without a LeaveGroup, and wait until the others own all partitions."""
         for stop, _ in self._members.values():
             stop.draining = True
         left = list(self._members)
@@ -212,7 +212,7 @@ class Programs:
             await asyncio.sleep(LOOKED_AT_EVERY_S)
 
     def _have_everything(self, names: list[str]) -> bool:
-        """Whether these members, in the generation that each has joined last, have all partitions."""
+        """Whether these members are in the same generation and own all partitions in it."""
         last: dict[str, Join] = {}
         for operation in reversed(self._stage.history.operations):
             if len(last) == len(names):
@@ -226,12 +226,12 @@ class Programs:
         return len(last) == len(names) and len(generations) == 1 and places.issuperset(self.places)
 
     async def fetch_on_idle_broker(self) -> None:
-        """Fetches that nothing but the broker's own timers completes."""
+        """Run fetches that only the broker's timers complete."""
         host = self._stage.client("waiter")
         await host.run(fetch_on_idle_broker(self._context(host), self._stage.random_for("waiter"), self.places[0]))
 
     async def read_all(self) -> None:
-        """Every record, and what the group has committed."""
+        """Read all records, and the committed offsets of the groups."""
         host = self._stage.client("final")
         if self._plan.members:
             await host.run(self._read_commits(host, GROUP))

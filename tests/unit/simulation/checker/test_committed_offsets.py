@@ -1,4 +1,4 @@
-"""The committed offset of a group is a register."""
+"""Committed offsets behave as a register."""
 
 import pytest
 
@@ -22,7 +22,7 @@ def test_the_last_commit_is_read():
 
 
 @pytest.mark.parametrize(("read", "kind"), [(5, "lost commit"), (-1, "lost commit"), (7, "unknown commit")])
-def test_something_else_is_read(read, kind):
+def test_an_overwritten_or_unknown_offset_is_read(read, kind):
     builder = HistoryBuilder()
     builder.commit(5)
     builder.commit(8)
@@ -49,7 +49,7 @@ def test_a_commit_without_an_answer_may_have_an_effect(read):
     assert builder.kinds() == []
 
 
-def test_and_may_have_it_late():
+def test_a_commit_without_an_answer_may_take_effect_late():
     builder = HistoryBuilder()
     builder.commit(8, outcome=UNKNOWN)
     builder.commit(5)
@@ -67,7 +67,7 @@ def test_what_was_read_is_not_undone():
     assert builder.kinds() == ["lost commit"]
 
 
-def test_the_same_offset_again_is_no_undoing():
+def test_the_same_offset_committed_again():
     builder = HistoryBuilder()
     builder.commit(5)
     builder.commit(8, outcome=UNKNOWN)
@@ -134,7 +134,7 @@ def test_a_loss_takes_commits_that_are_newer_than_the_durable_one(durable, read,
     assert builder.kinds() == kinds
 
 
-def test_after_a_loss_things_go_on():
+def test_commits_after_a_loss():
     builder = committed_and_lost(durable=5)
     builder.committed(5)
     builder.commit(6)

@@ -1,4 +1,4 @@
-"""What was deleted is not given out any more."""
+"""Deleted records are not returned again."""
 
 from tests.unit.simulation.checker.history_builder import UNKNOWN, HistoryBuilder
 
@@ -13,14 +13,14 @@ def deleted(**outcome) -> HistoryBuilder:
     return builder
 
 
-def test_what_was_deleted_is_back():
+def test_a_deleted_record_is_returned():
     builder = deleted()
     builder.poll((0, 1), (1, 2), (2, 3))
     builder.ends_with(3, start=2)
     assert builder.kinds() == ["deleted record"]
 
 
-def test_what_remains_is_given():
+def test_remaining_records_are_returned():
     builder = deleted()
     builder.assign(2, reason="reset")
     builder.poll((2, 3))
@@ -36,14 +36,14 @@ def test_a_later_deletion_of_less_takes_nothing_back():
     assert "deleted record" in builder.kinds()
 
 
-def test_a_deletion_without_an_answer_may_not_have_been():
+def test_a_deletion_without_a_response_may_have_no_effect():
     builder = deleted(outcome=UNKNOWN)
     builder.poll((0, 1), (1, 2), (2, 3))
     builder.ends_with(1, 2, 3)
     assert builder.kinds() == []
 
 
-def test_a_poll_that_had_begun_before_may_give_it():
+def test_a_poll_that_began_before_the_deletion():
     builder = HistoryBuilder()
     builder.send(1, at=0)
     builder.send(2, at=1)
@@ -55,7 +55,7 @@ def test_a_poll_that_had_begun_before_may_give_it():
     assert builder.kinds() == []
 
 
-def test_offsets_that_a_loss_gave_back_are_others():
+def test_offsets_that_are_reused_after_a_loss():
     builder = deleted()
     builder.loss(0)
     builder.send(4, at=0)

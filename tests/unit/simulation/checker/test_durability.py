@@ -1,11 +1,11 @@
-"""What was promised is kept: lost, unseen and unreadable writes, losses under flush.before.ack."""
+"""Lost, unseen and unreadable writes; losses under flush.before.ack."""
 
 from kbroker.simulation.checker import render
 from kbroker.simulation.checker.history import Corrupt
 from tests.unit.simulation.checker.history_builder import OK, UNKNOWN, HistoryBuilder, P, Q
 
 
-def test_all_that_was_sent_is_there():
+def test_all_records_are_present():
     builder = HistoryBuilder()
     builder.send(1, 2, at=0)
     builder.send(3, at=2)
@@ -116,11 +116,11 @@ def acknowledged_over_a_loss(*, attempted_after: bool) -> HistoryBuilder:
     return builder
 
 
-def test_an_answer_that_may_have_been_on_its_way_before_the_loss():
+def test_a_response_that_may_have_been_sent_before_the_loss():
     assert acknowledged_over_a_loss(attempted_after=False).kinds() == []
 
 
-def test_the_answer_to_a_retry_after_the_loss():
+def test_the_response_to_a_retry_after_the_loss():
     """As a broker gives that knows the producer's sequence and not its records any more."""
     assert acknowledged_over_a_loss(attempted_after=True).kinds() == ["lost write", "skipped records"]
 
@@ -203,7 +203,7 @@ def test_the_last_reads_stop_short():
     assert builder.kinds() == ["unreadable at the end"]
 
 
-def test_nobody_can_read_a_partition_at_the_end():
+def test_a_partition_is_unreadable_at_the_end():
     builder = HistoryBuilder()
     builder.send(1, at=0)
     builder.send(2, at=0, place=Q)
@@ -229,7 +229,7 @@ def test_all_was_deleted():
     assert builder.kinds() == []
 
 
-def test_corrupt_bytes_are_not_given_out():
+def test_corrupt_reads():
     builder = HistoryBuilder()
     builder.do("consumer", Corrupt(P, 3, "wrong CRC"))
     [found] = builder.anomalies()
@@ -272,7 +272,7 @@ def test_flush_before_ack_and_an_answer_during_the_loss():
     assert builder.kinds(durable=True) == []
 
 
-def test_flush_before_ack_and_somebody_read_what_was_not_durable():
+def test_flush_before_ack_and_a_read_before_it_was_durable():
     for outcome, at in ((OK, 1), (UNKNOWN, None)):
         builder = HistoryBuilder()
         builder.send(1, at=0)

@@ -1,4 +1,4 @@
-"""What a group has read, what was made of it, and what it has committed: each record once."""
+"""Each input record of a consume-transform-produce group has exactly one result."""
 
 import pytest
 
@@ -103,14 +103,14 @@ def test_what_a_loss_may_have_taken_is_not_judged_unless_all_is_durable():
         assert builder.kinds(durable=durable) == kinds
 
 
-def test_without_a_last_look_at_the_offsets_only_doubles_are_seen():
+def test_without_a_final_offset_fetch_only_duplicates_are_found():
     builder = both()
     builder.ends_with(1, 2, committed_only=True)
     builder.ends_with(10, None, None, None, place=Q, committed_only=True)
     assert "offset without its result" not in builder.kinds()
 
 
-def test_who_reads_what_is_committed_comes_to_the_end():
+def test_read_committed_reaches_the_end():
     builder = HistoryBuilder()
     builder.send(1, at=0, transaction=0)
     builder.end(0, commit=True)

@@ -1,4 +1,4 @@
-"""Fencing in groups."""
+"""Group generations, assignments, and commits of fenced members."""
 
 import pytest
 
@@ -64,7 +64,7 @@ def test_double_assignment():
     assert builder.kinds() == ["double assignment"]
 
 
-def test_a_repeated_answer_is_no_double_assignment():
+def test_a_repeated_response_is_no_double_assignment():
     builder = HistoryBuilder()
     builder.join("a", 1, P)
     builder.join("a", 1, P)
@@ -79,12 +79,12 @@ def static(*, same: bool) -> HistoryBuilder:
     return builder
 
 
-def test_a_static_member_takes_its_own_place():
+def test_a_static_member_replaces_its_previous_instance():
     assert static(same=True).kinds() == []
     assert static(same=False).kinds() == ["double assignment"]
 
 
-def test_a_static_member_is_fenced_by_the_one_that_took_its_place():
+def test_a_static_member_is_fenced_by_its_replacement():
     for member, kinds in (("i-2", []), ("i-1", ["stale commit"])):
         builder = static(same=True)
         builder.commit(5, member, 1)
@@ -120,7 +120,7 @@ def test_a_group_without_offsets_is_forgotten():
     assert builder.kinds() == ["backward generation"]
 
 
-def test_other_groups_are_others():
+def test_generations_of_other_groups():
     builder = HistoryBuilder()
     builder.join("a", 5, P)
     builder.commit(1, "a", 5)
@@ -146,7 +146,7 @@ def test_a_power_loss_takes_generations(durable):
     )
 
 
-def test_what_lasts_over_a_power_loss_is_not_judged():
+def test_operations_across_a_power_loss_are_not_checked():
     builder = HistoryBuilder()
     builder.join("a", 2, P)
     builder.commit(5, "a", 2)

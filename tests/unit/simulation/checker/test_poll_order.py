@@ -1,4 +1,4 @@
-"""What one consumer is given, poll after poll."""
+"""Skipped records, backward polls and offset resets of one consumer."""
 
 import pytest
 
@@ -13,7 +13,7 @@ def written(*values: int) -> HistoryBuilder:
     return builder
 
 
-def test_one_after_the_other():
+def test_polls_in_order():
     builder = written(10, 11, 12, 13)
     builder.poll((0, 10), (1, 11))
     builder.poll((2, 12))
@@ -111,7 +111,7 @@ def test_what_may_be_lost_is_no_skip():
     assert lost_and_read_on(2).kinds() == ["skipped records"]
 
 
-def test_what_came_after_the_loss_is():
+def test_records_after_the_loss_must_not_be_skipped():
     builder = written(10, 11)
     builder.poll((0, 10))
     builder.loss(1)
@@ -148,7 +148,7 @@ def test_backward_by_the_position_alone():
     assert builder.kinds() == ["backward poll", "stale poll"]
 
 
-def test_partitions_are_apart():
+def test_partitions_are_independent():
     builder = written(10)
     builder.send(20, at=0, place=Q)
     builder.assign({P: 0, Q: 0})
@@ -160,7 +160,7 @@ def test_partitions_are_apart():
 
 @pytest.mark.parametrize("reason", ["assign", "seek", "rebalance"])
 @pytest.mark.parametrize("position", [0, 2])
-def test_an_assignment_begins_anew(reason, position):
+def test_an_assignment_sets_new_positions(reason, position):
     builder = written(10, 11, 12)
     builder.poll((0, 10))
     builder.assign(position, reason=reason)
@@ -266,7 +266,7 @@ def test_a_reset_of_one_partition_leaves_the_others():
         (False, "ok", False, True),
     ],
 )
-def test_who_reads_committed_records_may_skip_the_others(commit, outcome, committed_only, skip):
+def test_read_committed_may_skip_uncommitted_records(commit, outcome, committed_only, skip):
     builder = HistoryBuilder()
     builder.send(10, at=0)
     builder.send(11, at=1, by="transactional", transaction=0)

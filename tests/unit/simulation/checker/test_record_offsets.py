@@ -1,4 +1,4 @@
-"""One value at one offset; batches whole and in order; nothing that nobody sent."""
+"""Inconsistent offsets, duplicates, unsent values, torn batches, backward sends."""
 
 import pytest
 
@@ -44,7 +44,7 @@ def given_anew(floor: int, *, seen_between: bool = False) -> HistoryBuilder:
     return builder
 
 
-def test_a_loss_gives_offsets_anew():
+def test_offsets_are_reused_after_a_loss():
     assert given_anew(1).kinds() == []
     assert given_anew(0).kinds() == []
     assert given_anew(2).kinds() == ["inconsistent offsets"]
@@ -76,7 +76,7 @@ def test_a_lost_batch_is_written_again_by_its_retry():
     assert builder.kinds() == []
 
 
-def test_during_a_loss_a_poll_may_give_either():
+def test_a_poll_during_a_loss_may_return_either_value():
     for value in (1, 2):
         builder = HistoryBuilder()
         builder.send(1, at=0, by="a")
@@ -154,11 +154,11 @@ def test_what_was_not_lost_is_not_written_again():
     ]
 
 
-def test_nobody_tried_any_more_when_it_was_lost():
+def test_a_loss_after_the_send_ended_explains_no_move():
     assert moved_by_a_loss(1, acknowledged_before=True).kinds() == ["inconsistent offsets"]
 
 
-def test_values_that_nobody_sent():
+def test_values_that_were_never_sent():
     builder = HistoryBuilder()
     builder.assign(0)
     builder.poll((0, 7))

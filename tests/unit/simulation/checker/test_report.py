@@ -1,4 +1,4 @@
-"""Anomalies are told with the history around them."""
+"""Reports show anomalies with the surrounding history."""
 
 from kbroker.simulation.checker import render
 from kbroker.simulation.checker.history import Note
@@ -36,7 +36,7 @@ def test_long_lists_are_cut():
     assert "999] -> 0 ok" in shown
 
 
-def test_of_one_kind_some_are_shown():
+def test_the_number_of_anomalies_per_kind_is_limited():
     builder = HistoryBuilder()
     for value in range(20):
         builder.send(value, at=value)
@@ -46,7 +46,7 @@ def test_of_one_kind_some_are_shown():
     assert "LOST WRITE: 15 more." in shown
 
 
-def test_how_much_is_shown_around_them():
+def test_the_number_of_surrounding_operations():
     for around in (0, 4):
         builder = HistoryBuilder()
         for value in range(50):
@@ -56,5 +56,5 @@ def test_how_much_is_shown_around_them():
         assert sum(" send " in line for line in shown) == (2 if around == 0 else 6)
 
 
-def test_nothing():
+def test_a_report_without_anomalies():
     assert render(HistoryBuilder().history, []) == ""

@@ -1,4 +1,4 @@
-"""What was acknowledged before a poll began can be read by it."""
+"""A poll can read records that were acknowledged before it began."""
 
 import pytest
 
@@ -13,7 +13,7 @@ def asked_after(**more) -> HistoryBuilder:
     return builder
 
 
-def test_an_acknowledged_record_is_not_there_yet():
+def test_an_acknowledged_record_is_not_returned():
     [found] = asked_after().anomalies()
     assert (found.kind, found.text) == (
         "stale poll",
@@ -22,12 +22,12 @@ def test_an_acknowledged_record_is_not_there_yet():
     )
 
 
-def test_a_record_without_acknowledgement_may_not_be_there_yet():
+def test_a_record_without_acknowledgement_may_be_missing():
     assert asked_after(outcome=UNKNOWN).kinds() == []
     assert asked_after(acks=0).kinds() == []
 
 
-def test_acknowledged_while_it_asked():
+def test_a_record_that_is_acknowledged_during_the_poll():
     builder = HistoryBuilder()
     builder.assign(0)
     poll = builder.polling()
@@ -36,7 +36,7 @@ def test_acknowledged_while_it_asked():
     assert builder.kinds() == []
 
 
-def test_at_the_end_there_is_nothing():
+def test_a_poll_at_the_end():
     builder = HistoryBuilder()
     builder.assign(0)
     builder.send(10, at=0)
@@ -45,7 +45,7 @@ def test_at_the_end_there_is_nothing():
     assert builder.kinds() == []
 
 
-def test_a_poll_that_failed_or_gave_something_else():
+def test_a_poll_that_failed_or_returned_another_partition():
     builder = HistoryBuilder()
     builder.assign({P: 0, Q: 0})
     builder.send(10, at=0)
@@ -58,7 +58,7 @@ def test_a_poll_that_failed_or_gave_something_else():
 
 
 @pytest.mark.parametrize("happens", [lambda builder: builder.loss(0), lambda builder: builder.trim(1)])
-def test_it_may_be_gone(happens):
+def test_the_record_may_be_lost_or_deleted(happens):
     builder = HistoryBuilder()
     builder.assign(0)
     builder.send(10, at=0)
@@ -67,7 +67,7 @@ def test_it_may_be_gone(happens):
     assert builder.kinds() == []
 
 
-def test_what_is_acknowledged_after_the_loss():
+def test_a_record_that_is_acknowledged_after_the_loss():
     builder = HistoryBuilder()
     builder.assign(0)
     builder.send(10, 11, 12, at=0)
@@ -88,7 +88,7 @@ def test_open_transactions_hold_back(committed_only, kinds):
 
 
 @pytest.mark.parametrize("moves", [False, True])
-def test_a_poll_that_came_past_the_mark_of_a_transaction(moves):
+def test_a_poll_that_passed_a_transaction_marker(moves):
     """It was given something, though no record: that was all that fitted."""
     builder = HistoryBuilder()
     builder.assign({P: 0, Q: 0})

@@ -1,4 +1,4 @@
-"""Transactions: who may see what they wrote, that they are whole, and who read whom."""
+"""Aborted and pre-committed reads, torn transactions, write-read cycles."""
 
 import pytest
 
@@ -178,7 +178,7 @@ def test_a_cycle_behind_a_fork():
     assert builder.kinds() == ["write-read cycle"]
 
 
-def test_zero_is_a_transaction_as_any():
+def test_transaction_zero():
     assert ended(True, UNKNOWN, first=1, second=None).anomalies()[0].text == (
         "Of transaction 0 1 batches are present at the end and 1 are not: 2 of t-1."
     )

@@ -1,5 +1,5 @@
-"""Topics are created, deleted and altered while the coordination service and the broker fail: what was acknowledged is
-so, what was refused is not, and what nobody knows is one or the other, wholly."""
+"""Topics are created, deleted and altered while the coordination service and the broker fail. Acknowledged changes are
+applied, rejected changes are not, and changes with an unknown outcome are applied completely or not at all."""
 
 import asyncio
 from collections.abc import Callable
@@ -30,21 +30,21 @@ from tests.unit.support.client import Client
 from tests.unit.support.coordinated_broker import BROKER, CoordinatedBroker
 
 SECONDS = 120.0
-# How many partitions a topic has and its retention.ms, "" for the default; None: there is no such topic.
+# The number of partitions of a topic and its retention.ms ("" for the default); None: the topic does not exist.
 State = tuple[int, str] | None
 FRESH = (1, "")
-# What says that nothing is known, as the loss of the connection does.
+# Errors after which the outcome is unknown, as after the loss of the connection.
 UNKNOWN = {ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_CONTROLLER}
 
 
 class Admin:
-    """Changes topics of its own, one thing at a time. `possible`: what each may be."""
+    """Changes its own topics, one request at a time. `possible`: the states that each topic may have."""
 
     def __init__(self, cluster: CoordinatedBroker, name: str, random: Random) -> None:
         self.loop = HostLoop(cluster.loop, name, random)
         self.random = random
         self.possible: dict[str, set[State]] = {f"{name}-{number}": {None} for number in range(3)}
-        self.told: dict[ErrorCode | None, int] = {}
+        self.counts: dict[ErrorCode | None, int] = {}
         self._client: Client | None = None
 
     async def run(self) -> None:
@@ -64,57 +64,58 @@ class Admin:
                 self._client.close()
             return None
 
-    def learn(
+    def record_response(
         self, topic: str, code: int | None, change: Callable[[State], State], refusals: dict[ErrorCode, Any]
     ) -> None:
-        """`change`: what a state becomes, itself if it cannot. `refusals`: in which states each may come."""
+        """Update the possible states of a topic after a response. `change`: returns the new state, or the same state if
+        the change is not possible. `refusals`: by error, whether it is valid in a state."""
         before = self.possible[topic]
         error = None if code is None else ErrorCode(code)
-        self.told[error] = self.told.get(error, 0) + 1
+        self.counts[error] = self.counts.get(error, 0) + 1
         if error is None or error in UNKNOWN:
             self.possible[topic] = before | {change(state) for state in before}
         elif error == ErrorCode.NONE:
             self.possible[topic] = {change(state) for state in before if change(state) != state}
         else:
             self.possible[topic] = {state for state in before if refusals[error](state)}
-        assert self.possible[topic], f"{error!r} cannot be: {topic} was one of {before}"
+        assert self.possible[topic], f"{error!r} is not possible: {topic} was in one of {before}"
 
     async def create(self, topic: str) -> None:
         request = CreateTopicsRequest(topics=[CreatableTopic(name=topic, num_partitions=1, replication_factor=1)])
-        answer = await self.request(request, 7, CreateTopicsResponse)
-        code = answer and answer.topics[0].error_code
+        response = await self.request(request, 7, CreateTopicsResponse)
+        code = response and response.topics[0].error_code
         refusals = {ErrorCode.TOPIC_ALREADY_EXISTS: lambda state: state is not None}
-        self.learn(topic, code, lambda state: state or FRESH, refusals)
+        self.record_response(topic, code, lambda state: state or FRESH, refusals)
 
     async def delete(self, topic: str) -> None:
-        answer = await self.request(DeleteTopicsRequest(topic_names=[topic]), 5, DeleteTopicsResponse)
-        code = answer and answer.responses[0].error_code
-        self.learn(topic, code, lambda state: None, _ABSENT)
+        response = await self.request(DeleteTopicsRequest(topic_names=[topic]), 5, DeleteTopicsResponse)
+        code = response and response.responses[0].error_code
+        self.record_response(topic, code, lambda state: None, _ABSENT)
 
     async def grow(self, topic: str) -> None:
         count = self.random.randint(2, 5)
         topics = [CreatePartitionsTopic(name=topic, count=count, assignments=None)]
-        answer = await self.request(CreatePartitionsRequest(topics=topics), 3, CreatePartitionsResponse)
-        code = answer and answer.results[0].error_code
+        response = await self.request(CreatePartitionsRequest(topics=topics), 3, CreatePartitionsResponse)
+        code = response and response.results[0].error_code
         refusals = {**_ABSENT, ErrorCode.INVALID_PARTITIONS: lambda state: state is not None and state[0] >= count}
-        self.learn(topic, code, lambda state: state and (max(state[0], count), state[1]), refusals)
+        self.record_response(topic, code, lambda state: state and (max(state[0], count), state[1]), refusals)
 
     async def alter(self, topic: str) -> None:
-        # Each value once, so that to set it is a change.
+        # A new value each time, so that the request changes it.
         value = str(1000 + round(self.loop.time() * 1000))
         config = AlterableConfig(name="retention.ms", config_operation=0, value=value)
         resource = AlterConfigsResource(resource_type=ConfigResourceType.TOPIC, resource_name=topic, configs=[config])
         request = IncrementalAlterConfigsRequest(resources=[resource])
-        answer = await self.request(request, 1, IncrementalAlterConfigsResponse)
-        code = answer and answer.responses[0].error_code
-        self.learn(topic, code, lambda state: state and (state[0], value), _ABSENT)
+        response = await self.request(request, 1, IncrementalAlterConfigsResponse)
+        code = response and response.responses[0].error_code
+        self.record_response(topic, code, lambda state: state and (state[0], value), _ABSENT)
 
 
 _ABSENT = {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: lambda state: state is None}
 
 
 async def keep_running(cluster: CoordinatedBroker) -> None:
-    """Whoever ends is started again."""
+    """Start the broker again whenever it ends."""
     while True:
         if cluster.machine.broker is None:
             try:
@@ -124,7 +125,7 @@ async def keep_running(cluster: CoordinatedBroker) -> None:
         await asyncio.sleep(0.1)
 
 
-async def trouble(cluster: CoordinatedBroker, random: Random) -> None:
+async def inject_faults(cluster: CoordinatedBroker, random: Random) -> None:
     service, machine = cluster.service, cluster.machine
     while cluster.loop.time() < SECONDS:
         await asyncio.sleep(random.uniform(0, 8))
@@ -149,8 +150,8 @@ async def trouble(cluster: CoordinatedBroker, random: Random) -> None:
             machine.resume()
 
 
-def known(cluster: CoordinatedBroker) -> dict[str, State]:
-    """What the broker says of topics that it can use."""
+def topic_states(cluster: CoordinatedBroker) -> dict[str, State]:
+    """Return the state of each topic in the broker's metadata."""
     metadata, replicas = cluster.broker.services.metadata, cluster.broker.services.replicas
     states: dict[str, State] = {}
     for name, topic in metadata.topics.items():
@@ -159,8 +160,8 @@ def known(cluster: CoordinatedBroker) -> dict[str, State]:
     return states
 
 
-async def judge(cluster: CoordinatedBroker, admins: list[Admin]) -> None:
-    states = known(cluster)
+async def check_topics(cluster: CoordinatedBroker, admins: list[Admin]) -> None:
+    states = topic_states(cluster)
     assert sorted(states) == cluster.stored_topics
     for admin in admins:
         for topic, possible in admin.possible.items():
@@ -169,8 +170,8 @@ async def judge(cluster: CoordinatedBroker, admins: list[Admin]) -> None:
     try:
         await cluster.machine.start()
     except NodeExists:
-        raise AssertionError("its session has not ended with it") from None
-    assert known(cluster) == states
+        raise AssertionError("the broker's session outlived the broker") from None
+    assert topic_states(cluster) == states
     await cluster.check_works()
 
 
@@ -178,30 +179,30 @@ def run(seed: int) -> dict[ErrorCode | None, int]:
     cluster = CoordinatedBroker(seed)
     admins = [Admin(cluster, name, Random(f"{seed}/{name}")) for name in ("one", "two")]
 
-    async def whole() -> None:
+    async def run_all() -> None:
         await cluster.machine.start()
         running = asyncio.ensure_future(keep_running(cluster))
-        await asyncio.gather(trouble(cluster, Random(seed)), *(admin.loop.run(admin.run()) for admin in admins))
+        await asyncio.gather(inject_faults(cluster, Random(seed)), *(admin.loop.run(admin.run()) for admin in admins))
         await asyncio.sleep(30)
         running.cancel()
-        await judge(cluster, admins)
+        await check_topics(cluster, admins)
 
     try:
-        cluster.loop.run_until_complete(asyncio.wait_for(whole(), 1000))
+        cluster.loop.run_until_complete(asyncio.wait_for(run_all(), 1000))
     finally:
         cluster.discard()
         for admin in admins:
             admin.loop.discard()
         cluster.loop.close()
-    told: dict[ErrorCode | None, int] = {}
+    counts: dict[ErrorCode | None, int] = {}
     for admin in admins:
-        for error, count in admin.told.items():
-            told[error] = told.get(error, 0) + count
-    return told
+        for error, count in admin.counts.items():
+            counts[error] = counts.get(error, 0) + count
+    return counts
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_what_is_acknowledged_is_so(seed):
-    told = run(seed)
-    assert told[ErrorCode.NONE] > 20
-    assert {*UNKNOWN, None} & set(told)
+def test_acknowledged_changes_are_applied(seed):
+    counts = run(seed)
+    assert counts[ErrorCode.NONE] > 20
+    assert {*UNKNOWN, None} & set(counts)

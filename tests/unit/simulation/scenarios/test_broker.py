@@ -1,4 +1,4 @@
-"""The whole broker on a simulated machine: what it does is a matter of the seed, and hours take no time."""
+"""The complete broker on a simulated machine: its behavior depends on the seed only, and hours of idling are fast."""
 
 import asyncio
 
@@ -54,7 +54,7 @@ class TracedClient(Client):
 
 
 async def life(environment: Environment, loop: SimLoop) -> list[tuple[int, bytes]]:
-    """A broker serves, idles for hours, waits with a consumer, stops, and goes on where it was."""
+    """Run a broker that serves, delays a fetch, idles for hours, stops, and continues after a restart."""
     environment.disk.makedirs("/data")
     broker = Broker(environment, CONFIG)
     await broker.start()

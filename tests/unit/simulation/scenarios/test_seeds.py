@@ -1,6 +1,6 @@
-"""Whole runs: hundreds of seeds, each with its faults and its checker, and equal ones from equal seeds.
+"""Complete runs: many seeds, each with faults and the checker; equal seeds give equal runs.
 
-More of them: `python -m kbroker.simulation --seeds 0..10000`.
+To run more seeds: `python -m kbroker.simulation --seeds 0..10000`.
 """
 
 import os
@@ -17,13 +17,13 @@ from kbroker.simulation.scenarios.run import simulate
 from kbroker.simulation.scenarios.scenarios import SCENARIOS
 from protocol.records.batch import parse_header
 
-# What the default run explores, on all cores.
+# The number of seeds to run, on all cores.
 SEEDS = 150
 WITHIN_S = 900
 
 
 def run(*arguments: str, hash_seed: str = "0") -> str:
-    """What the command prints; it must find nothing."""
+    """Run the command, which must pass, and return its output."""
     done = subprocess.run(
         [sys.executable, "-m", "kbroker.simulation", *arguments],
         env={**os.environ, "PYTHONHASHSEED": hash_seed},
@@ -39,18 +39,19 @@ def run(*arguments: str, hash_seed: str = "0") -> str:
 
 @pytest.mark.timeout(WITHIN_S + 60)
 def test_seeds_of_all_scenarios_pass():
-    said = run("--seeds", f"0..{SEEDS}", "--scenario", "any")
-    found = re.fullmatch(rf"{SEEDS} seeds passed, ([\d.]+) virtual hours, ([\d,]+) client operations, .*\n", said)
-    assert found, said
+    output = run("--seeds", f"0..{SEEDS}", "--scenario", "any")
+    found = re.fullmatch(rf"{SEEDS} seeds passed, ([\d.]+) virtual hours, ([\d,]+) client operations, .*\n", output)
+    assert found, output
     assert float(found[1]) > 0.3
     assert int(found[2].replace(",", "")) > 100 * SEEDS
 
 
 def test_equal_seeds_are_equal_whatever_python_hashes():
-    """In processes of their own, for the seed of str's hash is set when one starts."""
+    """Run in separate processes, because the hash seed is set when a process starts."""
     hashes = [run("--seeds", "0..10", "--hashes", "--jobs", "1", hash_seed=seed) for seed in ("1", "20261121")]
     lines = [
-        sorted(line for line in said.splitlines() if re.fullmatch(r"[a-z-]+ \d+ [0-9a-f]{32}", line)) for said in hashes
+        sorted(line for line in output.splitlines() if re.fullmatch(r"[a-z-]+ \d+ [0-9a-f]{32}", line))
+        for output in hashes
     ]
     assert len(lines[0]) == 10
     assert lines[0] == lines[1]
@@ -65,17 +66,17 @@ FAULT = re.compile("kill|SIGTERM|power|cut|clog|slow|reset|forgotten|fail|full|f
 
 @pytest.mark.parametrize("scenario", [name for name, scenario in SCENARIOS.items() if scenario.faults])
 def test_faults_happen(scenario: str):
-    """In one of a few seeds, for what comes is up to the seed."""
+    """Run a few seeds, because the faults depend on the seed."""
     for seed in range(5):
         result = simulate(seed, scenario)
         assert not result.report(), result.report()
-        notes = [one.action.text for one in result.history.operations if isinstance(one.action, Note)]
+        notes = [operation.action.text for operation in result.history.operations if isinstance(operation.action, Note)]
         if any(FAULT.search(text) for text in notes):
             return
-    pytest.fail("nothing went wrong")
+    pytest.fail("no fault happened")
 
 
-def test_a_failure_is_told_with_its_history_and_how_to_replay_it(
+def test_a_failure_is_reported_with_its_history_and_replay_command(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
     from kbroker.replica.partition import Partition
@@ -83,7 +84,7 @@ def test_a_failure_is_told_with_its_history_and_how_to_replay_it(
     real = Partition.append_as_leader
 
     def lying(self: Partition, records: memoryview, *arguments: Any) -> tuple[int, int, int]:
-        """Acknowledges the tenth batch of a partition without writing it."""
+        """Acknowledge the tenth batch of a partition without writing it."""
         if self.log.log_end_offset > 10 and not hasattr(type(self), "lied"):
             type(self).lied = True  # type: ignore[attr-defined]
             base_offset = self.log.log_end_offset
@@ -95,7 +96,7 @@ def test_a_failure_is_told_with_its_history_and_how_to_replay_it(
         assert main(["--seeds", "3", "--scenario", "calm"]) == 1
     finally:
         del Partition.lied  # type: ignore[attr-defined]
-    said = capsys.readouterr().out
-    assert "seed 3 of calm: FAILED" in said
-    assert "to replay: python -m kbroker.simulation --seeds 3 --scenario calm" in said
-    assert re.search(r"send topic\d-\d", said)
+    output = capsys.readouterr().out
+    assert "seed 3 of calm: FAILED" in output
+    assert "to replay: python -m kbroker.simulation --seeds 3 --scenario calm" in output
+    assert re.search(r"send topic\d-\d", output)

@@ -56,6 +56,8 @@ class Plan:
     transformers: int = 0
     saboteurs: int = 0
     transactions_topic: dict[str, str] = field(default_factory=dict)
+    # Whether a topic is deleted under load and created again.
+    recreation: bool = False
 
     @property
     def transactional(self) -> bool:

@@ -18,6 +18,7 @@ from kbroker.simulation.clients.workloads.context import StopSignal, WorkloadCon
 from kbroker.simulation.clients.workloads.producers import produce, trim
 from kbroker.simulation.clients.workloads.quiescence import wait_until_all_transformed, wait_until_no_open_transaction
 from kbroker.simulation.clients.workloads.records import ValueSource
+from kbroker.simulation.clients.workloads.recreation import RecreatedTopic
 from kbroker.simulation.clients.workloads.stale_client import send_stale_requests
 from kbroker.simulation.clients.workloads.transactions import (
     SharedTransactionState,
@@ -27,7 +28,8 @@ from kbroker.simulation.clients.workloads.transactions import (
 from kbroker.simulation.clients.workloads.waiting_fetches import fetch_on_idle_broker
 from kbroker.simulation.disk.log_files import GROUPS_TOPIC, TRANSACTIONS_TOPIC
 from kbroker.simulation.runtime.host_loop import HostLoop
-from kbroker.simulation.scenarios.plan import OUTPUT
+from kbroker.simulation.scenarios.plan import LOSING, OUTPUT
+from kbroker.simulation.scenarios.scenarios import topic_configs
 
 if TYPE_CHECKING:
     from kbroker.simulation.scenarios.plan import Plan
@@ -54,6 +56,7 @@ class Programs:
         self._transforming: list[asyncio.Future[Any]] = []
         # The group members by name, each with its stop signal.
         self._members: dict[str, tuple[StopSignal, asyncio.Future[Any]]] = {}
+        self._recreated: tuple[HostLoop, RecreatedTopic] | None = None
 
     @property
     def places(self) -> list[Place]:
@@ -151,6 +154,17 @@ class Programs:
             host, random = self._stage.client(name), self._stage.random_for(name)
             self._run(host, trim(self._context(host), name, random, self.places))
         self._start_transactions()
+        if plan.recreation:
+            self._start_recreation()
+
+    def _start_recreation(self) -> None:
+        host, random = self._stage.client("recreation"), self._stage.random_for("recreation")
+        # Else a power loss or a failing disk takes what was acknowledged.
+        durable = self._plan.durable or any(name in self._plan.faults for name in LOSING)
+        configs = topic_configs(random, durable=durable)
+        recreated = RecreatedTopic(self._context(host), random, configs, commits=self._plan.members > 0)
+        self._recreated = host, recreated
+        self._run(host, recreated.run())
 
     def _start_transactions(self) -> None:
         plan = self._plan
@@ -233,6 +247,8 @@ class Programs:
     async def read_all(self) -> None:
         """Read all records, and the committed offsets of the groups."""
         host = self._stage.client("final")
+        if self._recreated is not None:
+            await self._recreated[0].run(self._recreated[1].check_at_the_end())
         if self._plan.members:
             await host.run(self._read_commits(host, GROUP))
         if self._plan.transformers:

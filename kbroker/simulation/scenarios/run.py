@@ -87,6 +87,7 @@ def summarize(seed: int, scenario: str) -> Summary:
 def simulate(seed: int, scenario: str, *, trace: bool = False, shape: Callable[[Plan], None] | None = None) -> Result:
     """Run a seed of a scenario and check its history. `shape` modifies the plan that was drawn from the seed."""
     plan = Plan.make(SCENARIOS[scenario], Random(f"{seed}/{scenario}/plan"))
+    plan.recreation = Random(f"{seed}/{scenario}/recreation").random() < SCENARIOS[scenario].recreation
     if shape is not None:
         shape(plan)
     stage = Stage(f"{seed}/{scenario}", plan.broker, coordination=plan.coordination, durable=plan.durable)

@@ -26,6 +26,7 @@ class Scenario:
 
     `transactions`: the share of runs with transactions, of those that permit them; `exactly_once`: groups consume and
     produce in transactions. `compaction`: the share of the other runs whose topics are compacted.
+    `recreation`: the share of all runs that delete a topic under load and create it again.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Scenario:
     transactions: float = 0.0
     compaction: float = 0.0
     exactly_once: bool = False
+    recreation: float = 0.0
 
 
 _ALL = {**NODE, **NETWORK, **DISK, **POWER, **ROT, **CLOCK}
@@ -47,15 +49,18 @@ SCENARIOS = {
     for one in (
         Scenario("calm", "nothing goes wrong", {}),
         Scenario("network", "links are cut, clogged and slow, connections are reset", NETWORK),
-        Scenario("crash", "the process is killed, stopped and paused, and its clock jumps", {**NODE, **CLOCK}),
-        Scenario("power", "the machine loses its power", {**POWER, **NODE}),
+        Scenario("crash", "the process is killed, stopped and paused, and its clock jumps", {**NODE, **CLOCK},
+                 recreation=0.2),
+        Scenario("power", "the machine loses its power", {**POWER, **NODE}, recreation=0.2),
         Scenario("durable", "power is lost; what is acknowledged has been synced", {**POWER, **NODE}, True),
-        Scenario("disk", "reads, writes and syncs fail, or are slow; no room, no descriptors", {**DISK, **NODE}),
+        Scenario("disk", "reads, writes and syncs fail, or are slow; no room, no descriptors", {**DISK, **NODE},
+                 recreation=0.2),
         Scenario("rot", "bits flip in what was not flushed when the process died", {**ROT, **NODE}),
         Scenario("compaction", "topics are compacted; the machine loses its power, the disk is slow or full",
                  {**POWER, **NODE, "full": full, "slow_disk": slow_disk}, compaction=1.0),
         Scenario("coordination", "the coordination service is out of reach", {**COORDINATION, **NODE}, False, True),
-        Scenario("everything", "all of it", {**_ALL, **COORDINATION}, False, True, 0.5, 0.2),
+        Scenario("everything", "all of it", {**_ALL, **COORDINATION}, False, True, 0.5, 0.2,
+                 recreation=0.2),
         Scenario("everything-durable", "all of it but rot; what is acknowledged has been synced", _ALL_BUT_ROT, True,
                  transactions=0.5, compaction=0.2),
         Scenario("transactions", "transactions, and all that leaves what was acknowledged",

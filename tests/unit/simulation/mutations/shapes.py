@@ -27,6 +27,7 @@ def short(seconds: float = 4.0, **values: Any) -> Shape:
     def shape(plan: Plan) -> None:
         plan.seconds = min(plan.seconds, seconds)
         plan.pause_s = min(plan.pause_s, 1.0)
+        plan.recreation = False
         for name, value in values.items():
             setattr(plan, name, value)
 
@@ -40,6 +41,7 @@ def only(*faults: str | Fault, seconds: float = 4.0, pause_s: float = 0.3, **val
     def shape(plan: Plan) -> None:
         plan.faults = {name: FAULTS[one] if isinstance(one, str) else one for name, one in chosen.items()}
         plan.troubles, plan.pause_s, plan.seconds = int(bool(faults)), pause_s, seconds
+        plan.recreation = False
         for name, value in values.items():
             setattr(plan, name, value)
 

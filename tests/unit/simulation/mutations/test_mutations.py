@@ -3,13 +3,14 @@
 import pytest
 
 from kbroker.simulation.scenarios.run import simulate
+from tests.unit.simulation.mutations.deletion import DELETION
 from tests.unit.simulation.mutations.groups import GROUPS
 from tests.unit.simulation.mutations.mutation import Mutation, caught_by, signs_of
 from tests.unit.simulation.mutations.serving import SERVING
 from tests.unit.simulation.mutations.storage import STORAGE
 from tests.unit.simulation.mutations.transactions import TRANSACTIONS
 
-MUTATIONS = (*STORAGE, *SERVING, *GROUPS, *TRANSACTIONS)
+MUTATIONS = (*STORAGE, *SERVING, *GROUPS, *TRANSACTIONS, *DELETION)
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)

@@ -1,0 +1,267 @@
+"""A topic that is deleted while it is written and read, and created again under the same name.
+
+All requests that matter name the topic by its id: one that arrives late, after the topic was deleted, must not have an
+effect on the next topic of that name. The clients keep no history for the checker; they check what they are told
+themselves, with the rules of incarnations.py.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from contextlib import suppress
+from random import Random
+
+from kbroker.simulation.checker.history import History
+from kbroker.simulation.clients.admin import BROKER_TIMEOUT_MS, Admin
+from kbroker.simulation.clients.connections.cluster import NO_EPOCH, Cluster
+from kbroker.simulation.clients.consumer.group_offsets import StandaloneGroupOffsets
+from kbroker.simulation.clients.consumer.offset_lookup import RefusedError
+from kbroker.simulation.clients.workloads.context import WorkloadContext
+from kbroker.simulation.clients.workloads.incarnations import BrokenDeletion, Incarnation
+from kbroker.simulation.clients.workloads.records import RecordShape, ValueSource, build_records, read_batches
+from kbroker.simulation.runtime.clock import EPOCH_MS
+from protocol.errors import ErrorCode
+from protocol.messages.k00_produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
+from protocol.messages.k01_fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
+from protocol.messages.k19_create_topics import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+from protocol.messages.k20_delete_topics import DeleteTopicsRequest, DeleteTopicsResponse, DeleteTopicState
+from protocol.records.batch import build_batch
+
+TOPIC = "recreated"
+GROUP = "recreated-offsets"
+PRODUCERS = 2
+# Not values of the other clients.
+FIRST_VALUE = 1_000_000_000
+# While faults happen, a check that takes longer is dropped.
+CHECK_WITHIN_S = 2.0
+
+
+class RecreatedTopic:
+    """`configs`: of the topic; with them, no fault of the run may lose acknowledged records. `commits`: a group commits
+    offsets too."""
+
+    def __init__(self, context: WorkloadContext, random: Random, configs: Mapping[str, str], *, commits: bool) -> None:
+        self._context = context
+        self._random = random
+        self._configs = configs
+        self._commits = commits
+        self._values = ValueSource(FIRST_VALUE)
+        self._current: Incarnation | None = None
+        self._deleted: dict[bytes, Incarnation] = {}
+        self._clusters: list[Cluster] = []
+        # The checker is not to judge these offsets.
+        self._no_history = History(lambda: 0)
+
+    async def run(self) -> None:
+        """Until the programs are told to stop. Raises BrokenDeletion."""
+        programs = [self._recreate(), self._read(), *(self._write() for _ in range(PRODUCERS))]
+        try:
+            await asyncio.gather(*programs)
+        finally:
+            self._close()
+
+    async def check_at_the_end(self) -> None:
+        """After all faults: the last incarnation has all its records, and the others are gone."""
+        current, cluster = self._current, self._cluster()
+        assert current is not None
+        try:
+            while (topic_id := await self._described_id(cluster)) is None:
+                await cluster.backoff()
+            if topic_id != current.topic_id:
+                raise BrokenDeletion(f"the topic has the id {topic_id.hex()} instead of {current.topic_id.hex()}")
+            await self._check_whole(cluster, current)
+            while not await self._check_committed(cluster, current):
+                await cluster.backoff()
+            for incarnation in self._deleted.values():
+                while (await self._fetch(cluster, incarnation, 0, 0))[0] is None:
+                    await cluster.backoff()
+        finally:
+            self._close()
+
+    # Creation and deletion.
+
+    async def _recreate(self) -> None:
+        cluster, random = self._cluster(), self._random
+        while True:
+            current = self._current = await self._create(cluster)
+            await self._check_committed(cluster, current)
+            await asyncio.sleep(random.choice((0.05, 0.3, 1.5)) * random.random())
+            if self._context.stop.requested:
+                return
+            if self._commits:
+                await self._commit(cluster, current)
+            if random.random() < 0.5:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(CHECK_WITHIN_S):
+                        await self._check_whole(cluster, current)
+            await self._delete(cluster, current)
+            if random.random() < 0.5:
+                await asyncio.sleep(random.random() * 0.3)
+
+    async def _create(self, cluster: Cluster) -> Incarnation:
+        configs = [CreatableTopicConfig(name=key, value=value) for key, value in self._configs.items()]
+        topic = CreatableTopic(name=TOPIC, num_partitions=1, replication_factor=1, configs=configs)
+        request = CreateTopicsRequest(topics=[topic], timeout_ms=BROKER_TIMEOUT_MS)
+        while True:
+            with suppress(OSError):
+                connection = await cluster.any_node()
+                code = (await connection.request(request, CreateTopicsResponse)).topics[0].error_code
+                # It exists if an earlier attempt has created it.
+                if code in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
+                    topic_id = await self._described_id(cluster)
+                    if topic_id is not None:
+                        self._note(f"topic {TOPIC} created with the id {topic_id.hex()}")
+                        return Incarnation(topic_id)
+            await cluster.backoff()
+
+    async def _delete(self, cluster: Cluster, incarnation: Incarnation) -> None:
+        request = DeleteTopicsRequest(
+            topics=[DeleteTopicState(name=None, topic_id=incarnation.topic_id)], timeout_ms=BROKER_TIMEOUT_MS
+        )
+        may_be_done = False
+        while True:
+            with suppress(OSError):
+                connection = await cluster.any_node()
+                sent, may_be_done = may_be_done, True
+                code = (await connection.request(request, DeleteTopicsResponse)).responses[0].error_code
+                if code == ErrorCode.UNKNOWN_TOPIC_ID and not sent:
+                    raise BrokenDeletion(f"topic id {incarnation.topic_id.hex()} is gone before it was deleted")
+                if code in (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_ID):
+                    break
+            await cluster.backoff()
+        incarnation.is_deleted = True
+        self._deleted[incarnation.topic_id] = incarnation
+        self._note(f"topic {TOPIC} with the id {incarnation.topic_id.hex()} deleted")
+
+    async def _described_id(self, cluster: Cluster) -> bytes | None:
+        """Return the topic's id; None if it does not exist or is unknown. Raises BrokenDeletion for a deleted one."""
+        try:
+            described = await Admin(cluster, self._no_history, TOPIC).describe(TOPIC)
+        except OSError:
+            return None
+        if described is not None and described.topic_id in self._deleted:
+            raise BrokenDeletion(f"topic id {described.topic_id.hex()} is back after its deletion")
+        return None if described is None else described.topic_id
+
+    # Records.
+
+    async def _write(self) -> None:
+        cluster, random = self._cluster(), self._random
+        while not self._context.stop.requested:
+            if self._current is not None:
+                with suppress(OSError):
+                    await self._produce(cluster, self._current)
+            await asyncio.sleep(random.random() * 0.1)
+
+    async def _produce(self, cluster: Cluster, incarnation: Incarnation) -> None:
+        """Send one batch, once. Raises OSError."""
+        connection = await cluster.any_node()
+        values, after_deletion = self._values.allocate(self._random.choice((1, 3, 10))), incarnation.is_deleted
+        at_ms = EPOCH_MS + int(self._context.loop.time() * 1000)
+        batch = build_batch(build_records(values, at_ms, RecordShape(), self._random))
+        data = [PartitionProduceData(index=0, records=batch)]
+        request = ProduceRequest(
+            acks=-1,
+            timeout_ms=BROKER_TIMEOUT_MS,
+            topic_data=[TopicProduceData(topic_id=incarnation.topic_id, partition_data=data)],
+        )
+        incarnation.send(values)
+        response = (await connection.request(request, ProduceResponse)).responses[0].partition_responses[0]
+        if not response.error_code:
+            incarnation.acknowledge(response.base_offset, values, after_deletion=after_deletion)
+
+    async def _read(self) -> None:
+        """Fetch from the start to the end of each incarnation, and wait there."""
+        cluster, random = self._cluster(), self._random
+        while not self._context.stop.requested:
+            incarnation, position = self._current, 0
+            while incarnation is not None and incarnation is self._current and not self._context.stop.requested:
+                data, position = await self._fetch(cluster, incarnation, position, random.choice((0, 100, 500)))
+                if data is None or data.error_code:
+                    await cluster.backoff()
+            await cluster.backoff()
+
+    async def _fetch(
+        self,
+        cluster: Cluster,
+        incarnation: Incarnation,
+        position: int,
+        max_wait_ms: int,
+        found: list[tuple[int, int]] | None = None,
+    ) -> tuple[PartitionData | None, int]:
+        """One fetch: the response, None without one, and the next position. The records are added to `found`."""
+        partition = FetchPartition(partition=0, fetch_offset=position, partition_max_bytes=1 << 20)
+        request = FetchRequest(
+            max_wait_ms=max_wait_ms,
+            min_bytes=1,
+            topics=[FetchTopic(topic_id=incarnation.topic_id, partitions=[partition])],
+        )
+        after_deletion = incarnation.is_deleted
+        try:
+            connection = await cluster.any_node()
+            response = await connection.request(request, FetchResponse)
+        except OSError:
+            return None, position
+        if response.error_code:
+            return None, position
+        data = response.responses[0].partitions[0]
+        if data.error_code or not data.records:
+            return data, position
+        batches = read_batches(data.records, position, (), 1 << 30)
+        incarnation.read(batches.reads, after_deletion=after_deletion)
+        if found is not None:
+            found += batches.reads
+        return data, batches.next_offset
+
+    async def _check_whole(self, cluster: Cluster, incarnation: Incarnation) -> None:
+        acknowledged = incarnation.acknowledged
+        found: list[tuple[int, int]] = []
+        position = 0
+        while True:
+            data, position = await self._fetch(cluster, incarnation, position, 0, found)
+            if data is None or data.error_code:
+                await cluster.backoff()
+            elif position >= data.high_watermark:
+                break
+        incarnation.read_whole(found, acknowledged)
+
+    # Committed offsets.
+
+    async def _commit(self, cluster: Cluster, incarnation: Incarnation) -> None:
+        """One attempt. The offset is a value that nobody else uses."""
+        (offset,) = self._values.allocate(1)
+        incarnation.commit(offset)
+        await self._offsets(cluster).commit({(TOPIC, 0): (offset, NO_EPOCH)})
+
+    async def _check_committed(self, cluster: Cluster, incarnation: Incarnation) -> bool:
+        """Return whether the coordinator has responded."""
+        if not self._commits:
+            return True
+        try:
+            committed = await self._offsets(cluster).committed([(TOPIC, 0)])
+        except (OSError, RefusedError):
+            return False
+        incarnation.read_committed(committed[TOPIC, 0][0])
+        return True
+
+    def _offsets(self, cluster: Cluster) -> StandaloneGroupOffsets:
+        return StandaloneGroupOffsets(cluster, self._no_history, TOPIC, GROUP)
+
+    # Clients.
+
+    def _cluster(self) -> Cluster:
+        cluster = Cluster(self._context.loop, self._context.bootstrap, self._random, TOPIC)
+        self._clusters.append(cluster)
+        return cluster
+
+    def _close(self) -> None:
+        for cluster in self._clusters:
+            cluster.close()
+        self._clusters.clear()
+
+    def _note(self, text: str) -> None:
+        self._context.history.note(TOPIC, text)

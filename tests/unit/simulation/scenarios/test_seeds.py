@@ -18,7 +18,7 @@ from kbroker.simulation.scenarios.scenarios import SCENARIOS
 from protocol.records.batch import parse_header
 
 # The number of seeds to run, on all cores.
-SEEDS = 150
+SEEDS = 100
 WITHIN_S = 900
 
 

@@ -3,7 +3,7 @@
 In a compacted topic the key of a record is derived from its value.
 """
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 
 
 def key_of(value: int, keys: int) -> int:
@@ -12,13 +12,13 @@ def key_of(value: int, keys: int) -> int:
 
 
 class LastOffsets:
-    """The last offset of each key in a partition. `values`: (offset, value) pairs. `keys` is 0 without compaction."""
+    """The last offset of each key in a partition. `values`: its values by offset. `keys` is 0 without compaction."""
 
-    def __init__(self, values: Iterable[tuple[int, int]], keys: int) -> None:
+    def __init__(self, values: Mapping[int, int], keys: int) -> None:
         self._keys = keys
         self._last: dict[int, int] = {}
         if keys:
-            for offset, value in values:
+            for offset, value in values.items():
                 key = key_of(value, keys)
                 self._last[key] = max(offset, self._last.get(key, -1))
 

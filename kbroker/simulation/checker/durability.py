@@ -42,7 +42,7 @@ def lost_writes(index: Index) -> Iterator[Anomaly]:
                 missing.append((partition, operation, gone))
     seen = index.observations({}, [value for _, _, values in missing for value in values]).by_value
     left = {partition.place: _left_by_losses(partition) for partition, _, _ in missing}
-    last = {partition.place: LastOffsets(partition.final.items(), partition.keys) for partition, _, _ in missing}
+    last = {partition.place: LastOffsets(partition.final, partition.keys) for partition, _, _ in missing}
     for partition, operation, values in missing:
         observations = {value: seen.get(value, []) for value in values}
         last_offsets = last[partition.place]

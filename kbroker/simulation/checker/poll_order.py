@@ -13,7 +13,6 @@ that was certainly present.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import chain
 
 from kbroker.simulation.checker.anomaly import Anomaly, anomaly, partition_name, shorten
 from kbroker.simulation.checker.compaction import LastOffsets
@@ -198,9 +197,7 @@ def _skips(index: Index, jumps: list[_Jump]) -> Iterator[Anomaly]:
 
 
 def _last_offsets(partition: PartitionIndex) -> LastOffsets:
-    # After a Loss, other values are at the same offsets: `where` has those that came later.
-    read = ((offset, value) for value, offset in partition.where.items())
-    return LastOffsets(chain(partition.at.items(), read), partition.keys)
+    return LastOffsets(partition.at, partition.keys)
 
 
 def _skipped_offsets(partition: PartitionIndex, jump: _Jump) -> list[int]:

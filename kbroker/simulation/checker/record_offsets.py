@@ -231,7 +231,7 @@ def torn_batches(index: Index) -> Iterator[Anomaly]:
             continue
         found = {value: offset for offset, value in partition.final.items()}
         end = partition.final_end
-        last = LastOffsets(partition.final.items(), partition.keys)
+        last = LastOffsets(partition.final, partition.keys)
         for operation in partition.sends:
             send = operation.action
             assert isinstance(send, Send)

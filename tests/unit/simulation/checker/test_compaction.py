@@ -43,15 +43,3 @@ def test_an_emptied_batch_is_read_without_a_record() -> None:
     builder.assign(0)
     builder.poll(to=2)
     assert kinds(check(builder.history, durable=False, compacted=COMPACTED)) == []
-
-
-def test_the_later_record_may_be_at_an_offset_that_a_loss_made_free() -> None:
-    builder = HistoryBuilder()
-    builder.send(1, at=0)
-    builder.send(2, at=1)
-    builder.assign(0)
-    builder.poll((0, 1), (1, 2))
-    builder.loss(1)
-    builder.send(3, at=1)
-    builder.ends_with(None, 3)
-    assert kinds(check(builder.history, durable=False, compacted=COMPACTED)) == []

@@ -3,9 +3,9 @@
 Records are never decoded on an ordinary topic: a slice of the received frame is written to the log.
 - acks=0: no response. An error closes the connection, so that the client notices it.
 - acks=1: the response is sent after the append (after the sync, with flush.before.ack).
-- acks=all (-1): the response is sent when the high watermark has passed the batch.
+- acks=all (-1): the response is sent once the high watermark has reached the end of the batch.
 - From version 13 on topics are named by id (KIP-516).
-- With a transactional id: see transactional_produce.py. Without one, a transactional batch is refused, and with it all
+- With a transactional id: see transactional_produce.py. Without one, a transactional batch is refused together with all
   other batches of the request, as in Kafka.
 - Records that take long to validate are validated while other connections are served. The following batches of the
   request, and the following requests of the connection, wait.
@@ -34,7 +34,7 @@ def handle(
         return _refuse(request, ErrorCode.INVALID_REQUIRED_ACKS)
     response: Response | DelayedProduce | Coroutine[Any, Any, Response]
     if transactional_id is None:
-        # If a request has only one batch, its append checks this.
+        # For a request with only one batch, the append itself checks this.
         if (len(topics) > 1 or (topics and len(topics[0][1]) > 1)) and has_transactional_batch(topics):
             response = _refuse(request, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
         else:

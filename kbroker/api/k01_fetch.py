@@ -1,10 +1,10 @@
 """Fetch (key 1), versions 4 to 18, with incremental sessions from version 7 on (KIP-227).
 
-- The records of a response are slices of the log: complete batches, beginning with the one that contains the offset.
+- The records of a response are slices of the log: complete batches, starting with the one that contains the offset.
 - The first batch is sent even if it exceeds the limits (KIP-74).
 - From version 13 on topics are named by id (KIP-516).
 - With read_committed the consumer reads up to the last stable offset.
-A request of a replica (replica id ≥ 0) is refused with NOT_LEADER_OR_FOLLOWER: replication comes with the cluster.
+A request from a follower (replica id ≥ 0) is refused with NOT_LEADER_OR_FOLLOWER, since there is no replication yet.
 """
 
 from kbroker.api.context import RequestContext, Services
@@ -22,7 +22,7 @@ def handle(services: Services, context: RequestContext, request: FetchRequest) -
 
 
 def _unknown_isolation_level(request: FetchRequest, uses_topic_ids: bool) -> FetchResponse:
-    """Respond as Kafka, in which this is an unexpected error."""
+    """Respond like Kafka, where this is an unexpected error."""
     code = ErrorCode.UNKNOWN_SERVER_ERROR
     topics = [(key, [FetchResult(row[0], code, -1, -1, -1, [], b"") for row in rows]) for key, rows in request.topics]
     return FetchResponse(code, request.session_id, [] if uses_topic_ids else topics)

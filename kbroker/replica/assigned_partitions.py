@@ -25,7 +25,7 @@ event_log = EventLogger("kbroker.logs")
 def _must_sync(log: Log) -> bool:
     """Return whether the records of an earlier process have to be synced before the partition serves.
 
-    Where the high watermark waits for syncs it must not go back, and what recovery has read may not be on the disk yet.
+    If the high watermark waits for syncs, it must never decrease, and records that recovery has read may be unsynced.
     """
     return waits_for_flush(log.config) and log.recovery_point < log.log_end_offset
 
@@ -61,7 +61,7 @@ class AssignedPartitions:
         async with self._mutex:
             if self._stopped:
                 return
-            # First, since a new topic may have the name of a deleted one.
+            # Deletions come first, since a new topic may have the name of a deleted one.
             for topic in delta.deleted:
                 await self._remove(topic.topic_id, topic.name)
             await self._open_or_create(
@@ -100,7 +100,7 @@ class AssignedPartitions:
                     event_log.info("log opened", partition=tp)
 
     def update_configs(self, topics: Container[str] | None = None) -> None:
-        """The configs of some topics have changed, or those of the broker (None)."""
+        """Apply changed configs of some topics, or of the broker (None)."""
         for tp, partition in self._replicas.partitions.items():
             if topics is not None and tp.topic not in topics:
                 continue
@@ -137,7 +137,7 @@ class AssignedPartitions:
         try:
             log.complete_flush(await self._environment.offload(log.flush_blocking, log.log_end_offset))
         except OSError as error:
-            # A log that is offline has reported the reason.
+            # If the log is offline, it has already logged the reason.
             if log.offline is None:
                 # `_add` requests another sync.
                 log.on_shortage("sync", error)

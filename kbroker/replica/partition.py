@@ -38,15 +38,15 @@ class AppendListener(Protocol):
 
 
 def waits_for_flush(config: TopicConfig) -> bool:
-    """Whether batches are acknowledged after they are synced. Kafka does that with flush.messages=1."""
+    """Return whether batches are acknowledged after they are synced. Kafka does that with flush.messages=1."""
     return config.flush_before_ack or config.flush_messages == 1
 
 
 class Partition:
-    """Appends move the high watermark, which completes waiting requests.
+    """Appends advance the high watermark, which completes waiting requests.
 
-    `fetchers`: entries of fetch sessions that are to be notified of changes. `bytes_in`: appended since this broker has
-    the partition, from `first_offset` on. `flush_before_ack`: see `waits_for_flush`.
+    `fetchers`: entries of fetch sessions to notify of changes. `bytes_in`: bytes appended since this broker opened the
+    partition, at `first_offset`. `flush_before_ack`: see `waits_for_flush`.
     """
 
     __slots__ = (
@@ -79,9 +79,9 @@ class Partition:
         self.log = log
         self.state = state
         self.is_leader = is_leader
-        # Of a topic that belongs to a coordinator.
+        # Whether the topic belongs to a coordinator.
         self.is_internal = is_internal
-        # It has left this broker.
+        # Whether the partition was removed from this broker.
         self.is_closed = False
         self.is_flushing = False
         self.bytes_in = 0
@@ -89,9 +89,9 @@ class Partition:
         self.flush_before_ack = waits_for_flush(log.config)
         self.fetchers: dict[FetchPartition, None] = {}
         self._append_listener = append_listener
-        # Appended since the high watermark moved: what a fetch gains when it moves next.
+        # Bytes appended since the high watermark last advanced. Fetches can read them when it advances next.
         self._uncommitted_bytes = 0
-        # (offset, callback) in order of offset.
+        # (offset, callback), ordered by offset.
         self._waiting: deque[tuple[int, OnCommitted]] = deque()
         log.update_high_watermark(state.high_watermark)
 
@@ -121,12 +121,12 @@ class Partition:
     # Leadership.
 
     def begin_epoch(self) -> None:
-        """What is appended from now on belongs to the current leader epoch."""
+        """Start the current leader epoch at the log end offset."""
         if self.is_leader:
             self.log.assign_leader_epoch(self.state.leader_epoch)
 
     def apply_registration(self, registration: PartitionRegistration, node_id: int) -> None:
-        """The metadata image has changed. `node_id`: this broker's, which may have become the leader or a follower."""
+        """Apply a change of the metadata image. Broker `node_id`, this one, may become the leader or a follower."""
         is_new_epoch = registration.leader_epoch > self.state.leader_epoch
         self.state.update_leader_and_isr(registration.leader_epoch, registration.isr)
         self.is_leader = registration.leader == node_id
@@ -166,7 +166,7 @@ class Partition:
         `validated`.
         """
         if self.is_internal:
-            # They are written by their coordinators only.
+            # Only coordinators write to internal topics.
             message = f"Cannot append to internal topic {self.tp.topic}"
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, message)
         log = self.log
@@ -186,14 +186,14 @@ class Partition:
             self._append_listener.on_append_failed(self)
             raise
         self._after_append(header.batch_length + LENGTH_OVERHEAD, now_ms)
-        # Not the log end offset: completed requests may have appended more.
+        # This may differ from the log end offset: requests completed in _after_append may have appended more.
         return base_offset, base_offset + header.last_offset_delta + 1, append_time_ms
 
     def append_internal(self, batch: bytearray, now_ms: int, guard: VerificationGuard | None, verify: bool) -> int:
         """Append a batch of a coordinator. Returns the end offset. Raises KafkaError.
 
         A transactional batch has a producer id and epoch but no sequence. With `verify` it is refused unless its
-        transaction is open here, or `guard` belongs to it (ProducerStateManager.begin_verification).
+        transaction is open here or `guard` belongs to it (ProducerStateManager.begin_verification).
         """
         header = parse_header(batch)
         if header.is_transactional and not header.attributes & CONTROL and header.producer_id >= 0:
@@ -207,7 +207,7 @@ class Partition:
         return base_offset + header.last_offset_delta + 1
 
     def append_markers(self, batches: list[MarkerBatch], now_ms: int) -> int:
-        """Append transaction markers with one write. Returns the offset of the first. Raises KafkaError."""
+        """Append transaction markers with one write. Returns the first one's offset. Raises KafkaError."""
         try:
             base_offset = self.log.append_markers(batches, self.state.leader_epoch, now_ms)
         except KafkaError:
@@ -226,9 +226,9 @@ class Partition:
     # The high watermark.
 
     def advance_high_watermark(self) -> None:
-        """Commit what all in-sync replicas have, and complete the requests that wait for it.
+        """Commit the records that all in-sync replicas have, and complete the requests that wait for them.
 
-        Under flush.before.ack this replica has only what is synced.
+        With flush.before.ack only synced records count as present on this replica.
         """
         state, log = self.state, self.log
         before = state.high_watermark
@@ -245,7 +245,7 @@ class Partition:
             self.notify_fetchers(size, stable_size)
 
     def _advance_last_stable_offset(self, high_watermark_before: int) -> int:
-        """Return how many bytes have become stable; 0 if that is not known, -1 if none have."""
+        """Return how many bytes have become stable: 0 if the number is unknown, -1 if none have."""
         transactions, log = self.log.producers.transactions, self.log
         before = max(min(transactions.first_unstable_offset, high_watermark_before), log.log_start_offset)
         log.update_high_watermark(self.state.high_watermark)
@@ -288,17 +288,17 @@ class Partition:
                 elif stable_size >= 0:
                     session.waiter.gained(stable_size)
 
-    # The end.
+    # Failure and removal.
 
     def fail_waiting(self, code: ErrorCode) -> None:
-        """Leadership or the disk is lost: what waiting requests have appended may never be committed."""
+        """Fail the waiting requests after a loss of leadership or of the disk: their batches may never be committed."""
         waiting, self._waiting = self._waiting, deque()
         for _, callback in waiting:
             callback(code)
         self.notify_fetchers(0)
 
     def close(self) -> None:
-        """The partition leaves this broker."""
+        """Called when the partition is removed from this broker."""
         self.is_closed = True
         self.is_leader = False
         self.fail_waiting(ErrorCode.NOT_LEADER_OR_FOLLOWER)

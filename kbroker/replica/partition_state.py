@@ -16,11 +16,11 @@ class PartitionState:
         self.leader_epoch = leader_epoch
         self.isr = isr
         self.high_watermark = high_watermark
-        # Positions of the other in-sync replicas: -1 until a replica has fetched, which keeps the high watermark back.
+        # Positions of the other in-sync replicas: -1 until a replica has fetched, so the high watermark cannot advance.
         self.followers: dict[int, int] = {replica: -1 for replica in isr if replica != local_id}
 
     def advance_high_watermark(self, leader_position: int) -> bool:
-        """Move the high watermark to what every in-sync replica has. Returns whether it moved; it never goes back."""
+        """Advance the high watermark to the lowest position of all in-sync replicas. Returns whether it advanced."""
         committed = leader_position
         for position in self.followers.values():
             if position < committed:
@@ -31,16 +31,16 @@ class PartitionState:
         return True
 
     def update_follower(self, replica_id: int, position: int) -> None:
-        """A follower has everything below `position`."""
+        """Record that a follower has everything below `position`."""
         if replica_id in self.followers:
             self.followers[replica_id] = max(position, self.followers[replica_id])
 
     def is_under_min_isr(self, min_insync_replicas: int) -> bool:
-        """Whether acks=all must be refused (min.insync.replicas)."""
+        """Return whether acks=all must be refused (min.insync.replicas)."""
         return len(self.isr) < min_insync_replicas
 
     def update_leader_and_isr(self, leader_epoch: int, isr: list[int]) -> None:
-        """Apply a leader epoch and an ISR. The positions of replicas that stay in it are kept."""
+        """Apply a leader epoch and an ISR. The positions of replicas that stay in the ISR are kept."""
         positions = self.followers
         self.leader_epoch = leader_epoch
         self.isr = isr

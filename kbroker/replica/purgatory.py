@@ -1,7 +1,6 @@
 """The purgatory: requests that wait for a condition, at most until a deadline.
 
-Whatever brings the condition about, an append or a sync, completes the operation itself; the purgatory only keeps the
-deadlines.
+The append or sync that makes the condition true completes the operation itself; the purgatory only tracks deadlines.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ class DelayedOperation(DelayedResponse[R]):
         super().abandon()
 
     def expire(self) -> None:
-        """The deadline has passed: complete with what there is."""
+        """Complete with the current results, because the deadline has passed."""
         raise NotImplementedError
 
 

@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     from kbroker.runtime.environment import Environment
 
 ProduceResponse = list[TopicResult]
-# A batch that is not appended yet: (topic, partition, records, where its result goes).
+# A batch that is not appended yet: (topic, partition, records, list for its result).
 RemainingBatch = tuple[TopicKey, int, memoryview | None, list[PartitionResult]]
 
-# With these Kafka sends the log start offset, if the log or the records are the reason.
+# With these errors Kafka sends the log start offset, if they come from the log or the records.
 ERRORS_WITH_LOG_START_OFFSET = {
     ErrorCode.UNKNOWN_SERVER_ERROR,
     ErrorCode.INVALID_RECORD,
@@ -47,7 +47,7 @@ ERRORS_WITH_LOG_START_OFFSET = {
 
 
 class RemovedPartitionTotals:
-    """What was appended to partitions that have left this broker: the metrics do not go back."""
+    """Totals of partitions that were removed from this broker, so that the metrics never decrease."""
 
     __slots__ = ("bytes_in", "messages")
 
@@ -79,7 +79,7 @@ class ReplicaManager:
     # Lookup.
 
     def get(self, key: TopicKey, index: int) -> Partition | None:
-        """Return the partition of a topic, given by name (str) or id (16 bytes)."""
+        """Return a partition by its topic's name (str) or id (16 bytes), and its index."""
         partitions = self._partitions_by_topic.get(key)
         return None if partitions is None else partitions.get(index)
 
@@ -94,14 +94,14 @@ class ReplicaManager:
         return partition
 
     def missing_error(self, key: TopicKey, index: int) -> ErrorCode:
-        """Return the error code for a partition that `get` does not find."""
+        """Return the error code for a partition that is not on this broker."""
         for tp, topic_id in self.maintenance.unopened.items():
             if tp.partition == index and key in (tp.topic, topic_id):
                 return ErrorCode.KAFKA_STORAGE_ERROR
         is_unknown_id = isinstance(key, bytes) and key not in self._metadata.topics_by_id
         return ErrorCode.UNKNOWN_TOPIC_ID if is_unknown_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
-    # Partitions come and go.
+    # Adding and removing partitions.
 
     def add(self, partition: Partition) -> None:
         tp = partition.tp
@@ -110,7 +110,7 @@ class ReplicaManager:
             self._partitions_by_topic.setdefault(key, {})[tp.partition] = partition
 
     def hide(self, topic_id: bytes, topic: str) -> list[Partition]:
-        """The topic is deleted: requests do not find its partitions any more. Returns them, to be removed."""
+        """Hide the partitions of a deleted topic from requests, and return them; the caller then removes them."""
         hidden = self._partitions_by_topic.pop(topic_id, {})
         named = self._partitions_by_topic.get(topic)
         if named is not None and all(partition.topic_id == topic_id for partition in named.values()):
@@ -118,7 +118,7 @@ class ReplicaManager:
         return list(hidden.values())
 
     async def remove(self, partition: Partition) -> None:
-        """The partition leaves this broker. Afterwards nothing writes into its directory any more."""
+        """Remove a partition from this broker. Afterwards nothing writes to its directory any more."""
         self.partitions.pop(partition.tp, None)
         self.removed_totals.add(partition)
         partition.close()
@@ -134,11 +134,11 @@ class ReplicaManager:
         produce_version: int,
         verified: VerifiedPartitions | None = None,
     ) -> ProduceResponse | DelayedProduce | Coroutine[Any, Any, ProduceResponse]:
-        """Append the batches of a Produce request, in its order.
+        """Append the batches of a Produce request, in order.
 
-        Returns the response; delayed, if it has to wait for acknowledgements; or a coroutine, if the records of a batch
-        need slow validation. The buffers of the records are used during the call only. `verified`: for a request with a
-        transactional id.
+        Returns the response; a DelayedProduce if it has to wait for acknowledgements; or a coroutine if the records of
+        a batch need slow validation. The buffers of the records are used only during the call. `verified`: set for a
+        request with a transactional id.
         """
         now_ms = self._clock.now_ms()
         transactional = verified is not None
@@ -199,7 +199,7 @@ class ReplicaManager:
                     except NeedsSlowValidation as slow:
                         validated = await self._record_validator.validate(slow)
                     if self.get(key, index) is not partition:
-                        # It was deleted meanwhile, and perhaps created again with other configs.
+                        # The topic was deleted meanwhile, and perhaps created again with other configs.
                         raise KafkaError(self.missing_error(key, index))
             except KafkaError as error:
                 results.append(self._error_result(key, index, error))
@@ -232,22 +232,22 @@ class ReplicaManager:
     ) -> int:
         """Append a batch to an internal topic. Returns the end offset. Raises KafkaError.
 
-        With `verify` a transactional batch is refused unless its transaction is open here, or `guard` is of
+        With `verify` a transactional batch is refused unless its transaction is open here, or `guard` comes from
         `begin_verification` and no transaction of the producer has ended since.
         """
         partition = self.leader(tp.topic, tp.partition)
         return partition.append_internal(batch, self._clock.now_ms(), guard, verify)
 
     def begin_verification(self, tp: TopicPartition, producer_id: int, epoch: int) -> VerificationGuard | None:
-        """Begin to verify that an internal partition is part of a transaction, whose coordinator is called next.
+        """Begin to verify that an internal partition is part of a transaction. The caller then asks its coordinator.
 
-        Returns the guard for `append_internal`, None if the transaction is open here. Raises KafkaError.
+        Returns the guard for `append_internal`; None if the transaction is open here. Raises KafkaError.
         """
         partition = self.leader(tp.topic, tp.partition)
         return partition.log.producers.begin_verification(producer_id, epoch, NO_SEQUENCE, False)
 
     def append_marker(self, tp: TopicPartition, marker: TransactionMarker, on_committed: OnCommitted) -> None:
-        """Append a transaction marker, in the next iteration of the event loop.
+        """Append a transaction marker in the next iteration of the event loop.
 
         `on_committed` is called when the marker is committed, or with the error: INVALID_PRODUCER_EPOCH,
         TRANSACTION_COORDINATOR_FENCED, UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER, NOT_ENOUGH_REPLICAS,
@@ -268,13 +268,13 @@ class ReplicaManager:
             partition.on_committed(offset, callback)
 
     def read_internal_blocking(self, tp: TopicPartition, offset: int, size: int) -> bytes:
-        """Read complete batches from `offset` on, b"" at the end of the log. Called in a thread."""
+        """Read complete batches from `offset` on, in a thread. Returns b"" at the end of the log."""
         log = self.partitions[tp].log
         if offset >= log.log_end_offset:
             return b""
         return bytes(log.read_blocking(max(offset, log.log_start_offset), size, log.log_end_offset, True))
 
-    # Other changes.
+    # DeleteRecords and shutdown.
 
     async def delete_records(self, partition: Partition, offset: int) -> int:
         """Delete the records below `offset` (-1: the high watermark). Returns the new log start offset.
@@ -292,7 +292,7 @@ class ReplicaManager:
         if offset > log.log_start_offset:
             log.delete_records(offset)
             partition.notify_fetchers(0)
-        # Also if the records were deleted before: the write of that request may have failed.
+        # Even if an earlier request deleted these records: its write may have failed.
         try:
             await self.logs.write_checkpoints()
         except OSError as error:
@@ -322,7 +322,7 @@ def _add_result(
 
 
 def _copy_remaining(topics: list[TopicRecords], response: ProduceResponse) -> list[RemainingBatch]:
-    """Copy the batches that have no result yet, and add their topics to the response."""
+    """Copy the batches without a result yet, and add their topics to the response."""
     remaining: list[RemainingBatch] = []
     results_by_position = iter([results for _, results in response])
     for key, partitions in topics:

@@ -3,8 +3,9 @@
 The requests of a connection are handled one at a time, in order, as in Kafka. Only Produce requests may overlap while
 they wait for their acknowledgements; responses are sent in the order of the requests (response_queue.py).
 
-Complete frames are handled in place, in a receive buffer that all connections share. What has to be kept is in
-receive_buffer.py: an incomplete frame, and the backlog, which is what arrives while no request may be handled.
+Complete frames are handled in place, in a buffer that all connections share. Two things are copied and kept
+(receive_buffer.py): an incomplete frame, and the backlog, which is the bytes that arrive while no request may be
+handled.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class ConnectionListener(Protocol):
 class Connection(asyncio.BufferedProtocol):
     """The protocol object of one accepted socket. `host` is the client's address, `peer` is "host:port".
 
-    `last_active_ns`: when bytes arrived or a delayed response was sent (monotonic).
+    `last_active_ns`: the last time at which bytes arrived or a delayed response was sent (monotonic).
     """
 
     __slots__ = (
@@ -66,22 +67,22 @@ class Connection(asyncio.BufferedProtocol):
         self.errors = server.errors
         self._server = server
         self._listener = listener
-        # None before it is connected and as soon as it is closed, by either side.
+        # None before the connection is made, and as soon as either side closes it.
         self._transport: asyncio.Transport | None = None
         self._received = ReceiveBuffer(self, server.memory)
         self._responses: ResponseQueue
-        # The backlog is about to be handled.
+        # Whether _serve_backlog is scheduled.
         self._is_scheduled = False
-        # The backlog is not full.
+        # False while the backlog is full.
         self._is_reading = True
         self._linger_timer: asyncio.TimerHandle | None = None
-        # That of the last request: most requests have the same.
+        # The client id of the last request, cached because most requests have the same.
         self._client_id_bytes = b""
         self._client_id = ""
 
     @property
     def descriptor(self) -> int:
-        """The number of its socket's file descriptor; -1 if it has none."""
+        """The file descriptor of the socket; -1 if it is closed."""
         socket = self._transport.get_extra_info("socket") if self._transport is not None else None
         return -1 if socket is None else socket.fileno()
 
@@ -110,7 +111,7 @@ class Connection(asyncio.BufferedProtocol):
             return partial_frame[self._received.filled :]
         server = self._server
         if self._responses.is_blocked or server.memory.is_scarce:
-            # The bytes will have to be kept.
+            # The bytes will be copied and kept, so read only a few.
             return server.small_receive_view
         return server.receive_view
 
@@ -192,14 +193,14 @@ class Connection(asyncio.BufferedProtocol):
         return True
 
     def resume_reading(self) -> None:
-        """There is memory again for an incomplete frame."""
+        """Called when there is memory again for an incomplete frame."""
         if self._is_reading and self._transport is not None:
             self._transport.resume_reading()
 
     # The backlog.
 
     def _must_wait(self, view: memoryview) -> bool:
-        """Whether a request may not be handled yet; if only because of other connections, it is scheduled."""
+        """Return whether a request has to wait; if it waits only for other connections, schedule it."""
         if self._responses.is_blocked or self._received.backlog:
             return True
         if not _is_control_request(view):
@@ -228,11 +229,11 @@ class Connection(asyncio.BufferedProtocol):
             scheduler.backlogs.add(self._serve_backlog)
 
     def _serve_backlog(self) -> None:
-        """Handle what has arrived meanwhile, then read on."""
+        """Handle the bytes that have arrived meanwhile, then resume reading."""
         self._is_scheduled = False
         received = self._received
         if received.backlog and not self._responses.is_blocked and self._transport is not None:
-            # As in Kafka, the time of a request begins when the requests before it are done.
+            # As in Kafka, the time of a request starts when the requests before it are done.
             self.last_active_ns = self._server.mono_ns()
             self._serve_frames(memoryview(received.take_backlog()))
         is_free = not received.backlog and not self._responses.is_blocked
@@ -285,32 +286,32 @@ class Connection(asyncio.BufferedProtocol):
                     server.scheduler.pause_after(elapsed_ns)
 
     def hold(self, size: int) -> None:
-        """A request in progress holds `size` bytes more (fewer, if negative). It may outlive the connection."""
+        """Count `size` more bytes (fewer, if negative) of a request in progress. It may outlive the connection."""
         self._received.hold(size)
 
     # The end.
 
     def on_request_error(self, error: Exception, context: RequestContext | None) -> None:
-        """Close: a request is malformed, or its handler has failed."""
+        """Close the connection because a request is malformed or its handler has failed."""
         if isinstance(error, MalformedError | IndexError | StructError):
             self.close("malformed request", context, detail=str(error))
         elif isinstance(error, ValueError):
             # Its text may quote the request.
             self.close("malformed request", context, detail=type(error).__name__)
         elif _is_shortage(error):
-            self.close("out of file descriptors, room or memory", context, detail=str(error))
+            self.close("out of file descriptors, disk space or memory", context, detail=str(error))
         else:
             self.errors.report_failure(self.peer, self._client_id, context, error)
             self.close("internal error", context)
 
     def close(self, reason: str, context: RequestContext | None = None, **detail: object) -> None:
-        """Close, and log the reason. `context`: the request that is the reason."""
+        """Close the connection and log the reason. `context`: the request that caused it."""
         if self._transport is not None:
             self.errors.report_close(self.peer, self._client_id, context, reason, detail)
             self.close_quietly()
 
     def close_quietly(self) -> None:
-        """Close without a log line: it was idle, or the broker stops."""
+        """Close the connection without a log line, because it was idle or the broker stops."""
         transport = self._transport
         if transport is None:
             return
@@ -324,25 +325,25 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def is_waiting(self) -> bool:
-        """Whether a request waits for its response: such a connection is not idle."""
+        """Whether a request waits for its response. If so, the connection is not idle."""
         return not self._responses.is_empty
 
     def _end(self) -> bool:
-        """Handle and send nothing from now on. Returns whether the client was not reading its responses."""
+        """Stop handling requests and sending responses. Returns whether the client was not reading its responses."""
         self._transport = None
         self._received.close()
         return self._responses.close()
 
 
 def _is_control_request(start: Buffer) -> bool:
-    """Whether these bytes begin a request other than Produce and Fetch."""
+    """Return whether these bytes begin a request other than Produce and Fetch."""
     return len(start) >= _API_KEY_END and (start[4] << 8 | start[5]) > LAST_DATA_API_KEY
 
 
 def _is_shortage(error: Exception) -> bool:
-    """Whether the request may succeed when it is sent again.
+    """Return whether the request may succeed when it is sent again.
 
-    For example, there was no file descriptor to load the handler's module or a codec's library with.
+    For example, no file descriptor was free to load the handler's module or a codec's library.
     """
     if isinstance(error, ImportError):
         return not isinstance(error, ModuleNotFoundError)

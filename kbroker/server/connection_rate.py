@@ -2,10 +2,10 @@
 
 
 class ConnectionRateLimiter:
-    """Delays the connections beyond the rate. The connections of one second may arrive all at once."""
+    """Delays connections that exceed the rate. The connections of one second may all arrive at once."""
 
     def __init__(self) -> None:
-        # The time at which the rate would be met exactly.
+        # The time from which on another connection does not exceed the rate.
         self._free_at_s = 0.0
 
     def delay_s(self, now_s: float, rate: int) -> float:

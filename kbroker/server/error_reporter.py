@@ -1,8 +1,8 @@
 """Logs and counts errors that clients meet: error codes in responses, and closed connections.
 
-The log is kept from being flooded: of each combination of client address, API and reason, the first five in a minute
-are logged; the others are counted, and their number is logged at the end of the minute. The address is without its
-port, so a client that connects again and again counts as one.
+Repeated errors are rate-limited. For each combination of client address, API and reason, the first five errors in a
+minute are logged; the others are counted, and their number is logged at the end of the minute. The address is used
+without its port, so a client that reconnects repeatedly counts as one.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 log = EventLogger("kbroker.server")
 
 WINDOW_S = 60.0
-# In a window: lines for each combination, lines in all, and lines at its end about what was not logged.
+# Limits per window: lines for each combination, lines in total, and lines at its end about suppressed errors.
 MAX_LINES_EACH = 5
 MAX_LINES = 500
 MAX_SUMMARY_LINES = 20
 MAX_KINDS = 2000
 
-# Errors that are part of the protocol; clients recover from them by themselves.
+# Errors that are part of normal operation; clients recover from them without help.
 EXPECTED_ERRORS = frozenset(
     {
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -99,7 +99,7 @@ class ErrorReporter:
     def report_error(
         self, context: RequestContext, code: int, count: int, message: str | None, subject: dict[str, object]
     ) -> None:
-        """Report that a response has an error code `count` times; `subject`: log fields on what the first is about."""
+        """Report that a response has an error code `count` times. `subject`: log fields that describe the first one."""
         self.errors[context.api_key, code] += count
         error = ErrorCode(code)
         level = level_of(context.api_key, error)
@@ -123,7 +123,7 @@ class ErrorReporter:
     def report_close(
         self, peer: str, client_id: str | None, context: RequestContext | None, reason: str, detail: dict[str, object]
     ) -> None:
-        """Report that the broker closes a connection. `context`: the request that is the reason, if there is one."""
+        """Report that the broker closes a connection. `context`: the request that caused it, if there is one."""
         self.closed[reason] += 1
         api = str(detail.get("api", "")) if context is None else api_name(context.api_key)
         if self._may_log(peer, api, reason):
@@ -146,13 +146,13 @@ class ErrorReporter:
             log.failure("request failed", error, peer=peer, client=client_id, api=api or None, version=version)
 
     def _may_log(self, peer: str, api: str, reason: str) -> bool:
-        """Count one more error, and return whether it is logged."""
+        """Count an error, and return whether to log it."""
         host = peer.rpartition(":")[0] or peer
         key = (host, api, reason)
         kind = self._kinds.get(key)
         if kind is None:
             if len(self._kinds) >= MAX_KINDS:
-                # The number of reasons is limited.
+                # This bounds the number of keys, since the number of reasons is limited.
                 key = ("*", "*", reason)
             kind = self._kinds.setdefault(key, RepeatedError(self._mono_ms()))
             if self._timer is None:
@@ -166,7 +166,7 @@ class ErrorReporter:
         return False
 
     def _end_window(self) -> None:
-        """Log how many errors were not logged."""
+        """Log how many errors were suppressed in this window."""
         self._timer = None
         kinds, self._kinds = self._kinds, {}
         self._lines = 0

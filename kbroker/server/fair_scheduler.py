@@ -1,12 +1,12 @@
-"""Fair scheduling of expensive requests: none is refused, and none delays the others for long.
+"""Fair scheduling of expensive requests: none is rejected, and none delays the others for long.
 
 - An expensive request is one other than Produce and Fetch that has kept the event loop busy for longer than
-  EXPENSIVE_NS. For twice that time afterwards only Produce and Fetch requests are handled at once; the others wait in a
-  queue. So a client that requests the metadata of a million partitions again and again gets a third of the broker's
+  EXPENSIVE_NS. For twice that time afterwards only Produce and Fetch requests are handled immediately; the others wait
+  in a queue. So a client that repeatedly requests the metadata of a million partitions gets a third of the broker's
   time. While no client produces or fetches there is no such pause.
 - A large response is read from the log and sent in pieces of 512 KiB, each of which takes as long as a hundred small
-  requests: one piece in each iteration of the event loop, whichever connection it is for.
-- Requests that have piled up on a connection are handled one connection in each iteration of the event loop.
+  requests. Each iteration of the event loop sends one piece, over all connections.
+- Each iteration of the event loop handles the backlog of one connection.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class CallQueue:
 
 
 class FairScheduler:
-    """`is_paused`: an expensive request has just been handled, and only Produce and Fetch are handled at once."""
+    """`is_paused`: an expensive request has just been handled, so only Produce and Fetch are handled immediately."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class FairScheduler:
             self._call_later(min(PAUSE_FACTOR * expensive_ns / 1e9, MAX_PAUSE_S), self._end_pause)
 
     def call_after_pause(self, call: Callable[[], None]) -> None:
-        """Add to the queue of what waits for the end of the pause."""
+        """Queue a call for the end of the pause."""
         self._waiting.append(call)
 
     def _end_pause(self) -> None:

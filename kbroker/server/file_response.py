@@ -14,15 +14,15 @@ if TYPE_CHECKING:
 
     from kbroker.server.server_context import ServerContext
 
-# Read and sent in one iteration of the event loop.
+# The number of bytes that are read and sent in one iteration of the event loop.
 PIECE_BYTES = 512 * 1024
 
 
 class FileResponseWriter:
     """Writes the parts of a response, file slices piece by piece, no faster than the client reads.
 
-    The connection sets `is_paused` and calls `resume`. `on_done` is called once, with None or with the error that keeps
-    the response from being completed.
+    The connection sets `is_paused` and calls `resume`. `on_done` is called once: with None, or with the error that
+    prevents the response from being completed.
     """
 
     __slots__ = ("_is_scheduled", "_on_done", "_parts", "_server", "_transport", "is_paused")
@@ -39,11 +39,11 @@ class FileResponseWriter:
         self._transport: asyncio.Transport | None = transport
         self._parts = deque(parts)
         self._on_done = on_done
-        # The next piece is scheduled or being read.
+        # Whether the next piece is scheduled or being read.
         self._is_scheduled = False
 
     def stop(self) -> None:
-        """The connection is closed."""
+        """Write nothing more, because the connection is closed."""
         self._transport = None
 
     def resume(self) -> None:

@@ -1,7 +1,7 @@
-"""The bytes that one connection keeps in memory, counted in request_memory.py: an incomplete frame, received bytes that
-may not be handled yet, and what requests in progress hold.
+"""The receive buffer of one connection: an incomplete frame, and received bytes that may not be handled yet.
 
-The buffer of a frame grows with the bytes that have arrived, never to what its length field claims.
+Its size, and that of the bytes which requests in progress hold, is counted in request_memory.py. The buffer of a frame
+grows with the bytes that have arrived, whatever length the frame claims.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ if TYPE_CHECKING:
     from kbroker.server.request_memory import RequestMemory
 
 _LENGTH = Struct(">i")
-# The end of the part of a request header that every version has: API key, version, correlation id, client id's length.
+# The end of the part of a request header that all versions share: API key, version, correlation id, client id length.
 HEADER_END = 14
 _FIRST_BUFFER = 16 * 1024
-# The free part of a buffer while memory is scarce.
+# The free bytes of a new buffer while memory is scarce.
 _SMALL_SPARE = 1024
 
 
 class BufferOwner(Protocol):
-    """The connection."""
+    """The connection that the buffer belongs to."""
 
     def resume_reading(self) -> None: ...
 
@@ -29,7 +29,7 @@ class BufferOwner(Protocol):
 
 
 class ReceiveBuffer:
-    """`size` bytes in all. `partial_frame` is the buffer of an incomplete frame, of which `filled` bytes have arrived.
+    """`size` bytes in total. `partial_frame` is the buffer of an incomplete frame; `filled` bytes of it have arrived.
 
     `needs_memory`: that buffer is full, and there is no memory for a larger one yet. `backlog`: received bytes that
     wait to be handled.
@@ -45,13 +45,13 @@ class ReceiveBuffer:
         self.backlog = bytearray()
         self._held_by_requests = 0
         self._memory = memory
-        # None once it is closed.
+        # None once the connection is closed.
         self._owner: BufferOwner | None = owner
 
     # An incomplete frame.
 
     def begin_frame(self, start: memoryview) -> None:
-        """Keep the bytes of an incomplete frame that have arrived."""
+        """Copy the first bytes of a frame that is incomplete."""
         arrived = len(start)
         frame_size = 4 + _LENGTH.unpack_from(start, 0)[0] if arrived >= 4 else 4
         if arrived < HEADER_END:
@@ -80,7 +80,7 @@ class ReceiveBuffer:
         return True
 
     def end_frame(self) -> None:
-        """The frame is complete, and not kept any more."""
+        """Release the buffer: the frame is complete."""
         self.partial_frame = None
         self._count()
 
@@ -92,7 +92,7 @@ class ReceiveBuffer:
         self.partial_frame = memoryview(buffer)
         self._count()
 
-    # The other bytes.
+    # The backlog, and requests in progress.
 
     def add_to_backlog(self, view: memoryview) -> None:
         self.backlog += view
@@ -104,7 +104,7 @@ class ReceiveBuffer:
         return backlog
 
     def hold(self, size: int) -> None:
-        """Requests in progress hold `size` bytes more (fewer, if negative), also after the connection is closed."""
+        """Count `size` more bytes (fewer, if negative) of requests in progress. They may outlive the connection."""
         self._held_by_requests += size
         self._memory.in_progress_bytes += size
         self._count()
@@ -114,7 +114,7 @@ class ReceiveBuffer:
             self._owner.close(reason, size=self.size)
 
     def close(self) -> None:
-        """The connection is closed. What its requests in progress hold is counted until they end."""
+        """Release the connection's bytes. Those of requests in progress are counted until the requests are done."""
         self._owner = None
         self.backlog = bytearray()
         self.partial_frame = None

@@ -1,9 +1,10 @@
 """Bounds the memory of requests that are not handled yet, over all connections.
 
-A client may announce many large requests and send only their beginnings. So the buffers of frames grow as the bytes
-arrive (receive_buffer.py), without limit up to LIMIT bytes in all. Beyond that only small frames grow, and those of one
-connection, so that there is always a request that can be completed. The other connections are not read from until there
-is room. While any of them waits, connections whose frame takes longer than MAX_FRAME_S are closed.
+A client may announce many large requests and send only the first bytes of each. So the buffers of frames grow as the
+bytes arrive (receive_buffer.py), freely up to LIMIT bytes in total. Beyond that only small frames and the frame of one
+favoured connection grow, so that there is always a request that can be completed. The broker does not read from the
+other connections until there is memory for them. While any of them waits, connections whose frame takes longer than
+MAX_FRAME_S to arrive are closed.
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ if TYPE_CHECKING:
     from asyncio import TimerHandle
 
 LIMIT = 16 * 1024 * 1024
-# Beyond the limit, for frames of at most SMALL_FRAME bytes.
+# Memory beyond LIMIT, only for frames of at most SMALL_FRAME bytes.
 SMALL_FRAME_RESERVE = 8 * 1024 * 1024
 SMALL_FRAME = 64 * 1024
-# The time to send a frame: 30 seconds, and a second for each MiB.
+# The time that a client has to send a frame: 30 seconds, plus a second for each MiB.
 MAX_FRAME_S = 30.0
 MIN_BYTES_PER_S = 1024 * 1024
 SWEEP_S = 1.0
@@ -48,23 +49,23 @@ class RequestMemory:
         mono_ns: Callable[[], int],
     ) -> None:
         self.held_bytes = 0
-        # Beyond the limit, connections should read little at a time.
+        # Whether LIMIT is exceeded: connections then read few bytes at a time.
         self.is_scarce = False
-        # The part of it that is held by requests in progress, which end by themselves.
+        # The part of `held_bytes` that requests in progress hold. It is released when they are done.
         self.in_progress_bytes = 0
         self._call_soon = call_soon
         self._call_later = call_later
         self._mono_ns = mono_ns
         # The holder that may grow beyond the limit.
         self._favoured: MemoryHolder | None = None
-        # Those that wait to grow, in order.
+        # The holders that wait to grow, in order of arrival.
         self._waiting: dict[MemoryHolder, None] = {}
-        # When the incomplete frames have begun (monotonic).
+        # The time at which each incomplete frame began (monotonic).
         self._frame_start_ns: dict[MemoryHolder, int] = {}
         self._timer: TimerHandle | None = None
 
     def may_grow(self, holder: MemoryHolder, more: int, size: int) -> bool:
-        """Whether the buffer of a frame may grow by `more` to `size` bytes; if not, its `grow` is called later."""
+        """Return whether a frame's buffer may grow by `more` to `size` bytes; if not, its `grow` is called later."""
         if self._is_allowed(holder, more, size):
             self._waiting.pop(holder, None)
             return True
@@ -82,7 +83,7 @@ class RequestMemory:
         return self._favoured is holder
 
     def on_change(self, holder: MemoryHolder, change: int) -> None:
-        """A holder has `change` bytes more (fewer, if negative)."""
+        """Called when a holder has `change` more bytes (fewer, if negative)."""
         self.held_bytes += change
         self.is_scarce = self.held_bytes > LIMIT
         if holder.partial_frame is not None:
@@ -95,7 +96,7 @@ class RequestMemory:
             self._call_soon(self._grow_waiting)
 
     def remove(self, holder: MemoryHolder) -> None:
-        """Its connection is closed."""
+        """Called when the holder's connection is closed."""
         self._waiting.pop(holder, None)
 
     def stop(self) -> None:
@@ -103,7 +104,7 @@ class RequestMemory:
             self._timer.cancel()
 
     def _grow_waiting(self) -> None:
-        """In order, until one of them may not grow."""
+        """Grow the waiting buffers in order, until one of them may not grow."""
         while self._waiting:
             if not next(iter(self._waiting)).grow():
                 return

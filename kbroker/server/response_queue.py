@@ -24,17 +24,17 @@ if TYPE_CHECKING:
 _HEADER = Struct(">ii")
 # Smaller responses are joined into one buffer for the transport.
 _JOIN_BELOW = 4096
-# Requests of a connection that may wait for their responses, or for those of requests before them.
+# The most requests of a connection that may wait for their responses, or for those of the requests before them.
 MAX_OVERLAPPING = 64
 
 
 class QueueOwner(Protocol):
-    """The connection. `last_active_ns`: when bytes arrived or a delayed response was sent (monotonic)."""
+    """The connection. `last_active_ns`: the last time at which bytes arrived or a delayed response was sent."""
 
     last_active_ns: int
 
     def on_unblocked(self) -> None:
-        """Requests may be handled again, but not within this call: it may come from another connection's append."""
+        """Called when requests may be handled again, but not in this call, which may be part of another's append."""
         ...
 
     def on_request_error(self, error: Exception, context: RequestContext | None) -> None: ...
@@ -43,8 +43,11 @@ class QueueOwner(Protocol):
 
 
 class ResponseQueue:
-    """`is_blocked`: no further request may be handled now. Either one waits that must not overlap with others, or too
-    many overlap, or the client does not read its responses, or one is being read from the log."""
+    """`is_blocked`: no further request may be handled now.
+
+    There are four reasons: a request waits that must not overlap with others, too many requests wait, the client does
+    not read its responses, or a response is being read from the log.
+    """
 
     __slots__ = (
         "_blocking", "_contexts", "_file_writer", "_is_paused", "_owner", "_server", "_transport", "_unsent_bytes",
@@ -57,14 +60,14 @@ class ResponseQueue:
         # None as soon as the connection is closed.
         self._transport: asyncio.Transport | None = transport
         self._owner = owner
-        # The requests in progress, and those whose responses wait for the responses before them.
+        # The requests without a response yet, and those whose responses wait for the responses before them.
         self._contexts: deque[RequestContext] = deque()
-        # The one of them that waits and must not overlap with others.
+        # The request among them that must not overlap with others.
         self._blocking: RequestContext | None = None
         self._file_writer: FileResponseWriter | None = None
-        # The transport's buffer is full.
+        # Whether the transport's buffer is full.
         self._is_paused = False
-        # As counted by the server.
+        # The bytes that `count_unsent` has reported to the server.
         self._unsent_bytes = 0
 
     @property
@@ -76,10 +79,10 @@ class ResponseQueue:
     def wait_for(
         self, context: RequestContext, request: Any, response: DelayedResponse[Any] | Coroutine[Any, Any, Any]
     ) -> None:
-        """Respond when the response is there."""
+        """Send the response when it is complete."""
         self._contexts.append(context)
         overlaps = context.handler.overlaps
-        # Produce, the request that may overlap, refers to the receive buffer: it must not be kept.
+        # Only Produce may overlap. It refers to the receive buffer, so it must not be kept.
         kept = None if overlaps else request
         if isinstance(response, DelayedResponse):
             context.delayed = response
@@ -114,7 +117,7 @@ class ResponseQueue:
                 handler.report_errors(context, request, response)
                 context.body = handler.encode(response, context.version)
             except Exception as error:
-                # It must not be raised in the append or the timer that has completed the response.
+                # It must not be raised in the append or the timer that completed the response.
                 self._owner.on_request_error(error, context)
                 return
         self._send_ready()
@@ -131,12 +134,12 @@ class ResponseQueue:
     # Sending.
 
     def send(self, context: RequestContext) -> None:
-        """Send the response of a request, in its place."""
+        """Send the response of a request after those of the requests before it."""
         self._contexts.append(context)
         self._send_ready()
 
     def _send_ready(self) -> None:
-        """Send the responses that are there, up to the first that is not."""
+        """Send the complete responses, up to the first that is missing."""
         contexts, transport, server = self._contexts, self._transport, self._server
         while contexts and self._file_writer is None and transport is not None:
             context = contexts[0]
@@ -186,7 +189,7 @@ class ResponseQueue:
     # Flow control.
 
     def pause(self) -> None:
-        """The client does not read as fast as it sends requests."""
+        """Called when the client does not read its responses as fast as it sends requests."""
         self._is_paused = True
         self._count_unsent()
         if self._file_writer is not None:
@@ -210,7 +213,7 @@ class ResponseQueue:
         self._unsent_bytes = size
 
     def close(self) -> bool:
-        """The connection is closed. Returns whether the client was not reading its responses."""
+        """Abandon the waiting requests. Returns whether the client was not reading its responses."""
         was_stuck = self._is_paused or self._file_writer is not None
         self._transport = None
         self._is_paused = False

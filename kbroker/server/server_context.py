@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from kbroker.runtime.environment import Environment
 
 RECEIVE_BUFFER_BYTES = 256 * 1024
-# Where the received bytes must be copied and kept.
+# Used where received bytes must be copied and kept.
 SMALL_RECEIVE_BUFFER_BYTES = 8 * 1024
-# Unsent bytes of one connection beyond which none of its requests is handled.
+# If one connection has more unsent bytes, none of its requests is handled.
 WRITE_HIGH_WATER = 256 * 1024
 
 
@@ -51,7 +51,7 @@ class ServerContext:
         self._tasks: dict[Task[None], None] = {}
 
     def count_unsent(self, change: int) -> None:
-        """Count `change` more unsent bytes; Fetch responses shrink as they grow."""
+        """Count `change` more unsent bytes. The more there are, the smaller Fetch responses become."""
         if change:
             self.unsent_bytes += change
             self.services.fetching.unsent_bytes = self.unsent_bytes
@@ -62,7 +62,7 @@ class ServerContext:
         task.add_done_callback(self._tasks.pop)
 
     def stop(self) -> None:
-        """Cancel the tasks and timers."""
+        """Cancel all tasks and timers."""
         for task in list(self._tasks):
             task.cancel()
         self.memory.stop()

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 log = EventLogger("kbroker.server")
 
 IDLE_SWEEP_S = 10.0
-# This many connections may use the file descriptors that are reserved for files, so that an operator can connect.
+# The connections that may use the file descriptors that are reserved for files, so that an operator can connect.
 FEW_CONNECTIONS = 16
 # With Kafka's default of 50, clients that connect at the same time have to wait for a second.
 SOCKET_BACKLOG = 1024
@@ -45,7 +45,7 @@ class SocketServer:
         self.configure(config)
 
     def configure(self, config: BrokerConfig) -> None:
-        """Apply the dynamic configs. Connections that exist stay."""
+        """Apply the dynamic configs. Existing connections stay open."""
         self._config = config
         self.context.max_request_bytes = config.socket_request_max_bytes
         self._max_by_host = parse_limits_by_host(config.max_connections_per_ip_overrides)
@@ -72,9 +72,9 @@ class SocketServer:
         return bound
 
     def _set_options(self, listening_socket: Any) -> None:
-        """Set what accepted sockets inherit. Without configs the system adapts the buffer sizes."""
+        """Set the options that accepted sockets inherit. Unless configs set buffer sizes, the system adapts them."""
         config = self._config
-        # As in Kafka: a client that has vanished while it waits for records is detected.
+        # As in Kafka. It detects a client that vanished while it waited for records.
         listening_socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for name, option, size in (
             ("socket.receive.buffer.bytes", socket.SO_RCVBUF, config.socket_receive_buffer_bytes),
@@ -116,14 +116,14 @@ class SocketServer:
         elif self._connections_by_host[host] > max_of_host:
             connection.close("max.connections.per.ip reached", limit=max_of_host)
         elif delay_s := self._rate_limiter.delay_s(self._loop.time(), self._max_creation_rate):
-            # It is accepted but not served for the time of the delay.
+            # The connection is accepted, but not served until the delay has passed.
             connection.pause_writing()
             self._loop.call_later(delay_s, connection.resume_writing)
         if self._idle_timer is None:
             self._idle_timer = self._loop.call_later(IDLE_SWEEP_S, self._close_idle)
 
     def on_close(self, connection: Connection) -> None:
-        """The socket is closed; until now it counted."""
+        """Called when the socket is closed."""
         if connection in self.connections:
             del self.connections[connection]
             self._connections_by_host[connection.host] -= 1
@@ -131,7 +131,7 @@ class SocketServer:
                 del self._connections_by_host[connection.host]
 
     def _close_idle(self) -> None:
-        """Repeated while there are connections. As in Kafka, a negative connections.max.idle.ms is no limit."""
+        """Close idle connections. As in Kafka, a negative connections.max.idle.ms means no limit."""
         self._idle_timer = None
         max_idle_ms = self._config.connections_max_idle_ms
         active_since_ns = self.context.mono_ns() - max_idle_ms * 1_000_000

@@ -13,8 +13,8 @@ from protocol.fast.fetch import FetchRequest, FetchResponse
 class DelayedFetch(DelayedOperation[FetchResponse]):
     """A request that waits for `min_bytes` or its deadline, or for the disk.
 
-    When the wait for bytes is over, `on_ready` is called, which reads and completes it. It is called in the next
-    iteration of the event loop, so the appends of one iteration share a response.
+    When the wait for bytes is over, `on_ready` is called; it reads the records and completes the request. The call is
+    made in the next iteration of the event loop, so the appends of one iteration share a response.
     """
 
     __slots__ = ("_call_soon", "_gained_bytes", "_is_waiting", "_min_bytes", "_on_ready", "request", "session")
@@ -42,7 +42,7 @@ class DelayedFetch(DelayedOperation[FetchResponse]):
         return self.request.isolation_level == READ_COMMITTED
 
     def wait_for_bytes(self, available: int, min_bytes: int, deadline_ms: int) -> None:
-        # Partitions that are not ready notify the session already.
+        # Partitions that are not ready will notify the session anyway.
         for fetched in self.session.ready:
             if fetched.target is not None:
                 fetched.target.fetchers[fetched] = None
@@ -51,7 +51,7 @@ class DelayedFetch(DelayedOperation[FetchResponse]):
         self.watch(deadline_ms)
 
     def gained(self, size: int) -> None:
-        """A partition has `size` bytes more to read; 0 if it has another change that must be sent."""
+        """Called when a partition has `size` more bytes to read, or 0 for another change that must be sent."""
         self._gained_bytes += size
         if self._is_waiting and (size == 0 or self._gained_bytes >= self._min_bytes):
             self._is_waiting = False
@@ -71,7 +71,7 @@ class DelayedFetch(DelayedOperation[FetchResponse]):
         super().complete(response)
 
     def abandon(self) -> None:
-        """The connection is closed. Nothing was sent, so the session is unchanged."""
+        """End the request, because its connection is closed. Nothing was sent, so the session is unchanged."""
         if not self.is_done:
             super().abandon()
             self._leave_session()

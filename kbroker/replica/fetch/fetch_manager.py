@@ -1,7 +1,7 @@
 """Serves Fetch requests from fetch sessions.
 
-A request is served from the `ready` partitions of its session. If they have less than it asks for, it waits
-(delayed_fetch.py): each partition whose high watermark moves notifies the sessions that fetch it.
+A request is served from the `ready` partitions of its session. If they have fewer than `min_bytes`, the request waits
+(delayed_fetch.py): each partition whose high watermark advances notifies the sessions that fetch it.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ if TYPE_CHECKING:
 
 log = EventLogger("kbroker.fetch")
 
-# The most bytes of records in a response, whatever the client and fetch.max.bytes allow, except for a larger first
-# batch: larger responses would delay other clients, and the client sends its next request at once.
+# The most bytes of records in a response, even if the client and fetch.max.bytes allow more; only a larger first batch
+# exceeds it. Larger responses would delay other clients, and the client sends its next request immediately.
 MAX_RESPONSE_BYTES = 8 * 1024 * 1024
-# The most bytes of responses that clients have not read; responses shrink as these grow.
+# The most bytes of responses that clients have not read. The more there are, the smaller new responses are.
 MAX_UNSENT_BYTES = 48 * 1024 * 1024
 
 
 class FetchManager:
-    """`unsent_bytes`: of responses that clients have not read yet, set by the server.
+    """`unsent_bytes`: the size of the responses that clients have not read yet, set by the server.
 
-    `bytes_out`: bytes of records in responses, by topic name or id as the requests have it.
+    `bytes_out`: bytes of records in responses, by topic name or id, whichever the requests use.
     """
 
     def __init__(self, environment: Environment, replicas: ReplicaManager, slots: int, max_bytes: int) -> None:
@@ -57,7 +57,7 @@ class FetchManager:
         self._cold_reads: set[Task[None]] = set()
 
     def fetch(self, request: FetchRequest, uses_topic_ids: bool) -> FetchResponse | DelayedFetch:
-        """Read what a request asks for. The response is delayed if there is not enough, or the disk has to be read."""
+        """Read the requested records. The response is delayed if there are too few, or if they are only on disk."""
         try:
             session = self._session_for(request, uses_topic_ids)
         except KafkaError as error:
@@ -68,7 +68,7 @@ class FetchManager:
         except BaseException:
             session.end_request()
             raise
-        # Responses consist of complete batches: `max_bytes` may never be reached, but half of it is.
+        # Responses consist of complete batches, so they may never reach `max_bytes`, but they do reach half of it.
         min_bytes = min(request.min_bytes, max(max_bytes // 2, 1))
         if not reads.cold and (
             reads.size >= min_bytes or reads.must_respond or request.max_wait_ms <= 0 or not session.partitions
@@ -84,12 +84,12 @@ class FetchManager:
         return delayed
 
     def _max_bytes_for(self, request: FetchRequest) -> int:
-        """Return how many bytes of records the response may have."""
+        """Return how many bytes of records the response may contain."""
         unsent_limit = max(MAX_UNSENT_BYTES - self.unsent_bytes, 0) // 4
         return min(request.max_bytes, self._max_bytes, unsent_limit)
 
     def _respond(self, session: FetchSession, reads: FetchReads) -> FetchResponse:
-        """Make the response, with topics in the order in which they were read; record in the session what is sent."""
+        """Build the response, with topics in the order in which they were read. Record in the session what it sends."""
         topics: dict[TopicKey, list[FetchResult]] = {}
         for fetched, result in reads.results:
             key = fetched.key
@@ -131,7 +131,7 @@ class FetchManager:
             self._end_waiter(session)
         session.update(request.topics, request.forgotten)
         if session.is_incremental and not session.partitions:
-            # As in Kafka: an empty session is closed, and the response has no session id.
+            # As in Kafka, an empty session is closed, and the response has no session id.
             self._close(self.sessions.remove(session.id))
             return FetchSession(0, uses_topic_ids, now_ms)
         if session.id:
@@ -146,14 +146,14 @@ class FetchManager:
             session.end_request()
 
     def _end_waiter(self, session: FetchSession) -> None:
-        """Complete the waiting request of a session without records: a later request replaces it."""
+        """Complete the waiting request of a session without records, because a later request replaces it."""
         if session.waiter is not None:
             self._complete(cast(DelayedFetch, session.waiter), FetchReads())
 
     # Delayed fetches.
 
     def _read_and_complete(self, delayed: DelayedFetch) -> None:
-        """The wait is over: read again, and respond with what there is."""
+        """Read again after the wait, and respond with the available records."""
         request = delayed.request
         try:
             reads = read_partitions(delayed.session, request, self._max_bytes_for(request), self._replicas)
@@ -185,7 +185,7 @@ class FetchManager:
         if delayed.is_done:
             return
         if any(cold_read.partition.is_closed for cold_read in reads.cold):
-            # The topic was deleted meanwhile, which has its own error code.
+            # The topic was deleted meanwhile: a new read returns the error code for that.
             self._read_and_complete(delayed)
             return
         add_cold_results(reads, delayed.session, delayed.request, results)

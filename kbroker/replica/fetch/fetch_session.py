@@ -1,6 +1,6 @@
 """Fetch sessions (KIP-227): the partitions that a consumer fetches, remembered between its requests.
 
-A session keeps the set of its partitions that may have something to send (`ready`). A partition adds itself when its
+A session has a set of the partitions that may have something to send (`ready`). A partition adds itself when its
 high watermark moves, so an incremental fetch costs as much as has changed, not as much as is fetched. A request without
 a session is served by the same code, with a session that is dropped afterwards.
 """
@@ -31,13 +31,13 @@ class FetchTarget(Protocol):
 
 
 class WaitingFetch(Protocol):
-    """A request of the session that waits."""
+    """A waiting request of the session."""
 
     @property
     def read_committed(self) -> bool: ...
 
     def gained(self, size: int) -> None:
-        """A partition has `size` bytes more to read; 0 if it has another change that must be sent."""
+        """Called when a partition has `size` more bytes to read, or 0 for another change that must be sent."""
         ...
 
 
@@ -47,7 +47,7 @@ def partition_bytes(key: TopicKey) -> int:
 
 
 class FetchPartition:
-    """One partition of a session: what the client asks for, and what it was sent."""
+    """One partition of a session: the client's fetch position, and what was sent last."""
 
     __slots__ = (
         "current_epoch", "index", "key", "last_epoch", "last_sent", "max_bytes", "offset", "session", "target",
@@ -57,7 +57,7 @@ class FetchPartition:
         self.session = session
         self.key = key
         self.index, self.current_epoch, self.offset, self.last_epoch, self.max_bytes = requested
-        # The partition of this broker; None if it was not looked up yet, or not found.
+        # The broker's partition; None if it was not looked up yet or not found.
         self.target: FetchTarget | None = None
         # (high watermark, log start offset) in the last response; None if the next response must include the partition.
         self.last_sent: tuple[int, int] | None = None
@@ -66,7 +66,7 @@ class FetchPartition:
         _, self.current_epoch, self.offset, self.last_epoch, self.max_bytes = requested
 
     def detach(self) -> None:
-        """The partition need not notify this fetcher any more."""
+        """Stop the notifications from the partition."""
         if self.target is not None:
             self.target.fetchers.pop(self, None)
 
@@ -87,7 +87,7 @@ class FetchSession:
         self.id = session_id
         self.uses_topic_ids = uses_topic_ids
         self.epoch = INITIAL_EPOCH + 1
-        # The first request has been served.
+        # Whether the first request has been served.
         self.is_incremental = False
         self.is_closed = False
         self.last_used_ms = now_ms
@@ -102,7 +102,7 @@ class FetchSession:
         topics: list[tuple[TopicKey, list[FetchedPartition]]],
         forgotten: list[tuple[TopicKey, list[int]]],
     ) -> None:
-        """Add, update and remove partitions as a request asks for."""
+        """Add, update and remove partitions as the request says."""
         for key, requested_partitions in topics:
             added_bytes = partition_bytes(key) if self.id else 0
             for requested in requested_partitions:
@@ -124,18 +124,18 @@ class FetchSession:
                         partition.detach()
 
     def move_to_end(self, partition: FetchPartition) -> None:
-        """Records of the partition were sent: others come first in the next response, so none starves."""
+        """Move a partition whose records were sent behind the others, so that none starves."""
         self.ready.pop(partition, None)
         self.ready[partition] = None
 
     def end_request(self) -> None:
-        """A request was served. If there is no next one in this session, no partition notifies it any more."""
+        """Called when a request was served. If the session ends with it, partitions stop notifying the session."""
         if self.id and not self.is_closed:
             return
         for partition in self.partitions.values():
             partition.detach()
             partition.target = None
-        # They refer to the session: without this they, perhaps 100,000, stay in memory until a garbage collection.
+        # Up to 100,000 partitions refer to the session; otherwise they stay in memory until a garbage collection.
         self.partitions.clear()
         self.ready.clear()
 

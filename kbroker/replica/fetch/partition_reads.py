@@ -1,7 +1,7 @@
 """Reads the partitions of a fetch session, within the limits of a request.
 
-What is in memory is read at once. When a partition's records are not, and nothing was read before it, the rest of the
-request is read in a thread. So partitions that are read from the disk get their share beside those in memory.
+Records in memory are read at once. If the first partition's records are on disk only, the whole request is read in a
+thread. So partitions that are read from disk get their share beside those in memory.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 
 # (producer id, first offset) of aborted transactions; None for a request with READ_UNCOMMITTED.
 AbortedTransactions = list[tuple[int, int]] | None
-# What a thread has read.
+# The results of a thread.
 ColdReadResult = tuple[Buffer, AbortedTransactions] | KafkaError
 
 
 class Partitions(Protocol):
-    """The replica manager."""
+    """The part of the replica manager that reads use."""
 
     def get(self, key: TopicKey, index: int) -> Partition | None: ...
 
@@ -47,7 +47,7 @@ class ColdRead(NamedTuple):
 
 
 class FetchReads:
-    """What was read for a response. `size`: bytes of records. `must_respond`: the request must not wait for more."""
+    """The results for a response. `size`: bytes of records. `must_respond`: the request must not wait for more."""
 
     __slots__ = ("cold", "must_respond", "results", "size")
 
@@ -94,7 +94,7 @@ def read_partitions(session: FetchSession, request: FetchRequest, max_bytes: int
         try:
             partition: Partition | None = fetched.target  # type: ignore[assignment]
             if partition is None or partition.is_closed:
-                # Closed: its topic was deleted, and perhaps created again.
+                # The topic was deleted, and perhaps created again.
                 partition = _look_up(fetched, partitions)
             diverging = check_fetch(partition, fetched, request)
         except KafkaError as error:
@@ -129,7 +129,7 @@ def read_partitions(session: FetchSession, request: FetchRequest, max_bytes: int
         if records is None and not reads.size:
             reads.cold.append(ColdRead(fetched, partition, fetched.offset, end_offset, limit, read_committed))
         else:
-            # Cold records behind others that were read are left to the next request.
+            # If other records were read already, the next request reads the cold ones.
             reads.add(session, fetched, partition, request, records or b"", aborted)
     return reads
 
@@ -149,7 +149,7 @@ def check_fetch(partition: Partition, fetched: FetchPartition, request: FetchReq
     """
     partition.check_leader(fetched.current_epoch)
     if request.replica_id >= 0:
-        # Not a replica of this partition: replication comes with the cluster.
+        # There is no replication yet, so no broker can be a follower of this partition.
         raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
     log = partition.log
     if log.offline is not None and fetched.offset >= log.readable_end:
@@ -186,21 +186,21 @@ def _result(
 
 
 def state_of(partition: Partition) -> tuple[int, int]:
-    """What a response says of a partition besides its records. The last stable offset changes only with these."""
+    """Return the offsets that a response contains for a partition. The last stable offset changes only with these."""
     return partition.state.high_watermark, partition.log.log_start_offset
 
 
 def wait_for_change(session: FetchSession, fetched: FetchPartition, partition: Partition) -> None:
-    """The partition has nothing to send until it notifies the session."""
+    """Remove the partition from the `ready` ones until it notifies the session."""
     session.ready.pop(fetched, None)
     partition.fetchers[fetched] = None
 
 
-# Reads that wait for the disk.
+# Reads from disk.
 
 
 def read_cold_blocking(cold_reads: list[ColdRead], max_bytes: int) -> list[ColdReadResult]:
-    """Read in a thread, one partition after the other until there are `max_bytes`: the results of those that were."""
+    """Read one partition after the other in a thread, up to `max_bytes`. Returns the results of those that it read."""
     results: list[ColdReadResult] = []
     size = 0
     for _, partition, offset, end_offset, partition_max_bytes, read_committed in cold_reads:
@@ -221,7 +221,7 @@ def read_cold_blocking(cold_reads: list[ColdRead], max_bytes: int) -> list[ColdR
 def add_cold_results(
     reads: FetchReads, session: FetchSession, request: FetchRequest, results: Sequence[ColdReadResult]
 ) -> None:
-    """Add what a thread has read. The partitions that it did not reach are left to the next request."""
+    """Add the results of a thread. The next request reads the partitions that the thread did not reach."""
     for number, cold_read in enumerate(reads.cold):
         result = results[number] if number < len(results) else (b"", None)
         if isinstance(result, KafkaError):
@@ -231,7 +231,7 @@ def add_cold_results(
 
 
 def aborted_transactions(log: Log, offset: int, size: int, wait: bool) -> AbortedTransactions:
-    """The aborted transactions for `size` bytes from `offset` on; None if that would have to wait for the disk."""
+    """Return the aborted transactions in `size` bytes from `offset` on; None if that would wait for the disk."""
     found = log.aborted_transactions(offset, size, wait)
     # In the order of their markers, as Kafka sends them; consumers sort them.
     return None if found is None else [(transaction.producer_id, transaction.first_offset) for transaction in found]

@@ -20,7 +20,7 @@ event_log = EventLogger("kbroker.logs")
 
 
 class LogCheckpoints(NamedTuple):
-    """Offsets by partition. `is_complete`: whether the recovery points are those of the last process, and not lost."""
+    """Offsets by partition. `is_complete`: False if the recovery points of the last process were lost."""
 
     recovery_points: Mapping[TopicPartition, int]
     log_start_offsets: Mapping[TopicPartition, int]
@@ -28,12 +28,12 @@ class LogCheckpoints(NamedTuple):
     is_complete: bool = True
 
     def has_only(self, partitions: Container[TopicPartition]) -> bool:
-        """Return whether no other partition has an offset."""
+        """Return whether there are offsets of these partitions only."""
         by_file = (self.recovery_points, self.log_start_offsets, self.cleaner_offsets)
         return all(tp in partitions for offsets in by_file for tp in offsets)
 
     def updated(self, logs: Iterable[Log], unopened: Iterable[TopicPartition]) -> LogCheckpoints:
-        """Return the current offsets of the open logs, and these ones of the logs that could not be opened."""
+        """Return the current offsets of the open logs; for logs that could not be opened, those of this object."""
         recovery_points, log_start_offsets, cleaner_offsets = (
             {tp: offsets[tp] for tp in unopened if tp in offsets}
             for offsets in (self.recovery_points, self.log_start_offsets, self.cleaner_offsets)
@@ -54,15 +54,15 @@ class StartupState(NamedTuple):
     checkpoints: LogCheckpoints
 
 
-# For a log that is new.
+# For new logs.
 NEW_LOG = StartupState(True, LogCheckpoints({}, {}, {}))
 
 
 class CheckpointFiles:
-    """Reads and writes the files. `current`: returns the checkpoints to write, called when a write starts.
+    """Reads and writes the files. `current` is called when a write starts, and returns the checkpoints to write.
 
-    `is_outdated`: the files have offsets of logs that were removed. They must be written before logs of the same names
-    are created, whose records would lie below the log start offset of the removed ones.
+    `is_outdated`: the files contain offsets of removed logs. They must be written before logs of the same names are
+    created, because the new records would lie below the log start offsets of the removed logs.
     """
 
     def __init__(self, environment: Environment, path: str, current: Callable[[], LogCheckpoints]) -> None:
@@ -70,7 +70,7 @@ class CheckpointFiles:
         self._environment = environment
         self._path = path
         self._current = current
-        # The last write failed, and the failure was logged.
+        # Whether the last write failed, and the failure was logged.
         self._is_failing = False
         self._waiting: list[Future[None]] = []
         self._writing: Task[None] | None = None
@@ -96,7 +96,7 @@ class CheckpointFiles:
         """Write the checkpoints of all logs, durably. Raises OSError.
 
         One write runs at a time: two would share a temporary file, and the older could replace the newer. All calls
-        that come during a write are served by the next one.
+        made during a write are served by the next write.
         """
         loop = self._environment.loop
         written = loop.create_future()

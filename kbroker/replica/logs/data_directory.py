@@ -1,4 +1,4 @@
-"""The data directory belongs to one broker of one cluster (meta.properties) and is used by one process (.lock)."""
+"""The data directory: it belongs to one broker of one cluster (meta.properties), and one process uses it (.lock)."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class DataDirectory:
         self.path = path
         self._environment = environment
         self._lock: DiskLock | None = None
-        # As last read.
+        # The content that was read last.
         self._meta_properties: MetaProperties | None = None
 
     async def lock(self) -> None:
-        """Make the directory if needed, and lock it. Raises DirectoryInUse, OSError."""
+        """Create the directory if needed, and lock it. Raises DirectoryInUse, OSError."""
         try:
             self._lock = await self._environment.offload(self._lock_blocking)
         except BlockingIOError:
@@ -49,8 +49,8 @@ class DataDirectory:
     async def check_owner(self, node_id: int, cluster_id: str | None = None) -> None:
         """Raise ForeignDirectory if the directory belongs to another broker or cluster.
 
-        A new directory is assigned to this broker once the cluster id is known. Like Kafka, so that two brokers that
-        are started with each other's directories do not destroy their data.
+        A new directory is assigned to this broker once the cluster id is known. As in Kafka, two brokers that are
+        started with each other's directories thus do not destroy their data.
         """
         await self._environment.offload(self._check_owner_blocking, node_id, cluster_id)
 
@@ -73,7 +73,7 @@ class DataDirectory:
     def check_new(self, coordination: str) -> None:
         """Raise ForeignDirectory if the directory was used before. Called if its `coordination` directory is empty.
 
-        The metadata of its topics is lost, and a start would put all their logs aside.
+        The metadata of its topics is lost, and a start would rename all their logs to `.stray`.
         """
         if self._meta_properties is not None:
             raise ForeignDirectory(

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 event_log = EventLogger("kbroker.cleaning")
 
 MIN_IO_BYTES = 1 << 16
-# The default of log.cleaner.io.max.bytes.per.second is higher: no limit.
+# The default of log.cleaner.io.max.bytes.per.second is higher, and means no limit.
 MAX_RATE = (1 << 63) - 1
 
 
@@ -119,7 +119,7 @@ class LogCleaner:
             aborted_later,
             now_ms,
             map_bytes=int(config.log_cleaner_dedupe_buffer_size * config.log_cleaner_io_buffer_load_factor) // threads,
-            # Half of the buffer to read, half to write.
+            # Half of the buffer is for reading, half for writing.
             io_bytes=max(config.log_cleaner_io_buffer_size // threads // 2, MIN_IO_BYTES),
             rate=rate / threads if 0 < rate < MAX_RATE else None,
         )
@@ -128,7 +128,7 @@ class LogCleaner:
         log = partition.log
         bytes_before = log.size_bytes
         try:
-            # Recovery takes gaps above the recovery point for lost records.
+            # Recovery would treat gaps above the recovery point as lost records.
             await self._logs.write_checkpoints()
         except OSError as error:
             event_log.warning("compaction put off", partition=partition.tp, reason=error)
@@ -139,7 +139,7 @@ class LogCleaner:
         install_result(log, result, lambda: installed.set_result(None))
         await installed
         if log.cleaned_to < result.cleaned_to:
-            # The log has reported the reason, unless it was closed.
+            # The log has logged the reason, unless it was closed.
             await self._environment.offload(remove_leftovers_blocking, log)
             self._back_off(partition)
             return
@@ -155,7 +155,7 @@ class LogCleaner:
             ms=duration_ms,
         )
         if not partition.is_closed:
-            # So that the log is not compacted again after a restart.
+            # This keeps the log from being compacted again after a restart.
             await self._logs.write_checkpoints()
 
     def _on_failure(self, partition: Partition, result: CompactionResult) -> None:
@@ -178,7 +178,7 @@ class LogCleaner:
 
 
 class Compaction:
-    """A RunningCompaction in a process. `is_stopped`: it was killed on request."""
+    """A compaction that runs in a process. `is_stopped`: it was killed on request."""
 
     def __init__(self, environment: Environment, plan: CompactionPlan) -> None:
         self.is_stopped = False

@@ -1,4 +1,4 @@
-"""Which log is compacted next (Kafka: LogCleanerManager)."""
+"""Selects the log to compact next (Kafka: LogCleanerManager)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from kbroker.storage.cleaner.log_to_clean import (
 if TYPE_CHECKING:
     from kbroker.runtime.environment import Environment
 
-# The backoff of a log whose compaction fails, for lack of disk space for example, doubles up to this factor.
+# If a log's compaction keeps failing, for example for lack of disk space, its backoff doubles up to this factor.
 MAX_BACKOFF_FACTOR = 16
 # The default of max.compaction.lag.ms: no limit.
 NO_MAX_LAG_MS = (1 << 63) - 1
@@ -42,7 +42,7 @@ class Backoff(NamedTuple):
 
 
 class LogCleanerManager:
-    """As in Kafka a log is ready when enough of it is dirty (min.cleanable.dirty.ratio) or overdue
+    """As in Kafka, a log is ready when enough of it is dirty (min.cleanable.dirty.ratio) or overdue
     (max.compaction.lag.ms). A damaged log is uncleanable until the next start."""
 
     def __init__(
@@ -63,7 +63,7 @@ class LogCleanerManager:
             if candidate is not None and (best is None or candidate.priority > best.priority):
                 best = candidate
         if best is None or best.partition in self._maintenance.compactions or best.partition.is_closed:
-            # Another worker has chosen it meanwhile, or the topic was deleted: the next run looks again.
+            # Another worker has chosen the log meanwhile, or its topic was deleted. The next run tries again.
             return None
         return best
 
@@ -84,7 +84,7 @@ class LogCleanerManager:
         return Candidate(partition, found) if found.needs_cleaning(config.min_cleanable_dirty_ratio) else None
 
     def _is_clean(self, partition: Partition) -> bool:
-        """Return whether there is nothing to do before an append.
+        """Return whether the log needs no compaction until its next append.
 
         An append to an unflushed partition does not mark it as uncleaned again.
         """
@@ -94,13 +94,13 @@ class LogCleanerManager:
         return log.cleaned_to >= log.active.base_offset and not may_become_overdue and is_flushed
 
     async def _prepare_max_lag(self, partition: Partition) -> None:
-        """Roll the active segment if it is due, although nothing is appended, and load the timestamps of segments."""
+        """Roll the active segment if its time limit has passed, and load the timestamps of segments."""
         log = partition.log
         try:
             if log.offline is None and not log.full:
                 log.maybe_roll(self._environment.clock.now_ms())
         except KafkaError:
-            # No room for another segment; the next append reports it.
+            # There is no disk space for another segment; the next append reports it.
             return
         segments = find_undated_segments(log)
         if segments:

@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
     from kbroker.runtime.environment import Environment
 
-# The delay before a requested sync is retried that could not begin, in seconds.
+# If a requested sync cannot start, it is retried after this delay.
 RETRY_S = 1.0
 
 
 class LogFlusher:
-    """`unflushed`: partitions with unsynced data (see PartitionMaintenance), which a flush updates."""
+    """`unflushed`: the partitions with unsynced data, which a flush updates (see PartitionMaintenance)."""
 
     def __init__(self, environment: Environment, unflushed: dict[Partition, list[int]]) -> None:
         self._environment = environment
@@ -42,7 +42,7 @@ class LogFlusher:
         log = partition.log
         try:
             while not partition.is_closed:
-                # A checkpoint may have synced the log already. A request that completes now may append, which takes
+                # A checkpoint may have synced the log already. A request that completes now may append, which requires
                 # another sync.
                 partition.advance_high_watermark()
                 if log.recovery_point >= log.log_end_offset:
@@ -55,10 +55,10 @@ class LogFlusher:
             partition.is_flushing = False
 
     async def flush(self, partition: Partition) -> bool:
-        """Sync the log. Returns False if there was no file descriptor for it: the sync may be retried.
+        """Sync the log. Returns False if no file descriptor was free; then the sync may be retried.
 
-        A sync that has begun and failed takes the log offline and is never retried: the kernel may have dropped the
-        data and reports success the next time (fsyncgate). Raises KafkaError, also if the log was offline before.
+        A sync that started and failed takes the log offline and is never retried: the kernel may have dropped the data
+        and reports success the next time (fsyncgate). Raises KafkaError, also if the log was offline before.
         """
         log = partition.log
         if log.offline is not None:

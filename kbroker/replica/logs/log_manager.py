@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
 event_log = EventLogger("kbroker.logs")
 
-# Logs that a thread opens in one job: few jobs, but enough for all threads.
+# Logs that a thread opens in one job. Larger jobs might leave threads idle.
 LOGS_PER_JOB = 16
 
 
 class AssignedPartition(NamedTuple):
-    """A partition that this broker has a replica of. `configs`: the overrides of its topic."""
+    """A partition that is assigned to this broker. `configs`: the overrides of its topic."""
 
     tp: TopicPartition
     topic_id: bytes
@@ -62,7 +62,7 @@ class LogManager:
     # Configs.
 
     def topic_config(self, topic: str, overrides: Mapping[str, str]) -> TopicConfig:
-        """Return the effective configs of a topic, without invalid ones, which another version may have stored."""
+        """Return the effective configs of a topic. Ignores invalid ones, which another version may have stored."""
         defaults = self._config().topic_defaults
         try:
             return TopicConfig.of(overrides, defaults)
@@ -95,7 +95,7 @@ class LogManager:
             self._checkpoints.is_outdated = True
             await self._checkpoints.write_if_possible()
         elif not self._startup.checkpoints.is_complete:
-            # So that the next start knows the recovery points even if the broker crashes soon.
+            # With these, the next start has the recovery points even if the broker crashes soon.
             self._background.spawn(self._write_checkpoints())
         return logs
 
@@ -103,10 +103,10 @@ class LogManager:
         await self._checkpoints.write_if_possible()
 
     async def open_or_create(self, assigned: Sequence[AssignedPartition]) -> list[Log]:
-        """Create the logs of new partitions, or open logs that could not be opened before. Leaves out the rest."""
+        """Create the logs of new partitions, or open logs that could not be opened before. Omits those that fail."""
         for tp, topic_id, _ in assigned:
             if self._unopened.get(tp, topic_id) != topic_id:
-                # The topic was deleted, and this is another one of its name.
+                # The topic was deleted, and this is a new one with the same name.
                 del self._unopened[tp]
                 self._checkpoints.is_outdated = True
         if self._checkpoints.is_outdated:
@@ -236,7 +236,7 @@ class LogManager:
 
 
 def _try_each_blocking(action: Callable[..., None], calls: Sequence[tuple[str, ...]]) -> None:
-    """Call the action with the arguments of each call. The next start repeats what fails."""
+    """Call the action with the arguments of each call. The next start repeats those that fail."""
     for paths in calls:
         try:
             action(*paths)

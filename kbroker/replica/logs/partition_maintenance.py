@@ -1,4 +1,4 @@
-"""Which partitions need a flush, a checkpoint or compaction, have no room on the disk, or have no open log."""
+"""The partitions that need a flush, a checkpoint, compaction, disk space or another attempt to open their log."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ event_log = EventLogger("kbroker.logs")
 
 class RunningCompaction(Protocol):
     async def stop(self) -> None:
-        """Kill the compaction and wait for its end. It changes nothing afterwards."""
+        """Kill the compaction and wait until it has ended. It changes nothing afterwards."""
         ...
 
 
 class PartitionMaintenance:
-    """The partitions that ScheduledTasks and LogCleaner process; `add_listener` for when there are more.
+    """The partitions that ScheduledTasks and LogCleaner process. Listeners (`add_listener`) are called for new ones.
 
-    The AppendListener of all partitions.
+    It is the AppendListener of all partitions.
     """
 
     def __init__(self, environment: Environment) -> None:
@@ -37,13 +37,13 @@ class PartitionMaintenance:
         self.uncheckpointed: dict[Partition, None] = {}
         # Partitions of compacted topics that may have something to compact.
         self.uncleaned: dict[Partition, None] = {}
-        # Partitions that reject appends until the disk has room.
+        # Partitions that reject appends until the disk has space.
         self.full: dict[Partition, None] = {}
-        # Partitions that are assigned to this broker, but whose logs could not be opened; with their topic ids.
+        # Assigned partitions whose logs could not be opened, with their topic ids.
         self.unopened: dict[TopicPartition, bytes] = {}
-        # All partitions reject appends: the broker started on a full disk and could not store new leader epochs yet.
+        # Whether all partitions reject appends: the broker started on a full disk and could not store leader epochs.
         self.appends_suspended = False
-        # An operation had no file descriptor since files were closed last.
+        # Whether an operation lacked a file descriptor since files were last closed.
         self.out_of_descriptors = False
         self.compactions: dict[Partition, RunningCompaction] = {}
         self.stats = MaintenanceStats()
@@ -58,7 +58,7 @@ class PartitionMaintenance:
             listener()
 
     def mark_unflushed(self, partition: Partition, now_ms: int) -> None:
-        """The partition has unsynced data, and had none before."""
+        """Record that a partition now has unsynced data."""
         self.unflushed[partition] = [now_ms, now_ms]
         self.uncheckpointed[partition] = None
         if partition.log.config.is_compacted:
@@ -66,12 +66,12 @@ class PartitionMaintenance:
         self._notify()
 
     def mark_uncheckpointed(self, partition: Partition) -> None:
-        """Recovery has rebuilt state of the log in memory, which the next checkpoint writes."""
+        """Record that recovery has rebuilt state of the log in memory, which the next checkpoint writes."""
         self.uncheckpointed[partition] = None
         self._notify()
 
     def mark_uncleaned(self, partition: Partition) -> None:
-        """The partition was opened, or its configs have changed: the cleaner looks at it if it is compacted."""
+        """Record that the cleaner has to check the partition, since it was opened or its configs have changed."""
         if partition.log.config.is_compacted:
             self.uncleaned[partition] = None
             self._notify()
@@ -100,7 +100,7 @@ class PartitionMaintenance:
             self._notify()
 
     def suspend_appends(self, partition: Partition) -> None:
-        """Reject appends while `appends_suspended`, and then until the disk has room."""
+        """Reject appends while `appends_suspended`, and then until the disk has space."""
         partition.log.suspend()
         self.full[partition] = None
 
@@ -109,7 +109,7 @@ class PartitionMaintenance:
         self._notify()
 
     async def remove(self, partition: Partition) -> None:
-        """The partition leaves this broker. Afterwards no task writes into its directory."""
+        """Remove a partition from all sets. Afterwards no task writes to its directory."""
         for partitions in (self.unflushed, self.uncheckpointed, self.uncleaned, self.full):
             partitions.pop(partition, None)
         compaction = self.compactions.get(partition)

@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 event_log = EventLogger("kbroker.logs")
 
 FLUSH_INTERVAL_MS = 1_000
-# A log without appends for this long is synced, so recovery need not read it.
+# A log that had no appends for this long is synced, so recovery need not read it.
 IDLE_FLUSH_MS = 10_000
 OPEN_INTERVAL_MS = 10_000
-# The delay after an operation had no file descriptor.
+# The delay after an operation lacked a file descriptor.
 CLOSE_FILES_MS = 100
 
 
@@ -78,7 +78,7 @@ class ScheduledTasks:
             await task.stop()
 
     async def flush(self) -> None:
-        """Sync the logs for which flush.ms has passed, and idle ones; resume appends where the disk has room."""
+        """Sync idle logs and those whose flush.ms has passed; resume appends if the disk has space again."""
         for partition in [] if self._maintenance.appends_suspended else list(self._maintenance.full):
             await self._try_resume(partition)
         now_ms = self._environment.clock.now_ms()
@@ -89,15 +89,15 @@ class ScheduledTasks:
             if partition.is_closed or log.offline is not None or log.recovery_point >= log.log_end_offset:
                 unflushed.pop(partition, None)
             elif log.read_only:
-                # A sync would fail, and a failed sync is never retried: wait until the file system is writable.
+                # A sync would fail, and a failed sync is never retried. Wait until the file system is writable.
                 continue
             elif now_ms - first_ms >= log.config.flush_ms or now_ms - last_ms >= IDLE_FLUSH_MS:
-                # After an error the log has reported why it is offline.
+                # After an error the log has logged why it is offline.
                 with suppress(KafkaError):
                     await self._maintenance.flusher.flush(partition)
 
     async def _try_resume(self, partition: Partition) -> None:
-        """Accept appends again if the disk can be written to. Kafka would have stopped when the disk was full."""
+        """Accept appends again if the disk can be written to. (Kafka stops when the disk is full.)"""
         log = partition.log
         if not log.full or partition.is_closed or log.offline is not None:
             self._maintenance.full.pop(partition, None)
@@ -122,7 +122,7 @@ class ScheduledTasks:
             partition.log.checkpoint(lambda done=done: done.set_result(None))  # type: ignore[misc]
             await done
             if partition in maintenance.unflushed:
-                # The recovery point is below the log end offset: the next checkpoint has a higher one.
+                # The recovery point is below the log end offset; the next checkpoint has a higher one.
                 maintenance.uncheckpointed[partition] = None
         if not await self._replicas.logs.write_checkpoints_if_possible():
             open_partitions = [partition for partition in partitions if not partition.is_closed]
@@ -154,7 +154,7 @@ class ScheduledTasks:
             await self._replicas.logs.write_checkpoints_if_possible()
 
     async def close_files(self) -> None:
-        """File descriptors are short: close the files of closed segments, also those that are being read."""
+        """Close the files of closed segments, even those being read, because file descriptors are short."""
         self._maintenance.out_of_descriptors = False
         async for partition in self._iterate(list(self._replicas.partitions.values())):
             partition.log.close_closed_segments()

@@ -21,7 +21,7 @@ MAX_LINES_PER_WINDOW = 100
 class ShortageReporter:
     """Logs each operation of each partition once per window.
 
-    `on_out_of_descriptors` is called on the event loop when an operation had no file descriptor.
+    `on_out_of_descriptors` is called on the event loop when an operation lacked a file descriptor.
     """
 
     def __init__(self, environment: Environment) -> None:
@@ -32,11 +32,11 @@ class ShortageReporter:
         self._suppressed = 0
 
     def report(self, tp: TopicPartition, operation: str, error: OSError) -> None:
-        """An operation on a log has failed and will be retried. May be called in any thread."""
+        """Report that an operation on a log has failed and will be retried. May be called in any thread."""
         try:
             self._environment.loop.call_soon_threadsafe(self._report, tp, operation, error)
         except RuntimeError:
-            # The loop is closed: the broker has stopped.
+            # The event loop is closed, since the broker has stopped.
             return
 
     def _report(self, tp: TopicPartition, operation: str, error: OSError) -> None:
@@ -46,7 +46,7 @@ class ShortageReporter:
         if now_ms - self._window_start_ms >= WINDOW_MS:
             self._reported.clear()
         if not self._reported:
-            # The window starts with its first line.
+            # A window starts with its first line.
             self._window_start_ms = now_ms
         if (tp, operation) in self._reported:
             return

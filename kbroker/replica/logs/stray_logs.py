@@ -1,6 +1,6 @@
 """Partition directories that belong to no topic, or to a deleted topic of the same name. Used in threads.
 
-Like Kafka, the broker renames them to `.stray` instead of deleting them: it cannot know why the topic is gone.
+As in Kafka, the broker renames them to `.stray` instead of deleting them: it cannot know why the topic is gone.
 """
 
 from collections.abc import Callable, Collection
@@ -15,7 +15,7 @@ event_log = EventLogger("kbroker.logs")
 
 
 class StrayLogs:
-    """The stray logs of one data directory. `unique`: returns a part of a name that is not used yet."""
+    """The stray logs of one data directory. `unique` returns a name suffix that is not used yet."""
 
     def __init__(self, disk: Disk, path: str, unique: Callable[[], str]) -> None:
         self._disk = disk
@@ -34,7 +34,7 @@ class StrayLogs:
                 if tp is not None and tp not in assigned and self._is_log(directory):
                     self._rename(directory, tp)
             except OSError as error:
-                # The directory is not used.
+                # No log uses the directory.
                 event_log.warning(
                     "directory not removed or put aside, will be retried at the next start",
                     path=directory,

@@ -1,7 +1,7 @@
 """The validation of a produced batch before it is appended.
 
 On an ordinary topic only the header is parsed and the CRC computed. The records are decompressed and walked
-(record_validator.py) where that is needed: on compacted topics (no null keys), for a compression.type of the topic, for
+(record_validator.py) only if necessary: on compacted topics (no null keys), for a compression.type of the topic, for
 timestamps in the header that contradict each other or the limits, and with kbroker.record.validation=full. The error
 codes, and the order of the checks, are those of Apache Kafka 4.3.1.
 """
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 FIRST_VERSION_WITH_ZSTD = 7
 
-# Of the message formats before v2.
+# Sizes of the message formats before v2.
 _SMALLEST_MESSAGE = 14
 _LENGTH = Struct(">i")
 
@@ -56,7 +56,7 @@ def validate_batch(
 ) -> ValidatedBatch:
     """Validate the records of one partition in a Produce request, and convert them if the topic requires that.
 
-    Returns the batch to append in a writable buffer (that of `records` if possible), its header, and the log append
+    Returns the batch to append in a writable buffer (the one of `records` if possible), its header, and the log append
     time in ms (-1 if the timestamps are the producer's). `transactional`: the request has a transactional id. Raises
     KafkaError, and NeedsSlowValidation for records whose validation takes long.
     """
@@ -123,7 +123,7 @@ def validate_batch(
     return batch, header, NO_TIMESTAMP
 
 
-# Refused headers.
+# Errors of invalid headers.
 
 
 def _not_one_batch(message: str) -> KafkaError:
@@ -143,7 +143,7 @@ def _refuse_header(header: BatchHeader) -> NoReturn:
 
 
 def _refuse_fragment(records: memoryview) -> NoReturn:
-    """Raise the error for fewer bytes than a header of format v2: perhaps a batch of another format, or nothing."""
+    """Raise the error for fewer bytes than a header of format v2, such as an older message or nothing at all."""
     _only_batch(records)
     raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"A record batch cannot have {len(records)} bytes.")
 
@@ -164,7 +164,7 @@ def _only_batch(records: memoryview) -> memoryview:
 
 
 def _size_at(records: memoryview, pos: int) -> int | None:
-    """Size of the batch or older message at `pos`, by its length field; None if the length field is incomplete."""
+    """Return the size of the batch or older message at `pos`; None if its length field is incomplete."""
     left = len(records) - pos
     if left < LENGTH_OVERHEAD:
         return None

@@ -16,9 +16,9 @@ NO_RECORD_ERRORS: tuple[tuple[int, str | None], ...] = ()
 
 
 class UnacknowledgedBatch(NamedTuple):
-    """A batch that was appended: it is acknowledged when the high watermark reaches `end_offset`.
+    """An appended batch, which is acknowledged when the high watermark reaches `end_offset`.
 
-    Its result is in the response already, at `results[position]`.
+    Its result is already in the response, at `results[position]`.
     """
 
     partition: Partition
@@ -36,7 +36,7 @@ class DelayedProduce(DelayedOperation[list[TopicResult]]):
         super().__init__(purgatory)
         self._results = response
         self._batches = batches
-        # Positions in `batches` of those that are not acknowledged.
+        # The indexes in `batches` of those that are not acknowledged yet.
         self._missing = set(range(len(batches)))
 
     def start(self, deadline_ms: int) -> None:
@@ -65,5 +65,5 @@ class DelayedProduce(DelayedOperation[list[TopicResult]]):
 
 
 def error_result(index: int, code: ErrorCode, message: str | None = None) -> PartitionResult:
-    """The result of a partition that was not appended to, or not acknowledged."""
+    """Return the result of a partition whose batch was not appended or not acknowledged."""
     return (index, int(code), -1, -1, -1, NO_RECORD_ERRORS, message)

@@ -1,4 +1,4 @@
-"""Appends of transaction markers: those of one partition and one iteration of the event loop share a write."""
+"""Appends of transaction markers. The markers of a partition in one iteration of the event loop share a write."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class MarkerAppends:
             max_markers = max(1, min(MAX_MARKERS_PER_WRITE, partition.log.config.segment_bytes // _MAX_MARKER_BYTES))
             group: dict[int, tuple[TransactionMarker, OnCommitted]] = {}
             for marker, on_committed in markers:
-                # Whether a producer's second marker is valid depends on its first one being appended.
+                # A producer's second marker can be validated only after the first one is appended.
                 if marker.producer_id in group or len(group) == max_markers:
                     self._append(partition, group)
                     group = {}

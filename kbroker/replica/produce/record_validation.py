@@ -1,7 +1,7 @@
 """The validation and conversion of the records in a produced batch, as pure functions.
 
 `walk_records` checks every record. It is a generator that yields after each slice of records, since a batch of a few
-hundred bytes may hold a million of them. record_validator.py decides what runs between the slices.
+hundred bytes may contain a million of them. record_validator.py decides what runs between the slices.
 """
 
 from collections.abc import Generator
@@ -31,14 +31,14 @@ ValidatedBatch = tuple[WritableBatch, BatchHeader, int]
 RecordErrors = list[tuple[int, str | None]]
 
 MAX_RECORD_ERRORS = 1000
-# Records and record headers that are walked without a pause, in a tenth of a millisecond.
+# Records and record headers that are walked without a pause. This takes a tenth of a millisecond.
 SLICE = 128
 
 _MIN_LONG, _LONG_RANGE = -(1 << 63), 1 << 64
 
 
 class InvalidRecordsError(KafkaError):
-    """A batch is refused because of the records in `record_errors`."""
+    """The records in `record_errors` are invalid, so their batch is refused."""
 
     def __init__(self, code: ErrorCode, message: str, record_errors: RecordErrors) -> None:
         super().__init__(code, message)
@@ -57,7 +57,7 @@ def too_large(size: int, config: "TopicConfig") -> KafkaError:
 
 
 def target_codec(header: BatchHeader, config: "TopicConfig") -> int:
-    """Return the codec that the batch is to have (compression.type)."""
+    """Return the codec that the topic requires for the batch (compression.type)."""
     return header.codec if config.compression_type == "producer" else CODEC_NAMES.index(config.compression_type)
 
 
@@ -71,7 +71,7 @@ def convert(
 ) -> ValidatedBatch:
     """Apply compression.type and message.timestamp.type to a batch whose records are valid.
 
-    `max_timestamp`: of its records. `recompressed`: they, in the codec of the topic, if that is not the batch's.
+    `max_timestamp`: that of its records. `recompressed`: the records in the topic's codec, if the batch has another.
     """
     attributes = header.attributes & ~LOG_APPEND_TIME
     append_time_ms = NO_TIMESTAMP
@@ -108,7 +108,7 @@ def _assemble(body: Buffer, header: BatchHeader, attributes: int, max_timestamp:
 def walk_records(body: Buffer, header: BatchHeader, config: "TopicConfig", now_ms: int) -> Generator[None, None, int]:
     """Check every record of a decompressed batch, and return the largest timestamp. Yields after each slice.
 
-    Raises KafkaError(INVALID_RECORD) for malformed records, InvalidRecordsError for those that the topic refuses.
+    Raises KafkaError(INVALID_RECORD) for malformed records, InvalidRecordsError for those that break the topic's rules.
     """
     try:
         return (yield from _walk_records(body, header, RecordRules(header, config, now_ms)))
@@ -140,7 +140,7 @@ def _walk_records(body: Buffer, header: BatchHeader, rules: "RecordRules") -> Ge
             value_size, at = decode_varint(body, at)
             if value_size > 0:
                 at += value_size
-            # In most records the header count is 0, and the last byte.
+            # Most records end with a header count of 0.
             if at != pos - 1 or body[at] != 0:
                 at, left = yield from _walk_headers(body, at, pos, left)
                 if at != pos:
@@ -154,7 +154,7 @@ def _walk_records(body: Buffer, header: BatchHeader, rules: "RecordRules") -> Ge
 
 
 def _walk_headers(body: Buffer, pos: int, end: int, left: int) -> Generator[None, None, tuple[int, int]]:
-    """Check a record's headers. Returns (position after them, what is left of the slice)."""
+    """Check a record's headers. Returns (position after them, number of records and headers left in the slice)."""
     count, pos = decode_varint(body, pos)
     if not 0 <= count <= min((end - pos) // 2, MAX_HEADERS):
         raise MalformedError(f"{count} record headers in {end - pos} bytes")
@@ -184,7 +184,7 @@ class RecordRules:
 
     def __init__(self, header: BatchHeader, config: "TopicConfig", now_ms: int) -> None:
         self._base_timestamp = header.base_timestamp
-        # The timestamp of every record of a batch that claims to have LogAppendTime.
+        # The timestamp of all records, if the batch claims to have LogAppendTime.
         self._log_append_time = header.max_timestamp if header.is_log_append_time else None
         self._is_compressed = bool(header.codec)
         self._requires_key = config.is_compacted
@@ -198,7 +198,7 @@ class RecordRules:
     def check(self, index: int, timestamp_delta: int, offset_delta: int, has_null_key: bool) -> None:
         timestamp = self._base_timestamp + timestamp_delta if self._log_append_time is None else self._log_append_time
         if not _MIN_LONG <= timestamp < -_MIN_LONG:
-            # Kafka computes with overflow.
+            # In Kafka the sum overflows, as Java's long does.
             timestamp = (timestamp - _MIN_LONG) % _LONG_RANGE + _MIN_LONG
         if timestamp > self._max_timestamp:
             self._max_timestamp = timestamp

@@ -1,12 +1,12 @@
-"""Validates the records of batches while other requests are served. batch_validation.py decides for which batches.
+"""Validates the records of batches while other requests are served. batch_validation.py decides which batches need it.
 
-A batch of a kilobyte may decompress to a gigabyte, or contain a million records, and must not block the event loop.
+A batch of a kilobyte may decompress to a gigabyte or contain a million records, and must not block the event loop.
 Therefore `validate_small` validates a batch only if that takes at most a tenth of a millisecond. For other batches it
 raises NeedsSlowValidation, and the caller awaits `RecordValidator.validate`:
 
-- Decompression and compression run in a thread, without the interpreter's lock.
+- Decompression and compression run in a thread, without the GIL.
 - Records are walked on the event loop, one slice of one batch in each iteration. A thread would not help: walking is
-  Python code that holds the interpreter's lock, and each switch would cost other requests up to 5 ms.
+  Python code that holds the GIL, and each switch would cost other requests up to 5 ms.
 - Memory is bounded: at most two decompressed batches exist, one of at most 1 MiB and one of any size.
 """
 
@@ -35,13 +35,13 @@ if TYPE_CHECKING:
 
 MIB = 1 << 20
 MAX_DECOMPRESSED = 24 * MIB
-# Limits of what is decompressed at once: compressed and decompressed bytes. An empty member of gzip has 20 bytes and
-# takes 5 us, an empty block of zstd has 3 bytes and takes 10 ns.
+# Limits in bytes for decompression on the event loop: of the compressed data (lower for gzip, whose empty members of 20
+# bytes take 5 us each; an empty zstd block of 3 bytes takes 10 ns) and of the decompressed data.
 SMALL = 16 * 1024
 SMALL_GZIP = 1024
 SMALL_DECOMPRESSED = 64 * 1024
 MEDIUM_DECOMPRESSED = MIB
-# A batch with an unusual number of slices gets PACED_SLICES per millisecond: the scheduler of the system would treat a
+# A batch with more than QUICK_SLICES gets PACED_SLICES per millisecond: the operating system's scheduler would treat a
 # process that is never idle as a batch job.
 QUICK_SLICES = 64
 PACED_SLICES = 2
@@ -90,7 +90,7 @@ def _decompress_small(codec: int, data: memoryview) -> Buffer | None:
 
 
 def _cannot_decompress(error: MalformedError) -> KafkaError:
-    """Return the error code of Kafka, in which this is an unexpected error."""
+    """Return the error that Kafka sends, where this is an unexpected error."""
     return KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"Records cannot be decompressed: {error}.")
 
 
@@ -100,12 +100,12 @@ def _level(codec: int, config: TopicConfig) -> int | None:
 
 
 class RecordValidator:
-    """All slow validations of a broker."""
+    """Runs all slow validations of a broker."""
 
     def __init__(self, environment: Environment) -> None:
         self._offload = environment.offload
-        # Each for one batch at a time: decompressed to at most MEDIUM_DECOMPRESSED, decompressed to more, being
-        # compressed, and being walked in this iteration of the event loop.
+        # Each lock admits one batch: one decompressed to at most MEDIUM_DECOMPRESSED, one decompressed to more, one
+        # being compressed, and one being walked in this iteration of the event loop.
         self._medium = Lock()
         self._large = Lock()
         self._compressing = Lock()

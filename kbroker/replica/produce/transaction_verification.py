@@ -1,4 +1,4 @@
-"""What a transactional Produce request knows about its partitions: see api/transactional_produce.py."""
+"""The verified partitions of a transactional Produce request (KIP-890). api/transactional_produce.py verifies them."""
 
 from kbroker.common import KafkaError
 from kbroker.storage.producers.verification import VerificationGuard
@@ -29,7 +29,7 @@ class VerifiedPartitions:
         self.errors: dict[PartitionKey, VerificationError] = {}
 
     def guard_of(self, key: PartitionKey) -> VerificationGuard | None:
-        """Raises VerificationError."""
+        """Return the partition's guard, or None. Raises VerificationError if the verification failed."""
         error = self.errors.get(key)
         if error is not None:
             raise error.with_traceback(None)

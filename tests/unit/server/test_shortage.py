@@ -21,7 +21,7 @@ from protocol.apis import ApiKey
 from tests.unit.support.memory_disk import make_environment
 from tests.unit.support.server_connection import ECHO, ConnectionUnderTest
 
-SHORTAGE = "out of file descriptors, room or memory"
+SHORTAGE = "out of file descriptors, disk space or memory"
 
 
 def no_descriptor(*_: object) -> Any:

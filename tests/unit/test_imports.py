@@ -103,6 +103,7 @@ PURE = (
     "kbroker/coordinator/group/offsets/",
     "kbroker/coordinator/group/record_codec.py",
     "kbroker/coordinator/group/records.py",
+    "kbroker/coordinator/java_hash.py",
     "kbroker/coordinator/runtime/batches.py",
     "kbroker/coordinator/runtime/key_lock.py",
     "kbroker/coordinator/runtime/operation.py",

@@ -7,10 +7,10 @@ leads this partition.
 from __future__ import annotations
 
 from collections.abc import Callable
-from struct import unpack
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from kbroker.common import KafkaError, TopicPartition
+from kbroker.coordinator.java_hash import java_hash
 from kbroker.coordinator.runtime.coordinator_context import CoordinatorContext, CoordinatorState, RuntimeConfig
 from kbroker.coordinator.runtime.operation import CoordinatorShard
 from kbroker.runtime.event_log import EventLogger
@@ -28,15 +28,6 @@ S = TypeVar("S", bound=CoordinatorShard)
 log = EventLogger("kbroker.coordinator")
 
 RELOAD_DELAY_S = 5.0
-
-
-def java_hash(text: str) -> int:
-    """Return Java's String.hashCode without its sign: all brokers must find the same partition for a key."""
-    value = 0
-    units = text.encode("utf-16-be", "surrogatepass")
-    for unit in unpack(f">{len(units) // 2}H", units):
-        value = (31 * value + unit) & 0xFFFFFFFF
-    return value & 0x7FFFFFFF
 
 
 class CoordinatorRuntime(Generic[S]):

@@ -9,7 +9,6 @@ import pytest
 from kbroker.common import KafkaError, TopicPartition
 from kbroker.coordinator.group.classic.classic_group import ClassicGroup
 from kbroker.coordinator.internal_log import GROUP_METADATA_TOPIC
-from kbroker.coordinator.runtime.coordinator_runtime import java_hash
 from protocol.errors import ErrorCode
 from protocol.messages.k08_offset_commit import (
     OffsetCommitRequest,
@@ -111,24 +110,6 @@ def heartbeat(broker: Harness, member_id: str, generation: int = 1) -> ErrorCode
 
 def partition_of(broker: Harness, group_id: str = "g") -> TopicPartition:
     return TopicPartition(GROUP_METADATA_TOPIC, broker.groups.runtime.partition_for(group_id))
-
-
-# Partitions.
-
-
-@pytest.mark.parametrize(
-    ("group_id", "value"),
-    [
-        ("", 0),
-        ("g", 103),
-        ("console-consumer-12345", 158455506),
-        ("polygenelubricants", 0),
-        ("grüße", 98768023),
-        ("𝄞", 1772394),
-    ],
-)
-def test_the_hash_of_a_group_id_is_that_of_java(group_id: str, value: int) -> None:
-    assert java_hash(group_id) == value
 
 
 # Restarts.

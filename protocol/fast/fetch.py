@@ -205,7 +205,7 @@ def _decode_replica_id(buf: memoryview, pos: int, replica_id: int) -> int:
 _RESULT_V5 = Struct(">ihqqq")
 _RESULT_V4 = Struct(">ihqq")
 _NO_PREFERRED_REPLICA = I32.pack(-1)
-# Aborted transactions null, preferred read replica -1: as in nearly every partition of a response.
+# Aborted transactions null and preferred read replica -1, as in nearly all partitions of a response.
 _PLAIN_FLEXIBLE = b"\0" + _NO_PREFERRED_REPLICA
 
 Buffers = list[bytes | bytearray | memoryview | Records]

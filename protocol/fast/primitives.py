@@ -1,4 +1,4 @@
-"""Primitive types in the hand-written codecs of Produce and Fetch."""
+"""Decoders and encoders of primitive types, for the hand-written codecs of Produce and Fetch."""
 
 from struct import Struct
 
@@ -21,7 +21,7 @@ def slice_bytes(buf: memoryview, pos: int, size: int) -> memoryview:
 def decode_string(buf: memoryview, pos: int, *, flexible: bool) -> tuple[str | None, int]:
     """Decode a nullable string. Invalid UTF-8 is replaced.
 
-    It is compact in flexible versions, and else has a 16-bit length.
+    A string is compact in flexible versions; otherwise it has a 16-bit length.
     """
     if flexible:
         size, pos = decode_uvarint(buf, pos)

@@ -1,4 +1,4 @@
-"""Going through the batches of a segment file: by their headers alone, or checking every CRC."""
+"""Iterates over the batches of a segment file, by their headers alone or with a check of every CRC."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -11,14 +11,14 @@ from protocol.records.batch import CRC_START, HEADER, HEADER_SIZE, LENGTH_OVERHE
 
 # The largest offset in a segment, relative to its base offset.
 MAX_RELATIVE_OFFSET = 2**31 - 1
-# The part of a header that leads to the next batch: base offset, batch length, last offset delta.
+# The header fields that locate the next batch: base offset, batch length, last offset delta.
 STEP = Struct(">qi11xi")
 
-# Without the Python frame of NamedTuple._make.
+# Faster than NamedTuple._make, which adds a Python frame.
 _make_header = partial(tuple.__new__, BatchHeader)
 _unpack = HEADER.unpack_from
 
-# Bytes per read: when CRCs are checked, and when only headers are read.
+# Bytes per read, if CRCs are checked and if only headers are read.
 _CRC_CHUNK = 1 << 20
 _HEADER_CHUNK = 1 << 12
 # The search for a batch after damage computes CRCs of at most _MIN_CRC_BYTES, plus this many bytes per searched byte.
@@ -36,11 +36,11 @@ def is_plausible(header: BatchHeader, available: int, first_offset: int, end_off
 def iter_valid_headers(
     file: DiskFile, start: int, end: int, first_offset: int, end_offset: int
 ) -> Iterator[tuple[int, BatchHeader, bool]]:
-    """(position, header, whether damage precedes it) of the batches in bytes [start, end) of a file, in a thread.
+    """Iterate over the batches in bytes [start, end) of a file, skipping damage. Runs in a thread.
 
-    For a segment that was once known to be good. CRCs are not computed while each header leads to the next one. Where
-    one does not, the damage is skipped: the next batch is one with a valid CRC. Offsets ascend in
-    [first_offset, end_offset).
+    Yields (position, header, whether damage precedes the batch). This is for segments that were once valid: as long as
+    each header leads to a plausible next one, no CRC is computed. Where it does not, the iteration continues with the
+    next batch whose CRC is valid. Offsets ascend in [first_offset, end_offset).
     """
     position, follows_damage = start, False
     chunk, chunk_start = b"", 0
@@ -60,7 +60,7 @@ def iter_valid_headers(
             next_position = position + header.size
             following = header_at(next_position)
             if following is None or not is_plausible(following, end - next_position, header.next_offset, end_offset):
-                # One of the two is damaged.
+                # One of the two batches is damaged.
                 is_good = _is_first_good(file, position, header, first_offset, following)
         if is_good:
             yield position, header, follows_damage
@@ -76,7 +76,7 @@ def iter_valid_headers(
 def _is_first_good(
     file: DiskFile, position: int, header: BatchHeader, expected_offset: int, following: BatchHeader | None
 ) -> bool:
-    """Whether this batch is good, and the one after it is damaged."""
+    """Return whether this batch is valid, so that the batch after it is the damaged one."""
     if (
         following is not None
         and following.magic == MAGIC
@@ -94,9 +94,9 @@ def _is_valid_batch(file: DiskFile, position: int, size: int, first_offset: int)
 
 
 def _find_next_valid(file: DiskFile, start: int, end: int, first_offset: int, end_offset: int) -> int | None:
-    """Position of the next batch with plausible offsets and a valid CRC, at any byte from `start` on.
+    """Return the position of the next batch with plausible offsets and a valid CRC, at any byte from `start` on.
 
-    Gives up on data that was made to look like many batches.
+    Returns None after a bounded amount of work, even for data that was crafted to look like many batches.
     """
     budget = _MIN_CRC_BYTES + _CRC_BYTES_PER_BYTE * (end - start)
     while end - start >= HEADER_SIZE:
@@ -121,13 +121,13 @@ def _find_next_valid(file: DiskFile, start: int, end: int, first_offset: int, en
 class BatchScan:
     """Iterates over (position, header) of the valid batches in bytes [start, end) of a file, in a thread.
 
-    It ends at the first batch that is incomplete, not of format v2, out of order, or has a wrong CRC (which is checked
-    with `check_crc`). A base offset is not covered by the CRC: one that leaves a gap is taken for damage if the next
-    batch, or the next segment at `next_base_offset`, has offsets in that gap. `contiguous`: there are no gaps at all;
-    but if `start` is inside a segment, the first batch may have any offset.
+    It ends at the first batch that is incomplete, not of format v2, out of order or, with `check_crc`, has a wrong CRC.
+    The CRC does not cover the base offset: a base offset that leaves a gap is considered damaged if the next batch, or
+    the next segment at `next_base_offset`, has offsets in that gap. With `contiguous` no gaps are allowed; but if
+    `start` is inside a segment, the first batch may have any offset.
 
-    Afterwards `position` is the end of the valid prefix, `next_offset` follows its last offset, and `fault` says why it
-    ended before `end`; None if it did not. Memory is bounded whatever lengths the batches claim.
+    Afterwards `position` is the end of the valid prefix, `next_offset` follows its last offset, and `fault` is the
+    reason why the scan ended before `end`, or None. Memory is bounded, whatever lengths the batches claim.
     """
 
     __slots__ = (
@@ -161,7 +161,7 @@ class BatchScan:
         self._end = end
         self._check_crc = check_crc
         self._contiguous = contiguous
-        # The offset that follows without a gap; -1 at first if the scan starts inside a segment.
+        # The next offset if there is no gap; initially -1 if the scan starts inside a segment.
         self._expected_offset = -1 if start else next_offset
         self._next_base_offset = next_base_offset
         self._max_offset = base_offset + MAX_RELATIVE_OFFSET
@@ -231,7 +231,7 @@ class BatchScan:
         return f"offsets {header.base_offset} to {header.last_offset} where {self.next_offset} is expected"
 
     def _load(self, position: int) -> int:
-        """Read a chunk that begins at `position`; returns the position in it."""
+        """Read a chunk that begins at `position`. Returns 0, the position in the chunk."""
         size = _CRC_CHUNK if self._check_crc else _HEADER_CHUNK
         self._chunk = self._file.pread(min(size, self._end - position), position)
         self._chunk_start = position
@@ -243,7 +243,7 @@ class BatchScan:
             pos = self._load(position)
         if pos + size <= len(self._chunk):
             return crc32c(memoryview(self._chunk)[pos + CRC_START : pos + size])
-        # Larger than a chunk: continue piece by piece, so that a damaged length costs time but no memory.
+        # The batch is larger than a chunk. Read it piece by piece, so that a damaged length costs time but no memory.
         crc = crc32c(memoryview(self._chunk)[pos + CRC_START :])
         done = len(self._chunk)
         while done < size:

@@ -5,7 +5,7 @@ from kbroker.storage.producers.producer_state_manager import ProducerStateManage
 from protocol.records.batch import BatchHeader
 from protocol.records.control import EndTransactionMarker
 
-# An encoded control batch with one record, its header, and its content.
+# An encoded control batch with one record, its header, and the decoded marker.
 MarkerBatch = tuple[bytearray, BatchHeader, EndTransactionMarker]
 
 
@@ -16,9 +16,9 @@ def apply_control_batch(
     offset: int,
     marker: EndTransactionMarker | None,
 ) -> None:
-    """A control batch was appended at `offset`, to the segment with this transaction index.
+    """Apply a control batch that was appended at `offset`, to the segment with this transaction index.
 
-    `marker` is None for other types of control records, and for a batch that compaction has left without its record.
+    `marker` is None for other types of control records, and for a batch whose record compaction has removed.
     """
     if marker is None:
         return
@@ -26,6 +26,6 @@ def apply_control_batch(
     if ended is None or marker.committed:
         return
     entry = AbortedTransaction(ended.producer_id, ended.first_offset, ended.last_offset, ended.last_stable_offset)
-    # After damage, a log may end before the last entry of its index. Entries must ascend all the same.
+    # After damage, a log may end before the last entry of its index. Entries must ascend even then.
     if entry.last_offset > index.last_offset:
         index.add(entry)

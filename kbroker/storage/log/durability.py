@@ -6,7 +6,7 @@ from kbroker.runtime.disk import Disk
 from kbroker.storage.log.segment import LogSegment
 from kbroker.storage.log.segment_indexes import IndexCounts
 
-# Segments whose indexes were written, with the number of entries.
+# Segments whose indexes were written, with their numbers of entries.
 WrittenIndexes = list[tuple[LogSegment, IndexCounts]]
 
 
@@ -24,30 +24,30 @@ def sync_segments(segments: Iterable[LogSegment], recovery_point: int, up_to: in
 
 
 class DirectorySync:
-    """Whether the names of a log's files are durable, and that of its directory in the data directory."""
+    """Syncs the directory of a log, and the data directory that contains it, when file names have changed."""
 
     __slots__ = ("_changes", "_directory", "_disk", "_parent_is_synced", "_synced_changes")
 
     def __init__(self, disk: Disk, directory: str) -> None:
         self._disk = disk
         self._directory = directory
-        # Changes of names, and how many of them are synced.
+        # The number of changes, and the number of those that are synced.
         self._changes = 0
         self._synced_changes = 0
         self._parent_is_synced = True
 
     def mark_changed(self) -> None:
-        """A file was created, renamed or removed."""
+        """Record that a file was created, renamed or removed."""
         self._changes += 1
 
     def mark_unsynced(self) -> None:
-        """No name may be durable, not even that of the directory."""
+        """Record that no name may be durable, not even that of the directory."""
         self._changes += 1
         self._parent_is_synced = False
 
     def sync_blocking(self) -> None:
         """Sync the directory if names have changed since the last sync. Raises OSError."""
-        # Before the sync: a change meanwhile needs another one.
+        # Read before the sync: a change during it requires another sync.
         changes = self._changes
         if self._synced_changes == changes:
             return
@@ -66,10 +66,11 @@ def checkpoint_job(
     *,
     sync_indexes: bool,
 ) -> Callable[[], WrittenIndexes]:
-    """Return a job for a thread that brings the files of a log up to this moment.
+    """Return a job for a thread that writes a checkpoint of a log's current state.
 
-    The log is synced first, so that indexes and snapshot never have more than what is durable. The snapshot is written
-    last: recovery reads the log from the newest snapshot on, so earlier aborted transactions must be in the indexes.
+    The log is synced first, so that indexes and snapshot never describe more than what is durable. The snapshot is
+    written last: recovery reads the log from the newest snapshot on, so earlier aborted transactions must be in the
+    indexes.
     """
     index_jobs = [(segment, segment.indexes.write_job(sync_indexes)) for segment in segments]
 

@@ -1,4 +1,4 @@
-"""The start offset of each leader epoch of a log, by which two logs find where they diverge (KIP-101, KIP-279)."""
+"""The start offsets of a log's leader epochs, with which a follower finds where its log diverges (KIP-101, KIP-279)."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
@@ -29,7 +29,7 @@ class LeaderEpochCache:
         return self._epochs[-1] if self._epochs else NO_EPOCH
 
     def assign(self, epoch: int, offset: int) -> None:
-        """An epoch begins at `offset`. Entries that contradict this are removed: they are of a truncated log."""
+        """Start an epoch at `offset`. Removes entries that contradict this: their part of the log was truncated."""
         if epoch < 0 or offset < 0:
             raise ValueError(f"leader epoch {epoch} at offset {offset}")
         epochs, starts = self._epochs, self._starts
@@ -42,7 +42,7 @@ class LeaderEpochCache:
         starts.append(offset)
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
-        """The largest known epoch up to `epoch`, and its end offset, as OffsetForLeaderEpoch returns them.
+        """Return the largest known epoch up to `epoch`, and its end offset, as OffsetForLeaderEpoch does.
 
         The latest epoch ends at the log end offset. Returns (-1, -1) if `epoch` is newer than all, or none is known;
         (`epoch`, first start offset) if it is older than all.
@@ -56,17 +56,17 @@ class LeaderEpochCache:
         return (epochs[slot - 1] if slot else epoch), self._starts[slot]
 
     def epoch_for(self, offset: int) -> int:
-        """The epoch of the record at `offset`; -1 if it is not known."""
+        """Return the epoch of the record at `offset`; -1 if it is not known."""
         slot = bisect_right(self._starts, offset)
         return self._epochs[slot - 1] if slot else NO_EPOCH
 
     def truncate_from_end(self, offset: int) -> None:
-        """The log was truncated to `offset`: remove the epochs that begin there or later."""
+        """Remove the epochs that begin at `offset` or later, because the log was truncated there."""
         slot = bisect_left(self._starts, offset)
         del self._epochs[slot:], self._starts[slot:]
 
     def truncate_from_start(self, offset: int) -> None:
-        """The log begins at `offset` now: remove older epochs, and let the epoch of `offset` begin there."""
+        """Apply a new log start offset: remove older epochs, and move the start of its epoch to it."""
         slot = bisect_right(self._starts, offset)
         if slot:
             del self._epochs[: slot - 1], self._starts[: slot - 1]

@@ -8,15 +8,16 @@ from kbroker.storage.file_names import LEADER_EPOCHS
 
 
 class LeaderEpochFile:
-    """The file is written when the epochs change, and synced before the recovery point moves past the change: recovery
-    completes the file from the log, but only from the recovery point on."""
+    """Writes the file when the epochs change, and syncs it before the recovery point passes the change.
+
+    Recovery completes the file from the log, but only from the recovery point on."""
 
     __slots__ = ("_disk", "_synced", "_written", "path")
 
     def __init__(self, disk: Disk, directory: str) -> None:
         self.path = f"{directory}/{LEADER_EPOCHS}"
         self._disk = disk
-        # The content as it was written last, and as it was synced last.
+        # The content that was written last, and the content that was synced last.
         self._written = b""
         self._synced = b""
 
@@ -30,7 +31,7 @@ class LeaderEpochFile:
         return entries
 
     def mark_synced(self) -> None:
-        """The last shutdown was clean: what the file says is durable."""
+        """Record that the file is durable, because the last shutdown was clean."""
         self._synced = self._written
 
     def write_job(self, entries: Iterable[tuple[int, int]]) -> Callable[[], None] | None:
@@ -42,7 +43,7 @@ class LeaderEpochFile:
         return lambda: self._disk.write_atomic(self.path, data, sync=False)
 
     def sync_job(self) -> Callable[[], None]:
-        """Return a job for a thread that makes durable what was written last."""
+        """Return a job for a thread that syncs the content that was written last."""
         data = self._written
 
         def write() -> None:

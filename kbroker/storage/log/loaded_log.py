@@ -12,7 +12,7 @@ from kbroker.storage.producers.producer_state_manager import ProducerStateManage
 
 
 class LoadedLog:
-    """Recovery fills it in, and a Log begins with it. `repairs` says what was repaired, a line each.
+    """Recovery fills it in, and a Log starts with it. `repairs`: one line for each repair.
 
     Everything below `cleaned_to` has been compacted.
     """

@@ -1,7 +1,7 @@
 """A partition's log: its segments, offsets, producer state and leader epochs. Only this module changes a Log.
 
-The methods belong to the event loop, except those named *_blocking: these belong in a thread, and may run while the
-event loop appends (segment.py says why that is safe). All other work that waits for the disk is a task of the log
+The methods run on the event loop, except those named *_blocking: these run in a thread, perhaps while the event loop
+appends (segment.py explains why that is safe). All other work that waits for the disk is a task of the log
 (task_queue.py).
 """
 
@@ -37,9 +37,9 @@ _PROBE_BYTES = 1 << 16
 
 
 class Log(LogReads):
-    """Made by recovery.open_log. Its read side is LogReads; LogHealth says whether it accepts appends.
+    """Created by recovery.open_log. Its base LogReads is the read side; LogHealth decides whether it accepts appends.
 
-    Everything below `cleaned_to` is compacted. `repairs`: what was repaired when the log was opened, a line each.
+    Everything below `cleaned_to` is compacted. `repairs`: what was repaired when the log was opened, one line each.
     """
 
     __slots__ = (
@@ -99,10 +99,10 @@ class Log(LogReads):
     # Appends.
 
     def append(self, batch: Buffer, header: BatchHeader, leader_epoch: int, now_ms: int) -> int:
-        """Append a validated batch, given in a writable buffer, and return its base offset.
+        """Append a validated batch in a writable buffer, and return its base offset.
 
         The offset and the epoch are written into the buffer. Raises KafkaError: KAFKA_STORAGE_ERROR if the batch could
-        not be written, in which case the file is as before; RECORD_LIST_TOO_LARGE if it exceeds segment.bytes.
+        not be written, in which case the file is unchanged; RECORD_LIST_TOO_LARGE if it exceeds segment.bytes.
         """
         _, length, _, _, _, attributes, delta, _, timestamp, producer_id, _, _, _ = header
         size = length + LENGTH_OVERHEAD
@@ -119,7 +119,7 @@ class Log(LogReads):
             segment = self._prepare_append(size, timestamp, last, now_ms)
         PREFIX.pack_into(batch, 0, base, length, leader_epoch)
         self._write(segment, batch, size)
-        # The order of these steps, up to the log end offset, matters to threads that read: segment.py.
+        # Reading threads rely on the order of these steps, up to the log end offset (segment.py).
         position = segment.size
         self.positions.add_append(base, position)
         if segment.add_batch(position, size, last, timestamp, self.config.index_interval_bytes):
@@ -135,9 +135,9 @@ class Log(LogReads):
         return base
 
     def append_markers(self, batches: Sequence[MarkerBatch], leader_epoch: int, now_ms: int) -> int:
-        """Append control batches of one record each by one write, all or none; returns the offset of the first.
+        """Append control batches of one record each with one write, all or none. Returns the first one's offset.
 
-        Raises KafkaError as `append`; for segment.bytes they count as one batch.
+        Raises the errors of `append`; for segment.bytes they count as one batch.
         """
         data = [batch for batch, _, _ in batches]
         size = sum(map(len, data))
@@ -187,7 +187,7 @@ class Log(LogReads):
             raise self._cut_back(OSError(ENOSPC, f"{written} of {size} bytes written"))
 
     def _on_index_entry(self, segment: LogSegment, position: int) -> None:
-        """The batch at `position` was added to the indexes: check what need not be checked for every batch."""
+        """Make the checks that are not necessary for every batch, after the one at `position` got index entries."""
         if segment.indexes.is_full(self.config.segment_index_bytes):
             self._index_full = True
             self._update_limits()
@@ -203,7 +203,7 @@ class Log(LogReads):
         self.last_aborted_offset = max(self.last_aborted_offset, index.last_offset)
 
     def _cut_back(self, error: OSError) -> KafkaError:
-        """After a failed write, let the file end with a complete batch again. Returns the error to raise."""
+        """Truncate the file after a failed write so that it ends with a complete batch. Returns the error to raise."""
         try:
             self.active.cut_torn_append()
         except OSError as worse:
@@ -236,7 +236,7 @@ class Log(LogReads):
         self.segments = [*self.segments, segment]
         self.positions.start_segment(segment)
         self._activate(segment)
-        # What was aborted before the snapshot has to be in the indexes: recovery reads the log only from there on.
+        # Transactions aborted before the snapshot must be in the indexes: recovery reads the log only from there on.
         unwritten = [
             other
             for other in self.segments
@@ -253,12 +253,12 @@ class Log(LogReads):
     def _update_limits(self) -> None:
         limits = rolling.compute_limits(self.config, self.active, self._jitter_ms)
         self._limits = limits
-        # After the assignment, since a thread may take the log offline meanwhile.
+        # Checked after the assignment, since a thread may take the log offline meanwhile.
         if self.append_error is not None or self._index_full:
             self._limits = limits._replace(size=rolling.CHECK_ALL)
 
     def set_config(self, config: TopicConfig) -> None:
-        """Use these values from now on."""
+        """Apply new configs."""
         self.config = config
         self._update_limits()
 
@@ -269,7 +269,7 @@ class Log(LogReads):
         self._limits = self._limits._replace(size=rolling.CHECK_ALL)
 
     def probe_blocking(self) -> bool:
-        """Whether a log that is `full` could be appended to again. Cuts what a failed write could not cut."""
+        """Return whether a log that is `full` could accept appends again. Truncates the rest of a failed write."""
         path = f"{self.directory}/probe"
         try:
             self.disk.write_atomic(path, bytes(_PROBE_BYTES), sync=False)
@@ -292,7 +292,7 @@ class Log(LogReads):
     # Leader epochs and the high watermark.
 
     def assign_leader_epoch(self, epoch: int) -> None:
-        """This broker leads the partition in `epoch`, which begins at the log end offset. Written with an append."""
+        """Start a leader epoch of this broker at the log end offset. The next append writes it to the file."""
         self.epochs.assign(epoch, self.log_end_offset)
 
     def _start_epoch(self, epoch: int, offset: int) -> None:
@@ -308,16 +308,16 @@ class Log(LogReads):
             self._tasks.add(write, _ignore)
 
     def update_high_watermark(self, offset: int) -> None:
-        """Transactions that ended below the high watermark are stable."""
+        """Mark transactions as stable that ended below the high watermark."""
         self.producers.on_high_watermark_updated(offset)
 
     # Syncs and checkpoints.
 
     def flush_blocking(self, up_to: int) -> int:
-        """Sync what was appended below `up_to`; returns `up_to`, for `complete_flush` on the event loop.
+        """Sync the records below `up_to`. Returns `up_to`, for `complete_flush` on the event loop.
 
-        Raises OSError and takes the log offline if the disk fails: a failed sync is never repeated. It stays online if
-        the sync did not begin, for lack of file descriptors.
+        Raises OSError and takes the log offline if the disk fails: a failed sync is never repeated. The log stays
+        online if the sync could not start for lack of file descriptors.
         """
         if self._offline is not None:
             raise OSError(EIO, self._offline)
@@ -332,15 +332,15 @@ class Log(LogReads):
         return up_to
 
     def complete_flush(self, offset: int) -> None:
-        """Set the recovery point: everything below `offset` is synced."""
+        """Advance the recovery point to `offset`, below which everything is synced."""
         if self._offline is None:
             self.recovery_point = max(self.recovery_point, min(offset, self.log_end_offset))
 
     def checkpoint(self, done: Callable[[], None] | None = None) -> None:
         """Sync the log, and write the index entries and the producer snapshot of this moment.
 
-        Recovery then reads only what comes later, even within a segment (Kafka reads all of an unflushed segment).
-        `done` is called when no task is left.
+        Recovery then reads only later batches, even within a segment (Kafka reads all of an unflushed segment). `done`
+        is called when no task is left.
         """
         if self._offline is None:
             self._write_epochs()
@@ -363,7 +363,7 @@ class Log(LogReads):
     def _checkpoint_job(
         self, end_offset: int, segments: Sequence[LogSegment], *, sync: bool = False
     ) -> Callable[[], durability.WrittenIndexes]:
-        """`segments`: whose indexes are written. With `sync` the indexes and the snapshot are synced."""
+        """Return a job that writes the indexes of `segments` and a snapshot. With `sync` it also syncs them."""
         base_offsets = {segment.base_offset for segment in self.segments}
         return durability.checkpoint_job(
             partial(self.flush_blocking, end_offset),
@@ -379,9 +379,9 @@ class Log(LogReads):
         self.complete_flush(end_offset)
 
     def close(self, clean: bool, done: Callable[[bool], None]) -> None:
-        """Finish all tasks and close the files. `clean`: first checkpoint the log, with complete index files.
+        """Finish all tasks and close the files. With `clean`, first write a checkpoint with complete index files.
 
-        `done(True)` is called if all of that worked.
+        `done(True)` is called if all of that succeeded.
         """
         end_offset = self.log_end_offset
         if self.read_only:
@@ -420,7 +420,7 @@ class Log(LogReads):
 
     @property
     def is_closing(self) -> bool:
-        """Whether `close` was called."""
+        """Whether `close` has been called."""
         return self._tasks.is_closing
 
     def close_idle_files(self) -> None:
@@ -428,7 +428,7 @@ class Log(LogReads):
         self.close_closed_segments(idle_only=True)
 
     def close_closed_segments(self, *, idle_only: bool = False) -> None:
-        """Close the files of closed segments. Reads under way keep theirs."""
+        """Close the files of closed segments. Reads in progress keep theirs open."""
         for segment in self.segments:
             if segment.end_offset is not None and segment.end_offset <= self.recovery_point:
                 segment.close_unneeded_files(idle_only)
@@ -456,7 +456,7 @@ class Log(LogReads):
             try:
                 self.roll(now_ms)
             except KafkaError:
-                # The disk is full: the closed segments make room.
+                # The disk is full. Deleting the closed segments frees space.
                 count -= 1
         if count:
             self._remove_oldest_segments(count)
@@ -476,10 +476,10 @@ class Log(LogReads):
         self._background(partial(unlink_blocking, self.disk, paths), _ignore, self.config.file_delete_delay_ms)
 
     def replace_segments(self, base_offsets: Sequence[int], replacement: LogSegment) -> list[LogSegment] | None:
-        """Put a compacted segment in the place of those with these base offsets, and return these.
+        """Replace the segments with these base offsets by a compacted one. Returns the replaced segments.
 
         Returns None, and changes nothing, if retention has removed one of them or the log is offline. The snapshot at
-        the first base offset stays, those of the others are deleted with their segments.
+        the first base offset is kept; those of the other segments are deleted with them.
         """
         replaced = [segment for segment in self.segments if segment.base_offset in base_offsets]
         if [segment.base_offset for segment in replaced] != list(base_offsets) or self._offline is not None:
@@ -492,7 +492,7 @@ class Log(LogReads):
         return replaced
 
     def truncate_blocking(self, offset: int) -> None:
-        """Remove the batches that reach `offset` and all after them, as a follower does with what its leader lacks.
+        """Remove all batches that contain or follow `offset`, as a follower does if its leader lacks them.
 
         Nothing else may use the log, and no task may be left. Raises OSError, KafkaError.
         """
@@ -513,7 +513,7 @@ class Log(LogReads):
         self._start(loaded)
 
     def mark_cleaned(self, offset: int) -> None:
-        """Everything below `offset` is compacted."""
+        """Record that everything below `offset` is compacted."""
         self.cleaned_to = max(self.cleaned_to, offset)
 
     def add_task(self, job: Callable[[], T], then: Callable[[T], None], *, required: bool = False) -> None:
@@ -524,7 +524,7 @@ class Log(LogReads):
         self._tasks.add(job, then, required=required)
 
     def when_idle(self, callback: Callable[[], None]) -> None:
-        """Call back once, as soon as no task is left."""
+        """Call `callback` once, as soon as no task is left."""
         self._tasks.when_idle(callback)
 
 

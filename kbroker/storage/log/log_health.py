@@ -10,17 +10,17 @@ from protocol.errors import ErrorCode
 
 event_log = EventLogger("kbroker.logs")
 
-# The file system accepts no data now, but may do so later.
+# Errors of a file system that accepts no data now, but may do so later.
 _REFUSED = (*NO_ROOM, EROFS)
 
 
 class LogHealth:
     """A base of Log.
 
-    `full`: appends are rejected because the disk had no room or, with `read_only`, because the file system has become
-    read-only. A log is offline after any other error, until it is opened again: only recovery can tell what the disk
-    holds. `on_shortage` is called, perhaps in a thread, with what failed and why if that is a shortage (shortage.py):
-    the log stays online, and the operation may be retried.
+    `full`: appends are rejected because the disk had no space or, with `read_only`, because the file system has become
+    read-only. A log is offline after any other error, until it is opened again: only recovery can determine what the
+    disk holds. `on_shortage` is called, perhaps in a thread, with what failed and why if that is a shortage
+    (shortage.py): the log stays online, and the operation may be retried.
     """
 
     __slots__ = ("_is_readable", "_offline", "full", "on_shortage", "read_only", "tp")
@@ -29,7 +29,7 @@ class LogHealth:
 
     def __init__(self) -> None:
         self._offline: str | None = None
-        # No read has failed.
+        # False once a read has failed.
         self._is_readable = True
         self.full = False
         self.read_only = False
@@ -60,7 +60,7 @@ class LogHealth:
         self._offline = self._offline or reason
 
     def read_failed(self, error: OSError) -> KafkaError:
-        """Take the log offline, unless it is a shortage; returns the error to raise. May be called in a thread."""
+        """Take the log offline, unless it is a shortage. Returns the error to raise. May be called in a thread."""
         if is_shortage(error):
             self.on_shortage("read", error)
             return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"read failed: {error}")
@@ -78,7 +78,7 @@ class LogHealth:
             self.mark_offline(f"append failed: {error}")
 
     def _task_failed(self, error: OSError) -> None:
-        # Index files and snapshots can wait: their content is in memory or in the log.
+        # Index files and snapshots can be written later: their content is in memory or in the log.
         if is_shortage(error):
             self.on_shortage("background work", error)
         elif error.errno not in _REFUSED:

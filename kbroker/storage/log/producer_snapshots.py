@@ -1,7 +1,7 @@
 """The producer snapshots of a log: `.snapshot` files, each named after the offset at which it was taken.
 
-Those at the base offset of a segment stay as long as the segment. One in between is useful only while it is the newest,
-so the next one replaces it.
+A snapshot at the base offset of a segment is kept as long as the segment. A snapshot at another offset is useful only
+while it is the newest, so the next one replaces it.
 """
 
 from collections.abc import Callable, Collection, Iterable
@@ -12,7 +12,7 @@ from kbroker.storage.producers.producer_state_manager import ProducerStateManage
 
 
 class ProducerSnapshots:
-    """`offsets`: of the snapshots on disk."""
+    """`offsets`: the offsets of the snapshots on disk."""
 
     __slots__ = ("_directory", "_disk", "offsets")
 
@@ -25,19 +25,19 @@ class ProducerSnapshots:
         return segment_file(self._directory, offset, SNAPSHOT)
 
     def is_missing(self, offset: int, first_base_offset: int) -> bool:
-        """Whether a snapshot at `offset` would say something new. An empty log, from `first_base_offset`, has no
-        producers."""
+        """Return whether a snapshot at `offset` is to be written. A log without records needs none."""
         return offset not in self.offsets and offset > first_base_offset
 
     def write_job(
         self, offset: int, producers: ProducerStateManager, base_offsets: Collection[int], *, sync: bool
     ) -> Callable[[], None]:
-        """Return a job for a thread that writes the state of this moment, at log end offset `offset`.
+        """Return a job for a thread that writes the current state, at log end offset `offset`.
 
-        `base_offsets` are those of the segments. A snapshot needs no sync, since its CRC shows a loss and recovery then
-        reads more of the log. Only that at the end of a segment is synced: retention may delete what it was made from.
+        `base_offsets` are those of the segments. A snapshot needs no sync, since its CRC reveals a loss and recovery
+        then reads more of the log. Only a snapshot at the end of a segment is synced: retention may delete the batches
+        it is from.
         """
-        # One that a checkpoint has written before need not be synced yet.
+        # A snapshot that a checkpoint wrote before may be unsynced.
         is_needed = offset > min(base_offsets) if sync else self.is_missing(offset, min(base_offsets))
         if not is_needed:
             return _do_nothing
@@ -52,19 +52,19 @@ class ProducerSnapshots:
                 try:
                     self._disk.unlink(self._path(old))
                 except FileNotFoundError:
-                    # The disk was full when it should have been written.
+                    # It is missing, because the disk was full when it should have been written.
                     continue
 
         return write
 
     def forget(self, offsets: Iterable[int]) -> None:
-        """These snapshots are deleted together with their segments."""
+        """Remove snapshots from `offsets`, because they are deleted together with their segments."""
         self.offsets.difference_update(offsets)
 
     # Recovery, in a thread.
 
     def load_newest_blocking(self, limit: int, repairs: list[str]) -> tuple[ProducerStateManager, int] | None:
-        """The newest snapshot at `limit` or before, and its offset. Damaged ones are removed and added to `repairs`."""
+        """Return the newest valid snapshot at or before `limit`, and its offset. Removals are added to `repairs`."""
         for offset in sorted([offset for offset in self.offsets if offset <= limit], reverse=True):
             path = self._path(offset)
             try:
@@ -75,7 +75,7 @@ class ProducerSnapshots:
         return None
 
     def remove_after_blocking(self, offset: int) -> None:
-        """Remove the snapshots of what was cut off the log. Raises OSError."""
+        """Remove the snapshots after an offset to which the log was truncated. Raises OSError."""
         for later in [one for one in self.offsets if one > offset]:
             self._remove_blocking(later)
 

@@ -1,4 +1,4 @@
-"""Which segments of a log have expired: by time, by size, by the log start offset."""
+"""Decides which segments of a log have expired: by time, by size, by the log start offset."""
 
 from collections.abc import Callable, Sequence
 
@@ -14,9 +14,9 @@ def count_expired_segments(
     log_end_offset: int,
     high_watermark: int,
 ) -> int:
-    """The number of oldest segments that may be deleted, all of them below the high watermark.
+    """Return how many of the oldest segments may be deleted. All of them are below the high watermark.
 
-    Segments below the log start offset go whatever cleanup.policy is; time and size count for `delete` only.
+    Segments below the log start offset are deleted with any cleanup.policy; time and size apply only to `delete`.
     """
     ends = [segment.base_offset for segment in segments[1:]]
     expired = sum(1 for end in ends if end <= min(log_start_offset, high_watermark))

@@ -1,7 +1,7 @@
-"""Whether a log rolls to a new segment: because of size, time, relative offsets or a full index.
+"""Decides when a log rolls to a new segment: because of size, time, relative offsets or a full index.
 
-The limits are computed once per segment and change of config, so that an append compares four numbers. Only an append
-beyond one of them is checked more closely.
+The limits are computed once per segment and config change, so that an append only compares four numbers. An append that
+exceeds one of them is checked more closely.
 """
 
 from random import Random
@@ -14,7 +14,7 @@ from kbroker.storage.log.segment import LogSegment
 NEVER = 1 << 62
 # Smaller than any timestamp: the first batch of a segment is always checked, since the time limit begins with it.
 _BEFORE_ANY_TIMESTAMP = -2
-# A size limit that every append exceeds.
+# A size limit that every append exceeds, so that every append is checked.
 CHECK_ALL = -1
 
 
@@ -43,7 +43,7 @@ def compute_limits(config: TopicConfig, active: LogSegment, jitter_ms: int) -> R
     elif first_timestamp is not None and first_timestamp >= 0:
         max_timestamp = first_timestamp + wait_ms
     else:
-        # Its first batch has no timestamp.
+        # The first batch of the segment has no timestamp.
         now_ms = active.created_ms + wait_ms
     return RollLimits(config.segment_bytes, max_timestamp, active.base_offset + MAX_RELATIVE_OFFSET, now_ms)
 

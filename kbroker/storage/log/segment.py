@@ -3,10 +3,10 @@
 Threads read segments while the event loop appends to the active one. This needs no locks:
 
 - Every field that a reader uses is replaced in one step, never changed in pieces.
-- An append writes the bytes, adds the batch to the position cache, lets `size` cover it, and then moves the log end
-  offset past it. A reader reads `size` first. So a batch that the size covers is in the cache, even if it is not below
-  the log end offset yet, and every batch below the log end offset can be found.
-- A file is closed by dropping the reference to it, so a read under way keeps its file.
+- An append writes the bytes, adds the batch to the position cache, increases `size`, and then advances the log end
+  offset. A reader reads `size` first. So every batch within `size` is in the cache, even if it is not below the log end
+  offset yet, and every batch below the log end offset can be found.
+- A file is closed by dropping the reference to it, so a read in progress keeps its file open.
 """
 
 from collections.abc import Callable
@@ -24,15 +24,15 @@ from kbroker.storage.log.segment_indexes import IndexCounts, SegmentIndexes, ope
 from kbroker.storage.shortage import NO_ROOM
 from protocol.records.batch import HEADER_SIZE, parse_header
 
-# The kernel is asked to start writing to the disk each time this many bytes were appended.
+# After this many appended bytes the kernel is asked to start writing them to the disk.
 _WRITEBACK_BYTES = 8 << 20
 
 
 class LogSegment:
     """`size` is in bytes. `end_offset` is None while the segment is active, afterwards the base offset of the next one.
 
-    `unsynced_truncation`: the file was truncated since its last sync, and a power loss may bring back what was cut off.
-    `retired`: the segment is no longer part of the log.
+    `unsynced_truncation`: the file was truncated since its last sync, so after a power loss the removed bytes may be
+    back. `retired`: the segment is no longer part of the log.
     """
 
     __slots__ = (
@@ -90,14 +90,14 @@ class LogSegment:
         return data
 
     def slice(self, position: int, size: int, on_error: Callable[[OSError], object]) -> FileSlice:
-        """Return bytes of the file as a FileSlice, which is read when it is sent. Raises WouldBlock."""
+        """Return a part of the file as a FileSlice, which is read when it is sent. Raises WouldBlock."""
         self._used = True
         return FileSlice(self.file or self._open(False), position, size, on_error)
 
     def collect_aborted(self, offset: int, upper: int, wait: bool, found: list[AbortedTransaction]) -> bool:
         """Add to `found` the aborted transactions that overlap [offset, upper) and have their marker in this segment.
 
-        Returns True if no later segment can have more. Raises as the lookups of SegmentIndexes.
+        Returns True if no later segment can have more. Raises the errors of the lookups of SegmentIndexes.
         """
         self._used = True
         return self.indexes.collect_aborted(offset, upper, wait, found)
@@ -135,11 +135,11 @@ class LogSegment:
         self.file = file
 
     def begin(self, first_timestamp: int) -> None:
-        """The segment is empty, and its first batch will have this max timestamp."""
+        """Prepare the empty segment for its first batch, which has this max timestamp."""
         self.first_timestamp = first_timestamp
 
     def add_batch(self, position: int, size: int, last_offset: int, timestamp: int, index_interval: int) -> bool:
-        """Account for a batch that was written at `position`; returns whether it got index entries.
+        """Record a batch that was written at `position`. Returns whether index entries were added.
 
         `timestamp` is the batch's max timestamp, `index_interval` is index.interval.bytes.
         """
@@ -158,7 +158,7 @@ class LogSegment:
         return True
 
     def index_next_batch(self) -> None:
-        """The next batch gets index entries, however few bytes were added since the last ones."""
+        """Add index entries for the next batch, regardless of index.interval.bytes."""
         self._bytes_since_index_entry = 1 << 62
 
     def add_time_entry(self) -> None:
@@ -166,7 +166,7 @@ class LogSegment:
         self.indexes.add_timestamp(self.max_timestamp, self.max_timestamp_offset - self.base_offset)
 
     def cut_torn_append(self) -> None:
-        """Remove what a failed write left behind the last complete batch. Raises OSError.
+        """Truncate the bytes that a failed write left after the last complete batch. Raises OSError.
 
         A read-only file system rejects any truncation, so nothing is done if there is nothing to truncate.
         """
@@ -178,7 +178,7 @@ class LogSegment:
             self.unsynced_truncation = True
 
     def take_writeback(self, end: int) -> Callable[[], None] | None:
-        """Return a job that makes the kernel start writing the bytes before `end` to disk; None if there are few."""
+        """Return a job that makes the kernel start writing the bytes before `end` to disk; None if they are few."""
         start, file = self._writeback_end, self.file
         if file is None or end - start < _WRITEBACK_BYTES:
             return None
@@ -198,10 +198,10 @@ class LogSegment:
             file = self.file or self.disk.open(self.path(), write=False)
         except FileNotFoundError:
             if self.retired:
-                # Retention has removed it, so there is nothing to keep.
+                # Retention has removed the segment, so nothing has to be synced.
                 return
             raise
-        # Before the sync: a truncation on the event loop meanwhile needs another sync.
+        # Reset before the sync: a truncation on the event loop during it requires another sync.
         self.unsynced_truncation = False
         file.fdatasync()
 
@@ -210,24 +210,24 @@ class LogSegment:
         return self.indexes.needs_write(self.end_offset is not None)
 
     def mark_indexes_written(self, counts: IndexCounts) -> None:
-        """An index write job has returned these counts."""
+        """Record that an index write job has written this many entries."""
         self.indexes.mark_written(counts, self.end_offset is not None)
 
     # Loading, in a thread.
 
     def open_closed_blocking(self, end_offset: int) -> None:
-        """The segment [base_offset, end_offset) is in its files, which are opened when it is read."""
+        """Load a closed segment, which ends at `end_offset`. Its files are opened when they are read."""
         self.end_offset = end_offset
         self.size = self.disk.size(self.path())
 
     def open_file_blocking(self) -> DiskFile:
-        """Open the log file to write to it; `size` becomes that of the file."""
+        """Open the log file for writing, and set `size` to the size of the file."""
         file = self.file = self.disk.open(self.path(), create=True)
         self.size = file.size()
         return file
 
     def use_cleaned(self, file: DiskFile, size: int, end_offset: int) -> None:
-        """The closed segment is in a file that has not got its final name yet."""
+        """Use a compacted file that does not have its final name yet."""
         self.file = file
         self.size = size
         self.end_offset = end_offset
@@ -237,18 +237,18 @@ class LogSegment:
         self.max_timestamp, self.max_timestamp_offset = largest, largest_offset
 
     def truncate_blocking(self, size: int) -> None:
-        """Cut the log file, which was just opened, to `size` bytes if it is larger."""
+        """Truncate the log file, which was just opened, to `size` bytes if it is larger."""
         assert self.file is not None
         if self.file.size() > size:
             self.file.truncate(size)
         self.size = size
 
     def mark_truncated(self) -> None:
-        """Remember that the file was truncated, perhaps by a process that did not sync it."""
+        """Record that the file was truncated, perhaps by an earlier process that did not sync it."""
         self.unsynced_truncation = True
 
     def use_indexes(self, offset: OffsetIndex, time: TimeIndex) -> None:
-        """Continue from these index entries. The last one has the largest timestamp so far."""
+        """Set the index entries. The last time index entry has the largest timestamp so far."""
         self.indexes.use(offset, time)
         self.use_max_timestamp_of(time)
 
@@ -258,12 +258,12 @@ class LogSegment:
             self.max_timestamp_offset = self.base_offset + time.offsets[-1]
 
     def use_index_files(self, counts: IndexCounts, max_timestamp: int, max_timestamp_offset: int) -> None:
-        """The index files of this closed segment are complete; their entries stay on disk."""
+        """Use the complete index files of this closed segment. Their entries stay on disk."""
         self.indexes.use_files(counts)
         self.max_timestamp, self.max_timestamp_offset = max_timestamp, max_timestamp_offset
 
     def reset_indexes(self) -> None:
-        """Forget the offset and the time index: the log will be read from its start."""
+        """Discard the offset and time index, because the segment will be read from its start."""
         self.indexes.reset()
         self.max_timestamp, self.max_timestamp_offset = NO_TIMESTAMP, self.base_offset
         self.first_timestamp = None
@@ -276,13 +276,13 @@ class LogSegment:
         self.first_timestamp = parse_header(header).max_timestamp if len(header) == HEADER_SIZE else None
 
     def newest_timestamp(self) -> int:
-        """The largest timestamp of its records; if they have none, the time at which its file was written (KIP-33)."""
+        """Return the largest timestamp of the records; if they have none, the file's modification time (KIP-33)."""
         return self.max_timestamp if self.max_timestamp >= 0 else self.disk.mtime_ms(self.path())
 
     # Removal.
 
     def retire(self) -> None:
-        """The segment leaves the log. Readers that have its files open may finish."""
+        """Mark the segment as removed from the log. Readers that have its files open may finish."""
         self.retired = True
         self.indexes.retire()
 
@@ -291,8 +291,8 @@ class LogSegment:
     ) -> list[str]:
         """Rename the files to `.deleted`; returns the new names of those that exist. Raises OSError.
 
-        A longer name may take a block that a full disk does not have. The file is then removed at once: a reader has it
-        open, or looks for its segment again.
+        A longer name may need a disk block, which a full disk does not have. The file is then removed immediately: a
+        reader either has it open or looks up its segment again.
         """
         renamed = []
         for suffix in suffixes:

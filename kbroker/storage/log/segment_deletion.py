@@ -1,4 +1,4 @@
-"""Deleting the files of segments that have left the log: renamed at once, unlinked after file.delete.delay.ms."""
+"""Deletes the files of removed segments: they are renamed immediately and unlinked after file.delete.delay.ms."""
 
 from collections.abc import Iterable, Sequence
 
@@ -9,7 +9,7 @@ from kbroker.storage.log.segment import LogSegment
 class RenameDeleted:
     """A job that renames the files of segments to `.deleted` and returns their new paths.
 
-    Raises OSError. It may be called again then, and continues where it failed.
+    After an OSError it may be called again; it continues where it failed.
     """
 
     def __init__(self, segments: Sequence[LogSegment]) -> None:
@@ -32,7 +32,7 @@ def unlink_blocking(disk: Disk, paths: Iterable[str]) -> None:
 
 
 def delete_now_blocking(segment: LogSegment) -> None:
-    """Delete the files of a segment at once: nothing reads the log yet. Raises OSError."""
+    """Delete the files of a segment immediately, since nothing reads the log yet. Raises OSError."""
     segment.retire()
     segment.close_files()
     for path in segment.rename_deleted_blocking():

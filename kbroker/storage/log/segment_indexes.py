@@ -14,7 +14,7 @@ from kbroker.storage.indexes.transaction_index import TRANSACTION_ENTRY_BYTES, A
 
 
 class SegmentGone(Exception):
-    """The segment left the log before a thread opened its files. The log's list of segments has changed."""
+    """The segment was removed from the log before a thread opened its files. The log's list of segments has changed."""
 
 
 class IndexCounts(NamedTuple):
@@ -26,13 +26,13 @@ class IndexCounts(NamedTuple):
 
 
 class SegmentIndexes:
-    """`offset` and `time` are in memory while they have entries that the files do not; otherwise they are None.
+    """`offset` and `time` are in memory while they have entries that are not in the files. Otherwise they are None.
 
-    The files have `counts` entries then. `rebuilt`: the offset and the time index were rebuilt from the log, so if they
-    do not fit the log again, the log is damaged.
+    In that case the files have `counts` entries. `rebuilt`: the offset and the time index were rebuilt from the log, so
+    if they do not match the log again, the log is damaged.
 
-    With `wait` a lookup may block, so it belongs in a thread; without it a lookup raises WouldBlock. All raise
-    SegmentGone if the segment has left the log, and ValueError if a file is not what was written.
+    With `wait` a lookup may block, so it runs in a thread; without it a lookup raises WouldBlock. All lookups raise
+    SegmentGone if the segment was removed from the log, and ValueError if a file has changed.
     """
 
     __slots__ = (
@@ -58,7 +58,7 @@ class SegmentIndexes:
         self.time: TimeIndex | None = TimeIndex()
         self.transaction = TransactionIndex()
         self.counts = IndexCounts(0, 0, 0)
-        # Whether the offset and the time index have files, if only empty ones.
+        # Whether the offset and the time index have files, even empty ones.
         self.has_files = False
         self.rebuilt = False
         self._offset_file: DiskFile | None = None
@@ -71,7 +71,7 @@ class SegmentIndexes:
     # Lookups.
 
     def entry_at_offset(self, relative_offset: int, wait: bool) -> int | None:
-        """The last offset index entry whose offset is at most `relative_offset`."""
+        """Return the last offset index entry whose offset is at most `relative_offset`."""
         index = self.offset
         if index is not None:
             return index.at_offset(relative_offset)
@@ -79,7 +79,7 @@ class SegmentIndexes:
         return find_entry(file.pread if wait else file.pread_nowait, self.counts.offset, relative_offset)
 
     def entry_at_position(self, position: int, wait: bool) -> int | None:
-        """The last offset index entry whose position is at most `position`."""
+        """Return the last offset index entry whose position is at most `position`."""
         index = self.offset
         if index is not None:
             return index.at_position(position)
@@ -87,7 +87,7 @@ class SegmentIndexes:
         return find_entry_by_position(file.pread if wait else file.pread_nowait, self.counts.offset, position)
 
     def offset_before_timestamp_blocking(self, timestamp: int) -> int:
-        """A relative offset before which every record is earlier than `timestamp`."""
+        """Return a relative offset before which every record is earlier than `timestamp`."""
         index = self.time
         if index is not None:
             return index.last_before(timestamp)
@@ -141,9 +141,9 @@ class SegmentIndexes:
             self.time.add(max_timestamp, relative_offset)
 
     def is_full(self, max_bytes: int) -> bool:
-        """Whether an index file of `max_bytes` (segment.index.bytes) has no room for another entry.
+        """Return whether an index file of `max_bytes` (segment.index.bytes) cannot take another entry.
 
-        As in Kafka one entry of the time index is left for the end of the segment.
+        As in Kafka, one entry of the time index is reserved for the end of the segment.
         """
         offset, time = self._in_memory()
         return (
@@ -159,7 +159,7 @@ class SegmentIndexes:
     # Writing the files.
 
     def needs_write(self, is_closed: bool) -> bool:
-        """`is_closed`: the files of a closed segment are written even if there are no new entries."""
+        """Return whether the files must be written. Those of a closed segment are written even without new entries."""
         if self.transaction.has_unwritten:
             return True
         if self.offset is None or self.time is None:
@@ -168,7 +168,7 @@ class SegmentIndexes:
         return is_closed or has_unwritten or self.time.persisted < len(self.time.timestamps)
 
     def current_counts(self) -> IndexCounts:
-        """Return all entries, whether they are in the file or not."""
+        """Return the numbers of all entries, whether they are in the files or not."""
         return IndexCounts(
             len(self.offset.entries) if self.offset is not None else self.counts.offset,
             len(self.time.timestamps) if self.time is not None else self.counts.time,
@@ -176,7 +176,7 @@ class SegmentIndexes:
         )
 
     def write_job(self, sync: bool = False) -> Callable[[], IndexCounts]:
-        """Return a job for a thread that writes the entries of this moment; the job returns their counts.
+        """Return a job for a thread that writes the current entries. The job returns their numbers.
 
         Two jobs of one segment must not run at the same time. Without `sync` the offset index is not synced: its loss
         would be noticed, since its entries are checked against the log. A loss of the other indexes would not.
@@ -216,8 +216,8 @@ class SegmentIndexes:
     def _write_transaction_index(self, first: int, data: bytes) -> None:
         """Write the entries from number `first` on. An earlier job may have written some of them since.
 
-        The name is synced as well: a producer snapshot that is written afterwards relies on the file. For the same
-        reason an entry that is in the file is never cut off.
+        The file name is synced as well: a producer snapshot that is written afterwards relies on the file. For the same
+        reason an entry is never removed from the file.
         """
         path, persisted = self.path(file_names.TXN_INDEX), self.transaction.persisted
         data = data[(persisted - first) * TRANSACTION_ENTRY_BYTES :]
@@ -238,7 +238,7 @@ class SegmentIndexes:
         index.mark_written(len(index))
 
     def mark_written(self, counts: IndexCounts, is_closed: bool) -> None:
-        """A write job has returned these counts. The indexes of a closed segment leave the memory."""
+        """Record the result of a write job. The indexes of a closed segment are then dropped from memory."""
         self.transaction.mark_written(counts.transaction)
         offset, time = self.offset, self.time
         self.has_files = True
@@ -254,12 +254,12 @@ class SegmentIndexes:
     # Loading, in a thread.
 
     def use(self, offset: OffsetIndex, time: TimeIndex) -> None:
-        """Continue from these entries, which were read from the files."""
+        """Use these entries, which were read from the files."""
         self.time, self.offset = time, offset
         self.has_files = True
 
     def reset(self) -> None:
-        """Forget the offset and the time index."""
+        """Discard the offset and the time index."""
         self.offset, self.time = OffsetIndex(), TimeIndex()
 
     def use_rebuilt(self, offset: OffsetIndex, time: TimeIndex) -> None:
@@ -269,7 +269,7 @@ class SegmentIndexes:
         self.rebuilt = True
 
     def use_files(self, counts: IndexCounts) -> None:
-        """The files of this closed segment are complete."""
+        """Use the complete files of this closed segment."""
         self.counts = counts
         self.offset = self.time = None
         self.has_files = True
@@ -287,7 +287,7 @@ def open_unless_retired(disk: Disk, path: str, is_retired: Callable[[], bool]) -
         if is_retired():
             raise SegmentGone from None
         raise
-    # Only now is it certain that this is not the file of a successor with the same name.
+    # The check follows the open: the opened file could belong to a new segment with the same name.
     if is_retired():
         raise SegmentGone
     return file

@@ -1,7 +1,7 @@
 """A queue of blocking tasks of one log, which run in the background one at a time.
 
-A task captures what it needs when it is made, on the event loop; a job does the work in a thread; a callback applies
-the result on the event loop. So no thread changes the state of a log.
+A task captures the state that it needs when it is created, on the event loop; its job does the work in a thread; its
+callback applies the result on the event loop. So no thread changes the state of a log.
 """
 
 from collections import deque
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class BackgroundRunner(Protocol):
-    """Runs jobs in threads: the broker by its thread pool and timers, the simulation by virtual ones."""
+    """Runs jobs in threads: those of the broker's thread pool, or virtual ones in the simulation."""
 
     def __call__(self, job: Callable[[], T], then: Callable[[T], None], delay_ms: int = 0, /) -> None:
         """Run `job` in a thread after `delay_ms`, then `then(result)` on the event loop. The job does not raise."""
@@ -32,10 +32,10 @@ class Task(NamedTuple):
 
 
 class SerialTaskQueue:
-    """Runs tasks in the order in which they were added. A task starts when the result of the last one was applied.
+    """Runs tasks in the order in which they were added. A task starts when the result of the one before it was applied.
 
-    If a job raises, `on_error` is called with the OSError instead of the task's callback, and the next task starts.
-    `is_closing`: required tasks are not retried any more.
+    If a job raises an OSError, `on_error` is called with it instead of the task's callback, and the next task starts.
+    `is_closing`: required tasks are no longer retried.
     """
 
     __slots__ = ("_is_running", "_on_error", "_queue", "_run", "_when_idle", "is_closing")
@@ -59,7 +59,7 @@ class SerialTaskQueue:
             self._start_next()
 
     def when_idle(self, callback: Callable[[], None]) -> None:
-        """Call back once, as soon as no task is left: at once if there is none."""
+        """Call `callback` once, as soon as no task is left; immediately if there is none."""
         if self._is_running:
             self._when_idle.append(callback)
         else:

@@ -9,10 +9,10 @@ from protocol.errors import ErrorCode
 
 
 def find_aborted_transactions(log: ReadableLog, offset: int, size: int, wait: bool) -> list[AbortedTransaction]:
-    """The aborted transactions that overlap `size` bytes from the batch that holds `offset` on, in marker order.
+    """Return the aborted transactions that overlap `size` bytes from the batch with `offset` on, in marker order.
 
-    Their markers come later, perhaps in later segments. The search ends at the first marker at which everything that
-    was read was stable. Without `wait` raises WouldBlock. Raises KafkaError(KAFKA_STORAGE_ERROR) for a damaged index.
+    Their markers follow, perhaps in later segments. The search ends at the first marker at which all records that were
+    read were stable. Without `wait` raises WouldBlock. Raises KafkaError(KAFKA_STORAGE_ERROR) for a damaged index.
     """
     while True:
         found: list[AbortedTransaction] = []

@@ -1,7 +1,7 @@
 """Parts of a segment file that are read only when they are sent.
 
-Reading a large response completely before its first byte is sent would delay the client, and hold memory for as long
-as the client takes to receive it. For such a part only its position and size are known when the response is built.
+Reading a large response completely before its first byte is sent would delay the client, and occupy memory for as long
+as the client takes to receive it. So a built response contains only the position and size of such a part.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ BULK_BYTES = 1 << 17
 
 
 class FileSlice:
-    """Complete batches in a file, which the slice keeps open. Its length is the number of bytes not read yet.
+    """Complete batches in a file, which the slice keeps open. Its length is the number of unread bytes.
 
     `on_error` is called with an error before it is raised, perhaps in a thread.
     """
@@ -32,11 +32,11 @@ class FileSlice:
         return self._remaining
 
     def read_nowait(self, limit: int) -> Buffer | None:
-        """Read the next bytes, at most `limit`; None if they are not in memory. Raises OSError."""
+        """Read at most `limit` of the next bytes; None if they are not in memory. Raises OSError."""
         return self._read(self._file.pread_nowait, limit)
 
     def read_blocking(self, limit: int) -> Buffer:
-        """Read the next bytes, at most `limit`. Raises OSError."""
+        """Read at most `limit` of the next bytes. Raises OSError."""
         data = self._read(self._file.pread_reused, limit)
         assert data is not None
         return data

@@ -48,7 +48,7 @@ class LogReads(LogHealth):
     positions: PositionCache
 
     def read(self, offset: int, max_bytes: int, max_offset: int, min_one: bool = True) -> Buffer | None:
-        """Read complete batches from the one that holds `offset` on, below `max_offset`, of one segment.
+        """Read complete batches of one segment, from the one that contains `offset` on and below `max_offset`.
 
         Returns None if that would wait for the disk: call `read_blocking` in a thread. The batches have at most
         `max_bytes`; with `min_one` the first one may be larger. Raises KafkaError: OFFSET_OUT_OF_RANGE,
@@ -72,7 +72,7 @@ class LogReads(LogHealth):
         return self._try(read_batches_blocking, self, offset, max_bytes, max_offset, min_one)
 
     def aborted_transactions(self, offset: int, size: int, wait: bool) -> list[AbortedTransaction] | None:
-        """The aborted transactions among `size` bytes that were read from `offset` on, in the order of their markers.
+        """Return the aborted transactions among `size` bytes read from `offset` on, in the order of their markers.
 
         Returns None if that would wait for the disk: call it with `wait` in a thread. Raises KafkaError.
         """
@@ -84,11 +84,11 @@ class LogReads(LogHealth):
             return None
 
     def offset_for_timestamp_blocking(self, timestamp: int, max_offset: int) -> TimestampedOffset | None:
-        """The first record below `max_offset` whose timestamp is at least `timestamp`. Raises KafkaError."""
+        """Return the first record below `max_offset` whose timestamp is at least `timestamp`. Raises KafkaError."""
         return self._try(find_offset_for_timestamp, self, timestamp, max_offset)
 
     def max_timestamp_blocking(self) -> TimestampedOffset | None:
-        """The first record with the largest timestamp (KIP-734). Raises KafkaError."""
+        """Return the first record with the largest timestamp (KIP-734). Raises KafkaError."""
         return self._try(find_max_timestamp, self)
 
     def _try(self, read: Callable[..., T], *arguments: object) -> T:
@@ -101,7 +101,7 @@ class LogReads(LogHealth):
     def readable_end(self) -> int:
         """The offset up to which the log can be read.
 
-        An offline log can be read up to the recovery point, since the disk may not hold the rest; after a failed read
+        An offline log can be read up to the recovery point, since the rest may not be on the disk; after a failed read
         it cannot be read at all.
         """
         if self._offline is None:
@@ -109,7 +109,7 @@ class LogReads(LogHealth):
         return self.recovery_point if self._is_readable else self.log_start_offset
 
     def bytes_between(self, start: int, end: int) -> int:
-        """Bytes between two offsets; 0 if that needs to read the disk."""
+        """Return the number of bytes between two offsets; 0 if that would require a disk read."""
         return bytes_between(self, start, end)
 
     @property

@@ -1,7 +1,6 @@
 """Finds the position of an offset: in the position cache, or by the offset index and the batches after its entry.
 
-An index that does not fit the log is rebuilt. Damage to the log costs the batches that are damaged, not those after
-them.
+An index that does not match the log is rebuilt. If the log is damaged, the batches after the damage remain readable.
 """
 
 from bisect import bisect_right
@@ -29,7 +28,7 @@ _BASE_OFFSET = attrgetter("base_offset")
 def find_batch(
     log: IndexedLog, segments: Sequence[LogSegment], positions: PositionCache, offset: int, wait: bool
 ) -> tuple[LogSegment, int]:
-    """Segment and position of the first batch whose last offset is at least `offset`.
+    """Return the segment and position of the first batch whose last offset is at least `offset`.
 
     Without `wait` raises WouldBlock. Raises SegmentGone, KafkaError(CORRUPT_MESSAGE).
     """
@@ -41,15 +40,15 @@ def find_batch(
         segment = segments[slot]
         position = search_segment(log, segment, offset, wait)
         slot += 1
-        # Compaction may have removed the last offsets of the segment.
+        # The batch is in a later segment: compaction may have removed the last offsets of this one.
         if position < segment.size or slot == len(segments):
             return segment, position
 
 
 def search_segment(log: IndexedLog, segment: LogSegment, offset: int, wait: bool) -> int:
-    """Position of the first batch whose last offset is at least `offset`; the segment's size if there is none.
+    """Return the position of the first batch that reaches `offset`; the segment's size if there is none.
 
-    Raises as `find_batch`: CORRUPT_MESSAGE if damage to the log makes it impossible to know.
+    Raises the errors of `find_batch`: CORRUPT_MESSAGE if damage to the log makes the position unknowable.
     """
     if offset <= segment.base_offset:
         return 0
@@ -77,7 +76,7 @@ def end_offset_of(log: IndexedLog, segment: LogSegment) -> int:
 
 
 def _look_up(segment: LogSegment, offset: int, end_offset: int, wait: bool) -> int | None:
-    """Like `search_segment`; returns None if the index does not fit the log."""
+    """Like `search_segment`, but returns None if the index does not match the log."""
     try:
         entry = segment.indexes.entry_at_offset(offset - segment.base_offset, wait)
     except ValueError:
@@ -91,10 +90,10 @@ def _look_up(segment: LogSegment, offset: int, end_offset: int, wait: bool) -> i
 def _walk(
     segment: LogSegment, position: int, offset: int, first_last_offset: int | None, end_offset: int, wait: bool
 ) -> int | None:
-    """Go from batch to batch until one reaches `offset`; the segment's size if none does.
+    """Follow the headers to the batch that reaches `offset`. Returns its position; the segment's size if none does.
 
-    The index says that the first batch ends at `first_last_offset`, and all offsets are below `end_offset`. None if the
-    headers contradict that: nothing is served from a position at which no batch begins.
+    According to the index the first batch ends at `first_last_offset`, and all offsets are below `end_offset`. Returns
+    None if the headers contradict that: nothing may be served from a position at which no batch begins.
     """
     size = segment.size
     chunk_start = position
@@ -119,7 +118,7 @@ def _walk(
 
 
 def _find_past_damage(segment: LogSegment, offset: int, end_offset: int) -> int | None:
-    """Position of the batch that holds `offset`, where batches before it are damaged; None if it is damaged itself."""
+    """Return the position of the batch with `offset`, after damaged batches; None if it is damaged itself."""
     try:
         entry = segment.indexes.entry_at_offset(offset - segment.base_offset, True)
     except ValueError:

@@ -1,8 +1,8 @@
 """Reads complete batches from a log, by offset.
 
-The cost of a read depends neither on the length of the log nor on the number of batches that it returns. Its start is
-found as in offset_lookup.py; its end is known, or is found by the offset index too, so that the headers of at most
-about one index interval are read at either end.
+The cost of a read depends neither on the length of the log nor on the number of batches that it returns.
+offset_lookup.py finds its start. Its end is known, or is found by the offset index too. So at either end only the
+headers of about one index interval are read.
 """
 
 from typing import cast
@@ -21,7 +21,7 @@ from protocol.records.batch import HEADER_SIZE, LENGTH_OVERHEAD
 
 # At most this many headers are read to find the end of a FileSlice.
 _MAX_HEADERS = 64
-# In more data than this the offset index leads to the last batches; in less, every header is read.
+# In more data than this the offset index is used to find the last batches; in less, every header is read.
 _INDEXED_BYTES = 8192
 _MAX_ATTEMPTS = 100
 
@@ -35,12 +35,12 @@ def read_batches(
     wait: bool,
     allow_slice: bool = False,
 ) -> Buffer | FileSlice:
-    """Read complete batches from the one that holds `offset` on, of one segment, below `max_offset`.
+    """Read complete batches of one segment, from the one that contains `offset` on and below `max_offset`.
 
     They have at most `max_bytes`; with `min_one` the first batch may be larger. With `allow_slice` a large result may
     be a FileSlice. Without `wait` raises WouldBlock, with it SegmentGone. Raises KafkaError(OFFSET_OUT_OF_RANGE).
     """
-    # The size first: segment.py says why this matters in a thread.
+    # The size is read first: segment.py explains why this matters in a thread.
     segments, positions = log.segments, log.positions
     active = segments[-1]
     active_size = active.size
@@ -54,7 +54,7 @@ def read_batches(
     segment, position = find_batch(log, segments, positions, offset, wait)
     end, next_offset = segment.size, segment.end_offset
     if segment is active:
-        # In a thread the size and the log end offset may not be of the same moment.
+        # In a thread, the event loop may append between reading the size and the log end offset.
         end, next_offset = active_size, None if wait else log_end_offset
     if max_offset < log_end_offset or (wait and segment is active and positions.may_be_beyond(active, max_offset)):
         last, last_position = find_batch(log, segments, positions, max_offset, wait)
@@ -97,7 +97,7 @@ def read_batches_blocking(log: ReadableLog, offset: int, max_bytes: int, max_off
 
 
 def bytes_between(log: ReadableLog, start: int, end: int) -> int:
-    """Bytes from the batch that holds offset `start` to the one that holds `end`; 0 if that needs to read the disk."""
+    """Return the bytes from the batch with offset `start` to that with `end`; 0 if that would require a disk read."""
     segments, positions = log.segments, log.positions
     active = segments[-1]
     try:
@@ -112,7 +112,7 @@ def bytes_between(log: ReadableLog, start: int, end: int) -> int:
 
 
 def _find_slice_end(segment: LogSegment, position: int, size: int) -> tuple[int, int | None]:
-    """Bytes of the complete batches in `size` bytes at `position`, and the offset that follows them.
+    """Return the size of the complete batches in `size` bytes at `position`, and the offset that follows them.
 
     Only headers near the end are read. Returns 0 bytes if these are not enough. Raises WouldBlock.
     """
@@ -143,7 +143,7 @@ def _find_slice_end(segment: LogSegment, position: int, size: int) -> tuple[int,
 
 
 def _measure_complete_batches(segment: LogSegment, data: Buffer, start: int, wait: bool) -> tuple[int, int]:
-    """Bytes of the complete batches in `data`, read at position `start`, and the offset that follows them."""
+    """Return the size of the complete batches in `data`, read at `start`, and the offset that follows them."""
     size = len(data)
     pos, next_offset = 0, -1
     if size > _INDEXED_BYTES:
@@ -170,7 +170,7 @@ def _measure_complete_batches(segment: LogSegment, data: Buffer, start: int, wai
 
 
 def _read_first_batch(segment: LogSegment, position: int, available: int, wait: bool) -> tuple[Buffer, int]:
-    """The complete batch at `position`, however large, and the offset that follows it."""
+    """Return the complete batch at `position`, of any size, and the offset that follows it."""
     header = segment.read(HEADER_SIZE, position, wait)
     if len(header) == HEADER_SIZE:
         base, length, delta = STEP.unpack_from(header, 0)

@@ -1,4 +1,4 @@
-"""The parts of a log that reads use. They change only its position cache."""
+"""The parts of a log that reads use. Reads change only its position cache."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -21,7 +21,7 @@ class IndexedLog(Protocol):
 
 
 class ReadableLog(IndexedLog, Protocol):
-    """Reads in threads take each value once, while the event loop appends: segment.py says in which order."""
+    """A read in a thread loads each attribute once, since the event loop may append: segment.py says in which order."""
 
     @property
     def segments(self) -> Sequence[LogSegment]: ...

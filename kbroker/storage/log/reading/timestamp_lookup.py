@@ -1,4 +1,4 @@
-"""Offsets by timestamp, in a thread: the time index leads to a batch, whose records are then read."""
+"""Finds offsets by timestamp, in a thread: the time index leads to a batch, whose records are then read."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -14,7 +14,7 @@ from protocol.records.batch import BatchHeader, iter_batch_records
 
 
 class TimestampedOffset(NamedTuple):
-    """A record that a lookup by timestamp has found."""
+    """The result of a lookup by timestamp."""
 
     offset: int
     timestamp: int
@@ -22,7 +22,7 @@ class TimestampedOffset(NamedTuple):
 
 
 def find_offset_for_timestamp(log: ReadableLog, timestamp: int, max_offset: int) -> TimestampedOffset | None:
-    """The first record from the log start on, below `max_offset`, whose timestamp is at least `timestamp`."""
+    """Return the first record below `max_offset` whose timestamp is at least `timestamp`."""
     searched_to = log.log_start_offset
     while True:
         try:
@@ -40,7 +40,7 @@ def find_offset_for_timestamp(log: ReadableLog, timestamp: int, max_offset: int)
 
 
 def find_max_timestamp(log: ReadableLog) -> TimestampedOffset | None:
-    """The first record with the largest timestamp (KIP-734); None if no record has a timestamp."""
+    """Return the first record with the largest timestamp (KIP-734); None if no record has a timestamp."""
     while True:
         try:
             newest = max(log.segments, key=lambda segment: segment.max_timestamp)
@@ -59,7 +59,7 @@ def _find_in_segment(log: ReadableLog, segment: LogSegment, timestamp: int) -> T
             if header.max_timestamp < timestamp or header.last_offset < start:
                 continue
             if start == indexed and header.base_offset <= indexed > segment.base_offset:
-                # The index says that everything up to here is earlier, so it is damaged: search the whole segment.
+                # According to the index all records up to here are earlier, so it is damaged: search the whole segment.
                 break
             for offset, record_timestamp in _iter_timestamps(segment.read(header.size, position, True), header):
                 if record_timestamp >= timestamp and offset >= log.log_start_offset:
@@ -70,7 +70,7 @@ def _find_in_segment(log: ReadableLog, segment: LogSegment, timestamp: int) -> T
 
 
 def _offset_before(segment: LogSegment, timestamp: int) -> int:
-    """An offset before which the time index says that every record is earlier."""
+    """Return an offset before which all records are earlier, according to the time index."""
     try:
         return segment.base_offset + segment.indexes.offset_before_timestamp_blocking(timestamp)
     except (ValueError, FileNotFoundError):
@@ -79,12 +79,12 @@ def _offset_before(segment: LogSegment, timestamp: int) -> int:
 
 
 def _iter_batches(log: ReadableLog, segment: LogSegment, start: int) -> Iterator[tuple[int, BatchHeader]]:
-    """(position, header) of the batches from the one that reaches `start` on."""
+    """Iterate over (position, header) of the batches from the one that reaches `start` on."""
     size = segment.size
     try:
         position = search_segment(log, segment, start, True)
     except KafkaError:
-        # The batch that holds `start` is damaged. Those after it count.
+        # The batch with `start` is damaged. Continue after it.
         position = 0
     headers = iter_valid_headers(
         segment.open_blocking(), position, size, segment.base_offset, end_offset_of(log, segment)
@@ -94,7 +94,7 @@ def _iter_batches(log: ReadableLog, segment: LogSegment, start: int) -> Iterator
 
 
 def _iter_timestamps(batch: Buffer, header: BatchHeader) -> Iterator[tuple[int, int]]:
-    """(offset, timestamp) of each record of a complete batch. Raises KafkaError(CORRUPT_MESSAGE)."""
+    """Iterate over (offset, timestamp) of the records of a complete batch. Raises KafkaError(CORRUPT_MESSAGE)."""
     append_time = header.max_timestamp if header.is_log_append_time else None
     try:
         for record in iter_batch_records(batch, header):

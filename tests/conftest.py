@@ -1,8 +1,8 @@
-"""How pytest-xdist divides the tests between two processes (./scripts/test).
+"""How pytest-xdist divides the tests between processes (./scripts/test).
 
 A scope is a set of tests that run in one process, in order; the process that becomes idle takes the next scope. Tests
 that share something expensive (Spark, a JVM) are one scope; other scopes are small. Long scopes come first and short
-ones last, so that both processes end at about the same time.
+ones last, so that all processes end at about the same time.
 """
 
 import fcntl

@@ -48,12 +48,12 @@ def test_seeds_of_all_scenarios_pass():
 
 def test_equal_seeds_are_equal_whatever_python_hashes():
     """Run in separate processes, because the hash seed is set when a process starts."""
-    hashes = [run("--seeds", "0..10", "--hashes", "--jobs", "1", hash_seed=seed) for seed in ("1", "20261121")]
+    hashes = [run("--seeds", "0..6", "--hashes", hash_seed=seed) for seed in ("1", "20261121")]
     lines = [
         sorted(line for line in output.splitlines() if re.fullmatch(r"[a-z-]+ \d+ [0-9a-f]{32}", line))
         for output in hashes
     ]
-    assert len(lines[0]) == 10
+    assert len(lines[0]) == 6
     assert lines[0] == lines[1]
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kbroker.simulation.checker.history import Operation, Place
+from kbroker.simulation.checker.history import Operation, TopicPartition
 
 
 @dataclass(slots=True)
@@ -22,8 +22,8 @@ def anomaly(kind: str, text: str, *operations: Operation | None) -> Anomaly:
     return Anomaly(kind, text, [by_number[number] for number in sorted(by_number)])
 
 
-def partition_name(place: Place) -> str:
-    return f"{place[0]}-{place[1]}"
+def partition_name(tp: TopicPartition) -> str:
+    return f"{tp[0]}-{tp[1]}"
 
 
 def shorten(numbers: Sequence[int], most: int = 8) -> str:

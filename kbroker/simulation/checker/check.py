@@ -64,7 +64,7 @@ def _record_anomalies(index: Index, *, durable: bool) -> Iterator[Anomaly]:
     yield from corrupt_reads(index)
     yield from unsent_values(index)
     seen = index.observations(
-        {partition.place: partition.conflicting_offsets for partition in index.partitions.values()},
+        {partition.tp: partition.conflicting_offsets for partition in index.partitions.values()},
         [value for partition in index.partitions.values() for value in partition.moved_values],
     )
     yield from inconsistent_offsets(index, seen)

@@ -12,10 +12,10 @@ from operator import itemgetter
 from typing import NamedTuple
 
 from kbroker.simulation.checker.anomaly import Anomaly, anomaly, partition_name
-from kbroker.simulation.checker.history import Commit, Loss, OffsetFetch, Operation, Outcome, Place
+from kbroker.simulation.checker.history import Commit, Loss, OffsetFetch, Operation, Outcome, TopicPartition
 from kbroker.simulation.checker.index import NEVER, Index, effect_end
 
-Key = tuple[str, Place]
+Key = tuple[str, TopicPartition]
 
 NOTHING = -1
 
@@ -47,15 +47,15 @@ def commit_histories(index: Index) -> dict[Key, CommittedOffsetHistory]:
         assert isinstance(commit, Commit)
         effect = _effect_interval(index, operation, commit)
         if effect is not None:
-            for place, offset in commit.offsets.items():
-                register = histories.setdefault((commit.group, place), CommittedOffsetHistory())
+            for tp, offset in commit.offsets.items():
+                register = histories.setdefault((commit.group, tp), CommittedOffsetHistory())
                 register.writes.append(Write(offset, *effect, operation))
     for operation in index.offset_fetches:
         committed = operation.action
         assert isinstance(committed, OffsetFetch)
         if operation.outcome is Outcome.OK:
-            for place in committed.offsets:
-                histories.setdefault((committed.group, place), CommittedOffsetHistory()).reads.append(operation)
+            for tp in committed.offsets:
+                histories.setdefault((committed.group, tp), CommittedOffsetHistory()).reads.append(operation)
     for operation in index.losses:
         assert isinstance(operation.action, Loss)
         for key in operation.action.commit_floors:
@@ -80,8 +80,8 @@ def _effect_interval(index: Index, operation: Operation, commit: Commit) -> tupl
 
 def committed_offset_anomalies(index: Index, *, durable: bool) -> Iterator[Anomaly]:
     """`durable`: what remains after a Loss must satisfy the same rules as a read."""
-    for (group, place), register in commit_histories(index).items():
-        yield from _CommittedOffsetChecker(group, place, register, durable).run()
+    for (group, tp), register in commit_histories(index).items():
+        yield from _CommittedOffsetChecker(group, tp, register, durable).run()
 
 
 class _CommittedOffsetChecker:
@@ -92,8 +92,8 @@ class _CommittedOffsetChecker:
     Loss moves `_overwritten` back to the beginning of the durable commit.
     """
 
-    def __init__(self, group: str, place: Place, register: CommittedOffsetHistory, durable: bool) -> None:
-        self._group, self._place, self._durable = group, place, durable
+    def __init__(self, group: str, tp: TopicPartition, register: CommittedOffsetHistory, durable: bool) -> None:
+        self._group, self._place, self._durable = group, tp, durable
         self._register = register
         # No offset is committed at first.
         self._by_offset: dict[int, list[Write]] = {NOTHING: [Write(NOTHING, 0, 0, None)]}

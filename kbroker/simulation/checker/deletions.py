@@ -14,20 +14,20 @@ from kbroker.simulation.checker.index import NEVER, Index, PartitionIndex
 
 def deleted_records(index: Index) -> Iterator[Anomaly]:
     """Polls that begin after a deletion has been answered, and give what was deleted."""
-    trims = {partition.place: _answered(partition) for partition in index.partitions.values() if _answered(partition)}
+    trims = {partition.tp: _answered(partition) for partition in index.partitions.values() if _answered(partition)}
     if not trims:
         return
     for poll in index.polls:
         assert isinstance(poll.action, Poll)
-        for place, offset in {read.place: read.offset for read in reversed(poll.action.reads)}.items():
-            trim = _last_before(trims.get(place, []), poll.begun)
+        for tp, offset in {read.tp: read.offset for read in reversed(poll.action.reads)}.items():
+            trim = _last_before(trims.get(tp, []), poll.begun)
             if trim is None or offset >= _before(trim):
                 continue
             until = NEVER if poll.ended is None else poll.ended
-            if not index.partition(place).may_have_lost(offset, trim.begun, until):
+            if not index.partition(tp).may_have_lost(offset, trim.begun, until):
                 yield anomaly(
                     "deleted record",
-                    f"{poll.process} received offset {offset} of {partition_name(place)} after the records before "
+                    f"{poll.process} received offset {offset} of {partition_name(tp)} after the records before "
                     f"offset {_before(trim)} had been deleted.",
                     trim,
                     poll,

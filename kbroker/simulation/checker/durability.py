@@ -7,7 +7,7 @@ from itertools import accumulate
 
 from kbroker.simulation.checker.anomaly import Anomaly, anomaly, partition_name, shorten
 from kbroker.simulation.checker.compaction import LastOffsets
-from kbroker.simulation.checker.history import Corrupt, Operation, Outcome, Place, Poll, Send
+from kbroker.simulation.checker.history import Corrupt, Operation, Outcome, Poll, Send, TopicPartition
 from kbroker.simulation.checker.index import (
     NEVER,
     Index,
@@ -41,13 +41,13 @@ def lost_writes(index: Index) -> Iterator[Anomaly]:
                 gone = [value for value in operation.action.values if value not in final]
                 missing.append((partition, operation, gone))
     seen = index.observations({}, [value for _, _, values in missing for value in values]).by_value
-    left = {partition.place: _left_by_losses(partition) for partition, _, _ in missing}
-    last = {partition.place: LastOffsets(partition.final, partition.keys) for partition, _, _ in missing}
+    left = {partition.tp: _left_by_losses(partition) for partition, _, _ in missing}
+    last = {partition.tp: LastOffsets(partition.final, partition.keys) for partition, _, _ in missing}
     for partition, operation, values in missing:
         observations = {value: seen.get(value, []) for value in values}
-        last_offsets = last[partition.place]
+        last_offsets = last[partition.tp]
         kept = {value: found for value, found in observations.items() if not _is_compacted(last_offsets, value, found)}
-        yield from _lost(partition, operation, kept, left[partition.place])
+        yield from _lost(partition, operation, kept, left[partition.tp])
 
 
 def _lost(
@@ -59,7 +59,7 @@ def _lost(
         if unseen and not _may_be_gone(partition, operation):
             yield anomaly(
                 "unseen at the end",
-                f"{shorten(unseen)} of {partition_name(partition.place)} were acknowledged without an offset and never "
+                f"{shorten(unseen)} of {partition_name(partition.tp)} were acknowledged without an offset and never "
                 "read.",
                 operation,
             )
@@ -71,7 +71,7 @@ def _lost(
         was = "had been read" if readers else "was acknowledged"
         yield anomaly(
             "lost write",
-            f"{shorten(lost)} of {partition_name(partition.place)} {was} at offset {shorten(offsets)} and is missing "
+            f"{shorten(lost)} of {partition_name(partition.tp)} {was} at offset {shorten(offsets)} and is missing "
             "at the end.",
             operation,
             *readers[:1],
@@ -144,15 +144,15 @@ def unreadable_at_the_end(index: Index) -> Iterator[Anomaly]:
         return
     reach = final_committed_reads(index)[1] if index.transactional else {}
     for partition in index.partitions.values():
-        end = min(partition.final_end, reach.get(partition.place, partition.final_end))
+        end = min(partition.final_end, reach.get(partition.tp, partition.final_end))
         beyond = [send for send in partition.sends if _lies_beyond(partition, send, end)]
         if beyond:
             finals = [
-                poll for poll in index.polls if poll.begun > index.history.final and _includes(poll, partition.place)
+                poll for poll in index.polls if poll.begun > index.history.final and _includes(poll, partition.tp)
             ]
             yield anomaly(
                 "unreadable at the end",
-                f"The final reads of {partition_name(partition.place)} ended at offset {end}; {len(beyond)} "
+                f"The final reads of {partition_name(partition.tp)} ended at offset {end}; {len(beyond)} "
                 "acknowledged batches at or after it are missing, and no power loss or deletion explains it.",
                 beyond[0],
                 beyond[-1],
@@ -172,9 +172,9 @@ def _lies_beyond(partition: PartitionIndex, operation: Operation, end: int) -> b
     )
 
 
-def _includes(operation: Operation, place: Place) -> bool:
+def _includes(operation: Operation, tp: TopicPartition) -> bool:
     assert isinstance(operation.action, Poll)
-    return place in operation.action.positions or any(read.place == place for read in operation.action.reads)
+    return tp in operation.action.positions or any(read.tp == tp for read in operation.action.reads)
 
 
 def corrupt_reads(index: Index) -> Iterator[Anomaly]:
@@ -182,7 +182,7 @@ def corrupt_reads(index: Index) -> Iterator[Anomaly]:
     for operation in index.corrupt:
         corrupt = operation.action
         assert isinstance(corrupt, Corrupt)
-        text = f"{operation.process} read corrupt data at offset {corrupt.offset} of {partition_name(corrupt.place)}"
+        text = f"{operation.process} read corrupt data at offset {corrupt.offset} of {partition_name(corrupt.tp)}"
         yield anomaly("corrupt read", f"{text}: {corrupt.reason}.", operation)
 
 
@@ -200,7 +200,7 @@ def unflushed_acknowledgements(index: Index) -> Iterator[Anomaly]:
             if partition.may_have_lost(last, operation.ended, NEVER):
                 yield anomaly(
                     "unflushed acknowledgement",
-                    f"{shorten(send.values)} of {partition_name(partition.place)} was acknowledged at offset "
+                    f"{shorten(send.values)} of {partition_name(partition.tp)} was acknowledged at offset "
                     f"{send.base_offset} before it was durable.",
                     operation,
                     _loss_after(index, partition, operation.ended, last),
@@ -209,9 +209,7 @@ def unflushed_acknowledgements(index: Index) -> Iterator[Anomaly]:
 
 def unflushed_reads(index: Index) -> Iterator[Anomaly]:
     """Report records that were read before they were durable, under flush.before.ack."""
-    lowest = {
-        place: _lowest_floors(partition) for place, partition in index.partitions.items() if partition.possible_losses
-    }
+    lowest = {tp: _lowest_floors(partition) for tp, partition in index.partitions.items() if partition.possible_losses}
     if not lowest:
         return
     for operation in index.polls:
@@ -219,18 +217,18 @@ def unflushed_reads(index: Index) -> Iterator[Anomaly]:
         if operation.ended is None or operation.outcome is not Outcome.OK:
             continue
         for read in operation.action.reads:
-            if read.place not in lowest:
+            if read.tp not in lowest:
                 continue
-            steps, floors = lowest[read.place]
+            steps, floors = lowest[read.tp]
             after = bisect_right(steps, operation.ended)
             if after < len(floors) and floors[after] <= read.offset:
-                partition = index.partitions[read.place]
+                partition = index.partitions[read.tp]
                 sender = index.senders.get(read.value)
                 if partition.may_be_deleted(read.offset, operation.begun if sender is None else sender.begun):
                     continue
                 yield anomaly(
                     "unflushed read",
-                    f"{operation.process} read {read.value} at offset {read.offset} of {partition_name(read.place)} "
+                    f"{operation.process} read {read.value} at offset {read.offset} of {partition_name(read.tp)} "
                     "before it was durable.",
                     operation,
                     _loss_after(index, partition, operation.ended, read.offset),

@@ -9,12 +9,12 @@ records are durable, a Loss is no excuse, because a result is read only after it
 from collections.abc import Iterator, Mapping
 
 from kbroker.simulation.checker.anomaly import Anomaly, anomaly, partition_name, shorten
-from kbroker.simulation.checker.history import OffsetFetch, Operation, Outcome, Place, Send
+from kbroker.simulation.checker.history import OffsetFetch, Operation, Outcome, Send, TopicPartition
 from kbroker.simulation.checker.index import NEVER, Index, PartitionIndex
 from kbroker.simulation.checker.transactions import final_committed_reads
 
 # An input record: its partition and offset.
-Source = tuple[Place, int]
+Source = tuple[TopicPartition, int]
 
 
 def exactly_once_anomalies(index: Index, *, durable: bool) -> Iterator[Anomaly]:
@@ -59,11 +59,11 @@ def _committed(index: Index, groups: Mapping[str, object]) -> dict[str, Operatio
 
 
 def _duplicate_results(group: str, results: Mapping[Source, list[tuple[int, Operation]]]) -> Iterator[Anomaly]:
-    for (place, offset), sends in results.items():
+    for (tp, offset), sends in results.items():
         if len(sends) > 1:
             yield anomaly(
                 "transformed twice",
-                f"{group} has several committed results for offset {offset} of {partition_name(place)}: "
+                f"{group} has several committed results for offset {offset} of {partition_name(tp)}: "
                 f"{shorten([value for value, _ in sends])}.",
                 *(operation for _, operation in sends),
             )
@@ -77,22 +77,22 @@ def _mismatched_offsets(
     visible: Mapping[int, None],
 ) -> Iterator[Anomaly]:
     assert isinstance(committed.action, OffsetFetch)
-    for place, end in committed.action.offsets.items():
-        partition = index.partition(place)
-        early = [offset for (at, offset), sends in results.items() if at == place and sends and offset >= end]
+    for tp, end in committed.action.offsets.items():
+        partition = index.partition(tp)
+        early = [offset for (at, offset), sends in results.items() if at == tp and sends and offset >= end]
         if early:
             yield anomaly(
                 "result without its offset",
-                f"{group} has results for offsets {shorten(sorted(early))} of {partition_name(place)}, but committed "
+                f"{group} has results for offsets {shorten(sorted(early))} of {partition_name(tp)}, but committed "
                 f"offset {end}.",
-                *(operation for offset in early[:3] for _, operation in results[place, offset]),
+                *(operation for offset in early[:3] for _, operation in results[tp, offset]),
                 committed,
             )
-        missing = [offset for offset in _visible_before(partition, end, visible) if not results.get((place, offset))]
+        missing = [offset for offset in _visible_before(partition, end, visible) if not results.get((tp, offset))]
         if missing:
             yield anomaly(
                 "offset without its result",
-                f"{group} committed offset {end} of {partition_name(place)}, but has no result for offsets "
+                f"{group} committed offset {end} of {partition_name(tp)}, but has no result for offsets "
                 f"{shorten(missing)}.",
                 committed,
                 *(index.senders.get(partition.final[offset]) for offset in missing[:3]),

@@ -16,7 +16,7 @@ from bisect import bisect_left
 from collections.abc import Iterator
 
 from kbroker.simulation.checker.anomaly import Anomaly, anomaly, partition_name
-from kbroker.simulation.checker.history import Commit, Join, Operation, Outcome, Place
+from kbroker.simulation.checker.history import Commit, Join, Operation, Outcome, TopicPartition
 from kbroker.simulation.checker.index import Index
 
 # A group in one era; the era is the number of losses before it.
@@ -108,18 +108,18 @@ def _generation(operation: Operation) -> int:
 
 def _double_assignments(joins: list[Operation]) -> Iterator[Anomaly]:
     """Report partitions with two owners (members or static instances) in one generation."""
-    holders: dict[tuple[int, Place], Operation] = {}
+    holders: dict[tuple[int, TopicPartition], Operation] = {}
     for operation in joins:
         join = operation.action
         assert isinstance(join, Join)
-        for place in join.partitions:
-            holder = holders.setdefault((join.generation, place), operation)
+        for tp in join.partitions:
+            holder = holders.setdefault((join.generation, tp), operation)
             assert isinstance(holder.action, Join)
             if _identity(holder.action) != _identity(join):
                 yield anomaly(
                     "double assignment",
                     f"In generation {join.generation} of {join.group} both {holder.action.member} and {join.member} "
-                    f"have {partition_name(place)}.",
+                    f"have {partition_name(tp)}.",
                     holder,
                     operation,
                 )

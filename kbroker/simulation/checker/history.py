@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-Place = tuple[str, int]
+# The name of a topic and the index of a partition.
+TopicPartition = tuple[str, int]
 
 
 class Outcome(Enum):
@@ -26,7 +27,7 @@ class Send:
     acknowledged attempt was sent; None if it was the first attempt. For a consume-transform-produce program, `sources`
     is the input record (partition and offset) of each value, which its consumer group `group` read."""
 
-    place: Place
+    tp: TopicPartition
     values: tuple[int, ...]
     order: int
     idempotent: bool = True
@@ -35,14 +36,14 @@ class Send:
     transaction: int | None = None
     attempted: int | None = None
     group: str = ""
-    sources: tuple[tuple[Place, int], ...] = ()
+    sources: tuple[tuple[TopicPartition, int], ...] = ()
 
 
 @dataclass(slots=True)
 class Read:
     """A record that a consumer received."""
 
-    place: Place
+    tp: TopicPartition
     offset: int
     value: int
 
@@ -53,7 +54,7 @@ class Poll:
     `committed_only`: with read_committed. `transaction`: the consumer's open transaction, if it reads in one."""
 
     reads: list[Read] = field(default_factory=list)
-    positions: dict[Place, int] = field(default_factory=dict)
+    positions: dict[TopicPartition, int] = field(default_factory=dict)
     committed_only: bool = False
     transaction: int | None = None
 
@@ -62,7 +63,7 @@ class Poll:
 class Corrupt:
     """A consumer at this offset received data with a wrong CRC or an invalid format."""
 
-    place: Place
+    tp: TopicPartition
     offset: int
     reason: str
 
@@ -72,7 +73,7 @@ class Assign:
     """From now on the consumer reads exactly these partitions, from these offsets. `reason`: "assign", "seek",
     "rebalance", or "reset" after an OFFSET_OUT_OF_RANGE."""
 
-    positions: dict[Place, int]
+    positions: dict[TopicPartition, int]
     reason: str
 
 
@@ -85,7 +86,7 @@ class Join:
     group: str
     member: str
     generation: int
-    partitions: tuple[Place, ...]
+    partitions: tuple[TopicPartition, ...]
     instance: str | None = None
 
 
@@ -96,7 +97,7 @@ class Commit:
     group: str
     member: str
     generation: int
-    offsets: dict[Place, int]
+    offsets: dict[TopicPartition, int]
     transaction: int | None = None
 
 
@@ -105,7 +106,7 @@ class OffsetFetch:
     """A read of committed offsets; -1 if none is committed."""
 
     group: str
-    offsets: dict[Place, int] = field(default_factory=dict)
+    offsets: dict[TopicPartition, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -120,7 +121,7 @@ class EndTransaction:
 class Trim:
     """A DeleteRecords request for the records before offset `before`; -1 is the high watermark."""
 
-    place: Place
+    tp: TopicPartition
     before: int
 
 
@@ -131,8 +132,8 @@ class Loss:
     committed offset by (group, partition), -1 for none: newer commits may be lost, older ones must not come back."""
 
     reason: str
-    floors: dict[Place, int] = field(default_factory=dict)
-    commit_floors: dict[tuple[str, Place], int] = field(default_factory=dict)
+    floors: dict[TopicPartition, int] = field(default_factory=dict)
+    commit_floors: dict[tuple[str, TopicPartition], int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -221,12 +222,12 @@ def show(operation: Operation) -> str:
 
 def _format_action(action: Action) -> str:
     match action:
-        case Send(place, values, order, base_offset=base, transaction=transaction):
-            return f"send {_name(place)} #{order} {list(values)}{_in(transaction)} -> {base}"
+        case Send(tp, values, order, base_offset=base, transaction=transaction):
+            return f"send {_name(tp)} #{order} {list(values)}{_in(transaction)} -> {base}"
         case Poll(reads, positions):
             return f"poll {_reads(reads)} now at {_positions(positions)}"
-        case Corrupt(place, offset, reason):
-            return f"CORRUPT {_name(place)}@{offset}: {reason}"
+        case Corrupt(tp, offset, reason):
+            return f"CORRUPT {_name(tp)}@{offset}: {reason}"
         case Assign(positions, reason):
             return f"assign ({reason}) {_positions(positions)}"
         case Join(group, member, generation, partitions):
@@ -237,10 +238,10 @@ def _format_action(action: Action) -> str:
             return f"committed of {group}: {_positions(offsets)}"
         case EndTransaction(transaction, commit):
             return f"{'commit' if commit else 'abort'} transaction {transaction}"
-        case Trim(place, before):
-            return f"delete records of {_name(place)} before {before}"
+        case Trim(tp, before):
+            return f"delete records of {_name(tp)} before {before}"
         case Loss(reason, floors, commit_floors):
-            commits = ", ".join(f"{group} {_name(place)}@{at}" for (group, place), at in sorted(commit_floors.items()))
+            commits = ", ".join(f"{group} {_name(tp)}@{at}" for (group, tp), at in sorted(commit_floors.items()))
             return f"LOSS {reason}: durable below {_positions(floors)}; commits {commits or 'none'}"
         case Note(text):
             return text
@@ -250,13 +251,13 @@ def _in(transaction: int | None) -> str:
     return "" if transaction is None else f" in transaction {transaction}"
 
 
-def _name(place: Place) -> str:
-    return f"{place[0]}-{place[1]}"
+def _name(tp: TopicPartition) -> str:
+    return f"{tp[0]}-{tp[1]}"
 
 
-def _positions(positions: Mapping[Place, int]) -> str:
-    return ", ".join(f"{_name(place)}@{offset}" for place, offset in sorted(positions.items())) or "nothing"
+def _positions(positions: Mapping[TopicPartition, int]) -> str:
+    return ", ".join(f"{_name(tp)}@{offset}" for tp, offset in sorted(positions.items())) or "nothing"
 
 
 def _reads(reads: Sequence[Read]) -> str:
-    return " ".join(f"{_name(read.place)}@{read.offset}={read.value}" for read in reads) or "nothing"
+    return " ".join(f"{_name(read.tp)}@{read.offset}={read.value}" for read in reads) or "nothing"

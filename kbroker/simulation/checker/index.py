@@ -22,9 +22,9 @@ from kbroker.simulation.checker.history import (
     OffsetFetch,
     Operation,
     Outcome,
-    Place,
     Poll,
     Send,
+    TopicPartition,
     Trim,
 )
 
@@ -59,7 +59,7 @@ class PartitionIndex:
     polls have read.
     """
 
-    place: Place
+    tp: TopicPartition
     keys: int = 0
     possible_losses: list[PossibleLoss] = field(default_factory=list)
     trims: list[Operation] = field(default_factory=list)
@@ -119,7 +119,7 @@ class Index:
 
     history: History
     compacted: Mapping[str, int] = field(default_factory=dict)
-    partitions: dict[Place, PartitionIndex] = field(default_factory=dict)
+    partitions: dict[TopicPartition, PartitionIndex] = field(default_factory=dict)
     senders: dict[int, Operation] = field(default_factory=dict)
     transactional: bool = False
     polls: list[Operation] = field(default_factory=list)
@@ -131,15 +131,17 @@ class Index:
     corrupt: list[Operation] = field(default_factory=list)
     transaction_ends: dict[int, list[Operation]] = field(default_factory=dict)
 
-    def partition(self, place: Place) -> PartitionIndex:
-        partition = self.partitions.get(place)
+    def partition(self, tp: TopicPartition) -> PartitionIndex:
+        partition = self.partitions.get(tp)
         if partition is None:
-            partition = self.partitions[place] = PartitionIndex(place, self.compacted.get(place[0], 0))
+            partition = self.partitions[tp] = PartitionIndex(tp, self.compacted.get(tp[0], 0))
         return partition
 
-    def observations(self, offsets: Mapping[Place, Iterable[int]], values: Iterable[int] = ()) -> "Observations":
+    def observations(
+        self, offsets: Mapping[TopicPartition, Iterable[int]], values: Iterable[int] = ()
+    ) -> "Observations":
         """Collect all observations of these offsets and values, in a second pass."""
-        return Observations(self, {place: set(numbers) for place, numbers in offsets.items()}, set(values))
+        return Observations(self, {tp: set(numbers) for tp, numbers in offsets.items()}, set(values))
 
 
 def build_index(history: History, compacted: Mapping[str, int] | None = None) -> Index:
@@ -179,7 +181,7 @@ def _add_operation(index: Index, operation: Operation) -> None:
         index.consumer_operations.setdefault(operation.process, []).append(operation)
         _add_poll(index, operation)
     elif isinstance(action, Send):
-        index.partition(action.place).sends.append(operation)
+        index.partition(action.tp).sends.append(operation)
         index.transactional = index.transactional or action.transaction is not None
         for value in action.values:
             index.senders[value] = operation
@@ -197,11 +199,11 @@ def _add_operation(index: Index, operation: Operation) -> None:
         index.transaction_ends.setdefault(action.transaction, []).append(operation)
     elif isinstance(action, Trim):
         if operation.outcome is not Outcome.FAILED:
-            index.partition(action.place).trims.append(operation)
+            index.partition(action.tp).trims.append(operation)
     elif isinstance(action, Loss):
         index.losses.append(operation)
-        for place, floor in action.floors.items():
-            index.partition(place).possible_losses.append(PossibleLoss(operation.begun, floor))
+        for tp, floor in action.floors.items():
+            index.partition(tp).possible_losses.append(PossibleLoss(operation.begun, floor))
 
 
 def _add_poll(index: Index, operation: Operation) -> None:
@@ -209,11 +211,11 @@ def _add_poll(index: Index, operation: Operation) -> None:
     poll = operation.action
     assert isinstance(poll, Poll)
     is_final = index.history.final is not None and operation.begun > index.history.final
-    place: Place | None = None
+    tp: TopicPartition | None = None
     for read in poll.reads:
-        if read.place is not place:
-            place = read.place
-            partition = index.partition(place)
+        if read.tp is not tp:
+            tp = read.tp
+            partition = index.partition(tp)
             at, where, final = partition.at, partition.where, partition.final
         offset, value = read.offset, read.value
         known = at.get(offset)
@@ -227,8 +229,8 @@ def _add_poll(index: Index, operation: Operation) -> None:
         if is_final:
             final[offset] = value
     if is_final and operation.outcome is Outcome.OK:
-        for place, position in poll.positions.items():
-            partition = index.partition(place)
+        for tp, position in poll.positions.items():
+            partition = index.partition(tp)
             partition.final_end = max(partition.final_end, position)
 
 
@@ -248,8 +250,8 @@ def _add_acknowledgement(partition: PartitionIndex, operation: Operation) -> Non
 class Observations:
     """Observations by offset and by value, in history order."""
 
-    def __init__(self, index: Index, offsets: dict[Place, set[int]], values: set[int]) -> None:
-        self.by_offset: dict[tuple[Place, int], list[Observation]] = {}
+    def __init__(self, index: Index, offsets: dict[TopicPartition, set[int]], values: set[int]) -> None:
+        self.by_offset: dict[tuple[TopicPartition, int], list[Observation]] = {}
         self.by_value: dict[int, list[Observation]] = {}
         self._offsets, self._values = offsets, values
         if not values and not any(offsets.values()):
@@ -258,13 +260,13 @@ class Observations:
             assert isinstance(operation.action, Poll)
             until = NEVER if operation.ended is None else operation.ended
             for read in operation.action.reads:
-                if read.value in values or read.offset in offsets.get(read.place, ()):
-                    self._add(read.place, Observation(read.value, read.offset, operation.begun, until, operation))
+                if read.value in values or read.offset in offsets.get(read.tp, ()):
+                    self._add(read.tp, Observation(read.value, read.offset, operation.begun, until, operation))
         for partition in index.partitions.values():
             self._add_acknowledgements(partition)
 
     def _add_acknowledgements(self, partition: PartitionIndex) -> None:
-        offsets = self._offsets.get(partition.place, set())
+        offsets = self._offsets.get(partition.tp, set())
         for operation in partition.sends:
             send = operation.action
             assert isinstance(send, Send)
@@ -273,12 +275,12 @@ class Observations:
             for offset, value in enumerate(send.values, send.base_offset):
                 if value in self._values or offset in offsets:
                     self._add(
-                        partition.place,
+                        partition.tp,
                         Observation(value, offset, acknowledged_since(operation), effect_end(operation), operation),
                     )
 
-    def _add(self, place: Place, observation: Observation) -> None:
-        if observation.offset in self._offsets.get(place, ()):
-            self.by_offset.setdefault((place, observation.offset), []).append(observation)
+    def _add(self, tp: TopicPartition, observation: Observation) -> None:
+        if observation.offset in self._offsets.get(tp, ()):
+            self.by_offset.setdefault((tp, observation.offset), []).append(observation)
         if observation.value in self._values:
             self.by_value.setdefault(observation.value, []).append(observation)

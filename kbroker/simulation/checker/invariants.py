@@ -14,7 +14,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from kbroker.simulation.checker.history import Place
+from kbroker.simulation.checker.history import TopicPartition
 from kbroker.simulation.disk.log_files import StoredBatch, durable_end, read_batches, segment_files
 from kbroker.storage.file_names import LOG, parse_segment_file
 from protocol.records.batch import NO_PRODUCER_ID, BatchHeader
@@ -66,28 +66,28 @@ class Invariants:
             return
         for partition in services.replicas.partitions.values():
             if not partition.is_closed and partition.log.offline is None:
-                place = partition.tp.topic, partition.tp.partition
-                self._check_state(place, partition, services.replicas.maintenance.appends_suspended)
-                self._check_bytes(place, partition)
+                tp = partition.tp.topic, partition.tp.partition
+                self._check_state(tp, partition, services.replicas.maintenance.appends_suspended)
+                self._check_bytes(tp, partition)
                 if durability:
-                    self._check_durability(place, partition)
+                    self._check_durability(tp, partition)
 
-    def _check_state(self, place: Place, partition: Partition, appends_suspended: bool) -> None:
+    def _check_state(self, tp: TopicPartition, partition: Partition, appends_suspended: bool) -> None:
         log = partition.log
         offsets = [log.log_start_offset, partition.last_stable_offset, partition.high_watermark, log.log_end_offset]
         # DeleteRecords may move the log start above a high watermark that waits for a sync.
         if offsets[1:] != sorted(offsets[1:]) or offsets[0] > log.log_end_offset:
-            self._fail(place, f"log start, LSO, HW, LEO are {offsets}")
+            self._fail(tp, f"log start, LSO, HW, LEO are {offsets}")
         if partition.is_leader and partition.state.local_id not in partition.state.isr:
-            self._fail(place, f"the leader is not in the ISR {partition.state.isr}")
-        key = (partition.topic_id, place[1])
+            self._fail(tp, f"the leader is not in the ISR {partition.state.isr}")
+        key = (partition.topic_id, tp[1])
         if key not in self._states:
-            self._check_dropped(place, partition)
+            self._check_dropped(tp, partition)
         state = self._states.setdefault(key, _PartitionState())
         # On a full disk the broker cannot write a new leader epoch, and must not append either.
         unchanged = appends_suspended and log.log_end_offset == partition.first_offset
         if partition.leader_epoch <= self._previous_leader_epochs.get(key, -1) and not unchanged:
-            self._fail(place, f"leader epoch {partition.leader_epoch} was used by an earlier process")
+            self._fail(tp, f"leader epoch {partition.leader_epoch} was used by an earlier process")
         for name, value in (
             ("leader_epoch", partition.leader_epoch),
             ("high_watermark", partition.high_watermark),
@@ -95,18 +95,18 @@ class Invariants:
             ("log_start", log.log_start_offset),
         ):
             if value < getattr(state, name):
-                self._fail(place, f"{name} went back from {getattr(state, name)} to {value}")
+                self._fail(tp, f"{name} went back from {getattr(state, name)} to {value}")
             setattr(state, name, value)
 
-    def _check_dropped(self, place: Place, partition: Partition) -> None:
+    def _check_dropped(self, tp: TopicPartition, partition: Partition) -> None:
         """Check after a start that no segment which recovery removed can come back after a power loss."""
         prefix = f"{partition.log.directory}/"
         for path in self._machine.disk.removed_files():
             parsed = parse_segment_file(path.removeprefix(prefix)) if path.startswith(prefix) else None
             if parsed is not None and parsed[1] == LOG and parsed[0] >= partition.log.log_end_offset:
-                self._fail(place, f"a power loss may bring {path} back")
+                self._fail(tp, f"a power loss may bring {path} back")
 
-    def _check_durability(self, place: Place, partition: Partition) -> None:
+    def _check_durability(self, tp: TopicPartition, partition: Partition) -> None:
         claimed = partition.log.recovery_point
         if partition.flush_before_ack:
             claimed = max(claimed, partition.high_watermark)
@@ -115,30 +115,28 @@ class Invariants:
         end = durable_end(self._machine.disk, partition.log.directory)
         if claimed > end:
             self._fail(
-                place, f"offsets below {claimed} should be synced, but the disk may lose offset {end} and later ones"
+                tp, f"offsets below {claimed} should be synced, but the disk may lose offset {end} and later ones"
             )
 
-    def check_exposed(self, place: Place, end: int) -> None:
+    def check_exposed(self, tp: TopicPartition, end: int) -> None:
         """Check, under flush.before.ack, that the offsets below `end` are synced: a client received an acknowledgement
         or a record of them. (`check` compares the recovery point with the disk.)"""
         services = self._machine.services
-        partition = None if services is None else services.replicas.get(*place)
+        partition = None if services is None else services.replicas.get(*tp)
         if partition is None or partition.is_closed or partition.log.offline is not None:
             return
         if partition.log.recovery_point < end:
-            self._fail(
-                place, f"a client saw offset {end - 1}, but the recovery point is {partition.log.recovery_point}"
-            )
+            self._fail(tp, f"a client saw offset {end - 1}, but the recovery point is {partition.log.recovery_point}")
 
-    def _check_bytes(self, place: Place, partition: Partition) -> None:
-        walk = self._logs.setdefault((partition.topic_id, place[1]), LogChecker())
+    def _check_bytes(self, tp: TopicPartition, partition: Partition) -> None:
+        walk = self._logs.setdefault((partition.topic_id, tp[1]), LogChecker())
         error = walk.check_new_batches(self._machine, partition)
         if error:
-            self._fail(place, error)
+            self._fail(tp, error)
         if not walk.is_compacted:
-            self._check_stable(place, partition, walk)
+            self._check_stable(tp, partition, walk)
 
-    def _check_stable(self, place: Place, partition: Partition, walk: LogChecker) -> None:
+    def _check_stable(self, tp: TopicPartition, partition: Partition, walk: LogChecker) -> None:
         """Check the LSO. It may be lower than the log's bytes imply if the first batches of a transaction were deleted
         before they were checked; it must never be higher."""
         high_watermark = partition.high_watermark
@@ -148,10 +146,10 @@ class Invariants:
             expected = min(high_watermark, max(first, partition.log.log_start_offset))
         stable = partition.last_stable_offset
         if stable > expected or (stable < expected and walk.from_start):
-            self._fail(place, f"LSO {stable}; the transactions in the log make it {expected} (HW {high_watermark})")
+            self._fail(tp, f"LSO {stable}; the transactions in the log make it {expected} (HW {high_watermark})")
 
-    def _fail(self, place: Place, message: str) -> None:
-        raise BrokenInvariant(f"{self._machine.name}, {place[0]}-{place[1]}: {message}")
+    def _fail(self, tp: TopicPartition, message: str) -> None:
+        raise BrokenInvariant(f"{self._machine.name}, {tp[0]}-{tp[1]}: {message}")
 
 
 class LogChecker:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from kbroker.simulation.checker.anomaly import Anomaly, anomaly, partition_name, shorten
 from kbroker.simulation.checker.compaction import LastOffsets
-from kbroker.simulation.checker.history import Assign, Operation, Outcome, Place, Poll, Send
+from kbroker.simulation.checker.history import Assign, Operation, Outcome, Poll, Send, TopicPartition
 from kbroker.simulation.checker.index import NEVER, Index, Observation, PartitionIndex
 from kbroker.simulation.checker.transactions import TransactionOutcome, transaction_outcomes
 
@@ -35,7 +35,7 @@ class _Position:
 class _Jump:
     """A position that advanced from `low` to `high` without returning the offsets between them."""
 
-    place: Place
+    tp: TopicPartition
     low: int
     high: int
     before: Operation
@@ -50,7 +50,7 @@ class _Consumer:
         self.anomalies: list[Anomaly] = []
         self.jumps: list[_Jump] = []
         self._index = index
-        self._positions: dict[Place, _Position] = {}
+        self._positions: dict[TopicPartition, _Position] = {}
         self._committed_only = False
 
     def add(self, operation: Operation) -> None:
@@ -65,28 +65,28 @@ class _Consumer:
             self._positions.clear()
             return
         if assign.reason == "reset":
-            for place, position in assign.positions.items():
-                self._reset(operation, place, position)
+            for tp, position in assign.positions.items():
+                self._reset(operation, tp, position)
         old, self._positions = self._positions, {}
-        for place, position in assign.positions.items():
-            current = old.get(place)
+        for tp, position in assign.positions.items():
+            current = old.get(tp)
             stays = assign.reason == "reset" and current is not None and current.next == position
-            self._positions[place] = current if stays and current else _Position(position, operation, False)
+            self._positions[tp] = current if stays and current else _Position(position, operation, False)
 
-    def _reset(self, operation: Operation, place: Place, position: int) -> None:
-        current = self._positions.get(place)
+    def _reset(self, operation: Operation, tp: TopicPartition, position: int) -> None:
+        current = self._positions.get(tp)
         if current is None or position == current.next:
             return
         if position > current.next:
-            self._jump(place, current, position, operation)
+            self._jump(tp, current, position, operation)
         elif current.proven:
-            partition = self._index.partition(place)
+            partition = self._index.partition(tp)
             until = NEVER if operation.ended is None else operation.ended
             lost = partition.may_have_lost(current.next - 1, current.since.begun, until)
             if not lost and not partition.has_unresolved_deletion(current.next, until):
                 self._report(
                     "unfounded reset",
-                    f"was reset from offset {current.next} of {partition_name(place)} to {position} as out of range, "
+                    f"was reset from offset {current.next} of {partition_name(tp)} to {position} as out of range, "
                     "although nothing had been lost",
                     current,
                     operation,
@@ -94,63 +94,63 @@ class _Consumer:
 
     def _poll(self, operation: Operation, poll: Poll) -> None:
         self._committed_only = poll.committed_only
-        place: Place | None = None
+        tp: TopicPartition | None = None
         current: _Position | None = None
         expected = 0
         for read in poll.reads:
-            if read.place is not place:
-                self._update_position(place, current, expected, operation)
-                place = read.place
-                current = self._positions.get(place)
+            if read.tp is not tp:
+                self._update_position(tp, current, expected, operation)
+                tp = read.tp
+                current = self._positions.get(tp)
                 if current is None:
-                    current = self._positions[place] = _Position(read.offset, operation, False)
+                    current = self._positions[tp] = _Position(read.offset, operation, False)
                 expected = current.next
             if read.offset != expected:
                 assert current is not None
                 if read.offset < expected:
                     self._report(
                         "backward poll",
-                        f"read offset {read.offset} of {partition_name(read.place)} when {expected} was next",
+                        f"read offset {read.offset} of {partition_name(read.tp)} when {expected} was next",
                         current,
                         operation,
                     )
                 else:
-                    self._jump(read.place, _Position(expected, current.since, False), read.offset, operation)
+                    self._jump(read.tp, _Position(expected, current.since, False), read.offset, operation)
             expected = read.offset + 1
-        self._update_position(place, current, expected, operation)
+        self._update_position(tp, current, expected, operation)
         if operation.outcome is not Outcome.UNKNOWN:
             # A failed poll reports its positions too.
             self._check_positions(operation, poll)
         else:
             # The poll may have received more records, so nothing is known about the next poll.
-            for place in [*dict.fromkeys(read.place for read in poll.reads), *poll.positions]:
-                self._positions.pop(place, None)
+            for tp in [*dict.fromkeys(read.tp for read in poll.reads), *poll.positions]:
+                self._positions.pop(tp, None)
 
     def _update_position(
-        self, place: Place | None, current: _Position | None, expected: int, operation: Operation
+        self, tp: TopicPartition | None, current: _Position | None, expected: int, operation: Operation
     ) -> None:
-        if place is not None and current is not None:
+        if tp is not None and current is not None:
             current.next, current.since, current.proven = expected, operation, True
 
     def _check_positions(self, operation: Operation, poll: Poll) -> None:
-        for place, position in poll.positions.items():
-            current = self._positions.get(place)
+        for tp, position in poll.positions.items():
+            current = self._positions.get(tp)
             if current is None:
-                self._positions[place] = _Position(position, operation, False)
+                self._positions[tp] = _Position(position, operation, False)
             elif position != current.next:
                 if position < current.next:
                     self._report(
                         "backward poll",
-                        f"is at offset {position} of {partition_name(place)} after it had reached {current.next}",
+                        f"is at offset {position} of {partition_name(tp)} after it had reached {current.next}",
                         current,
                         operation,
                     )
                 else:
-                    self._jump(place, current, position, operation)
+                    self._jump(tp, current, position, operation)
                 current.next, current.since = position, operation
 
-    def _jump(self, place: Place, current: _Position, high: int, operation: Operation) -> None:
-        self.jumps.append(_Jump(place, current.next, high, current.since, operation, self._committed_only))
+    def _jump(self, tp: TopicPartition, current: _Position, high: int, operation: Operation) -> None:
+        self.jumps.append(_Jump(tp, current.next, high, current.since, operation, self._committed_only))
 
     def _report(self, kind: str, text: str, current: _Position, operation: Operation) -> None:
         self.anomalies.append(anomaly(kind, f"{operation.process} {text}.", current.since, operation))
@@ -169,18 +169,18 @@ def poll_order_anomalies(index: Index) -> Iterator[Anomaly]:
 
 
 def _skips(index: Index, jumps: list[_Jump]) -> Iterator[Anomaly]:
-    offsets_by_jump = [(jump, _skipped_offsets(index.partition(jump.place), jump)) for jump in jumps]
-    offsets_by_partition: dict[Place, dict[int, None]] = {}
+    offsets_by_jump = [(jump, _skipped_offsets(index.partition(jump.tp), jump)) for jump in jumps]
+    offsets_by_partition: dict[TopicPartition, dict[int, None]] = {}
     for jump, offsets in offsets_by_jump:
-        offsets_by_partition.setdefault(jump.place, {}).update(dict.fromkeys(offsets))
+        offsets_by_partition.setdefault(jump.tp, {}).update(dict.fromkeys(offsets))
     seen = index.observations(offsets_by_partition)
     ends = transaction_outcomes(index)
-    last = {jump.place: _last_offsets(index.partition(jump.place)) for jump, _ in offsets_by_jump}
+    last = {jump.tp: _last_offsets(index.partition(jump.tp)) for jump, _ in offsets_by_jump}
     for jump, offsets in offsets_by_jump:
         skipped = [
             proof
             for offset in offsets
-            if (proof := _proof(index, jump, seen.by_offset.get((jump.place, offset), []), ends, last[jump.place]))
+            if (proof := _proof(index, jump, seen.by_offset.get((jump.tp, offset), []), ends, last[jump.tp]))
             is not None
         ]
         if skipped:
@@ -188,7 +188,7 @@ def _skips(index: Index, jumps: list[_Jump]) -> Iterator[Anomaly]:
             yield anomaly(
                 "reset over records" if reset else "skipped records",
                 f"{jump.operation.process} {'was reset' if reset else 'moved'} from offset {jump.low} of "
-                f"{partition_name(jump.place)} to {jump.high} and skipped "
+                f"{partition_name(jump.tp)} to {jump.high} and skipped "
                 f"{shorten([record.value for record in skipped])} at {shorten([record.offset for record in skipped])}.",
                 jump.before,
                 jump.operation,
@@ -214,7 +214,7 @@ def _proof(
 ) -> Observation | None:
     """Return an observation which proves that the jump skipped a record that was present and visible to the consumer:
     no Loss between them, not deleted or compacted before, and its transaction, if any, is committed."""
-    partition = index.partition(jump.place)
+    partition = index.partition(jump.tp)
     ended = NEVER if jump.operation.ended is None else jump.operation.ended
     for observation in observations:
         sender = index.senders.get(observation.value)

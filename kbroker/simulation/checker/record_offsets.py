@@ -6,7 +6,7 @@ from itertools import pairwise
 
 from kbroker.simulation.checker.anomaly import Anomaly, anomaly, partition_name, shorten
 from kbroker.simulation.checker.compaction import LastOffsets
-from kbroker.simulation.checker.history import Operation, Outcome, Place, Send
+from kbroker.simulation.checker.history import Operation, Outcome, Send, TopicPartition
 from kbroker.simulation.checker.index import (
     NEVER,
     Index,
@@ -27,13 +27,13 @@ def inconsistent_offsets(index: Index, seen: Observations) -> Iterator[Anomaly]:
     offsets."""
     for partition in index.partitions.values():
         for offset in partition.conflicting_offsets:
-            observations = seen.by_offset[partition.place, offset]
+            observations = seen.by_offset[partition.tp, offset]
             if can_hold(observations, _loss_steps(partition, offset), index):
                 continue
             values = list(dict.fromkeys(observation.value for observation in observations))
             yield anomaly(
                 "inconsistent offsets",
-                f"{partition_name(partition.place)} has had the values {shorten(values)} at offset {offset}, and no "
+                f"{partition_name(partition.tp)} has had the values {shorten(values)} at offset {offset}, and no "
                 "power loss explains it.",
                 *_first_and_last_by_value(observations),
             )
@@ -123,7 +123,7 @@ def duplicates(index: Index, seen: Observations) -> Iterator[Anomaly]:
                 kind, text = "duplicate", f"of an idempotent producer is at the offsets {shorten(offsets)}"
             yield anomaly(
                 kind,
-                f"The value {value} of {partition_name(partition.place)} {text}.",
+                f"The value {value} of {partition_name(partition.tp)} {text}.",
                 *_first_and_last_by_offset(observations),
                 sender,
             )
@@ -168,10 +168,10 @@ def unsent_values(index: Index) -> Iterator[Anomaly]:
     for partition in index.partitions.values():
         for value, offset in partition.where.items():
             sender = index.senders.get(value)
-            why = _why_wrong(sender, partition.place)
+            why = _why_wrong(sender, partition.tp)
             if why:
                 wrong[value] = (
-                    f"{partition_name(partition.place)} has at offset {offset} the value {value}, {why}.",
+                    f"{partition_name(partition.tp)} has at offset {offset} the value {value}, {why}.",
                     sender,
                 )
     if wrong:
@@ -183,14 +183,14 @@ def unsent_values(index: Index) -> Iterator[Anomaly]:
             yield anomaly("unsent value", text, readers[0], sender)
 
 
-def _why_wrong(sender: Operation | None, place: Place) -> str:
+def _why_wrong(sender: Operation | None, tp: TopicPartition) -> str:
     if sender is None:
         return "which was never sent"
     assert isinstance(sender.action, Send)
     if sender.outcome is Outcome.FAILED:
         return "although the broker rejected it"
-    if sender.action.place != place:
-        return f"which was sent to {partition_name(sender.action.place)}"
+    if sender.action.tp != tp:
+        return f"which was sent to {partition_name(sender.action.tp)}"
     return ""
 
 
@@ -217,7 +217,7 @@ def backward_sends(index: Index) -> Iterator[Anomaly]:
                 yield anomaly(
                     "backward sends",
                     f"{operation.process} sent #{before.action.order} and then #{send.order} to "
-                    f"{partition_name(partition.place)}, which has them at the offsets {before.action.base_offset} and "
+                    f"{partition_name(partition.tp)}, which has them at the offsets {before.action.base_offset} and "
                     f"{send.base_offset}.",
                     before,
                     operation,
@@ -255,7 +255,7 @@ def torn_batches(index: Index) -> Iterator[Anomaly]:
             if len(bases) > 1 or missing:
                 yield anomaly(
                     "torn batch",
-                    f"Of the batch {shorten(send.values)} in {partition_name(partition.place)}, which has "
+                    f"Of the batch {shorten(send.values)} in {partition_name(partition.tp)}, which has "
                     f"{len(send.values)} records, only records {shorten([i for i, _ in present])} are present, at "
                     f"offsets {shorten([offset for _, offset in present])}.",
                     operation,

@@ -70,14 +70,14 @@ def _subjects(operation: Operation) -> list[object]:
     """Return what an operation concerns: its process, partitions, group and transaction."""
     subjects: list[object] = [operation.process]
     match operation.action:
-        case Send(place=place, transaction=transaction):
-            subjects += [place, transaction]
+        case Send(tp=tp, transaction=transaction):
+            subjects += [tp, transaction]
         case Poll(reads=reads):
-            subjects += dict.fromkeys(read.place for read in reads)
+            subjects += dict.fromkeys(read.tp for read in reads)
         case Assign(positions=positions):
             subjects += positions
-        case Trim(place=place) | Corrupt(place=place):
-            subjects.append(place)
+        case Trim(tp=tp) | Corrupt(tp=tp):
+            subjects.append(tp)
         case Join(group=group) | Commit(group=group) | OffsetFetch(group=group):
             subjects.append(group)
         case EndTransaction(transaction=transaction):

@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from kbroker.simulation.checker.anomaly import Anomaly, anomaly, partition_name
-from kbroker.simulation.checker.history import Assign, Operation, Outcome, Place, Poll, Send
+from kbroker.simulation.checker.history import Assign, Operation, Outcome, Poll, Send, TopicPartition
 from kbroker.simulation.checker.index import Index, PartitionIndex, acknowledged, acknowledged_since
 
 
@@ -24,13 +24,13 @@ def stale_polls(index: Index) -> Iterator[Anomaly]:
         (operation.ended or 0, operation) for operation in _sends(index) if acknowledged(operation) and _end(operation)
     ]
     events += [(operation.begun, operation) for operation in _empty_polls(index)]
-    acknowledged_sends: dict[Place, list[Operation]] = defaultdict(list)  # ordered by end offset
+    acknowledged_sends: dict[TopicPartition, list[Operation]] = defaultdict(list)  # ordered by end offset
     for _, operation in sorted(events, key=lambda event: event[0]):
         action = operation.action
         if isinstance(action, Send):
             partition, sends, now = (
-                index.partition(action.place),
-                acknowledged_sends[action.place],
+                index.partition(action.tp),
+                acknowledged_sends[action.tp],
                 operation.ended or 0,
             )
             while sends and _may_be_lost(partition, sends[-1], now):
@@ -38,14 +38,14 @@ def stale_polls(index: Index) -> Iterator[Anomaly]:
             if not _may_be_lost(partition, operation, now):
                 insort(sends, operation, key=_end)
         elif isinstance(action, Poll):
-            for place, position in action.positions.items():
-                partition, now = index.partition(place), operation.ended or 0
-                sends = acknowledged_sends[place]
+            for tp, position in action.positions.items():
+                partition, now = index.partition(tp), operation.ended or 0
+                sends = acknowledged_sends[tp]
                 send = next((send for send in reversed(sends) if not _may_be_lost(partition, send, now)), None)
                 if send is not None and _end(send) > position:
                     yield anomaly(
                         "stale poll",
-                        f"{operation.process} received no records from offset {position} of {partition_name(place)} "
+                        f"{operation.process} received no records from offset {position} of {partition_name(tp)} "
                         f"on, although offset {_end(send) - 1} had been acknowledged before the poll began.",
                         send,
                         operation,
@@ -69,11 +69,11 @@ def _empty_polls(index: Index) -> Iterator[Operation]:
     """Return the polls that returned no record and did not advance past control or emptied batches."""
     has_gaps = index.transactional or bool(index.compacted)
     for operations in index.consumer_operations.values():
-        positions: dict[Place, int] = {}
+        positions: dict[TopicPartition, int] = {}
         for operation in operations:
             action = operation.action
             if isinstance(action, Poll):
-                advanced = has_gaps and any(positions.get(place, at) < at for place, at in action.positions.items())
+                advanced = has_gaps and any(positions.get(tp, at) < at for tp, at in action.positions.items())
                 if not advanced and _is_empty(operation, index.transactional):
                     yield operation
             if isinstance(action, Poll):

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from enum import Enum
 
 from kbroker.simulation.checker.anomaly import Anomaly, anomaly, partition_name, shorten
-from kbroker.simulation.checker.history import EndTransaction, Operation, Outcome, Place, Poll, Send
+from kbroker.simulation.checker.history import EndTransaction, Operation, Outcome, Poll, Send, TopicPartition
 from kbroker.simulation.checker.index import NEVER, Index, PartitionIndex
 
 
@@ -123,27 +123,27 @@ def torn_transactions(index: Index) -> Iterator[Anomaly]:
             yield anomaly(
                 "torn transaction",
                 f"Of transaction {transaction} {len(present)} batches are present at the end and {len(gone)} are not: "
-                f"{shorten(gone[0].action.values)} of {partition_name(gone[0].action.place)}.",
+                f"{shorten(gone[0].action.values)} of {partition_name(gone[0].action.tp)}.",
                 *(operation for _, operation in sends),
                 *index.transaction_ends[transaction],
             )
 
 
-def final_committed_reads(index: Index) -> tuple[Mapping[int, None], Mapping[Place, int]]:
+def final_committed_reads(index: Index) -> tuple[Mapping[int, None], Mapping[TopicPartition, int]]:
     """Return the values that the final polls with read_committed returned, and their end offset in each partition."""
     values: dict[int, None] = {}
-    reach: dict[Place, int] = {}
+    reach: dict[TopicPartition, int] = {}
     for operation in index.polls:
         poll = operation.action
         assert isinstance(poll, Poll)
         if poll.committed_only and index.history.final is not None and operation.begun > index.history.final:
             values.update(dict.fromkeys(read.value for read in poll.reads))
-            for place, position in poll.positions.items():
-                reach[place] = max(position, reach.get(place, 0))
+            for tp, position in poll.positions.items():
+                reach[tp] = max(position, reach.get(tp, 0))
     return values, reach
 
 
-def _should_be_there(partition: PartitionIndex, operation: Operation, reach: Mapping[Place, int]) -> bool:
+def _should_be_there(partition: PartitionIndex, operation: Operation, reach: Mapping[TopicPartition, int]) -> bool:
     """Whether a batch must be present if any other batch of its transaction is."""
     send = operation.action
     assert isinstance(send, Send)
@@ -151,7 +151,7 @@ def _should_be_there(partition: PartitionIndex, operation: Operation, reach: Map
         return False
     last = send.base_offset + len(send.values) - 1
     return (
-        last < reach.get(partition.place, 0)
+        last < reach.get(partition.tp, 0)
         and not partition.may_have_lost(last, operation.begun, NEVER)
         and not partition.may_be_deleted(send.base_offset, operation.begun)
     )

@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import NamedTuple
 
-from kbroker.simulation.checker.history import History, Outcome, Place, Trim
+from kbroker.simulation.checker.history import History, Outcome, TopicPartition, Trim
 from kbroker.simulation.clients.connections.cluster import Cluster
 from kbroker.simulation.clients.connections.connection import ConnectionLostError
 from kbroker.simulation.clients.consumer.offset_lookup import RefusedError
@@ -133,15 +133,15 @@ class Admin:
         await self._retry_until_done(attempt)
         self._history.note(self._process, f"configs of {name}: {dict(configs)}")
 
-    async def delete_records(self, place: Place, before: int) -> int:
+    async def delete_records(self, tp: TopicPartition, before: int) -> int:
         """Make one attempt to delete records below an offset. Returns the log start offset, -1 if unknown."""
-        operation = self._history.begin(self._process, Trim(place, before))
-        partition = DeleteRecordsPartition(partition_index=place[1], offset=before)
-        topics = [DeleteRecordsTopic(name=place[0], partitions=[partition])]
+        operation = self._history.begin(self._process, Trim(tp, before))
+        partition = DeleteRecordsPartition(partition_index=tp[1], offset=before)
+        topics = [DeleteRecordsTopic(name=tp[0], partitions=[partition])]
         request = DeleteRecordsRequest(topics=topics, timeout_ms=BROKER_TIMEOUT_MS)
         outcome, detail, sent, low = Outcome.UNKNOWN, "", False, -1
         try:
-            connection = await self.cluster.leader(place)
+            connection = await self.cluster.leader(tp)
             sent = True
             response = (await connection.request(request, DeleteRecordsResponse)).topics[0].partitions[0]
             code = ErrorCode(response.error_code)

@@ -10,7 +10,7 @@ from kbroker.coordinator.group.records import OffsetRecord
 from kbroker.coordinator.transaction import record_codec as transaction_records
 from kbroker.coordinator.transaction.transaction_metadata import TransactionMetadata
 from kbroker.coordinator.transaction.transaction_state import TransactionState
-from kbroker.simulation.checker.history import Place
+from kbroker.simulation.checker.history import TopicPartition
 from kbroker.simulation.disk.disk import SimDisk
 from kbroker.storage.file_names import LOG, SWAP, parse_partition_dir, parse_segment_file
 from protocol.errors import MalformedError
@@ -19,7 +19,7 @@ from protocol.records.compression import decompress
 from protocol.records.control import COMMIT, parse_control_type
 from protocol.records.record import Record, iter_records
 
-Commits = dict[tuple[str, Place], int]
+Commits = dict[tuple[str, TopicPartition], int]
 # Offsets committed in open transactions, by producer id.
 _Pending = dict[int, Commits]
 
@@ -51,7 +51,7 @@ def read_batches(data: bytes | bytearray, position: int = 0) -> Iterator[StoredB
         position = end
 
 
-def partition_directories(disk: SimDisk, directory: str) -> dict[Place, str]:
+def partition_directories(disk: SimDisk, directory: str) -> dict[TopicPartition, str]:
     """Return the directory of each partition that is not being deleted."""
     directories = {}
     for name in sorted(disk.entries(directory)):
@@ -95,10 +95,10 @@ def _end(disk: SimDisk, path: str, read: Callable[[str], bytes | bytearray]) -> 
     return end
 
 
-def durable_ends(disk: SimDisk, directory: str) -> dict[Place, int]:
+def durable_ends(disk: SimDisk, directory: str) -> dict[TopicPartition, int]:
     """Return `durable_end` of each partition, without those of internal topics."""
-    ends = {place: durable_end(disk, path) for place, path in partition_directories(disk, directory).items()}
-    return {place: end for place, end in ends.items() if place[0] not in INTERNAL}
+    ends = {tp: durable_end(disk, path) for tp, path in partition_directories(disk, directory).items()}
+    return {tp: end for tp, end in ends.items() if tp[0] not in INTERNAL}
 
 
 def durable_commits(disk: SimDisk, directory: str) -> Commits:
@@ -117,8 +117,8 @@ def readable_commits(disk: SimDisk, directory: str) -> Commits:
 def _commits(disk: SimDisk, directory: str, read: Callable[[str], bytes | bytearray]) -> Commits:
     commits: Commits = {}
     prepared = _prepared_producer_ids(disk, directory, read)
-    for place, path in partition_directories(disk, directory).items():
-        if place[0] == GROUPS_TOPIC:
+    for tp, path in partition_directories(disk, directory).items():
+        if tp[0] == GROUPS_TOPIC:
             pending: _Pending = {}
             for header, records in _batches_of(disk, path, read):
                 _apply_batch(header, records, commits, pending)
@@ -130,8 +130,8 @@ def _commits(disk: SimDisk, directory: str, read: Callable[[str], bytes | bytear
 def _prepared_producer_ids(disk: SimDisk, directory: str, read: Callable[[str], bytes | bytearray]) -> list[int]:
     """Return the producer ids whose transactions are in PrepareCommit in __transaction_state."""
     last: dict[str, TransactionMetadata] = {}
-    for place, path in partition_directories(disk, directory).items():
-        if place[0] == TRANSACTIONS_TOPIC:
+    for tp, path in partition_directories(disk, directory).items():
+        if tp[0] == TRANSACTIONS_TOPIC:
             for _, records in _batches_of(disk, path, read):
                 for record in records:
                     decoded = transaction_records.decode_record(record.key, record.value)

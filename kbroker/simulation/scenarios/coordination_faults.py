@@ -9,49 +9,49 @@ if TYPE_CHECKING:
     from random import Random
 
     from kbroker.simulation.coordination.service import SimCoordination
-    from kbroker.simulation.scenarios.stage import Stage
+    from kbroker.simulation.scenarios.simulation import Simulation
 
 # Most faults are shorter than the session timeout of 6 s, some are longer.
 SECONDS = ((0.001, 0.5), (0.5, 5.0), (5.0, 15.0))
 
 
-async def coordination(stage: Stage, random: Random) -> None:
+async def coordination(simulation: Simulation, random: Random) -> None:
     """Make the service unreachable (one way or both) or slow, restart it, or expire the broker's session."""
-    service = stage.coordination
+    service = simulation.coordination
     if service is not None:
-        await random.choice((_cut, _cut, _slow, _restart, _expire))(stage, service, random)
+        await random.choice((_cut, _cut, _slow, _restart, _expire))(simulation, service, random)
 
 
-async def _cut(stage: Stage, service: SimCoordination, random: Random) -> None:
+async def _cut(simulation: Simulation, service: SimCoordination, random: Random) -> None:
     requests, responses = random.choice(((True, True), (True, False), (False, True)))
     lost = " and ".join(name for name, is_lost in (("requests", requests), ("answers", responses)) if is_lost)
-    stage.note(f"cut off from the coordination service: {lost}")
-    service.cut(stage.machine.name, requests=requests, responses=responses)
+    simulation.note(f"cut off from the coordination service: {lost}")
+    service.cut(simulation.machine.name, requests=requests, responses=responses)
     await asyncio.sleep(_seconds(random))
-    service.heal(stage.machine.name)
-    stage.note("the coordination service can be reached")
+    service.heal(simulation.machine.name)
+    simulation.note("the coordination service can be reached")
 
 
-async def _slow(stage: Stage, service: SimCoordination, random: Random) -> None:
+async def _slow(simulation: Simulation, service: SimCoordination, random: Random) -> None:
     most = random.choice((0.1, 1.0, 5.0))
-    stage.note(f"the coordination service is slow: up to {most} s")
+    simulation.note(f"the coordination service is slow: up to {most} s")
     service.slow((0.0, most))
     await asyncio.sleep(_seconds(random))
     service.heal_all()
-    stage.note("the coordination service is quick")
+    simulation.note("the coordination service is quick")
 
 
-async def _restart(stage: Stage, service: SimCoordination, random: Random) -> None:
-    stage.note("the coordination service is away")
+async def _restart(simulation: Simulation, service: SimCoordination, random: Random) -> None:
+    simulation.note("the coordination service is away")
     service.stop()
     await asyncio.sleep(_seconds(random))
     service.start()
-    stage.note("the coordination service is back")
+    simulation.note("the coordination service is back")
 
 
-async def _expire(stage: Stage, service: SimCoordination, random: Random) -> None:
-    for number in service.sessions(stage.machine.name):
-        stage.note(f"session {number} expires")
+async def _expire(simulation: Simulation, service: SimCoordination, random: Random) -> None:
+    for number in service.sessions(simulation.machine.name):
+        simulation.note(f"session {number} expires")
         service.expire(number)
 
 

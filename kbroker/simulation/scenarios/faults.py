@@ -1,6 +1,6 @@
 """The faults of a run. Each function injects one fault and ends it.
 
-A fault acts on the stage and adds notes to the history. Faults of different kinds may overlap.
+A fault acts on the simulation and adds notes to the history. Faults of different kinds may overlap.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING
 
-from kbroker.simulation.checker.history import Loss, Place
+from kbroker.simulation.checker.history import Loss, TopicPartition
 from kbroker.simulation.disk.log_files import (
     GROUPS_TOPIC,
     partition_directories,
@@ -25,9 +25,9 @@ from protocol.records.batch import LENGTH_OVERHEAD, MAGIC_POS
 if TYPE_CHECKING:
     from random import Random
 
-    from kbroker.simulation.scenarios.stage import Stage
+    from kbroker.simulation.scenarios.simulation import Simulation
 
-Fault = Callable[["Stage", "Random"], Awaitable[None]]
+Fault = Callable[["Simulation", "Random"], Awaitable[None]]
 
 HOUR_MS = 3_600_000
 # Ranges of a fault's duration, for example of a cut link, in seconds.
@@ -44,261 +44,261 @@ def _seconds(random: Random) -> float:
 # Nodes.
 
 
-async def restart(stage: Stage, random: Random) -> None:
+async def restart(simulation: Simulation, random: Random) -> None:
     """Stop the broker in an orderly way; the supervisor starts it again."""
-    with stage.down():
-        if not stage.serving or stage.machine.paused:
+    with simulation.down():
+        if not simulation.serving or simulation.machine.paused:
             return
-        stage.note("SIGTERM")
-        await stage.machine.stop()
-        stage.note("stopped")
+        simulation.note("SIGTERM")
+        await simulation.machine.stop()
+        simulation.note("stopped")
         await asyncio.sleep(_seconds(random))
 
 
-async def kill(stage: Stage, random: Random) -> None:
+async def kill(simulation: Simulation, random: Random) -> None:
     """kill -9 between two callbacks of the event loop, or in the middle of a disk operation."""
-    await _crash(stage, random, power=False)
+    await _crash(simulation, random, power=False)
 
 
-async def power(stage: Stage, random: Random) -> None:
+async def power(simulation: Simulation, random: Random) -> None:
     """The machine loses its power."""
-    await _crash(stage, random, power=True)
+    await _crash(simulation, random, power=True)
 
 
-async def _crash(stage: Stage, random: Random, *, power: bool) -> None:
+async def _crash(simulation: Simulation, random: Random, *, power: bool) -> None:
     name = "power lost" if power else "kill -9"
-    with stage.down():
-        broker = stage.machine.broker
+    with simulation.down():
+        broker = simulation.machine.broker
         if broker is None:
             return
         if random.random() < 0.5:
-            stage.machine.crash_after(random.randrange(CHANGES_TO_CRASH), power=power)
-            deadline = stage.sim_loop.time() + CRASH_WITHIN_S
-            while stage.machine.broker is broker and stage.sim_loop.time() < deadline:
+            simulation.machine.crash_after(random.randrange(CHANGES_TO_CRASH), power=power)
+            deadline = simulation.sim_loop.time() + CRASH_WITHIN_S
+            while simulation.machine.broker is broker and simulation.sim_loop.time() < deadline:
                 await asyncio.sleep(0.001)
-        if stage.machine.broker is broker:
-            stage.note(name)
+        if simulation.machine.broker is broker:
+            simulation.note(name)
             if power:
-                stage.machine.power_off()
+                simulation.machine.power_off()
             else:
-                stage.machine.kill()
+                simulation.machine.kill()
         else:
-            stage.note(f"{name} in the middle of a change of the disk")
+            simulation.note(f"{name} in the middle of a change of the disk")
         await asyncio.sleep(_seconds(random))
 
 
-async def pause(stage: Stage, random: Random) -> None:
+async def pause(simulation: Simulation, random: Random) -> None:
     """Pause the process for some time (SIGSTOP)."""
-    broker = stage.machine.broker
+    broker = simulation.machine.broker
     if broker is None:
         return
-    stage.note("paused")
-    stage.machine.pause()
+    simulation.note("paused")
+    simulation.machine.pause()
     await asyncio.sleep(random.choice((0.01, 0.3, 2.0, 15.0)) * random.random())
-    if stage.machine.broker is broker:
-        stage.machine.resume()
-        stage.note("resumed")
+    if simulation.machine.broker is broker:
+        simulation.machine.resume()
+        simulation.note("resumed")
 
 
-async def stall(stage: Stage, random: Random) -> None:
+async def stall(simulation: Simulation, random: Random) -> None:
     """Pause a client, perhaps for longer than its session timeout."""
-    client = random.choice(stage.clients)
+    client = random.choice(simulation.clients)
     if client.paused:
         return
-    stage.note(f"{client.host} stalls")
+    simulation.note(f"{client.host} stalls")
     client.pause()
     try:
         await asyncio.sleep(random.choice((0.1, 3.0, 20.0)) * random.random())
     finally:
         client.resume()
-        stage.note(f"{client.host} goes on")
+        simulation.note(f"{client.host} goes on")
 
 
-async def clock(stage: Stage, random: Random) -> None:
+async def clock(simulation: Simulation, random: Random) -> None:
     """Make the wall clock jump forward or back, and correct it after some time."""
     skew_ms = random.choice((-HOUR_MS, HOUR_MS, -1000, 1000, 60_000)) * random.randint(1, 5)
-    stage.note(f"the wall clock is wrong by {skew_ms / 1000} s")
-    stage.machine.clock.skew_ms += skew_ms
+    simulation.note(f"the wall clock is wrong by {skew_ms / 1000} s")
+    simulation.machine.clock.skew_ms += skew_ms
     await asyncio.sleep(_seconds(random))
-    stage.machine.clock.skew_ms -= skew_ms
-    stage.note(f"the wall clock is put right by {-skew_ms / 1000} s")
+    simulation.machine.clock.skew_ms -= skew_ms
+    simulation.note(f"the wall clock is put right by {-skew_ms / 1000} s")
 
 
 # The network.
 
 
-def _someone(stage: Stage, random: Random) -> str:
-    return random.choice([ANY, *(client.host for client in stage.clients)])
+def _someone(simulation: Simulation, random: Random) -> str:
+    return random.choice([ANY, *(client.host for client in simulation.clients)])
 
 
-async def cut(stage: Stage, random: Random) -> None:
+async def cut(simulation: Simulation, random: Random) -> None:
     """Cut the link between the broker and one client, or all, in one or both directions."""
-    client, broker = _someone(stage, random), stage.machine.name
-    faults = stage.network.faults
+    client, broker = _someone(simulation, random), simulation.machine.name
+    faults = simulation.network.faults
     ways = random.choice((((client, broker),), ((broker, client),), ((client, broker), (broker, client))))
-    stage.note("cut: " + ", ".join(f"{source} to {target}" for source, target in ways))
+    simulation.note("cut: " + ", ".join(f"{source} to {target}" for source, target in ways))
     for source, target in ways:
         faults.cut(source, target)
     await asyncio.sleep(_seconds(random))
     for source, target in ways:
         faults.restore(source, target)
-    stage.note("mended")
+    simulation.note("mended")
 
 
-async def clog(stage: Stage, random: Random) -> None:
+async def clog(simulation: Simulation, random: Random) -> None:
     """Delay all data of a link, which then arrives at once."""
-    pair = [_someone(stage, random), stage.machine.name]
+    pair = [_someone(simulation, random), simulation.machine.name]
     random.shuffle(pair)
     seconds = _seconds(random)
-    stage.note(f"clogged for {seconds:.3f} s: {pair[0]} to {pair[1]}")
-    stage.network.faults.clog(pair[0], pair[1], seconds)
+    simulation.note(f"clogged for {seconds:.3f} s: {pair[0]} to {pair[1]}")
+    simulation.network.faults.clog(pair[0], pair[1], seconds)
     await asyncio.sleep(seconds)
 
 
-async def slow(stage: Stage, random: Random) -> None:
+async def slow(simulation: Simulation, random: Random) -> None:
     """Give a link low bandwidth and high, variable latency."""
-    pair = [_someone(stage, random), stage.machine.name]
+    pair = [_someone(simulation, random), simulation.machine.name]
     random.shuffle(pair)
-    faults = stage.network.faults
-    stage.note(f"slow: {pair[0]} to {pair[1]}")
+    faults = simulation.network.faults
+    simulation.note(f"slow: {pair[0]} to {pair[1]}")
     faults.slow(pair[0], pair[1], random.choice((1_000.0, 30_000.0, 1_000_000.0)))
     faults.latency(pair[0], pair[1], (0.001, random.choice((0.01, 0.2, 1.0))))
     await asyncio.sleep(_seconds(random))
     faults.restore(pair[0], pair[1])
-    stage.note("no longer slow")
+    simulation.note("no longer slow")
 
 
-async def reset(stage: Stage, random: Random) -> None:
+async def reset(simulation: Simulation, random: Random) -> None:
     """Reset connections in the middle of data, or make them half-open."""
-    faults = stage.network.faults
-    client = _someone(stage, random)
+    faults = simulation.network.faults
+    client = _someone(simulation, random)
     what = random.random()
     if what < 0.2:
-        count = faults.blackhole(client, stage.machine.name)
-        stage.note(f"{count} connections of {client} are forgotten on the way")
+        count = faults.blackhole(client, simulation.machine.name)
+        simulation.note(f"{count} connections of {client} are forgotten on the way")
     elif what < 0.4:
-        stage.note("some of all that arrives is followed by a reset")
-        stage.network.reset_chance = random.choice((0.001, 0.01))
+        simulation.note("some of all that arrives is followed by a reset")
+        simulation.network.reset_chance = random.choice((0.001, 0.01))
         await asyncio.sleep(_seconds(random))
-        stage.network.reset_chance = 0.0
+        simulation.network.reset_chance = 0.0
     else:
         for _ in range(random.randint(1, 4)):
-            if faults.reset_any(client, stage.machine.name):
-                stage.note(f"a connection of {client} is reset")
+            if faults.reset_any(client, simulation.machine.name):
+                simulation.note(f"a connection of {client} is reset")
             await asyncio.sleep(random.random() * 0.05)
 
 
 # The disk.
 
 
-async def disk_error(stage: Stage, random: Random) -> None:
+async def disk_error(simulation: Simulation, random: Random) -> None:
     """Make reads, writes or syncs fail. Logs that go offline return only after a restart, so the broker restarts."""
-    faults = stage.machine.disk.faults
+    faults = simulation.machine.disk.faults
     operation = random.choice(("read", "write", "sync"))
     chance = random.choice((0.01, 0.1, 0.5))
-    stage.note(f"the disk fails: {operation}, one of {1 / chance:.0f}")
+    simulation.note(f"the disk fails: {operation}, one of {1 / chance:.0f}")
     setattr(faults, operation, chance)
     await asyncio.sleep(_seconds(random))
     setattr(faults, operation, 0.0)
-    stage.note("the disk is well")
-    await random.choice((restart, kill))(stage, random)
+    simulation.note("the disk is well")
+    await random.choice((restart, kill))(simulation, random)
 
 
-async def full(stage: Stage, random: Random) -> None:
+async def full(simulation: Simulation, random: Random) -> None:
     """Fill the disk, and free space later."""
-    disk = stage.machine.disk
-    stage.note("the disk is full")
+    disk = simulation.machine.disk
+    simulation.note("the disk is full")
     disk.capacity = disk.used + random.choice((0, 100, 5_000))
     await asyncio.sleep(_seconds(random))
     # A crash in between has replaced the disk object.
-    stage.machine.disk.capacity = disk.capacity = None
-    stage.note("there is room on the disk")
+    simulation.machine.disk.capacity = disk.capacity = None
+    simulation.note("there is room on the disk")
 
 
-async def read_only(stage: Stage, random: Random) -> None:
+async def read_only(simulation: Simulation, random: Random) -> None:
     """Make the file system read-only, and later writable again. Logs that went offline return only after a restart."""
-    stage.note("the file system is read-only")
-    stage.machine.disk.read_only = True
+    simulation.note("the file system is read-only")
+    simulation.machine.disk.read_only = True
     await asyncio.sleep(_seconds(random))
-    stage.machine.disk.read_only = False
-    stage.note("the file system is writable")
-    if random.random() < 0.5 or any(partition.log.offline for partition in stage.partitions()):
-        await random.choice((restart, kill))(stage, random)
+    simulation.machine.disk.read_only = False
+    simulation.note("the file system is writable")
+    if random.random() < 0.5 or any(partition.log.offline for partition in simulation.partitions()):
+        await random.choice((restart, kill))(simulation, random)
 
 
-async def out_of_files(stage: Stage, random: Random) -> None:
+async def out_of_files(simulation: Simulation, random: Random) -> None:
     """Make all or most opens fail with EMFILE for some time. No log may stay offline because of this."""
-    faults = stage.machine.disk.faults
+    faults = simulation.machine.disk.faults
     chance = random.choice((0.2, 1.0))
-    stage.note(f"out of file descriptors: one of {1 / chance:.0f} opens fails")
+    simulation.note(f"out of file descriptors: one of {1 / chance:.0f} opens fails")
     faults.open = chance
     await asyncio.sleep(_seconds(random))
     faults.open = 0.0
-    stage.note("there are file descriptors")
+    simulation.note("there are file descriptors")
 
 
-async def slow_disk(stage: Stage, random: Random) -> None:
+async def slow_disk(simulation: Simulation, random: Random) -> None:
     """Make syncs slow, writes short, and reads miss the page cache."""
-    disk = stage.machine.disk
-    stage.note("the disk is slow")
+    disk = simulation.machine.disk
+    simulation.note("the disk is slow")
     disk.faults.slow_sync_ns = random.choice((50, 500, 5_000)) * 1_000_000
     disk.faults.short_write = random.choice((0.0, 0.2))
     cold, disk.cold = disk.cold, random.choice((0.1, 0.9))
     await asyncio.sleep(_seconds(random))
     disk.faults.slow_sync_ns, disk.faults.short_write = 0, 0.0
-    stage.machine.disk.cold = disk.cold = cold
-    stage.note("the disk is quick")
+    simulation.machine.disk.cold = disk.cold = cold
+    simulation.note("the disk is quick")
 
 
-async def leftovers(stage: Stage, random: Random) -> None:
+async def leftovers(simulation: Simulation, random: Random) -> None:
     """Make log files that the broker creates exist already, with old content, as from a restored backup."""
-    faults = stage.machine.disk.faults
-    stage.note("files are left over where logs roll")
+    faults = simulation.machine.disk.faults
+    simulation.note("files are left over where logs roll")
     faults.leftover = random.choice((0.2, 1.0))
     await asyncio.sleep(_seconds(random))
     faults.leftover = 0.0
-    stage.note("no more files are left over")
+    simulation.note("no more files are left over")
 
 
-async def rot(stage: Stage, random: Random) -> None:
+async def rot(simulation: Simulation, random: Random) -> None:
     """Kill the broker and flip a bit of unflushed data before it starts again."""
-    with stage.down():
-        broker = stage.machine.broker
-        if broker is None or not stage.serving:
+    with simulation.down():
+        broker = simulation.machine.broker
+        if broker is None or not simulation.serving:
             return
         recovery_points = {
             (tp.topic, tp.partition): partition.log.recovery_point
             for tp, partition in broker.services.replicas.partitions.items()
         }
-        stage.machine.kill()
-        stage.note("kill -9")
-        _flip(stage, random, recovery_points)
+        simulation.machine.kill()
+        simulation.note("kill -9")
+        _flip(simulation, random, recovery_points)
         await asyncio.sleep(_seconds(random))
 
 
-def _flip(stage: Stage, random: Random, recovery_points: Mapping[Place, int]) -> None:
+def _flip(simulation: Simulation, random: Random, recovery_points: Mapping[TopicPartition, int]) -> None:
     """Flip a bit of a batch above the recovery point that the last process had."""
-    disk = stage.machine.disk
+    disk = simulation.machine.disk
     found = []
-    for place, path in partition_directories(disk, DATA).items():
+    for tp, path in partition_directories(disk, DATA).items():
         for _, segment in segment_files(disk, path):
             for batch in read_batches(disk.data(segment)):
-                if batch.header.base_offset >= recovery_points.get(place, 1 << 62):
-                    found.append((place, segment, batch))
+                if batch.header.base_offset >= recovery_points.get(tp, 1 << 62):
+                    found.append((tp, segment, batch))
     if not found:
         return
-    place, segment, batch = random.choice(found)
+    tp, segment, batch = random.choice(found)
     commits = dict.fromkeys(readable_commits(disk, DATA), -1)
     # Not in the leader epoch: no CRC covers it, so the change cannot be detected, in Apache Kafka neither.
     at = disk.flip_bit(
         segment,
         random.choice([*range(batch.start, batch.start + LENGTH_OVERHEAD), *range(batch.start + MAGIC_POS, batch.end)]),
     )
-    stage.note(f"a bit of {segment} has flipped, at {at}: offset {batch.header.base_offset}")
-    if place[0] == GROUPS_TOPIC:
-        stage.history.record("stage", Loss("bit rot", {}, {**commits, **readable_commits(disk, DATA)}))
+    simulation.note(f"a bit of {segment} has flipped, at {at}: offset {batch.header.base_offset}")
+    if tp[0] == GROUPS_TOPIC:
+        simulation.history.record("simulation", Loss("bit rot", {}, {**commits, **readable_commits(disk, DATA)}))
     else:
-        stage.history.record("stage", Loss("bit rot", {place: batch.header.base_offset}))
+        simulation.history.record("simulation", Loss("bit rot", {tp: batch.header.base_offset}))
 
 
 NODE: dict[str, Fault] = {"restart": restart, "kill": kill, "pause": pause, "stall": stall}

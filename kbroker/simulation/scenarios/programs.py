@@ -7,7 +7,7 @@ from collections.abc import Coroutine
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from kbroker.simulation.checker.history import Join, Outcome, Place
+from kbroker.simulation.checker.history import Join, Outcome, TopicPartition
 from kbroker.simulation.clients.admin import Admin
 from kbroker.simulation.clients.connections.cluster import GROUP as GROUP_KEY
 from kbroker.simulation.clients.connections.cluster import TRANSACTION, Cluster
@@ -33,7 +33,7 @@ from kbroker.simulation.scenarios.scenarios import topic_configs
 
 if TYPE_CHECKING:
     from kbroker.simulation.scenarios.plan import Plan
-    from kbroker.simulation.scenarios.stage import Stage
+    from kbroker.simulation.scenarios.simulation import Simulation
 
 GROUP = "group"
 # The group of the transformers.
@@ -44,8 +44,8 @@ LOOKED_AT_EVERY_S = 0.2
 
 
 class Programs:
-    def __init__(self, stage: Stage, plan: Plan) -> None:
-        self._stage = stage
+    def __init__(self, simulation: Simulation, plan: Plan) -> None:
+        self._simulation = simulation
         self._plan = plan
         self._stop = StopSignal()
         self._values = ValueSource(1)
@@ -59,17 +59,17 @@ class Programs:
         self._recreated: tuple[HostLoop, RecreatedTopic] | None = None
 
     @property
-    def places(self) -> list[Place]:
+    def partitions(self) -> list[TopicPartition]:
         """All partitions but those of the transformers' output topic."""
-        return [place for place in self._all_places if place[0] != OUTPUT]
+        return [tp for tp in self._all_places if tp[0] != OUTPUT]
 
     @property
-    def _all_places(self) -> list[Place]:
+    def _all_places(self) -> list[TopicPartition]:
         return [(name, index) for name, topic in self._plan.topics.items() for index in range(topic.partitions)]
 
     @property
-    def _outputs(self) -> list[Place]:
-        return [place for place in self._all_places if place[0] == OUTPUT]
+    def _outputs(self) -> list[TopicPartition]:
+        return [tp for tp in self._all_places if tp[0] == OUTPUT]
 
     @property
     def _inputs(self) -> list[str]:
@@ -77,12 +77,12 @@ class Programs:
 
     async def set_up(self) -> None:
         """Create the topics, and configure the internal topics."""
-        host = self._stage.client("admin")
+        host = self._simulation.client("admin")
         await host.run(self._set_up(host))
 
     async def _set_up(self, host: HostLoop) -> None:
         context = self._context(host)
-        cluster = Cluster(host, context.bootstrap, self._stage.random_for("admin"), "admin")
+        cluster = Cluster(host, context.bootstrap, self._simulation.random_for("admin"), "admin")
         admin = Admin(cluster, context.history, "admin")
         for name, topic in self._plan.topics.items():
             await admin.create_topic(name, topic.partitions, topic.configs)
@@ -107,7 +107,7 @@ class Programs:
         plan = self._plan
         for number in range(plan.producers):
             name = f"producer{number}"
-            host, random = self._stage.client(name), self._stage.random_for(name)
+            host, random = self._simulation.client(name), self._simulation.random_for(name)
             idempotent = random.random() < 0.7
             acks = -1 if idempotent else random.choice((-1, 1, 0))
             self._run(
@@ -117,7 +117,7 @@ class Programs:
                     name,
                     random,
                     self._values,
-                    self.places,
+                    self.partitions,
                     ENDLESS,
                     idempotent=idempotent,
                     acks=acks,
@@ -127,7 +127,7 @@ class Programs:
             )
         for number in range(plan.readers):
             name = f"reader{number}"
-            host, random = self._stage.client(name), self._stage.random_for(name)
+            host, random = self._simulation.client(name), self._simulation.random_for(name)
             # Some commit offsets to a group of which they are not members.
             group = f"{name}-offsets" if plan.members and random.random() < 0.5 else None
             committed_only = plan.transactional and random.random() < 0.6
@@ -143,22 +143,22 @@ class Programs:
             self._run(host, reading)
         for number in range(plan.members):
             name = f"member{number}"
-            host, random = self._stage.client(name), self._stage.random_for(name)
+            host, random = self._simulation.client(name), self._simulation.random_for(name)
             stop = StopSignal()
-            context = WorkloadContext(host, self._stage.history, self._stage.bootstrap, stop)
+            context = WorkloadContext(host, self._simulation.history, self._simulation.bootstrap, stop)
             committed_only = plan.transactional and random.random() < 0.6
             work = consume_group(context, name, random, GROUP, self._inputs, ENDLESS, committed_only=committed_only)
             self._members[name] = stop, host.run(work)
         for number in range(plan.trimmers):
             name = f"trimmer{number}"
-            host, random = self._stage.client(name), self._stage.random_for(name)
-            self._run(host, trim(self._context(host), name, random, self.places))
+            host, random = self._simulation.client(name), self._simulation.random_for(name)
+            self._run(host, trim(self._context(host), name, random, self.partitions))
         self._start_transactions()
         if plan.recreation:
             self._start_recreation()
 
     def _start_recreation(self) -> None:
-        host, random = self._stage.client("recreation"), self._stage.random_for("recreation")
+        host, random = self._simulation.client("recreation"), self._simulation.random_for("recreation")
         # Else a power loss or a failing disk takes what was acknowledged.
         durable = self._plan.durable or any(name in self._plan.faults for name in LOSING)
         configs = topic_configs(random, durable=durable)
@@ -170,22 +170,24 @@ class Programs:
         plan = self._plan
         for number in range(plan.transactors):
             name = f"transactor{number}"
-            host, random = self._stage.client(name), self._stage.random_for(name)
+            host, random = self._simulation.client(name), self._simulation.random_for(name)
             transactional_id = f"id{number % plan.transactional_ids}"
             context = self._context(host)
             work = produce_in_transactions(
-                context, name, random, self._work, self.places, transactional_id, pause_s=plan.pause_between_sends_s
+                context, name, random, self._work, self.partitions, transactional_id, pause_s=plan.pause_between_sends_s
             )
             self._run(host, work)
         for number in range(plan.transformers):
             name = f"transformer{number}"
-            host, random = self._stage.client(name), self._stage.random_for(name)
-            context = WorkloadContext(host, self._stage.history, self._stage.bootstrap, self._transformers_stop)
+            host, random = self._simulation.client(name), self._simulation.random_for(name)
+            context = WorkloadContext(
+                host, self._simulation.history, self._simulation.bootstrap, self._transformers_stop
+            )
             work = consume_transform_produce(context, name, random, self._work, PIPELINE, self._inputs, self._outputs)
             self._transforming.append(host.run(work))
         for number in range(plan.saboteurs):
             name = f"saboteur{number}"
-            host, random = self._stage.client(name), self._stage.random_for(name)
+            host, random = self._simulation.client(name), self._simulation.random_for(name)
             groups = [PIPELINE] * bool(plan.transformers) + [GROUP] * bool(plan.members)
             self._run(host, send_stale_requests(self._context(host), name, random, self._work, groups))
 
@@ -202,12 +204,12 @@ class Programs:
 
     async def _settle(self) -> None:
         """Wait until all input is transformed and no transaction is open."""
-        host = self._stage.client("settling")
-        cluster = Cluster(host, self._stage.bootstrap, self._stage.random_for("settling"), "settling")
-        history, late = self._stage.history, "clock" in self._plan.faults
+        host = self._simulation.client("settling")
+        cluster = Cluster(host, self._simulation.bootstrap, self._simulation.random_for("settling"), "settling")
+        history, late = self._simulation.history, "clock" in self._plan.faults
         self._transformers_stop.draining = True
         if self._transforming:
-            await host.run(wait_until_all_transformed(cluster, history, PIPELINE, self.places, late=late))
+            await host.run(wait_until_all_transformed(cluster, history, PIPELINE, self.partitions, late=late))
         self._transformers_stop.request()
         await asyncio.gather(*self._transforming)
         await host.run(wait_until_no_open_transaction(cluster, history, self._all_places, late=late))
@@ -228,7 +230,7 @@ class Programs:
     def _have_everything(self, names: list[str]) -> bool:
         """Whether these members are in the same generation and own all partitions in it."""
         last: dict[str, Join] = {}
-        for operation in reversed(self._stage.history.operations):
+        for operation in reversed(self._simulation.history.operations):
             if len(last) == len(names):
                 break
             if isinstance(operation.action, Join) and operation.process in names:
@@ -236,17 +238,19 @@ class Programs:
                     return False
                 last.setdefault(operation.process, operation.action)
         generations = {join.generation for join in last.values()}
-        places = {place for join in last.values() for place in join.partitions}
-        return len(last) == len(names) and len(generations) == 1 and places.issuperset(self.places)
+        partitions = {tp for join in last.values() for tp in join.partitions}
+        return len(last) == len(names) and len(generations) == 1 and partitions.issuperset(self.partitions)
 
     async def fetch_on_idle_broker(self) -> None:
         """Run fetches that only the broker's timers complete."""
-        host = self._stage.client("waiter")
-        await host.run(fetch_on_idle_broker(self._context(host), self._stage.random_for("waiter"), self.places[0]))
+        host = self._simulation.client("waiter")
+        await host.run(
+            fetch_on_idle_broker(self._context(host), self._simulation.random_for("waiter"), self.partitions[0])
+        )
 
     async def read_all(self) -> None:
         """Read all records, and the committed offsets of the groups."""
-        host = self._stage.client("final")
+        host = self._simulation.client("final")
         if self._recreated is not None:
             await self._recreated[0].run(self._recreated[1].check_at_the_end())
         if self._plan.members:
@@ -256,7 +260,7 @@ class Programs:
         for committed_only in (False, True) if self._plan.transactional else (False,):
             reading = final_reads(
                 self._context(host),
-                self._stage.random_for("final"),
+                self._simulation.random_for("final"),
                 self._all_places,
                 committed_only=committed_only,
             )
@@ -265,12 +269,12 @@ class Programs:
 
     async def _read_commits(self, host: HostLoop, group: str) -> None:
         context = self._context(host)
-        cluster = Cluster(host, context.bootstrap, self._stage.random_for("final commits"), "final")
+        cluster = Cluster(host, context.bootstrap, self._simulation.random_for("final commits"), "final")
         group_offsets = StandaloneGroupOffsets(cluster, context.history, "final", group)
         while True:
             try:
                 await cluster.refresh_metadata(self._inputs)
-                await group_offsets.committed(self.places)
+                await group_offsets.committed(self.partitions)
                 break
             except (OSError, RefusedError):
                 await cluster.backoff()
@@ -280,4 +284,4 @@ class Programs:
         self._running.append(host.run(program))
 
     def _context(self, host: HostLoop) -> WorkloadContext:
-        return WorkloadContext(host, self._stage.history, self._stage.bootstrap, self._stop)
+        return WorkloadContext(host, self._simulation.history, self._simulation.bootstrap, self._stop)

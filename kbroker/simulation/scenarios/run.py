@@ -20,7 +20,7 @@ from kbroker.simulation.checker.history import History, show
 from kbroker.simulation.scenarios.plan import Plan
 from kbroker.simulation.scenarios.programs import Programs
 from kbroker.simulation.scenarios.scenarios import SCENARIOS
-from kbroker.simulation.scenarios.stage import Stage
+from kbroker.simulation.scenarios.simulation import Simulation
 
 # Limit for each step after the faults, in virtual seconds.
 LIVENESS_S = 120.0
@@ -90,30 +90,30 @@ def simulate(seed: int, scenario: str, *, trace: bool = False, shape: Callable[[
     plan.recreation = Random(f"{seed}/{scenario}/recreation").random() < SCENARIOS[scenario].recreation
     if shape is not None:
         shape(plan)
-    stage = Stage(f"{seed}/{scenario}", plan.broker, coordination=plan.coordination, durable=plan.durable)
+    simulation = Simulation(f"{seed}/{scenario}", plan.broker, coordination=plan.coordination, durable=plan.durable)
     if trace:
-        stage.sim_loop.trace.lines = []
+        simulation.sim_loop.trace.lines = []
     failure = ""
-    with _log_in(stage):
+    with _log_in(simulation):
         try:
-            stage.run(Run(stage, plan).story())
+            simulation.run(Run(simulation, plan).story())
         except Exception as error:
             failure = _said(error)
-        operations = stage.history.operations
+        operations = simulation.history.operations
         for operation in operations:
-            stage.sim_loop.trace.record(show(operation))
+            simulation.sim_loop.trace.record(show(operation))
         result = Result(
             seed,
             scenario,
-            stage.history,
-            stage.sim_loop.trace.digest(),
-            stage.sim_loop.elapsed_ns / 1e9,
+            simulation.history,
+            simulation.sim_loop.trace.digest(),
+            simulation.sim_loop.elapsed_ns / 1e9,
             failure,
-            trace=stage.sim_loop.trace.lines or [],
+            trace=simulation.sim_loop.trace.lines or [],
         )
-        stage.close()
+        simulation.close()
     compacted = {name: topic.keys for name, topic in plan.topics.items() if topic.keys}
-    result.anomalies = check(stage.history, durable=plan.durable, compacted=compacted)
+    result.anomalies = check(simulation.history, durable=plan.durable, compacted=compacted)
     return result
 
 
@@ -121,10 +121,10 @@ def _said(error: BaseException) -> str:
     """Format an error and its causes, each with the line of code that raised it."""
     parts: list[str] = []
     while error is not None:
-        place = error.__traceback__
-        while place is not None and place.tb_next is not None:
-            place = place.tb_next
-        where = f" ({place.tb_frame.f_code.co_filename}:{place.tb_lineno})" if place is not None else ""
+        tp = error.__traceback__
+        while tp is not None and tp.tb_next is not None:
+            tp = tp.tb_next
+        where = f" ({tp.tb_frame.f_code.co_filename}:{tp.tb_lineno})" if tp is not None else ""
         parts.append(f"{type(error).__name__}: {error}{where}")
         error = error.__cause__  # type: ignore[assignment]
     return "\n  because of ".join(parts)
@@ -134,18 +134,18 @@ class _HistoryHandler(logging.Handler):
     """Adds the broker's log messages to the history as notes, without tracebacks: their paths and wording differ
     between machines, and the notes are part of the run's hash."""
 
-    def __init__(self, stage: Stage) -> None:
+    def __init__(self, simulation: Simulation) -> None:
         super().__init__(logging.WARNING)
-        self._stage = stage
+        self._simulation = simulation
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._stage.history.note("broker log", record.getMessage())
+        self._simulation.history.note("broker log", record.getMessage())
 
 
 @contextmanager
-def _log_in(stage: Stage) -> Iterator[None]:
+def _log_in(simulation: Simulation) -> Iterator[None]:
     logger = logging.getLogger("kbroker")
-    handler, propagate = _HistoryHandler(stage), logger.propagate
+    handler, propagate = _HistoryHandler(simulation), logger.propagate
     logger.addHandler(handler)
     logger.propagate = False
     try:
@@ -158,17 +158,17 @@ def _log_in(stage: Stage) -> Iterator[None]:
 class Run:
     """Executes the steps of one run."""
 
-    def __init__(self, stage: Stage, plan: Plan) -> None:
-        self._stage = stage
+    def __init__(self, simulation: Simulation, plan: Plan) -> None:
+        self._simulation = simulation
         self._plan = plan
-        self._programs = Programs(stage, plan)
+        self._programs = Programs(simulation, plan)
 
     async def story(self) -> None:
-        stage, plan = self._stage, self._plan
-        await stage.until_serving()
+        simulation, plan = self._simulation, self._plan
+        await simulation.until_serving()
         await self._in_time(self._programs.set_up(), "set-up")
         self._programs.start()
-        faults = [stage.sim_loop.create_task(self._go_wrong(number)) for number in range(plan.troubles)]
+        faults = [simulation.sim_loop.create_task(self._go_wrong(number)) for number in range(plan.troubles)]
         await asyncio.sleep(plan.seconds)
         for task in faults:
             task.cancel()
@@ -176,32 +176,32 @@ class Run:
             if isinstance(result, Exception):
                 raise result
         self._end_faults()
-        await stage.until_serving()
-        stage.note("faults are over")
+        await simulation.until_serving()
+        simulation.note("faults are over")
         await self._in_time(self._programs.finish(), "the programs' end")
-        if stage.random_for("the end").random() < 0.5:
+        if simulation.random_for("the end").random() < 0.5:
             # Acknowledged records must survive the process.
-            stage.note("kill -9 at the end")
-            stage.machine.kill()
-            await stage.until_serving()
+            simulation.note("kill -9 at the end")
+            simulation.machine.kill()
+            await simulation.until_serving()
         await self._in_time(self._programs.fetch_on_idle_broker(), "fetches that wait alone")
-        stage.history.begin_final_reads()
+        simulation.history.begin_final_reads()
         await self._in_time(self._programs.read_all(), "the last reads")
-        stage.check_invariants()
+        simulation.check_invariants()
 
     async def _go_wrong(self, number: int) -> None:
-        random = self._stage.random_for(f"trouble {number}")
+        random = self._simulation.random_for(f"trouble {number}")
         names = list(self._plan.faults)
         while True:
             await asyncio.sleep(random.expovariate(1 / self._plan.pause_s))
-            await self._plan.faults[random.choice(names)](self._stage, random)
+            await self._plan.faults[random.choice(names)](self._simulation, random)
 
     def _end_faults(self) -> None:
         """End all faults, also those that were cancelled in the middle."""
-        stage = self._stage
-        machine = stage.machine
-        stage.faults_over = True
-        stage.network.faults.heal_all()
+        simulation = self._simulation
+        machine = simulation.machine
+        simulation.faults_over = True
+        simulation.network.faults.heal_all()
         machine.disk.faults.stop()
         machine.disk.capacity = None
         machine.disk.read_only = False
@@ -210,9 +210,9 @@ class Run:
         machine.cancel_crash()
         if machine.paused:
             machine.resume()
-        if stage.coordination is not None:
-            stage.coordination.heal_all()
-        offline = [partition.log for partition in stage.partitions() if partition.log.offline is not None]
+        if simulation.coordination is not None:
+            simulation.coordination.heal_all()
+        offline = [partition.log for partition in simulation.partitions() if partition.log.offline is not None]
         # Logs of a broker that is stopping do not count.
         failed = [log for log in offline if not log.is_closing]
         has_failed = any(machine.disk.faults.injected[kind] for kind in DISK_FAILURES)
@@ -220,7 +220,7 @@ class Run:
             raise NotLive(f"{failed[0].tp} is offline although the disk has not failed: {failed[0].offline}")
         if offline:
             # The operator restarts it, as its log message requests.
-            stage.note("kill -9: logs are offline")
+            simulation.note("kill -9: logs are offline")
             machine.kill()
 
     async def _in_time(self, work: Awaitable[None], what: str) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from random import Random
 from typing import NamedTuple
 
-from kbroker.simulation.checker.history import Place
+from kbroker.simulation.checker.history import TopicPartition
 from kbroker.simulation.clients.connections.connection import Address, SimClientConnection, connect
 from kbroker.simulation.clients.connections.versions import Caps
 from protocol.apis import ApiKey
@@ -55,7 +55,7 @@ class Cluster:
         self.random = random
         self.client_id = client_id
         self.nodes: dict[int, Address] = {}
-        self.leaders: dict[Place, Leader] = {}
+        self.leaders: dict[TopicPartition, Leader] = {}
         self.partition_counts: dict[str, int] = {}
         self.topic_ids: dict[str, bytes] = {}
         self.topic_names: dict[bytes, str] = {}
@@ -84,26 +84,26 @@ class Cluster:
 
     # Leaders.
 
-    def open_leader_connection(self, place: Place) -> SimClientConnection | None:
+    def open_leader_connection(self, tp: TopicPartition) -> SimClientConnection | None:
         """Return the connection to a partition's leader if one is open."""
-        leader = self.leaders.get(place)
+        leader = self.leaders.get(tp)
         connection = None if leader is None else self._connections.get(leader.node)
         return None if connection is None or connection.lost else connection
 
-    async def leader(self, place: Place) -> SimClientConnection:
+    async def leader(self, tp: TopicPartition) -> SimClientConnection:
         """Return a connection to a partition's leader. Raises OSError."""
-        if place not in self.leaders:
-            await self.refresh_metadata([place[0]])
-        leader = self.leaders.get(place)
+        if tp not in self.leaders:
+            await self.refresh_metadata([tp[0]])
+        leader = self.leaders.get(tp)
         if leader is None:
-            raise UnavailableError(f"no leader of {place[0]}-{place[1]} is known")
+            raise UnavailableError(f"no leader of {tp[0]}-{tp[1]} is known")
         return await self.node(leader.node)
 
-    def forget_leader(self, place: Place) -> None:
+    def forget_leader(self, tp: TopicPartition) -> None:
         """Forget a partition's leader: the next use refreshes the metadata."""
-        self.leaders.pop(place, None)
+        self.leaders.pop(tp, None)
 
-    def places(self, topics: Iterable[str]) -> list[Place]:
+    def partitions(self, topics: Iterable[str]) -> list[TopicPartition]:
         """Return the known partitions of these topics."""
         return [(topic, index) for topic in topics for index in range(self.partition_counts.get(topic, 0))]
 
@@ -123,19 +123,19 @@ class Cluster:
         if name is None:
             return
         if topic.error_code:
-            for place in self.places([name]):
-                self.forget_leader(place)
+            for tp in self.partitions([name]):
+                self.forget_leader(tp)
             return
         if topic.topic_id != NO_ID:
             self.topic_ids[name] = topic.topic_id
             self.topic_names[topic.topic_id] = name
         self.partition_counts[name] = len(topic.partitions)
         for partition in topic.partitions:
-            place = (name, partition.partition_index)
+            tp = (name, partition.partition_index)
             if partition.error_code or partition.leader_id == NO_LEADER:
-                self.forget_leader(place)
+                self.forget_leader(tp)
             else:
-                self.leaders[place] = Leader(partition.leader_id, partition.leader_epoch)
+                self.leaders[tp] = Leader(partition.leader_id, partition.leader_epoch)
 
     # Connections.
 
@@ -156,8 +156,8 @@ class Cluster:
                 raise UnavailableError(f"no node {node} is known")
             connection = await self._connect(self.nodes[node])
         except OSError:
-            for place in [place for place, leader in self.leaders.items() if leader.node == node]:
-                self.forget_leader(place)
+            for tp in [tp for tp, leader in self.leaders.items() if leader.node == node]:
+                self.forget_leader(tp)
             raise
         finally:
             del self._opening[node]

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
-from kbroker.simulation.checker.history import Place
+from kbroker.simulation.checker.history import TopicPartition
 from protocol.messages.consumer_protocol import (
     AssignedTopic,
     ConsumerProtocolAssignment,
@@ -11,7 +11,7 @@ from protocol.messages.consumer_protocol import (
 from protocol.schema.codec import decode, encode
 
 # (subscribed topics by member, partition counts by topic) -> assigned partitions by member.
-Assignor = Callable[[Mapping[str, Sequence[str]], Mapping[str, int]], dict[str, list[Place]]]
+Assignor = Callable[[Mapping[str, Sequence[str]], Mapping[str, int]], dict[str, list[TopicPartition]]]
 
 # The version of encoded subscriptions and assignments. All versions can be decoded.
 VERSION = 0
@@ -19,9 +19,9 @@ VERSION_SIZE = 2
 PREFIX = VERSION.to_bytes(VERSION_SIZE, "big")
 
 
-def range_assignor(topics: Mapping[str, Sequence[str]], counts: Mapping[str, int]) -> dict[str, list[Place]]:
+def range_assignor(topics: Mapping[str, Sequence[str]], counts: Mapping[str, int]) -> dict[str, list[TopicPartition]]:
     """Assign consecutive partitions of each topic; the first members get one more if the count is uneven."""
-    assigned: dict[str, list[Place]] = {member: [] for member in sorted(topics)}
+    assigned: dict[str, list[TopicPartition]] = {member: [] for member in sorted(topics)}
     for topic in sorted({topic for subscribed in topics.values() for topic in subscribed}):
         members = [member for member in assigned if topic in topics[member]]
         share, remainder = divmod(counts.get(topic, 0), len(members))
@@ -33,9 +33,11 @@ def range_assignor(topics: Mapping[str, Sequence[str]], counts: Mapping[str, int
     return assigned
 
 
-def round_robin_assignor(topics: Mapping[str, Sequence[str]], counts: Mapping[str, int]) -> dict[str, list[Place]]:
+def round_robin_assignor(
+    topics: Mapping[str, Sequence[str]], counts: Mapping[str, int]
+) -> dict[str, list[TopicPartition]]:
     """Assign partitions one by one, each to the next member that subscribes to its topic."""
-    assigned: dict[str, list[Place]] = {member: [] for member in sorted(topics)}
+    assigned: dict[str, list[TopicPartition]] = {member: [] for member in sorted(topics)}
     members = list(assigned)
     position = 0
     for topic in sorted({topic for subscribed in topics.values() for topic in subscribed}):
@@ -60,9 +62,9 @@ def decode_subscription(data: bytes) -> list[str]:
     return decode(ConsumerProtocolSubscription, data, version, VERSION_SIZE).topics
 
 
-def encode_assignment(places: Sequence[Place]) -> bytes:
+def encode_assignment(partitions: Sequence[TopicPartition]) -> bytes:
     topics: dict[str, list[int]] = {}
-    for topic, index in places:
+    for topic, index in partitions:
         topics.setdefault(topic, []).append(index)
     by_topic = [AssignedTopic(topic=topic, partitions=indexes) for topic, indexes in topics.items()]
     return VERSION.to_bytes(VERSION_SIZE, "big") + encode(
@@ -70,7 +72,7 @@ def encode_assignment(places: Sequence[Place]) -> bytes:
     )
 
 
-def decode_assignment(data: bytes) -> list[Place]:
+def decode_assignment(data: bytes) -> list[TopicPartition]:
     """Return the partitions of an assignment, none for empty bytes. Raises MalformedError."""
     if not data:
         return []

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from random import Random
 
-from kbroker.simulation.checker.history import Assign, History, Outcome, Place, Poll, Read
+from kbroker.simulation.checker.history import Assign, History, Outcome, Poll, Read, TopicPartition
 from kbroker.simulation.clients.connections.cluster import NO_EPOCH, NO_ID, Cluster, UnavailableError
 from kbroker.simulation.clients.consumer.fetch_session import FetchSessionHandler, PartitionFetch
 from kbroker.simulation.clients.consumer.offset_lookup import EARLIEST, epoch_end_offset, list_offset
@@ -84,30 +84,28 @@ class Consumer:
     ) -> None:
         self.config = config or ConsumerConfig()
         self.cluster = cluster
-        self.positions: dict[Place, Position] = {}
+        self.positions: dict[TopicPartition, Position] = {}
         # The transaction in which the application processes the records.
         self.transaction: int | None = None
         self._history = history
         self._process = process
         self._random = random
         self._sessions: dict[int, FetchSessionHandler] = {}
-        self._diverging_positions: dict[Place, Position] = {}
+        self._diverging_positions: dict[TopicPartition, Position] = {}
         self._corrupt: CorruptRecordError | None = None
 
-    def assign(self, positions: Mapping[Place, int | Position], reason: str = "assign") -> None:
+    def assign(self, positions: Mapping[TopicPartition, int | Position], reason: str = "assign") -> None:
         """Replace the assigned partitions and their positions."""
-        self.positions = {
-            place: replace(at) if isinstance(at, Position) else Position(at) for place, at in positions.items()
-        }
+        self.positions = {tp: replace(at) if isinstance(at, Position) else Position(at) for tp, at in positions.items()}
         self._history.record(self._process, Assign(self._offsets(), reason))
 
-    def seek(self, place: Place, offset: int) -> None:
-        self.positions[place] = Position(offset)
+    def seek(self, tp: TopicPartition, offset: int) -> None:
+        self.positions[tp] = Position(offset)
         self._history.record(self._process, Assign(self._offsets(), "seek"))
 
-    def committable(self) -> dict[Place, tuple[int, int]]:
+    def committable(self) -> dict[TopicPartition, tuple[int, int]]:
         """Return the positions after the records returned by `poll`, as (offset, leader epoch or -1)."""
-        return {place: (position.offset, position.epoch) for place, position in self.positions.items()}
+        return {tp: (position.offset, position.epoch) for tp, position in self.positions.items()}
 
     def close(self) -> None:
         self.cluster.close()
@@ -144,38 +142,38 @@ class Consumer:
             await self.cluster.backoff()
         return []
 
-    def _offsets(self) -> dict[Place, int]:
-        return {place: position.offset for place, position in self.positions.items()}
+    def _offsets(self) -> dict[TopicPartition, int]:
+        return {tp: position.offset for tp, position in self.positions.items()}
 
     # Preparing to fetch: find leaders and validate positions.
 
     async def _prepare_positions(self) -> None:
         """Find and connect to the leaders, then validate the positions. Raises OSError if no leader is reachable."""
         cluster = self.cluster
-        unknown = [place[0] for place in self.positions if place not in cluster.leaders]
+        unknown = [tp[0] for tp in self.positions if tp not in cluster.leaders]
         if unknown:
             await cluster.refresh_metadata(list(dict.fromkeys(unknown)))
         await self._connect_to_leaders()
         moved = {}
-        for place, position in list(self.positions.items()):
-            leader = cluster.leaders.get(place)
+        for tp, position in list(self.positions.items()):
+            leader = cluster.leaders.get(tp)
             if leader is None:
                 continue
             try:
-                new = await self._validated_position(place, position, leader.epoch)
+                new = await self._validated_position(tp, position, leader.epoch)
             except UnavailableError:
                 # Only this partition cannot be fetched now.
                 continue
             if new is None:
                 position.validated_epoch = leader.epoch
             else:
-                moved[place] = new
+                moved[tp] = new
         if moved:
             self._reset_positions(moved)
 
     async def _connect_to_leaders(self) -> None:
         """Connect to all known leaders. Raises OSError if none is reachable."""
-        nodes = dict.fromkeys(self.cluster.leaders[place].node for place in self.positions if self._has_leader(place))
+        nodes = dict.fromkeys(self.cluster.leaders[tp].node for tp in self.positions if self._has_leader(tp))
         missing: OSError | None = None
         for node in nodes:
             try:
@@ -185,39 +183,39 @@ class Consumer:
         if missing is not None and not any(map(self.cluster.open_leader_connection, self.positions)):
             raise missing
 
-    def _has_leader(self, place: Place) -> bool:
-        return place in self.cluster.leaders
+    def _has_leader(self, tp: TopicPartition) -> bool:
+        return tp in self.cluster.leaders
 
-    async def _validated_position(self, place: Place, position: Position, leader_epoch: int) -> Position | None:
+    async def _validated_position(self, tp: TopicPartition, position: Position, leader_epoch: int) -> Position | None:
         """Return the position to reset to, or None if the leader's log contains the position."""
         if not position.out_of_range:
             if leader_epoch == position.validated_epoch or NO_EPOCH in (position.epoch, leader_epoch):
                 return None
-            epoch, end_offset = await epoch_end_offset(self.cluster, place, leader_epoch, position.epoch)
+            epoch, end_offset = await epoch_end_offset(self.cluster, tp, leader_epoch, position.epoch)
             if end_offset >= position.offset and epoch == position.epoch:
                 return None
             if end_offset >= 0:
                 return Position(min(end_offset, position.offset), epoch, leader_epoch)
-        offset, _ = await list_offset(self.cluster, place, EARLIEST)
+        offset, _ = await list_offset(self.cluster, tp, EARLIEST)
         return Position(offset, NO_EPOCH, leader_epoch)
 
-    def _reset_positions(self, moved: Mapping[Place, Position]) -> None:
+    def _reset_positions(self, moved: Mapping[TopicPartition, Position]) -> None:
         # A partition may have been unassigned in the meantime.
-        self.positions.update({place: at for place, at in moved.items() if place in self.positions})
+        self.positions.update({tp: at for tp, at in moved.items() if tp in self.positions})
         self._history.record(self._process, Assign(self._offsets(), "reset"))
 
     # Fetching.
 
     async def _fetch(self, poll: Poll) -> list[str]:
         """Fetch once from each leader. Adds the records to `poll` and returns the failures."""
-        by_leader: dict[int, dict[Place, Position]] = {}
+        by_leader: dict[int, dict[TopicPartition, Position]] = {}
         failures = []
-        for place, position in self.positions.items():
-            leader = self.cluster.leaders.get(place)
+        for tp, position in self.positions.items():
+            leader = self.cluster.leaders.get(tp)
             if leader is None:
-                failures.append(f"no leader of {place[0]}-{place[1]}")
+                failures.append(f"no leader of {tp[0]}-{tp[1]}")
             else:
-                by_leader.setdefault(leader.node, {})[place] = position
+                by_leader.setdefault(leader.node, {})[tp] = position
         if len(by_leader) == 1:
             ((node, positions),) = by_leader.items()
             responses = [await self._fetch_from(node, positions)]
@@ -229,11 +227,13 @@ class Consumer:
             if isinstance(response, OSError):
                 failures.append(str(response) if isinstance(response, UnavailableError) else type(response).__name__)
                 continue
-            for place, data in response.items():
-                failures += self._handle_partition(poll, place, data)
+            for tp, data in response.items():
+                failures += self._handle_partition(poll, tp, data)
         return failures
 
-    async def _fetch_from(self, node: int, positions: dict[Place, Position]) -> dict[Place, PartitionData] | OSError:
+    async def _fetch_from(
+        self, node: int, positions: dict[TopicPartition, Position]
+    ) -> dict[TopicPartition, PartitionData] | OSError:
         session = self._sessions.get(node)
         if session is None:
             session = self._sessions[node] = FetchSessionHandler(self.config.sessions)
@@ -241,9 +241,7 @@ class Consumer:
             connection = await self.cluster.node(node)
             version = connection.version(ApiKey.FETCH)
             request = self._request()
-            session.fill_request(
-                request, {place: self._partition_fetch(place, at, version) for place, at in positions.items()}
-            )
+            session.fill_request(request, {tp: self._partition_fetch(tp, at, version) for tp, at in positions.items()})
             timeout_s = self.cluster.timeout_s + self.config.max_wait_ms / 1000
             response = await connection.request(request, FetchResponse, version=version, timeout_s=timeout_s)
         except OSError as error:
@@ -271,17 +269,17 @@ class Consumer:
             isolation_level=int(config.committed_only),
         )
 
-    def _partition_fetch(self, place: Place, position: Position, version: int) -> PartitionFetch:
-        topic_id = self.cluster.topic_ids.get(place[0], NO_ID) if version >= FIRST_TOPIC_ID_VERSION else NO_ID
+    def _partition_fetch(self, tp: TopicPartition, position: Position, version: int) -> PartitionFetch:
+        topic_id = self.cluster.topic_ids.get(tp[0], NO_ID) if version >= FIRST_TOPIC_ID_VERSION else NO_ID
         last_epoch = (
             position.epoch if self.config.sends_last_fetched_epoch and version >= FIRST_WITH_LAST_EPOCH else NO_EPOCH
         )
-        leader_epoch = self.cluster.leaders[place].epoch
+        leader_epoch = self.cluster.leaders[tp].epoch
         return PartitionFetch(topic_id, position.offset, leader_epoch, last_epoch, self.config.partition_max_bytes)
 
-    def _handle_partition(self, poll: Poll, place: Place, data: PartitionData) -> list[str]:
+    def _handle_partition(self, poll: Poll, tp: TopicPartition, data: PartitionData) -> list[str]:
         """Add one partition's records to the poll. Returns the failures."""
-        position = self.positions.get(place)
+        position = self.positions.get(tp)
         if position is None:
             return []
         if data.error_code:
@@ -289,11 +287,11 @@ class Consumer:
             if code is ErrorCode.OFFSET_OUT_OF_RANGE:
                 position.out_of_range = True
             if code not in LEADER_NOT_AT_FAULT:
-                self.cluster.forget_leader(place)
+                self.cluster.forget_leader(tp)
             return [code.name]
         if data.diverging_epoch.end_offset >= 0:
             at = min(data.diverging_epoch.end_offset, position.offset)
-            self._diverging_positions[place] = Position(at, data.diverging_epoch.epoch, position.validated_epoch)
+            self._diverging_positions[tp] = Position(at, data.diverging_epoch.epoch, position.validated_epoch)
             return ["diverging epoch"]
         if data.records:
             aborted = [
@@ -303,9 +301,9 @@ class Consumer:
                 fetched = read_batches(data.records, position.offset, aborted, self.config.max_records)
             except CorruptRecordError as error:
                 self._corrupt = error
-                error.place = place
+                error.tp = tp
                 return [str(error)]
-            poll.reads += [Read(place, offset, value) for offset, value in fetched.reads]
+            poll.reads += [Read(tp, offset, value) for offset, value in fetched.reads]
             position.offset = fetched.next_offset
             if fetched.epoch != NO_EPOCH:
                 position.epoch = fetched.epoch

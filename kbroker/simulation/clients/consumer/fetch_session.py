@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from kbroker.simulation.checker.history import Place
+from kbroker.simulation.checker.history import TopicPartition
 from protocol.errors import ErrorCode
 from protocol.messages.k01_fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, ForgottenTopic
 
@@ -29,29 +29,27 @@ class FetchSessionHandler:
         self._used = used
         self._id = NO_SESSION
         self._epoch = INITIAL_EPOCH if used else FINAL_EPOCH
-        self._session_partitions: dict[Place, PartitionFetch] = {}
-        self._requested_partitions: dict[Place, PartitionFetch] = {}
+        self._session_partitions: dict[TopicPartition, PartitionFetch] = {}
+        self._requested_partitions: dict[TopicPartition, PartitionFetch] = {}
 
     @property
     def is_incremental(self) -> bool:
         return self._id != NO_SESSION and self._epoch > INITIAL_EPOCH
 
-    def fill_request(self, request: FetchRequest, partitions: dict[Place, PartitionFetch]) -> None:
+    def fill_request(self, request: FetchRequest, partitions: dict[TopicPartition, PartitionFetch]) -> None:
         """Set the request's session fields and the partitions that changed since the session's last request."""
         self._requested_partitions = partitions
         request.session_id, request.session_epoch = self._id, self._epoch
         changed = partitions
         if self.is_incremental:
             changed = {
-                place: partition
-                for place, partition in partitions.items()
-                if self._session_partitions.get(place) != partition
+                tp: partition for tp, partition in partitions.items() if self._session_partitions.get(tp) != partition
             }
             # A recreated topic has another id: the partitions of the old id are forgotten.
             gone = {
-                place: partition
-                for place, partition in self._session_partitions.items()
-                if place not in partitions or partitions[place].topic_id != partition.topic_id
+                tp: partition
+                for tp, partition in self._session_partitions.items()
+                if tp not in partitions or partitions[tp].topic_id != partition.topic_id
             }
             request.forgotten_topics_data = _forgotten(gone)
         request.topics = _topics(changed)
@@ -75,7 +73,7 @@ class FetchSessionHandler:
         self._epoch = INITIAL_EPOCH if self._used else FINAL_EPOCH
 
 
-def _topics(partitions: dict[Place, PartitionFetch]) -> list[FetchTopic]:
+def _topics(partitions: dict[TopicPartition, PartitionFetch]) -> list[FetchTopic]:
     topics: dict[str, FetchTopic] = {}
     for (name, index), partition in partitions.items():
         topic = topics.get(name)
@@ -93,7 +91,7 @@ def _topics(partitions: dict[Place, PartitionFetch]) -> list[FetchTopic]:
     return list(topics.values())
 
 
-def _forgotten(gone: dict[Place, PartitionFetch]) -> list[ForgottenTopic]:
+def _forgotten(gone: dict[TopicPartition, PartitionFetch]) -> list[ForgottenTopic]:
     topics: dict[tuple[str, bytes], ForgottenTopic] = {}
     for (name, index), partition in gone.items():
         topic = topics.setdefault((name, partition.topic_id), ForgottenTopic(topic=name, topic_id=partition.topic_id))

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from kbroker.simulation.checker.history import Commit, History, OffsetFetch, Outcome, Place
+from kbroker.simulation.checker.history import Commit, History, OffsetFetch, Outcome, TopicPartition
 from kbroker.simulation.clients.connections.cluster import NO_ID, Cluster
 from kbroker.simulation.clients.connections.connection import SimClientConnection
 from kbroker.simulation.clients.consumer.offset_lookup import RefusedError
@@ -63,10 +63,13 @@ class GroupOffsets:
         self._group = group
 
     async def commit(
-        self, coordinator: SimClientConnection, membership: Membership, positions: Mapping[Place, OffsetAndEpoch]
+        self,
+        coordinator: SimClientConnection,
+        membership: Membership,
+        positions: Mapping[TopicPartition, OffsetAndEpoch],
     ) -> ErrorCode:
         """Make one attempt to commit. Returns the first error of any partition. Raises ConnectionLostError."""
-        offsets = {place: offset for place, (offset, _) in positions.items()}
+        offsets = {tp: offset for tp, (offset, _) in positions.items()}
         action = Commit(self._group, membership.member_id, membership.generation, offsets)
         operation = self._history.begin(self._process, action)
         outcome, detail = Outcome.UNKNOWN, "ConnectionLostError"
@@ -82,14 +85,16 @@ class GroupOffsets:
             self._history.end(operation, outcome, detail)
         return error
 
-    async def committed(self, coordinator: SimClientConnection, places: Iterable[Place]) -> dict[Place, OffsetAndEpoch]:
+    async def committed(
+        self, coordinator: SimClientConnection, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, OffsetAndEpoch]:
         """Return the committed offsets, -1 for none. Raises ConnectionLostError, RefusedError."""
         action = OffsetFetch(self._group)
         operation = self._history.begin(self._process, action)
         outcome = Outcome.FAILED
         try:
-            found = await committed(self._cluster, coordinator, self._group, places)
-            action.offsets = {place: offset for place, (offset, _) in found.items()}
+            found = await committed(self._cluster, coordinator, self._group, partitions)
+            action.offsets = {tp: offset for tp, (offset, _) in found.items()}
             outcome = Outcome.OK
         finally:
             self._history.end(operation, outcome)
@@ -105,11 +110,11 @@ class StandaloneGroupOffsets:
         self._offsets = GroupOffsets(cluster, history, process, group)
         self._coordinator: SimClientConnection | None = None
 
-    async def committed(self, places: Iterable[Place]) -> dict[Place, OffsetAndEpoch]:
+    async def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndEpoch]:
         """Return the committed offsets, -1 for none. Raises OSError, RefusedError."""
-        return await self._offsets.committed(await self._find_coordinator(), places)
+        return await self._offsets.committed(await self._find_coordinator(), partitions)
 
-    async def commit(self, positions: Mapping[Place, OffsetAndEpoch]) -> bool:
+    async def commit(self, positions: Mapping[TopicPartition, OffsetAndEpoch]) -> bool:
         """Make one attempt to commit. Returns whether it is known to have succeeded."""
         try:
             error = await self._offsets.commit(await self._find_coordinator(), Membership(), positions)
@@ -130,7 +135,7 @@ async def _commit(
     coordinator: SimClientConnection,
     group: str,
     membership: Membership,
-    offsets: Mapping[Place, OffsetAndEpoch],
+    offsets: Mapping[TopicPartition, OffsetAndEpoch],
 ) -> list[ErrorCode]:
     """Commit offsets. Returns the error of each partition. Raises ConnectionLostError."""
     version = coordinator.version(ApiKey.OFFSET_COMMIT)
@@ -157,12 +162,12 @@ async def _commit(
 
 
 async def committed(
-    cluster: Cluster, coordinator: SimClientConnection, group: str, places: Iterable[Place]
-) -> dict[Place, OffsetAndEpoch]:
+    cluster: Cluster, coordinator: SimClientConnection, group: str, partitions: Iterable[TopicPartition]
+) -> dict[TopicPartition, OffsetAndEpoch]:
     """Fetch committed offsets, -1 for none. Raises ConnectionLostError, RefusedError."""
     version = coordinator.version(ApiKey.OFFSET_FETCH)
     indexes: dict[str, list[int]] = {}
-    for name, index in places:
+    for name, index in partitions:
         indexes.setdefault(name, []).append(index)
     request = OffsetFetchRequest(require_stable=version >= FIRST_STABLE)
     if version >= FIRST_WITH_GROUPS:
@@ -180,7 +185,7 @@ async def committed(
     error = response.groups[0].error_code if version >= FIRST_WITH_GROUPS else response.error_code
     if error:
         raise RefusedError(error)
-    found_offsets: dict[Place, OffsetAndEpoch] = {}
+    found_offsets: dict[TopicPartition, OffsetAndEpoch] = {}
     for topic in response.groups[0].topics if version >= FIRST_WITH_GROUPS else response.topics:
         topic_id = getattr(topic, "topic_id", NO_ID)
         name = cluster.topic_names.get(topic_id, "") if version >= FIRST_FETCH_WITH_ID else topic.name

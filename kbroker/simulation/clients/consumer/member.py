@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
-from kbroker.simulation.checker.history import History, Join, Outcome, Place, Read
+from kbroker.simulation.checker.history import History, Join, Outcome, Read, TopicPartition
 from kbroker.simulation.clients.connections.cluster import Cluster
 from kbroker.simulation.clients.connections.connection import SimClientConnection
 from kbroker.simulation.clients.connections.versions import STATIC_MEMBERS
@@ -124,7 +124,7 @@ class Member:
         self._handle_error(error)
         return error is ErrorCode.NONE
 
-    def membership_and_positions(self) -> tuple[Membership, dict[Place, OffsetAndEpoch]]:
+    def membership_and_positions(self) -> tuple[Membership, dict[TopicPartition, OffsetAndEpoch]]:
         """Return what a transaction has to commit. No positions if the partitions may be another member's."""
         membership = Membership(self.generation, self.member_id, self.config.instance_id)
         return membership, self.consumer.committable() if self._owns_partitions else {}
@@ -244,8 +244,8 @@ class Member:
         self._counts = dict(self._cluster.partition_counts)
         assignments = ASSIGNORS[response.protocol_name or ""](topics, self._counts)
         return [
-            SyncGroupRequestAssignment(member_id=member, assignment=encode_assignment(places))
-            for member, places in assignments.items()
+            SyncGroupRequestAssignment(member_id=member, assignment=encode_assignment(partitions))
+            for member, partitions in assignments.items()
         ]
 
     @property
@@ -258,11 +258,11 @@ class Member:
             for key, first in STATIC_MEMBERS.items():
                 assert coordinator.version(key) >= first, f"{ApiKey(key).name} does not know of static members"
 
-    async def _start_at_committed(self, places: Sequence[Place]) -> bool:
+    async def _start_at_committed(self, partitions: Sequence[TopicPartition]) -> bool:
         """Start at the committed offsets. Returns whether the member is still in its generation."""
         while not self._must_join and not self.fenced:
             try:
-                starts = await self._committed_positions(places)
+                starts = await self._committed_positions(partitions)
             except RefusedError as error:
                 self._handle_error(error.code)
             except OSError:
@@ -274,19 +274,19 @@ class Member:
             await self._cluster.backoff()
         return False
 
-    async def _committed_positions(self, places: Sequence[Place]) -> dict[Place, Position]:
+    async def _committed_positions(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Position]:
         """Return the committed offsets, or else the log start offsets. Raises OSError, RefusedError."""
-        if not places:
+        if not partitions:
             return {}
-        await self._cluster.refresh_metadata(list(dict.fromkeys(topic for topic, _ in places)))
+        await self._cluster.refresh_metadata(list(dict.fromkeys(topic for topic, _ in partitions)))
         coordinator = await self._find_coordinator()
-        committed = await self._offsets.committed(coordinator, places)
+        committed = await self._offsets.committed(coordinator, partitions)
         starts = {}
-        for place in places:
-            offset, epoch = committed.get(place, (NO_OFFSET, -1))
+        for tp in partitions:
+            offset, epoch = committed.get(tp, (NO_OFFSET, -1))
             if offset == NO_OFFSET:
-                offset, epoch = (await list_offset(self._cluster, place, EARLIEST))[0], -1
-            starts[place] = Position(offset, epoch)
+                offset, epoch = (await list_offset(self._cluster, tp, EARLIEST))[0], -1
+            starts[tp] = Position(offset, epoch)
         return starts
 
     # The coordinator and its errors.

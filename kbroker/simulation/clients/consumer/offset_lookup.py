@@ -1,6 +1,6 @@
 """Offset lookups: ListOffsets and OffsetForLeaderEpoch."""
 
-from kbroker.simulation.checker.history import Place
+from kbroker.simulation.checker.history import TopicPartition
 from kbroker.simulation.clients.connections.cluster import Cluster, UnavailableError
 from protocol.apis import ApiKey
 from protocol.errors import ErrorCode
@@ -31,35 +31,35 @@ class RefusedError(Exception):
 
 
 async def list_offset(
-    cluster: Cluster, place: Place, timestamp: int, *, committed_only: bool = False
+    cluster: Cluster, tp: TopicPartition, timestamp: int, *, committed_only: bool = False
 ) -> tuple[int, int]:
     """Return (offset, leader epoch or -1) of the log start or end. Raises OSError, also for retriable errors."""
-    connection = await cluster.leader(place)
-    partition = ListOffsetsPartition(partition_index=place[1], timestamp=timestamp)
+    connection = await cluster.leader(tp)
+    partition = ListOffsetsPartition(partition_index=tp[1], timestamp=timestamp)
     request = ListOffsetsRequest(
-        replica_id=CONSUMER, topics=[ListOffsetsTopic(name=place[0], partitions=[partition])], timeout_ms=5_000
+        replica_id=CONSUMER, topics=[ListOffsetsTopic(name=tp[0], partitions=[partition])], timeout_ms=5_000
     )
     if connection.version(ApiKey.LIST_OFFSETS) >= 2:
         request.isolation_level = int(committed_only)
     response = (await connection.request(request, ListOffsetsResponse)).topics[0].partitions[0]
     if response.error_code:
-        cluster.forget_leader(place)
+        cluster.forget_leader(tp)
         raise UnavailableError(ErrorCode(response.error_code).name)
     return response.offset, response.leader_epoch
 
 
-async def epoch_end_offset(cluster: Cluster, place: Place, leader_epoch: int, epoch: int) -> tuple[int, int]:
+async def epoch_end_offset(cluster: Cluster, tp: TopicPartition, leader_epoch: int, epoch: int) -> tuple[int, int]:
     """Return (epoch, end offset) of the largest epoch up to `epoch` in the leader's log, -1 for both if there is none.
 
     Raises OSError.
     """
-    connection = await cluster.leader(place)
-    partition = OffsetForLeaderPartition(partition=place[1], current_leader_epoch=leader_epoch, leader_epoch=epoch)
+    connection = await cluster.leader(tp)
+    partition = OffsetForLeaderPartition(partition=tp[1], current_leader_epoch=leader_epoch, leader_epoch=epoch)
     request = OffsetForLeaderEpochRequest(
-        replica_id=CONSUMER, topics=[OffsetForLeaderTopic(topic=place[0], partitions=[partition])]
+        replica_id=CONSUMER, topics=[OffsetForLeaderTopic(topic=tp[0], partitions=[partition])]
     )
     response = (await connection.request(request, OffsetForLeaderEpochResponse)).topics[0].partitions[0]
     if response.error_code:
-        cluster.forget_leader(place)
+        cluster.forget_leader(tp)
         raise UnavailableError(ErrorCode(response.error_code).name)
     return response.leader_epoch, response.end_offset

@@ -13,7 +13,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import Any
 
-from kbroker.simulation.checker.history import Operation, Place
+from kbroker.simulation.checker.history import Operation, TopicPartition
 from protocol.records.batch import NO_SEQUENCE, NewRecord, build_batch
 
 NO_IDENTITY = (-1, -1)
@@ -31,7 +31,7 @@ class QueuedBatch:
     """
 
     operation: Operation
-    place: Place
+    tp: TopicPartition
     order: int
     records: list[NewRecord]
     codec: int
@@ -53,8 +53,8 @@ class QueuedBatch:
 class PartitionQueue:
     """`pending` are the batches without an outcome, in order."""
 
-    def __init__(self, place: Place, idempotent: bool, max_in_flight: int, attributes: int = 0) -> None:
-        self.place = place
+    def __init__(self, tp: TopicPartition, idempotent: bool, max_in_flight: int, attributes: int = 0) -> None:
+        self.tp = tp
         self.pending: list[QueuedBatch] = []
         self.in_flight = 0
         self.is_backing_off = False

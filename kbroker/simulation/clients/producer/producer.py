@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from random import Random
 
-from kbroker.simulation.checker.history import History, Operation, Outcome, Place, Send
+from kbroker.simulation.checker.history import History, Operation, Outcome, Send, TopicPartition
 from kbroker.simulation.clients.connections.cluster import Cluster
 from kbroker.simulation.clients.connections.connection import ConnectionLostError, SimClientConnection
 from kbroker.simulation.clients.producer.partition_queue import NO_IDENTITY, Identity, PartitionQueue, QueuedBatch
@@ -105,20 +105,20 @@ class Producer:
         self._process = process
         self._random = random
         self._loop = cluster.loop
-        self._queues: dict[Place, PartitionQueue] = {}
+        self._queues: dict[TopicPartition, PartitionQueue] = {}
         self._init_task: asyncio.Task[None] | None = None
         self._scheduled = False
         self._closed = False
 
-    def send(self, place: Place, values: tuple[int, ...]) -> "asyncio.Future[Operation]":
+    def send(self, tp: TopicPartition, values: tuple[int, ...]) -> "asyncio.Future[Operation]":
         """Send one batch. The future returns the ended operation; it never fails."""
-        return self._send(Send(place, values, 0, self.config.idempotent, self.config.acks))
+        return self._send(Send(tp, values, 0, self.config.idempotent, self.config.acks))
 
     def _send(self, action: Send) -> "asyncio.Future[Operation]":
-        place, values = action.place, action.values
-        queue = self._queues.get(place)
+        tp, values = action.tp, action.values
+        queue = self._queues.get(tp)
         if queue is None:
-            queue = self._queues[place] = self._new_queue(place)
+            queue = self._queues[tp] = self._new_queue(tp)
         action.order = order = queue.next_order()
         operation = self._history.begin(self._process, action)
         now = self._loop.time()
@@ -126,7 +126,7 @@ class Producer:
         codec = self._random.choice(self.config.shape.codecs)
         done: asyncio.Future[Operation] = self._loop.create_future()
         deadline = now + self.config.delivery_timeout_s
-        batch = QueuedBatch(operation, place, order, content, codec, deadline, done)
+        batch = QueuedBatch(operation, tp, order, content, codec, deadline, done)
         queue.pending.append(batch)
         if self._closed:
             self._complete(queue, batch, Outcome.FAILED, "the producer is closed")
@@ -153,8 +153,8 @@ class Producer:
 
     # Sending.
 
-    def _new_queue(self, place: Place) -> PartitionQueue:
-        return PartitionQueue(place, self.config.idempotent, self.config.max_in_flight)
+    def _new_queue(self, tp: TopicPartition) -> PartitionQueue:
+        return PartitionQueue(tp, self.config.idempotent, self.config.max_in_flight)
 
     def _schedule_send(self) -> None:
         """Send in the next iteration of the event loop, so that sends of this iteration share requests."""
@@ -182,7 +182,7 @@ class Producer:
                 continue
             if not self._may_send(queue):
                 continue
-            connection = self.cluster.open_leader_connection(queue.place)
+            connection = self.cluster.open_leader_connection(queue.tp)
             if connection is None:
                 self._start_leader_lookup(queue)
             else:
@@ -200,8 +200,8 @@ class Producer:
         version = self._version(connection)
         topics: dict[str, TopicProduceData] = {}
         for batch in batches:
-            name, index = batch.place
-            data = self._queues[batch.place].prepare(batch)
+            name, index = batch.tp
+            data = self._queues[batch.tp].prepare(batch)
             batch.attempted = self._history.step
             topic = topics.get(name)
             if topic is None:
@@ -224,12 +224,12 @@ class Producer:
 
     def _end_unacknowledged(self, batches: list[QueuedBatch]) -> None:
         for batch in batches:
-            queue = self._queues[batch.place]
+            queue = self._queues[batch.tp]
             queue.mark_returned(batch)
             self._complete(queue, batch, Outcome.UNKNOWN, "no acknowledgement was asked for")
 
     def _on_response(self, batches: list[QueuedBatch], response: Response | None) -> None:
-        results: dict[Place, PartitionProduceResponse] = {}
+        results: dict[TopicPartition, PartitionProduceResponse] = {}
         if response is not None:
             for topic in response.decode(ProduceResponse).responses:
                 named = response.version < FIRST_TOPIC_ID_VERSION
@@ -237,10 +237,10 @@ class Producer:
                 for result in topic.partition_responses:
                     results[name, result.index] = result
         for batch in batches:
-            queue = self._queues[batch.place]
+            queue = self._queues[batch.tp]
             queue.mark_returned(batch)
             if batch in queue.pending:
-                self._handle_result(queue, batch, results.get(batch.place))
+                self._handle_result(queue, batch, results.get(batch.tp))
             if queue.is_sequence_broken and not queue.in_flight:
                 self._restart_sequence(queue)
         self._schedule_send()
@@ -264,7 +264,7 @@ class Producer:
             return
         batch.maybe_applied = batch.maybe_applied or code not in WITHOUT_EFFECT
         if code in LEADER_CHANGED:
-            self.cluster.forget_leader(queue.place)
+            self.cluster.forget_leader(queue.tp)
         if code in SEQUENCE_BROKEN and self.config.idempotent:
             # Behind another batch in flight it is only out of order, not broken.
             if batch is queue.pending[0] or code is not ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
@@ -316,7 +316,7 @@ class Producer:
         try:
             while queue.pending:
                 try:
-                    await self.cluster.leader(queue.place)
+                    await self.cluster.leader(queue.tp)
                     break
                 except OSError as error:
                     self._expire(queue, type(error).__name__)

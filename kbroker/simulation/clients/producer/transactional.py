@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import NamedTuple
 
-from kbroker.simulation.checker.history import EndTransaction, History, Operation, Outcome, Place, Send
+from kbroker.simulation.checker.history import EndTransaction, History, Operation, Outcome, Send, TopicPartition
 from kbroker.simulation.clients.connections.cluster import TRANSACTION, Cluster
 from kbroker.simulation.clients.connections.connection import SimClientConnection
 from kbroker.simulation.clients.connections.coordinator import (
@@ -65,7 +65,7 @@ class EndedTransaction(NamedTuple):
     identity: Identity
     next_identity: Identity
     committed: bool
-    batches: tuple[tuple[Place, bytes], ...]
+    batches: tuple[tuple[TopicPartition, bytes], ...]
 
 
 @dataclass(slots=True)
@@ -105,10 +105,10 @@ class TransactionalProducer(Producer):
         self.started = False
         # Whether a response was lost.
         self.response_lost = False
-        self._added: dict[Place, None] = {}
-        self._partitions_to_add: dict[Place, None] = {}
+        self._added: dict[TopicPartition, None] = {}
+        self._partitions_to_add: dict[TopicPartition, None] = {}
         self._add_task: asyncio.Task[None] | None = None
-        self._written_batches: list[tuple[Place, bytes]] = []
+        self._written_batches: list[tuple[TopicPartition, bytes]] = []
 
     @property
     def process(self) -> str:
@@ -165,10 +165,14 @@ class TransactionalProducer(Producer):
         self._written_batches = []
 
     def write(
-        self, place: Place, values: tuple[int, ...], group: str = "", sources: tuple[tuple[Place, int], ...] = ()
+        self,
+        tp: TopicPartition,
+        values: tuple[int, ...],
+        group: str = "",
+        sources: tuple[tuple[TopicPartition, int], ...] = (),
     ) -> "asyncio.Future[Operation]":
         """Send one batch in the transaction. Returns as `send` does."""
-        send = Send(place, values, 0, transaction=self.transaction, group=group, sources=sources)
+        send = Send(tp, values, 0, transaction=self.transaction, group=group, sources=sources)
         done = self._send(send)
         if self.failure is not None:
             self._give_up_pending()
@@ -256,8 +260,8 @@ class TransactionalProducer(Producer):
 
     # Sending.
 
-    def _new_queue(self, place: Place) -> PartitionQueue:
-        queue = PartitionQueue(place, True, self.config.max_in_flight, TRANSACTIONAL)
+    def _new_queue(self, tp: TopicPartition) -> PartitionQueue:
+        queue = PartitionQueue(tp, True, self.config.max_in_flight, TRANSACTIONAL)
         queue.restart(self.identity)
         return queue
 
@@ -274,9 +278,9 @@ class TransactionalProducer(Producer):
         if self.version >= VERSION_2:
             self.started = True
             return True
-        if queue.place in self._added:
+        if queue.tp in self._added:
             return True
-        self._partitions_to_add[queue.place] = None
+        self._partitions_to_add[queue.tp] = None
         if self._add_task is None:
             self._add_task = self._loop.create_task(self._add_partitions())
         return False
@@ -292,9 +296,9 @@ class TransactionalProducer(Producer):
             self._add_task = None
         self._schedule_send()
 
-    async def _request_add_partitions(self, places: list[Place]) -> None:
+    async def _request_add_partitions(self, partitions: list[TopicPartition]) -> None:
         topics: dict[str, list[int]] = {}
-        for name, index in places:
+        for name, index in partitions:
             topics.setdefault(name, []).append(index)
         request = AddPartitionsToTxnRequest(
             v3_and_below_transactional_id=self.transactional_id,
@@ -325,9 +329,9 @@ class TransactionalProducer(Producer):
         if code:
             raise transaction_error(code)
         self.started = True
-        for place in places:
-            self._added[place] = None
-            del self._partitions_to_add[place]
+        for tp in partitions:
+            self._added[tp] = None
+            del self._partitions_to_add[tp]
 
     # Responses.
 
@@ -339,7 +343,7 @@ class TransactionalProducer(Producer):
         out_of_order = code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and batch is not queue.pending[0]
         if code.retriable or code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
             if result is not None and not code and batch.data is not None:
-                self._written_batches.append((batch.place, bytes(batch.data)))
+                self._written_batches.append((batch.tp, bytes(batch.data)))
             super()._handle_result(queue, batch, result)
         elif out_of_order:
             self._retry(queue, batch, code.name)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from kbroker.simulation.checker.history import Commit, Outcome, Place
+from kbroker.simulation.checker.history import Commit, Outcome, TopicPartition
 from kbroker.simulation.clients.connections.cluster import GROUP
 from kbroker.simulation.clients.connections.connection import SimClientConnection
 from kbroker.simulation.clients.connections.coordinator import (
@@ -26,14 +26,17 @@ from protocol.messages.k28_txn_offset_commit import (
 
 
 async def send_offsets(
-    producer: TransactionalProducer, group: str, membership: Membership, positions: Mapping[Place, OffsetAndEpoch]
+    producer: TransactionalProducer,
+    group: str,
+    membership: Membership,
+    positions: Mapping[TopicPartition, OffsetAndEpoch],
 ) -> None:
     """Commit offsets with the transaction. Raises AbortableError, FatalError; both also fail the transaction."""
     action = Commit(
         group,
         membership.member_id,
         membership.generation,
-        {place: offset for place, (offset, _) in positions.items()},
+        {tp: offset for tp, (offset, _) in positions.items()},
         producer.transaction,
     )
     operation = producer.history.begin(producer.process, action)
@@ -81,7 +84,7 @@ async def _commit(
     producer: TransactionalProducer,
     group: str,
     membership: Membership,
-    positions: Mapping[Place, OffsetAndEpoch],
+    positions: Mapping[TopicPartition, OffsetAndEpoch],
     attempts: Attempts,
 ) -> ErrorCode:
     async def attempt(connection: SimClientConnection) -> ErrorCode:
@@ -102,7 +105,10 @@ async def _commit(
 
 
 def _request(
-    producer: TransactionalProducer, group: str, membership: Membership, positions: Mapping[Place, OffsetAndEpoch]
+    producer: TransactionalProducer,
+    group: str,
+    membership: Membership,
+    positions: Mapping[TopicPartition, OffsetAndEpoch],
 ) -> TxnOffsetCommitRequest:
     producer_id, epoch = producer.identity
     topics: dict[str, TxnOffsetCommitRequestTopic] = {}

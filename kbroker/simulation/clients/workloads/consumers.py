@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from random import Random
 
-from kbroker.simulation.checker.history import Corrupt, Place, Read
+from kbroker.simulation.checker.history import Corrupt, Read, TopicPartition
 from kbroker.simulation.clients.connections.cluster import NO_EPOCH, Cluster
 from kbroker.simulation.clients.consumer.assignors import ASSIGNORS
 from kbroker.simulation.clients.consumer.consumer import Consumer, ConsumerConfig, Position
@@ -22,7 +22,7 @@ async def consume_assigned(
     context: WorkloadContext,
     name: str,
     random: Random,
-    places: Sequence[Place],
+    partitions: Sequence[TopicPartition],
     polls: int,
     *,
     committed_only: bool = False,
@@ -45,7 +45,7 @@ async def consume_assigned(
             None if group is None else StandaloneGroupOffsets(consumer.cluster, context.history, name, group)
         )
         try:
-            starts = await _start_positions(context, consumer.cluster, places, group_offsets)
+            starts = await _start_positions(context, consumer.cluster, partitions, group_offsets)
             if starts is None:
                 return
             consumer.assign(starts)
@@ -55,31 +55,34 @@ async def consume_assigned(
                 if group_offsets is not None and random.random() < commits:
                     await group_offsets.commit(consumer.committable())
                 if random.random() < seeks:
-                    place = random.choice(places)
-                    at = _offset(consumer, place)
-                    consumer.seek(place, random.randint(min(starts[place].offset, at), at))
+                    tp = random.choice(partitions)
+                    at = _offset(consumer, tp)
+                    consumer.seek(tp, random.randint(min(starts[tp].offset, at), at))
         finally:
             consumer.close()
 
 
-def _offset(consumer: Consumer, place: Place) -> int:
-    return consumer.positions[place].offset
+def _offset(consumer: Consumer, tp: TopicPartition) -> int:
+    return consumer.positions[tp].offset
 
 
 async def _start_positions(
-    context: WorkloadContext, cluster: Cluster, places: Sequence[Place], group_offsets: StandaloneGroupOffsets | None
-) -> dict[Place, Position] | None:
+    context: WorkloadContext,
+    cluster: Cluster,
+    partitions: Sequence[TopicPartition],
+    group_offsets: StandaloneGroupOffsets | None,
+) -> dict[TopicPartition, Position] | None:
     """Return the committed offsets, or else the log start offsets. None if stopped before they are known."""
-    found: dict[Place, Position] = {}
+    found: dict[TopicPartition, Position] = {}
     while not context.stop.requested:
         try:
-            await cluster.refresh_metadata(list(dict.fromkeys(topic for topic, _ in places)))
-            kept = {} if group_offsets is None else await group_offsets.committed(places)
-            for place in places:
-                offset, epoch = kept.get(place, (NO_OFFSET, NO_EPOCH))
+            await cluster.refresh_metadata(list(dict.fromkeys(topic for topic, _ in partitions)))
+            kept = {} if group_offsets is None else await group_offsets.committed(partitions)
+            for tp in partitions:
+                offset, epoch = kept.get(tp, (NO_OFFSET, NO_EPOCH))
                 if offset == NO_OFFSET:
-                    offset, epoch = (await list_offset(cluster, place, EARLIEST))[0], NO_EPOCH
-                found[place] = Position(offset, epoch)
+                    offset, epoch = (await list_offset(cluster, tp, EARLIEST))[0], NO_EPOCH
+                found[tp] = Position(offset, epoch)
         except (OSError, RefusedError):
             await cluster.backoff()
         else:
@@ -96,10 +99,10 @@ async def _poll(context: WorkloadContext, consumer: Consumer, name: str) -> list
 
 
 def skip_corrupt_batch(context: WorkloadContext, consumer: Consumer, name: str, error: CorruptRecordError) -> None:
-    at = consumer.positions[error.place].offset
-    context.history.record(name, Corrupt(error.place, at, str(error)))
+    at = consumer.positions[error.tp].offset
+    context.history.record(name, Corrupt(error.tp, at, str(error)))
     to = error.next_offset if at < error.next_offset <= at + MAX_STEP else at + 1
-    consumer.seek(error.place, to)
+    consumer.seek(error.tp, to)
 
 
 async def consume_group(
@@ -166,19 +169,19 @@ async def _run_member(
 async def final_reads(
     context: WorkloadContext,
     random: Random,
-    places: Sequence[Place],
+    partitions: Sequence[TopicPartition],
     *,
     committed_only: bool = False,
     deadline_s: float = 120.0,
-) -> list[Place]:
+) -> list[TopicPartition]:
     """Read each partition from its log start to its end, after the faults have ended. Each has its own connections.
 
     Returns the partitions whose end was not reached before the deadline, which must be none. Call
     `history.begin_final_reads()` before; no client may be writing.
     """
     readers = [
-        context.loop.create_task(_read_to_the_end(context, Random(random.random()), place, committed_only))
-        for place in places
+        context.loop.create_task(_read_to_the_end(context, Random(random.random()), tp, committed_only))
+        for tp in partitions
     ]
     if not readers:
         return []
@@ -187,23 +190,23 @@ async def final_reads(
     for outcome in await asyncio.gather(*readers, return_exceptions=True):
         if isinstance(outcome, Exception):
             raise outcome
-    return [place for place, is_late in zip(places, late, strict=True) if is_late]
+    return [tp for tp, is_late in zip(partitions, late, strict=True) if is_late]
 
 
-async def _read_to_the_end(context: WorkloadContext, random: Random, place: Place, committed_only: bool) -> None:
-    name = f"final-{place[0]}-{place[1]}"
+async def _read_to_the_end(context: WorkloadContext, random: Random, tp: TopicPartition, committed_only: bool) -> None:
+    name = f"final-{tp[0]}-{tp[1]}"
     cluster = context.cluster(name, random, patient=True)
     consumer = Consumer(cluster, context.history, name, random, ConsumerConfig(committed_only=committed_only))
     try:
         while True:
             try:
-                start, _ = await list_offset(cluster, place, EARLIEST)
-                end, _ = await list_offset(cluster, place, LATEST, committed_only=committed_only)
+                start, _ = await list_offset(cluster, tp, EARLIEST)
+                end, _ = await list_offset(cluster, tp, LATEST, committed_only=committed_only)
                 break
             except OSError:
                 await cluster.backoff()
-        consumer.assign({place: start})
-        while _offset(consumer, place) < end:
+        consumer.assign({tp: start})
+        while _offset(consumer, tp) < end:
             await _poll(context, consumer, name)
     finally:
         consumer.close()

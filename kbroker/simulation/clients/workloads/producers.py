@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Sequence
 from random import Random
 
-from kbroker.simulation.checker.history import Operation, Outcome, Place
+from kbroker.simulation.checker.history import Operation, Outcome, TopicPartition
 from kbroker.simulation.clients.admin import Admin
 from kbroker.simulation.clients.connections.cluster import Cluster
 from kbroker.simulation.clients.consumer.offset_lookup import EARLIEST, LATEST, list_offset
@@ -28,7 +28,7 @@ async def produce(
     name: str,
     random: Random,
     values: ValueSource,
-    places: Sequence[Place],
+    partitions: Sequence[TopicPartition],
     count: int,
     *,
     idempotent: bool = True,
@@ -60,7 +60,7 @@ async def produce(
         producer = Producer(cluster, context.history, f"{name}.{incarnations}", random, config)
         incarnations += 1
         try:
-            sent += await _send(context, producer, random, values, places, count - sent, pause_s, restarts)
+            sent += await _send(context, producer, random, values, partitions, count - sent, pause_s, restarts)
         finally:
             previous = producer.identity
             producer.close()
@@ -71,7 +71,7 @@ async def _send(
     producer: Producer,
     random: Random,
     values: ValueSource,
-    places: Sequence[Place],
+    partitions: Sequence[TopicPartition],
     count: int,
     pause_s: float,
     restarts: float,
@@ -90,7 +90,7 @@ async def _send(
         if context.stop.requested or random.random() < restarts:
             return sent
         size = random.choice((1, 1, 2, 5, 20))
-        future = producer.send(random.choice(places), values.allocate(size))
+        future = producer.send(random.choice(partitions), values.allocate(size))
         waiting[future] = None
         future.add_done_callback(on_done)
         while len(waiting) >= max_waiting and not context.stop.requested:
@@ -114,19 +114,19 @@ def draw_codecs(cluster: Cluster, random: Random) -> Sequence[int]:
 
 
 async def trim(
-    context: WorkloadContext, name: str, random: Random, places: Sequence[Place], pause_s: float = 1.0
+    context: WorkloadContext, name: str, random: Random, partitions: Sequence[TopicPartition], pause_s: float = 1.0
 ) -> None:
     """Delete up to a third of the records of a randomly chosen partition, repeatedly."""
     cluster = context.cluster(name, random)
     admin = Admin(cluster, context.history, name)
     while not context.stop.requested:
-        place = random.choice(places)
+        tp = random.choice(partitions)
         try:
-            start, _ = await list_offset(cluster, place, EARLIEST)
-            end, _ = await list_offset(cluster, place, LATEST)
+            start, _ = await list_offset(cluster, tp, EARLIEST)
+            end, _ = await list_offset(cluster, tp, LATEST)
         except OSError:
             await cluster.backoff()
         else:
-            await admin.delete_records(place, random.randint(start, start + (end - start) // 3))
+            await admin.delete_records(tp, random.randint(start, start + (end - start) // 3))
             await asyncio.sleep(random.random() * 2 * pause_s)
     admin.close()

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from kbroker.simulation.checker.history import History, Place
+from kbroker.simulation.checker.history import History, TopicPartition
 from kbroker.simulation.clients.connections.cluster import Cluster
 from kbroker.simulation.clients.consumer.group_offsets import StandaloneGroupOffsets
 from kbroker.simulation.clients.consumer.offset_lookup import LATEST, RefusedError, list_offset
@@ -16,7 +16,7 @@ OPEN_STATES = ("Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence")
 
 
 async def wait_until_no_open_transaction(
-    cluster: Cluster, history: History, places: Sequence[Place], *, late: bool
+    cluster: Cluster, history: History, partitions: Sequence[TopicPartition], *, late: bool
 ) -> None:
     """Wait until the coordinator lists no open transaction and no partition has an unstable offset.
 
@@ -30,7 +30,7 @@ async def wait_until_no_open_transaction(
             request = ListTransactionsRequest(state_filters=list(OPEN_STATES))
             response = await connection.request(request, ListTransactionsResponse)
             if not response.error_code and not response.transaction_states:
-                ends = [await _ends(cluster, place) for place in places]
+                ends = [await _ends(cluster, tp) for tp in partitions]
                 if all(stable == end for stable, end in ends):
                     return
             if late and cluster.loop.time() > fence_after:
@@ -48,25 +48,25 @@ async def _fence(cluster: Cluster, history: History, transactional_ids: Sequence
 
 
 async def wait_until_all_transformed(
-    cluster: Cluster, history: History, group: str, places: Sequence[Place], *, late: bool
+    cluster: Cluster, history: History, group: str, partitions: Sequence[TopicPartition], *, late: bool
 ) -> None:
     """Wait until the group has committed the end of each partition. For `late` see above."""
-    await wait_until_no_open_transaction(cluster, history, places, late=late)
+    await wait_until_no_open_transaction(cluster, history, partitions, late=late)
     group_offsets = StandaloneGroupOffsets(cluster, history, "settling", group)
     while True:
         try:
-            await cluster.refresh_metadata(list(dict.fromkeys(topic for topic, _ in places)))
-            committed = await group_offsets.committed(places)
-            ends = {place: await _ends(cluster, place) for place in places}
-            if all(stable == end == committed[place][0] or end == 0 for place, (stable, end) in ends.items()):
+            await cluster.refresh_metadata(list(dict.fromkeys(topic for topic, _ in partitions)))
+            committed = await group_offsets.committed(partitions)
+            ends = {tp: await _ends(cluster, tp) for tp in partitions}
+            if all(stable == end == committed[tp][0] or end == 0 for tp, (stable, end) in ends.items()):
                 return
         except (OSError, RefusedError):
             pass
         await cluster.backoff()
 
 
-async def _ends(cluster: Cluster, place: Place) -> tuple[int, int]:
+async def _ends(cluster: Cluster, tp: TopicPartition) -> tuple[int, int]:
     """Return the last stable offset and the high watermark. Raises OSError."""
-    stable, _ = await list_offset(cluster, place, LATEST, committed_only=True)
-    end, _ = await list_offset(cluster, place, LATEST)
+    stable, _ = await list_offset(cluster, tp, LATEST, committed_only=True)
+    end, _ = await list_offset(cluster, tp, LATEST)
     return stable, end

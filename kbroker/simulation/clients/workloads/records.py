@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from random import Random
 
 from kbroker.simulation.checker.compaction import key_of
-from kbroker.simulation.checker.history import Place
+from kbroker.simulation.checker.history import TopicPartition
 from protocol.errors import MalformedError
 from protocol.records.batch import BatchHeader, Buffer, NewRecord, body_of, crc_of, iter_headers
 from protocol.records.compression import decompress
@@ -23,7 +23,7 @@ class CorruptRecordError(Exception):
     `offset` is the batch's base offset and `next_offset` the next batch's offset according to the header.
     """
 
-    place: Place
+    tp: TopicPartition
 
     def __init__(self, offset: int, next_offset: int, reason: str) -> None:
         super().__init__(f"batch at offset {offset}: {reason}")

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Sequence
 from random import Random
 
-from kbroker.simulation.checker.history import Place
+from kbroker.simulation.checker.history import TopicPartition
 from kbroker.simulation.clients.connections.cluster import GROUP, TRANSACTION, Cluster
 from kbroker.simulation.clients.producer.transactional import FIRST_OF_VERSION_2, VERSION_2, EndedTransaction
 from kbroker.simulation.clients.workloads.context import WorkloadContext
@@ -112,7 +112,7 @@ class StaleClient:
             return "nothing", ErrorCode.NONE
         (topic, index), _ = self._random.choice(ended.batches)
         await self._cluster.refresh_metadata([TRANSACTIONS_TOPIC, topic])
-        epochs = [leader.epoch for place, leader in self._cluster.leaders.items() if place[0] == TRANSACTIONS_TOPIC]
+        epochs = [leader.epoch for tp, leader in self._cluster.leaders.items() if tp[0] == TRANSACTIONS_TOPIC]
         coordinator_epoch = max(epochs, default=0) - self._random.choice((0, 0, 1))
         connection = await self._cluster.leader((topic, index))
         marker = WritableTxnMarker(
@@ -138,16 +138,16 @@ class StaleClient:
         group = self._random.choice(self._groups)
         connection = await self._cluster.coordinator(group, GROUP)
         producer_id, epoch = ended.identity
-        place: Place = self._random.choice([place for place, _ in ended.batches] or [("topic0", 0)])
+        tp: TopicPartition = self._random.choice([tp for tp, _ in ended.batches] or [("topic0", 0)])
         partition = TxnOffsetCommitRequestPartition(
-            partition_index=place[1], committed_offset=STALE_OFFSET, committed_metadata=""
+            partition_index=tp[1], committed_offset=STALE_OFFSET, committed_metadata=""
         )
         request = TxnOffsetCommitRequest(
             transactional_id=ended.transactional_id,
             group_id=group,
             producer_id=producer_id,
             producer_epoch=epoch,
-            topics=[TxnOffsetCommitRequestTopic(name=place[0], partitions=[partition])],
+            topics=[TxnOffsetCommitRequestTopic(name=tp[0], partitions=[partition])],
         )
         version = self._random.choice((FIRST_OF_VERSION_2[ApiKey.TXN_OFFSET_COMMIT], 3))
         try:

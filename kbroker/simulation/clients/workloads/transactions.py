@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
 
-from kbroker.simulation.checker.history import Place, Read
+from kbroker.simulation.checker.history import Read, TopicPartition
 from kbroker.simulation.clients.connections.coordinator import AbortableError, FatalError
 from kbroker.simulation.clients.consumer.assignors import ASSIGNORS
 from kbroker.simulation.clients.consumer.consumer import Consumer, ConsumerConfig
@@ -126,7 +126,7 @@ async def produce_in_transactions(
     name: str,
     random: Random,
     shared: SharedTransactionState,
-    places: Sequence[Place],
+    partitions: Sequence[TopicPartition],
     transactional_id: str,
     *,
     probabilities: TransactionProbabilities | None = None,
@@ -138,7 +138,7 @@ async def produce_in_transactions(
         producer = program.new_producer(random.choice((64, 2_000)))
         try:
             await producer.init(lambda: program.stopped)
-            while not program.stopped and await _run_transaction(program, producer, places):
+            while not program.stopped and await _run_transaction(program, producer, partitions):
                 if random.random() < 0.5:
                     await asyncio.sleep(random.random() * 2 * pause_s)
         except FatalError:
@@ -148,12 +148,14 @@ async def produce_in_transactions(
         await program.pause_before_restart()
 
 
-async def _run_transaction(program: _Program, producer: TransactionalProducer, places: Sequence[Place]) -> bool:
+async def _run_transaction(
+    program: _Program, producer: TransactionalProducer, partitions: Sequence[TopicPartition]
+) -> bool:
     """Run one transaction. Returns False if the program crashes in it. Raises FatalError."""
     random, shared = program.random, program.shared
     producer.begin(next(shared.transaction_numbers))
     for _ in range(random.choice((1, 2, 3, 6))):
-        done = producer.write(random.choice(places), shared.values.allocate(random.choice((1, 1, 2, 5, 20))))
+        done = producer.write(random.choice(partitions), shared.values.allocate(random.choice((1, 1, 2, 5, 20))))
         if random.random() < 0.3:
             await done
         await program.maybe_delay()
@@ -173,7 +175,7 @@ async def consume_transform_produce(
     shared: SharedTransactionState,
     group: str,
     topics: Sequence[str],
-    outputs: Sequence[Place],
+    outputs: Sequence[TopicPartition],
     *,
     probabilities: TransactionProbabilities | None = None,
 ) -> None:
@@ -220,7 +222,7 @@ def _new_member(program: _Program, group: str, topics: Sequence[str]) -> Member:
 
 
 async def _transform_batch(
-    program: _Program, producer: TransactionalProducer, member: Member, group: str, outputs: Sequence[Place]
+    program: _Program, producer: TransactionalProducer, member: Member, group: str, outputs: Sequence[TopicPartition]
 ) -> bool:
     """Poll, write the results and commit. Returns False if the program crashes. Raises FatalError, FencedError."""
     number = next(program.shared.transaction_numbers)
@@ -258,7 +260,11 @@ async def _transform_batch(
 
 
 def _write_results(
-    program: _Program, producer: TransactionalProducer, group: str, reads: Sequence[Read], outputs: Sequence[Place]
+    program: _Program,
+    producer: TransactionalProducer,
+    group: str,
+    reads: Sequence[Read],
+    outputs: Sequence[TopicPartition],
 ) -> None:
     """Write one result for each read, in batches of random size to random partitions."""
     start = 0
@@ -266,5 +272,5 @@ def _write_results(
         chunk = reads[start : start + (20 if program.context.stop.draining else program.random.choice((1, 3, 20)))]
         start += len(chunk)
         values = program.shared.values.allocate(len(chunk))
-        sources = tuple((read.place, read.offset) for read in chunk)
+        sources = tuple((read.tp, read.offset) for read in chunk)
         producer.write(program.random.choice(outputs), values, group, sources)

@@ -7,7 +7,7 @@ lost. Here a fetch gets its response only if the broker's own timers complete it
 import asyncio
 from random import Random
 
-from kbroker.simulation.checker.history import Place
+from kbroker.simulation.checker.history import TopicPartition
 from kbroker.simulation.clients.connections.cluster import Cluster
 from kbroker.simulation.clients.connections.connection import SimClientConnection
 from kbroker.simulation.clients.consumer.fetch_session import INITIAL_EPOCH
@@ -29,23 +29,23 @@ class LateResponse(AssertionError):
     """A waiting fetch did not get its response in time."""
 
 
-async def fetch_on_idle_broker(context: WorkloadContext, random: Random, place: Place) -> None:
+async def fetch_on_idle_broker(context: WorkloadContext, random: Random, tp: TopicPartition) -> None:
     """Let two consumers wait at the end of a partition, then send two fetches in one session. Raises LateResponse."""
     clusters = [Cluster(context.loop, context.bootstrap, random, f"waiter{number}") for number in range(2)]
     try:
-        connections, end = await _connect(clusters, place)
-        await _wait_for_deadlines(context.loop, connections, place, end)
-        await _supersede(context.loop, connections, place, end)
+        connections, end = await _connect(clusters, tp)
+        await _wait_for_deadlines(context.loop, connections, tp, end)
+        await _supersede(context.loop, connections, tp, end)
     finally:
         for cluster in clusters:
             cluster.close()
 
 
-async def _connect(clusters: list[Cluster], place: Place) -> tuple[list[SimClientConnection], int]:
+async def _connect(clusters: list[Cluster], tp: TopicPartition) -> tuple[list[SimClientConnection], int]:
     while True:
         try:
-            connections = [await cluster.leader(place) for cluster in clusters]
-            end, _ = await list_offset(clusters[0], place, LATEST)
+            connections = [await cluster.leader(tp) for cluster in clusters]
+            end, _ = await list_offset(clusters[0], tp, LATEST)
         except OSError:
             await clusters[0].backoff()
         else:
@@ -53,21 +53,21 @@ async def _connect(clusters: list[Cluster], place: Place) -> tuple[list[SimClien
 
 
 async def _wait_for_deadlines(
-    loop: asyncio.AbstractEventLoop, connections: list[SimClientConnection], place: Place, end: int
+    loop: asyncio.AbstractEventLoop, connections: list[SimClientConnection], tp: TopicPartition, end: int
 ) -> None:
     """The second deadline comes after the first response, when no request sets a timer any more."""
     waits = [
-        _fetch_in_time(loop, connection, _request(place, end, wait_ms), wait_ms / 1000)
+        _fetch_in_time(loop, connection, _request(tp, end, wait_ms), wait_ms / 1000)
         for connection, wait_ms in zip(connections, (SHORT_WAIT_MS, LONG_WAIT_MS), strict=True)
     ]
     await asyncio.gather(*waits)
 
 
 async def _supersede(
-    loop: asyncio.AbstractEventLoop, connections: list[SimClientConnection], place: Place, end: int
+    loop: asyncio.AbstractEventLoop, connections: list[SimClientConnection], tp: TopicPartition, end: int
 ) -> None:
     """A client loses a connection with a waiting fetch and sends the session's next fetch on another one."""
-    session_id = (await _fetch_in_time(loop, connections[0], _request(place, end, 0, INITIAL_EPOCH), 0.0)).session_id
+    session_id = (await _fetch_in_time(loop, connections[0], _request(tp, end, 0, INITIAL_EPOCH), 0.0)).session_id
     if not session_id:
         # The broker's fetch session cache is full.
         return
@@ -98,13 +98,13 @@ async def _fetch_in_time(
     return response
 
 
-def _request(place: Place, offset: int, wait_ms: int, session_epoch: int = -1) -> FetchRequest:
-    partition = FetchPartition(partition=place[1], fetch_offset=offset, partition_max_bytes=1 << 20)
+def _request(tp: TopicPartition, offset: int, wait_ms: int, session_epoch: int = -1) -> FetchRequest:
+    partition = FetchPartition(partition=tp[1], fetch_offset=offset, partition_max_bytes=1 << 20)
     return FetchRequest(
         max_wait_ms=wait_ms,
         min_bytes=1,
         session_epoch=session_epoch,
-        topics=[FetchTopic(topic=place[0], partitions=[partition])],
+        topics=[FetchTopic(topic=tp[0], partitions=[partition])],
     )
 
 

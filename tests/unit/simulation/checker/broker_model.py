@@ -17,14 +17,14 @@ from kbroker.simulation.checker.history import (
     OffsetFetch,
     Operation,
     Outcome,
-    Place,
     Poll,
     Read,
     Send,
+    TopicPartition,
     Trim,
 )
 
-PLACES: tuple[Place, ...] = (("t", 0), ("t", 1))
+PLACES: tuple[TopicPartition, ...] = (("t", 0), ("t", 1))
 GROUP = "g"
 
 
@@ -47,7 +47,7 @@ class Batch:
 
 @dataclass
 class Log:
-    place: Place
+    tp: TopicPartition
     batches: list[Batch] = field(default_factory=list)
     start: int = 0
     durable: int = 0
@@ -68,7 +68,7 @@ class Log:
 class Consumer:
     name: str
     committed_only: bool
-    positions: dict[Place, int]
+    positions: dict[TopicPartition, int]
     polling: Operation | None = None
 
 
@@ -79,13 +79,13 @@ class BrokerModel:
         self.random = Random(seed)
         self.history = History(lambda: self.history.step * 1_000)
         self._synced, self._losses = synced, losses
-        self._logs = {place: Log(place) for place in PLACES}
+        self._logs = {tp: Log(tp) for tp in PLACES}
         self._values = iter(range(10_000_000))
         self._open: list[Operation] = []
         self._arrived: set[int] = set()
-        self._orders: dict[tuple[str, Place], int] = {}
+        self._orders: dict[tuple[str, TopicPartition], int] = {}
         self._consumers = [Consumer(f"c{i}", i % 2 == 0, {}) for i in range(3)]
-        self._transactions: dict[int, list[Place]] = {}
+        self._transactions: dict[int, list[TopicPartition]] = {}
         self._aborted: set[int] = set()
         self._next_transaction = 0
         self._generation, self._durable_generation = 0, 0
@@ -111,13 +111,15 @@ class BrokerModel:
         idempotent = producer != 3
         self._begin_send(f"p{producer}", idempotent, None, self.random.choice(PLACES))
 
-    def _begin_send(self, process: str, idempotent: bool, transaction: int | None, place: Place) -> Operation | None:
-        if any(one.process == process and one.action.place == place for one in self._open):
+    def _begin_send(
+        self, process: str, idempotent: bool, transaction: int | None, tp: TopicPartition
+    ) -> Operation | None:
+        if any(one.process == process and one.action.tp == tp for one in self._open):
             return None
-        order = self._orders[process, place] = self._orders.get((process, place), 0) + 1
+        order = self._orders[process, tp] = self._orders.get((process, tp), 0) + 1
         values = tuple(next(self._values) for _ in range(self.random.randint(1, 4)))
         acks = -1 if transaction is not None or idempotent else self.random.choice([0, 1, -1])
-        send = Send(place, values, order, idempotent, acks, None, transaction)
+        send = Send(tp, values, order, idempotent, acks, None, transaction)
         operation = self.history.begin(process, send)
         self._open.append(operation)
         return operation
@@ -128,7 +130,7 @@ class BrokerModel:
             self._deliver(self.random.choice(self._open))
 
     def _deliver(self, operation: Operation) -> None:
-        send, log = operation.action, self._logs[operation.action.place]
+        send, log = operation.action, self._logs[operation.action.tp]
         if send.idempotent and log.find(operation) is not None:
             return
         self._arrived.add(operation.number)
@@ -155,7 +157,7 @@ class BrokerModel:
             self.history.end(operation, Outcome.UNKNOWN)
             return
         if self._synced:
-            self._logs[send.place].durable = self._logs[send.place].end
+            self._logs[send.tp].durable = self._logs[send.tp].end
         send.base_offset = None if send.acks == 0 else send.base_offset
         self.history.end(operation, Outcome.OK)
 
@@ -168,14 +170,14 @@ class BrokerModel:
         """Write a batch, which is acknowledged at once."""
         if self._transactions:
             transaction = self.random.choice(list(self._transactions))
-            place = self.random.choice(PLACES)
-            operation = self._begin_send(f"t{transaction}", True, transaction, place)
+            tp = self.random.choice(PLACES)
+            operation = self._begin_send(f"t{transaction}", True, transaction, tp)
             if operation is not None:
                 self._deliver(operation)
                 self._open.remove(operation)
-                self._transactions[transaction].append(place)
+                self._transactions[transaction].append(tp)
                 if self._synced:
-                    self._logs[place].durable = self._logs[place].end
+                    self._logs[tp].durable = self._logs[tp].end
                 self.history.end(operation, Outcome.OK)
 
     def _end_transaction(self) -> None:
@@ -186,8 +188,8 @@ class BrokerModel:
         chance = self.random.random()
         if chance < 0.1 or not commit:
             self._aborted.add(transaction)
-        for place in dict.fromkeys(self._transactions.pop(transaction)):
-            self._logs[place].append((), None)
+        for tp in dict.fromkeys(self._transactions.pop(transaction)):
+            self._logs[tp].append((), None)
         self.history.end(operation, Outcome.UNKNOWN if chance < 0.2 else Outcome.OK)
 
     # Consuming.
@@ -202,7 +204,7 @@ class BrokerModel:
     def _poll(self) -> None:
         consumer = self.random.choice(self._consumers)
         if not consumer.positions:
-            start = {place: self._logs[place].start for place in PLACES if self.random.random() < 0.7}
+            start = {tp: self._logs[tp].start for tp in PLACES if self.random.random() < 0.7}
             consumer.positions = start
             self.history.record(consumer.name, Assign(dict(start), "assign"))
         elif consumer.polling is None:
@@ -213,18 +215,18 @@ class BrokerModel:
             self._end_poll(consumer)
 
     def _fetch(self, consumer: Consumer, poll: Poll, most: int) -> None:
-        for place, position in list(consumer.positions.items()):
-            log = self._logs[place]
+        for tp, position in list(consumer.positions.items()):
+            log = self._logs[tp]
             if not log.start <= position <= log.end:
-                consumer.positions[place] = log.start
+                consumer.positions[tp] = log.start
                 self.history.record(consumer.name, Assign(dict(consumer.positions), "reset"))
                 consumer.polling = None
                 return
-        for place, position in consumer.positions.items():
-            poll.positions[place] = self._read(place, position, poll, most)
+        for tp, position in consumer.positions.items():
+            poll.positions[tp] = self._read(tp, position, poll, most)
 
-    def _read(self, place: Place, position: int, poll: Poll, most: int) -> int:
-        log = self._logs[place]
+    def _read(self, tp: TopicPartition, position: int, poll: Poll, most: int) -> int:
+        log = self._logs[tp]
         end = self._visible_end(log, poll.committed_only)
         for batch in log.batches:
             if batch.end <= position or batch.base >= end:
@@ -235,7 +237,7 @@ class BrokerModel:
                         if most == 0:
                             return offset
                         most -= 1
-                        poll.reads.append(Read(place, offset, value))
+                        poll.reads.append(Read(tp, offset, value))
             position = batch.end
         return position
 
@@ -250,9 +252,9 @@ class BrokerModel:
     def _seek(self) -> None:
         consumer = self.random.choice(self._consumers)
         if consumer.positions and consumer.polling is None and self.random.random() < 0.2:
-            place = self.random.choice(list(consumer.positions))
-            log = self._logs[place]
-            consumer.positions[place] = self.random.randint(log.start, log.end)
+            tp = self.random.choice(list(consumer.positions))
+            log = self._logs[tp]
+            consumer.positions[tp] = self.random.randint(log.start, log.end)
             reason = self.random.choice(["seek", "rebalance"])
             self.history.record(consumer.name, Assign(dict(consumer.positions), reason))
 
@@ -310,7 +312,7 @@ class BrokerModel:
         log = self._logs[self.random.choice(PLACES)]
         if self.random.random() < 0.1 and log.end > log.start:
             log.start = self.random.randint(log.start, self._visible_end(log, True))
-            operation = self.history.begin("admin", Trim(log.place, log.start))
+            operation = self.history.begin("admin", Trim(log.tp, log.start))
             self.history.end(operation, self.random.choice([Outcome.OK, Outcome.UNKNOWN]))
 
     def _flush(self) -> None:
@@ -321,13 +323,13 @@ class BrokerModel:
 
     def _lose_power(self) -> None:
         """Lose power. Transactional records are always durable in this model."""
-        floors: dict[Place, int] = {}
+        floors: dict[TopicPartition, int] = {}
         for log in self._logs.values():
             kept = max(
                 (batch.end for batch in log.batches if batch.transaction is not None or not batch.values), default=0
             )
             log.durable = max(log.durable, kept, log.start)
-            floors[log.place] = log.durable
+            floors[log.tp] = log.durable
             ends = [log.durable, *(batch.end for batch in log.batches if batch.end > log.durable)]
             left = self.random.choice(ends)
             for batch in log.batches:
@@ -344,18 +346,18 @@ class BrokerModel:
         for operation in self._open:
             if operation.action.base_offset is not None:
                 operation.action.base_offset = None
-        for transaction, places in self._transactions.items():
+        for transaction, partitions in self._transactions.items():
             # The coordinator aborts it after its timeout.
             self._aborted.add(transaction)
-            for place in dict.fromkeys(places):
-                self._logs[place].append((), None)
+            for tp in dict.fromkeys(partitions):
+                self._logs[tp].append((), None)
         self._transactions.clear()
         self.history.begin_final_reads()
         for log in self._logs.values():
             log.durable = log.end
-            consumer = Consumer(f"final-{log.place[1]}", self.random.random() < 0.7, {log.place: log.start})
+            consumer = Consumer(f"final-{log.tp[1]}", self.random.random() < 0.7, {log.tp: log.start})
             self.history.record(consumer.name, Assign(dict(consumer.positions), "assign"))
-            while consumer.positions[log.place] < log.end:
+            while consumer.positions[log.tp] < log.end:
                 consumer.polling = self.history.begin(consumer.name, Poll(committed_only=consumer.committed_only))
                 self._fetch(consumer, consumer.polling.action, self.random.randint(1, 30))
                 consumer.positions.update(consumer.polling.action.positions)

@@ -111,12 +111,12 @@ def abort_a_transaction_that_was_read(history, random):
 def commit_a_transaction_that_is_missing(history, random):
     """Commit a transaction whose records the final polls did not return."""
     finals = final_reads(history)
-    fully = {place for one in of(history, Poll) if one.begun > history.final for place in one.action.positions}
+    fully = {tp for one in of(history, Poll) if one.begun > history.final for tp in one.action.positions}
     missing = {
         one.action.transaction
         for one in of(history, Send)
         if one.action.transaction is not None and not finals.keys() & set(one.action.values)
-        if one.action.place in fully and spared(history, one.action.place, one.begun)
+        if one.action.tp in fully and spared(history, one.action.tp, one.begun)
     }
     found = pick(random, (one for one in of(history, EndTransaction) if one.action.transaction in missing))
     if found is None:

@@ -14,29 +14,29 @@ from kbroker.simulation.checker.history import (
     OffsetFetch,
     Operation,
     Outcome,
-    Place,
     Poll,
     Read,
     Send,
+    TopicPartition,
     Trim,
 )
 
 OK, FAILED, UNKNOWN = Outcome.OK, Outcome.FAILED, Outcome.UNKNOWN
 
-P: Place = ("t", 0)
-Q: Place = ("t", 1)
+P: TopicPartition = ("t", 0)
+Q: TopicPartition = ("t", 1)
 
 
 class HistoryBuilder:
     """Methods such as `send` add an operation that begins and ends at once; `sending` begins it and `sent` ends it.
 
-    Reads are (offset, value) pairs of `place`.
+    reads are (offset, value) pairs of `tp`.
     """
 
     def __init__(self) -> None:
         self.history = History(self._now_ns)
         self._time = 0
-        self._orders: dict[tuple[str, Place], int] = {}
+        self._orders: dict[tuple[str, TopicPartition], int] = {}
 
     def _now_ns(self) -> int:
         self._time += 1_000_000
@@ -44,16 +44,16 @@ class HistoryBuilder:
 
     # Producing.
 
-    def send(self, *values: int, at: int | None = None, outcome: Outcome = OK, by: str = "producer", place: Place = P,
-             order: int | None = None, **more) -> Operation:  # fmt: skip
-        operation = self.sending(*values, by=by, place=place, order=order, **more)
+    def send(self, *values: int, at: int | None = None, outcome: Outcome = OK, by: str = "producer",
+             tp: TopicPartition = P, order: int | None = None, **more) -> Operation:  # fmt: skip
+        operation = self.sending(*values, by=by, tp=tp, order=order, **more)
         return self.sent(operation, at, outcome)
 
-    def sending(self, *values: int, by: str = "producer", place: Place = P, order: int | None = None, **more):
+    def sending(self, *values: int, by: str = "producer", tp: TopicPartition = P, order: int | None = None, **more):
         """Begin a send."""
-        order = self._orders.get((by, place), 0) if order is None else order
-        self._orders[by, place] = order + 1
-        return self.history.begin(by, Send(place, values, order, **more))
+        order = self._orders.get((by, tp), 0) if order is None else order
+        self._orders[by, tp] = order + 1
+        return self.history.begin(by, Send(tp, values, order, **more))
 
     def sent(self, operation: Operation, at: int | None = None, outcome: Outcome = OK) -> Operation:
         assert isinstance(operation.action, Send)
@@ -63,63 +63,74 @@ class HistoryBuilder:
 
     # Consuming.
 
-    def assign(self, at: int | Mapping[Place, int], by: str = "consumer", reason: str = "assign") -> None:
+    def assign(self, at: int | Mapping[TopicPartition, int], by: str = "consumer", reason: str = "assign") -> None:
         self.history.record(by, Assign({P: at} if isinstance(at, int) else dict(at), reason))
 
-    def poll(self, *reads: tuple[int, int], to: int | None = None, by: str = "consumer", place: Place = P,
+    def poll(self, *reads: tuple[int, int], to: int | None = None, by: str = "consumer", tp: TopicPartition = P,
              outcome: Outcome = OK, **more) -> Operation:  # fmt: skip
         operation = self.history.begin(by, Poll(**more))
-        return self.polled(operation, *reads, to=to, place=place, outcome=outcome)
+        return self.polled(operation, *reads, to=to, tp=tp, outcome=outcome)
 
     def polling(self, by: str = "consumer", **more) -> Operation:
         return self.history.begin(by, Poll(**more))
 
-    def polled(self, operation: Operation, *reads: tuple[int, int], to: int | None = None, place: Place = P,
+    def polled(self, operation: Operation, *reads: tuple[int, int], to: int | None = None, tp: TopicPartition = P,
                outcome: Outcome = OK) -> Operation:  # fmt: skip
         poll = operation.action
         assert isinstance(poll, Poll)
-        poll.reads += [Read(place, offset, value) for offset, value in reads]
+        poll.reads += [Read(tp, offset, value) for offset, value in reads]
         if to is None and reads:
             to = max(offset for offset, _ in reads) + 1
         if to is not None:
-            poll.positions[place] = to
+            poll.positions[tp] = to
         self.history.end(operation, outcome)
         return operation
 
-    def ends_with(self, *values: int | None, start: int = 0, place: Place = P, **more) -> None:
+    def ends_with(self, *values: int | None, start: int = 0, tp: TopicPartition = P, **more) -> None:
         """Add the final reads, which return these values from the start. None is an offset without a record."""
         if self.history.final is None:
             self.history.begin_final_reads()
         reads = [(offset, value) for offset, value in enumerate(values, start) if value is not None]
-        self.assign({place: start}, by="final")
-        self.poll(*reads, to=start + len(values), by="final", place=place, **more)
+        self.assign({tp: start}, by="final")
+        self.poll(*reads, to=start + len(values), by="final", tp=tp, **more)
 
     # Groups.
 
-    def join(self, member: str, generation: int, *places: Place, outcome: Outcome = OK, instance: str | None = None):
-        operation = self.joining(member, generation, *places, instance=instance)
+    def join(
+        self,
+        member: str,
+        generation: int,
+        *partitions: TopicPartition,
+        outcome: Outcome = OK,
+        instance: str | None = None,
+    ):
+        operation = self.joining(member, generation, *partitions, instance=instance)
         self.history.end(operation, outcome)
         return operation
 
-    def joining(self, member: str, generation: int, *places: Place, instance: str | None = None) -> Operation:
-        return self.history.begin(member, Join("g", member, generation, places, instance))
+    def joining(
+        self, member: str, generation: int, *partitions: TopicPartition, instance: str | None = None
+    ) -> Operation:
+        return self.history.begin(member, Join("g", member, generation, partitions, instance))
 
     def commit(self, offset: int, member: str = "", generation: int = -1, outcome: Outcome = OK, **more) -> Operation:
         operation = self.committing(offset, member, generation, **more)
         self.history.end(operation, outcome)
         return operation
 
-    def committing(self, offset: int, member: str = "", generation: int = -1, place: Place = P, **more) -> Operation:
-        return self.history.begin(member or "admin", Commit("g", member, generation, {place: offset}, **more))
+    def committing(
+        self, offset: int, member: str = "", generation: int = -1, tp: TopicPartition = P, **more
+    ) -> Operation:
+        return self.history.begin(member or "admin", Commit("g", member, generation, {tp: offset}, **more))
 
     def committed(self, offset: int, outcome: Outcome = OK) -> None:
         self.done(self.history.begin("asker", OffsetFetch("g", {P: offset})), outcome)
 
     # Losses, deletions, transactions.
 
-    def loss(self, floor: int | None = None, place: Place = P, commits: int | None = None) -> None:
+    def loss(self, floor: int | None = None, tp: TopicPartition = P, commits: int | None = None) -> None:
         """Add a power loss. `floor`: the durable end offset. `commits`: the durable committed offset of the group."""
-        floors = {} if floor is None else {place: floor}
+        floors = {} if floor is None else {tp: floor}
         self.history.record("nemesis", Loss("power", floors, {} if commits is None else {("g", P): commits}))
 
     def trim(self, before: int, outcome: Outcome = OK) -> None:

@@ -13,10 +13,10 @@ from kbroker.simulation.checker.history import (
     Loss,
     Operation,
     Outcome,
-    Place,
     Poll,
     Read,
     Send,
+    TopicPartition,
     Trim,
 )
 
@@ -41,10 +41,10 @@ def of(history: History, kind: type) -> list[Operation]:
     return [one for one in history.operations if isinstance(one.action, kind)]
 
 
-def spared(history: History, place: Place, since: int) -> bool:
+def spared(history: History, tp: TopicPartition, since: int) -> bool:
     """Whether no Loss or deletion affected this partition after step `since`."""
-    losses = [one for one in of(history, Loss) if place in one.action.floors and one.begun > since]
-    trims = [one for one in of(history, Trim) if one.action.place == place and one.ended > since]
+    losses = [one for one in of(history, Loss) if tp in one.action.floors and one.begun > since]
+    trims = [one for one in of(history, Trim) if one.action.tp == tp and one.ended > since]
     return not losses and not trims
 
 
@@ -54,7 +54,7 @@ def kept_sends(history: History) -> list[Operation]:
         one
         for one in of(history, Send)
         if one.outcome is Outcome.OK and one.action.base_offset is not None and one.action.transaction is None
-        if one.action.acks != 0 and spared(history, one.action.place, one.begun)
+        if one.action.acks != 0 and spared(history, one.action.tp, one.begun)
     ]
 
 
@@ -69,7 +69,7 @@ def pairs(history: History) -> Iterator[tuple[Operation, int]]:
     for one in of(history, Poll):
         reads = one.action.reads
         for i in range(len(reads) - 1):
-            if one.ended is not None and reads[i].place == reads[i + 1].place:
+            if one.ended is not None and reads[i].tp == reads[i + 1].tp:
                 yield one, i
 
 
@@ -103,7 +103,7 @@ def remove_part_of_batch_from_final_reads(history, random):
             for one in of(history, Send)
             if len(one.action.values) > 1 and one.action.idempotent and one.action.transaction is None
             if all(value in finals for value in one.action.values)
-            if not any(trim.action.place == one.action.place for trim in of(history, Trim))
+            if not any(trim.action.tp == one.action.tp for trim in of(history, Trim))
         ),
     )
     if found is None:
@@ -118,13 +118,13 @@ def stop_final_reads_early(history, random):
     found = pick(random, kept_sends(history))
     if found is None:
         return False
-    place, base = found.action.place, found.action.base_offset
+    tp, base = found.action.tp, found.action.base_offset
     for operation in of(history, Poll):
         if operation.begun > history.final:
             poll = operation.action
-            poll.reads[:] = [read for read in poll.reads if read.place != place or read.offset < base]
-            if place in poll.positions:
-                poll.positions[place] = min(base, poll.positions[place])
+            poll.reads[:] = [read for read in poll.reads if read.tp != tp or read.offset < base]
+            if tp in poll.positions:
+                poll.positions[tp] = min(base, poll.positions[tp])
     return True
 
 
@@ -171,7 +171,7 @@ def move_a_read_to_another_partition(history, random):
     found = pick(random, (read for one in of(history, Poll) for read in one.action.reads))
     if found is None:
         return False
-    found.place = ("another", 0)
+    found.tp = ("another", 0)
     return True
 
 
@@ -199,8 +199,8 @@ def remove_a_poll(history, random):
                 continue
             for read in operation.action.reads:
                 # The next poll has to ask for the partition, and the consumer to be known to stand before it.
-                known = read.place in before.action.positions and read.place in after.action.positions
-                if known and read.value in lasting and spared(history, read.place, before.begun):
+                known = read.tp in before.action.positions and read.tp in after.action.positions
+                if known and read.value in lasting and spared(history, read.tp, before.begun):
                     candidates.append(operation)
     found = pick(random, candidates)
     if found is None:
@@ -218,8 +218,8 @@ def empty_a_poll(history, random):
         reads = operation.action.reads
         if operation.action.committed_only or operation.outcome is not Outcome.OK or not reads:
             continue
-        given, place = {read.offset: read.value for read in reads if read.place == reads[0].place}, reads[0].place
-        before = [one for one in kept if one.ended < operation.begun and one.action.place == place]
+        given, tp = {read.offset: read.value for read in reads if read.tp == reads[0].tp}, reads[0].tp
+        before = [one for one in kept if one.ended < operation.begun and one.action.tp == tp]
         if any(given.get(one.action.base_offset + i) == v for one in before for i, v in enumerate(one.action.values)):
             candidates.append(operation)
     found = pick(random, candidates)
@@ -232,8 +232,8 @@ def empty_a_poll(history, random):
         stood = {**(stood if isinstance(one.action, Poll) else {}), **one.action.positions}
     positions = found.action.positions
     for read in reversed(found.action.reads):
-        positions[read.place] = read.offset
-    positions.update({place: min(position, stood.get(place, position)) for place, position in positions.items()})
+        positions[read.tp] = read.offset
+    positions.update({tp: min(position, stood.get(tp, position)) for tp, position in positions.items()})
     found.action.reads.clear()
     return True
 
@@ -247,7 +247,7 @@ def understate_a_loss(history, random):
     candidates = []
     for loss in of(history, Loss):
         for send in of(history, Send):
-            place = send.action.place
+            tp = send.action.tp
             acknowledged = send.outcome is Outcome.OK and send.action.base_offset is not None and send.action.acks != 0
             if (
                 send.action.transaction is not None
@@ -258,14 +258,14 @@ def understate_a_loss(history, random):
                 continue
             end = send.action.base_offset + len(send.action.values)
             others = [one for one in of(history, Loss) if one is not loss and one.begun > send.begun]
-            trims = [one for one in of(history, Trim) if one.action.place == place and one.ended > send.begun]
-            if not trims and all(one.action.floors[place] >= end for one in others):
-                candidates.append((loss, place, end))
+            trims = [one for one in of(history, Trim) if one.action.tp == tp and one.ended > send.begun]
+            if not trims and all(one.action.floors[tp] >= end for one in others):
+                candidates.append((loss, tp, end))
     found = pick(random, candidates)
     if found is None:
         return False
-    loss, place, floor = found
-    loss.action.floors[place] = floor
+    loss, tp, floor = found
+    loss.action.floors[tp] = floor
     return True
 
 
@@ -286,9 +286,9 @@ def overstate_a_loss(history, random):
         return False
     loss, send = found
     floors = loss.action.floors
-    floors[send.action.place] = min(floors[send.action.place], send.action.base_offset)
+    floors[send.action.tp] = min(floors[send.action.tp], send.action.base_offset)
     return True
 
 
 def spared_of_trims(history: History, send: Operation) -> bool:
-    return not any(one.action.place == send.action.place for one in of(history, Trim))
+    return not any(one.action.tp == send.action.tp for one in of(history, Trim))

@@ -57,12 +57,12 @@ def test_acks_0_promises_nothing():
     assert builder.kinds() == []
 
 
-def lost_with_the_power(floor: int | None, *, place=P) -> HistoryBuilder:
+def lost_with_the_power(floor: int | None, *, tp=P) -> HistoryBuilder:
     builder = HistoryBuilder()
     builder.send(1, at=0)
     builder.send(2, at=1)
     builder.send(3, at=2)
-    builder.loss(floor, place)
+    builder.loss(floor, tp)
     builder.send(4, at=1, by="another")
     return builder
 
@@ -80,7 +80,7 @@ def test_a_loss_takes_nothing_below_its_floor():
 
 
 def test_a_loss_takes_nothing_of_a_partition_that_it_does_not_name():
-    builder = lost_with_the_power(1, place=Q)
+    builder = lost_with_the_power(1, tp=Q)
     builder.ends_with(1, 4)
     assert builder.kinds() == ["lost write", "unreadable at the end", "inconsistent offsets"]
 
@@ -206,7 +206,7 @@ def test_the_last_reads_stop_short():
 def test_a_partition_is_unreadable_at_the_end():
     builder = HistoryBuilder()
     builder.send(1, at=0)
-    builder.send(2, at=0, place=Q)
+    builder.send(2, at=0, tp=Q)
     builder.ends_with(1)
     assert builder.kinds() == ["unreadable at the end"]
 

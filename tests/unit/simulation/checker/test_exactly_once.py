@@ -25,7 +25,7 @@ def transform(
     outcome=OK,
     offset=None,
 ) -> None:
-    builder.send(value, at=at, by=f"t{transaction}", place=Q, transaction=transaction, group="g", sources=of)
+    builder.send(value, at=at, by=f"t{transaction}", tp=Q, transaction=transaction, group="g", sources=of)
     if offset is not None:
         builder.commit(offset, "m", 1, transaction=transaction)
     builder.end(transaction, commit, outcome=outcome)
@@ -33,7 +33,7 @@ def transform(
 
 def ended(builder: HistoryBuilder, *results: int | None, committed: int) -> list[str]:
     builder.ends_with(1, 2, committed_only=True)
-    builder.ends_with(*results, place=Q, committed_only=True)
+    builder.ends_with(*results, tp=Q, committed_only=True)
     builder.committed(committed)
     return builder.kinds()
 
@@ -85,7 +85,7 @@ def test_offsets_that_an_aborted_transaction_has_committed():
 
 def test_several_values_have_each_their_own():
     builder = read_two()
-    builder.send(10, 20, at=0, by="t", place=Q, transaction=0, group="g", sources=(*ONE, *TWO))
+    builder.send(10, 20, at=0, by="t", tp=Q, transaction=0, group="g", sources=(*ONE, *TWO))
     builder.commit(2, "m", 1, transaction=0)
     builder.end(0, commit=True)
     assert ended(builder, 10, 20, None, committed=2) == []
@@ -98,7 +98,7 @@ def test_what_a_loss_may_have_taken_is_not_judged_unless_all_is_durable():
         builder.commit(1, "m", 1)
         builder.loss(100, commits=1)
         builder.ends_with(1, 2, committed_only=True)
-        builder.ends_with(None, None, place=Q, committed_only=True)
+        builder.ends_with(None, None, tp=Q, committed_only=True)
         builder.committed(1)
         assert builder.kinds(durable=durable) == kinds
 
@@ -106,7 +106,7 @@ def test_what_a_loss_may_have_taken_is_not_judged_unless_all_is_durable():
 def test_without_a_final_offset_fetch_only_duplicates_are_found():
     builder = both()
     builder.ends_with(1, 2, committed_only=True)
-    builder.ends_with(10, None, None, None, place=Q, committed_only=True)
+    builder.ends_with(10, None, None, None, tp=Q, committed_only=True)
     assert "offset without its result" not in builder.kinds()
 
 

@@ -62,7 +62,7 @@ def test_the_model_generates_the_rare_events():
         values: dict[tuple, set[int]] = {}
         for poll in polls:
             for read in poll.action.reads:
-                values.setdefault((read.place, read.offset), set()).add(read.value)
+                values.setdefault((read.tp, read.offset), set()).add(read.value)
         anew += sum(len(found) > 1 for found in values.values())
         lost += sum(one.outcome is Outcome.OK and not set(one.action.values) & set(final) for one in sends)
         resets += sum(isinstance(one.action, Assign) and one.action.reason == "reset" for one in history.operations)

@@ -12,7 +12,7 @@ def test_generations_follow_one_another():
     builder.join("a", 2, P)
     builder.join("b", 2, Q)
     builder.commit(6, "a", 2)
-    builder.commit(7, "b", 2, place=Q)
+    builder.commit(7, "b", 2, tp=Q)
     assert builder.kinds() == []
 
 

@@ -150,10 +150,10 @@ def test_backward_by_the_position_alone():
 
 def test_partitions_are_independent():
     builder = written(10)
-    builder.send(20, at=0, place=Q)
+    builder.send(20, at=0, tp=Q)
     builder.assign({P: 0, Q: 0})
     builder.poll((0, 10))
-    builder.poll((0, 20), place=Q)
+    builder.poll((0, 20), tp=Q)
     builder.poll(to=1)
     assert builder.kinds() == []
 
@@ -247,11 +247,11 @@ def test_a_reset_from_where_the_program_has_put_it():
 
 def test_a_reset_of_one_partition_leaves_the_others():
     builder = written(10, 11)
-    builder.send(20, at=0, place=Q)
+    builder.send(20, at=0, tp=Q)
     builder.assign({P: 0, Q: 9})
     builder.poll((0, 10))
     builder.assign({P: 1, Q: 0}, reason="reset")
-    builder.poll((0, 20), place=Q)
+    builder.poll((0, 20), tp=Q)
     assert builder.kinds() == []
     builder.poll((2, 12))
     assert "skipped records" in builder.kinds()

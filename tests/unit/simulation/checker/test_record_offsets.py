@@ -175,9 +175,9 @@ def test_values_that_were_refused():
 
 def test_values_of_another_partition():
     builder = HistoryBuilder()
-    builder.send(7, at=0, place=P)
+    builder.send(7, at=0, tp=P)
     builder.assign({Q: 0})
-    builder.poll((0, 7), place=Q)
+    builder.poll((0, 7), tp=Q)
     assert builder.kinds() == ["unsent value"]
 
 
@@ -246,7 +246,7 @@ def test_forward_sends():
     builder.send(1, at=0, by="a")
     builder.send(2, at=3, by="a")
     builder.send(3, at=2, by="b")
-    builder.send(4, at=0, by="a", place=Q)
+    builder.send(4, at=0, by="a", tp=Q)
     # Another producer of the same process: its order begins anew.
     builder.send(5, at=1, by="a", order=0)
     assert builder.kinds() == []

@@ -8,7 +8,7 @@ from tests.unit.simulation.checker.history_builder import HistoryBuilder, Q
 def test_a_lost_write():
     builder = HistoryBuilder()
     builder.send(1, at=0)
-    builder.send(100, 101, at=0, place=Q, by="elsewhere")
+    builder.send(100, 101, at=0, tp=Q, by="elsewhere")
     builder.do("nemesis", Note("kill -9"))
     builder.send(2, at=1)
     builder.ends_with(1, None)

@@ -49,11 +49,11 @@ def test_a_poll_that_failed_or_returned_another_partition():
     builder = HistoryBuilder()
     builder.assign({P: 0, Q: 0})
     builder.send(10, at=0)
-    builder.send(20, at=0, place=Q)
+    builder.send(20, at=0, tp=Q)
     builder.poll(to=0, outcome=FAILED)
     poll = builder.polling()
     poll.action.positions[P] = 0
-    builder.polled(poll, (0, 20), place=Q)
+    builder.polled(poll, (0, 20), tp=Q)
     assert builder.kinds() == []
 
 
@@ -95,7 +95,7 @@ def test_a_poll_that_passed_a_transaction_marker(moves):
     builder.send(10, at=0, transaction=0)
     builder.end(0, commit=True)
     builder.poll((0, 10))
-    builder.send(20, at=0, place=Q)
+    builder.send(20, at=0, tp=Q)
     poll = builder.polling()
     poll.action.positions[Q] = 0
     builder.polled(poll, to=2 if moves else 1)

@@ -9,7 +9,7 @@ def wrote(transaction: int = 0, *, outcome=OK) -> HistoryBuilder:
     """A transaction has written 1 to P and 2 to Q."""
     builder = HistoryBuilder()
     builder.send(1, at=0, transaction=transaction, outcome=outcome)
-    builder.send(2, at=0, transaction=transaction, place=Q)
+    builder.send(2, at=0, transaction=transaction, tp=Q)
     return builder
 
 
@@ -17,7 +17,7 @@ def test_a_committed_transaction_is_read():
     builder = wrote()
     builder.end(0, commit=True)
     builder.ends_with(1, None, committed_only=True)
-    builder.ends_with(2, None, committed_only=True, place=Q)
+    builder.ends_with(2, None, committed_only=True, tp=Q)
     assert builder.kinds() == []
 
 
@@ -84,7 +84,7 @@ def ended(commit: bool, outcome, *, first: int | None, second: int | None) -> Hi
     builder = wrote()
     builder.end(0, commit, outcome=outcome)
     builder.ends_with(first, None, committed_only=True)
-    builder.ends_with(second, None, committed_only=True, place=Q)
+    builder.ends_with(second, None, committed_only=True, tp=Q)
     return builder
 
 
@@ -108,7 +108,7 @@ def test_with_read_uncommitted_nothing_is_known_of_its_end():
     builder = wrote()
     builder.end(0, commit=True, outcome=UNKNOWN)
     builder.ends_with(1, None, committed_only=True)
-    builder.ends_with(2, None, committed_only=False, place=Q)
+    builder.ends_with(2, None, committed_only=False, tp=Q)
     assert builder.kinds() == []
 
 
@@ -116,9 +116,9 @@ def test_what_a_loss_took_of_a_transaction():
     for floor, kinds in ((0, []), (1, ["torn transaction"])):
         builder = wrote()
         builder.end(0, commit=True, outcome=UNKNOWN)
-        builder.loss(floor, place=Q)
+        builder.loss(floor, tp=Q)
         builder.ends_with(1, None, committed_only=True)
-        builder.ends_with(None, None, committed_only=True, place=Q)
+        builder.ends_with(None, None, committed_only=True, tp=Q)
         assert builder.kinds() == kinds
 
 
@@ -126,7 +126,7 @@ def test_a_batch_that_was_never_acknowledged_may_not_be_part_of_it():
     builder = wrote(outcome=UNKNOWN)
     builder.end(0, commit=True, outcome=UNKNOWN)
     builder.ends_with(None, committed_only=True)
-    builder.ends_with(2, committed_only=True, place=Q)
+    builder.ends_with(2, committed_only=True, tp=Q)
     assert builder.kinds() == []
 
 
@@ -135,12 +135,12 @@ def test_writes_of_transactions_interleave():
     builder = HistoryBuilder()
     builder.send(10, at=0, by="a", transaction=1)
     builder.send(20, at=1, by="b", transaction=2)
-    builder.send(21, at=0, by="b", transaction=2, place=Q)
-    builder.send(11, at=1, by="a", transaction=1, place=Q)
+    builder.send(21, at=0, by="b", transaction=2, tp=Q)
+    builder.send(11, at=1, by="a", transaction=1, tp=Q)
     builder.end(1, commit=True)
     builder.end(2, commit=True)
     builder.ends_with(10, 20, None, None, committed_only=True)
-    builder.ends_with(21, 11, None, None, committed_only=True, place=Q)
+    builder.ends_with(21, 11, None, None, committed_only=True, tp=Q)
     assert builder.kinds() == []
 
 

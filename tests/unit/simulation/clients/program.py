@@ -51,8 +51,8 @@ class Program:
     def admin(self, name: str = "admin", **options: Any) -> Admin:
         return Admin(self.cluster(name, **options), self.history, name)
 
-    def send(self, producer: Producer, place: tuple[str, int], count: int = 1) -> "asyncio.Future[Operation]":
-        return producer.send(place, self.values.allocate(count))
+    def send(self, producer: Producer, tp: tuple[str, int], count: int = 1) -> "asyncio.Future[Operation]":
+        return producer.send(tp, self.values.allocate(count))
 
     def reset_connections(self) -> None:
         """Abort all connections, as a restarted middlebox does."""
@@ -76,7 +76,7 @@ class Program:
         """Crash the broker and truncate its log to `size` bytes, whose records end at `offset`."""
         await self.machine.crash()
         self.machine.disk.open(LOG).truncate(size)
-        self.history.record("stage", Loss("power", {PLACE: offset}))
+        self.history.record("simulation", Loss("power", {PLACE: offset}))
         await self.machine.start()
 
     def actions(self, kind: type[A], outcome: Outcome = Outcome.OK) -> list[A]:

@@ -187,7 +187,7 @@ async def test_unknown_leader_is_looked_up(machine: Machine) -> None:
     assert first is second is cluster.open_leader_connection(("t", 1))
     with pytest.raises(UnavailableError, match="no leader of t-7"):
         await cluster.leader(("t", 7))
-    assert cluster.places(["t", "u"]) == [("t", 0), ("t", 1)]
+    assert cluster.partitions(["t", "u"]) == [("t", 0), ("t", 1)]
     await machine.stop()
     with pytest.raises(ConnectionError):
         await cluster.leader(("t", 0))

@@ -45,7 +45,7 @@ def test_all_configurations_read_the_same_records(seed: int) -> None:
         reads = await read_until(consumer, 120)
         assert sorted(read.value for read in reads) == list(range(120))
         for index in range(3):
-            assert [read.offset for read in reads if read.place[1] == index] == list(range(40))
+            assert [read.offset for read in reads if read.tp[1] == index] == list(range(40))
         assert all(poll.committed_only is config.committed_only for poll in program.actions(Poll))
         program.close()
 
@@ -147,7 +147,7 @@ async def test_partitions_are_added_and_removed_in_a_session(machine: Machine) -
     await read_until(consumer, 10)
     consumer.assign({("t", 1): 0, ("t", 2): 5})
     reads = await read_until(consumer, 15)
-    assert {read.place for read in reads} == {("t", 1), ("t", 2)}
+    assert {read.tp for read in reads} == {("t", 1), ("t", 2)}
     consumer.seek(("t", 1), 3)
     assert [read.offset for read in await read_until(consumer, 7)] == list(range(3, 10))
     consumer.assign({})
@@ -198,7 +198,7 @@ async def test_corrupt_batch_raises_and_is_not_returned(machine: Machine) -> Non
     assert [read.offset for read in await read_until(consumer, 5)] == list(range(5))
     with pytest.raises(CorruptRecordError, match="wrong CRC") as raised:
         await consumer.poll()
-    assert (raised.value.place, raised.value.offset, raised.value.next_offset) == (PLACE, 5, 10)
+    assert (raised.value.tp, raised.value.offset, raised.value.next_offset) == (PLACE, 5, 10)
     assert "wrong CRC" in program.history.operations[-1].detail
     assert program.history.operations[-1].outcome is Outcome.FAILED
     consumer.seek(PLACE, 10)

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from kbroker.simulation.checker.history import Assign, Commit, Join, OffsetFetch, Outcome, Place, Read
+from kbroker.simulation.checker.history import Assign, Commit, Join, OffsetFetch, Outcome, Read, TopicPartition
 from kbroker.simulation.clients.connections.versions import draw_older_versions
 from kbroker.simulation.clients.consumer.assignors import (
     decode_assignment,
@@ -39,7 +39,7 @@ async def fill(program: Program, name: str = "producer") -> None:
     await asyncio.gather(*(program.send(producer, ("t", index), 5) for index in range(PARTITIONS)))
 
 
-def owned(one: Member) -> list[Place]:
+def owned(one: Member) -> list[TopicPartition]:
     return sorted(one.consumer.positions)
 
 
@@ -57,13 +57,13 @@ async def work(members: list[Member], seconds: float) -> list[Read]:
     return [read for reads in await asyncio.gather(*map(one, members)) for read in reads]
 
 
-async def in_group(program: Program) -> dict[Place, int]:
+async def in_group(program: Program) -> dict[TopicPartition, int]:
     """Return the committed offsets."""
     cluster = program.cluster("looker")
     coordinator = await cluster.coordinator("g")
     await cluster.refresh_metadata(["t"])
-    found = await committed(cluster, coordinator, "g", cluster.places(["t"]))
-    return {place: offset for place, (offset, _) in found.items() if offset >= 0}
+    found = await committed(cluster, coordinator, "g", cluster.partitions(["t"]))
+    return {tp: offset for tp, (offset, _) in found.items() if offset >= 0}
 
 
 @story
@@ -74,7 +74,7 @@ async def test_three_members_share_the_partitions(machine: Machine) -> None:
     reads = await work(members, 30)
     assert sorted({read.value for read in reads}) == list(range(30))
     assert [len(owned(one)) for one in members] == [2, 2, 2]
-    assert sorted(place for one in members for place in owned(one)) == [("t", index) for index in range(PARTITIONS)]
+    assert sorted(tp for one in members for tp in owned(one)) == [("t", index) for index in range(PARTITIONS)]
     joins = [join for join in program.actions(Join) if join.generation == members[0].generation]
     assert sorted(join.partitions for join in joins) == sorted(tuple(owned(one)) for one in members)
     assert [await one.commit() for one in members] == [True] * 3
@@ -280,7 +280,7 @@ def test_assignors() -> None:
 
 
 def test_assignment_and_subscription_round_trip() -> None:
-    places = [("t", 2), ("u", 0), ("t", 4)]
-    assert sorted(decode_assignment(encode_assignment(places))) == sorted(places)
+    partitions = [("t", 2), ("u", 0), ("t", 4)]
+    assert sorted(decode_assignment(encode_assignment(partitions))) == sorted(partitions)
     assert decode_assignment(b"") == []
     assert decode_subscription(encode_subscription(["t", "u"])) == ["t", "u"]

@@ -20,10 +20,10 @@ async def started(machine: Machine, partitions: int = 1, **configs: object) -> P
     return Program(machine)
 
 
-async def values_in(program: Program, count: int, place: tuple[str, int] = PLACE) -> list[int]:
+async def values_in(program: Program, count: int, tp: tuple[str, int] = PLACE) -> list[int]:
     """Return the values of a partition, and assert that there are `count`."""
     consumer = program.consumer(f"reader of {count}")
-    consumer.assign({place: 0})
+    consumer.assign({tp: 0})
     values = [read.value for read in await read_until(consumer, count)]
     assert await consumer.poll() == []
     return values

@@ -38,13 +38,13 @@ def producer(program: Program, version: int, name: str = "p", **values: object) 
     return TransactionalProducer(cluster, program.history, name, program.random(f"{name}/work"), "id", config)
 
 
-async def all_read(program: Program, places: Iterable[tuple[str, int]] = (P, Q), *, committed: bool = True) -> list:
+async def all_read(program: Program, partitions: Iterable[tuple[str, int]] = (P, Q), *, committed: bool = True) -> list:
     """Return the values of each of these partitions."""
     name = f"reader of step {program.history.step}"
     reader = program.consumer(name, config=ConsumerConfig(committed_only=committed, sessions=False))
     found = []
-    for place in places:
-        reader.assign({place: 0})
+    for tp in partitions:
+        reader.assign({tp: 0})
         values: list[int] = []
         while reads := await reader.poll():
             values += [read.value for read in reads]
@@ -72,7 +72,7 @@ async def test_only_committed_records_are_read(machine: Machine, version: int) -
     assert transactional.version == version
     for number, commit in enumerate((True, False, True)):
         transactional.begin(number)
-        await asyncio.gather(*(transactional.write(place, program.values.allocate(2)) for place in (P, Q)))
+        await asyncio.gather(*(transactional.write(tp, program.values.allocate(2)) for tp in (P, Q)))
         assert await all_read(program, [P]) == [[] if number == 0 else [0, 1]]
         await (transactional.commit() if commit else transactional.abort())
         await wait_until_quiescent(program)
@@ -296,7 +296,7 @@ async def test_stale_requests_have_no_effect(machine: Machine) -> None:
     said = []
     for number in range(12):
         transactional.begin(number)
-        await asyncio.gather(*(transactional.write(place, program.values.allocate(1)) for place in (P, Q)))
+        await asyncio.gather(*(transactional.write(tp, program.values.allocate(1)) for tp in (P, Q)))
         if transactional.config.ended_transactions:
             said += [
                 await stale_client.send_stale_request(ended)

@@ -123,7 +123,7 @@ async def test_corrupt_batch_is_recorded_and_skipped(machine: Machine) -> None:
     context = WorkloadContext(machine.loop, program.history, [(HOST, PORT)])
     reading = machine.loop.create_task(consume_assigned(context, "c", Random(4), [PLACE], 60, restarts=0, seeks=0))
     await reading
-    assert [(corrupt.place, corrupt.offset) for corrupt in program.actions(Corrupt)] == [(PLACE, 3)]
+    assert [(corrupt.tp, corrupt.offset) for corrupt in program.actions(Corrupt)] == [(PLACE, 3)]
     assert [action.positions for action in program.actions(Assign) if action.reason == "seek"] == [{PLACE: 7}]
     values = [read.value for poll in program.actions(Poll) for read in poll.reads]
     assert values == [0, 1, 2, 7, 8, 9, 10, 11]

@@ -392,12 +392,12 @@ def test_short_writes(disk):
 def test_bit_rot_is_permanent(disk):
     synced_file(disk, b"\0" * 100)
     assert disk.flip_bit("/d/f", 7) == 7
-    place = disk.flip_bit("/d/f")
+    tp = disk.flip_bit("/d/f")
     injected = disk.faults.injected
     for left in (disk, disk.after_crash(keep_running=True), disk.after_crash(True, keep_running=True)):
         damaged = left.read("/d/f")
         assert damaged[7]
-        assert damaged[place]
+        assert damaged[tp]
         assert sum(damaged.count(1 << bit) for bit in range(8)) == 2
     assert injected == {"bit rot": 2}
 

@@ -10,7 +10,7 @@ from kbroker.simulation.disk.log_files import read_batches, segment_files
 from kbroker.simulation.network.faults import ANY
 from kbroker.simulation.scenarios.faults import CLOCK, DISK, NETWORK, NODE, POWER, ROT, Fault
 from kbroker.simulation.scenarios.plan import Plan
-from kbroker.simulation.scenarios.stage import Stage
+from kbroker.simulation.scenarios.simulation import Simulation
 from kbroker.storage.file_names import LOG, SWAP
 
 Shape = Callable[[Plan], None]
@@ -98,37 +98,37 @@ def one_partition(shape: Shape) -> Shape:
     return shaped
 
 
-async def blink(stage: Stage, random: Random) -> None:
+async def blink(simulation: Simulation, random: Random) -> None:
     """Lose power, sometimes in the middle of a disk operation, and restart at once."""
-    await _die(stage, random, power=True)
+    await _die(simulation, random, power=True)
 
 
-async def blink_while_syncs_are_slow(stage: Stage, random: Random) -> None:
+async def blink_while_syncs_are_slow(simulation: Simulation, random: Random) -> None:
     """Lose power while several segments are not synced."""
-    stage.machine.disk.faults.slow_sync_ns = SLOW_SYNC_NS
+    simulation.machine.disk.faults.slow_sync_ns = SLOW_SYNC_NS
     await asyncio.sleep(random.uniform(0.05, 0.3))
-    stage.machine.power_off()
-    stage.machine.disk.faults.slow_sync_ns = 0
+    simulation.machine.power_off()
+    simulation.machine.disk.faults.slow_sync_ns = 0
 
 
-async def blink_between_swaps(stage: Stage, random: Random) -> None:
+async def blink_between_swaps(simulation: Simulation, random: Random) -> None:
     """Kill the process while several segments are not synced. After its restart lose power when a compacted segment may
     be durable and others are not."""
-    machine = stage.machine
+    machine = simulation.machine
     machine.disk.faults.slow_sync_ns = SLOW_SYNC_NS
     await asyncio.sleep(random.uniform(0.5, 1.5))
     machine.disk.faults.slow_sync_ns = 0
     machine.kill()
-    await stage.until_serving()
-    await _until(stage, lambda: bool(machine.disk.find(LOG + SWAP)), 2.0)
+    await simulation.until_serving()
+    await _until(simulation, lambda: bool(machine.disk.find(LOG + SWAP)), 2.0)
     await asyncio.sleep(random.random() * 0.02)
     machine.power_off()
 
 
-async def die_in_a_swap(stage: Stage, random: Random) -> None:
+async def die_in_a_swap(simulation: Simulation, random: Random) -> None:
     """Kill the process, or lose power, between the renames that replace segments by a compacted segment."""
-    machine = stage.machine
-    await _until(stage, lambda: _replaces_several(machine.disk), 3.0)
+    machine = simulation.machine
+    await _until(simulation, lambda: _replaces_several(machine.disk), 3.0)
     if machine.broker is not None and _replaces_several(machine.disk):
         machine.crash_after(random.randrange(6), power=random.random() < 0.5)
         await asyncio.sleep(0.2)
@@ -145,19 +145,19 @@ def _replaces_several(disk: SimDisk) -> bool:
     return False
 
 
-async def _until(stage: Stage, condition: Callable[[], bool], seconds: float) -> None:
-    deadline = stage.sim_loop.time() + seconds
-    while not condition() and stage.sim_loop.time() < deadline:
+async def _until(simulation: Simulation, condition: Callable[[], bool], seconds: float) -> None:
+    deadline = simulation.sim_loop.time() + seconds
+    while not condition() and simulation.sim_loop.time() < deadline:
         await asyncio.sleep(0.0005)
 
 
-async def crash(stage: Stage, random: Random) -> None:
+async def crash(simulation: Simulation, random: Random) -> None:
     """Kill the process, sometimes in the middle of a disk operation."""
-    await _die(stage, random, power=False)
+    await _die(simulation, random, power=False)
 
 
-async def _die(stage: Stage, random: Random, *, power: bool) -> None:
-    broker, machine = stage.machine.broker, stage.machine
+async def _die(simulation: Simulation, random: Random, *, power: bool) -> None:
+    broker, machine = simulation.machine.broker, simulation.machine
     if random.random() < 0.5:
         machine.crash_after(random.randrange(30), power=power)
         await asyncio.sleep(0.2)
@@ -169,56 +169,56 @@ async def _die(stage: Stage, random: Random, *, power: bool) -> None:
             machine.kill()
 
 
-async def unheard_stop(stage: Stage, random: Random) -> None:
+async def unheard_stop(simulation: Simulation, random: Random) -> None:
     """Stop the broker in an orderly way, and lose its last responses."""
-    if not stage.serving or stage.machine.paused:
+    if not simulation.serving or simulation.machine.paused:
         return
-    network, way = stage.network.faults, (stage.machine.name, ANY)
-    with stage.down():
+    network, way = simulation.network.faults, (simulation.machine.name, ANY)
+    with simulation.down():
         network.cut(*way)
         await asyncio.sleep(random.random() * 0.1)
-        if stage.serving:
-            await stage.machine.stop()
+        if simulation.serving:
+            await simulation.machine.stop()
         network.restore(*way)
 
 
-async def slow_syncs(stage: Stage, random: Random) -> None:
+async def slow_syncs(simulation: Simulation, random: Random) -> None:
     """Make syncs as slow as the timeout of some transactions."""
-    stage.machine.disk.faults.slow_sync_ns = random.randrange(150, 500) * 1_000_000
+    simulation.machine.disk.faults.slow_sync_ns = random.randrange(150, 500) * 1_000_000
     await asyncio.sleep(3.0)
-    stage.machine.disk.faults.slow_sync_ns = 0
+    simulation.machine.disk.faults.slow_sync_ns = 0
 
 
-async def syncs_fail(stage: Stage, random: Random) -> None:
+async def syncs_fail(simulation: Simulation, random: Random) -> None:
     """Make every third sync fail for a second."""
-    stage.machine.disk.faults.sync = 0.3
+    simulation.machine.disk.faults.sync = 0.3
     await asyncio.sleep(1.0)
-    stage.machine.disk.faults.sync = 0.0
+    simulation.machine.disk.faults.sync = 0.0
 
 
-async def member_out_of_reach(stage: Stage, random: Random) -> None:
+async def member_out_of_reach(simulation: Simulation, random: Random) -> None:
     """Cut a group member off until its session has timed out."""
-    member = random.choice([client.host for client in stage.clients if client.host.startswith("member")])
-    network = stage.network.faults
-    stage.note(f"{member} is out of reach")
-    for pair in ((member, stage.machine.name), (stage.machine.name, member)):
+    member = random.choice([client.host for client in simulation.clients if client.host.startswith("member")])
+    network = simulation.network.faults
+    simulation.note(f"{member} is out of reach")
+    for pair in ((member, simulation.machine.name), (simulation.machine.name, member)):
         network.cut(*pair)
     await asyncio.sleep(random.uniform(8.0, 14.0))
-    for pair in ((member, stage.machine.name), (stage.machine.name, member)):
+    for pair in ((member, simulation.machine.name), (simulation.machine.name, member)):
         network.restore(*pair)
-    stage.note(f"{member} is back")
+    simulation.note(f"{member} is back")
 
 
-async def start_without_room(stage: Stage, random: Random) -> None:
+async def start_without_room(simulation: Simulation, random: Random) -> None:
     """Start the broker on a full disk, which then has space for some batches, and finally for all."""
-    disk = stage.machine.disk
+    disk = simulation.machine.disk
     disk.capacity = disk.used
-    with stage.down():
-        if stage.machine.broker is not None:
-            stage.machine.kill()
+    with simulation.down():
+        if simulation.machine.broker is not None:
+            simulation.machine.kill()
     await asyncio.sleep(0.5)
-    disk = stage.machine.disk
+    disk = simulation.machine.disk
     disk.capacity = disk.used + 250
     await asyncio.sleep(1.0 + random.random())
-    stage.machine.disk.capacity = None
+    simulation.machine.disk.capacity = None
     await asyncio.sleep(0.5)

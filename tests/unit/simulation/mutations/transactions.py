@@ -22,7 +22,7 @@ from kbroker.simulation.clients.consumer.group_offsets import Membership
 from kbroker.simulation.clients.consumer.member import Member
 from kbroker.simulation.clients.producer import transactional_offsets
 from kbroker.simulation.scenarios.plan import Plan
-from kbroker.simulation.scenarios.stage import Stage
+from kbroker.simulation.scenarios.simulation import Simulation
 from kbroker.storage.producers import producer_state_manager as producers
 from kbroker.storage.producers.ongoing_transactions import NO_UNSTABLE_OFFSET, OngoingTransactions
 from kbroker.storage.producers.producer_state_manager import ProducerStateManager
@@ -54,17 +54,17 @@ def transforming(shape: Shape, **values: Any) -> Shape:
     return transacting(shape, **{"transformers": 3, "producers": 1, "transactors": 0, "readers": 1, **values})
 
 
-async def transformer_stalls(stage: Stage, random: Random) -> None:
+async def transformer_stalls(simulation: Simulation, random: Random) -> None:
     """Pause a transformer until its group has rebalanced without it, and then resume it."""
-    client = random.choice([client for client in stage.clients if client.host.startswith("transformer")])
+    client = random.choice([client for client in simulation.clients if client.host.startswith("transformer")])
     if not client.paused:
-        stage.note(f"{client.host} stalls")
+        simulation.note(f"{client.host} stalls")
         client.pause()
         try:
             await asyncio.sleep(random.choice((1.0, 12.0)))
         finally:
             client.resume()
-            stage.note(f"{client.host} goes on")
+            simulation.note(f"{client.host} goes on")
 
 
 # The coordinator.

@@ -224,7 +224,7 @@ def _result(future: "asyncio.Future[Any]") -> str:
     raise error
 
 
-def place(text: str) -> tuple[str, int]:
+def tp(text: str) -> tuple[str, int]:
     """`orders-0`."""
     topic, _, index = text.rpartition("-")
     return topic, int(index)

@@ -39,7 +39,7 @@ from protocol.messages.k61_describe_producers import (
 )
 from protocol.records.batch import CRC_START, body_of, iter_headers
 from protocol.records.record import iter_records
-from tests.unit.simulation.transcripts.play import CLIENT, Play, code, place
+from tests.unit.simulation.transcripts.play import CLIENT, Play, code, tp
 from tests.unit.simulation.transcripts.table import Table, configs_of, options, seconds
 from tests.unit.support.client import Client, batch, records_of
 
@@ -86,7 +86,7 @@ def _done(text: str, error: int) -> str:
 
 @COMMANDS.add("delete records of <partition> before <offset>")
 async def delete_records(play: Play, partition: str, offset: str) -> list[str]:
-    topic, index = place(partition)
+    topic, index = tp(partition)
 
     async def send(client: Client) -> str:
         error, start = await client.delete_records(topic, int(offset), index)
@@ -139,7 +139,7 @@ async def produce(play: Play, partition: str, values: list[str]) -> list[str]:
     `producer=7 epoch=0 sequence=0`: of an idempotent producer; `at=-1h`: timestamps relative to now; `key=k`: the key
     of each record; `size=n`: the size of each value; `acks=1`; `by=b`: the client.
     """
-    (topic, index), (plain, named) = place(partition), options(values)
+    (topic, index), (plain, named) = tp(partition), options(values)
     producer = None
     if "producer" in named:
         producer = int(named["producer"]), int(named.get("epoch", 0)), int(named["sequence"])
@@ -161,7 +161,7 @@ async def read(play: Play, partition: str, where: list[str]) -> list[str]:
 
     `times`: with timestamps, in seconds since the start of the transcript; `by=b`: the client.
     """
-    (topic, index), (plain, named) = place(partition), options(where)
+    (topic, index), (plain, named) = tp(partition), options(where)
 
     async def send(client: Client) -> str:
         offset = int(named.get("from", -1))
@@ -213,7 +213,7 @@ async def _list(client: Client, topic: str, index: int, at: int) -> int:
 @COMMANDS.add("offsets of <partition>")
 async def offsets(play: Play, partition: str) -> list[str]:
     """The log start offset and the high watermark."""
-    topic, index = place(partition)
+    topic, index = tp(partition)
 
     async def send(client: Client) -> str:
         return f"{await _list(client, topic, index, EARLIEST)} to {await _list(client, topic, index, LATEST)}"
@@ -224,7 +224,7 @@ async def offsets(play: Play, partition: str) -> list[str]:
 @COMMANDS.add("offset of <time> in <partition>")
 async def offset_for_time(play: Play, time: str, partition: str) -> list[str]:
     """The first offset with at least this timestamp, relative to the start of the transcript; -1: none."""
-    topic, index = place(partition)
+    topic, index = tp(partition)
 
     async def send(client: Client) -> str:
         return f"offset {await _list(client, topic, index, EPOCH_MS + round(1000 * seconds(time)))}"
@@ -236,7 +236,7 @@ async def offset_for_time(play: Play, time: str, partition: str) -> list[str]:
 async def end_of_epoch(play: Play, epochs: list[str]) -> list[str]:
     """`end of epoch 0 1 2 in orders-0`: the request of a consumer that checks whether its records were truncated."""
     *numbers, _, partition = epochs
-    topic, index = place(partition)
+    topic, index = tp(partition)
 
     async def send(client: Client) -> str:
         return ", ".join([await _end_of_epoch(client, topic, index, int(number)) for number in numbers])
@@ -259,7 +259,7 @@ async def _end_of_epoch(client: Client, topic: str, index: int, epoch: int) -> s
 
 @COMMANDS.add("producers of <partition>")
 async def producers(play: Play, partition: str) -> list[str]:
-    topic, index = place(partition)
+    topic, index = tp(partition)
 
     async def send(client: Client) -> str:
         topics = [TopicRequest(name=topic, partition_indexes=[index])]

@@ -39,7 +39,7 @@ class NotServing(AssertionError):
     """The broker does not start although faults are over."""
 
 
-class Stage:
+class Simulation:
     """The environment of a run. A broker that has ended is started again, except within `down`. `durable`: clients may
     see synced records only."""
 
@@ -71,7 +71,7 @@ class Stage:
         return [(self.machine.name, PORT)]
 
     def note(self, text: str) -> None:
-        self.history.note("stage", text)
+        self.history.note("simulation", text)
 
     # Clients.
 
@@ -92,16 +92,16 @@ class Stage:
         disk = self.machine.disk
         ends, commits = durable_ends(disk, DATA), durable_commits(disk, DATA)
         if power:
-            self.history.record("stage", Loss("power lost", ends, commits))
+            self.history.record("simulation", Loss("power lost", ends, commits))
             return
         unwritten = {path.rpartition("/")[0] for path in disk.unwritten() if path.endswith(LOG)}
         if not unwritten:
             return
         directories = partition_directories(disk, DATA)
-        ends = {place: end for place, end in ends.items() if directories[place] in unwritten}
-        if not any(place[0] == GROUPS_TOPIC for place, path in directories.items() if path in unwritten):
+        ends = {tp: end for tp, end in ends.items() if directories[tp] in unwritten}
+        if not any(tp[0] == GROUPS_TOPIC for tp, path in directories.items() if path in unwritten):
             commits = {}
-        self.history.record("stage", Loss("syncs have failed", ends, commits))
+        self.history.record("simulation", Loss("syncs have failed", ends, commits))
 
     # Supervision of the broker.
 
@@ -152,10 +152,10 @@ class Stage:
         try:
             if isinstance(action, Send):
                 if operation.outcome is Outcome.OK and action.acks and action.base_offset is not None:
-                    self._invariants[1].check_exposed(action.place, action.base_offset + len(action.values))
+                    self._invariants[1].check_exposed(action.tp, action.base_offset + len(action.values))
             elif isinstance(action, Poll):
-                for place, end in {read.place: read.offset + 1 for read in action.reads}.items():
-                    self._invariants[1].check_exposed(place, end)
+                for tp, end in {read.tp: read.offset + 1 for read in action.reads}.items():
+                    self._invariants[1].check_exposed(tp, end)
         except BrokenInvariant as broken:
             # Raised later by check_invariants and not here, in a callback of the client.
             self._broken = self._broken or broken

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 
 from kbroker.simulation.checker.anomaly import Anomaly
 from kbroker.simulation.checker.committed_offsets import committed_offset_anomalies
-from kbroker.simulation.checker.deletions import deleted_records
+from kbroker.simulation.checker.deletions import deleted_record_reads
 from kbroker.simulation.checker.durability import (
     corrupt_reads,
     lost_writes,
@@ -60,7 +60,7 @@ def _record_anomalies(index: Index, *, durable: bool) -> Iterator[Anomaly]:
     if durable:
         yield from unflushed_acknowledgements(index)
         yield from unflushed_reads(index)
-    yield from deleted_records(index)
+    yield from deleted_record_reads(index)
     yield from corrupt_reads(index)
     yield from unsent_values(index)
     seen = index.observations(

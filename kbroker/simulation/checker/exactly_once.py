@@ -102,6 +102,6 @@ def _mismatched_offsets(
 def _visible_before(partition: PartitionIndex, end: int, visible: Mapping[int, None]) -> list[int]:
     """Return the offsets before `end` that the final polls with read_committed returned. A partition with deleted
     records has none, because the group may not have read them before the deletion."""
-    if partition.trims:
+    if partition.deletions:
         return []
     return sorted(offset for offset, value in partition.final.items() if offset < end and value in visible)

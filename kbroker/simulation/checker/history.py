@@ -118,7 +118,7 @@ class EndTransaction:
 
 
 @dataclass(slots=True)
-class Trim:
+class DeleteRecords:
     """A DeleteRecords request for the records before offset `before`; -1 is the high watermark."""
 
     tp: TopicPartition
@@ -143,7 +143,7 @@ class Note:
     text: str
 
 
-Action = Send | Poll | Corrupt | Assign | Join | Commit | OffsetFetch | EndTransaction | Trim | Loss | Note
+Action = Send | Poll | Corrupt | Assign | Join | Commit | OffsetFetch | EndTransaction | DeleteRecords | Loss | Note
 
 
 @dataclass(slots=True)
@@ -238,7 +238,7 @@ def _format_action(action: Action) -> str:
             return f"committed of {group}: {_positions(offsets)}"
         case EndTransaction(transaction, commit):
             return f"{'commit' if commit else 'abort'} transaction {transaction}"
-        case Trim(tp, before):
+        case DeleteRecords(tp, before):
             return f"delete records of {_name(tp)} before {before}"
         case Loss(reason, floors, commit_floors):
             commits = ", ".join(f"{group} {_name(tp)}@{at}" for (group, tp), at in sorted(commit_floors.items()))

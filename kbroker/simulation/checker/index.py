@@ -15,6 +15,7 @@ from kbroker.simulation.checker.history import (
     Assign,
     Commit,
     Corrupt,
+    DeleteRecords,
     EndTransaction,
     History,
     Join,
@@ -25,7 +26,6 @@ from kbroker.simulation.checker.history import (
     Poll,
     Send,
     TopicPartition,
-    Trim,
 )
 
 # The end of an operation that has no end: later than any step.
@@ -53,19 +53,19 @@ class Observation(NamedTuple):
 class PartitionIndex:
     """`keys`: the number of keys of a compacted partition; 0 without compaction.
 
-    `at`: the first value observed at each offset, in reads and then in acknowledgements. `where`: the offset at which
-    each value was first read. `conflicting_offsets`: offsets with several values. `moved_values`: values with several
-    offsets. `final`: the values that the final polls returned, by offset. `final_end`: the offset up to which the final
-    polls have read.
+    `value_at`: the first value observed at each offset, in reads and then in acknowledgements. `offset_of`: the offset
+    at which each value was first read. `conflicting_offsets`: offsets with several values. `moved_values`: values with
+    several offsets. `final`: the values that the final polls returned, by offset. `final_end`: the offset up to which
+    the final polls have read.
     """
 
     tp: TopicPartition
     keys: int = 0
     possible_losses: list[PossibleLoss] = field(default_factory=list)
-    trims: list[Operation] = field(default_factory=list)
+    deletions: list[Operation] = field(default_factory=list)
     sends: list[Operation] = field(default_factory=list)
-    at: dict[int, int] = field(default_factory=dict)
-    where: dict[int, int] = field(default_factory=dict)
+    value_at: dict[int, int] = field(default_factory=dict)
+    offset_of: dict[int, int] = field(default_factory=dict)
     conflicting_offsets: dict[int, None] = field(default_factory=dict)
     moved_values: dict[int, None] = field(default_factory=dict)
     final: dict[int, int] = field(default_factory=dict)
@@ -79,17 +79,21 @@ class PartitionIndex:
     def may_be_deleted(self, offset: int, sent: int, until: int = NEVER) -> bool:
         """Whether a DeleteRecords may have removed a record before step `until`. `sent`: the step at which it was sent;
         a deletion does not affect records that are sent after it, at offsets that a Loss made free again."""
-        for trim in self.trims:
-            assert isinstance(trim.action, Trim)
-            before = trim.action.before
-            if (before > offset or before < 0) and trim.begun < until and sent < effect_end(trim):
+        for deletion in self.deletions:
+            assert isinstance(deletion.action, DeleteRecords)
+            before = deletion.action.before
+            if (before > offset or before < 0) and deletion.begun < until and sent < effect_end(deletion):
                 return True
         return False
 
     def deletion_bound(self, until: int) -> int:
         """Return the highest offset of the DeleteRecords requests that began before step `until`; -1 if none."""
         return max(
-            (trim.action.before for trim in self.trims if isinstance(trim.action, Trim) and trim.begun < until),
+            (
+                deletion.action.before
+                for deletion in self.deletions
+                if isinstance(deletion.action, DeleteRecords) and deletion.begun < until
+            ),
             default=-1,
         )
 
@@ -97,17 +101,17 @@ class PartitionIndex:
         """Whether a DeleteRecords of this offset began before step `until` and was not acknowledged. A crash may have
         undone it."""
         return any(
-            isinstance(trim.action, Trim)
-            and not 0 <= trim.action.before <= offset
-            and trim.begun < until
-            and trim.outcome is not Outcome.OK
-            for trim in self.trims
+            isinstance(deletion.action, DeleteRecords)
+            and not 0 <= deletion.action.before <= offset
+            and deletion.begun < until
+            and deletion.outcome is not Outcome.OK
+            for deletion in self.deletions
         )
 
     def known_between(self, low: int, high: int) -> list[int]:
         """Return the offsets from `low` up to, not including, `high` at which a record was observed."""
         if self._known is None:
-            self._known = sorted(self.at)
+            self._known = sorted(self.value_at)
         return self._known[bisect_left(self._known, low) : bisect_left(self._known, high)]
 
 
@@ -197,9 +201,9 @@ def _add_operation(index: Index, operation: Operation) -> None:
         index.corrupt.append(operation)
     elif isinstance(action, EndTransaction):
         index.transaction_ends.setdefault(action.transaction, []).append(operation)
-    elif isinstance(action, Trim):
+    elif isinstance(action, DeleteRecords):
         if operation.outcome is not Outcome.FAILED:
-            index.partition(action.tp).trims.append(operation)
+            index.partition(action.tp).deletions.append(operation)
     elif isinstance(action, Loss):
         index.losses.append(operation)
         for tp, floor in action.floors.items():
@@ -216,15 +220,15 @@ def _add_poll(index: Index, operation: Operation) -> None:
         if read.tp is not tp:
             tp = read.tp
             partition = index.partition(tp)
-            at, where, final = partition.at, partition.where, partition.final
+            value_at, offset_of, final = partition.value_at, partition.offset_of, partition.final
         offset, value = read.offset, read.value
-        known = at.get(offset)
+        known = value_at.get(offset)
         if known != value:
             if known is None:
-                at[offset] = value
+                value_at[offset] = value
             else:
                 partition.conflicting_offsets[offset] = None
-            if where.setdefault(value, offset) != offset:
+            if offset_of.setdefault(value, offset) != offset:
                 partition.moved_values[value] = None
         if is_final:
             final[offset] = value
@@ -239,11 +243,11 @@ def _add_acknowledgement(partition: PartitionIndex, operation: Operation) -> Non
     assert isinstance(send, Send)
     if send.base_offset is None or not acknowledged(operation):
         return
-    at, where = partition.at, partition.where
+    value_at, offset_of = partition.value_at, partition.offset_of
     for offset, value in enumerate(send.values, send.base_offset):
-        if at.setdefault(offset, value) != value:
+        if value_at.setdefault(offset, value) != value:
             partition.conflicting_offsets[offset] = None
-        if where.get(value, offset) != offset:
+        if offset_of.get(value, offset) != offset:
             partition.moved_values[value] = None
 
 

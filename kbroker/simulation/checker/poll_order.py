@@ -197,7 +197,7 @@ def _skips(index: Index, jumps: list[_Jump]) -> Iterator[Anomaly]:
 
 
 def _last_offsets(partition: PartitionIndex) -> LastOffsets:
-    return LastOffsets(partition.at, partition.keys)
+    return LastOffsets(partition.value_at, partition.keys)
 
 
 def _skipped_offsets(partition: PartitionIndex, jump: _Jump) -> list[int]:

@@ -166,7 +166,7 @@ def unsent_values(index: Index) -> Iterator[Anomaly]:
     """Report values that were never sent, that the broker rejected, or that were sent to another partition."""
     wrong: dict[int, tuple[str, Operation | None]] = {}
     for partition in index.partitions.values():
-        for value, offset in partition.where.items():
+        for value, offset in partition.offset_of.items():
             sender = index.senders.get(value)
             why = _why_wrong(sender, partition.tp)
             if why:

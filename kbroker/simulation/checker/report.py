@@ -8,6 +8,7 @@ from kbroker.simulation.checker.history import (
     Assign,
     Commit,
     Corrupt,
+    DeleteRecords,
     EndTransaction,
     History,
     Join,
@@ -17,7 +18,6 @@ from kbroker.simulation.checker.history import (
     Operation,
     Poll,
     Send,
-    Trim,
     show,
 )
 
@@ -76,7 +76,7 @@ def _subjects(operation: Operation) -> list[object]:
             subjects += dict.fromkeys(read.tp for read in reads)
         case Assign(positions=positions):
             subjects += positions
-        case Trim(tp=tp) | Corrupt(tp=tp):
+        case DeleteRecords(tp=tp) | Corrupt(tp=tp):
             subjects.append(tp)
         case Join(group=group) | Commit(group=group) | OffsetFetch(group=group):
             subjects.append(group)

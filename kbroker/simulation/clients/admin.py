@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import NamedTuple
 
-from kbroker.simulation.checker.history import History, Outcome, TopicPartition, Trim
+from kbroker.simulation.checker.history import DeleteRecords, History, Outcome, TopicPartition
 from kbroker.simulation.clients.connections.cluster import Cluster
 from kbroker.simulation.clients.connections.connection import ConnectionLostError
 from kbroker.simulation.clients.consumer.offset_lookup import RefusedError
@@ -43,7 +43,7 @@ SET, DELETE = 0, 1
 FIRST_DELETE_WITH_STATES = 6
 BROKER_TIMEOUT_MS = 5_000
 # With these errors no records were deleted.
-TRIM_REFUSED = frozenset(
+DELETION_REFUSED = frozenset(
     {
         ErrorCode.OFFSET_OUT_OF_RANGE,
         ErrorCode.POLICY_VIOLATION,
@@ -135,7 +135,7 @@ class Admin:
 
     async def delete_records(self, tp: TopicPartition, before: int) -> int:
         """Make one attempt to delete records below an offset. Returns the log start offset, -1 if unknown."""
-        operation = self._history.begin(self._process, Trim(tp, before))
+        operation = self._history.begin(self._process, DeleteRecords(tp, before))
         partition = DeleteRecordsPartition(partition_index=tp[1], offset=before)
         topics = [DeleteRecordsTopic(name=tp[0], partitions=[partition])]
         request = DeleteRecordsRequest(topics=topics, timeout_ms=BROKER_TIMEOUT_MS)
@@ -146,7 +146,7 @@ class Admin:
             response = (await connection.request(request, DeleteRecordsResponse)).topics[0].partitions[0]
             code = ErrorCode(response.error_code)
             low, detail = response.low_watermark, code.name
-            outcome = Outcome.FAILED if code in TRIM_REFUSED else Outcome.UNKNOWN if code else Outcome.OK
+            outcome = Outcome.FAILED if code in DELETION_REFUSED else Outcome.UNKNOWN if code else Outcome.OK
         except OSError as error:
             detail = type(error).__name__
             outcome = Outcome.UNKNOWN if sent else Outcome.FAILED

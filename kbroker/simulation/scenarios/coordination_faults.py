@@ -24,34 +24,34 @@ async def coordination(simulation: Simulation, random: Random) -> None:
 
 async def _cut(simulation: Simulation, service: SimCoordination, random: Random) -> None:
     requests, responses = random.choice(((True, True), (True, False), (False, True)))
-    lost = " and ".join(name for name, is_lost in (("requests", requests), ("answers", responses)) if is_lost)
-    simulation.note(f"cut off from the coordination service: {lost}")
+    lost = " and ".join(name for name, is_lost in (("requests", requests), ("responses", responses)) if is_lost)
+    simulation.note(f"the coordination service is unreachable: {lost} are lost")
     service.cut(simulation.machine.name, requests=requests, responses=responses)
     await asyncio.sleep(_seconds(random))
     service.heal(simulation.machine.name)
-    simulation.note("the coordination service can be reached")
+    simulation.note("the coordination service is reachable again")
 
 
 async def _slow(simulation: Simulation, service: SimCoordination, random: Random) -> None:
     most = random.choice((0.1, 1.0, 5.0))
-    simulation.note(f"the coordination service is slow: up to {most} s")
+    simulation.note(f"the coordination service is slow: delays of up to {most} s")
     service.slow((0.0, most))
     await asyncio.sleep(_seconds(random))
     service.heal_all()
-    simulation.note("the coordination service is quick")
+    simulation.note("the coordination service is no longer slow")
 
 
 async def _restart(simulation: Simulation, service: SimCoordination, random: Random) -> None:
-    simulation.note("the coordination service is away")
+    simulation.note("the coordination service has stopped")
     service.stop()
     await asyncio.sleep(_seconds(random))
     service.start()
-    simulation.note("the coordination service is back")
+    simulation.note("the coordination service has started")
 
 
 async def _expire(simulation: Simulation, service: SimCoordination, random: Random) -> None:
     for number in service.sessions(simulation.machine.name):
-        simulation.note(f"session {number} expires")
+        simulation.note(f"coordination session {number} expires")
         service.expire(number)
 
 

@@ -34,7 +34,7 @@ HOUR_MS = 3_600_000
 SHORT_S, LONG_S = (0.001, 0.5), (0.5, 20.0)
 # A crash in the middle of an operation happens within this number of disk changes.
 CHANGES_TO_CRASH = 40
-CRASH_WITHIN_S = 5.0
+CRASH_TIMEOUT_S = 5.0
 
 
 def _seconds(random: Random) -> float:
@@ -61,19 +61,19 @@ async def kill(simulation: Simulation, random: Random) -> None:
 
 
 async def power(simulation: Simulation, random: Random) -> None:
-    """The machine loses its power."""
+    """Power off the machine between two callbacks, or in the middle of a disk operation."""
     await _crash(simulation, random, power=True)
 
 
 async def _crash(simulation: Simulation, random: Random, *, power: bool) -> None:
-    name = "power lost" if power else "kill -9"
+    name = "power loss" if power else "kill -9"
     with simulation.down():
         broker = simulation.machine.broker
         if broker is None:
             return
         if random.random() < 0.5:
             simulation.machine.crash_after(random.randrange(CHANGES_TO_CRASH), power=power)
-            deadline = simulation.sim_loop.time() + CRASH_WITHIN_S
+            deadline = simulation.sim_loop.time() + CRASH_TIMEOUT_S
             while simulation.machine.broker is broker and simulation.sim_loop.time() < deadline:
                 await asyncio.sleep(0.001)
         if simulation.machine.broker is broker:
@@ -83,7 +83,7 @@ async def _crash(simulation: Simulation, random: Random, *, power: bool) -> None
             else:
                 simulation.machine.kill()
         else:
-            simulation.note(f"{name} in the middle of a change of the disk")
+            simulation.note(f"{name} in the middle of a disk operation")
         await asyncio.sleep(_seconds(random))
 
 
@@ -111,29 +111,29 @@ async def stall(simulation: Simulation, random: Random) -> None:
         await asyncio.sleep(random.choice((0.1, 3.0, 20.0)) * random.random())
     finally:
         client.resume()
-        simulation.note(f"{client.host} goes on")
+        simulation.note(f"{client.host} resumes")
 
 
 async def clock(simulation: Simulation, random: Random) -> None:
     """Make the wall clock jump forward or back, and correct it after some time."""
     skew_ms = random.choice((-HOUR_MS, HOUR_MS, -1000, 1000, 60_000)) * random.randint(1, 5)
-    simulation.note(f"the wall clock is wrong by {skew_ms / 1000} s")
+    simulation.note(f"the wall clock jumps by {skew_ms / 1000} s")
     simulation.machine.clock.skew_ms += skew_ms
     await asyncio.sleep(_seconds(random))
     simulation.machine.clock.skew_ms -= skew_ms
-    simulation.note(f"the wall clock is put right by {-skew_ms / 1000} s")
+    simulation.note(f"the wall clock is corrected by {-skew_ms / 1000} s")
 
 
 # The network.
 
 
-def _someone(simulation: Simulation, random: Random) -> str:
+def _draw_host(simulation: Simulation, random: Random) -> str:
     return random.choice([ANY, *(client.host for client in simulation.clients)])
 
 
 async def cut(simulation: Simulation, random: Random) -> None:
     """Cut the link between the broker and one client, or all, in one or both directions."""
-    client, broker = _someone(simulation, random), simulation.machine.name
+    client, broker = _draw_host(simulation, random), simulation.machine.name
     faults = simulation.network.faults
     ways = random.choice((((client, broker),), ((broker, client),), ((client, broker), (broker, client))))
     simulation.note("cut: " + ", ".join(f"{source} to {target}" for source, target in ways))
@@ -142,12 +142,12 @@ async def cut(simulation: Simulation, random: Random) -> None:
     await asyncio.sleep(_seconds(random))
     for source, target in ways:
         faults.restore(source, target)
-    simulation.note("mended")
+    simulation.note("the cut has ended")
 
 
 async def clog(simulation: Simulation, random: Random) -> None:
     """Delay all data of a link, which then arrives at once."""
-    pair = [_someone(simulation, random), simulation.machine.name]
+    pair = [_draw_host(simulation, random), simulation.machine.name]
     random.shuffle(pair)
     seconds = _seconds(random)
     simulation.note(f"clogged for {seconds:.3f} s: {pair[0]} to {pair[1]}")
@@ -157,7 +157,7 @@ async def clog(simulation: Simulation, random: Random) -> None:
 
 async def slow(simulation: Simulation, random: Random) -> None:
     """Give a link low bandwidth and high, variable latency."""
-    pair = [_someone(simulation, random), simulation.machine.name]
+    pair = [_draw_host(simulation, random), simulation.machine.name]
     random.shuffle(pair)
     faults = simulation.network.faults
     simulation.note(f"slow: {pair[0]} to {pair[1]}")
@@ -171,11 +171,11 @@ async def slow(simulation: Simulation, random: Random) -> None:
 async def reset(simulation: Simulation, random: Random) -> None:
     """Reset connections in the middle of data, or make them half-open."""
     faults = simulation.network.faults
-    client = _someone(simulation, random)
+    client = _draw_host(simulation, random)
     what = random.random()
     if what < 0.2:
         count = faults.blackhole(client, simulation.machine.name)
-        simulation.note(f"{count} connections of {client} are forgotten on the way")
+        simulation.note(f"{count} connections of {client} become half-open")
     elif what < 0.4:
         simulation.note("some of all that arrives is followed by a reset")
         simulation.network.reset_chance = random.choice((0.001, 0.01))
@@ -196,11 +196,11 @@ async def disk_error(simulation: Simulation, random: Random) -> None:
     faults = simulation.machine.disk.faults
     operation = random.choice(("read", "write", "sync"))
     chance = random.choice((0.01, 0.1, 0.5))
-    simulation.note(f"the disk fails: {operation}, one of {1 / chance:.0f}")
+    simulation.note(f"one of {1 / chance:.0f} {operation} operations of the disk fails")
     setattr(faults, operation, chance)
     await asyncio.sleep(_seconds(random))
     setattr(faults, operation, 0.0)
-    simulation.note("the disk is well")
+    simulation.note("the disk no longer fails")
     await random.choice((restart, kill))(simulation, random)
 
 
@@ -212,7 +212,7 @@ async def full(simulation: Simulation, random: Random) -> None:
     await asyncio.sleep(_seconds(random))
     # A crash in between has replaced the disk object.
     simulation.machine.disk.capacity = disk.capacity = None
-    simulation.note("there is room on the disk")
+    simulation.note("the disk has space again")
 
 
 async def read_only(simulation: Simulation, random: Random) -> None:
@@ -234,7 +234,7 @@ async def out_of_files(simulation: Simulation, random: Random) -> None:
     faults.open = chance
     await asyncio.sleep(_seconds(random))
     faults.open = 0.0
-    simulation.note("there are file descriptors")
+    simulation.note("file descriptors are available again")
 
 
 async def slow_disk(simulation: Simulation, random: Random) -> None:
@@ -247,17 +247,17 @@ async def slow_disk(simulation: Simulation, random: Random) -> None:
     await asyncio.sleep(_seconds(random))
     disk.faults.slow_sync_ns, disk.faults.short_write = 0, 0.0
     simulation.machine.disk.cold = disk.cold = cold
-    simulation.note("the disk is quick")
+    simulation.note("the disk is no longer slow")
 
 
 async def leftovers(simulation: Simulation, random: Random) -> None:
     """Make log files that the broker creates exist already, with old content, as from a restored backup."""
     faults = simulation.machine.disk.faults
-    simulation.note("files are left over where logs roll")
+    simulation.note("new log files have old content")
     faults.leftover = random.choice((0.2, 1.0))
     await asyncio.sleep(_seconds(random))
     faults.leftover = 0.0
-    simulation.note("no more files are left over")
+    simulation.note("new log files are empty again")
 
 
 async def rot(simulation: Simulation, random: Random) -> None:
@@ -294,7 +294,9 @@ def _flip(simulation: Simulation, random: Random, recovery_points: Mapping[Topic
         segment,
         random.choice([*range(batch.start, batch.start + LENGTH_OVERHEAD), *range(batch.start + MAGIC_POS, batch.end)]),
     )
-    simulation.note(f"a bit of {segment} has flipped, at {at}: offset {batch.header.base_offset}")
+    simulation.note(
+        f"a bit of {segment} has flipped at position {at}, in the batch at offset {batch.header.base_offset}"
+    )
     if tp[0] == GROUPS_TOPIC:
         simulation.history.record("simulation", Loss("bit rot", {}, {**commits, **readable_commits(disk, DATA)}))
     else:

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from kbroker.simulation.checker.history import Join, Outcome, TopicPartition
 from kbroker.simulation.clients.admin import Admin
-from kbroker.simulation.clients.connections.cluster import GROUP as GROUP_KEY
+from kbroker.simulation.clients.connections.cluster import GROUP as GROUP_KEY_TYPE
 from kbroker.simulation.clients.connections.cluster import TRANSACTION, Cluster
 from kbroker.simulation.clients.consumer.group_offsets import StandaloneGroupOffsets
 from kbroker.simulation.clients.consumer.offset_lookup import RefusedError
 from kbroker.simulation.clients.workloads.consumers import consume_assigned, consume_group, final_reads
 from kbroker.simulation.clients.workloads.context import StopSignal, WorkloadContext
-from kbroker.simulation.clients.workloads.producers import produce, trim
+from kbroker.simulation.clients.workloads.producers import delete_records, produce
 from kbroker.simulation.clients.workloads.quiescence import wait_until_all_transformed, wait_until_no_open_transaction
 from kbroker.simulation.clients.workloads.records import ValueSource
 from kbroker.simulation.clients.workloads.recreation import RecreatedTopic
@@ -28,32 +28,33 @@ from kbroker.simulation.clients.workloads.transactions import (
 from kbroker.simulation.clients.workloads.waiting_fetches import fetch_on_idle_broker
 from kbroker.simulation.disk.log_files import GROUPS_TOPIC, TRANSACTIONS_TOPIC
 from kbroker.simulation.runtime.host_loop import HostLoop
-from kbroker.simulation.scenarios.plan import LOSING, OUTPUT
-from kbroker.simulation.scenarios.scenarios import topic_configs
+from kbroker.simulation.scenarios.configs import draw_topic_configs
+from kbroker.simulation.scenarios.plan import LOSSY_FAULTS, OUTPUT
 
 if TYPE_CHECKING:
     from kbroker.simulation.scenarios.plan import Plan
     from kbroker.simulation.scenarios.simulation import Simulation
 
-GROUP = "group"
-# The group of the transformers.
-PIPELINE = "pipeline"
-# Programs run until they are asked to stop.
-ENDLESS = 1 << 60
-LOOKED_AT_EVERY_S = 0.2
+# The group of the members, and that of the transformers.
+GROUP, TRANSFORMERS_GROUP = "group", "pipeline"
+# The number of batches or polls of a program that runs until it is stopped.
+UNLIMITED = 1 << 60
+CHECK_INTERVAL_S = 0.2
 
 
 class Programs:
+    """The client programs of a plan."""
+
     def __init__(self, simulation: Simulation, plan: Plan) -> None:
         self._simulation = simulation
         self._plan = plan
         self._stop = StopSignal()
         self._values = ValueSource(1)
-        self._work = SharedTransactionState(self._values, count(), [])
+        self._transaction_state = SharedTransactionState(self._values, count(), [])
         self._running: list[asyncio.Future[Any]] = []
-        # Transformers stop later than the others, when all input is transformed.
+        # Transformers stop later, when all input is transformed.
         self._transformers_stop = StopSignal()
-        self._transforming: list[asyncio.Future[Any]] = []
+        self._running_transformers: list[asyncio.Future[Any]] = []
         # The group members by name, each with its stop signal.
         self._members: dict[str, tuple[StopSignal, asyncio.Future[Any]]] = {}
         self._recreated: tuple[HostLoop, RecreatedTopic] | None = None
@@ -61,15 +62,15 @@ class Programs:
     @property
     def partitions(self) -> list[TopicPartition]:
         """All partitions but those of the transformers' output topic."""
-        return [tp for tp in self._all_places if tp[0] != OUTPUT]
+        return [tp for tp in self._all_partitions if tp[0] != OUTPUT]
 
     @property
-    def _all_places(self) -> list[TopicPartition]:
+    def _all_partitions(self) -> list[TopicPartition]:
         return [(name, index) for name, topic in self._plan.topics.items() for index in range(topic.partitions)]
 
     @property
     def _outputs(self) -> list[TopicPartition]:
-        return [tp for tp in self._all_places if tp[0] == OUTPUT]
+        return [tp for tp in self._all_partitions if tp[0] == OUTPUT]
 
     @property
     def _inputs(self) -> list[str]:
@@ -87,16 +88,16 @@ class Programs:
         for name, topic in self._plan.topics.items():
             await admin.create_topic(name, topic.partitions, topic.configs)
         if self._plan.members or self._plan.transformers:
-            await self._make(admin, GROUP_KEY, GROUPS_TOPIC, self._plan.groups_topic)
+            await self._create_internal_topic(admin, GROUP_KEY_TYPE, GROUPS_TOPIC, self._plan.groups_topic)
         if self._plan.transactional:
-            await self._make(admin, TRANSACTION, TRANSACTIONS_TOPIC, self._plan.transactions_topic)
+            await self._create_internal_topic(admin, TRANSACTION, TRANSACTIONS_TOPIC, self._plan.transactions_topic)
         admin.close()
 
-    async def _make(self, admin: Admin, kind: int, topic: str, configs: dict[str, str]) -> None:
+    async def _create_internal_topic(self, admin: Admin, key_type: int, topic: str, configs: dict[str, str]) -> None:
         """Create an internal topic with a FindCoordinator request, and set its configs."""
         while True:
             try:
-                await admin.cluster.coordinator("anybody", kind)
+                await admin.cluster.coordinator("anybody", key_type)
                 break
             except OSError:
                 await admin.cluster.backoff()
@@ -118,7 +119,7 @@ class Programs:
                     random,
                     self._values,
                     self.partitions,
-                    ENDLESS,
+                    UNLIMITED,
                     idempotent=idempotent,
                     acks=acks,
                     keys=max(topic.keys for topic in plan.topics.values()),
@@ -135,8 +136,8 @@ class Programs:
                 self._context(host),
                 name,
                 random,
-                self._all_places,
-                ENDLESS,
+                self._all_partitions,
+                UNLIMITED,
                 group=group,
                 committed_only=committed_only,
             )
@@ -147,21 +148,21 @@ class Programs:
             stop = StopSignal()
             context = WorkloadContext(host, self._simulation.history, self._simulation.bootstrap, stop)
             committed_only = plan.transactional and random.random() < 0.6
-            work = consume_group(context, name, random, GROUP, self._inputs, ENDLESS, committed_only=committed_only)
+            work = consume_group(context, name, random, GROUP, self._inputs, UNLIMITED, committed_only=committed_only)
             self._members[name] = stop, host.run(work)
-        for number in range(plan.trimmers):
-            name = f"trimmer{number}"
+        for number in range(plan.deleters):
+            name = f"deleter{number}"
             host, random = self._simulation.client(name), self._simulation.random_for(name)
-            self._run(host, trim(self._context(host), name, random, self.partitions))
+            self._run(host, delete_records(self._context(host), name, random, self.partitions))
         self._start_transactions()
         if plan.recreation:
             self._start_recreation()
 
     def _start_recreation(self) -> None:
         host, random = self._simulation.client("recreation"), self._simulation.random_for("recreation")
-        # Else a power loss or a failing disk takes what was acknowledged.
-        durable = self._plan.durable or any(name in self._plan.faults for name in LOSING)
-        configs = topic_configs(random, durable=durable)
+        # Without flush.before.ack these faults may lose acknowledged records, and its checks do not allow for that.
+        durable = self._plan.durable or any(name in self._plan.faults for name in LOSSY_FAULTS)
+        configs = draw_topic_configs(random, durable=durable)
         recreated = RecreatedTopic(self._context(host), random, configs, commits=self._plan.members > 0)
         self._recreated = host, recreated
         self._run(host, recreated.run())
@@ -174,7 +175,13 @@ class Programs:
             transactional_id = f"id{number % plan.transactional_ids}"
             context = self._context(host)
             work = produce_in_transactions(
-                context, name, random, self._work, self.partitions, transactional_id, pause_s=plan.pause_between_sends_s
+                context,
+                name,
+                random,
+                self._transaction_state,
+                self.partitions,
+                transactional_id,
+                pause_s=plan.pause_between_sends_s,
             )
             self._run(host, work)
         for number in range(plan.transformers):
@@ -183,39 +190,41 @@ class Programs:
             context = WorkloadContext(
                 host, self._simulation.history, self._simulation.bootstrap, self._transformers_stop
             )
-            work = consume_transform_produce(context, name, random, self._work, PIPELINE, self._inputs, self._outputs)
-            self._transforming.append(host.run(work))
-        for number in range(plan.saboteurs):
-            name = f"saboteur{number}"
+            work = consume_transform_produce(
+                context, name, random, self._transaction_state, TRANSFORMERS_GROUP, self._inputs, self._outputs
+            )
+            self._running_transformers.append(host.run(work))
+        for number in range(plan.stale_clients):
+            name = f"stale-client{number}"
             host, random = self._simulation.client(name), self._simulation.random_for(name)
-            groups = [PIPELINE] * bool(plan.transformers) + [GROUP] * bool(plan.members)
-            self._run(host, send_stale_requests(self._context(host), name, random, self._work, groups))
+            groups = [TRANSFORMERS_GROUP] * bool(plan.transformers) + [GROUP] * bool(plan.members)
+            self._run(host, send_stale_requests(self._context(host), name, random, self._transaction_state, groups))
 
     async def finish(self) -> None:
         """Stop the programs and wait for them. The group stops after it has recovered from the loss of a member."""
         self._stop.request()
         await asyncio.gather(*self._running)
-        await self._outlive_a_member()
+        await self._end_one_member()
         for stop, _ in self._members.values():
             stop.request()
         await asyncio.gather(*(running for _, running in self._members.values()))
         if self._plan.transactional:
-            await self._settle()
+            await self._wait_for_quiescence()
 
-    async def _settle(self) -> None:
+    async def _wait_for_quiescence(self) -> None:
         """Wait until all input is transformed and no transaction is open."""
         host = self._simulation.client("settling")
         cluster = Cluster(host, self._simulation.bootstrap, self._simulation.random_for("settling"), "settling")
         history, late = self._simulation.history, "clock" in self._plan.faults
         self._transformers_stop.draining = True
-        if self._transforming:
-            await host.run(wait_until_all_transformed(cluster, history, PIPELINE, self.partitions, late=late))
+        if self._running_transformers:
+            await host.run(wait_until_all_transformed(cluster, history, TRANSFORMERS_GROUP, self.partitions, late=late))
         self._transformers_stop.request()
-        await asyncio.gather(*self._transforming)
-        await host.run(wait_until_no_open_transaction(cluster, history, self._all_places, late=late))
+        await asyncio.gather(*self._running_transformers)
+        await host.run(wait_until_no_open_transaction(cluster, history, self._all_partitions, late=late))
         cluster.close()
 
-    async def _outlive_a_member(self) -> None:
+    async def _end_one_member(self) -> None:
         """End one member without a LeaveGroup, and wait until the others own all partitions."""
         for stop, _ in self._members.values():
             stop.draining = True
@@ -224,10 +233,10 @@ class Programs:
             stop, running = self._members[left.pop()]
             stop.request()
             await running
-        while left and not self._have_everything(left):
-            await asyncio.sleep(LOOKED_AT_EVERY_S)
+        while left and not self._own_all_partitions(left):
+            await asyncio.sleep(CHECK_INTERVAL_S)
 
-    def _have_everything(self, names: list[str]) -> bool:
+    def _own_all_partitions(self, names: list[str]) -> bool:
         """Whether these members are in the same generation and own all partitions in it."""
         last: dict[str, Join] = {}
         for operation in reversed(self._simulation.history.operations):
@@ -256,16 +265,16 @@ class Programs:
         if self._plan.members:
             await host.run(self._read_commits(host, GROUP))
         if self._plan.transformers:
-            await host.run(self._read_commits(host, PIPELINE))
+            await host.run(self._read_commits(host, TRANSFORMERS_GROUP))
         for committed_only in (False, True) if self._plan.transactional else (False,):
             reading = final_reads(
                 self._context(host),
                 self._simulation.random_for("final"),
-                self._all_places,
+                self._all_partitions,
                 committed_only=committed_only,
             )
             late = await host.run(reading)
-            assert not late, f"not read to the end: {late}"
+            assert not late, f"these partitions were not read to the end: {late}"
 
     async def _read_commits(self, host: HostLoop, group: str) -> None:
         context = self._context(host)

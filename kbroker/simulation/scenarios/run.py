@@ -23,15 +23,15 @@ from kbroker.simulation.scenarios.scenarios import SCENARIOS
 from kbroker.simulation.scenarios.simulation import Simulation
 
 # Limit for each step after the faults, in virtual seconds.
-LIVENESS_S = 120.0
+STEP_TIMEOUT_S = 120.0
 
 
 # Disk faults that take a log offline until a restart. A full disk or missing file descriptors must not.
 DISK_FAILURES = ("read error", "write error", "sync error", "bit rot")
 
 
-class NotLive(AssertionError):
-    """A step did not complete within its time limit although no fault was active."""
+class LivenessError(AssertionError):
+    """A step did not complete in time, or a log is offline, although no fault is active."""
 
 
 class Summary(NamedTuple):
@@ -63,7 +63,7 @@ class Result:
             return ""
         parts = [f"seed {self.seed} of {self.scenario}: FAILED"]
         if self.failure:
-            parts.append(f"{self.failure}\n\nthe last operations:\n{last(self.history)}")
+            parts.append(f"{self.failure}\n\nthe last operations:\n{last_operations(self.history)}")
         if self.anomalies:
             parts.append(render(self.history, self.anomalies))
         return "\n\n".join(parts)
@@ -72,7 +72,7 @@ class Result:
         return "\n".join(map(show, self.history.operations)) + "\n"
 
 
-def last(history: History, count: int = 25) -> str:
+def last_operations(history: History, count: int = 25) -> str:
     return "\n".join(map(show, history.operations[-count:]))
 
 
@@ -86,7 +86,7 @@ def summarize(seed: int, scenario: str) -> Summary:
 
 def simulate(seed: int, scenario: str, *, trace: bool = False, shape: Callable[[Plan], None] | None = None) -> Result:
     """Run a seed of a scenario and check its history. `shape` modifies the plan that was drawn from the seed."""
-    plan = Plan.make(SCENARIOS[scenario], Random(f"{seed}/{scenario}/plan"))
+    plan = Plan.draw(SCENARIOS[scenario], Random(f"{seed}/{scenario}/plan"))
     plan.recreation = Random(f"{seed}/{scenario}/recreation").random() < SCENARIOS[scenario].recreation
     if shape is not None:
         shape(plan)
@@ -94,11 +94,11 @@ def simulate(seed: int, scenario: str, *, trace: bool = False, shape: Callable[[
     if trace:
         simulation.sim_loop.trace.lines = []
     failure = ""
-    with _log_in(simulation):
+    with _record_broker_log(simulation):
         try:
-            simulation.run(Run(simulation, plan).story())
+            simulation.run(Run(simulation, plan).execute())
         except Exception as error:
-            failure = _said(error)
+            failure = _format_error(error)
         operations = simulation.history.operations
         for operation in operations:
             simulation.sim_loop.trace.record(show(operation))
@@ -117,17 +117,17 @@ def simulate(seed: int, scenario: str, *, trace: bool = False, shape: Callable[[
     return result
 
 
-def _said(error: BaseException) -> str:
+def _format_error(error: BaseException) -> str:
     """Format an error and its causes, each with the line of code that raised it."""
     parts: list[str] = []
     while error is not None:
-        tp = error.__traceback__
-        while tp is not None and tp.tb_next is not None:
-            tp = tp.tb_next
-        where = f" ({tp.tb_frame.f_code.co_filename}:{tp.tb_lineno})" if tp is not None else ""
+        traceback = error.__traceback__
+        while traceback is not None and traceback.tb_next is not None:
+            traceback = traceback.tb_next
+        where = f" ({traceback.tb_frame.f_code.co_filename}:{traceback.tb_lineno})" if traceback is not None else ""
         parts.append(f"{type(error).__name__}: {error}{where}")
         error = error.__cause__  # type: ignore[assignment]
-    return "\n  because of ".join(parts)
+    return "\n  caused by ".join(parts)
 
 
 class _HistoryHandler(logging.Handler):
@@ -143,7 +143,7 @@ class _HistoryHandler(logging.Handler):
 
 
 @contextmanager
-def _log_in(simulation: Simulation) -> Iterator[None]:
+def _record_broker_log(simulation: Simulation) -> Iterator[None]:
     logger = logging.getLogger("kbroker")
     handler, propagate = _HistoryHandler(simulation), logger.propagate
     logger.addHandler(handler)
@@ -163,12 +163,14 @@ class Run:
         self._plan = plan
         self._programs = Programs(simulation, plan)
 
-    async def story(self) -> None:
+    async def execute(self) -> None:
         simulation, plan = self._simulation, self._plan
         await simulation.until_serving()
-        await self._in_time(self._programs.set_up(), "set-up")
+        await self._with_timeout(self._programs.set_up(), "the creation of topics")
         self._programs.start()
-        faults = [simulation.sim_loop.create_task(self._go_wrong(number)) for number in range(plan.troubles)]
+        faults = [
+            simulation.sim_loop.create_task(self._inject_faults(number)) for number in range(plan.concurrent_faults)
+        ]
         await asyncio.sleep(plan.seconds)
         for task in faults:
             task.cancel()
@@ -178,18 +180,18 @@ class Run:
         self._end_faults()
         await simulation.until_serving()
         simulation.note("faults are over")
-        await self._in_time(self._programs.finish(), "the programs' end")
+        await self._with_timeout(self._programs.finish(), "stopping the programs")
         if simulation.random_for("the end").random() < 0.5:
             # Acknowledged records must survive the process.
             simulation.note("kill -9 at the end")
             simulation.machine.kill()
             await simulation.until_serving()
-        await self._in_time(self._programs.fetch_on_idle_broker(), "fetches that wait alone")
+        await self._with_timeout(self._programs.fetch_on_idle_broker(), "the fetches on an idle broker")
         simulation.history.begin_final_reads()
-        await self._in_time(self._programs.read_all(), "the last reads")
+        await self._with_timeout(self._programs.read_all(), "the final reads")
         simulation.check_invariants()
 
-    async def _go_wrong(self, number: int) -> None:
+    async def _inject_faults(self, number: int) -> None:
         random = self._simulation.random_for(f"trouble {number}")
         names = list(self._plan.faults)
         while True:
@@ -213,18 +215,19 @@ class Run:
         if simulation.coordination is not None:
             simulation.coordination.heal_all()
         offline = [partition.log for partition in simulation.partitions() if partition.log.offline is not None]
-        # Logs of a broker that is stopping do not count.
+        # A log that is closing does not count: the broker is stopping.
         failed = [log for log in offline if not log.is_closing]
         has_failed = any(machine.disk.faults.injected[kind] for kind in DISK_FAILURES)
         if failed and not has_failed and "read_only" not in self._plan.faults:
-            raise NotLive(f"{failed[0].tp} is offline although the disk has not failed: {failed[0].offline}")
+            log = failed[0]
+            raise LivenessError(f"the log of {log.tp} is offline although the disk has not failed: {log.offline}")
         if offline:
-            # The operator restarts it, as its log message requests.
+            # The operator restarts the broker, as its log message requests.
             simulation.note("kill -9: logs are offline")
             machine.kill()
 
-    async def _in_time(self, work: Awaitable[None], what: str) -> None:
+    async def _with_timeout(self, work: Awaitable[None], what: str) -> None:
         try:
-            await asyncio.wait_for(work, LIVENESS_S)
+            await asyncio.wait_for(work, STEP_TIMEOUT_S)
         except TimeoutError:
-            raise NotLive(f"{what} took more than {LIVENESS_S} s although nothing goes wrong") from None
+            raise LivenessError(f"{what} took more than {STEP_TIMEOUT_S} s although no fault is active") from None

@@ -1,4 +1,4 @@
-"""The environment of a run: simulation loop, machine with the broker, network, clients, history."""
+"""The simulation of one run: virtual time, the machine with its broker, network, client hosts, history."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 # Intervals of the checks of invariants, and of whether the broker runs, in seconds.
-INVARIANTS_EVERY_S = 0.05
-SUPERVISED_EVERY_S = 0.02
+INVARIANT_CHECK_INTERVAL_S = 0.05
+SUPERVISION_INTERVAL_S = 0.02
 # Every n-th check includes durability.
-DURABILITY_EVERY = 8
+CHECKS_PER_DURABILITY_CHECK = 8
 # A broker must start within this time once faults are over.
-START_WITHIN_S = 60.0
+START_TIMEOUT_S = 60.0
 RESTART_AFTER_S = (0.01, 1.0)
 
 
@@ -40,8 +40,8 @@ class NotServing(AssertionError):
 
 
 class Simulation:
-    """The environment of a run. A broker that has ended is started again, except within `down`. `durable`: clients may
-    see synced records only."""
+    """Everything that a run simulates. A broker that has ended is restarted, except within `down`. `durable`: clients
+    may receive synced records only."""
 
     def __init__(
         self, seed: object, configs: Mapping[str, str], *, coordination: bool = False, durable: bool = False
@@ -92,7 +92,7 @@ class Simulation:
         disk = self.machine.disk
         ends, commits = durable_ends(disk, DATA), durable_commits(disk, DATA)
         if power:
-            self.history.record("simulation", Loss("power lost", ends, commits))
+            self.history.record("simulation", Loss("power loss", ends, commits))
             return
         unwritten = {path.rpartition("/")[0] for path in disk.unwritten() if path.endswith(LOG)}
         if not unwritten:
@@ -101,7 +101,7 @@ class Simulation:
         ends = {tp: end for tp, end in ends.items() if directories[tp] in unwritten}
         if not any(tp[0] == GROUPS_TOPIC for tp, path in directories.items() if path in unwritten):
             commits = {}
-        self.history.record("simulation", Loss("syncs have failed", ends, commits))
+        self.history.record("simulation", Loss("failed syncs", ends, commits))
 
     # Supervision of the broker.
 
@@ -121,7 +121,7 @@ class Simulation:
             if self.machine.broker is None and not self._down:
                 failing_since = await self._start(failing_since)
                 await asyncio.sleep(self.random.uniform(*RESTART_AFTER_S))
-            await asyncio.sleep(SUPERVISED_EVERY_S)
+            await asyncio.sleep(SUPERVISION_INTERVAL_S)
 
     async def _start(self, failing_since: float | None) -> float | None:
         try:
@@ -135,7 +135,7 @@ class Simulation:
             if not self.faults_over:
                 return None
             now = self.sim_loop.time()
-            if failing_since is not None and now - failing_since > START_WITHIN_S:
+            if failing_since is not None and now - failing_since > START_TIMEOUT_S:
                 raise NotServing(f"{error!r}") from error
             return failing_since or now
         self.note("the broker serves")
@@ -144,8 +144,8 @@ class Simulation:
     async def watch(self) -> None:
         """Check the invariants periodically. Raises BrokenInvariant."""
         for number in range(1 << 62):
-            self.check_invariants(durability=number % DURABILITY_EVERY == 0)
-            await asyncio.sleep(INVARIANTS_EVERY_S)
+            self.check_invariants(durability=number % CHECKS_PER_DURABILITY_CHECK == 0)
+            await asyncio.sleep(INVARIANT_CHECK_INTERVAL_S)
 
     def _check_exposed(self, operation: Operation) -> None:
         action = operation.action
@@ -169,13 +169,13 @@ class Simulation:
                 self._invariants = broker, Invariants(self.machine, self._invariants[1])
             self._invariants[1].check(durability=durability)
 
-    async def until_serving(self, seconds: float = START_WITHIN_S) -> None:
+    async def until_serving(self, seconds: float = START_TIMEOUT_S) -> None:
         """Wait until the broker is up."""
         deadline = self.sim_loop.time() + seconds
         while not self.serving:
             if self.sim_loop.time() > deadline:
                 raise NotServing(f"after {seconds} s")
-            await asyncio.sleep(SUPERVISED_EVERY_S)
+            await asyncio.sleep(SUPERVISION_INTERVAL_S)
 
     @property
     def serving(self) -> bool:

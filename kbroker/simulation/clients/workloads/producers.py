@@ -113,7 +113,7 @@ def draw_codecs(cluster: Cluster, random: Random) -> Sequence[int]:
 # Record deletion.
 
 
-async def trim(
+async def delete_records(
     context: WorkloadContext, name: str, random: Random, partitions: Sequence[TopicPartition], pause_s: float = 1.0
 ) -> None:
     """Delete up to a third of the records of a randomly chosen partition, repeatedly."""

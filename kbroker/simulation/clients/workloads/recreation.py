@@ -37,7 +37,7 @@ PRODUCERS = 2
 # Not values of the other clients.
 FIRST_VALUE = 1_000_000_000
 # While faults happen, a check that takes longer is dropped.
-CHECK_WITHIN_S = 2.0
+CHECK_TIMEOUT_S = 2.0
 
 
 class RecreatedTopic:
@@ -96,7 +96,7 @@ class RecreatedTopic:
                 await self._commit(cluster, current)
             if random.random() < 0.5:
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(CHECK_WITHIN_S):
+                    async with asyncio.timeout(CHECK_TIMEOUT_S):
                         await self._check_whole(cluster, current)
             await self._delete(cluster, current)
             if random.random() < 0.5:

@@ -10,6 +10,7 @@ from random import Random
 from kbroker.simulation.checker.history import (
     Assign,
     Commit,
+    DeleteRecords,
     EndTransaction,
     History,
     Join,
@@ -21,7 +22,6 @@ from kbroker.simulation.checker.history import (
     Read,
     Send,
     TopicPartition,
-    Trim,
 )
 
 PLACES: tuple[TopicPartition, ...] = (("t", 0), ("t", 1))
@@ -312,7 +312,7 @@ class BrokerModel:
         log = self._logs[self.random.choice(PLACES)]
         if self.random.random() < 0.1 and log.end > log.start:
             log.start = self.random.randint(log.start, self._visible_end(log, True))
-            operation = self.history.begin("admin", Trim(log.tp, log.start))
+            operation = self.history.begin("admin", DeleteRecords(log.tp, log.start))
             self.history.end(operation, self.random.choice([Outcome.OK, Outcome.UNKNOWN]))
 
     def _flush(self) -> None:

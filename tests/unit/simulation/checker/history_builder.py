@@ -7,6 +7,7 @@ from kbroker.simulation.checker.history import (
     Action,
     Assign,
     Commit,
+    DeleteRecords,
     EndTransaction,
     History,
     Join,
@@ -18,7 +19,6 @@ from kbroker.simulation.checker.history import (
     Read,
     Send,
     TopicPartition,
-    Trim,
 )
 
 OK, FAILED, UNKNOWN = Outcome.OK, Outcome.FAILED, Outcome.UNKNOWN
@@ -133,8 +133,8 @@ class HistoryBuilder:
         floors = {} if floor is None else {tp: floor}
         self.history.record("nemesis", Loss("power", floors, {} if commits is None else {("g", P): commits}))
 
-    def trim(self, before: int, outcome: Outcome = OK) -> None:
-        operation = self.history.begin("admin", Trim(P, before))
+    def delete_records(self, before: int, outcome: Outcome = OK) -> None:
+        operation = self.history.begin("admin", DeleteRecords(P, before))
         self.history.end(operation, outcome)
 
     def end(self, transaction: int, commit: bool, outcome: Outcome = OK) -> None:

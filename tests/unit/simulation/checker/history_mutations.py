@@ -9,6 +9,7 @@ from random import Random
 
 from kbroker.simulation.checker.history import (
     Assign,
+    DeleteRecords,
     History,
     Loss,
     Operation,
@@ -17,7 +18,6 @@ from kbroker.simulation.checker.history import (
     Read,
     Send,
     TopicPartition,
-    Trim,
 )
 
 Mutation = Callable[[History, Random], bool]
@@ -44,8 +44,8 @@ def of(history: History, kind: type) -> list[Operation]:
 def spared(history: History, tp: TopicPartition, since: int) -> bool:
     """Whether no Loss or deletion affected this partition after step `since`."""
     losses = [one for one in of(history, Loss) if tp in one.action.floors and one.begun > since]
-    trims = [one for one in of(history, Trim) if one.action.tp == tp and one.ended > since]
-    return not losses and not trims
+    deletions = [one for one in of(history, DeleteRecords) if one.action.tp == tp and one.ended > since]
+    return not losses and not deletions
 
 
 def kept_sends(history: History) -> list[Operation]:
@@ -103,7 +103,7 @@ def remove_part_of_batch_from_final_reads(history, random):
             for one in of(history, Send)
             if len(one.action.values) > 1 and one.action.idempotent and one.action.transaction is None
             if all(value in finals for value in one.action.values)
-            if not any(trim.action.tp == one.action.tp for trim in of(history, Trim))
+            if not any(deletion.action.tp == one.action.tp for deletion in of(history, DeleteRecords))
         ),
     )
     if found is None:
@@ -258,8 +258,8 @@ def understate_a_loss(history, random):
                 continue
             end = send.action.base_offset + len(send.action.values)
             others = [one for one in of(history, Loss) if one is not loss and one.begun > send.begun]
-            trims = [one for one in of(history, Trim) if one.action.tp == tp and one.ended > send.begun]
-            if not trims and all(one.action.floors[tp] >= end for one in others):
+            deletions = [one for one in of(history, DeleteRecords) if one.action.tp == tp and one.ended > send.begun]
+            if not deletions and all(one.action.floors[tp] >= end for one in others):
                 candidates.append((loss, tp, end))
     found = pick(random, candidates)
     if found is None:
@@ -291,4 +291,4 @@ def overstate_a_loss(history, random):
 
 
 def spared_of_trims(history: History, send: Operation) -> bool:
-    return not any(one.action.tp == send.action.tp for one in of(history, Trim))
+    return not any(one.action.tp == send.action.tp for one in of(history, DeleteRecords))

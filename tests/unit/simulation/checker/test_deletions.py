@@ -9,7 +9,7 @@ def deleted(**outcome) -> HistoryBuilder:
     builder.send(2, at=1)
     builder.send(3, at=2)
     builder.assign(0)
-    builder.trim(2, **outcome)
+    builder.delete_records(2, **outcome)
     return builder
 
 
@@ -30,7 +30,7 @@ def test_remaining_records_are_returned():
 
 def test_a_later_deletion_of_less_takes_nothing_back():
     builder = deleted()
-    builder.trim(1)
+    builder.delete_records(1)
     builder.poll((1, 2), (2, 3))
     builder.ends_with(3, start=2)
     assert "deleted record" in builder.kinds()
@@ -49,7 +49,7 @@ def test_a_poll_that_began_before_the_deletion():
     builder.send(2, at=1)
     builder.assign(0)
     poll = builder.polling()
-    builder.trim(1)
+    builder.delete_records(1)
     builder.polled(poll, (0, 1), (1, 2))
     builder.ends_with(2, start=1)
     assert builder.kinds() == []

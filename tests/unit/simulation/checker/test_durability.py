@@ -152,7 +152,7 @@ def deleted(before: int) -> HistoryBuilder:
     builder = HistoryBuilder()
     builder.send(1, 2, at=0)
     builder.send(3, at=2)
-    builder.trim(before)
+    builder.delete_records(before)
     builder.ends_with(3, start=2)
     return builder
 
@@ -169,7 +169,7 @@ def test_a_deletion_takes_nothing_else():
 def test_a_deletion_is_not_of_what_is_sent_after_it():
     builder = HistoryBuilder()
     builder.send(1, at=0)
-    builder.trim(1)
+    builder.delete_records(1)
     builder.loss(0)
     builder.send(2, at=0)
     builder.send(3, at=1)
@@ -224,7 +224,7 @@ def test_all_was_deleted():
     builder = HistoryBuilder()
     builder.send(1, at=0)
     builder.send(2, at=1)
-    builder.trim(2)
+    builder.delete_records(2)
     builder.ends_with(start=2)
     assert builder.kinds() == []
 
@@ -291,7 +291,7 @@ def test_flush_before_ack_and_what_was_deleted():
     builder.send(1, at=0)
     builder.assign(0)
     builder.poll((0, 1))
-    builder.trim(1)
+    builder.delete_records(1)
     builder.loss(0)
     builder.ends_with(start=1)
     assert builder.kinds(durable=True) == []

@@ -85,7 +85,7 @@ def test_offsets_without_records_are_no_skip():
 def test_what_was_deleted_is_no_skip():
     for before, kinds in ((2, []), (1, ["skipped records"])):
         builder = written(10, 11, 12)
-        builder.trim(before)
+        builder.delete_records(before)
         builder.poll((2, 12))
         assert builder.kinds() == kinds
 
@@ -93,7 +93,7 @@ def test_what_was_deleted_is_no_skip():
 def test_what_is_deleted_later_is_a_skip():
     builder = written(10, 11, 12)
     builder.poll((2, 12))
-    builder.trim(2)
+    builder.delete_records(2)
     assert builder.kinds() == ["skipped records"]
 
 
@@ -220,7 +220,7 @@ def test_a_reset_over_records():
 
 
 def test_a_reset_over_what_was_deleted_or_lost():
-    assert reset(3, happens=lambda builder: builder.trim(3)).kinds() == []
+    assert reset(3, happens=lambda builder: builder.delete_records(3)).kinds() == []
     assert reset(3, happens=lambda builder: builder.loss(2)).kinds() == []
     assert reset(3, happens=lambda builder: builder.loss(3)).kinds() == ["reset over records"]
 
@@ -232,9 +232,9 @@ def test_a_reset_backwards():
 
 
 def test_a_reset_backwards_after_a_deletion_that_a_crash_has_undone():
-    assert reset(0, happens=lambda builder: builder.trim(3, UNKNOWN)).kinds() == []
-    assert reset(0, happens=lambda builder: builder.trim(2, UNKNOWN)).kinds() == ["unfounded reset"]
-    assert "unfounded reset" in reset(0, happens=lambda builder: builder.trim(3)).kinds()
+    assert reset(0, happens=lambda builder: builder.delete_records(3, UNKNOWN)).kinds() == []
+    assert reset(0, happens=lambda builder: builder.delete_records(2, UNKNOWN)).kinds() == ["unfounded reset"]
+    assert "unfounded reset" in reset(0, happens=lambda builder: builder.delete_records(3)).kinds()
 
 
 def test_a_reset_from_where_the_program_has_put_it():

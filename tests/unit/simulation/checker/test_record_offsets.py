@@ -213,7 +213,7 @@ def test_another_record_within_a_batch():
 def test_deletion_cuts_a_batch():
     builder = HistoryBuilder()
     builder.send(1, 2, outcome=UNKNOWN)
-    builder.trim(1)
+    builder.delete_records(1)
     builder.ends_with(2, start=1)
     assert builder.kinds() == []
 

@@ -57,7 +57,7 @@ def test_a_poll_that_failed_or_returned_another_partition():
     assert builder.kinds() == []
 
 
-@pytest.mark.parametrize("happens", [lambda builder: builder.loss(0), lambda builder: builder.trim(1)])
+@pytest.mark.parametrize("happens", [lambda builder: builder.loss(0), lambda builder: builder.delete_records(1)])
 def test_the_record_may_be_lost_or_deleted(happens):
     builder = HistoryBuilder()
     builder.assign(0)

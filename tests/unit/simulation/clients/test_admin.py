@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from kbroker.simulation.checker.history import Outcome, Trim
+from kbroker.simulation.checker.history import DeleteRecords, Outcome
 from kbroker.simulation.clients.admin import Admin
 from kbroker.simulation.clients.connections.versions import draw_older_versions
 from kbroker.simulation.clients.consumer.offset_lookup import EARLIEST, LATEST, RefusedError, list_offset
@@ -76,11 +76,11 @@ async def test_records_are_deleted(machine: Machine) -> None:
     assert await one.delete_records(PLACE, 4) == 4
     assert (await list_offset(one.cluster, PLACE, EARLIEST))[0] == 4
     assert (await list_offset(one.cluster, PLACE, LATEST))[0] == 10
-    assert program.actions(Trim) == [Trim(PLACE, 4)]
+    assert program.actions(DeleteRecords) == [DeleteRecords(PLACE, 4)]
     await one.delete_records(PLACE, 99)
-    assert program.actions(Trim, Outcome.FAILED) == [Trim(PLACE, 99)]
+    assert program.actions(DeleteRecords, Outcome.FAILED) == [DeleteRecords(PLACE, 99)]
     program.cut_responses()
     assert await one.delete_records(PLACE, 6) == -1
-    assert program.actions(Trim, Outcome.UNKNOWN) == [Trim(PLACE, 6)]
+    assert program.actions(DeleteRecords, Outcome.UNKNOWN) == [DeleteRecords(PLACE, 6)]
     program.heal()
     program.close()

@@ -291,7 +291,7 @@ async def test_stale_requests_have_no_effect(machine: Machine) -> None:
     transactional = producer(program, VERSION_2)
     await transactional.init()
     stale_client = StaleClient(
-        program.cluster("saboteur"), program.random("saboteur"), transactional.config.ended_transactions, ["g"]
+        program.cluster("stale-client"), program.random("stale-client"), transactional.config.ended_transactions, ["g"]
     )
     said = []
     for number in range(12):

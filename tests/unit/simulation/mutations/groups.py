@@ -62,7 +62,7 @@ def commit_is_acknowledged_early(patch: pytest.MonkeyPatch) -> None:
     "A commit takes effect although its append failed.",
     scenario="disk",
     signs=("lost commit",),
-    shape=only("full", "kill", troubles=3, members=3),
+    shape=only("full", "kill", concurrent_faults=3, members=3),
     first_seed=1,
 )
 def commit_counts_although_refused(patch: pytest.MonkeyPatch) -> None:
@@ -103,7 +103,7 @@ def load_misses_the_last_batch(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(loader, "iter_headers", lambda data: list(iter_headers(data))[:-1])
 
 
-@mutation("A member's session never ends.", scenario="calm", signs=("NotLive",), shape=short(members=2))
+@mutation("A member's session never ends.", scenario="calm", signs=("LivenessError",), shape=short(members=2))
 def sessions_never_end(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(heartbeat, "_expire_session", lambda *_: None)
 

@@ -31,7 +31,7 @@ alone = short(0.1, producers=1, readers=1, members=0)
 @mutation(
     "Each 30th batch is acknowledged and never written.",
     scenario="calm",
-    signs=("lost write", "inconsistent offsets", "NotLive"),
+    signs=("lost write", "inconsistent offsets", "LivenessError"),
     shape=short(),
 )
 def acknowledged_and_never_written(patch: pytest.MonkeyPatch) -> None:
@@ -106,7 +106,7 @@ def retry_does_not_wait_for_the_sync(patch: pytest.MonkeyPatch) -> None:
     "A repeated batch is appended again.",
     scenario="network",
     signs=(INVARIANT,),
-    shape=only("reset", "cut", troubles=2, producers=3, members=0),
+    shape=only("reset", "cut", concurrent_faults=2, producers=3, members=0),
     first_seed=2,
 )
 def duplicates_are_appended(patch: pytest.MonkeyPatch) -> None:
@@ -118,7 +118,7 @@ def duplicates_are_appended(patch: pytest.MonkeyPatch) -> None:
     "A repeated batch is acknowledged with a wrong offset.",
     scenario="network",
     signs=("inconsistent offsets",),
-    shape=only("reset", "cut", troubles=2, producers=3, members=0),
+    shape=only("reset", "cut", concurrent_faults=2, producers=3, members=0),
     first_seed=2,
 )
 def duplicates_get_a_wrong_offset(patch: pytest.MonkeyPatch) -> None:

@@ -40,7 +40,7 @@ def only(*faults: str | Fault, seconds: float = 4.0, pause_s: float = 0.3, **val
 
     def shape(plan: Plan) -> None:
         plan.faults = {name: FAULTS[one] if isinstance(one, str) else one for name, one in chosen.items()}
-        plan.troubles, plan.pause_s, plan.seconds = int(bool(faults)), pause_s, seconds
+        plan.concurrent_faults, plan.pause_s, plan.seconds = int(bool(faults)), pause_s, seconds
         plan.recreation = False
         for name, value in values.items():
             setattr(plan, name, value)

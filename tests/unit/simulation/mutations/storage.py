@@ -261,7 +261,7 @@ def failed_sync_is_repeated(patch: pytest.MonkeyPatch) -> None:
 @mutation(
     "Missing file descriptors count as a disk failure.",
     scenario="disk",
-    signs=("NotLive",),
+    signs=("LivenessError",),
     shape=topics(only("out_of_files"), flush_messages="2"),
 )
 def shortage_is_a_failing_disk(patch: pytest.MonkeyPatch) -> None:
@@ -367,7 +367,7 @@ def retention_deletes_one_too_many(patch: pytest.MonkeyPatch) -> None:
     "DeleteRecords deletes one record too many.",
     scenario="calm",
     signs=("lost write",),
-    shape=short(trimmers=2),
+    shape=short(deleters=2),
 )
 def delete_records_deletes_one_too_many(patch: pytest.MonkeyPatch) -> None:
     real = Log.delete_records
@@ -378,7 +378,7 @@ def delete_records_deletes_one_too_many(patch: pytest.MonkeyPatch) -> None:
     "Deleted records are back after a crash.",
     scenario="crash",
     signs=("deleted record",),
-    shape=broker(only(crash, trimmers=2, members=0), log_retention_check_interval_ms="300000"),
+    shape=broker(only(crash, deleters=2, members=0), log_retention_check_interval_ms="300000"),
 )
 def log_start_is_forgotten(patch: pytest.MonkeyPatch) -> None:
     real = recovery.open_log

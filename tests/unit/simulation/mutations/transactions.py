@@ -41,7 +41,7 @@ def transacting(shape: Shape, **values: Any) -> Shape:
 
     def shaped(plan: Plan) -> None:
         shape(plan)
-        plan.producers = plan.members = plan.trimmers = plan.transformers = plan.saboteurs = 0
+        plan.producers = plan.members = plan.deleters = plan.transformers = plan.stale_clients = 0
         plan.transactors, plan.transactional_ids, plan.readers = 3, 2, 2
         plan.coordination = False
         for name, value in values.items():
@@ -64,7 +64,7 @@ async def transformer_stalls(simulation: Simulation, random: Random) -> None:
             await asyncio.sleep(random.choice((1.0, 12.0)))
         finally:
             client.resume()
-            simulation.note(f"{client.host} goes on")
+            simulation.note(f"{client.host} resumes")
 
 
 # The coordinator.
@@ -74,7 +74,7 @@ async def transformer_stalls(simulation: Simulation, random: Random) -> None:
     "Markers are written before the prepare is.",
     scenario="transactions",
     signs=TORN,
-    shape=transacting(only("full", crash, pause_s=0.3, troubles=2, seconds=8.0)),
+    shape=transacting(only("full", crash, pause_s=0.3, concurrent_faults=2, seconds=8.0)),
 )
 def markers_come_before_the_prepare(patch: pytest.MonkeyPatch) -> None:
     real = TransactionShard._transition
@@ -90,7 +90,7 @@ def markers_come_before_the_prepare(patch: pytest.MonkeyPatch) -> None:
 @mutation(
     "A transaction counts as completed with the first marker.",
     scenario="transactions",
-    signs=("NotLive", *TORN, INVARIANT),
+    signs=("LivenessError", *TORN, INVARIANT),
     shape=transacting(only(crash, pause_s=0.3, seconds=8.0)),
 )
 def completed_with_the_first_marker(patch: pytest.MonkeyPatch) -> None:
@@ -116,7 +116,7 @@ def completed_with_the_first_marker(patch: pytest.MonkeyPatch) -> None:
 @mutation(
     "A prepared transaction is not completed after a restart.",
     scenario="transactions",
-    signs=("NotLive",),
+    signs=("LivenessError",),
     shape=transacting(only(crash, pause_s=0.3)),
     first_seed=7,
 )
@@ -128,7 +128,7 @@ def prepared_is_not_resumed(patch: pytest.MonkeyPatch) -> None:
     "EndTxn is accepted with any earlier epoch.",
     scenario="transactions",
     signs=TORN,
-    shape=transacting(only(), saboteurs=2),
+    shape=transacting(only(), stale_clients=2),
 )
 def old_ends_are_accepted(patch: pytest.MonkeyPatch) -> None:
     real = end_transaction._prepare_end_with_epoch_bump
@@ -144,8 +144,8 @@ def old_ends_are_accepted(patch: pytest.MonkeyPatch) -> None:
 @mutation(
     "Producers of an older epoch add partitions.",
     scenario="transactions",
-    signs=(INVARIANT, "NotLive", *TORN),
-    shape=transacting(only("stall", seconds=8.0), transactional_ids=1, saboteurs=2),
+    signs=(INVARIANT, "LivenessError", *TORN),
+    shape=transacting(only("stall", seconds=8.0), transactional_ids=1, stale_clients=2),
 )
 def zombies_add_partitions(patch: pytest.MonkeyPatch) -> None:
     real = add_partitions.validate_producer
@@ -177,7 +177,7 @@ def _take_older_epochs(patch: pytest.MonkeyPatch) -> None:
 @mutation(
     "A transaction stays open after its timeout.",
     scenario="transactions",
-    signs=("NotLive",),
+    signs=("LivenessError",),
     shape=transacting(only(seconds=6.0)),
     first_seed=1,
 )
@@ -188,7 +188,7 @@ def timeouts_are_ignored(patch: pytest.MonkeyPatch) -> None:
 @mutation(
     "A transaction times out while its EndTxn waits for its append.",
     scenario="transactions-durable",
-    signs=(INVARIANT, "NotLive", *TORN),
+    signs=(INVARIANT, "LivenessError", *TORN),
     first_seed=4,
     shape=broker(
         transacting(only(slow_syncs, seconds=12.0)),
@@ -208,7 +208,7 @@ def timeouts_overtake_the_end(patch: pytest.MonkeyPatch) -> None:
     "EndTxn is acknowledged before it is written.",
     scenario="transactions",
     signs=TORN,
-    shape=transacting(only("full", crash, pause_s=0.3, troubles=2, seconds=8.0)),
+    shape=transacting(only("full", crash, pause_s=0.3, concurrent_faults=2, seconds=8.0)),
 )
 def ends_are_acknowledged_early(patch: pytest.MonkeyPatch) -> None:
     real = CoordinatorContext._run
@@ -224,7 +224,7 @@ def ends_are_acknowledged_early(patch: pytest.MonkeyPatch) -> None:
 @mutation(
     "Blocks of producer ids are not stored.",
     scenario="transactions",
-    signs=(INVARIANT, "NotLive", "duplicate", *TORN),
+    signs=(INVARIANT, "LivenessError", "duplicate", *TORN),
     shape=transacting(only("restart", "kill", pause_s=0.3, seconds=6.0), producers=3),
     first_seed=4,
 )
@@ -242,7 +242,7 @@ def producer_ids_are_assigned_twice(patch: pytest.MonkeyPatch) -> None:
     "A transaction marker is accepted with any epoch.",
     scenario="transactions",
     signs=(INVARIANT, *TORN),
-    shape=transacting(only(), saboteurs=3),
+    shape=transacting(only(), stale_clients=3),
 )
 def markers_are_accepted_with_any_epoch(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ProducerStateManager, "check_marker", lambda *_: None)
@@ -306,7 +306,7 @@ def open_transactions_are_forgotten(patch: pytest.MonkeyPatch) -> None:
 @mutation(
     "A producer snapshot omits open transactions.",
     scenario="transactions",
-    signs=(INVARIANT, "pre-committed read", "NotLive"),
+    signs=(INVARIANT, "pre-committed read", "LivenessError"),
     shape=transacting(only("restart", pause_s=0.3)),
 )
 def snapshots_have_no_open_transactions(patch: pytest.MonkeyPatch) -> None:
@@ -360,7 +360,9 @@ def stale_members_commit_in_transactions(patch: pytest.MonkeyPatch) -> None:
     "A program that was removed from its group commits without a member id, which brokers accept.",
     scenario="exactly-once",
     signs=("stale commit", "transformed twice", "offset without its result", "result without its offset"),
-    shape=transforming(only(transformer_stalls, seconds=30.0, pause_s=1.0, troubles=3), pause_between_sends_s=0.2),
+    shape=transforming(
+        only(transformer_stalls, seconds=30.0, pause_s=1.0, concurrent_faults=3), pause_between_sends_s=0.2
+    ),
     first_seed=9,
 )
 def removed_members_commit_without_membership(patch: pytest.MonkeyPatch) -> None:

@@ -61,7 +61,7 @@ def test_other_seeds_are_other_runs():
     assert len({simulate(seed, "network").digest for seed in range(3)}) == 3
 
 
-FAULT = re.compile("kill|SIGTERM|power|cut|clog|slow|reset|forgotten|fail|full|flip|paused|wrong|coordination")
+FAULT = re.compile("kill|SIGTERM|power|cut|clog|slow|reset|half-open|fail|full|flip|paused|clock|coordination")
 
 
 @pytest.mark.parametrize("scenario", [name for name, scenario in SCENARIOS.items() if scenario.faults])

@@ -1,0 +1,67 @@
+"""Configs of the broker and its topics, drawn from a seed."""
+
+from random import Random
+
+KIB = 1 << 10
+
+
+def draw_broker_configs(random: Random) -> dict[str, str]:
+    """Draw configs of the broker: frequent flushes, checkpoints and retention checks, small caches."""
+    return {
+        "offsets.topic.num.partitions": str(random.choice((1, 1, 3))),
+        "group.initial.rebalance.delay.ms": str(random.choice((0, 0, 100))),
+        "log.flush.offset.checkpoint.interval.ms": str(random.choice((100, 1_000, 60_000))),
+        "log.flush.scheduler.interval.ms": str(random.choice((50, 1_000, 1_000_000))),
+        "log.retention.check.interval.ms": str(random.choice((500, 300_000))),
+        "log.cleaner.backoff.ms": str(random.choice((100, 15_000))),
+        "num.recovery.threads.per.data.dir": str(random.choice((1, 2))),
+        "max.incremental.fetch.session.cache.slots": str(random.choice((0, 2, 1_000))),
+        "offsets.topic.segment.bytes": str(random.choice((1 << 20, 100 << 20))),
+    }
+
+
+def draw_topic_configs(random: Random, *, durable: bool) -> dict[str, str]:
+    """Draw configs of a topic that clients use: small segments, unusual flush settings."""
+    configs = {
+        "internal.segment.bytes": str(random.choice((2, 16, 16, 100, 1024)) * KIB),
+        "index.interval.bytes": str(random.choice((0, 500, 4096))),
+        "segment.ms": str(random.choice((500, 5_000, 604_800_000))),
+        "file.delete.delay.ms": str(random.choice((0, 1_000, 60_000))),
+        "flush.messages": str(random.choice((2, 20, 1 << 62))),
+        "flush.ms": str(random.choice((20, 1_000, 1 << 62))),
+        "compression.type": random.choice(("producer", "producer", "producer", "lz4", "uncompressed")),
+        "max.message.bytes": str(1 << 20),
+    }
+    if durable:
+        configs["flush.before.ack"] = "true"
+    return configs
+
+
+def draw_compaction_configs(random: Random) -> dict[str, str]:
+    """Draw configs of a topic that is compacted often."""
+    return {
+        "cleanup.policy": "compact",
+        "min.cleanable.dirty.ratio": random.choice(("0", "0.5")),
+        "max.compaction.lag.ms": str(random.choice((500, 5_000))),
+        "internal.segment.bytes": str(random.choice((2, 16)) * KIB),
+        "file.delete.delay.ms": "1000",
+    }
+
+
+def draw_transaction_configs(random: Random) -> dict[str, str]:
+    """Draw configs of the broker for its transaction coordinator."""
+    return {
+        "transaction.state.log.num.partitions": str(random.choice((1, 1, 3))),
+        "transaction.state.log.segment.bytes": str(random.choice((1 << 20, 100 << 20))),
+        "transaction.abort.timed.out.transaction.cleanup.interval.ms": str(random.choice((100, 1_000, 10_000))),
+    }
+
+
+def draw_internal_topic_configs(random: Random, *, durable: bool) -> dict[str, str]:
+    """Draw configs of an internal topic, which half of the time is compacted often."""
+    configs = {"flush.before.ack": "true"} if durable else {}
+    if random.random() < 0.5:
+        configs["internal.segment.bytes"] = str(random.choice((1, 4, 16)) * KIB)
+        configs["min.cleanable.dirty.ratio"] = random.choice(("0", "0.5"))
+        configs["file.delete.delay.ms"] = "1000"
+    return configs

@@ -7,7 +7,6 @@ shows the noise of the machine. Figures are medians; the spread is (max - min) /
 import argparse
 import json
 import shutil
-import statistics
 import sys
 import tempfile
 import time
@@ -17,6 +16,7 @@ from cases import Case, all_cases
 from compaction import compaction_cases
 from peers import Kafka, Kbroker, Peer, environment, kafka_classpath
 from pipeline import ALONE, Pipeline
+from report import row, summary
 from transactions import transaction_cases
 
 
@@ -29,28 +29,7 @@ def measure(case: Case, ours: Peer, theirs: Peer, rounds: int) -> dict[str, obje
         for column, peer in order[number % 3 :] + order[: number % 3]:
             figures[column].append(case.measure(peer))
         print(".", end="", file=sys.stderr, flush=True)
-    medians = {column: statistics.median(values) for column, values in figures.items()}
-    both = statistics.median(figures["kafka"] + figures["control"])
-    ratio = medians["kbroker"] / both
-    return {
-        "case": case.name,
-        "unit": case.unit,
-        "kbroker": medians["kbroker"],
-        "kafka": both,
-        "ratio": ratio,
-        "control": medians["kafka"] / medians["control"],
-        "spread_kbroker": spread(figures["kbroker"]),
-        "spread_kafka": spread(figures["kafka"] + figures["control"]),
-        "bound": case.bound,
-        "better": case.better,
-        "met": ratio >= case.bound if case.better == "more" else ratio <= case.bound,
-        "rounds": rounds,
-        "figures": figures,
-    }
-
-
-def spread(values: list[float]) -> float:
-    return (max(values) - min(values)) / statistics.median(values)
+    return summary(case.name, case.unit, case.better, case.bound, figures)
 
 
 def beside_quiet(results: list[dict[str, object]]) -> list[str]:
@@ -63,20 +42,6 @@ def beside_quiet(results: list[dict[str, object]]) -> list[str]:
         for name, result in by_name.items()
         if quiet is not None and name.startswith("p99 ")
     ]
-
-
-def row(result: dict[str, object]) -> str:
-    sign = "≥" if result["better"] == "more" else "≤"
-    return (
-        f"| {result['case']} | {number(result['kbroker'])} ±{result['spread_kbroker']:.0%} "
-        f"| {number(result['kafka'])} ±{result['spread_kafka']:.0%} | {result['unit']} "
-        f"| **{result['ratio']:.2f}** | {sign} {result['bound']:.2f} | {result['control']:.2f} |"
-    )
-
-
-def number(value: object) -> str:
-    assert isinstance(value, float)
-    return f"{value:,.0f}" if value >= 100 else f"{value:.2f}"
 
 
 def main() -> int:

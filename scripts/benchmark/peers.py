@@ -64,6 +64,8 @@ class Peer:
     """A server with its own directory; `name` is its column in the table."""
 
     name = "?"
+    # The working directory. Python imports from it first.
+    tree = ROOT
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -84,7 +86,9 @@ class Peer:
     def start(self) -> None:
         """Start, and return as soon as the port accepts connections."""
         with open(self.directory / "server.log", "ab") as log:
-            self.process = subprocess.Popen(self.command(), stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=ROOT)
+            self.process = subprocess.Popen(
+                self.command(), stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.tree
+            )
         try:
             wait_for_port(self.port, self.process)
         except SystemExit:
@@ -100,15 +104,19 @@ class Peer:
     def kill(self) -> None:
         self.stop(signal.SIGKILL)
 
-    def resident_mib(self) -> float:
-        """Return the resident memory of the server and its child processes."""
+    def processes(self) -> list[int]:
+        """Return the process ids of the server and its child processes."""
         assert self.process is not None
         pids = [self.process.pid]
         for pid in pids:
             for children in Path(f"/proc/{pid}/task").glob("*/children"):
                 with suppress(OSError):
                     pids += map(int, children.read_text().split())
-        return sum(map(_resident_kib, pids)) / 1024
+        return pids
+
+    def resident_mib(self) -> float:
+        """Return the resident memory of the server and its child processes."""
+        return sum(map(_resident_kib, self.processes())) / 1024
 
     def remove(self) -> None:
         self.stop()
@@ -117,6 +125,11 @@ class Peer:
 
 class Kbroker(Peer):
     name = "kbroker"
+
+    def __init__(self, directory: Path, tree: Path = ROOT) -> None:
+        """`tree`: the source tree that is measured; it runs in this environment."""
+        super().__init__(directory)
+        self.tree = tree
 
     def command(self) -> list[str]:
         return [

@@ -1,0 +1,189 @@
+"""A server under load: requests to prepare it, and the processor time that it uses."""
+
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from itertools import count
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+from protocol.apis import ApiKey
+from protocol.client import ClientConnection, EncodedRequest, Response
+from protocol.errors import ErrorCode, error_name
+from protocol.messages import message_classes
+from protocol.messages.k02_list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
+from protocol.messages.k10_find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from protocol.messages.k19_create_topics import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+from protocol.messages.k20_delete_topics import DeleteTopicsRequest, DeleteTopicState
+from protocol.messages.k44_incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
+from protocol.schema.message import Message
+from scripts.benchmark.capacity.requests import CLIENT_ID, Topic, api_key
+from scripts.benchmark.peers import Peer
+
+M = TypeVar("M", bound=Message)
+
+READY_S = 60
+RETRY_S = 0.05
+LATEST = -1
+# IncrementalAlterConfigs: the operation, and the type of resource, which without a name means all brokers.
+SET, BROKERS = 0, 4
+# How long a broker keeps the files of a deleted topic: Kafka begins to look for them 30 s after its start.
+DELETE_DELAY_MS = 200
+# Errors that end by themselves, soon after a topic or a coordinator was created.
+PASSING = {
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ErrorCode.LEADER_NOT_AVAILABLE,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_COORDINATOR,
+    ErrorCode.CONCURRENT_TRANSACTIONS,
+    ErrorCode.UNKNOWN_TOPIC_ID,
+}
+# The versions of the requests that the figures of the first cases are compared in.
+PINNED_VERSIONS = {ApiKey.PRODUCE: 8, ApiKey.FETCH: 11, ApiKey.METADATA: 8, ApiKey.OFFSET_COMMIT: 5}
+_TICK_S = 1 / os.sysconf("SC_CLK_TCK")
+_numbers = count()
+
+
+class ProcessorTime(NamedTuple):
+    """Seconds of all threads of a process and its children."""
+
+    user: float
+    system: float
+
+
+class Connection:
+    """A blocking connection that sends one request at a time."""
+
+    def __init__(self, port: int) -> None:
+        self._socket = socket.create_connection(("127.0.0.1", port), 60)
+        self._client = ClientConnection(CLIENT_ID)
+        request: EncodedRequest | None = self._client.start_negotiation()
+        while request is not None:
+            request = self._client.continue_negotiation(self._exchange(request))
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def version(self, key: int) -> int:
+        return self._client.version(key)
+
+    def request(self, request: Message, response_class: type[M], version: int | None = None) -> M:
+        return self._exchange(self._client.send(request, version)).decode(response_class)
+
+    def _exchange(self, request: EncodedRequest) -> Response:
+        self._socket.sendall(request.frame)
+        while (response := self._client.next_response()) is None:
+            data = self._socket.recv(1 << 18)
+            if not data:
+                raise SystemExit("the server closed the connection")
+            self._client.receive(data)
+        return response
+
+
+class Server:
+    """A started peer. `label` names it in the table."""
+
+    def __init__(self, peer: Peer, label: str, *, newest_versions: bool = False) -> None:
+        self.peer = peer
+        self.label = label
+        self.connection = Connection(peer.port)
+        # Contexts that cases keep open until the last round, by the name of the case.
+        self.kept: dict[str, object] = {}
+        self._pinned = {} if newest_versions else PINNED_VERSIONS
+        self._alter_brokers({"log.segment.delete.delay.ms": str(DELETE_DELAY_MS)})
+
+    def version(self, key: ApiKey) -> int:
+        """Return the version of the requests of a case."""
+        return self._pinned.get(key) or self.connection.version(key)
+
+    def request(self, request: M, error_of: Callable[..., int], version: int | None = None) -> Message:
+        """Send a request until it has no error, or another one than those that pass by themselves."""
+        response_class = message_classes(api_key(request))[1]
+        deadline = time.monotonic() + READY_S
+        while True:
+            response = self.connection.request(request, response_class, version)
+            code = error_of(response)
+            if not code:
+                return response
+            if code not in PASSING or time.monotonic() > deadline:
+                raise SystemExit(f"{self.label}: {api_key(request).name} failed: {error_name(code)}")
+            time.sleep(RETRY_S)
+
+    def _alter_brokers(self, configs: Mapping[str, str]) -> None:
+        rows = [AlterableConfig(name=name, config_operation=SET, value=value) for name, value in configs.items()]
+        request = IncrementalAlterConfigsRequest(
+            resources=[AlterConfigsResource(resource_type=BROKERS, resource_name="", configs=rows)]
+        )
+        self.request(request, lambda response: response.responses[0].error_code)
+
+    def create_topic(self, partitions: int, **configs: str) -> Topic:
+        """Create a topic, and wait until all its partitions have a leader."""
+        name = f"capacity-{os.getpid()}-{next(_numbers):06}"
+        rows = [CreatableTopicConfig(name=key.replace("_", "."), value=value) for key, value in configs.items()]
+        row = CreatableTopic(name=name, num_partitions=partitions, replication_factor=1, configs=rows)
+        created = self.request(CreateTopicsRequest(topics=[row]), lambda response: response.topics[0].error_code)
+        assert isinstance(created, CreateTopicsResponse)
+        self.offsets(name, partitions)
+        return name, created.topics[0].topic_id
+
+    def offsets(self, topic: str, partitions: int) -> list[int]:
+        """Return the high watermark of each partition. Each partition's leader responds."""
+        rows = [ListOffsetsPartition(partition_index=index, timestamp=LATEST) for index in range(partitions)]
+        request = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name=topic, partitions=rows)])
+
+        def error_of(response: ListOffsetsResponse) -> int:
+            return next((row.error_code for row in response.topics[0].partitions if row.error_code), 0)
+
+        response = self.request(request, error_of)
+        assert isinstance(response, ListOffsetsResponse)
+        return [row.offset for row in sorted(response.topics[0].partitions, key=lambda row: row.partition_index)]
+
+    def delete_topic(self, topic: str) -> None:
+        """Delete a topic, and wait until its files are gone: removing them is not part of the next measurement."""
+        request = DeleteTopicsRequest(topics=[DeleteTopicState(name=topic)], timeout_ms=60_000)
+        self.request(request, lambda response: response.responses[0].error_code, min(6, self.connection.version(20)))
+        deadline = time.monotonic() + READY_S
+        while any(self.peer.directory.glob(f"data/**/{topic}-*")) and time.monotonic() < deadline:
+            time.sleep(RETRY_S)
+
+    @contextmanager
+    def topic(self, partitions: int, **configs: str) -> Iterator[Topic]:
+        created = self.create_topic(partitions, **configs)
+        yield created
+        self.delete_topic(created[0])
+
+    def find_coordinator(self, key: str, key_type: int) -> None:
+        """Wait until the coordinator of a group (type 0) or a transactional id (1) is available."""
+
+        def error_of(response: FindCoordinatorResponse) -> int:
+            return response.coordinators[0].error_code
+
+        self.request(FindCoordinatorRequest(key_type=key_type, coordinator_keys=[key]), error_of)
+
+    def processor_time(self) -> ProcessorTime:
+        user = system = 0
+        for pid in self.peer.processes():
+            with suppress(OSError):
+                fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+                # Its own, then those of children that have ended.
+                user += int(fields[11]) + int(fields[13])
+                system += int(fields[12]) + int(fields[14])
+        return ProcessorTime(user * _TICK_S, system * _TICK_S)

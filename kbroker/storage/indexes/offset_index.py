@@ -78,19 +78,43 @@ class OffsetIndex:
         self.persisted = min(self.persisted, count)
 
 
-def find_entry(read: Read, count: int, relative_offset: int) -> int | None:
+class BlockCache:
+    """The entries of one file that were read last: a consumer that reads on needs the same ones, or those after them.
+
+    `block`: number of the first entry, and the entries. It is replaced in one step, since threads use it, too.
+    """
+
+    __slots__ = ("block",)
+
+    def __init__(self) -> None:
+        self.block: tuple[int, array[int]] = (0, array("q"))
+
+
+def find_entry(read: Read, count: int, relative_offset: int, cache: BlockCache | None = None) -> int | None:
     """`OffsetIndex.at_offset` on a file of `count` entries. Raises WouldBlock, ValueError if the file is too short."""
-    return _find(read, count, relative_offset << 32 | _POSITION_MASK, int)
+    return _find(read, count, relative_offset << 32 | _POSITION_MASK, int, cache or BlockCache())
 
 
-def find_entry_by_position(read: Read, count: int, position: int) -> int | None:
+def find_entry_by_position(read: Read, count: int, position: int, cache: BlockCache | None = None) -> int | None:
     """`OffsetIndex.at_position` on a file of `count` entries. Raises as `find_entry`."""
-    return _find(read, count, position, position_of)
+    return _find(read, count, position, position_of, cache or BlockCache())
 
 
-def _find(read: Read, count: int, key: int, key_of: Callable[[int], int]) -> int | None:
+def _find(read: Read, count: int, key: int, key_of: Callable[[int], int], cache: BlockCache) -> int | None:
     """The last entry whose key is at most `key`: bisect entry by entry, then within one block."""
     low, high = 0, count
+    first, entries = cache.block
+    if entries and key_of(entries[0]) <= key:
+        end = first + len(entries)
+        if key < key_of(entries[-1]) or end == count:
+            return entries[bisect_right(entries, key, key=key_of) - 1]
+        # The next block is tried first.
+        low = end - 1
+        if low + BLOCK_ENTRIES < count:
+            if key < key_of(_read_entries(read, low + BLOCK_ENTRIES, 1)[0]):
+                high = low + BLOCK_ENTRIES
+            else:
+                low += BLOCK_ENTRIES
     while high - low > BLOCK_ENTRIES:
         middle = (low + high) // 2
         if key_of(_read_entries(read, middle, 1)[0]) <= key:
@@ -98,6 +122,7 @@ def _find(read: Read, count: int, key: int, key_of: Callable[[int], int]) -> int
         else:
             high = middle
     entries = _read_entries(read, low, high - low)
+    cache.block = low, entries
     slot = bisect_right(entries, key, key=key_of)
     return entries[slot - 1] if slot else None
 

@@ -8,7 +8,13 @@ from kbroker.common import Buffer
 from kbroker.runtime.disk import Disk, DiskFile
 from kbroker.storage import file_names
 from kbroker.storage.indexes.index_file import WouldBlock, extend_index_file
-from kbroker.storage.indexes.offset_index import OFFSET_ENTRY_BYTES, OffsetIndex, find_entry, find_entry_by_position
+from kbroker.storage.indexes.offset_index import (
+    OFFSET_ENTRY_BYTES,
+    BlockCache,
+    OffsetIndex,
+    find_entry,
+    find_entry_by_position,
+)
 from kbroker.storage.indexes.time_index import TIME_ENTRY_BYTES, TimeIndex, find_last_before
 from kbroker.storage.indexes.transaction_index import TRANSACTION_ENTRY_BYTES, AbortedTransaction, TransactionIndex
 
@@ -39,6 +45,7 @@ class SegmentIndexes:
         "_base_offset",
         "_directory",
         "_disk",
+        "_offset_blocks",
         "_offset_file",
         "_retired",
         "_transaction_file",
@@ -62,6 +69,7 @@ class SegmentIndexes:
         self.has_files = False
         self.rebuilt = False
         self._offset_file: DiskFile | None = None
+        self._offset_blocks = BlockCache()
         self._transaction_file: DiskFile | None = None
         self._retired = False
 
@@ -76,7 +84,8 @@ class SegmentIndexes:
         if index is not None:
             return index.at_offset(relative_offset)
         file = self._offset_file or self._open_offset_index(wait)
-        return find_entry(file.pread if wait else file.pread_nowait, self.counts.offset, relative_offset)
+        read = file.pread if wait else file.pread_nowait
+        return find_entry(read, self.counts.offset, relative_offset, self._offset_blocks)
 
     def entry_at_position(self, position: int, wait: bool) -> int | None:
         """Return the last offset index entry whose position is at most `position`."""
@@ -84,7 +93,8 @@ class SegmentIndexes:
         if index is not None:
             return index.at_position(position)
         file = self._offset_file or self._open_offset_index(wait)
-        return find_entry_by_position(file.pread if wait else file.pread_nowait, self.counts.offset, position)
+        read = file.pread if wait else file.pread_nowait
+        return find_entry_by_position(read, self.counts.offset, position, self._offset_blocks)
 
     def offset_before_timestamp_blocking(self, timestamp: int) -> int:
         """Return a relative offset before which every record is earlier than `timestamp`."""
@@ -126,6 +136,7 @@ class SegmentIndexes:
 
     def close_files(self) -> None:
         self._offset_file = None
+        self._offset_blocks = BlockCache()
         self._transaction_file = None
 
     # Entries, on the event loop.
@@ -248,6 +259,7 @@ class SegmentIndexes:
         time.persisted = max(time.persisted, min(counts.time, len(time.timestamps)))
         if is_closed and offset.persisted == len(offset.entries):
             self.counts = counts
+            self._offset_blocks = BlockCache()
             self.offset = None
             self.time = None
 
@@ -271,6 +283,7 @@ class SegmentIndexes:
     def use_files(self, counts: IndexCounts) -> None:
         """Use the complete files of this closed segment."""
         self.counts = counts
+        self._offset_blocks = BlockCache()
         self.offset = self.time = None
         self.has_files = True
         self.rebuilt = False

@@ -18,8 +18,8 @@ def find_aborted_transactions(log: ReadableLog, offset: int, size: int, wait: bo
         found: list[AbortedTransaction] = []
         segments, positions = log.segments, log.positions
         try:
-            first, position = find_batch(log, segments, positions, offset, wait)
-            upper = positions.find_read_end(first, position + size)
+            first, _ = find_batch(log, segments, positions, offset, wait)
+            upper = positions.next_offset_after(offset, size)
             if upper is None:
                 upper = end_offset_of(log, first)
             for segment in segments:

@@ -1,4 +1,4 @@
-"""A cache of positions in the log: those of recent appends, and those at which recent reads ended."""
+"""A cache of positions in the log: those of recent appends, and where recent reads began and ended."""
 
 from bisect import bisect_right
 
@@ -6,7 +6,10 @@ from kbroker.storage.log.segment import LogSegment
 
 # The cache has at least this many of the most recent appends.
 _RECENT_APPENDS = 64
-_READ_ENDS = 64
+_READS = 64
+
+# Segment, position and size in bytes.
+KnownRead = tuple[LogSegment, int, int]
 
 
 class PositionCache:
@@ -15,11 +18,13 @@ class PositionCache:
     Threads use it while the event loop appends; segment.py says why that is safe.
     """
 
-    __slots__ = ("_read_ends", "_recent_appends")
+    __slots__ = ("_reads", "_recent_appends")
 
     def __init__(self, active: LogSegment) -> None:
-        # The ends of reads: (next offset, segment, position), in a table of fixed size indexed by the offset.
-        self._read_ends: list[tuple[int, LogSegment, int]] = [(-1, active, 0)] * _READ_ENDS
+        # The last reads, in a table of fixed size indexed by their offset: (offset, segment, position, size, next
+        # offset, limit). With a limit of `size` to `limit` bytes the result is the same; -1 if the end of the log was
+        # the limit. The end of each read has an entry of size 0, where the reader's next read begins.
+        self._reads: list[tuple[int, LogSegment, int, int, int, int]] = [(-1, active, 0, 0, -1, -1)] * _READS
         # The active segment, and the base offsets and positions of its last batches.
         self._recent_appends: tuple[LogSegment, list[int], list[int]] = (active, [], [])
 
@@ -36,26 +41,60 @@ class PositionCache:
         if len(offsets) >= 2 * _RECENT_APPENDS:
             self._recent_appends = (active, offsets[_RECENT_APPENDS:], positions[_RECENT_APPENDS:])
 
-    def add_read_end(self, next_offset: int, segment: LogSegment, position: int) -> None:
-        """Add the end of a read, where the reader's next read begins."""
-        self._read_ends[_slot(next_offset)] = (next_offset, segment, position)
+    def add_read(
+        self, offset: int, segment: LogSegment, position: int, size: int, next_offset: int, limit: int
+    ) -> None:
+        """Add a read from `offset` on, which begins at `position` and ends after `size` bytes, before `next_offset`.
+
+        `limit`: the maximum of bytes that the request allowed; -1 if the end of the log was the limit.
+        """
+        reads = self._reads
+        reads[_slot(offset)] = (offset, segment, position, size, next_offset, limit)
+        end, slot = position + size, _slot(next_offset)
+        known_offset, known_segment, known_position, _, _, _ = reads[slot]
+        if known_offset != next_offset or known_segment is not segment or known_position != end:
+            reads[slot] = (next_offset, segment, end, 0, -1, -1)
 
     def find(self, offset: int) -> tuple[LogSegment, int] | None:
         """Return the segment and position of the first batch that reaches `offset`; None if it is not in the cache."""
-        next_offset, segment, position = self._read_ends[_slot(offset)]
-        if next_offset == offset and not segment.retired and position < segment.size:
+        known_offset, segment, position, _, _, _ = self._reads[_slot(offset)]
+        if known_offset == offset and not segment.retired and position < segment.size:
             return segment, position
         segment, offsets, positions = self._recent_appends
         if offsets and offset >= offsets[0]:
             return segment, positions[bisect_right(offsets, offset) - 1]
         return None
 
-    def find_read_end(self, segment: LogSegment, position: int) -> int | None:
-        """Return the next offset after a read that ended at this position, or None."""
-        for next_offset, ended_in, ended_at in list(self._read_ends):
-            if ended_in is segment and ended_at == position:
-                return next_offset
-        return None
+    def find_read(self, offset: int, max_bytes: int, max_offset: int) -> KnownRead | None:
+        """Return the result of an earlier read that is also the result of this one; None if it is not in the cache.
+
+        It consists of complete batches of at most `max_bytes`, or is a larger first batch.
+        """
+        known_offset, segment, position, size, next_offset, limit = self._reads[_slot(offset)]
+        if known_offset != offset or max_bytes > limit or next_offset > max_offset or segment.retired:
+            return None
+        return (segment, position, size) if size <= max_bytes or size > limit else None
+
+    def find_append_end(self, segment: LogSegment, position: int, max_bytes: int) -> tuple[int, int] | None:
+        """Return the size of the complete batches in `max_bytes` at `position`, and the offset that follows them.
+
+        If the first batch is larger, it is that batch. None if they are not among the recent appends. For the event
+        loop only.
+        """
+        active, offsets, positions = self._recent_appends
+        if active is not segment or not positions or position < positions[0]:
+            return None
+        slot = bisect_right(positions, position + max_bytes) - 1
+        if positions[slot] <= position:
+            slot += 1
+            if slot == len(positions):
+                return None
+        return positions[slot] - position, offsets[slot]
+
+    def next_offset_after(self, offset: int, size: int) -> int | None:
+        """Return the offset that follows a read of `size` bytes from `offset` on; None if it is not in the cache."""
+        known_offset, _, _, known_size, next_offset, _ = self._reads[_slot(offset)]
+        return next_offset if known_offset == offset and known_size == size else None
 
     def may_be_beyond(self, active: LogSegment, offset: int) -> bool:
         """Return whether a batch at `offset` or later may have been appended since `active` was the active segment."""
@@ -64,4 +103,4 @@ class PositionCache:
 
 
 def _slot(offset: int) -> int:
-    return (offset ^ offset >> 6 ^ offset >> 12) % _READ_ENDS
+    return (offset ^ offset >> 6 ^ offset >> 12) % _READS

@@ -24,7 +24,7 @@ from kbroker.simulation.checker.history import (
     TopicPartition,
 )
 
-PLACES: tuple[TopicPartition, ...] = (("t", 0), ("t", 1))
+PARTITIONS: tuple[TopicPartition, ...] = (("t", 0), ("t", 1))
 GROUP = "g"
 
 
@@ -78,8 +78,8 @@ class BrokerModel:
     def __init__(self, seed: int, turns: int, *, synced: bool, losses: bool, transactions: bool) -> None:
         self.random = Random(seed)
         self.history = History(lambda: self.history.step * 1_000)
-        self._synced, self._losses = synced, losses
-        self._logs = {tp: Log(tp) for tp in PLACES}
+        self._synced = synced
+        self._logs = {tp: Log(tp) for tp in PARTITIONS}
         self._values = iter(range(10_000_000))
         self._open: list[Operation] = []
         self._arrived: set[int] = set()
@@ -94,12 +94,14 @@ class BrokerModel:
         self._durable_commits = 1
         self._late_commits: list[int] = []
         self._reading: Operation | None = None
-        can = [self._send, self._send, self._append, self._append, self._answer, self._answer, self._poll, self._poll,
-               self._poll, self._poll, self._seek, self._trim, self._flush, self._rebalance, self._commit, self._commit,
-               self._read_commit, self._read_commit]  # fmt: skip
-        can += [self._begin_transaction, self._write_in_transaction, self._end_transaction] if transactions else []
+        steps = [
+            *(self._send, self._append, self._respond, self._commit, self._read_commit) * 2,
+            *(self._poll,) * 4,
+            *(self._seek, self._delete_records, self._flush, self._rebalance),
+        ]
+        steps += [self._begin_transaction, self._write_in_transaction, self._end_transaction] if transactions else []
         for _ in range(turns):
-            self.random.choice(can)()
+            self.random.choice(steps)()
             if losses and self.random.random() < 0.01:
                 self._lose_power()
         self._finish()
@@ -109,12 +111,12 @@ class BrokerModel:
     def _send(self) -> None:
         producer = self.random.randrange(4)
         idempotent = producer != 3
-        self._begin_send(f"p{producer}", idempotent, None, self.random.choice(PLACES))
+        self._begin_send(f"p{producer}", idempotent, None, self.random.choice(PARTITIONS))
 
     def _begin_send(
         self, process: str, idempotent: bool, transaction: int | None, tp: TopicPartition
     ) -> Operation | None:
-        if any(one.process == process and one.action.tp == tp for one in self._open):
+        if any(each.process == process and each.action.tp == tp for each in self._open):
             return None
         order = self._orders[process, tp] = self._orders.get((process, tp), 0) + 1
         values = tuple(next(self._values) for _ in range(self.random.randint(1, 4)))
@@ -138,7 +140,7 @@ class BrokerModel:
             send.attempted = self.history.step
         send.base_offset = log.append(send.values, operation)
 
-    def _answer(self) -> None:
+    def _respond(self) -> None:
         if not self._open:
             return
         operation = self.random.choice(self._open)
@@ -170,7 +172,7 @@ class BrokerModel:
         """Write a batch, which is acknowledged at once."""
         if self._transactions:
             transaction = self.random.choice(list(self._transactions))
-            tp = self.random.choice(PLACES)
+            tp = self.random.choice(PARTITIONS)
             operation = self._begin_send(f"t{transaction}", True, transaction, tp)
             if operation is not None:
                 self._deliver(operation)
@@ -197,14 +199,14 @@ class BrokerModel:
     def _visible_end(self, log: Log, committed_only: bool) -> int:
         end = log.durable if self._synced else log.end
         if committed_only:
-            open_ones = [batch.base for batch in log.batches if batch.transaction in self._transactions]
-            end = min([end, *open_ones])
+            uncommitted = [batch.base for batch in log.batches if batch.transaction in self._transactions]
+            end = min([end, *uncommitted])
         return end
 
     def _poll(self) -> None:
         consumer = self.random.choice(self._consumers)
         if not consumer.positions:
-            start = {tp: self._logs[tp].start for tp in PLACES if self.random.random() < 0.7}
+            start = {tp: self._logs[tp].start for tp in PARTITIONS if self.random.random() < 0.7}
             consumer.positions = start
             self.history.record(consumer.name, Assign(dict(start), "assign"))
         elif consumer.polling is None:
@@ -214,7 +216,7 @@ class BrokerModel:
         elif consumer.polling.action.positions or self.random.random() < 0.1:
             self._end_poll(consumer)
 
-    def _fetch(self, consumer: Consumer, poll: Poll, most: int) -> None:
+    def _fetch(self, consumer: Consumer, poll: Poll, max_records: int) -> None:
         for tp, position in list(consumer.positions.items()):
             log = self._logs[tp]
             if not log.start <= position <= log.end:
@@ -223,9 +225,9 @@ class BrokerModel:
                 consumer.polling = None
                 return
         for tp, position in consumer.positions.items():
-            poll.positions[tp] = self._read(tp, position, poll, most)
+            poll.positions[tp] = self._read(tp, position, poll, max_records)
 
-    def _read(self, tp: TopicPartition, position: int, poll: Poll, most: int) -> int:
+    def _read(self, tp: TopicPartition, position: int, poll: Poll, max_records: int) -> int:
         log = self._logs[tp]
         end = self._visible_end(log, poll.committed_only)
         for batch in log.batches:
@@ -234,9 +236,9 @@ class BrokerModel:
             if batch.values and not (poll.committed_only and batch.transaction in self._aborted):
                 for offset, value in enumerate(batch.values, batch.base):
                     if offset >= position:
-                        if most == 0:
+                        if max_records == 0:
                             return offset
-                        most -= 1
+                        max_records -= 1
                         poll.reads.append(Read(tp, offset, value))
             position = batch.end
         return position
@@ -267,7 +269,7 @@ class BrokerModel:
         names = [f"m{self.random.randrange(5)}" for _ in range(2)]
         names = list(dict.fromkeys(names))
         joins = [
-            self.history.begin(name, Join(GROUP, name, self._generation, PLACES[i :: len(names)]))
+            self.history.begin(name, Join(GROUP, name, self._generation, PARTITIONS[i :: len(names)]))
             for i, name in enumerate(names)
         ]
         for join in joins:
@@ -281,7 +283,7 @@ class BrokerModel:
             return
         member, generation = self.random.choice(self._members)
         offset = self.random.randrange(50)
-        operation = self.history.begin(member, Commit(GROUP, member, generation, {PLACES[0]: offset}))
+        operation = self.history.begin(member, Commit(GROUP, member, generation, {PARTITIONS[0]: offset}))
         if generation != self._generation:
             self.history.end(operation, Outcome.FAILED)
         elif self.random.random() < 0.2:
@@ -297,26 +299,26 @@ class BrokerModel:
         if self._late_commits and self.random.random() < 0.3:
             self._commits.append(self._late_commits.pop(self.random.randrange(len(self._late_commits))))
         if self._reading is None:
-            self._reading = self.history.begin("asker", OffsetFetch(GROUP))
+            self._reading = self.history.begin("reader", OffsetFetch(GROUP))
         elif not self._reading.action.offsets:
             if self._synced:
                 self._durable_commits = len(self._commits)
-            self._reading.action.offsets = {PLACES[0]: self._commits[-1]}
+            self._reading.action.offsets = {PARTITIONS[0]: self._commits[-1]}
         else:
             self.history.end(self._reading, Outcome.OK)
             self._reading = None
 
-    # What happens to all.
+    # Deletions, syncs and power losses.
 
-    def _trim(self) -> None:
-        log = self._logs[self.random.choice(PLACES)]
+    def _delete_records(self) -> None:
+        log = self._logs[self.random.choice(PARTITIONS)]
         if self.random.random() < 0.1 and log.end > log.start:
             log.start = self.random.randint(log.start, self._visible_end(log, True))
             operation = self.history.begin("admin", DeleteRecords(log.tp, log.start))
             self.history.end(operation, self.random.choice([Outcome.OK, Outcome.UNKNOWN]))
 
     def _flush(self) -> None:
-        log = self._logs[self.random.choice(PLACES)]
+        log = self._logs[self.random.choice(PARTITIONS)]
         log.durable = log.end
         self._durable_commits = len(self._commits)
         self._durable_generation = self._generation
@@ -336,7 +338,7 @@ class BrokerModel:
                 if batch.base >= left and batch.sender in self._open:
                     batch.sender.action.base_offset = None
             log.batches = [batch for batch in log.batches if batch.base < left]
-        commits = {(GROUP, PLACES[0]): self._commits[self._durable_commits - 1]}
+        commits = {(GROUP, PARTITIONS[0]): self._commits[self._durable_commits - 1]}
         self.history.record("nemesis", Loss("power", floors, commits))
         del self._commits[self.random.randint(self._durable_commits, len(self._commits)) :]
         self._generation = self.random.randint(self._durable_generation, self._generation)
@@ -344,8 +346,7 @@ class BrokerModel:
 
     def _finish(self) -> None:
         for operation in self._open:
-            if operation.action.base_offset is not None:
-                operation.action.base_offset = None
+            operation.action.base_offset = None
         for transaction, partitions in self._transactions.items():
             # The coordinator aborts it after its timeout.
             self._aborted.add(transaction)

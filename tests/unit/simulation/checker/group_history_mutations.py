@@ -1,125 +1,111 @@
 """Mutations of histories of groups and transactions. MUTATIONS also has those of history_mutations.py."""
 
+from collections.abc import Iterator
 from itertools import pairwise
+from random import Random
 
-from kbroker.simulation.checker.history import Commit, EndTransaction, Join, Loss, OffsetFetch, Outcome, Poll, Send
-from tests.unit.simulation.checker.history_mutations import MUTATIONS, final_reads, mutation, of, pick, spared
+from kbroker.simulation.checker.history import (
+    Commit,
+    EndTransaction,
+    History,
+    Join,
+    Loss,
+    OffsetFetch,
+    Operation,
+    Outcome,
+    Poll,
+    Send,
+)
+from tests.unit.simulation.checker.history_mutations import (
+    MUTATIONS,
+    Change,
+    final_polls,
+    final_reads,
+    is_spared,
+    mutation,
+    of,
+)
 
 __all__ = ["MUTATIONS"]
 
 
+def succeeded(history: History, kind: type) -> list[Operation]:
+    return [operation for operation in of(history, kind) if operation.outcome is Outcome.OK]
+
+
+def loses_between(history: History, begin: int, end: int) -> bool:
+    return any(begin < loss.begun < end for loss in of(history, Loss))
+
+
 @mutation("lost commit")
-def lose_a_commit(history, random):
-    """Make a read return no offset, although no Loss explains it."""
-    losses = of(history, Loss)
-    first = min((one.ended for one in of(history, Commit) if one.outcome is Outcome.OK), default=None)
-    reads = [
-        one
-        for one in of(history, OffsetFetch)
-        if first is not None and one.begun > first and one.ended is not None
-        if not any(first < loss.begun < one.ended for loss in losses)
-    ]
-    found = pick(random, reads)
-    if found is None:
-        return False
-    found.action.offsets = dict.fromkeys(found.action.offsets, -1)
-    return True
+def lose_a_commit(history: History, random: Random) -> Iterator[Change]:
+    """Let a read return no offset, although no Loss explains it."""
+    first = min((commit.ended for commit in succeeded(history, Commit)), default=1 << 60)
+    for read in of(history, OffsetFetch):
+        if read.begun > first and read.ended is not None and not loses_between(history, first, read.ended):
+            yield setattr, read.action, "offsets", dict.fromkeys(read.action.offsets, -1)
 
 
 @mutation("unknown commit")
-def read_an_offset_that_was_never_committed(history, random):
-    found = pick(random, (one for one in of(history, OffsetFetch) if one.ended is not None))
-    if found is None:
-        return False
-    found.action.offsets = dict.fromkeys(found.action.offsets, 777)
-    return True
+def read_an_offset_that_was_never_committed(history: History, random: Random) -> Iterator[Change]:
+    for read in of(history, OffsetFetch):
+        if read.ended is not None:
+            yield setattr, read.action, "offsets", dict.fromkeys(read.action.offsets, 777)
 
 
 @mutation("stale commit")
-def commit_from_an_older_generation(history, random):
-    losses, joins = of(history, Loss), of(history, Join)
-    commits = [
-        one
-        for one in of(history, Commit)
-        if one.outcome is Outcome.OK and not any(loss.begun < one.ended for loss in losses)
-        if any(
-            join.outcome is Outcome.OK and join.ended < one.begun and join.action.generation == one.action.generation
-            for join in joins
-        )
-    ]
-    found = pick(random, commits)
-    if found is None:
-        return False
-    found.action.generation -= 1
-    return True
+def commit_from_an_older_generation(history: History, random: Random) -> Iterator[Change]:
+    for commit in succeeded(history, Commit):
+        joins = [join for join in succeeded(history, Join) if join.action.generation == commit.action.generation]
+        if any(join.ended < commit.begun for join in joins) and not loses_between(history, -1, commit.ended):
+            yield setattr, commit.action, "generation", commit.action.generation - 1
 
 
 @mutation("double assignment")
-def assign_a_partition_twice(history, random):
-    joins = [one for one in of(history, Join) if one.outcome is Outcome.OK and one.action.partitions]
-    losses = of(history, Loss)
-    found = pick(
-        random,
-        (
-            (a, b)
-            for a, b in pairwise(joins)
-            if a.action.generation == b.action.generation and a.process != b.process
-            if not any(a.begun < loss.begun < b.ended for loss in losses)
-        ),
-    )
-    if found is None:
-        return False
-    found[1].action.partitions = found[0].action.partitions
-    return True
+def assign_a_partition_twice(history: History, random: Random) -> Iterator[Change]:
+    joins = [join for join in succeeded(history, Join) if join.action.partitions]
+    for first, second in pairwise(joins):
+        of_one_generation = first.action.generation == second.action.generation and first.process != second.process
+        if of_one_generation and not loses_between(history, first.begun, second.ended):
+            yield setattr, second.action, "partitions", first.action.partitions
 
 
 @mutation("backward generation")
-def move_a_generation_back(history, random):
-    losses, joins = of(history, Loss), [one for one in of(history, Join) if one.outcome is Outcome.OK]
-    commits = [one for one in of(history, Commit) if one.outcome is not Outcome.FAILED]
-    found = pick(
-        random,
-        (
-            one
-            for one in joins
-            if any(commit.begun < one.begun for commit in commits)
-            if any(
-                other.ended < one.begun and not any(other.begun < loss.begun < one.ended for loss in losses)
-                for other in joins
-            )
-        ),
-    )
-    if found is None:
-        return False
-    found.action.generation = 0
-    return True
+def move_a_generation_back(history: History, random: Random) -> Iterator[Change]:
+    joins = succeeded(history, Join)
+    commits = [commit for commit in of(history, Commit) if commit.outcome is not Outcome.FAILED]
+    for join in joins:
+        is_remembered = any(commit.begun < join.begun for commit in commits)
+        before = [each for each in joins if each.ended < join.begun]
+        if is_remembered and not all(loses_between(history, each.begun, join.ended) for each in before):
+            yield setattr, join.action, "generation", 0
+
+
+def end_with(operation: Operation, commit: bool) -> None:
+    operation.action.commit, operation.outcome = commit, Outcome.OK
 
 
 @mutation("aborted read", "pre-committed read")
-def abort_a_transaction_that_was_read(history, random):
+def abort_a_transaction_that_was_read(history: History, random: Random) -> Iterator[Change]:
     """Abort a transaction whose records were read with read_committed."""
-    read = {read.value for one in of(history, Poll) if one.action.committed_only for read in one.action.reads}
-    seen = {one.action.transaction for one in of(history, Send) if read & set(one.action.values)}
-    found = pick(random, (one for one in of(history, EndTransaction) if one.action.transaction in seen))
-    if found is None:
-        return False
-    found.action.commit, found.outcome = False, Outcome.OK
-    return True
+    values = {read.value for poll in of(history, Poll) if poll.action.committed_only for read in poll.action.reads}
+    transactions = {send.action.transaction for send in of(history, Send) if values & set(send.action.values)}
+    for end in of(history, EndTransaction):
+        if end.action.transaction in transactions:
+            yield end_with, end, False
 
 
 @mutation("lost write", "torn transaction", "skipped records")
-def commit_a_transaction_that_is_missing(history, random):
+def commit_a_transaction_that_is_missing(history: History, random: Random) -> Iterator[Change]:
     """Commit a transaction whose records the final polls did not return."""
     finals = final_reads(history)
-    fully = {tp for one in of(history, Poll) if one.begun > history.final for tp in one.action.positions}
+    partitions = {tp for poll in final_polls(history) for tp in poll.action.positions}
     missing = {
-        one.action.transaction
-        for one in of(history, Send)
-        if one.action.transaction is not None and not finals.keys() & set(one.action.values)
-        if one.action.tp in fully and spared(history, one.action.tp, one.begun)
+        send.action.transaction
+        for send in of(history, Send)
+        if not finals.keys() & set(send.action.values) and send.action.tp in partitions
+        if is_spared(history, send.action.tp, send.begun)
     }
-    found = pick(random, (one for one in of(history, EndTransaction) if one.action.transaction in missing))
-    if found is None:
-        return False
-    found.action.commit, found.outcome = True, Outcome.OK
-    return True
+    for end in of(history, EndTransaction):
+        if end.action.transaction in missing:
+            yield end_with, end, True

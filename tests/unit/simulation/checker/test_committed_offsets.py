@@ -1,253 +1,86 @@
 """Committed offsets behave as a register."""
 
-import pytest
-
-from kbroker.simulation.checker.history import OffsetFetch
-from tests.unit.simulation.checker.history_builder import FAILED, OK, UNKNOWN, HistoryBuilder, P
+from tests.unit.simulation.checker.history_notation import cases, found
 
 
-def reading(offset: int) -> OffsetFetch:
-    return OffsetFetch("g", {P: offset})
+@cases("""
+    A read returns the last commit.
+        fetch -1; offset 5; offset 8; fetch 8; offset 3; fetch 3 => nothing
+        offset 5; offset 8; fetch 5 => lost commit
+        offset 5; offset 8; fetch -1 => lost commit
+        offset 5; offset 8; fetch 7 => unknown commit
+    A rejected commit has no effect.
+        offset 5; offset 8 failed; fetch 5 => nothing
+        offset 5; offset 8 failed; fetch 5; fetch 8 => unknown commit
+    A commit without a response may have an effect, even late, unless it was read before.
+        offset 5; offset 8 unknown; fetch 5 => nothing
+        offset 5; offset 8 unknown; fetch 8 => nothing
+        offset 8 unknown; offset 5; fetch 5; fetch 8 => nothing
+        offset 5; offset 8 unknown; fetch 8; fetch 5 => lost commit
+    The same offset is committed again.
+        offset 5; offset 8 unknown; fetch 8; offset 5; fetch 5 => nothing
+    Concurrent commits and reads have no order.
+        x: offset 5 by a; y: offset 8 by b; end x; end y; fetch 5 => nothing
+        x: offset 5 by a; y: offset 8 by b; end x; end y; fetch 8 => nothing
+        offset 5; x: fetch 5; offset 8; end x => nothing
+    A read without a response does not count.
+        offset 5; fetch 3 unknown => nothing
+
+    A transaction's commit has its effect with the transaction.
+        offset 5; offset 8 t1; commit t1; fetch 8 => nothing
+        offset 5; offset 8 t1; commit t1; fetch 5 => lost commit
+        offset 5; offset 8 t1; abort t1; fetch 5 => nothing
+        offset 5; offset 8 t1; abort t1; fetch 8 => unknown commit
+        offset 5; offset 8 t1; commit t1 unknown; fetch 8 => nothing
+        offset 5; offset 8 t1; commit t1 unknown; fetch 5 => nothing
+        offset 5; offset 8 t1; fetch 5 => nothing
+        offset 5; offset 8 t1; fetch 8 => unknown commit
+        offset 8 t1; fetch 8; commit t1 => unknown commit
+""")
+def test_commits(steps: str, expected: str) -> None:
+    assert found(steps) == expected
 
 
-def test_the_last_commit_is_read():
-    builder = HistoryBuilder()
-    builder.committed(-1)
-    builder.commit(5)
-    builder.commit(8)
-    builder.committed(8)
-    builder.commit(3)
-    builder.committed(3)
-    assert builder.kinds() == []
+@cases("""
+    A loss removes commits that are newer than the durable one, if it names the group's partition.
+        offset 5; offset 8; offset 9; loss commits 8; fetch 9 => nothing
+        offset 5; offset 8; offset 9; loss commits 8; fetch 8 => nothing
+        offset 5; offset 8; offset 9; loss commits 8; fetch 5 => lost commit
+        offset 5; offset 8; offset 9; loss commits 8; fetch -1 => lost commit
+        offset 5; offset 8; offset 9; loss commits 9; fetch 8 => lost commit
+        offset 5; offset 8; offset 9; loss commits -1; fetch -1 => nothing
+        offset 5; offset 8; offset 9; loss commits -1; fetch 5 => nothing
+        offset 5; offset 8; offset 9; loss; fetch 8 => lost commit
+    What is committed or read after the loss stays.
+        offset 5; offset 8; offset 9; loss commits 5; fetch 5; offset 6; fetch 6 => nothing
+        offset 5; offset 8; offset 9; loss commits 5; fetch 5; offset 6; fetch 6; fetch 9 => lost commit
+        offset 5; offset 8; offset 9; loss commits 5; fetch 9; fetch 8 => lost commit
+    A commit or a read during the loss may come before or after it.
+        offset 5; x: offset 8; loss commits 5; end x; fetch 5 => nothing
+        offset 5; offset 9; x: fetch 9; loss commits 5; end x => nothing
+        offset 5; offset 9; x: fetch 5; loss commits 5; end x => nothing
+        offset 5; offset 9; x: fetch -1; loss commits 5; end x => lost commit
+    What was durable at the first loss is durable at the second one.
+        offset 5; offset 6; offset 5; offset 7; loss commits 7; offset 8; loss commits 7; fetch 6 => lost commit
+    Bit rot removes a commit that was durable at the first loss; later it is committed once more.
+        offset 5; offset 6; offset 7; loss commits 6; offset 8; loss commits 5; fetch 5; offset 5 => nothing
+""")
+def test_losses(steps: str, expected: str) -> None:
+    assert found(steps) == expected
 
 
-@pytest.mark.parametrize(("read", "kind"), [(5, "lost commit"), (-1, "lost commit"), (7, "unknown commit")])
-def test_an_overwritten_or_unknown_offset_is_read(read, kind):
-    builder = HistoryBuilder()
-    builder.commit(5)
-    builder.commit(8)
-    builder.committed(read)
-    assert builder.kinds() == [kind]
+@cases("""
+    With flush.before.ack a loss removes no acknowledged commit.
+        offset 5; offset 8; offset 9; loss commits 8 => unflushed acknowledgement
+        offset 5; offset 8; offset 9; loss commits 9 => nothing
+    A commit without a response may be durable or not.
+        offset 5; offset 8 unknown; loss commits 5; fetch 5 => nothing
+        offset 5; offset 8 unknown; loss commits 8; fetch 8 => nothing
+""")
+def test_flush_before_ack(steps: str, expected: str) -> None:
+    assert found(steps, durable=True) == expected
+    assert found(steps) == "nothing"
 
 
-def test_a_refused_commit_has_no_effect():
-    builder = HistoryBuilder()
-    builder.commit(5)
-    builder.commit(8, outcome=FAILED)
-    builder.committed(5)
-    assert builder.kinds() == []
-    builder.committed(8)
-    assert builder.kinds() == ["unknown commit"]
-
-
-@pytest.mark.parametrize("read", [5, 8])
-def test_a_commit_without_an_answer_may_have_an_effect(read):
-    builder = HistoryBuilder()
-    builder.commit(5)
-    builder.commit(8, outcome=UNKNOWN)
-    builder.committed(read)
-    assert builder.kinds() == []
-
-
-def test_a_commit_without_an_answer_may_take_effect_late():
-    builder = HistoryBuilder()
-    builder.commit(8, outcome=UNKNOWN)
-    builder.commit(5)
-    builder.committed(5)
-    builder.committed(8)
-    assert builder.kinds() == []
-
-
-def test_what_was_read_is_not_undone():
-    builder = HistoryBuilder()
-    builder.commit(5)
-    builder.commit(8, outcome=UNKNOWN)
-    builder.committed(8)
-    builder.committed(5)
-    assert builder.kinds() == ["lost commit"]
-
-
-def test_the_same_offset_committed_again():
-    builder = HistoryBuilder()
-    builder.commit(5)
-    builder.commit(8, outcome=UNKNOWN)
-    builder.committed(8)
-    builder.commit(5)
-    builder.committed(5)
-    assert builder.kinds() == []
-
-
-@pytest.mark.parametrize("read", [5, 8])
-def test_concurrent_commits(read):
-    builder = HistoryBuilder()
-    first = builder.committing(5, "a")
-    second = builder.committing(8, "b")
-    builder.done(first)
-    builder.done(second)
-    builder.committed(read)
-    assert builder.kinds() == []
-
-
-def test_a_commit_that_begins_during_the_read():
-    builder = HistoryBuilder()
-    builder.commit(5)
-    read = builder.history.begin("asker", reading(5))
-    builder.commit(8)
-    builder.done(read)
-    assert builder.kinds() == []
-
-
-def test_a_read_without_an_answer_says_nothing():
-    builder = HistoryBuilder()
-    builder.commit(5)
-    builder.done(builder.history.begin("asker", reading(3)), UNKNOWN)
-    assert builder.kinds() == []
-
-
-def committed_and_lost(*, durable: int | None) -> HistoryBuilder:
-    """5, 8 and 9 are committed; what was durable when the power was lost."""
-    builder = HistoryBuilder()
-    builder.commit(5)
-    builder.commit(8)
-    builder.commit(9)
-    builder.loss(commits=durable)
-    return builder
-
-
-@pytest.mark.parametrize(
-    ("durable", "read", "kinds"),
-    [
-        (8, 9, []),
-        (8, 8, []),
-        (8, 5, ["lost commit"]),
-        (8, -1, ["lost commit"]),
-        (9, 8, ["lost commit"]),
-        (-1, -1, []),
-        (-1, 5, []),
-        # A loss that does not name the group's partition takes nothing.
-        (None, 8, ["lost commit"]),
-    ],
-)
-def test_a_loss_takes_commits_that_are_newer_than_the_durable_one(durable, read, kinds):
-    builder = committed_and_lost(durable=durable)
-    builder.committed(read)
-    assert builder.kinds() == kinds
-
-
-def test_commits_after_a_loss():
-    builder = committed_and_lost(durable=5)
-    builder.committed(5)
-    builder.commit(6)
-    builder.committed(6)
-    assert builder.kinds() == []
-    builder.committed(9)
-    assert builder.kinds() == ["lost commit"]
-
-
-def test_what_was_read_after_a_loss_is_not_undone():
-    builder = committed_and_lost(durable=5)
-    builder.committed(9)
-    builder.committed(8)
-    assert builder.kinds() == ["lost commit"]
-
-
-def test_an_answer_over_a_loss_may_come_from_before_it():
-    builder = HistoryBuilder()
-    builder.commit(5)
-    committing = builder.committing(8)
-    builder.loss(commits=5)
-    builder.done(committing)
-    builder.committed(5)
-    assert builder.kinds() == []
-
-
-def test_a_read_over_a_loss():
-    for value, kinds in ((9, []), (5, []), (-1, ["lost commit"])):
-        builder = HistoryBuilder()
-        builder.commit(5)
-        builder.commit(9)
-        read = builder.history.begin("asker", reading(value))
-        builder.loss(commits=5)
-        builder.done(read)
-        assert builder.kinds() == kinds
-
-
-def test_two_losses():
-    """What was durable at the first is durable at the second."""
-    builder = HistoryBuilder()
-    for offset in (5, 6, 5, 7):
-        builder.commit(offset)
-    builder.loss(commits=7)
-    builder.commit(8)
-    builder.loss(commits=7)
-    builder.committed(6)
-    assert builder.kinds() == ["lost commit"]
-
-
-def test_rot_takes_a_commit_that_was_durable():
-    """What the second Loss leaves is older than what was durable at the first. Later it is committed once more."""
-    builder = HistoryBuilder()
-    for offset in (5, 6, 7):
-        builder.commit(offset)
-    builder.loss(commits=6)
-    builder.commit(8)
-    builder.loss(commits=5)
-    builder.committed(5)
-    builder.commit(5)
-    assert builder.kinds() == []
-
-
-def test_under_flush_before_ack_a_loss_takes_no_acknowledged_commit():
-    for durable, kinds in ((8, ["unflushed acknowledgement"]), (9, [])):
-        assert committed_and_lost(durable=durable).kinds(durable=True) == kinds
-        assert committed_and_lost(durable=durable).kinds() == []
-
-
-def test_under_flush_before_ack_what_had_no_answer_may_be_durable_or_not():
-    for durable in (5, 8):
-        builder = HistoryBuilder()
-        builder.commit(5)
-        builder.commit(8, outcome=UNKNOWN)
-        builder.loss(commits=durable)
-        builder.committed(durable)
-        assert builder.kinds(durable=True) == []
-
-
-@pytest.mark.parametrize(
-    ("commit", "outcome", "read", "kinds"),
-    [
-        (True, OK, 8, []),
-        (True, OK, 5, ["lost commit"]),
-        (False, OK, 5, []),
-        (False, OK, 8, ["unknown commit"]),
-        (True, UNKNOWN, 8, []),
-        (True, UNKNOWN, 5, []),
-        (None, OK, 5, []),
-        (None, OK, 8, ["unknown commit"]),
-    ],
-)
-def test_commits_of_a_transaction_take_effect_with_it(commit, outcome, read, kinds):
-    builder = HistoryBuilder()
-    builder.commit(5)
-    builder.commit(8, transaction=1)
-    if commit is not None:
-        builder.end(1, commit, outcome=outcome)
-    builder.committed(read)
-    assert builder.kinds() == kinds
-
-
-def test_a_transaction_takes_no_effect_before_its_end():
-    builder = HistoryBuilder()
-    builder.commit(8, transaction=1)
-    builder.committed(8)
-    builder.end(1, commit=True)
-    assert builder.kinds() == ["unknown commit"]
-
-
-def test_many_commits_of_one_offset():
-    """An idle member commits the same again and again."""
-    builder = HistoryBuilder()
-    for _ in range(5_000):
-        builder.commit(5)
-        builder.committed(5)
-    assert builder.kinds() == []
+def test_an_idle_member_commits_one_offset_many_times() -> None:
+    assert found("offset 5; fetch 5;" * 5_000) == "nothing"

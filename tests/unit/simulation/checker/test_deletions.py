@@ -1,65 +1,19 @@
 """Deleted records are not returned again."""
 
-from tests.unit.simulation.checker.history_builder import UNKNOWN, HistoryBuilder
+from tests.unit.simulation.checker.history_notation import cases, found
 
 
-def deleted(**outcome) -> HistoryBuilder:
-    builder = HistoryBuilder()
-    builder.send(1, at=0)
-    builder.send(2, at=1)
-    builder.send(3, at=2)
-    builder.assign(0)
-    builder.delete_records(2, **outcome)
-    return builder
-
-
-def test_a_deleted_record_is_returned():
-    builder = deleted()
-    builder.poll((0, 1), (1, 2), (2, 3))
-    builder.ends_with(3, start=2)
-    assert builder.kinds() == ["deleted record"]
-
-
-def test_remaining_records_are_returned():
-    builder = deleted()
-    builder.assign(2, reason="reset")
-    builder.poll((2, 3))
-    builder.ends_with(3, start=2)
-    assert builder.kinds() == []
-
-
-def test_a_later_deletion_of_less_takes_nothing_back():
-    builder = deleted()
-    builder.delete_records(1)
-    builder.poll((1, 2), (2, 3))
-    builder.ends_with(3, start=2)
-    assert "deleted record" in builder.kinds()
-
-
-def test_a_deletion_without_a_response_may_have_no_effect():
-    builder = deleted(outcome=UNKNOWN)
-    builder.poll((0, 1), (1, 2), (2, 3))
-    builder.ends_with(1, 2, 3)
-    assert builder.kinds() == []
-
-
-def test_a_poll_that_began_before_the_deletion():
-    builder = HistoryBuilder()
-    builder.send(1, at=0)
-    builder.send(2, at=1)
-    builder.assign(0)
-    poll = builder.polling()
-    builder.delete_records(1)
-    builder.polled(poll, (0, 1), (1, 2))
-    builder.ends_with(2, start=1)
-    assert builder.kinds() == []
-
-
-def test_offsets_that_are_reused_after_a_loss():
-    builder = deleted()
-    builder.loss(0)
-    builder.send(4, at=0)
-    builder.assign(0)
-    builder.poll((0, 4))
-    builder.ends_with(4)
-    assert "deleted record" not in builder.kinds()
+@cases("""
+    A poll after the deletion returns only the remaining records, also after a deletion of less.
+        sends 1 2 3; assign 0; delete 2; poll 0=1 1=2 2=3; final 3 from 2 => deleted record
+        sends 1 2 3; assign 0; delete 2; reset 2; poll 2=3; final 3 from 2 => nothing
+        sends 1 2 3; assign 0; delete 2; delete 1; poll 1=2 2=3; final 3 from 2 => deleted record
+    A deletion without a response may have no effect.
+        sends 1 2 3; assign 0; delete 2 unknown; poll 0=1 1=2 2=3; final 1 2 3 => nothing
+    The poll began before the deletion.
+        sends 1 2; assign 0; x: poll; delete 1; end x 0=1 1=2; final 2 from 1 => nothing
+    A loss makes the offsets free for other records.
+        sends 1 2 3; assign 0; delete 2; loss 0; send 4 @0; assign 0; poll 0=4; final 4 => nothing
+""")
+def test_deleted_records(steps: str, expected: str) -> None:
+    assert found(steps) == expected

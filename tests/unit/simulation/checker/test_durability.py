@@ -1,297 +1,91 @@
 """Lost, unseen and unreadable writes; losses under flush.before.ack."""
 
-from kbroker.simulation.checker import render
+from kbroker.simulation.checker import check, render
 from kbroker.simulation.checker.history import Corrupt
-from tests.unit.simulation.checker.history_builder import OK, UNKNOWN, HistoryBuilder, P, Q
+from tests.unit.simulation.checker.history_notation import PARTITIONS, cases, found, history
 
 
-def test_all_records_are_present():
-    builder = HistoryBuilder()
-    builder.send(1, 2, at=0)
-    builder.send(3, at=2)
-    builder.ends_with(1, 2, 3)
-    assert builder.kinds() == []
+@cases("""
+    All records are present.
+        send 1 2 @0; send 3 @2; final 1 2 3 => nothing
+    An acknowledged record is missing. The final reader also skipped an offset that is known to have a record.
+        sends 1 2 3; final 1 - 3 => lost write, skipped records
+    Without final reads nothing is known to be lost.
+        send 1 @0 => nothing
+    A record without a response may be missing, unless it was read.
+        send 1 @0; send 2 unknown; x: send 3; final 1 => nothing
+        send 1 @0; send 2 unknown; send 3 @2; assign 0; poll 0=1 1=2 2=3; final 1 - 3 => lost write, skipped records
+    A record that was sent with acks=0 may be missing.
+        send 1 acks 0; send 2 @0; final 2 => nothing
+
+    A loss removes records from its floor on, in the partitions that it names.
+        sends 1 2 3; loss 1; send 4 @1 by another; final 1 4 => nothing
+        sends 1 2 3; loss 2; send 4 @1 by another; final 1 4 => lost write, inconsistent offsets
+        sends 1 2 3; loss q 1; send 4 @1 by another; final 1 4
+            => lost write, unreadable at the end, inconsistent offsets
+    A loss removes a suffix, not records in the middle.
+        sends 1 2 3; loss 1; final 1 - 3 => lost write
+    A loss does not remove what is acknowledged after it.
+        loss 0; sends 1 2; final - 2 => lost write, skipped records
+    A response after the loss may have been sent before it.
+        x: send 1; loss 0; end x @0; send 2 @1 by another; final - 2 => nothing
+    The response to a retry after the loss was not: the broker knows the producer's sequence and not its records.
+        x: send 1; loss 0; retry x; end x @0; send 2 @1 by another; final - 2 => lost write, skipped records
+    What was read after a loss must stay; what was read before it may be lost.
+        sends 1 2; loss 1; assign 0; poll 0=1 1=2; send 3 @2; final 1 - 3 => lost write, skipped records
+        send 1 @0; send 2 unknown; assign 0; poll 0=1 1=2; loss 1; final 1 => nothing
+
+    A deletion removes the records before its offset (-1: all).
+        send 1 2 @0; send 3 @2; delete 2; final 3 from 2 => nothing
+        send 1 2 @0; send 3 @2; delete -1; final 3 from 2 => nothing
+        send 1 2 @0; send 3 @2; delete 1; final 3 from 2 => lost write
+    A deletion does not remove what is sent after it.
+        send 1 @0; delete 1; loss 0; sends 2 3; final 3 from 1 => lost write
+
+    A duplicate may be acknowledged without an offset. Any later loss may remove it.
+        send 1; send 2 @1; final 1 2 => nothing
+        send 1; send 2 @1; final - 2 => unseen at the end
+        send 1; loss 0; send 2 @1; final - 2 => nothing
+
+    The final reads reach the end.
+        sends 1 2; final 1 => unreadable at the end
+        send 1 @0; send q 2 @0; final 1 => unreadable at the end
+        sends 1 2; loss 1; final 1 => nothing
+        sends 1 2; delete 2; final from 2 => nothing
+""")
+def test_acknowledged_records_stay(steps: str, expected: str) -> None:
+    assert found(steps) == expected
 
 
-def test_an_acknowledged_write_is_lost():
-    builder = HistoryBuilder()
-    builder.send(1, at=0)
-    builder.send(2, at=1)
-    builder.send(3, at=2)
-    builder.ends_with(1, None, 3)
-    # The final reader also went past a record that others know of.
-    assert builder.kinds() == ["lost write", "skipped records"]
+@cases("""
+    A loss may remove a record that was not acknowledged.
+        send 1 @0; x: send 2; loss 1; end x unknown; final 1 => nothing
+    The response arrives during the loss.
+        x: send 1; loss 0; end x @0; final 1 => nothing
+    A loss removes a record that had been read, acknowledged or not.
+        send 1 @0; x: send 2; assign 0; poll 0=1 1=2; loss 1; end x @1; final 1 => unflushed read
+        send 1 @0; x: send 2; assign 0; poll 0=1 1=2; loss 1; end x unknown; final 1 => unflushed read
+    The record had been deleted before.
+        send 1 @0; assign 0; poll 0=1; delete 1; loss 0; final from 1 => nothing
+""")
+def test_flush_before_ack(steps: str, expected: str) -> None:
+    assert found(steps, durable=True) == expected
+    assert found(steps) == "nothing"
 
 
-def test_without_final_reads_nothing_is_known_to_be_lost():
-    builder = HistoryBuilder()
-    builder.send(1, at=0)
-    assert builder.kinds() == []
+def test_flush_before_ack_and_the_loss_of_an_acknowledged_record() -> None:
+    steps = "sends 1 2; loss 1; loss 1; final 1"
+    assert found(steps) == "nothing"
+    (anomaly,) = check(history(steps), durable=True)
+    assert (anomaly.kind, [each.number for each in anomaly.operations]) == ("unflushed acknowledgement", [1, 2])
 
 
-def test_a_write_without_an_answer_may_be_missing():
-    builder = HistoryBuilder()
-    builder.send(1, at=0)
-    builder.send(2, outcome=UNKNOWN)
-    builder.sending(3)
-    builder.ends_with(1)
-    assert builder.kinds() == []
-
-
-def test_a_write_without_an_answer_must_stay_once_it_was_read():
-    builder = HistoryBuilder()
-    builder.send(1, at=0)
-    builder.send(2, outcome=UNKNOWN)
-    builder.send(3, at=2)
-    builder.assign(0)
-    builder.poll((0, 1), (1, 2), (2, 3))
-    builder.ends_with(1, None, 3)
-    assert builder.kinds() == ["lost write", "skipped records"]
-
-
-def test_acks_0_promises_nothing():
-    builder = HistoryBuilder()
-    builder.send(1, acks=0)
-    builder.send(2, at=0)
-    builder.ends_with(2)
-    assert builder.kinds() == []
-
-
-def lost_with_the_power(floor: int | None, *, tp=P) -> HistoryBuilder:
-    builder = HistoryBuilder()
-    builder.send(1, at=0)
-    builder.send(2, at=1)
-    builder.send(3, at=2)
-    builder.loss(floor, tp)
-    builder.send(4, at=1, by="another")
-    return builder
-
-
-def test_a_loss_takes_what_lies_above_its_floor():
-    builder = lost_with_the_power(1)
-    builder.ends_with(1, 4)
-    assert builder.kinds() == []
-
-
-def test_a_loss_takes_nothing_below_its_floor():
-    builder = lost_with_the_power(2)
-    builder.ends_with(1, 4)
-    assert builder.kinds() == ["lost write", "inconsistent offsets"]
-
-
-def test_a_loss_takes_nothing_of_a_partition_that_it_does_not_name():
-    builder = lost_with_the_power(1, tp=Q)
-    builder.ends_with(1, 4)
-    assert builder.kinds() == ["lost write", "unreadable at the end", "inconsistent offsets"]
-
-
-def test_a_loss_takes_a_suffix_and_not_the_middle():
-    builder = HistoryBuilder()
-    builder.send(1, at=0)
-    builder.send(2, at=1)
-    builder.send(3, at=2)
-    builder.loss(1)
-    builder.ends_with(1, None, 3)
-    assert builder.kinds() == ["lost write"]
-
-
-def test_a_loss_takes_nothing_that_is_acknowledged_after_it():
-    builder = HistoryBuilder()
-    builder.loss(0)
-    builder.send(1, at=0)
-    builder.send(2, at=1)
-    builder.ends_with(None, 2)
-    assert "lost write" in builder.kinds()
-
-
-def acknowledged_over_a_loss(*, attempted_after: bool) -> HistoryBuilder:
-    builder = HistoryBuilder()
-    sending = builder.sending(1)
-    builder.loss(0)
-    if attempted_after:
-        sending.action.attempted = builder.history.step
-    builder.sent(sending, at=0)
-    builder.send(2, at=1, by="another")
-    builder.ends_with(None, 2)
-    return builder
-
-
-def test_a_response_that_may_have_been_sent_before_the_loss():
-    assert acknowledged_over_a_loss(attempted_after=False).kinds() == []
-
-
-def test_the_response_to_a_retry_after_the_loss():
-    """As a broker gives that knows the producer's sequence and not its records any more."""
-    assert acknowledged_over_a_loss(attempted_after=True).kinds() == ["lost write", "skipped records"]
-
-
-def test_what_was_read_after_a_loss_must_stay():
-    builder = HistoryBuilder()
-    builder.send(1, at=0)
-    builder.send(2, at=1)
-    builder.loss(1)
-    builder.assign(0)
-    builder.poll((0, 1), (1, 2))
-    builder.send(3, at=2)
-    builder.ends_with(1, None, 3)
-    assert "lost write" in builder.kinds()
-
-
-def test_what_was_read_before_a_loss_may_go():
-    builder = HistoryBuilder()
-    builder.send(1, at=0)
-    builder.send(2, outcome=UNKNOWN)
-    builder.assign(0)
-    builder.poll((0, 1), (1, 2))
-    builder.loss(1)
-    builder.ends_with(1)
-    assert builder.kinds() == []
-
-
-def deleted(before: int) -> HistoryBuilder:
-    builder = HistoryBuilder()
-    builder.send(1, 2, at=0)
-    builder.send(3, at=2)
-    builder.delete_records(before)
-    builder.ends_with(3, start=2)
-    return builder
-
-
-def test_deleted_records_may_be_gone():
-    assert deleted(2).kinds() == []
-    assert deleted(-1).kinds() == []
-
-
-def test_a_deletion_takes_nothing_else():
-    assert deleted(1).kinds() == ["lost write"]
-
-
-def test_a_deletion_is_not_of_what_is_sent_after_it():
-    builder = HistoryBuilder()
-    builder.send(1, at=0)
-    builder.delete_records(1)
-    builder.loss(0)
-    builder.send(2, at=0)
-    builder.send(3, at=1)
-    builder.ends_with(3, start=1)
-    assert builder.kinds() == ["lost write"]
-
-
-def test_acknowledged_as_a_duplicate_without_an_offset():
-    for there in (True, False):
-        builder = HistoryBuilder()
-        builder.send(1, at=None)
-        builder.send(2, at=1)
-        builder.ends_with(1 if there else None, 2)
-        assert builder.kinds() == ([] if there else ["unseen at the end"])
-
-
-def test_without_an_offset_any_loss_may_have_taken_it():
-    builder = HistoryBuilder()
-    builder.send(1, at=None)
-    builder.loss(0)
-    builder.send(2, at=1)
-    builder.ends_with(None, 2)
-    assert builder.kinds() == []
-
-
-def test_the_last_reads_stop_short():
-    builder = HistoryBuilder()
-    builder.send(1, at=0)
-    builder.send(2, at=1)
-    builder.ends_with(1)
-    assert builder.kinds() == ["unreadable at the end"]
-
-
-def test_a_partition_is_unreadable_at_the_end():
-    builder = HistoryBuilder()
-    builder.send(1, at=0)
-    builder.send(2, at=0, tp=Q)
-    builder.ends_with(1)
-    assert builder.kinds() == ["unreadable at the end"]
-
-
-def test_the_end_was_lost():
-    builder = HistoryBuilder()
-    builder.send(1, at=0)
-    builder.send(2, at=1)
-    builder.loss(1)
-    builder.ends_with(1)
-    assert builder.kinds() == []
-
-
-def test_all_was_deleted():
-    builder = HistoryBuilder()
-    builder.send(1, at=0)
-    builder.send(2, at=1)
-    builder.delete_records(2)
-    builder.ends_with(start=2)
-    assert builder.kinds() == []
-
-
-def test_corrupt_reads():
-    builder = HistoryBuilder()
-    builder.do("consumer", Corrupt(P, 3, "wrong CRC"))
-    [found] = builder.anomalies()
-    assert (found.kind, found.text) == (
+def test_corrupt_reads() -> None:
+    recorded = history("")
+    recorded.record("consumer", Corrupt(PARTITIONS["p"], 3, "wrong CRC"))
+    (anomaly,) = check(recorded, durable=False)
+    assert (anomaly.kind, anomaly.text) == (
         "corrupt read",
         "consumer read corrupt data at offset 3 of t-0: wrong CRC.",
     )
-    assert "CORRUPT t-0@3: wrong CRC" in render(builder.history, [found])
-
-
-def test_flush_before_ack():
-    builder = HistoryBuilder()
-    builder.send(1, at=0)
-    unanswered = builder.sending(2)
-    builder.loss(1)
-    builder.sent(unanswered, outcome=UNKNOWN)
-    builder.ends_with(1)
-    assert builder.kinds(durable=True) == []
-
-
-def test_flush_before_ack_and_the_loss_took_an_acknowledged_record():
-    builder = HistoryBuilder()
-    builder.send(1, at=0)
-    builder.send(2, at=1)
-    builder.loss(1)
-    builder.loss(1)
-    builder.ends_with(1)
-    assert builder.kinds() == []
-    found = builder.anomalies(durable=True)
-    assert [one.kind for one in found] == ["unflushed acknowledgement"]
-    assert [one.number for one in found[0].operations] == [1, 2]
-
-
-def test_flush_before_ack_and_an_answer_during_the_loss():
-    builder = HistoryBuilder()
-    sending = builder.sending(1)
-    builder.loss(0)
-    builder.sent(sending, at=0)
-    builder.ends_with(1)
-    assert builder.kinds(durable=True) == []
-
-
-def test_flush_before_ack_and_a_read_before_it_was_durable():
-    for outcome, at in ((OK, 1), (UNKNOWN, None)):
-        builder = HistoryBuilder()
-        builder.send(1, at=0)
-        sending = builder.sending(2)
-        builder.assign(0)
-        builder.poll((0, 1), (1, 2))
-        builder.loss(1)
-        builder.sent(sending, at=at, outcome=outcome)
-        builder.ends_with(1)
-        assert builder.kinds(durable=True) == ["unflushed read"]
-        assert builder.kinds() == []
-
-
-def test_flush_before_ack_and_what_was_deleted():
-    builder = HistoryBuilder()
-    builder.send(1, at=0)
-    builder.assign(0)
-    builder.poll((0, 1))
-    builder.delete_records(1)
-    builder.loss(0)
-    builder.ends_with(start=1)
-    assert builder.kinds(durable=True) == []
+    assert "CORRUPT t-0@3: wrong CRC" in render(recorded, [anomaly])

@@ -7,10 +7,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kbroker.simulation.checker import check, render
-from kbroker.simulation.checker.history import Assign, Loss, Outcome, Poll, Send
+from kbroker.simulation.checker.history import Assign, Loss, Outcome, Send
 from tests.unit.simulation.checker.broker_model import BrokerModel
 from tests.unit.simulation.checker.group_history_mutations import MUTATIONS
-from tests.unit.simulation.checker.history_builder import kinds
+from tests.unit.simulation.checker.history_mutations import final_polls, of, reads_of
+from tests.unit.simulation.checker.history_notation import kinds
 
 SEEDS = st.integers(0, 1 << 30)
 
@@ -21,8 +22,8 @@ SEEDS = st.integers(0, 1 << 30)
 @example(2, 3_000, True, True, True)
 def test_a_correct_history(seed, turns, synced, losses, transactions):
     history = BrokerModel(seed, turns, synced=synced, losses=losses, transactions=transactions).history
-    found = check(history, durable=synced)
-    assert not found, render(history, found)
+    anomalies = check(history, durable=synced)
+    assert not anomalies, render(history, anomalies)
 
 
 @pytest.mark.parametrize("name", MUTATIONS)
@@ -32,8 +33,8 @@ def test_a_mutated_history(name, seed, turns, synced, losses, transactions):
     mutate, expected = MUTATIONS[name]
     history = BrokerModel(seed, turns, synced=synced, losses=losses, transactions=transactions).history
     if mutate(history, Random(seed)):
-        found = kinds(check(history, durable=synced or name == "overstate_a_loss"))
-        assert expected & set(found), f"{name} gave {found}"
+        reported = kinds(check(history, durable=synced or name == "overstate_a_loss"))
+        assert expected & set(reported), f"{name}: the checker reported {reported}"
 
 
 # Mutations whose preconditions are rare.
@@ -53,20 +54,17 @@ def test_each_mutation_is_often_applicable():
 
 def test_the_model_generates_the_rare_events():
     """Losses of acknowledged records, offsets that are assigned again, resets, duplicates by retries."""
-    lost = anew = resets = doubled = unknown = 0
+    lost = reassigned = resets = duplicates = unknown = 0
     for seed in range(20):
         history = BrokerModel(seed, 600, synced=False, losses=True, transactions=False).history
-        sends = [one for one in history.operations if isinstance(one.action, Send)]
-        polls = [one for one in history.operations if isinstance(one.action, Poll)]
-        final = [read.value for one in polls if one.begun > history.final for read in one.action.reads]
+        sends, final = of(history, Send), [read.value for poll in final_polls(history) for read in poll.action.reads]
         values: dict[tuple, set[int]] = {}
-        for poll in polls:
-            for read in poll.action.reads:
-                values.setdefault((read.tp, read.offset), set()).add(read.value)
-        anew += sum(len(found) > 1 for found in values.values())
-        lost += sum(one.outcome is Outcome.OK and not set(one.action.values) & set(final) for one in sends)
-        resets += sum(isinstance(one.action, Assign) and one.action.reason == "reset" for one in history.operations)
-        doubled += len(final) - len(set(final))
-        unknown += sum(one.outcome is Outcome.UNKNOWN for one in sends)
-        assert any(isinstance(one.action, Loss) for one in history.operations)
-    assert min(lost, anew, resets, doubled, unknown) > 20, (lost, anew, resets, doubled, unknown)
+        for read in reads_of(history):
+            values.setdefault((read.tp, read.offset), set()).add(read.value)
+        reassigned += sum(len(each) > 1 for each in values.values())
+        lost += sum(send.outcome is Outcome.OK and not set(send.action.values) & set(final) for send in sends)
+        resets += sum(assign.action.reason == "reset" for assign in of(history, Assign))
+        duplicates += len(final) - len(set(final))
+        unknown += sum(send.outcome is Outcome.UNKNOWN for send in sends)
+        assert of(history, Loss)
+    assert min(lost, reassigned, resets, duplicates, unknown) > 20

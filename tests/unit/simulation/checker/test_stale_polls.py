@@ -1,102 +1,38 @@
-"""A poll can read records that were acknowledged before it began."""
+"""A poll returns the records that were acknowledged before it began."""
 
-import pytest
-
-from tests.unit.simulation.checker.history_builder import FAILED, UNKNOWN, HistoryBuilder, P, Q
-
-
-def asked_after(**more) -> HistoryBuilder:
-    builder = HistoryBuilder()
-    builder.assign(0)
-    builder.send(10, at=0, **more)
-    builder.poll(to=0)
-    return builder
+from kbroker.simulation.checker import check
+from tests.unit.simulation.checker.history_notation import cases, found, history
 
 
-def test_an_acknowledged_record_is_not_returned():
-    [found] = asked_after().anomalies()
-    assert (found.kind, found.text) == (
+@cases("""
+    The record has no acknowledgement, or gets it during the poll.
+        assign 0; send 10 @0 unknown; poll next 0 => nothing
+        assign 0; send 10 @0 acks 0; poll next 0 => nothing
+        assign 0; x: poll; send 10 @0; end x next 0 => nothing
+    The consumer is at the end.
+        assign 0; send 10 @0; poll 0=10; poll next 1 => nothing
+    The poll failed, or returned records of another partition.
+        assign p=0 q=0; send 10 @0; send q 20 @0; poll next 0 failed; x: poll; end x q p 0=20 => nothing
+    The record may be lost or deleted.
+        assign 0; send 10 @0; loss 0; poll next 0 => nothing
+        assign 0; send 10 @0; delete 1; poll next 0 => nothing
+    Another record was acknowledged after the loss.
+        assign 0; send 10 11 12 @0; loss 0; send 13 @0 by another; poll next 0 => stale poll
+    With read_committed an open transaction holds back the records after it.
+        assign 0; send 9 @0 by x t1; send 10 @1; poll next 0 committed => nothing
+        assign 0; send 9 @0 by x t1; send 10 @1; poll next 0 => stale poll
+    The poll passed a transaction marker, and the response had no room for more.
+        assign p=0 q=0; send 10 @0 t0; commit t0; poll 0=10; send q 20 @0; poll p q next 2 => nothing
+        assign p=0 q=0; send 10 @0 t0; commit t0; poll 0=10; send q 20 @0; poll p q next 1 => stale poll
+""")
+def test_stale_polls(steps: str, expected: str) -> None:
+    assert found(steps) == expected
+
+
+def test_a_stale_poll_is_described() -> None:
+    (anomaly,) = check(history("assign 0; send 10 @0; poll next 0"), durable=False)
+    assert (anomaly.kind, anomaly.text) == (
         "stale poll",
         "consumer received no records from offset 0 of t-0 on, although offset 0 had been acknowledged before the "
         "poll began.",
     )
-
-
-def test_a_record_without_acknowledgement_may_be_missing():
-    assert asked_after(outcome=UNKNOWN).kinds() == []
-    assert asked_after(acks=0).kinds() == []
-
-
-def test_a_record_that_is_acknowledged_during_the_poll():
-    builder = HistoryBuilder()
-    builder.assign(0)
-    poll = builder.polling()
-    builder.send(10, at=0)
-    builder.polled(poll, to=0)
-    assert builder.kinds() == []
-
-
-def test_a_poll_at_the_end():
-    builder = HistoryBuilder()
-    builder.assign(0)
-    builder.send(10, at=0)
-    builder.poll((0, 10))
-    builder.poll(to=1)
-    assert builder.kinds() == []
-
-
-def test_a_poll_that_failed_or_returned_another_partition():
-    builder = HistoryBuilder()
-    builder.assign({P: 0, Q: 0})
-    builder.send(10, at=0)
-    builder.send(20, at=0, tp=Q)
-    builder.poll(to=0, outcome=FAILED)
-    poll = builder.polling()
-    poll.action.positions[P] = 0
-    builder.polled(poll, (0, 20), tp=Q)
-    assert builder.kinds() == []
-
-
-@pytest.mark.parametrize("happens", [lambda builder: builder.loss(0), lambda builder: builder.delete_records(1)])
-def test_the_record_may_be_lost_or_deleted(happens):
-    builder = HistoryBuilder()
-    builder.assign(0)
-    builder.send(10, at=0)
-    happens(builder)
-    builder.poll(to=0)
-    assert builder.kinds() == []
-
-
-def test_a_record_that_is_acknowledged_after_the_loss():
-    builder = HistoryBuilder()
-    builder.assign(0)
-    builder.send(10, 11, 12, at=0)
-    builder.loss(0)
-    builder.send(13, at=0, by="another")
-    builder.poll(to=0)
-    assert builder.kinds() == ["stale poll"]
-
-
-@pytest.mark.parametrize(("committed_only", "kinds"), [(True, []), (False, ["stale poll"])])
-def test_open_transactions_hold_back(committed_only, kinds):
-    builder = HistoryBuilder()
-    builder.assign(0)
-    builder.send(9, at=0, by="transactional", transaction=1)
-    builder.send(10, at=1)
-    builder.poll(to=0, committed_only=committed_only)
-    assert builder.kinds() == kinds
-
-
-@pytest.mark.parametrize("moves", [False, True])
-def test_a_poll_that_passed_a_transaction_marker(moves):
-    """It was given something, though no record: that was all that fitted."""
-    builder = HistoryBuilder()
-    builder.assign({P: 0, Q: 0})
-    builder.send(10, at=0, transaction=0)
-    builder.end(0, commit=True)
-    builder.poll((0, 10))
-    builder.send(20, at=0, tp=Q)
-    poll = builder.polling()
-    poll.action.positions[Q] = 0
-    builder.polled(poll, to=2 if moves else 1)
-    assert builder.kinds() == ([] if moves else ["stale poll"])

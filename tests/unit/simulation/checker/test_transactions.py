@@ -2,183 +2,85 @@
 
 import pytest
 
-from tests.unit.simulation.checker.history_builder import FAILED, OK, UNKNOWN, HistoryBuilder, Q
+from kbroker.simulation.checker import check
+from tests.unit.simulation.checker.history_notation import cases, found, history
+
+# A transaction that has written 1 to p and 2 to q.
+WRITTEN = "send 1 @0 t0; send q 2 @0 t0;"
 
 
-def wrote(transaction: int = 0, *, outcome=OK) -> HistoryBuilder:
-    """A transaction has written 1 to P and 2 to Q."""
-    builder = HistoryBuilder()
-    builder.send(1, at=0, transaction=transaction, outcome=outcome)
-    builder.send(2, at=0, transaction=transaction, tp=Q)
-    return builder
+@cases(f"""
+    With read_committed the records of an aborted transaction are not returned, also not before the abort.
+        {WRITTEN} abort t0; assign 0; poll 0=1 committed => aborted read
+        {WRITTEN} abort t0; assign 0; poll 0=1 => nothing
+        {WRITTEN} assign 0; poll 0=1 committed; abort t0 => aborted read
+    With read_committed records are not returned before the commit.
+        {WRITTEN} assign 0; poll 0=1 committed; commit t0 => pre-committed read
+        {WRITTEN} assign 0; poll 0=1; commit t0 => nothing
+        {WRITTEN} assign 0; x: poll committed; commit t0 unknown; end x 0=1 => nothing
+    Nobody ends the transaction, or its commit is rejected.
+        {WRITTEN} assign 0; poll 0=1 committed => pre-committed read
+        {WRITTEN} commit t0 failed; assign 0; poll 0=1 committed => pre-committed read
+    A transaction reads its own records.
+        {WRITTEN} assign 0; poll 0=1 committed t0; commit t0 => pre-committed read
+""")
+def test_uncommitted_reads(steps: str, expected: str) -> None:
+    assert found(steps) == expected
 
 
-def test_a_committed_transaction_is_read():
-    builder = wrote()
-    builder.end(0, commit=True)
-    builder.ends_with(1, None, committed_only=True)
-    builder.ends_with(2, None, committed_only=True, tp=Q)
-    assert builder.kinds() == []
+@cases(f"""
+    A committed transaction is present completely.
+        {WRITTEN} commit t0; final 1 - committed; final q 2 - committed => nothing
+        {WRITTEN} commit t0; final 1 - committed; final q - - committed => lost write, skipped records
+    An aborted transaction is absent.
+        {WRITTEN} abort t0; final - - committed; final q - - committed => nothing
+        {WRITTEN} abort t0; final 1 - committed; final q - - committed => aborted read
+    A transaction whose end has no response is one or the other.
+        {WRITTEN} commit t0 unknown; final - - committed; final q - - committed => nothing
+        {WRITTEN} commit t0 unknown; final 1 - committed; final q 2 - committed => nothing
+        {WRITTEN} commit t0 unknown; final 1 - committed; final q - - committed => torn transaction
+    A read with read_uncommitted does not show whether it is committed.
+        {WRITTEN} commit t0 unknown; final 1 - committed; final q 2 - => nothing
+    A loss may have removed one of its batches.
+        {WRITTEN} commit t0 unknown; loss q 0; final 1 - committed; final q - - committed => nothing
+        {WRITTEN} commit t0 unknown; loss q 1; final 1 - committed; final q - - committed => torn transaction
+    A batch without a response may not be part of it.
+        send 1 @0 t0 unknown; send q 2 @0 t0; commit t0 unknown; final - committed; final q 2 committed => nothing
+    Writes of two transactions may interleave: Kafka does not isolate writes (G0).
+        send 10 @0 by a t1; send 20 @1 by b t2; send q 21 @0 by b t2; send q 11 @1 by a t1; commit t1; commit t2;
+        final 10 20 - - committed; final q 21 11 - - committed => nothing
+""")
+def test_whole_transactions(steps: str, expected: str) -> None:
+    assert found(steps) == expected
 
 
-@pytest.mark.parametrize("committed_only", [True, False])
-def test_an_aborted_read(committed_only):
-    builder = wrote()
-    builder.end(0, commit=False)
-    builder.assign(0)
-    builder.poll((0, 1), committed_only=committed_only)
-    assert builder.kinds() == (["aborted read"] if committed_only else [])
+def test_a_torn_transaction_is_described() -> None:
+    (anomaly,) = check(
+        history(WRITTEN + "commit t0 unknown; final 1 - committed; final q - - committed"), durable=False
+    )
+    assert anomaly.text == "Of transaction 0 1 batches are present at the end and 1 are not: 2 of t-1."
 
 
-def test_an_aborted_read_before_the_abort():
-    builder = wrote()
-    builder.assign(0)
-    builder.poll((0, 1), committed_only=True)
-    builder.end(0, commit=False)
-    assert builder.kinds() == ["aborted read"]
-
-
-@pytest.mark.parametrize("committed_only", [True, False])
-def test_a_pre_committed_read(committed_only):
-    builder = wrote()
-    builder.assign(0)
-    builder.poll((0, 1), committed_only=committed_only)
-    builder.end(0, commit=True)
-    assert builder.kinds() == (["pre-committed read"] if committed_only else [])
-
-
-def test_a_read_while_it_is_committed():
-    builder = wrote()
-    builder.assign(0)
-    poll = builder.polling(committed_only=True)
-    builder.end(0, commit=True, outcome=UNKNOWN)
-    builder.polled(poll, (0, 1))
-    assert builder.kinds() == []
-
-
-def test_a_transaction_that_nobody_ends():
-    builder = wrote()
-    builder.assign(0)
-    builder.poll((0, 1), committed_only=True)
-    assert builder.kinds() == ["pre-committed read"]
-
-
-def test_a_commit_that_was_refused_is_none():
-    builder = wrote()
-    builder.end(0, commit=True, outcome=FAILED)
-    builder.assign(0)
-    builder.poll((0, 1), committed_only=True)
-    assert builder.kinds() == ["pre-committed read"]
-
-
-def test_a_transaction_reads_its_own_writes():
-    builder = wrote()
-    builder.assign(0)
-    builder.poll((0, 1), committed_only=True, transaction=0)
-    builder.end(0, commit=True)
-    assert builder.kinds() == ["pre-committed read"]
-
-
-def ended(commit: bool, outcome, *, first: int | None, second: int | None) -> HistoryBuilder:
-    """And what is there at the end."""
-    builder = wrote()
-    builder.end(0, commit, outcome=outcome)
-    builder.ends_with(first, None, committed_only=True)
-    builder.ends_with(second, None, committed_only=True, tp=Q)
-    return builder
-
-
-def test_a_committed_transaction_is_whole():
-    assert ended(True, OK, first=1, second=2).kinds() == []
-    assert ended(True, OK, first=1, second=None).kinds() == ["lost write", "skipped records"]
-
-
-def test_an_aborted_transaction_is_gone():
-    assert ended(False, OK, first=None, second=None).kinds() == []
-    assert ended(False, OK, first=1, second=None).kinds() == ["aborted read"]
-
-
-def test_a_transaction_whose_end_is_unknown_is_either():
-    assert ended(True, UNKNOWN, first=None, second=None).kinds() == []
-    assert ended(True, UNKNOWN, first=1, second=2).kinds() == []
-    assert ended(True, UNKNOWN, first=1, second=None).kinds() == ["torn transaction"]
-
-
-def test_with_read_uncommitted_nothing_is_known_of_its_end():
-    builder = wrote()
-    builder.end(0, commit=True, outcome=UNKNOWN)
-    builder.ends_with(1, None, committed_only=True)
-    builder.ends_with(2, None, committed_only=False, tp=Q)
-    assert builder.kinds() == []
-
-
-def test_what_a_loss_took_of_a_transaction():
-    for floor, kinds in ((0, []), (1, ["torn transaction"])):
-        builder = wrote()
-        builder.end(0, commit=True, outcome=UNKNOWN)
-        builder.loss(floor, tp=Q)
-        builder.ends_with(1, None, committed_only=True)
-        builder.ends_with(None, None, committed_only=True, tp=Q)
-        assert builder.kinds() == kinds
-
-
-def test_a_batch_that_was_never_acknowledged_may_not_be_part_of_it():
-    builder = wrote(outcome=UNKNOWN)
-    builder.end(0, commit=True, outcome=UNKNOWN)
-    builder.ends_with(None, committed_only=True)
-    builder.ends_with(2, committed_only=True, tp=Q)
-    assert builder.kinds() == []
-
-
-def test_writes_of_transactions_interleave():
-    """Kafka does not isolate writes: in P the one is first, in Q the other (G0)."""
-    builder = HistoryBuilder()
-    builder.send(10, at=0, by="a", transaction=1)
-    builder.send(20, at=1, by="b", transaction=2)
-    builder.send(21, at=0, by="b", transaction=2, tp=Q)
-    builder.send(11, at=1, by="a", transaction=1, tp=Q)
-    builder.end(1, commit=True)
-    builder.end(2, commit=True)
-    builder.ends_with(10, 20, None, None, committed_only=True)
-    builder.ends_with(21, 11, None, None, committed_only=True, tp=Q)
-    assert builder.kinds() == []
-
-
-def read_each_other(count: int, *, committed_only: bool = True, in_a_circle: bool = True) -> HistoryBuilder:
-    builder = HistoryBuilder()
-    for number in range(count):
-        builder.send(number, at=number, by=f"p{number}", transaction=number)
-    for number in range(count):
-        builder.end(number, commit=True)
-    for number in range(count if in_a_circle else count - 1):
-        builder.assign(number, by=f"c{number}")
-        reader = (number + 1) % count
-        builder.poll((number, number), by=f"c{number}", committed_only=committed_only, transaction=reader)
-    return builder
+def read_each_other(count: int, *, committed: str = "committed", cycle: bool = True) -> str:
+    """Each transaction's consumer reads what the one before it wrote."""
+    sends = [f"send {number} @{number} by p{number} t{number}" for number in range(count)]
+    commits = [f"commit t{number}" for number in range(count)]
+    polls = [
+        f"assign {number} by c{number}; poll {number}={number} by c{number} {committed} t{(number + 1) % count}"
+        for number in range(count if cycle else count - 1)
+    ]
+    return ";".join(sends + commits + polls)
 
 
 @pytest.mark.parametrize("count", [2, 3, 7])
-def test_write_read_cycles(count):
-    found = read_each_other(count).anomalies()
-    assert [one.kind for one in found] == ["write-read cycle"]
-    assert f"transactions {', '.join(map(str, range(count)))} was" in found[0].text
-    assert read_each_other(count, in_a_circle=False).kinds() == []
+def test_write_read_cycles(count: int) -> None:
+    (anomaly,) = check(history(read_each_other(count)), durable=False)
+    assert anomaly.kind == "write-read cycle"
+    assert f"transactions {', '.join(map(str, range(count)))} was" in anomaly.text
+    assert found(read_each_other(count, cycle=False)) == "nothing"
+    assert found(read_each_other(count, committed="")) == "nothing"
 
 
-def test_uncommitted_reads_may_go_in_a_circle():
-    assert read_each_other(2, committed_only=False).kinds() == []
-
-
-def test_a_cycle_behind_a_fork():
-    builder = read_each_other(3)
-    builder.send(100, at=100, by="another", transaction=100)
-    builder.end(100, commit=True)
-    builder.assign(100, by="reader")
-    builder.poll((100, 100), by="reader", committed_only=True, transaction=1)
-    assert builder.kinds() == ["write-read cycle"]
-
-
-def test_transaction_zero():
-    assert ended(True, UNKNOWN, first=1, second=None).anomalies()[0].text == (
-        "Of transaction 0 1 batches are present at the end and 1 are not: 2 of t-1."
-    )
+def test_a_cycle_behind_a_fork() -> None:
+    fork = "; send 100 @100 by another t100; commit t100; assign 100 by reader; poll 100=100 by reader committed t1"
+    assert found(read_each_other(3) + fork) == "write-read cycle"

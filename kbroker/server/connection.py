@@ -142,7 +142,13 @@ class Connection(asyncio.BufferedProtocol):
     # Frames.
 
     def _serve_frames(self, view: memoryview) -> None:
-        """Handle the complete frames in `view`; keep the rest."""
+        """Handle the complete frames in `view`, keep the rest, and send the responses with one system call."""
+        self._responses.is_serving = True
+        self._serve_complete_frames(view)
+        self._responses.is_serving = False
+        self._responses.flush()
+
+    def _serve_complete_frames(self, view: memoryview) -> None:
         server, scheduler, responses = self._server, self._server.scheduler, self._responses
         frames_left = MAX_FRAMES_IF_OTHERS_WAIT if scheduler.backlogs.calls else MAX_FRAMES
         pos, end = 0, len(view)
@@ -315,6 +321,7 @@ class Connection(asyncio.BufferedProtocol):
         transport = self._transport
         if transport is None:
             return
+        self._responses.flush()
         if self._end():
             # A client that does not read would keep the unsent bytes in memory until it does.
             transport.abort()

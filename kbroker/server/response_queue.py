@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 from kbroker.api.context import RequestContext
 from kbroker.common import Buffer
 from kbroker.runtime.delayed_response import DelayedResponse
-from kbroker.runtime.metrics import FIRST_BITS
 from kbroker.server.file_response import FileResponseWriter
 from kbroker.storage.log.reading.file_slice import BULK_BYTES, FileSlice
 
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from kbroker.server.server_context import ServerContext
 
 _HEADER = Struct(">ii")
-# Smaller responses are joined into one buffer for the transport.
+# Gathered responses of fewer bytes in all are joined into one buffer for the transport.
 _JOIN_BELOW = 4096
 # The most requests of a connection that may wait for their responses, or for those of the requests before them.
 MAX_OVERLAPPING = 64
@@ -43,19 +42,21 @@ class QueueOwner(Protocol):
 
 
 class ResponseQueue:
-    """`is_blocked`: no further request may be handled now.
+    """Responses that are there at the same time are gathered, and `flush` sends them with one system call.
 
-    There are four reasons: a request waits that must not overlap with others, too many requests wait, the client does
-    not read its responses, or a response is being read from the log.
+    `is_blocked`: no further request may be handled now. Either one waits that must not overlap with others, or too
+    many overlap, or the client does not read its responses, or a response is being read from the log. `is_serving`: the
+    connection is handling received requests, and calls `flush` after the last one.
     """
 
     __slots__ = (
-        "_blocking", "_contexts", "_file_writer", "_is_paused", "_owner", "_server", "_transport", "_unsent_bytes",
-        "is_blocked",
+        "_blocking", "_contexts", "_file_writer", "_gathered", "_gathered_bytes", "_is_flush_scheduled", "_is_paused",
+        "_owner", "_sent_contexts", "_server", "_transport", "_unsent_bytes", "is_blocked", "is_serving",
     )  # fmt: skip
 
     def __init__(self, server: ServerContext, transport: asyncio.Transport, owner: QueueOwner) -> None:
         self.is_blocked = False
+        self.is_serving = False
         self._server = server
         # None as soon as the connection is closed.
         self._transport: asyncio.Transport | None = transport
@@ -65,6 +66,12 @@ class ResponseQueue:
         # The request among them that must not overlap with others.
         self._blocking: RequestContext | None = None
         self._file_writer: FileResponseWriter | None = None
+        # Encoded responses, with their headers, that the transport does not have yet.
+        self._gathered: list[Buffer] = []
+        self._gathered_bytes = 0
+        # The requests of these responses.
+        self._sent_contexts: list[RequestContext] = []
+        self._is_flush_scheduled = False
         # Whether the transport's buffer is full.
         self._is_paused = False
         # The bytes that `count_unsent` has reported to the server.
@@ -121,6 +128,8 @@ class ResponseQueue:
                 self._owner.on_request_error(error, context)
                 return
         self._send_ready()
+        if not self.is_serving:
+            self._flush_soon()
         self._owner.on_unblocked()
 
     def _update_blocked(self) -> None:
@@ -134,45 +143,79 @@ class ResponseQueue:
     # Sending.
 
     def send(self, context: RequestContext) -> None:
-        """Send the response of a request after those of the requests before it."""
-        self._contexts.append(context)
-        self._send_ready()
+        """Send the response of a request in its place: with `flush`, or when those before it are there."""
+        if self._contexts or self._file_writer is not None:
+            self._contexts.append(context)
+            self._send_ready()
+        else:
+            self._gather(context)
 
     def _send_ready(self) -> None:
-        """Send the complete responses, up to the first that is missing."""
-        contexts, transport, server = self._contexts, self._transport, self._server
-        while contexts and self._file_writer is None and transport is not None:
-            context = contexts[0]
-            body = context.body
-            if body is None:
-                break
-            contexts.popleft()
-            handler = context.handler
-            tags = b"\0" if handler.has_flexible_response_header else b""
-            if isinstance(body, bytes):
-                size = len(body) + 4 + len(tags)
-                transport.write(_HEADER.pack(size, context.correlation_id) + tags + body)
-            else:
-                size = sum(map(len, body)) + 4 + len(tags)
-                header = _HEADER.pack(size, context.correlation_id) + tags
-                if size < _JOIN_BELOW:
-                    transport.write(b"".join((header, *cast("Sequence[Buffer]", body))))
-                elif size < BULK_BYTES or not any(isinstance(part, FileSlice) for part in body):
-                    transport.writelines([header, *cast("Sequence[Buffer]", body)])
-                else:
-                    parts = cast("Sequence[Buffer | FileSlice]", [header, *body])
-                    self._start_file_writer(transport, parts)
-            stats, ns = handler.stats, server.mono_ns() - context.received_ns
-            stats.bytes_out += size
-            stats.total_ns += ns
-            stats.buckets[(ns >> FIRST_BITS).bit_length()] += 1
-            if self._is_paused:
-                self._count_unsent()
+        """Gather the responses that are there, up to the first that is not."""
+        contexts = self._contexts
+        while contexts and contexts[0].body is not None and self._file_writer is None:
+            self._gather(contexts.popleft())
         if contexts or self.is_blocked:
             self._update_blocked()
 
-    def _start_file_writer(self, transport: asyncio.Transport, parts: Sequence[Buffer | FileSlice]) -> None:
-        self._file_writer = FileResponseWriter(self._server, transport, parts, self._on_file_written)
+    def _gather(self, context: RequestContext) -> None:
+        """Add an encoded response to those that the next `flush` sends."""
+        body, handler = context.body, context.handler
+        tags = b"\0" if handler.has_flexible_response_header else b""
+        if isinstance(body, bytes):
+            size = len(body) + 4 + len(tags)
+            self._gathered.append(_HEADER.pack(size, context.correlation_id) + tags + body)
+        else:
+            assert body is not None
+            size = sum(map(len, body)) + 4 + len(tags)
+            header = _HEADER.pack(size, context.correlation_id) + tags
+            if size >= BULK_BYTES and any(isinstance(part, FileSlice) for part in body):
+                self.flush()
+                self._start_file_writer([header, *cast("Sequence[Buffer | FileSlice]", body)])
+            else:
+                self._gathered += (header, *cast("Sequence[Buffer]", body))
+        handler.stats.bytes_out += size
+        self._sent_contexts.append(context)
+        self._gathered_bytes += size
+        if self._gathered_bytes >= self._server.max_gathered_bytes:
+            self.flush()
+
+    def flush(self) -> None:
+        """Hand the gathered responses to the transport, which sends them with one system call."""
+        contexts, parts, size = self._sent_contexts, self._gathered, self._gathered_bytes
+        if not contexts:
+            return
+        self._sent_contexts, self._gathered, self._gathered_bytes = [], [], 0
+        transport = self._transport
+        if transport is not None and parts:
+            if len(parts) == 1:
+                transport.write(parts[0])
+            elif size < _JOIN_BELOW:
+                transport.write(b"".join(parts))
+            else:
+                transport.writelines(parts)
+        now_ns = self._server.mono_ns()
+        for context in contexts:
+            context.handler.stats.observe(now_ns - context.received_ns)
+        if self._is_paused:
+            self._count_unsent()
+
+    def _flush_soon(self) -> None:
+        """Send at once, or in the next iteration of the event loop if more responses may come in this one."""
+        if not self._contexts:
+            self.flush()
+        elif self._sent_contexts and not self._is_flush_scheduled:
+            self._is_flush_scheduled = True
+            self._server.call_soon(self._flush_scheduled)
+
+    def _flush_scheduled(self) -> None:
+        self._is_flush_scheduled = False
+        self.flush()
+
+    def _start_file_writer(self, parts: Sequence[Buffer | FileSlice]) -> None:
+        if self._transport is None:
+            return
+        self._file_writer = FileResponseWriter(self._server, self._transport, parts, self._on_file_written)
         self._file_writer.is_paused = self._is_paused
         self._file_writer.resume()
         self._update_blocked()
@@ -183,6 +226,7 @@ class ResponseQueue:
             return
         self._file_writer = None
         self._send_ready()
+        self.flush()
         self._update_blocked()
         self._owner.on_unblocked()
 
@@ -221,6 +265,7 @@ class ResponseQueue:
         if self._file_writer is not None:
             self._file_writer.stop()
             self._file_writer = None
+        self._gathered, self._sent_contexts = [], []
         contexts, self._contexts = self._contexts, deque()
         for context in contexts:
             if context.delayed is not None:

@@ -21,6 +21,8 @@ RECEIVE_BUFFER_BYTES = 256 * 1024
 SMALL_RECEIVE_BUFFER_BYTES = 8 * 1024
 # If one connection has more unsent bytes, none of its requests is handled.
 WRITE_HIGH_WATER = 256 * 1024
+# Responses of one connection that are gathered before they are sent.
+MAX_GATHERED_BYTES = 64 * 1024
 
 
 class ServerContext:
@@ -37,12 +39,14 @@ class ServerContext:
         self.dispatch = dispatch
         self.max_request_bytes = max_request_bytes
         self.write_high_water = WRITE_HIGH_WATER
+        self.max_gathered_bytes = MAX_GATHERED_BYTES
         self.receive_view = memoryview(bytearray(RECEIVE_BUFFER_BYTES))
         self.small_receive_view = self.receive_view[:SMALL_RECEIVE_BUFFER_BYTES]
         self.scheduler = FairScheduler(loop.call_soon, loop.call_later, self._data_time_ns)
         self.memory = RequestMemory(loop.call_soon, loop.call_later, clock.mono_ns)
         self.errors = ErrorReporter(clock.mono_ms, loop.call_later)
         self.mono_ns = clock.mono_ns
+        self.call_soon = loop.call_soon
         self.call_later = loop.call_later
         self.offload = environment.offload
         # Bytes of responses that clients have not read yet.

@@ -274,6 +274,52 @@ def test_delayed_responses_to_a_client_that_does_not_read_are_counted(client: Co
     assert client.server.unsent_bytes == 0
 
 
+# Responses that are there at the same time.
+
+
+def test_the_responses_to_one_read_share_a_write(client: ConnectionUnderTest):
+    client.receive(client.frame(ECHO, b"a") + client.frame(PARTS, b"bc") + client.frame(NO_RESPONSE))
+    client.receive(client.frame(ECHO, b"d") + client.frame(ECHO, b"e")[:-1])
+    assert client.bodies() == [b"a", b"bc", b"d"]
+    assert client.transport.writes == 2
+
+
+def test_large_responses_are_not_gathered(client: ConnectionUnderTest):
+    client.receive(b"".join(client.frame(ECHO, bytes(size)) for size in (100, 100, 100, 400, 1)))
+    assert [len(body) for body in client.bodies()] == [100, 100, 100, 400, 1]
+    assert client.transport.writes == 3
+
+
+def test_responses_that_complete_at_the_same_time_share_a_write(client: ConnectionUnderTest):
+    client.receive(b"".join(client.frame(OVERLAPPING) for _ in range(3)) + client.frame(ECHO, b"after"))
+    for _ in range(3):
+        client.server.respond()
+    assert client.bodies() == [b"late 1", b"late 2", b"late 3", b"after"]
+    assert client.transport.writes == 1
+
+
+def test_a_response_does_not_wait_for_those_that_do_not_complete(client: ConnectionUnderTest):
+    client.receive(b"".join(client.frame(OVERLAPPING) for _ in range(3)))
+    client.server.respond()
+    assert client.bodies() == []
+    client.server.run()
+    assert client.bodies() == [b"late 1"]
+    client.server.respond(1)
+    client.server.run()
+    assert client.bodies() == [b"late 1"]
+    client.server.respond()
+    assert client.bodies() == [b"late 1", b"late 2", b"late 3"]
+
+
+def test_gathered_responses_are_sent_before_the_connection_is_closed(client: ConnectionUnderTest):
+    client.receive(client.frame(OVERLAPPING) + client.frame(OVERLAPPING))
+    client.server.respond()
+    client.connection.close_quietly()
+    assert client.bodies() == [b"late 1"]
+    client.server.run()
+    assert client.transport.writes == 1
+
+
 # The end.
 
 

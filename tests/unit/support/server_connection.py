@@ -27,11 +27,13 @@ MAX_FRAME = 100_000
 
 
 class FakeTransport:
-    """A transport. `is_full`: the client does not read, so written bytes stay in the buffer."""
+    """A transport. `is_full`: the client does not read, so written bytes stay in the buffer. `writes`: how often it was
+    written to."""
 
     def __init__(self) -> None:
         self.protocol: Connection
         self.written = bytearray()
+        self.writes = 0
         self.buffered = 0
         self.is_full = False
         self.is_reading = True
@@ -47,6 +49,7 @@ class FakeTransport:
     def write(self, data: bytes) -> None:
         assert not self.closed
         self.written += data
+        self.writes += 1
         if self.is_full:
             before, self.buffered = self.buffered, self.buffered + len(data)
             if before <= self.high_water < self.buffered:
@@ -86,6 +89,7 @@ class FakeServer:
         self.receive_view = memoryview(bytearray(64 * 1024))
         self.small_receive_view = self.receive_view[: 8 * 1024]
         self.write_high_water = 1000
+        self.max_gathered_bytes = 300
         self.max_request_bytes = MAX_FRAME
         self.services = None
         self.dispatch = SimpleNamespace(find=self.find)

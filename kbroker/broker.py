@@ -1,7 +1,7 @@
 """Assembles a broker from all packages, and runs it as a process.
 
-`Broker` works in a given `Environment`. `run` creates the environment of the real machine and blocks until the process
-is to stop; simulations and tests create the same broker in an environment of their own.
+`Broker` runs in an `Environment`. `run` creates the environment of the real machine and blocks until the process is
+asked to stop; simulations and tests create the same broker in another environment.
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ if TYPE_CHECKING:
 
 log = EventLogger("kbroker")
 
-# A collection of the oldest generation visits every live object. The objects of the start are frozen, and later
-# collections are rare.
+# A garbage collection of the oldest generation visits every live object. So the objects created at startup are frozen,
+# and later collections are made rare.
 GC_THRESHOLDS = (20_000, 20, 50)
-# How long a broker that was killed waits until its previous session expires, in seconds. Kafka's timeout is 18.
+# The time in seconds that a restarted broker waits for its previous session to expire. Kafka's timeout is 18 s.
 FORMER_SESSION_S = 20.0
-# How often a broker that was started on a full disk checks whether there is room.
+# The interval at which a broker that was started on a full disk checks for free space, in seconds.
 RENEWAL_MS = 1_000
 
 
 class Broker:
-    """One broker. `coordination`: the service that brokers share; by default a broker opens an embedded one."""
+    """One broker. `coordination`: the service that brokers share. By default a broker opens an embedded one."""
 
     services: Services
     exporter: Exporter
@@ -101,7 +101,7 @@ class Broker:
         await self._start_coordinators(member, assigned)
         self._start_background_tasks(member, replicas, assigned)
         await self._server.serve(self.services)
-        # Stopped first: requests must not be handled by a broker that is partly stopped.
+        # The server is stopped first: a broker that is partly stopped must not handle requests.
         self._started.append(self._server.stop)
         if self.config.kbroker_metrics_listener:
             await self._export()
@@ -215,13 +215,13 @@ class Broker:
         self.environment.set_thread_count(self.config.num_io_threads)
 
     def fail(self, reason: BaseException) -> None:
-        """Stop the broker: something that it cannot do without is lost."""
+        """Stop the broker, because something essential was lost."""
         log.error("the broker stops", reason=reason)
         if not self.stopped.done():
             self.stopped.set_result(reason)
 
     async def stop(self) -> None:
-        """Stop what was started, the latest first. A failure does not prevent the others from stopping."""
+        """Stop all parts that were started, in reverse order. A failure does not prevent the others from stopping."""
         while self._started:
             stop = self._started.pop()
             try:
@@ -231,7 +231,7 @@ class Broker:
 
 
 def run(config: BrokerConfig, *, on_ready: Callable[[str], None]) -> int:
-    """Run a broker until SIGTERM, SIGINT or SIGHUP; returns the exit status. Raises what prevents it from starting."""
+    """Run a broker until SIGTERM, SIGINT or SIGHUP. Returns the exit status; raises errors of the startup."""
     raise_descriptor_limit()
     loop = new_event_loop()
     try:
@@ -265,6 +265,6 @@ async def _serve(loop: asyncio.AbstractEventLoop, config: BrokerConfig, on_ready
 
 
 def _stop_signals() -> list[signal.Signals]:
-    """Return the signals that stop the broker cleanly, as with a JVM: also SIGHUP, unless it was started with nohup."""
+    """Return the signals that stop the broker cleanly. As with a JVM, SIGHUP is included unless nohup started it."""
     hangup = [signal.SIGHUP] if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN else []
     return [signal.SIGTERM, signal.SIGINT, *hangup]

@@ -1,7 +1,7 @@
-"""The operations that a client may do, as bits of Kafka's AclOperation numbers.
+"""The operations that a client may perform, as a bit set of Kafka's AclOperation numbers.
 
-Without an authorizer a client may do every operation. The bits are those that Apache Kafka 4.3.1 returns then: all
-operations that apply to the kind of resource.
+Without an authorizer a client may perform every operation. As in Apache Kafka 4.3.1, the bits of all operations that
+apply to the type of resource are then set.
 """
 
 NOT_REQUESTED = -(2**31)

@@ -1,4 +1,4 @@
-"""The check of a partition and the record of its offset, for OffsetCommit and TxnOffsetCommit."""
+"""Checks a partition and builds the record of its offset, for OffsetCommit and TxnOffsetCommit."""
 
 from kbroker.coordinator.group.records import NO_TIMESTAMP, ZERO_TOPIC_ID, OffsetAndMetadata, OffsetKey, OffsetRecord
 from kbroker.metadata.image import TopicImage
@@ -10,7 +10,7 @@ CommitPartition = OffsetCommitRequestPartition | TxnOffsetCommitRequestPartition
 
 
 def partition_error(topic: TopicImage, partition: CommitPartition, max_metadata_bytes: int) -> ErrorCode:
-    """Return why the offset of a partition cannot be committed, whatever the group is."""
+    """Return the error of a partition whose offset cannot be committed, in any group."""
     if not 0 <= partition.partition_index < len(topic.partitions):
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     if partition.committed_metadata is not None and len(partition.committed_metadata) > max_metadata_bytes:

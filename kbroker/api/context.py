@@ -4,11 +4,11 @@ Each API that the broker supports is one file, kNN_name.py, with one function:
 
     handle(services, context, request) -> Response | Awaitable[Response] | None
 
-- The caller decodes the request before, encodes the response after, and logs and counts the error codes in it.
-- A handler that has to wait is a coroutine function or returns a DelayedResponse. Until the response is there, no
-  further request of the same connection is handled; only Produce requests with a DelayedResponse may overlap.
-- If the connection closes meanwhile, a DelayedResponse is abandoned, but a coroutine runs to its end: what it has begun
-  to change must not stay half done.
+- The caller decodes the request, encodes the response, and logs and counts the error codes in it.
+- A handler that has to wait is a coroutine function or returns a DelayedResponse. Until the response is complete, no
+further request of the same connection is handled; only Produce requests with a DelayedResponse may overlap.
+- If the connection closes meanwhile, a DelayedResponse is abandoned, but a coroutine runs to its end, so that no change
+is left half done.
 - None: the request gets no response (Produce with acks=0).
 - The records of a Produce request are views of a receive buffer that is reused as soon as the handler returns. A
   coroutine must copy them first.
@@ -43,7 +43,7 @@ Body = bytes | Sequence[Buffer | Records]
 
 @dataclass(slots=True)
 class Services:
-    """What handlers work with, assembled by broker.py."""
+    """The parts of the broker that handlers use, assembled by broker.py."""
 
     node_id: int
     config: BrokerConfig
@@ -67,7 +67,7 @@ class ErrorListener(Protocol):
 
 
 class RequestConnection(Protocol):
-    """The connection that a request came on, as far as handlers need it. `peer`: the client's "host:port"."""
+    """The part of a request's connection that handlers use. `peer`: the client's "host:port"."""
 
     peer: str
 
@@ -75,7 +75,7 @@ class RequestConnection(Protocol):
     def errors(self) -> ErrorListener: ...
 
     def hold(self, size: int) -> None:
-        """A request in progress holds `size` bytes more (fewer, if negative), which count as request memory."""
+        """Count `size` more bytes (fewer, if negative) of a request in progress as request memory."""
         ...
 
     def close(self, reason: str, context: RequestContext | None = None, **detail: object) -> None: ...
@@ -101,8 +101,9 @@ class ApiHandler(NamedTuple):
 class RequestContext:
     """One request in progress.
 
-    `client_id` may be None, as in the request header. `received_ns`: when its last byte arrived (monotonic).
-    `body`: the encoded response, once it is there. `delayed`: what the handler returned, if that is not there yet.
+    `client_id` may be None, as in the request header. `received_ns`: the time at which its last byte arrived
+    (monotonic). `body`: the encoded response, once it is complete. `delayed`: the handler's DelayedResponse, until it
+    is complete.
     """
 
     __slots__ = (

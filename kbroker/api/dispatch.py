@@ -25,7 +25,7 @@ from protocol.schema.message import Message
 
 
 class UnsupportedRequest(Exception):
-    """A request that gets no response: its connection is closed, as Kafka does, and the reason is logged."""
+    """A request that gets no response: as in Kafka, its connection is closed. The reason is logged."""
 
     def __init__(self, reason: str, api_key: int, version: int) -> None:
         super().__init__(reason)
@@ -47,7 +47,7 @@ class Dispatch:
         self._unsupported_api_versions = _unsupported_api_versions()
 
     def find(self, api_key: int, version: int) -> ApiHandler:
-        """Raises UnsupportedRequest."""
+        """Return the handler of an API version. Raises UnsupportedRequest."""
         return self._handlers.get((api_key, version)) or self._load(api_key, version)
 
     def _load(self, api_key: int, version: int) -> ApiHandler:
@@ -68,7 +68,7 @@ class Dispatch:
 
 
 class Codec(NamedTuple):
-    """The part of an ApiHandler that follows from the messages of an API."""
+    """The part of an ApiHandler that is derived from the messages of an API."""
 
     decode: Callable[[memoryview, int, int], Any]
     encode: Callable[[Any, int], Body]
@@ -100,7 +100,7 @@ def load_handler(key: ApiKey, version: int) -> ApiHandler:
 
 
 def message_codec(key: ApiKey, version: int) -> Codec:
-    """The codec of an API whose messages are declared as rows."""
+    """Return the codec of an API whose messages are declared as rows."""
     request_class, response_class = message_classes(key)
     decode = decoder(request_class, version)
     fields = error_fields(response_class)
@@ -109,7 +109,7 @@ def message_codec(key: ApiKey, version: int) -> Codec:
 
 
 def _unsupported_api_versions() -> ApiHandler:
-    """ApiVersions in an unknown version: the response has version 0 whatever was requested (KIP-511)."""
+    """Return the handler for unknown versions of ApiVersions, whose response always has version 0 (KIP-511)."""
 
     def handle(services: Services, context: RequestContext, request: None) -> Message:
         response: Message = import_module("kbroker.api.k18_api_versions").unsupported_version_response()

@@ -7,7 +7,8 @@
     -5 latest in tiered storage (version 9, KIP-1005): -1, since there is no tiered storage
     -6 earliest not yet in tiered storage (version 11, KIP-1023): -1 likewise
 
-- A timestamp returns the first record that is not older, if consumers may read it, else offset and timestamp -1.
+- The result for a timestamp is the first record that is not older, if consumers may read it, else offset and timestamp
+are -1.
 - Version 4 adds the leader epoch.
 - The lookups of a request that read logs run together in one thread.
 - timeout_ms (version 10) is ignored: it applies to remote storage only.
@@ -127,14 +128,14 @@ def _result(
 
 def _validate(isolation_level: int, timestamp: int, version: int) -> None:
     if isolation_level not in (READ_UNCOMMITTED, READ_COMMITTED):
-        # Kafka does not expect this, and its response is an unknown error.
+        # Kafka does not handle this case, so its response is UNKNOWN_SERVER_ERROR.
         raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR)
     if timestamp < 0 and version < FIRST_VERSION.get(timestamp, version + 1):
         raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
 
 
 def _visible_end(partition: Partition, request: ListOffsetsRequest) -> int:
-    """Return the offset before which the client may read records. An offline log may be readable up to an offset."""
+    """Return the offset up to which the client may read. Part of an offline log may still be readable."""
     if request.replica_id != CONSUMER:
         return partition.log.log_end_offset
     end = partition.last_stable_offset if request.isolation_level == READ_COMMITTED else partition.high_watermark

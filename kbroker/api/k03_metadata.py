@@ -1,11 +1,11 @@
 """Metadata (key 3), versions 0 to 13: the brokers, the controller, and topics with their partitions.
 
 - Topics: null means all. An empty list means none, but in version 0 it means all.
-- A name that does not exist is created with the broker's defaults if the request (version 4) and
-  auto.create.topics.enable allow it. Kafka returns UNKNOWN_TOPIC_OR_PARTITION in the meantime, and the client retries;
+- A topic that does not exist is created with the broker's defaults if the request (version 4) and
+auto.create.topics.enable allow it. Kafka returns UNKNOWN_TOPIC_OR_PARTITION in the meantime, and the client retries;
   kbroker waits for the creation and returns the new topic. If the creation fails, the error is Kafka's.
 - Versions 12 and later find topics by id. A request with ids ignores its names, as in Kafka.
-- Racks, offline replicas and available leaders follow from the registered brokers.
+- Racks, offline replicas and available leaders are derived from the registered brokers.
 """
 
 from collections.abc import Awaitable, Iterable
@@ -54,7 +54,7 @@ async def _create_missing_topics(
     services: Services, builder: "ResponseBuilder", missing: list[str], names: list[str]
 ) -> MetadataResponse:
     for name in missing:
-        # A topic that cannot be created stays unknown, which clients retry. Kafka's brokers only log the error, too.
+        # As in Kafka, the error is only logged. The topic stays unknown, so clients retry.
         with suppress(KafkaError):
             await services.controller.auto_create_topic(name)
     return builder.response(map(builder.topic_by_name, names))
@@ -139,7 +139,7 @@ class ResponseBuilder:
         )
 
     def _partition_v0(self, index: int, partition: PartitionRegistration) -> MetadataResponsePartition:
-        """Version 0 has no field for offline replicas: they are missing in the lists, and the result is an error."""
+        """Version 0 has no field for offline replicas: they are left out, and the partition gets an error."""
         result = self._partition(index, partition)
         result.replica_nodes = self.image.registered_brokers(partition.replicas)
         result.isr_nodes = self.image.registered_brokers(partition.isr)

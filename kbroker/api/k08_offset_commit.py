@@ -1,10 +1,10 @@
 """OffsetCommit (key 8), versions 2 to 10: commit the offsets of a group.
 
 - Topics are named by id from version 10 on. Each partition that does not exist gets an error of its own.
-- A member's commit must be of the current generation. A commit without a member (generation -1) is accepted while the
-  group has no members: simple consumers, and tools that reset offsets.
+- A member's commit must have the current generation. A commit without a member (generation -1) is accepted while the
+group has no members; simple consumers and tools that reset offsets send it.
 - Versions 2 to 4 can have a retention time.
-- A group that does not exist is GROUP_ID_NOT_FOUND from version 9 on, before that ILLEGAL_GENERATION.
+- A group that does not exist gets GROUP_ID_NOT_FOUND from version 9 on, ILLEGAL_GENERATION in earlier versions.
 """
 
 from kbroker.api.committed_offsets import offset_record, partition_error
@@ -36,7 +36,7 @@ async def handle(services: Services, context: RequestContext, request: OffsetCom
     if context.version >= TOPIC_ID_VERSION:
         unknown_topic = ErrorCode.UNKNOWN_TOPIC_ID
     offsets: list[OffsetRecord] = []
-    # The partitions whose result is that of the commit.
+    # The valid partitions, which all get the result of the commit.
     committed: list[OffsetCommitResponsePartition] = []
     topics = []
     has_known_partition = False

@@ -1,12 +1,12 @@
 """OffsetFetch (key 9), versions 1 to 10: the committed offsets of groups.
 
-- Null topics (from version 2 on) mean all of the group's; several groups from version 8 on; topic ids from version 10
-  on.
+- Version 2 adds null topics, which mean all topics with committed offsets; version 8 adds requests for several groups;
+version 10 adds topic ids.
 - A partition without a committed offset has offset -1 and no error, whether its topic exists or not.
 - require_stable (version 7, KIP-447) waits for commits in flight. A partition for which an open transaction has written
-  an offset gets UNSTABLE_OFFSET_COMMIT, and the client tries again; with null topics it is only returned if it has a
-  committed offset, too.
-- Errors are the group's; version 1 has them in every partition.
+an offset gets UNSTABLE_OFFSET_COMMIT, and the client retries; with null topics it is only returned if it also has a
+committed offset.
+- An error applies to the whole group; in version 1 it is in every partition.
 """
 
 from collections.abc import Iterable, Mapping
@@ -50,7 +50,7 @@ async def handle(services: Services, context: RequestContext, request: OffsetFet
 
 
 def _single_group(request: OffsetFetchRequest) -> OffsetFetchRequestGroup:
-    """Return the group of a request before version 8 as later versions have it."""
+    """Return the group of a request below version 8 in the form of later versions."""
     topics = None
     if request.topics is not None:
         topics = [
@@ -142,7 +142,7 @@ def _partition(index: int, offset: OffsetAndMetadata, error: int) -> OffsetFetch
 
 
 def _old_topic(topic: OffsetFetchResponseTopics) -> OffsetFetchResponseTopic:
-    """Return a topic of the response as versions before 8 have it."""
+    """Return a topic of the response in the form of versions below 8."""
     partitions = [
         OffsetFetchResponsePartition(
             partition_index=partition.partition_index,

@@ -1,9 +1,9 @@
 """FindCoordinator (key 10), versions 0 to 6: the broker that coordinates a group or a transactional id.
 
-- The first request creates __consumer_offsets or __transaction_state. Kafka returns COORDINATOR_NOT_AVAILABLE
-  meanwhile, and the client tries again; here the response waits.
+- The first request creates __consumer_offsets or __transaction_state. Kafka returns COORDINATOR_NOT_AVAILABLE in the
+meantime, and the client retries; in kbroker the response waits.
 - Several keys at once from version 4 on (KIP-699).
-- Keys of share groups and unknown key types are INVALID_REQUEST.
+- Keys of share groups and unknown key types get INVALID_REQUEST.
 """
 
 from typing import Any
@@ -56,7 +56,7 @@ async def _leader(services: Services, key_type: int, key: str) -> int:
     runtime: CoordinatorRuntime[Any] = (services.groups if key_type == GROUP else services.transactions).runtime
     if topic not in services.metadata.topics:
         await services.controller.ensure_internal_topic(topic)
-        # The client's next request should not find its partition loading.
+        # Wait, so that the client's next request does not find the partition still loading.
         await runtime.wait_until_loaded(key)
     image = services.metadata.partition(topic, runtime.partition_for(key))
     return NO_NODE if image is None else image.leader

@@ -1,6 +1,6 @@
 """JoinGroup (key 11), versions 0 to 9: join a group, or join it again in a rebalance.
 
-- The response comes when the rebalance completes; kbroker/coordinator/group/classic/join.py decides that.
+- The response is sent when the rebalance completes (kbroker/coordinator/group/classic/join.py).
 - Version 0 has no rebalance timeout; it is the session timeout.
 - From version 4 on, a new member without an instance id is sent its member id first (KIP-394).
 """
@@ -17,7 +17,7 @@ REBALANCE_TIMEOUT_VERSION = 1
 KNOWN_MEMBER_ID_VERSION = 4
 NULLABLE_PROTOCOL_VERSION = 7
 SKIP_ASSIGNMENT_VERSION = 9
-# A member id is a string of the protocol, too: at most 32,767 bytes, and a character has up to 4.
+# A member id must fit into a protocol string of at most 32,767 bytes; a character has up to 4 bytes.
 MAX_PREFIX_CHARACTERS = 8_000
 
 
@@ -44,7 +44,7 @@ def _join_request(services: Services, context: RequestContext, request: JoinGrou
     rebalance_timeout_ms = request.rebalance_timeout_ms
     if version < REBALANCE_TIMEOUT_VERSION:
         rebalance_timeout_ms = request.session_timeout_ms
-    # The member id begins with what administrators know the member by.
+    # The member id starts with an id by which administrators can identify the member.
     prefix = (request.group_instance_id or client_id)[:MAX_PREFIX_CHARACTERS]
     unique = UUID(bytes=services.environment.random.randbytes(16), version=4)
     return JoinRequest(
@@ -65,7 +65,7 @@ def _join_request(services: Services, context: RequestContext, request: JoinGrou
 
 
 def _protocols(request: JoinGroupRequest) -> Protocols:
-    """Of a protocol that is listed twice, the first one counts."""
+    """Return the protocols of a request. If one is listed twice, the first entry counts."""
     protocols: dict[str, bytes] = {}
     for protocol in request.protocols:
         protocols.setdefault(protocol.name, protocol.metadata)

@@ -1,4 +1,4 @@
-"""SyncGroup (key 14), versions 0 to 5: the leader sends the assignment, every member gets its own.
+"""SyncGroup (key 14), versions 0 to 5: the leader sends the assignments, each member receives its own.
 
 The response to a follower waits for the leader's request. Version 5 must name protocol type and protocol (KIP-559).
 """

@@ -1,7 +1,7 @@
 """OffsetForLeaderEpoch (key 23), versions 2 to 4: the end offset of a leader epoch (KIP-101, KIP-320).
 
-A consumer finds out with it whether records that it has read were lost with their leader, and truncates its position.
-An unknown epoch, or -1, has epoch and end offset -1.
+Consumers use it to detect that records which they have read were lost with their leader, and then reset their position.
+For an unknown epoch, or -1, both the epoch and the end offset are -1.
 """
 
 from kbroker.api.context import RequestContext, Services

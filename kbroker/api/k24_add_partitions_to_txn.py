@@ -1,9 +1,9 @@
 """AddPartitionsToTxn (key 24), versions 0 to 5: add partitions to a producer's open transaction.
 
 - Versions 0 to 3 are sent by clients before transactions version 2 (KIP-890), for one transaction.
-- Versions 4 and 5 are sent by brokers, for several transactions: they add what producers of transactions version 2
-  write to, or with `verify_only` ask whether partitions are part of the transaction.
-- If one partition is unknown none is added, and the others are OPERATION_NOT_ATTEMPTED. Clients may not add internal
+- Versions 4 and 5 are sent by brokers, for several transactions. They add the partitions that producers of transactions
+  version 2 write to, or with `verify_only` check whether partitions are part of the transaction.
+- If one partition is unknown, none is added, and the others get OPERATION_NOT_ATTEMPTED. Clients may not add internal
   topics.
 - Kafka 4.3.1 never responds to a request of version 4 or 5 without transactions; here the response is empty.
 """
@@ -99,7 +99,7 @@ async def _add(
     try:
         if transaction.verify_only:
             return services.transactions.verify_partitions(*producer, partitions), ErrorCode.NONE
-        # Brokers only add for clients of transactions version 2; other clients add for themselves.
+        # Brokers add partitions only for clients of transactions version 2; older clients add them themselves.
         client_version = 2 if version >= BROKERS_VERSION else 0
         await services.transactions.add_partitions(*producer, partitions, client_version)
     except KafkaError as error:

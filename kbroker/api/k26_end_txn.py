@@ -1,6 +1,6 @@
 """EndTxn (key 26), versions 0 to 5: commit or abort a producer's open transaction.
 
-- The response comes when the decision is committed; the transaction markers follow.
+- The response is sent when the decision is committed; the transaction markers are written afterwards.
 - From version 5 on the client uses transactions version 2 (KIP-890): each transaction bumps the epoch, and the response
   has the producer id and epoch to continue with; -1 with an error.
 - Versions 0 and 1 do not know PRODUCER_FENCED.

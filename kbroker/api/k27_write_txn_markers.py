@@ -1,10 +1,10 @@
 """WriteTxnMarkers (key 27), versions 1 and 2: write transaction markers to partitions that this broker leads.
 
-Sent by the transaction coordinators of other brokers, and by tools that end a transaction that no coordinator knows
-(KIP-664).
+It is sent by the transaction coordinators of other brokers, and by tools that end a transaction which no coordinator
+knows (KIP-664).
 - Version 2 has the transaction version of the producer (KIP-1228); version 1 means 0.
 - The results of all markers of a producer are returned together; a marker without partitions has no result.
-- A negative producer id or epoch is UNKNOWN_SERVER_ERROR, as in Kafka 4.3.1.
+- A negative producer id or epoch gets UNKNOWN_SERVER_ERROR, as in Kafka 4.3.1.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 - The group's partition of __consumer_offsets must be part of the transaction. From version 5 on the client uses
   transactions version 2 (KIP-890), and this request adds the partition. Older clients have added it with
   AddOffsetsToTxn, and the transaction coordinator verifies that (transaction.partition.verification.enable).
-- The group is validated after that: a member's commit must be of the current generation (KIP-447). Clients that do not
+- The group is validated after that: a member's commit must have the current generation (KIP-447). Clients that do not
   send their member, such as those before version 3, are accepted.
 - Each partition that does not exist gets an error of its own; every other error is that of the whole request.
 - TRANSACTION_ABORTABLE is returned from version 4 on.
@@ -78,7 +78,7 @@ async def _commit(
 
 
 async def _verified_producer(services: Services, version: int, request: TxnOffsetCommitRequest) -> RecordProducer:
-    """Make sure that the group's partition is part of the transaction. Raises KafkaError."""
+    """Add or verify the group's partition in the transaction. Raises KafkaError."""
     transactions = services.transactions
     identity = request.transactional_id, request.producer_id, request.producer_epoch
     verify = services.config.transaction_partition_verification_enable
@@ -95,7 +95,7 @@ async def _verified_producer(services: Services, version: int, request: TxnOffse
 
 
 def error_for_client(error: ErrorCode, version: int) -> ErrorCode:
-    """Return the error as clients of a version know it."""
+    """Return the error code for clients of this version."""
     if error is ErrorCode.PRODUCER_FENCED:
         return ErrorCode.INVALID_PRODUCER_EPOCH
     if error is ErrorCode.TRANSACTION_ABORTABLE and version < ABORTABLE_VERSION:
@@ -103,6 +103,6 @@ def error_for_client(error: ErrorCode, version: int) -> ErrorCode:
     is_unreachable = error is ErrorCode.NETWORK_EXCEPTION
     error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if is_unreachable else coordinator_error(error)
     if error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS and version < LOAD_IN_PROGRESS_VERSION:
-        # Clients before Kafka 2.0 crash at it.
+        # Clients before Kafka 2.0 crash on it.
         return ErrorCode.COORDINATOR_NOT_AVAILABLE
     return error

@@ -1,7 +1,7 @@
 """DescribeLogDirs (key 35), versions 1 to 5: the sizes of partitions, and the space of the data directory.
 
 - Null topics means all partitions. Partitions that this broker does not have are omitted.
-- offset_lag is the distance of the log end offset to the high watermark, which is 0 on a leader.
+- offset_lag is the distance from the log end offset to the high watermark if that is higher, which is 0 on a leader.
 - Version 4 adds the total and usable bytes of the file system (KIP-827). Version 5 adds is_cordoned (KIP-1066).
 """
 
@@ -24,7 +24,7 @@ async def handle(
     result = DescribeLogDirsResult(
         log_dir=directory,
         topics=_topics(services, request.topics),
-        # kbroker has one directory, so the config has this one or none.
+        # kbroker has one directory, so the config contains this one or none.
         is_cordoned=bool(services.config.get("cordoned.log.dirs")),
     )
     try:

@@ -1,6 +1,7 @@
 """OffsetDelete (key 47), version 0: delete committed offsets (KIP-496).
 
-A group with members keeps the offsets of the topics that it subscribes to; if it is no consumer group, all of them.
+A group with members keeps the offsets of the topics that it subscribes to. If it is not a consumer group, it keeps all
+offsets.
 """
 
 from kbroker.api.context import RequestContext, Services

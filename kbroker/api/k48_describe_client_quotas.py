@@ -17,7 +17,7 @@ from protocol.messages.k48_describe_client_quotas import (
 )
 
 USER, CLIENT_ID, IP = "user", "client-id", "ip"
-# Match types: one name, the default entity, any entity that has a quota.
+# The match types of a filter: one name, the default entity, or any entity that has a quota.
 EXACT, DEFAULT, SPECIFIED = 0, 1, 2
 
 

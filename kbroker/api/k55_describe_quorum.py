@@ -1,7 +1,7 @@
 """DescribeQuorum (key 55), versions 0 to 2: the controller, as the leader and only voter of the metadata quorum.
 
 kbroker has no metadata log (partition 0 of __cluster_metadata): its controller writes numbered changes to the
-coordination service. They fill the fields of a Raft quorum:
+coordination service. The fields of a Raft quorum are filled as follows:
 
 - Leader and only voter: the controller. There are no observers.
 - Leader epoch: the controller epoch, which grows with each start of a single broker.

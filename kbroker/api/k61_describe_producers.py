@@ -1,4 +1,4 @@
-"""DescribeProducers (key 61), version 0 (KIP-664): the producers that partitions keep state of."""
+"""DescribeProducers (key 61), version 0 (KIP-664): the producers whose state partitions keep."""
 
 from kbroker.api.context import RequestContext, Services
 from kbroker.common import KafkaError

@@ -20,7 +20,7 @@ from protocol.messages.k66_list_transactions import (
     TransactionState,
 )
 
-# Characters of transactional ids that are matched in one call of a thread: a second, for the worst of patterns.
+# The characters of transactional ids that are matched in one call of a thread. The worst patterns take a second.
 MAX_CHARACTERS_PER_CALL = 32_768
 
 
@@ -50,7 +50,7 @@ async def handle(
 
 
 def _filter(request: ListTransactionsRequest, now_ms: int) -> Callable[[TransactionMetadata], bool]:
-    """The filters of a request besides the pattern."""
+    """Return the filters of a request except for the pattern."""
     states, producer_ids = set(request.state_filters), set(request.producer_id_filters)
     duration_ms = request.duration_filter
 

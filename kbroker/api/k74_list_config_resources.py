@@ -1,8 +1,8 @@
 """ListConfigResources (key 74), versions 0 and 1: the names of the resources whose configs can be described.
 
 - Version 0 lists client metrics subscriptions only (KIP-714).
-- Version 1 lists the requested types, all if it requests none: all topics and brokers, but only the groups and client
-  metrics subscriptions that have configs (KIP-1142).
+- Version 1 lists resources of the requested types, or of all types if it requests none: all topics and brokers, but
+only the groups and client metrics subscriptions that have configs (KIP-1142).
 """
 
 from kbroker.api.context import RequestContext, Services

@@ -42,7 +42,7 @@ def handle(
 
 
 def _page(image: MetadataImage, names: list[str], first_partition: int, limit: int) -> DescribeTopicPartitionsResponse:
-    """Return the topics `names`, the first of them from `first_partition` on, up to `limit` partitions."""
+    """Return a page of these topics, at most `limit` partitions, starting with `first_partition` of the first topic."""
     topics: list[DescribeTopicPartitionsResponseTopic] = []
     for name in names:
         topic = image.topics.get(name)

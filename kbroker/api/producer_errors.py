@@ -5,9 +5,7 @@ from protocol.errors import ErrorCode
 
 
 def producer_error(error: KafkaError, version: int, first_version_with_fenced: int) -> ErrorCode:
-    """Return the code for the client. Older versions do not know PRODUCER_FENCED; their clients treat
-    INVALID_PRODUCER_EPOCH alike.
-    """
+    """Return the code for the client. In older versions, INVALID_PRODUCER_EPOCH stands for PRODUCER_FENCED."""
     if error.code is ErrorCode.PRODUCER_FENCED and version < first_version_with_fenced:
         return ErrorCode.INVALID_PRODUCER_EPOCH
     return error.code

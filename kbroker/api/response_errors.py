@@ -1,7 +1,7 @@
-"""Reports the error codes of a response: to the log and to the counters, one line for each code.
+"""Reports the error codes of a response to the log and to the counters, one line per code.
 
-Responses are declared as rows (protocol/messages), so the places of their error codes follow from the declaration.
-They are worked out once per class; then a response without errors costs one comparison per code.
+Responses are declared as rows (protocol/messages), so the fields with error codes are found in the declaration, once
+per class. After that, a response without errors costs one comparison per code.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# The fields that name what an error code is about, and their names in the log.
+# The fields that identify the subject of an error code, and their names in the log.
 SUBJECTS = {
     "group_id": "group",
     "key": "group",
@@ -36,14 +36,14 @@ SUBJECTS = {
     "transactional_id": "transactional_id",
     "user": "user",
 }
-# What of a request is named too, since responses do not repeat it.
+# The fields of requests that are logged too, since responses do not repeat them.
 REQUEST_SUBJECTS = ("group_id", "transactional_id", "member_id")
 
 Subject = dict[str, object]
 
 
 class ErrorFields(NamedTuple):
-    """The error codes in a struct: its own one, and those of the structs in its list fields `children`."""
+    """The error codes in a struct: its own, and those of the structs in its list fields `children`."""
 
     has_code: bool
     has_message: bool
@@ -167,7 +167,7 @@ def report_fetch_errors(context: RequestContext, request: FetchRequest, response
 
 
 def _fetch_session_error(request: FetchRequest, code: int) -> ResponseError:
-    """An error of the whole request."""
+    """Return an error of the whole request."""
     subject: Subject = {"session": request.session_id or None, "epoch": request.session_epoch}
     if code == ErrorCode.UNKNOWN_SERVER_ERROR:
         return ResponseError(code, "unknown isolation level", {"isolation_level": request.isolation_level})
@@ -179,7 +179,7 @@ def _fetch_error(request: FetchRequest, error: tuple[str | bytes, FetchResult]) 
     subject = _partition_subject(key, result.partition)
     for requested, partitions in request.topics:
         if requested == key:
-            # One that the session has from an earlier request is not among them.
+            # The request does not contain partitions that an earlier request added to the session.
             subject["offset"] = next(
                 (offset for index, _, offset, _, _ in partitions if index == result.partition), None
             )
@@ -191,7 +191,7 @@ def _partition_subject(key: str | bytes, index: int) -> Subject:
 
 
 def _report(context: RequestContext, errors: list[tuple[int, T]], describe: Callable[[T], ResponseError]) -> None:
-    """Report each code once: how often it occurs, and what the first one is about. `errors`: (code, where)."""
+    """Report each code once, with its number of occurrences and the subject of the first. `errors`: (code, where)."""
     first: dict[int, T] = {}
     counts: dict[int, int] = {}
     for code, where in errors:

@@ -1,12 +1,12 @@
 """Produce with a transactional id: the partitions are verified to be part of the transaction (KIP-890).
 
-In a partition in which the producer has an open transaction there is nothing to verify. For the other partitions, all
-of a request together:
+A partition in which the producer already has an open transaction need not be verified. The other partitions of a
+request are verified together:
 - From version 12 on the client uses transactions version 2: the broker adds the partitions to the transaction. While
   the coordinator completes the previous transaction it returns CONCURRENT_TRANSACTIONS; the broker retries for
   add.partitions.to.txn.retry.backoff.max.ms, because the client's retry would take longer.
-- Older clients add the partitions themselves, and the coordinator verifies that they have done so
-  (transaction.partition.verification.enable).
+- Older clients add the partitions themselves, and the coordinator verifies this
+(transaction.partition.verification.enable).
 
 Each batch is then appended with a guard, which is issued before the coordinator is called and becomes invalid if the
 transaction ends before the append. Errors that older clients do not know, or do not retry, are translated.
@@ -99,14 +99,14 @@ async def _add_and_append(
 
 
 def has_transactional_batch(topics: list[TopicRecords]) -> bool:
-    """Whether any batch of a request is transactional. Called for every request with several batches."""
+    """Return whether any batch of a request is transactional. Called for every request with several batches."""
     try:
         for _, partitions in topics:
             for _, records in partitions:
                 if records[_ATTRIBUTES_POS] & TRANSACTIONAL:  # type: ignore[index]
                     return bool(transactional_batches(topics))
     except (IndexError, TypeError):
-        # Records that are missing or too short.
+        # The records are missing or too short.
         return bool(transactional_batches(topics))
     return False
 
@@ -132,7 +132,7 @@ class Verification:
         self._services = services
         self._version = version
         self.verified = VerifiedPartitions(services.config.transaction_partition_verification_enable)
-        # Those that the coordinator has to verify or add.
+        # The partitions that the coordinator has to verify or add.
         self._partitions: dict[PartitionKey, TopicPartition] = {}
 
     def begin(self, batches: dict[PartitionKey, BatchHeader]) -> bool:
@@ -145,7 +145,7 @@ class Verification:
         for key, header in batches.items():
             partition = self._services.replicas.get(*key)
             if partition is None or not partition.is_leader or partition.is_internal:
-                # The append will be refused.
+                # The append will report the error.
                 continue
             try:
                 guard = partition.log.producers.begin_verification(
@@ -189,7 +189,7 @@ class Verification:
             await sleep(config.add_partitions_to_txn_retry_backoff_ms / 1000)
 
     def _set_error(self, error: KafkaError) -> None:
-        """All partitions are refused with this error of the coordinator."""
+        """Set this error of the coordinator for all partitions."""
         for key in self._partitions:
             self.verified.errors[key] = translate(error.code, self._version)
 

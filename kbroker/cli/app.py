@@ -1,7 +1,7 @@
-"""The command tree, and where exceptions become exit statuses.
+"""The command tree, and the exit statuses of exceptions.
 
-A command's module is imported when that command runs or completes, not before: importing all of them takes longer
-than most commands run. Until then a placeholder with the command's help stands for it.
+A command's module is imported only when that command runs or completes: importing all of them takes longer than most
+commands run. Until then the command is represented by a placeholder with its help.
 """
 
 import importlib
@@ -63,7 +63,7 @@ def load_command(name: str) -> Any:
 
 
 class LazyGroup(HelpGroup):
-    """A group whose commands are placeholders, replaced by the real command when it runs or completes."""
+    """A group whose commands are placeholders. A command replaces its placeholder when it runs or completes."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         name, command, remaining = super().resolve_command(ctx, args)
@@ -133,7 +133,7 @@ def run(args: list[str]) -> int:
 
 
 def _require_utf8(args: list[str]) -> None:
-    """Raise CliError for names and configs that are not UTF-8. Only records may hold arbitrary bytes."""
+    """Raise CliError for names and configs that are not UTF-8. Only records may contain arbitrary bytes."""
     for arg in args if args[:1] != ["produce"] else args[1:2]:
         try:
             arg.encode()
@@ -142,7 +142,7 @@ def _require_utf8(args: list[str]) -> None:
 
 
 def _print_usage_error(error: typer.TyperException) -> int:
-    # A group without a command raises its help as an exception, which typer itself recognizes by the class name.
+    # If no command follows a group, its help is raised as an exception. typer recognizes it by the class name, too.
     if type(error).__name__ == "NoArgsIsHelpError":
         print(error.format_message())
     else:

@@ -37,7 +37,7 @@ LISTENER_PREFIX_REQUIRED = frozenset(
         "truststore.type",
     )
 )
-# Kafka can alter these while it runs; kbroker opens its listeners only when it starts.
+# Kafka can alter these while it runs. kbroker opens its listeners only at startup.
 READ_ONLY_HERE = frozenset({"listeners", "listener.security.protocol.map"})
 
 
@@ -49,7 +49,7 @@ class OpType(IntEnum):
 
 
 class AlterConfigOp(NamedTuple):
-    """One change of a config. `op_type` is the number in the request, which may be none of OpType."""
+    """One change of a config. `op_type` is the number in the request, perhaps not that of an OpType."""
 
     name: str
     op_type: int
@@ -57,7 +57,7 @@ class AlterConfigOp(NamedTuple):
 
 
 def set_ops(configs: Iterable[tuple[str, str | None]]) -> list[AlterConfigOp]:
-    """The configs of an AlterConfigs request, as changes to empty overrides."""
+    """Return the configs of an AlterConfigs request, as changes to empty overrides."""
     return [AlterConfigOp(name, OpType.SET, value) for name, value in configs]
 
 

@@ -1,6 +1,6 @@
 """The broker's loggers as a config resource (BROKER_LOGGER), for DescribeConfigs and IncrementalAlterConfigs.
 
-The levels are Python's, under Log4j's names. They belong to the process and are lost when it ends, as in Kafka.
+The levels are Python's, with Log4j's names. As in Kafka, they belong to the process and are lost when it ends.
 """
 
 import logging
@@ -30,7 +30,7 @@ def logger_levels() -> dict[str, str]:
 
 
 def alter_loggers(ops: Sequence[AlterConfigOp], *, validate_only: bool) -> None:
-    """Make all the changes; raises KafkaError and makes none if one is invalid."""
+    """Make all the changes. Raises KafkaError and makes none if one is invalid."""
     validate_ops(ops)
     levels = logger_levels()
     for op in ops:

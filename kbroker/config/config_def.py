@@ -48,7 +48,7 @@ class ConfigKey(NamedTuple):
     """One config.
 
     `default` is a parsed value, not text. `synonyms` are broker configs in order of precedence. `no_effect` is the
-    reason why kbroker accepts the config without acting on it; None for a config that takes effect.
+    reason why the config has no effect in kbroker; None for a config that takes effect.
     """
 
     name: str
@@ -78,7 +78,7 @@ ConfigDef = Mapping[str, ConfigKey]
 
 
 def config_def(keys: Iterable[ConfigKey]) -> dict[str, ConfigKey]:
-    """The keys by name, sorted by name."""
+    """Return the keys by name, sorted by name."""
     return {key.name: key for key in sorted(keys)}
 
 
@@ -91,9 +91,10 @@ def parse_configs(definition: ConfigDef, texts: Mapping[str, str], resource: str
 
 
 def broker_defaults(definition: ConfigDef, broker: Mapping[str, Value]) -> dict[str, Value]:
-    """The values of a topic or group without overrides, given the values of the broker's configs.
+    """Return the values of a topic or group without overrides, from the values of the broker's configs.
 
-    Each config takes the first of its synonyms that has a value, in its own unit, or else its own default.
+    The value of each config is that of its first synonym that has one, converted to the config's unit, or else its own
+    default.
     """
     values: dict[str, Value] = {}
     for name, key in definition.items():

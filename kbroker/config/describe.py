@@ -57,7 +57,7 @@ _UNIT_CHAINS = (
     ("log.roll.jitter.ms", "log.roll.jitter.hours"),
 )
 _CHAINS = {name: chain for chain in _UNIT_CHAINS for name in chain} | {
-    # One-way: log.flush.scheduler.interval.ms is also a config in its own right.
+    # Not the other way round: log.flush.scheduler.interval.ms is also a config in its own right.
     "log.flush.interval.ms": ("log.flush.interval.ms", "log.flush.scheduler.interval.ms"),
 }
 _DEFAULT_TEXTS = {name: text for name, key in BROKER_CONFIGS.items() if (text := format_value(key.default)) is not None}
@@ -142,8 +142,8 @@ def _override(key: ConfigKey, overrides: ConfigTexts, source: ConfigSource) -> l
 def _broker_synonyms(name: str, config: BrokerConfig) -> list[ConfigSynonym]:
     """Return all values of a broker config and of its synonyms, as Kafka lists them.
 
-    Values before the first one under the name itself are left out. So retention.ms has no synonyms, and its source is
-    DEFAULT_CONFIG, when only log.retention.hours is set.
+    Values before the first one of the config's own name are omitted. So if only log.retention.hours is set,
+    retention.ms has no synonyms, and its source is DEFAULT_CONFIG.
     """
     base_name = strip_listener_prefix(name)
     chain = _CHAINS.get(name) or tuple(dict.fromkeys((name, base_name)))
@@ -160,7 +160,7 @@ def _broker_synonyms(name: str, config: BrokerConfig) -> list[ConfigSynonym]:
 
 
 def _broker_sources(config: BrokerConfig) -> Iterable[tuple[ConfigTexts, ConfigSource]]:
-    """The sources of broker configs in order of precedence."""
+    """Return the sources of broker configs in order of precedence."""
     yield config.dynamic_broker_configs, ConfigSource.DYNAMIC_BROKER_CONFIG
     yield config.dynamic_default_configs, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
     yield config.static_configs, ConfigSource.STATIC_BROKER_CONFIG

@@ -37,7 +37,7 @@ def no_effect_warnings(resource_type: ConfigResourceType, texts: Mapping[str, st
 
 
 def no_effect_reason(key: ConfigKey) -> str | None:
-    """Return why a config has no effect, None if it has. Its name may have a listener prefix."""
+    """Return why a config has no effect; None if it has an effect. Its name may have a listener prefix."""
     base_name = strip_listener_prefix(key.name)
     if key.no_effect is None and base_name != key.name and base_name not in PER_LISTENER:
         return NOT_PER_LISTENER

@@ -51,7 +51,7 @@ class TopicConfig:
     def of(
         cls, overrides: Mapping[str, str] | None = None, defaults: Mapping[str, Value] | None = None
     ) -> "TopicConfig":
-        """Make it from a topic's overrides, as text, and `BrokerConfig.topic_defaults`. Raises ConfigError."""
+        """Create it from a topic's overrides, as text, and `BrokerConfig.topic_defaults`. Raises ConfigError."""
         values = dict(DEFAULTS if defaults is None else defaults)
         values.update(parse_configs(ALL_TOPIC_CONFIGS, overrides or {}, "topic"))
         typed: dict[str, Any] = {attribute: values[name] for attribute, name in _ATTRIBUTES}

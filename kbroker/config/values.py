@@ -16,7 +16,7 @@ INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
 DOUBLE_MAX = 1.7976931348623157e308
 
-# What Kafka displays instead of a password.
+# Kafka displays this instead of a password.
 HIDDEN = "[hidden]"
 
 
@@ -90,7 +90,7 @@ def _parse_integer(name: str, config_type: ConfigType, text: str) -> int:
 
 
 def format_value(value: Value) -> str | None:
-    """Return the text of a value, the inverse of parse_value: what DescribeConfigs returns."""
+    """Return the text of a value as DescribeConfigs does; the inverse of parse_value."""
     if value is None:
         return None
     if isinstance(value, bool):
@@ -103,7 +103,7 @@ def format_value(value: Value) -> str | None:
 
 
 def format_java_value(value: Value) -> str:
-    """Return a value as Kafka's error messages have it: a list in brackets, None as null."""
+    """Return a value in the form of Kafka's error messages: a list in brackets, None as null."""
     if isinstance(value, tuple):
         return "[" + ", ".join(value) + "]"
     return format_value(value) or ("null" if value is None else "")

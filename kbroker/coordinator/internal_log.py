@@ -1,4 +1,4 @@
-"""The internal topics, and what coordinators need of the replica manager."""
+"""The names of the internal topics, and the interface of the replica manager for coordinators."""
 
 from collections.abc import Callable
 from typing import Protocol
@@ -13,15 +13,15 @@ TRANSACTION_STATE_TOPIC = "__transaction_state"
 
 
 class InternalLog(Protocol):
-    """The replica manager, as far as coordinators use it."""
+    """The part of the replica manager that coordinators use."""
 
     def append_internal(
         self, tp: TopicPartition, batch: bytearray, *, guard: VerificationGuard | None = None, verify: bool = False
     ) -> int:
         """Append one batch and return the log end offset. Raises KafkaError if nothing was appended.
 
-        With `verify`, a transactional batch is rejected unless its transaction is open in the partition, or `guard` is
-        what `begin_verification` returned and no transaction of the producer has ended since (KIP-890).
+        With `verify`, a transactional batch is rejected unless its transaction is open in the partition, or `guard`
+        comes from `begin_verification` and no transaction of the producer has ended since (KIP-890).
         """
         ...
 
@@ -36,19 +36,23 @@ class InternalLog(Protocol):
     def append_marker(
         self, tp: TopicPartition, marker: TransactionMarker, on_committed: Callable[[ErrorCode], None]
     ) -> None:
-        """Append a transaction marker. `on_committed` is called, perhaps at once, with NONE when the high watermark
-        has passed the marker, or with the error; of several markers in log order. Never raises.
+        """Append a transaction marker. Never raises.
+
+        `on_committed` is called, perhaps immediately, with NONE when the high watermark has passed the marker, or with
+        the error. Markers are reported in log order.
         """
         ...
 
     def on_committed(self, tp: TopicPartition, offset: int, callback: Callable[[ErrorCode], None]) -> None:
-        """Call back once, perhaps at once: with NONE when the high watermark has reached `offset`, or with the reason
-        why it never will.
+        """Call `callback` once, perhaps immediately.
+
+        The argument is NONE when the high watermark has reached `offset`, or the error because of which it never will.
         """
         ...
 
     def read_internal_blocking(self, tp: TopicPartition, offset: int, size: int) -> bytes:
-        """Return about `size` bytes of whole batches from `offset`, or from the log start offset if that is higher;
-        b"" at the end. Called in a thread.
+        """Return about `size` bytes of complete batches; b"" at the end of the log. Called in a thread.
+
+        Starts at `offset`, or at the log start offset if that is higher.
         """
         ...

@@ -1,8 +1,8 @@
 """Regular expressions of clients, in the syntax of RE2 (Kafka uses RE2/J).
 
-RE2 matches in time linear in the length of the text, whatever the pattern. Its memory is bounded here, and so is the
-length of a pattern. A hostile pattern still takes about a second per 32 KiB of text, so matching belongs in a thread;
-RE2 releases Python's global lock meanwhile.
+RE2 matches any pattern in time linear in the length of the text. Its memory and the length of a pattern are bounded
+here. A hostile pattern still takes about a second per 32 KiB of text, so matching runs in a thread; RE2 releases the
+GIL meanwhile.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Re2Pattern:
         options.log_errors = False
         options.never_capture = True
         try:
-            # With bytes, RE2 need not convert positions to characters.
+            # With bytes, RE2 need not convert byte positions to character positions.
             self._pattern: Any = re2.compile(pattern.encode(), options)
         except re2.error as error:
             raise _invalid(error) from None

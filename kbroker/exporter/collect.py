@@ -1,7 +1,7 @@
 """Collects the samples of a scrape.
 
-This runs on the event loop, in steps of about a millisecond between which requests are served. So the samples of a page
-are not of one instant.
+This runs on the event loop, in steps of about a millisecond, between which requests are served. So the samples of a
+page are not taken at the same instant.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from kbroker.replica.partition import Partition
     from kbroker.server.socket_server import SocketServer
 
-# Partitions, topics or groups that are read in one step.
+# The number of partitions, topics or groups that are read in one step.
 ITEMS_PER_STEP = 100
 
 _TOPICS = "kafka_server_brokertopicmetrics_"

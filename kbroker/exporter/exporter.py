@@ -47,7 +47,7 @@ class LoopDelay:
 
 
 class Exporter:
-    """`address`: of the HTTP server, after `start`."""
+    """`address`: the address of the HTTP server, set by `start`."""
 
     address = ""
 
@@ -65,11 +65,11 @@ class Exporter:
         for collector in (ProcessCollector, PlatformCollector, GCCollector):
             collector(registry=self._registry)
         self._http = HttpServer(environment.loop, {"/metrics": self._metrics, "/healthz": self._health}, self._on_error)
-        # The scrape in progress, which serves all requests that arrive meanwhile.
+        # The scrape in progress. Its page is the response to all requests that arrive meanwhile.
         self._scrape: asyncio.Task[list[bytes]] | None = None
 
     async def start(self, listener: str) -> None:
-        """`listener`: kbroker.metrics.listener. Raises OSError."""
+        """Start the HTTP server. `listener`: the value of kbroker.metrics.listener. Raises OSError."""
         address = parse_host_port(listener)
         assert address is not None
         host, port = address
@@ -120,7 +120,7 @@ class Exporter:
         return parts
 
     async def _health(self) -> HttpResponse:
-        """A response means that the event loop runs. The listener is closed before the broker stops."""
+        """Respond to /healthz. A response shows that the event loop runs. A stopping broker has no listener."""
         return text_response(200, "ok")
 
     def _on_error(self, peer: str, status: int) -> None:

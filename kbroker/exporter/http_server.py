@@ -12,7 +12,7 @@ from typing import NamedTuple, cast
 
 MAX_REQUEST_BYTES = 8 * 1024
 MAX_CONNECTIONS = 16
-# From accepting a connection until the response is sent.
+# The time from accepting a connection until the response is sent, in seconds.
 TIMEOUT_S = 30.0
 
 _REASONS = {
@@ -39,8 +39,9 @@ Handler = Callable[[], Awaitable[HttpResponse]]
 
 
 class HttpServer:
-    """`on_error` is called with (peer, status) for each error response, and with 503 for each connection that is
-    closed because there are too many."""
+    """`on_error` is called with (peer, status) for each error response.
+
+    The status is 503 for a connection that is closed because there are too many."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, handlers: Mapping[str, Handler], on_error: Callable[[str, int], None]
@@ -89,7 +90,7 @@ class HttpConnection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._received = bytearray()
         self._has_request = False
-        # The rest of the response. One part is written per iteration of the event loop, as fast as the client reads.
+        # The remaining parts. One part is written per iteration of the event loop, no faster than the client reads.
         self._unsent: deque[bytes] = deque()
         self._paused = False
         self._scheduled = False

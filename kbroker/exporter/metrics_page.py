@@ -19,7 +19,7 @@ def labels(**values: object) -> str:
 
 
 class MetricsPage:
-    """Collects samples by family: the format wants those of a family together."""
+    """Collects samples by family, since the format requires the samples of a family to be contiguous."""
 
     def __init__(self) -> None:
         self.lines: dict[str, list[str]] = {name: [] for name in BY_NAME}
@@ -51,7 +51,7 @@ class MetricsPage:
             family = BY_NAME[name]
             yield f"# HELP {name} {family.help}\n# TYPE {name} {family.kind}\n".encode()
             for first in range(0, len(lines), LINES_PER_PART):
-                # A group id may have characters that UTF-8 cannot encode.
+                # A group id may contain characters that UTF-8 cannot encode.
                 yield ("\n".join(lines[first : first + LINES_PER_PART]) + "\n").encode(errors="replace")
             # Freeing all lines at the end would block the event loop.
             lines.clear()

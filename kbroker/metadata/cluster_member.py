@@ -43,15 +43,15 @@ class ClusterMember:
         self.controller = Controller(node_id, coordination, self.loader, environment.loop, environment.random, config)
         self.producer_ids = ProducerIdManager(coordination, environment.loop)
         self._coordination = coordination
-        # Whether what is written from now on is of leader epochs that no earlier process has written.
+        # Whether all partitions have leader epochs that no earlier process has used.
         self.has_new_epochs = True
 
     def add_listener(self, listener: DeltaListener) -> None:
-        """Await `listener` with every later delta, after the listeners that were added before."""
+        """Await `listener` with every later delta. Listeners are called in the order in which they were added."""
         self.loader.listeners.append(listener)
 
     async def renew_epochs(self) -> bool:
-        """Give the partitions that this broker leads new leader epochs; returns False if there is no room for that."""
+        """Start new leader epochs for the partitions that this broker leads. Returns False if the disk is full."""
         try:
             await self.controller.bump_leader_epochs()
         except NoRoom:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from kbroker.metadata.metadata_loader import MetadataLoader
     from kbroker.metadata.store.coordination import Coordination
 
-# Size at which a multi is closed: well below ZooKeeper's limit of about 1 MiB.
+# The size at which another multi is begun, well below ZooKeeper's limit of about 1 MiB.
 MULTI_BYTES = 400_000
 Overrides = dict[str, str]
 
@@ -100,7 +100,7 @@ class Controller:
         return await self._writer.campaign()
 
     async def create_topics(self, topics: Sequence[NewTopic], validate_only: bool) -> list[CreateTopicResult]:
-        """Create each topic on its own, and return one result for each name. A repeated name is not created."""
+        """Create each topic independently, and return one result for each name. A repeated name is not created."""
         repeated = repeated_names(topic.name for topic in topics)
         names = list(dict.fromkeys(topic.name for topic in topics))
         results: dict[str, CreateTopicResult] = {}
@@ -197,7 +197,7 @@ class Controller:
     async def create_partitions(
         self, topics: Sequence[NewPartitions], validate_only: bool
     ) -> list[CreatePartitionsResult]:
-        """Add partitions to each topic on its own, and return one result for each name."""
+        """Add partitions to each topic independently, and return one result for each name."""
         repeated = repeated_names(topic.name for topic in topics)
         results: dict[str, CreatePartitionsResult] = {}
         max_new_partitions = MAX_PARTITIONS_PER_REQUEST
@@ -234,7 +234,7 @@ class Controller:
         """Replace a resource's overrides; None or {} removes them. Raises KafkaError.
 
         A function is called with the current overrides and returns the new ones; it may raise KafkaError. No other
-        operation changes them in between. The caller validates the values; that the topic exists is checked here.
+        operation changes them in between. The caller validates the values; this method checks that the topic exists.
         """
         async with self._lock:
             await self._writer.prepare()
@@ -279,8 +279,8 @@ class Controller:
     async def bump_leader_epochs(self) -> None:
         """Start a new leader epoch for each partition that this broker led before it restarted.
 
-        A crash may have cut off the end of a log. With the new epoch, consumers can tell the records that were lost
-        there from those that are appended next (KIP-320). Raises CoordinationError.
+        A log may have lost its end in a crash. The new epoch enables consumers to distinguish the lost records from
+        those that are appended next (KIP-320). Raises CoordinationError.
         """
         async with self._lock:
             draft = ChunkDraft(self._loader.chunks)
@@ -305,7 +305,7 @@ class Controller:
         )
 
     def _is_cordoned(self, broker: int) -> bool:
-        """Whether cordoned.log.dirs has the broker's only log directory. The static configs of others are unknown."""
+        """Return whether cordoned.log.dirs contains the broker's log directory. Other brokers' static configs are unknown."""
         config = self._config()
         if broker == config.node_id:
             return bool(config.get("cordoned.log.dirs"))

@@ -1,8 +1,8 @@
 """Finalized features (KIP-584): the feature levels that the whole cluster uses, and the rules for changing them.
 
 kbroker has one of Kafka's features, transaction.version. Levels 0 and 1 are the older transaction protocol (1 with
-flexible records in __transaction_state), level 2 is that of KIP-890, which clients use if it is finalized. Errors are
-those of Apache Kafka 4.3.1.
+flexible records in __transaction_state), level 2 is the protocol of KIP-890, which clients use if it is finalized.
+Errors are those of Apache Kafka 4.3.1.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,7 +27,7 @@ SUPPORTED_FEATURES = {TRANSACTION_VERSION: SupportedVersionRange(0, 2, 2)}
 
 
 class FinalizedFeatures(NamedTuple):
-    """`levels` are by name; a feature without a level has level 0. `epoch` grows with each change."""
+    """`levels` are by feature name; a missing feature has level 0. `epoch` grows with each change."""
 
     epoch: int
     levels: Mapping[str, int]
@@ -73,7 +73,7 @@ def _rejection_reason(update: FeatureUpdate, current_level: int, controller_id: 
         return "A feature version cannot be less than 0."
     supported = SUPPORTED_FEATURES.get(update.name)
     if supported is None:
-        # Level 0 means that the feature is to be removed, so Kafka's message is another one.
+        # Level 0 means that the feature is to be removed. Kafka has another message for this.
         if update.level == 0:
             return f"Feature {update.name} not found."
         return f"Local controller {controller_id} does not support this feature."

@@ -102,7 +102,7 @@ class MetadataImage:
         self._overrides: dict[ConfigResource, dict[str, str]] = {}
 
     def apply(self, delta: MetadataDelta) -> None:
-        # Deletions first: a created topic may have the name of a deleted one.
+        # Deletions come first: a created topic may have the name of a deleted one.
         for topic in delta.deleted:
             del self.topics[topic.name]
             del self.topics_by_id[topic.topic_id]

@@ -1,7 +1,7 @@
 """MetadataLoader: keeps a broker's metadata image up to date with the coordination service.
 
-It first reads all nodes. Then it follows the numbered changes in znodes.CHANGES: it reads the nodes again that a change
-has written, and compares them with those that it read before. The controller's own broker loads its changes in the same
+It first reads all nodes. Then it follows the numbered changes in znodes.CHANGES: it reads the nodes that a change has
+written again, and compares them with their previous contents. The controller's own broker loads its changes in the same
 way, so there is one path from a change to the image and its listeners.
 """
 
@@ -51,8 +51,10 @@ class MetadataLoader:
         image: MetadataImage,
         on_failure: Callable[[BaseException], None],
     ) -> None:
-        """`on_failure` is called when the image can no longer be kept up to date: the session has expired, a node is
-        invalid, or a listener has failed. While the service is unavailable, the image stays as it is.
+        """`on_failure` is called when the image can no longer be kept up to date.
+
+        The reason is that the session has expired, a node is invalid, or a listener has failed. While the service is
+        unavailable, the image stays unchanged.
         """
         self.image = image
         self.listeners: list[DeltaListener] = []
@@ -78,7 +80,7 @@ class MetadataLoader:
         self._stopped = True
 
     async def catch_up(self) -> None:
-        """Return when the image has every change that was written before the call, and the listeners have acted on it.
+        """Wait until the image has every change that was written before the call and the listeners have processed it.
 
         Raises CoordinationError.
         """
@@ -90,7 +92,7 @@ class MetadataLoader:
                     await self._read_members(delta)
                 await self._read_changes(delta)
             except BaseException:
-                # The delta is dropped, so the members must be read again.
+                # The delta is discarded, so the members must be read again.
                 self._members_changed |= members_changed
                 raise
             if delta:
@@ -132,7 +134,7 @@ class MetadataLoader:
                 yield znodes.config_path(ConfigResource(resource_type, name))
 
     def _update(self, nodes: NodeData, delta: MetadataDelta) -> None:
-        """Take over the current data of nodes, and add to the delta how the image changes."""
+        """Store the current data of nodes, and add the resulting changes of the image to the delta."""
         # The ids of topics that may have changed; a dict to keep their order.
         changed: dict[bytes, None] = {}
         for path, data in nodes.items():
@@ -170,7 +172,7 @@ class MetadataLoader:
             changed[new.topic_id] = None
 
     def _update_chunks(self, chunks: dict[int, znodes.Chunk], changed: dict[bytes, None]) -> None:
-        # All removals before all additions: a partition may have moved from one chunk to another.
+        # All removals come before all additions: a partition may have moved from one chunk to another.
         for number, chunk in chunks.items():
             for topic_id, partitions in self.chunks.get(number, {}).items():
                 if partitions != chunk.get(topic_id):
@@ -257,7 +259,7 @@ class MetadataLoader:
         self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
         if isinstance(error, Unavailable):
-            # The watch may not have been left, so no event may start the next attempt.
+            # The watch may not have been set, so perhaps no event would start the next attempt.
             self._loop.call_later(RETRY_BACKOFF_S, self._start_catch_up)
         elif error is not None and not self._stopped:
             self._on_failure(error)

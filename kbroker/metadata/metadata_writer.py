@@ -1,4 +1,4 @@
-"""Writes of the elected controller: each change is one multi, fenced by the controller epoch, with a number.
+"""Writes the changes of the elected controller: each is one numbered multi, fenced by the controller epoch.
 
 A multi begins with two checks: that the controller epoch is still the one of this broker's election, and that no other
 change was written since this broker last read znodes.CHANGES.
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from kbroker.metadata.metadata_loader import MetadataLoader
     from kbroker.metadata.store.coordination import Coordination
 
-# While the service is unavailable, one operation per interval waits for it; the others fail at once. In seconds.
+# While the service is unavailable, one operation per interval (in seconds) waits for it; others fail immediately.
 RETRY_BACKOFF_S = 1.0
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from kbroker.metadata.store.coordination import Coordination
 
 BLOCK_SIZE = 1000
-# After a failure, requests that are waiting or arrive within this time fail without another attempt. In seconds.
+# After a failure, requests that wait or arrive within this time (in seconds) fail without another attempt.
 RETRY_BACKOFF_S = 1.0
 
 
@@ -36,7 +36,7 @@ class ProducerIdManager:
         self._failed_at = 0.0
 
     async def generate_producer_id(self) -> int:
-        """Raises KafkaError (COORDINATOR_NOT_AVAILABLE, which producers retry) if no block can be reserved."""
+        """Return a new producer id. Raises KafkaError (COORDINATOR_NOT_AVAILABLE) if no block can be reserved."""
         if self._next == self._end:
             async with self._lock:
                 if self._next == self._end:

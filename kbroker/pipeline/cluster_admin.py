@@ -1,7 +1,7 @@
-"""A client for topics, configs, offsets and groups, which Spark's Kafka connector has no functions for.
+"""A client for topics, configs, offsets and groups, for which Spark's Kafka connector has no functions.
 
-A wrapper of kafka-python's admin client. Times are milliseconds since 1970. All failures are raised as PipelineError,
-as BrokerUnavailableError where waiting for the broker may help.
+It wraps kafka-python's admin client. Times are milliseconds since 1970. All failures are raised as PipelineError, as
+BrokerUnavailableError if waiting for the broker may help.
 """
 
 import logging
@@ -59,8 +59,8 @@ class ClusterAdmin:
     ) -> dict[str, TopicInfo]:
         """Return the topics with these names, or those that the pattern matches, or all.
 
-        `pattern`: a regular expression that must match the whole name, or a function. Topics that do not exist are
-        left out, and internal topics unless they are named.
+        `pattern`: a regular expression that must match the whole name, or a function. Topics that do not exist are left
+        out, and internal topics unless they are named.
         """
         topics = self._describe_topics(names, pattern)
         configs = self._describe_configs(list(topics))
@@ -106,7 +106,7 @@ class ClusterAdmin:
         return {name: values[config] for name, values in configs.items() if config in values}
 
     def _describe_configs(self, names: list[str], only: str = "") -> dict[str, dict[str, str]]:
-        """The configs that the topics set themselves; with `only`, this config's effective value."""
+        """Return the configs that are set on the topics; with `only`, the effective value of this config."""
         if not names:
             return {}
         from kafka.admin import ConfigResource
@@ -156,7 +156,7 @@ class ClusterAdmin:
         return {TopicPartition(at.topic, at.partition): found.offset for at, found in listed.items()}
 
     def committed_offsets(self, topics: Iterable[str]) -> GroupOffsets:
-        """Return what every group has committed for these topics; groups without any are left out."""
+        """Return the committed offsets of every group for these topics, without groups that have none."""
         selected = set(topics)
         with self._request("ListGroups") as client:
             groups = sorted(group["group_id"] for group in client.list_groups())
@@ -206,7 +206,7 @@ class ClusterAdmin:
             raise
         except BrokerResponseError as error:
             self.close()
-            # kafka-python calls this one retriable, but a deleted topic does not come back.
+            # kafka-python considers this error retriable, but a deleted topic does not come back.
             is_deleted = error.errno == _error_code("UnknownTopicOrPartitionError")
             error_type = BrokerUnavailableError if error.retriable and not is_deleted else PipelineError
             raise error_type(f"{api} failed at the broker at {self.bootstrap}: {_error_text(error)}") from error
@@ -264,7 +264,7 @@ def all_partitions(topics: Mapping[str, TopicInfo]) -> list[TopicPartition]:
 
 
 def _format_topic_id(raw: Any) -> str:
-    """A topic id as Kafka's tools print it: URL-safe base64 without padding; empty if the broker has none."""
+    """Return a topic id as Kafka's tools print it: URL-safe base64 without padding; empty if there is none."""
     data = UUID(str(raw or UUID(int=0))).bytes
     return urlsafe_b64encode(data).decode().rstrip("=") if any(data) else ""
 

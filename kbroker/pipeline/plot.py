@@ -81,7 +81,7 @@ def sum_by_bucket(amounts: Iterable[SpanAmount], bucket_ms: int) -> list[tuple[i
 
 
 def largest_series(series: Series, limit: int = MAX_SERIES, by: Series | None = None) -> dict[str, Points]:
-    """Return at most `limit` series, the largest sum first; the last one adds up all others.
+    """Return at most `limit` series, the largest sum first. The last one is the sum of all others.
 
     `by`: choose by the sums of these series with the same names, so that two charts show the same names.
     """
@@ -98,7 +98,7 @@ def largest_series(series: Series, limit: int = MAX_SERIES, by: Series | None = 
 
 
 def check_plot_path(path: str) -> None:
-    """Raise PipelineError if a plot could not be written to this path, before the work for it begins."""
+    """Raise PipelineError if a plot cannot be written to this path. Called before the work for it begins."""
     if not path.lower().endswith(".png"):
         raise PipelineError(f"{path}: a plot is a PNG file: its name must end in .png")
     directory = os.path.dirname(path) or "."
@@ -192,7 +192,7 @@ def _stack(axes: Any, series: Series, width_ms: int, colours: Mapping[str, str])
         step="post",
         linewidth=0,
     )
-    # Without a margin a few buckets would fill the width, whatever their length.
+    # Without a margin, a few buckets of any length would fill the width.
     margin = max(width_ms, width_ms * 10 - (edges[-1] - edges[0])) // 2
     axes.set_xlim(_datetime(edges[0] - margin), _datetime(edges[-1] + margin))
 
@@ -237,7 +237,7 @@ def _colours(names: Iterable[str]) -> dict[str, str]:
 
 
 def _label(name: str, limit: int = MAX_NAME_CHARACTERS) -> str:
-    """Return the name as matplotlib can print it.
+    """Return the name in a form that matplotlib can print.
 
     Legends omit names that begin with an underscore, and the font has no control characters.
     """

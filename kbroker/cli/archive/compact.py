@@ -70,7 +70,7 @@ def compact(
         if not bins:
             result = clean_up(archive)
     if bins:
-        # Only now, because a Spark session takes seconds to start.
+        # Imported and started only now, because a Spark session takes seconds to start.
         with (
             spark_session_for("kbroker archive compact", master, jars, conf) as session,
             ProgressBar("compacting", sum(merge_bin.size for merge_bin in bins), shows_bytes=True) as progress,

@@ -29,8 +29,8 @@ def list_archives(
     """List the topics of archives with rows, files, offsets and times.
 
     DIR is an archive, or a directory that contains archives. OFFSETS counts the archived offsets; an offset without a
-    record, such as that of a transaction marker, has no row. LOST counts offsets that were deleted before they could
-    be archived. SIZE is that of the files.
+    record, such as that of a transaction marker, has no row. LOST counts offsets that were deleted before they could be
+    archived. SIZE is the size of the files.
 
     Example: kbroker archive list /data/archive
     """
@@ -58,7 +58,7 @@ def list_archives(
 
 
 def _find_archives(open_storage: "Callable[[str], Storage]", directory: str) -> "Iterator[Storage]":
-    """Yield the archive in a directory, or else those in its subdirectories. Raises CliError if there is none."""
+    """Yield the archive in a directory, or else those in its subdirectories. Raises CliError if there are none."""
     from kbroker.pipeline.archive.layout import MANIFEST
 
     storage = open_storage(directory)

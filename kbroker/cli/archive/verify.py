@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from kbroker.pipeline.archive.verification.findings import VerificationReport
     from kbroker.pipeline.archive.verification.scope import VerificationScope
 
-# Printed findings; --report and --json have all.
+# The number of findings that are printed; --report and --json contain all.
 MAX_PRINTED = 100
-# Beyond all offsets and times.
+# Larger than all offsets and times.
 _UNBOUNDED = 2**62
 
 _RED, _DIM, _RESET = "\x1b[31m", "\x1b[2m", "\x1b[0m"

@@ -80,7 +80,7 @@ def client_errors() -> Iterator[None]:
 
 
 def client_error_text(error: BaseException) -> str:
-    """Return the message of an exception of kafka-python, without class names where there is something better."""
+    """Return the message of an exception of kafka-python. Class names are used only if there is no message."""
     from kafka.errors import BrokerResponseError, KafkaError, KafkaTimeoutError
 
     detail = ": ".join(str(arg) for arg in error.args if arg is not None)
@@ -142,7 +142,7 @@ def partition_leaders(client: Any, topics: Sequence[str] | None) -> dict[tuple[s
 def select_partitions(
     leaders: Mapping[tuple[str, int], int], selections: Sequence[TopicPartitions]
 ) -> dict[tuple[str, int], int]:
-    """Return the selected partitions with their leaders, all of them without a selection.
+    """Return the selected partitions with their leaders. Without a selection, returns all partitions.
 
     Raises CliError for a partition that its topic does not have.
     """

@@ -28,14 +28,14 @@ def print_error(message: str) -> None:
 
 
 def exception_text(error: BaseException) -> str:
-    """Return what an exception says, with its class name only where the message alone means nothing."""
+    """Return the message of an exception, with the class name only if the message alone is meaningless."""
     if isinstance(error, CliError):
         return str(error)
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     detail = str(error)
     if detail and type(error).__module__.startswith("kbroker."):
-        # The messages of our own exceptions are sentences.
+        # The messages of kbroker's exceptions are sentences.
         return detail
     name = type(error).__name__
     return detail if name in detail else f"{name}: {detail}" if detail else name

@@ -1,4 +1,4 @@
-"""Text for people from counts, sizes, durations and timestamps."""
+"""Formats counts, sizes, durations and timestamps for people."""
 
 from datetime import datetime
 
@@ -6,7 +6,7 @@ from kbroker.cli.common.parsing import DURATION_UNITS_MS
 
 
 def count_text(count: int, noun: str, plural: str | None = None) -> str:
-    """Return `1 partition`, `2 partitions`; pass `plural` where it is not the noun with an s."""
+    """Return `1 partition`, `2 partitions`; pass `plural` if it is not the noun plus s."""
     return f"{count} {noun}" if count == 1 else f"{count} {plural or noun + 's'}"
 
 
@@ -20,7 +20,7 @@ def format_size(size_bytes: float) -> str:
 
 
 def format_duration(duration_ms: int) -> str:
-    """Return a duration in the form that parse_duration_ms reads, its two largest units: `1h30m`, `2m`, `250ms`."""
+    """Return the two largest units of a duration, as parse_duration_ms reads them: `1h30m`, `2m`, `250ms`."""
     parts: list[str] = []
     for unit in ("d", "h", "m", "s", "ms"):
         count, duration_ms = divmod(duration_ms, DURATION_UNITS_MS[unit])
@@ -32,7 +32,7 @@ def format_duration(duration_ms: int) -> str:
 
 
 def format_timestamp(timestamp_ms: int) -> str:
-    """Return milliseconds since the epoch as local time with milliseconds; a number that is no date is unchanged."""
+    """Return milliseconds since the epoch as local time with milliseconds; a number out of range as it is."""
     try:
         local = datetime.fromtimestamp(timestamp_ms / 1000)
     except (ValueError, OverflowError, OSError):

@@ -67,7 +67,7 @@ def _option_name(param: Any) -> str:
 
 
 def _with_details(param: Any) -> str:
-    """The help of a parameter with its environment variable and default."""
+    """Return the help of a parameter with its environment variable and default."""
     details = []
     if param.envvar:
         details.append(f"env: {param.envvar}")
@@ -81,7 +81,7 @@ def _with_details(param: Any) -> str:
 
 
 def _summary(command: Any) -> str:
-    """The first sentence of a command's help."""
+    """Return the first sentence of a command's help."""
     first_paragraph = " ".join(inspect.cleandoc(command.help or "").split("\n\n")[0].split())
     return first_paragraph.split(". ")[0].rstrip(".") + "."
 

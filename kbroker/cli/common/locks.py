@@ -5,7 +5,7 @@ import os
 
 
 def is_locked(path: str) -> bool:
-    """Whether a process holds a broker's lock on this file, which need not exist. Outdated as soon as it returns."""
+    """Return whether a process holds a broker's lock on this file, which need not exist. It may change at any time."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:

@@ -15,7 +15,7 @@ def print_json(value: object) -> None:
 
 
 def print_note(message: str) -> None:
-    """Print a remark on standard error, so that standard output holds results only."""
+    """Print a remark on standard error, so that standard output contains only results."""
     print(message, file=sys.stderr, flush=True)
 
 

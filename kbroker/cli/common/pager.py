@@ -1,4 +1,4 @@
-"""A pager for long output in a terminal, as git has it: $PAGER, and the option --no-pager."""
+"""A pager for long output in a terminal, like git's: $PAGER, and the option --no-pager."""
 
 import inspect
 import io
@@ -38,7 +38,7 @@ def paginated(command: Callable[..., None]) -> Callable[..., None]:
 
 
 class _TerminalBuffer(io.StringIO):
-    """Buffered output that reports a terminal, so that tables and colors are printed as for one."""
+    """Buffered output that claims to be a terminal, so that tables and colors are printed."""
 
     def isatty(self) -> bool:
         return True
@@ -46,7 +46,7 @@ class _TerminalBuffer(io.StringIO):
 
 @contextmanager
 def pager(*, enabled: bool = True) -> Iterator[None]:
-    """Send what is printed inside to a pager when it is longer than the terminal; no effect without a terminal."""
+    """Send the output of the block to a pager if it is longer than the terminal. No effect without a terminal."""
     command = shlex.split(os.environ.get("PAGER", DEFAULT_PAGER)) if enabled and sys.stdout.isatty() else []
     if not command or command == ["cat"] or shutil.which(command[0]) is None:
         yield

@@ -1,4 +1,4 @@
-"""Parsers for what users write on the command line. Each raises CliError with the text that it could not parse."""
+"""Parsers for command line arguments. Each raises CliError with the text that it could not parse."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 
 from kbroker.cli.common.errors import usage_error
 
-# The largest numbers that the fields of Kafka's messages hold.
+# The largest values of integer fields in Kafka's messages.
 INT16 = 2**15 - 1
 INT32 = 2**31 - 1
 INT64 = 2**63 - 1
@@ -45,7 +45,7 @@ def parse_config_changes(
 
 
 def parse_integer(text: str, what: str) -> int:
-    """Parse a whole number that is not negative and fits into 64 bits; `what` names it in the error."""
+    """Parse an integer that is not negative and fits into 64 bits; `what` is its name in error messages."""
     if not (text.isascii() and text.isdigit()):
         raise usage_error(f"{what} must be a whole number, not {text!r}")
     if (number := int(text.lstrip("0")[:20] or "0")) > INT64:
@@ -92,7 +92,7 @@ def parse_time_ms(text: str, now_ms: int) -> int:
 
 
 def parse_date(text: str) -> str:
-    """Parse a date and return it as archives write it, 2026-01-31."""
+    """Parse a date, and return it in the form of archives, 2026-01-31."""
     try:
         return date.fromisoformat(text).isoformat()
     except ValueError:
@@ -107,7 +107,7 @@ class PartitionPosition(NamedTuple):
 
 
 def parse_position(text: str, now_ms: int) -> PartitionPosition:
-    """Parse `earliest`, `latest`, an offset, `-N` (the last N records) or `@TIME` (the first record since then)."""
+    """Parse `earliest`, `latest`, an offset, `-N` (the last N records) or `@TIME` (the first record from then on)."""
     if text in ("earliest", "beginning", "start"):
         return PartitionPosition("earliest")
     if text in ("latest", "end"):

@@ -7,7 +7,7 @@ from types import FrameType
 from typing import Any
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-# timeout(1) and others send the same signal to the process and to its process group.
+# timeout(1) and other programs send the same signal to the process and to its process group.
 SAME_SIGNAL_S = 0.5
 
 

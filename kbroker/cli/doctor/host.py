@@ -1,4 +1,4 @@
-"""The access of `kbroker doctor` to the operating system and to a running broker. It only reads."""
+"""Read-only access of `kbroker doctor` to the operating system and to a running broker."""
 
 import ctypes
 import errno
@@ -22,7 +22,7 @@ _CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.lim
 
 @dataclass(slots=True, frozen=True)
 class RunningCluster:
-    """The cluster of a broker that is running already."""
+    """The cluster of a running broker."""
 
     cluster_id: str
     broker_ids: tuple[int, ...]
@@ -103,7 +103,7 @@ class Host:
             is_inside = real == mount_point or real.startswith(mount_point.rstrip("/") + "/")
             if is_inside and (best is None or len(mount_point) >= len(best.mount_point)):
                 best = FileSystem(kind, mount_point, mounted_device)
-        # btrfs and others have device numbers of their own, which are those of no disk: the mount has the disk's.
+        # For btrfs and others, stat returns a device number that belongs to no disk; the mount has the disk's number.
         return FileSystem(best.kind, best.mount_point, numbers) if best and best.device == numbers else best
 
     def write_caches(self, device: str) -> dict[str, str]:

@@ -10,7 +10,7 @@ from kbroker.storage import checkpoint_files, file_names, meta_properties
 MIB, GIB = 1 << 20, 1 << 30
 MIN_FREE_BYTES = 100 * MIB
 LOW_FREE_BYTES, LOW_FREE_SHARE = GIB, 0.05
-# File systems on which locks, syncs and renames are not, or not always, those of a local disk.
+# File systems on which locks, syncs and renames may not work as on a local disk.
 NETWORK_FILE_SYSTEMS = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "ceph", "glusterfs", "fuse.sshfs", "afs", "ncpfs")
 MEMORY_FILE_SYSTEMS = ("tmpfs", "ramfs")
 

@@ -159,7 +159,7 @@ def _select_groups(groups: Sequence[str], lines: Sequence[PlanLine]) -> list[str
 
 
 def _plan_groups(client: Any, groups: Sequence[str], selection: ResetSelection) -> list[GroupPlan]:
-    """Plan each group. A group that cannot be reset is reported and left out."""
+    """Plan each group. A group that cannot be reset is reported and skipped."""
     lines = [line for line in selection.lines if line.group is None or line.group in groups]
     texts = selection.topics or [f"{line.topic}:{line.partition}" for line in lines]
     partitions = _existing_partitions(client, texts)
@@ -167,7 +167,7 @@ def _plan_groups(client: Any, groups: Sequence[str], selection: ResetSelection) 
     plans = []
     for group in groups:
         if states[group] not in INACTIVE_STATES:
-            # The words of kafka-consumer-groups.
+            # The message of kafka-consumer-groups.
             print_error(
                 f"Assignments can only be reset if the group '{group}' is inactive, "
                 f"but the current state is {states[group]}."

@@ -27,8 +27,8 @@ def dump(
 ) -> None:
     """Print the contents of segments, indexes, snapshots and checkpoints.
 
-    PATH is a file or a directory. Damage is printed with its position, and what follows it as far as it can be read;
-    the exit status is then 1. With --json, prints one JSON object per line.
+    PATH is a file or a directory. Damage is printed with its position, followed by everything readable after it; the
+    exit status is then 1. With --json, prints one JSON object per line.
 
     Example: kbroker log dump kbroker-data/orders-0 --records --offsets 100..200
     """

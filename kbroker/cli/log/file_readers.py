@@ -136,7 +136,7 @@ def _read_clean_shutdown(source: DumpFile, selection: DumpSelection) -> Iterator
 
 
 def _or_lines(reader: Reader) -> Reader:
-    """Wrap the reader of a small file: if it cannot be parsed, yield one damage and the lines of the file."""
+    """Wrap the reader of a small file: if it cannot be parsed, yield a damage item and the lines of the file."""
 
     def read(source: DumpFile, selection: DumpSelection) -> Iterator[DumpItem]:
         try:

@@ -1,4 +1,4 @@
-"""The items that `kbroker log dump` prints: one per batch, record, index entry or line of a file, and per damage.
+"""The items that `kbroker log dump` prints: one per batch, record, index entry, line of a file, or damaged range.
 
 Field names and units are those of Kafka's formats; times are milliseconds since the epoch.
 """

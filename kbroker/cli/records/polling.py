@@ -17,9 +17,10 @@ COMMIT_TIMEOUT_MS = 5000
 
 
 class InterruptGuard:
-    """SIGINT and SIGTERM as KeyboardInterrupt, but not in the middle of a poll.
+    """Raises KeyboardInterrupt for SIGINT and SIGTERM, but not in the middle of a poll.
 
-    kafka-python may swallow an exception that a signal handler raises inside it. A second signal interrupts at once.
+    kafka-python may swallow an exception that a signal handler raises during a poll. A second signal interrupts at
+    once.
     """
 
     def __init__(self) -> None:

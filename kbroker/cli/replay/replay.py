@@ -173,7 +173,7 @@ def replay(
 
 
 def _check_before_spark(directory: str, topics: Sequence[str], bootstrap: str) -> None:
-    """Raise PipelineError for what can be found without Spark, which takes seconds to start."""
+    """Raise PipelineError for problems that can be found without Spark, which takes seconds to start."""
     from kbroker.pipeline.archive.archive import Archive
     from kbroker.pipeline.cluster_admin import require_reachable
     from kbroker.pipeline.replay.preparation import require_topics

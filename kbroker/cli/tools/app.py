@@ -29,9 +29,9 @@ def frame(
 ) -> None:
     """Print captured requests or responses field by field, with their positions.
 
-    FRAMES is hex or base64, a file may also have the bytes themselves. There may be several frames, as on a connection;
-    a single one may be without its size. Requests say which API and version they are. Responses do not: pass
-    --response and --version, or the requests.
+    FRAMES is hex or base64; a file may also contain raw bytes. There may be several frames, as on a connection; a
+    single frame may lack its size. Requests contain their API and version. Responses do not: pass --response and
+    --version, or the requests.
 
     A damaged frame is printed up to the damage, with its position and what was expected there; the exit status is then
     1. With --json, prints one JSON object per frame.

@@ -23,19 +23,19 @@ class FrameDamage(NamedTuple):
 
 
 class ResponseType(NamedTuple):
-    """API and version of the request of a response."""
+    """The API and version of the request that a response belongs to."""
 
     api_key: int
     version: int
 
 
-# The type of a response by its correlation id; None: it belongs to no request.
+# Returns the type of a response by its correlation id; None if it belongs to no request.
 ResponseTypes = Callable[[int], ResponseType | None]
 
 
 @dataclass
 class ParsedFrame:
-    """One frame. Positions are those in the capture. `size`: as the frame has it; None if it was captured without."""
+    """One frame. Positions are those in the capture. `size`: the frame's size field; None if it was not captured."""
 
     start: int
     size: int | None
@@ -63,8 +63,8 @@ class ParsedFrame:
 def parse_capture(data: bytes, response_types: ResponseTypes | None) -> list[ParsedFrame]:
     """Parse all frames; `response_types`: None for requests.
 
-    A capture whose sizes do not fit may be one frame without its size, or damaged: the reading that is not damaged, or
-    has more fields, is returned.
+    If the sizes in a capture are inconsistent, it is damaged or is one frame without its size. The interpretation
+    without damage, or else with more fields, is returned.
     """
     with_sizes = _parse_with_sizes(data, response_types)
     if with_sizes is not None and with_sizes[-1].size == len(data) - with_sizes[-1].start - SIZE_BYTES:

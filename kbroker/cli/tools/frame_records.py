@@ -13,9 +13,9 @@ from protocol.records.compression import TooLargeError
 
 
 def record_items(data: bytes, position: int, *, may_be_cut: bool) -> Iterator[DumpItem]:
-    """Yield batches with their records, and damage. `position` is that of the data in the capture.
+    """Yield batches with their records, and damage. `position`: that of the data in the capture.
 
-    may_be_cut: the last batch may be incomplete, as in Fetch responses of Apache Kafka.
+    `may_be_cut`: the last batch may be incomplete, as in Fetch responses of Apache Kafka.
     """
     pos = 0
     while pos < len(data):
@@ -41,7 +41,7 @@ def record_items(data: bytes, position: int, *, may_be_cut: bool) -> Iterator[Du
 
 
 def _find_fault(data: bytes, pos: int) -> str | None:
-    """Return why no complete batch is at a position."""
+    """Return why there is no complete batch at a position."""
     remaining = len(data) - pos
     if remaining > MAGIC_POS and data[pos + MAGIC_POS] != MAGIC:
         return f"a batch of format {data[pos + MAGIC_POS]}"

@@ -1,7 +1,7 @@
-"""`kbroker transactions` find-hanging, abort and terminate.
+"""`kbroker transactions find-hanging`, `abort` and `terminate`.
 
 No coordinator will ever end a hanging transaction (see requests.py), and consumers with
-isolation.level=read_committed stop before it. An abort marker, written into the partition, ends it.
+isolation.level=read_committed stop before it. An abort marker that is written to the partition ends it.
 """
 
 import time
@@ -126,7 +126,7 @@ def with_old_transaction(producers: Iterable[PartitionProducer], before_ms: int)
 def unknown_to_coordinators(
     producers: Iterable[PartitionProducer], descriptions: Iterable[TransactionDescription]
 ) -> list[PartitionProducer]:
-    """Return producers whose partition is in no transaction of theirs that a coordinator knows."""
+    """Return producers whose coordinators know no transaction of theirs with this partition."""
     known = {
         (description.producer_id, partition) for description in descriptions for partition in description.partitions
     }

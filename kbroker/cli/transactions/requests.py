@@ -34,7 +34,7 @@ RETRIABLE_ERRORS = frozenset(
 
 
 class TransactionFilter(NamedTuple):
-    """Which transactions to list: in one of the states, of one of the producer ids, old enough, matching a pattern."""
+    """Selects the transactions to list, by state, producer id, age and a pattern."""
 
     states: Sequence[str] = ()
     producer_ids: Sequence[int] = ()

@@ -23,7 +23,7 @@ ConfigTexts = Mapping[str, str]
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class BrokerConfig:
-    """Effective values. Immutable: with_dynamic returns another configuration.
+    """Effective values. It is immutable: with_dynamic returns a new configuration.
 
     An attribute is a config's name with underscores. Configs that no code reads have no attribute; `get` returns any of
     them. Times are in the unit that the name ends with, sizes in bytes.
@@ -113,7 +113,7 @@ class BrokerConfig:
 
     @classmethod
     def load(cls, static_configs: ConfigTexts | None = None) -> "BrokerConfig":
-        """Make it from the configs that are set when the broker starts. Raises ConfigError."""
+        """Create the configuration from the configs that are set at startup. Raises ConfigError."""
         stripped = {name: text.strip() for name, text in (static_configs or {}).items()}
         return _build(cls, stripped, {}, {})
 
@@ -124,7 +124,7 @@ class BrokerConfig:
     def with_stored_dynamic(
         self, default_configs: ConfigTexts, broker_configs: ConfigTexts
     ) -> tuple["BrokerConfig", list[str]]:
-        """Like with_dynamic, but leave out invalid configs; also return an error message for each of these.
+        """Like with_dynamic, but without invalid configs. Also returns an error message for each of these.
 
         Stored configs can be invalid because they were set under other static configs.
         """
@@ -208,7 +208,7 @@ def _with_both_ids(static_configs: ConfigTexts) -> ConfigTexts:
 
 
 def _endpoints(values: Mapping[str, Value]) -> tuple[tuple[Endpoint, ...], tuple[Endpoint, ...]]:
-    """(listeners, advertised listeners)."""
+    """Return (listeners, advertised listeners)."""
     controller_names = _strings(values["controller.listener.names"])
 
     def client_endpoints(name: str) -> tuple[Endpoint, ...]:
@@ -232,7 +232,7 @@ def broker_config_key(name: str) -> ConfigKey:
     """Return the definition of a broker config, whose name may have a listener prefix. Raises ConfigError."""
     key = BROKER_CONFIGS.get(name) or DYNAMIC_ONLY.get(name) or BROKER_CONFIGS.get(strip_listener_prefix(name))
     if key is None:
-        import difflib  # imported here to keep the start of a broker fast
+        import difflib  # imported here to keep the startup fast
 
         near = difflib.get_close_matches(name, BROKER_CONFIGS, n=1, cutoff=0.8)
         hint = f" (did you mean {near[0]}?)" if near else ""

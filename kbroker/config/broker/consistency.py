@@ -1,4 +1,4 @@
-"""Checks of broker configs against each other, which Kafka makes when a broker starts or is reconfigured."""
+"""Checks whether broker configs contradict each other, as Kafka does when a broker starts or is reconfigured."""
 
 from collections.abc import Iterator, Mapping
 
@@ -43,7 +43,7 @@ _MINIMUMS = {"log.roll.ms": 1, "log.roll.jitter.ms": 0}
 
 
 def _ordered_pairs() -> Iterator[tuple[str, str, str]]:
-    """(smaller, larger, error message), as in _ORDERED."""
+    """Return (smaller, larger, error message) for each pair, as in _ORDERED."""
     yield from _ORDERED
     for protocol, suffixes in _GROUP_RANGES.items():
         for suffix in suffixes:

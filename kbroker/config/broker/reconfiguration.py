@@ -7,7 +7,7 @@ from kbroker.config.values import ConfigError, Value, format_value
 
 Values = Mapping[str, Value]
 
-# Kafka at most halves or doubles a thread pool at a time. kbroker has no such pools, but rejects what Kafka rejects.
+# Kafka at most halves or doubles a thread pool at a time. kbroker has no such pools, but makes the same check.
 _THREAD_COUNTS = (
     "background.threads",
     "num.io.threads",

@@ -1,6 +1,6 @@
 """The reasons why a config that kbroker accepts has no effect: values of ConfigKey.no_effect.
 
-A config that takes effect has no reason (None). docs/configuration.md lists the others in the order of this class.
+A config that takes effect has None. docs/configuration.md lists the others in the order of this class.
 """
 
 from enum import StrEnum

@@ -1,6 +1,6 @@
 """Config files: TOML, or Kafka's server.properties.
 
-Pure: the caller reads the file. Only imported when there is a file.
+Pure: the caller reads the file. This module is only imported when there is a file.
 """
 
 import re
@@ -23,8 +23,8 @@ _REMOVED = re.compile(
 def parse_config_file(path: str, data: bytes) -> StaticConfigs:
     """Parse a file's configs. Raises ConfigError.
 
-    The format follows from the ending, .toml or .properties. A file with another ending is parsed as TOML, or as
-    properties if it is not valid TOML.
+    The format is determined by the file extension, .toml or .properties. A file with another extension is parsed as
+    TOML, or as properties if it is not valid TOML.
     """
     if path.endswith(".properties"):
         return parse_properties_file(path, data)

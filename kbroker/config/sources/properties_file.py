@@ -33,7 +33,7 @@ def parse_properties(path: str, text: str) -> Iterator[tuple[str, str, int]]:
 
 
 def _logical_lines(text: str) -> Iterator[tuple[str, int]]:
-    """Yield each line with its number, without comments and blank lines, and with continued lines joined."""
+    """Yield each logical line with its number. Skips comments and blank lines, and joins continued lines."""
     logical, first_number = "", 0
     is_continued = False
     natural_lines = _LINE_END.split(text)

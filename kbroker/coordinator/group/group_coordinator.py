@@ -1,6 +1,6 @@
 """The group coordinator: the operations that handlers call, and the expiration of offsets.
 
-A group belongs to the partition of __consumer_offsets that its id hashes to; its coordinator is the leader of this
+A group belongs to the partition of __consumer_offsets that its id hashes to. Its coordinator is the leader of this
 partition.
 """
 
@@ -47,8 +47,8 @@ MINUTE_MS = 60_000
 class GroupCoordinator:
     """Schedules operations on the groups of this broker.
 
-    Methods raise KafkaError with the code for the client, or their futures do. The future of a write is done when its
-    records are committed.
+    Methods, or the futures that they return, raise KafkaError with the code for the client. The future of a write is
+    done when its records are committed.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class GroupCoordinator:
     # Members.
 
     def join_group(self, request: JoinRequest) -> Future[JoinResponse]:
-        """The response comes when the rebalance completes."""
+        """Return a future of the response, which is done when the rebalance completes."""
         if request.reason is not None:
             log.info("member joins", group=request.group_id, member=request.member_id or None, reason=request.reason)
         response: Future[JoinResponse] = self._environment.loop.create_future()
@@ -117,7 +117,7 @@ class GroupCoordinator:
         return response
 
     def sync_group(self, request: SyncRequest) -> Future[SyncResponse]:
-        """The response comes when the assignment of the leader is committed."""
+        """Return a future of the response, which is done when the leader's assignment is committed."""
         response: Future[SyncResponse] = self._environment.loop.create_future()
         written = self.runtime.context(request.group_id).schedule_write(
             lambda shard: shard.sync_group(request, partial(complete, response)), request.group_id, LockMode.EXCLUSIVE
@@ -126,7 +126,7 @@ class GroupCoordinator:
         return response
 
     def heartbeat(self, group_id: str, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
-        """While the group is loading the result is NONE: the member must not give up because of that."""
+        """Handle a heartbeat. While the group is loading the result is NONE, so that the member does not give up."""
         try:
             shard = self.runtime.context(group_id).shard
         except KafkaError as error:
@@ -134,7 +134,7 @@ class GroupCoordinator:
         return shard.heartbeat(group_id, member_id, instance_id, generation)
 
     def leave_group(self, group_id: str, members: list[LeavingMember]) -> Future[list[ErrorCode]]:
-        """The response is the result of each member."""
+        """Remove members. The response is the result of each member."""
         for member in members:
             if member.reason is not None:
                 name = member.member_id or member.instance_id
@@ -164,7 +164,7 @@ class GroupCoordinator:
         producer: RecordProducer,
         offsets: Sequence[OffsetRecord],
     ) -> Future[None]:
-        """Write offsets that count if the producer's transaction commits."""
+        """Write offsets that take effect if the producer's transaction commits."""
         return self.runtime.context(group_id).schedule_write(
             lambda shard: shard.commit_transactional_offsets(group_id, member_id, instance_id, generation, offsets),
             group_id,
@@ -182,13 +182,13 @@ class GroupCoordinator:
         )
 
     def delete_offsets(self, group_id: str, partitions: TopicPartitions) -> Future[list[ErrorCode]]:
-        """The response is the result of each partition."""
+        """Delete committed offsets. The response is the result of each partition."""
         return self.runtime.context(group_id).schedule_write(
             lambda shard: shard.delete_offsets(group_id, partitions), group_id, LockMode.EXCLUSIVE_AFTER_SHARED
         )
 
     async def _expire_offsets(self) -> None:
-        """One partition per iteration of the event loop, so that many groups do not delay requests."""
+        """Expire offsets, one partition per iteration of the event loop, so that many groups do not delay requests."""
         for context in self.runtime.contexts():
             context.shard.schedule_offset_expiration(self._config().offsets_retention_minutes * MINUTE_MS)
             await self._environment.yield_to_loop()
@@ -196,7 +196,7 @@ class GroupCoordinator:
     # Groups.
 
     def group(self, group_id: str) -> ClassicGroup | None:
-        """Return a group, to be read only."""
+        """Return a group. The caller must not change it."""
         return self.runtime.context(group_id).shard.groups.get(group_id)
 
     def list_groups(self) -> list[ClassicGroup]:
@@ -211,7 +211,7 @@ class GroupCoordinator:
 
 
 def _fail_with(response: Future[JoinResponse] | Future[SyncResponse], written: Future[None]) -> None:
-    """An operation that could not run, or whose records could not be written, has no other response."""
+    """Respond with the error of an operation that could not run or whose records could not be written."""
     error = None if written.cancelled() else written.exception()
     if error is not None and not response.done():
         response.set_exception(error)

@@ -80,7 +80,7 @@ class GroupShard:
     # Operations on members.
 
     def join_group(self, request: JoinRequest, respond: RespondToJoin) -> CoordinatorResult[None]:
-        """`respond` is called when the rebalance completes, or at once."""
+        """Handle a JoinGroup. `respond` is called now or when the rebalance completes."""
         group = self.groups.get(request.group_id)
         if group is not None:
             return self._result(group, join_group(group, request, respond, self._now(), self._config()), None)
@@ -93,7 +93,7 @@ class GroupShard:
         return self._result(group, self._first_record(group), None)
 
     def _first_record(self, group: ClassicGroup) -> PendingRecord:
-        """A new group is written at once, without members, so that the next coordinator knows it."""
+        """Write a new group immediately, without members, so that the next coordinator knows it."""
 
         def on_failed(error: ErrorCode, now: Now) -> None:
             if self.groups.get(group.group_id) is group:
@@ -104,7 +104,7 @@ class GroupShard:
         return PendingRecord(record, on_failed=on_failed)
 
     def sync_group(self, request: SyncRequest, respond: RespondToSync) -> CoordinatorResult[None]:
-        """`respond` is called when the assignment of the leader is committed, or at once."""
+        """Handle a SyncGroup. `respond` is called now or when the leader's assignment is committed."""
         group = self.groups.get(request.group_id)
         if group is None:
             respond(SyncResponse(ErrorCode.UNKNOWN_MEMBER_ID))
@@ -120,7 +120,7 @@ class GroupShard:
         return error
 
     def leave_group(self, group_id: str, members: list[LeavingMember]) -> CoordinatorResult[list[ErrorCode]]:
-        """The response is the result of each member."""
+        """Remove members. The response is the result of each member."""
         group = self.groups.get(group_id)
         if group is None:
             return CoordinatorResult([ErrorCode.UNKNOWN_MEMBER_ID] * len(members))
@@ -134,7 +134,7 @@ class GroupShard:
         return self._result(group, expire_deadline(group, self._now(), self._config()), None)
 
     def delete_group(self, group_id: str) -> CoordinatorResult[None]:
-        """Pending offsets are deleted too, as in Kafka: the commit of their transactions does not bring them back."""
+        """Delete a group. As in Kafka, this includes pending offsets, which their transactions no longer commit."""
         validate_delete_group(self.groups.get(group_id))
         tombstones = offset_tombstones(group_id, self.offsets.partitions(group_id))
         return CoordinatorResult(None, [*tombstones, GroupTombstone(group_id)])
@@ -179,7 +179,7 @@ class GroupShard:
         return CoordinatorResult(FetchedOffsets(self.offsets.topics(group_id), unstable))
 
     def delete_offsets(self, group_id: str, partitions: TopicPartitions) -> CoordinatorResult[list[ErrorCode]]:
-        """The response is the result of each partition. Deleting an offset that does not exist is no error."""
+        """Delete offsets. The response is the result of each partition; a missing offset is not an error."""
         group = validate_offset_delete(self.groups.get(group_id))
         errors = [
             ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if group.is_subscribed_to(topic) else ErrorCode.NONE
@@ -194,7 +194,7 @@ class GroupShard:
         return CoordinatorResult(errors, offset_tombstones(group_id, deleted))
 
     def delete_offsets_of_topics(self, group_id: str, topics: Collection[str]) -> CoordinatorResult[None]:
-        """The topics are deleted: whether the group has members or not, their offsets are deleted too."""
+        """Delete the offsets of deleted topics, whether the group has members or not."""
         deleted = [partition for partition in self.offsets.partitions(group_id) if partition[0] in topics]
         return CoordinatorResult(None, offset_tombstones(group_id, deleted))
 
@@ -223,7 +223,7 @@ class GroupShard:
         if not self._is_loaded:
             self._topics_deleted_while_loading += topics
             return
-        # A group with a commit in flight may get offsets of the topics by it.
+        # A commit in flight may add offsets of the topics to a group.
         groups = [*self.offsets.groups_with_topics(topics), *self._context.locked_keys()]
         for group_id in dict.fromkeys(groups):
             operation = partial(GroupShard.delete_offsets_of_topics, group_id=group_id, topics=topics)
@@ -265,11 +265,11 @@ class GroupShard:
             replay_group_record(group, record)
 
     def replay_end_transaction(self, producer_id: int, committed: bool) -> None:
-        # A group that is left without offsets stays, as in Kafka, until the next check for expired offsets.
+        # As in Kafka, a group without offsets stays until the next check for expired offsets.
         self.offsets.replay_end_transaction(producer_id, committed)
 
     def on_loaded(self) -> None:
-        """Start the sessions of all members, which have their session timeout to find this coordinator.
+        """Start the sessions of all members. They have to find this coordinator within their session timeout.
 
         A group that exceeds a lowered group.max.size is rebalanced, which removes its last members.
         """
@@ -292,7 +292,7 @@ class GroupShard:
         self._timer.stop()
 
     def _close_group(self, group: ClassicGroup, error: ErrorCode) -> None:
-        """Respond to the waiting requests of a group that does not exist any more."""
+        """Respond to the waiting requests of a group that no longer exists."""
         for member in list(group.members.values()):
             group.respond_to_join(member, JoinResponse(error, member.member_id))
             group.respond_to_sync(member, SyncResponse(error))

@@ -29,7 +29,7 @@ OFFSET_COMMIT_KEY_VERSION = 1
 GROUP_METADATA_KEY_VERSION = 2
 
 OFFSET_COMMIT_VALUE_VERSION = 4
-# The only one with an expire timestamp.
+# The only version with an expire timestamp.
 OFFSET_COMMIT_VALUE_VERSION_WITH_EXPIRY = 1
 GROUP_METADATA_VALUE_VERSION = 3
 
@@ -149,7 +149,7 @@ def _decode_group(group_id: str, value: bytes) -> GroupRecord:
 
 
 def _decode_member(member: GroupMetadataMember) -> MemberRecord:
-    # Version 0 has no rebalance timeout; the session timeout was the rebalance timeout, too.
+    # Version 0 has no rebalance timeout. At that time the session timeout was used for both.
     rebalance_timeout_ms = member.rebalance_timeout if member.rebalance_timeout != -1 else member.session_timeout
     return MemberRecord(
         member_id=member.member_id,

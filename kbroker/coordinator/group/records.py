@@ -1,4 +1,4 @@
-"""The records of groups in __consumer_offsets, as values. record_codec.py has their bytes."""
+"""The records of groups in __consumer_offsets, as values. record_codec.py encodes them."""
 
 from dataclasses import dataclass, field
 from typing import NamedTuple

@@ -1,4 +1,4 @@
-"""Record batches of a coordinator: which writes share one, and their bytes.
+"""Groups the writes of a coordinator into record batches, and encodes these.
 
 Writes outside of transactions share batches up to the size limit. A batch has one producer, so the writes of a
 transaction have batches of their own.

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 S = TypeVar("S", bound=CoordinatorShard)
 T = TypeVar("T")
 
-# Records that are replayed in one iteration of the event loop while loading.
+# The number of records that are replayed in one iteration of the event loop while loading.
 LOADED_RECORDS_PER_ITERATION = 2_000
 
 
@@ -51,9 +51,9 @@ class CoordinatorState(Enum):
 
 
 class RuntimeConfig(NamedTuple):
-    """The broker configs that an internal topic is written and read with.
+    """The broker configs for writing and reading an internal topic.
 
-    `partition_count` holds while the topic does not exist. Writes are collected for `append_linger_ms`; below 1, for
+    `partition_count` applies while the topic does not exist. Writes are collected for `append_linger_ms`; below 1, for
     one iteration of the event loop. `compression_codec` is the codec's number in record batches.
     """
 
@@ -66,7 +66,7 @@ class RuntimeConfig(NamedTuple):
 
 
 class WriteEvent:
-    """One operation, from when it is scheduled until its records are committed. `future` is its response's."""
+    """One operation, from its scheduling until its records are committed. `future`: the future of its response."""
 
     __slots__ = ("encoded", "future", "key", "mode", "operation", "producer", "result", "timeout_ms")
 
@@ -90,7 +90,7 @@ class WriteEvent:
 
 
 def complete(future: Future[T] | None, response: T) -> None:
-    """Set a response, unless the future is done: its request has timed out, or the broker is stopping."""
+    """Set the response, unless the future is done because the request has timed out or the broker is stopping."""
     if future is not None and not future.done():
         future.set_result(response)
 
@@ -122,7 +122,7 @@ class CoordinatorContext(Generic[S]):
         self._config = config
         self._locks: dict[str, KeyLock] = {}
         self._queue: list[WriteEvent] = []
-        # Appended and not yet committed, in log order: (log end offset after the batch, its writes).
+        # Batches that are appended and not yet committed, in log order: (log end offset after the batch, its writes).
         self._appended: deque[tuple[int, list[WriteEvent]]] = deque()
         self._timeouts: DeadlineTimer[WriteEvent] = DeadlineTimer(environment, _time_out)
 
@@ -216,7 +216,7 @@ class CoordinatorContext(Generic[S]):
         self._log.on_committed(self.tp, end_offset, partial(self._on_committed, end_offset))
 
     def _on_append_failed(self, events: list[WriteEvent], codec: int, error: ErrorCode) -> None:
-        """Try each write alone: one of them may have made the batch too large, and nothing was appended."""
+        """Retry each write alone. Nothing was appended, and one write may have made the batch too large."""
         if error is ErrorCode.MESSAGE_TOO_LARGE and len(events) > 1:
             for event in events:
                 self._append([event], codec)
@@ -226,7 +226,7 @@ class CoordinatorContext(Generic[S]):
     # Commits.
 
     def _on_committed(self, end_offset: int, error: ErrorCode) -> None:
-        """Replay what is below `end_offset`: the high watermark has reached it, or never will."""
+        """Replay the batches below `end_offset`, which the high watermark has reached, or fail them."""
         if self.state is not CoordinatorState.ACTIVE:
             return
         if error is not ErrorCode.NONE:
@@ -242,7 +242,7 @@ class CoordinatorContext(Generic[S]):
                 self._finish(event, ErrorCode.NONE)
 
     def _finish(self, event: WriteEvent, error: ErrorCode) -> None:
-        """The records of an event are replayed, or never will be: send the response, and release the lock."""
+        """Send the response of an event whose records are replayed or have failed, and release its lock."""
         if event.timeout_ms is not None:
             self._timeouts.cancel(event)
         if error is ErrorCode.NONE:
@@ -305,7 +305,7 @@ class CoordinatorContext(Generic[S]):
                     self.shard.replay(*item)
 
     def activate(self) -> None:
-        """The partition is loaded: allow operations."""
+        """Allow operations, since the partition is loaded."""
         if self.state is CoordinatorState.LOADING:
             self.state = CoordinatorState.ACTIVE
             self.shard.on_loaded()
@@ -342,5 +342,5 @@ _COORDINATOR_ERRORS = {
 
 
 def coordinator_error(error: ErrorCode) -> ErrorCode:
-    """Return the error of a coordinator for an error of its log (CoordinatorOperationExceptionHelper in Kafka)."""
+    """Translate an error of the log to one of the coordinator (CoordinatorOperationExceptionHelper in Kafka)."""
     return _COORDINATOR_ERRORS.get(error, error)

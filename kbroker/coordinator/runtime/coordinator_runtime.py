@@ -80,7 +80,7 @@ class CoordinatorRuntime(Generic[S]):
             on_completed(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     def contexts(self) -> list[CoordinatorContext[S]]:
-        """Return all partitions of this broker, whatever their state."""
+        """Return all partitions of this broker, in any state."""
         return list(self._contexts.values())
 
     def loaded_shards(self) -> list[S]:
@@ -141,7 +141,7 @@ class CoordinatorRuntime(Generic[S]):
                 self._failed.add(partition)
                 log.error("a coordinator's partition cannot be loaded", partition=context.tp, reason=error)
             context.close(error.code)
-            # Malformed bytes stay malformed; anything else may pass, as when the log is opened later.
+            # Malformed bytes stay malformed. Other errors may be temporary: the log may be opened later.
             if not isinstance(error.__cause__, MalformedError):
                 self._environment.loop.call_later(RELOAD_DELAY_S, self._reload, context)
         else:

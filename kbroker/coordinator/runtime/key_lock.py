@@ -28,14 +28,14 @@ class KeyLock:
             operation()
 
     def acquire(self, mode: LockMode) -> None:
-        """Records of an operation that has run are in flight."""
+        """Acquire the lock for an operation that has run and whose records are in flight."""
         if mode is LockMode.SHARED:
             self._shared += 1
         else:
             self._exclusive = True
 
     def release(self, mode: LockMode) -> None:
-        """The records are committed, or failed. Runs operations that waited."""
+        """Release the lock, because the records are committed or have failed. Runs operations that waited."""
         if mode is LockMode.SHARED:
             self._shared -= 1
         else:

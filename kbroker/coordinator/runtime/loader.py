@@ -12,7 +12,7 @@ from protocol.records.compression import decompress
 from protocol.records.control import COMMIT, parse_control_type
 from protocol.records.record import iter_records
 
-# Coordinators write small batches; this bounds what a corrupt one can cost.
+# Coordinators write small batches. This bounds the memory that a corrupt one can use.
 MAX_DECOMPRESSED_BYTES = 64 << 20
 
 END_OF_LOG = -1
@@ -42,7 +42,7 @@ def read_chunk_blocking(
 ) -> tuple[int, list[LoadedRecord | LoadedMarker]]:
     """Return the next offset (END_OF_LOG at the end) and the content of a chunk of the log.
 
-    Records that `decode` returns None for are left out. Raises OSError, LookupError, MalformedError.
+    Records for which `decode` returns None are omitted. Raises OSError, LookupError, MalformedError.
     """
     chunk = log.read_internal_blocking(tp, offset, max_bytes)
     items: list[LoadedRecord | LoadedMarker] = []

@@ -21,8 +21,8 @@ def ignore(*_: object) -> None:
 class CoordinatorResult(NamedTuple, Generic[T_co]):
     """The result of an operation: records to append, and the response when they are committed and replayed.
 
-    `on_committed` and `on_failed` change what is not durable (pending states, waiting members); one of them is called
-    before the response is sent. An operation without records takes effect at once.
+    `on_committed` and `on_failed` change state that is not durable (pending states, waiting members); one of them is
+    called before the response is sent. An operation without records takes effect immediately.
     """
 
     response: T_co
@@ -32,7 +32,7 @@ class CoordinatorResult(NamedTuple, Generic[T_co]):
 
 
 class CoordinatorShard(Protocol):
-    """The state of one partition of an internal topic. Only `replay` changes what is durable in it."""
+    """The state of one partition of an internal topic. Only `replay` changes its durable part."""
 
     def encode(self, record: Any) -> tuple[bytes, bytes | None]:
         """Return the key and the value of a record."""
@@ -43,7 +43,7 @@ class CoordinatorShard(Protocol):
         ...
 
     def replay(self, record: Any, offset: int, producer_id: int) -> None:
-        """Apply a committed record, in log order. A record with a producer id counts when its transaction commits."""
+        """Apply a committed record, in log order. One with a producer id takes effect when its transaction commits."""
         ...
 
     def replay_end_transaction(self, producer_id: int, committed: bool) -> None:
@@ -55,12 +55,12 @@ class CoordinatorShard(Protocol):
         ...
 
     def on_unloaded(self, error: ErrorCode) -> None:
-        """The partition is lost: respond to waiting requests with the error, and forget the state."""
+        """Called when the partition is lost: respond to waiting requests with the error, and discard the state."""
         ...
 
 
 class LockMode(Enum):
-    """The order of an operation after others on its key, such as a group id, whose records are uncommitted.
+    """Which uncommitted operations on the same key (such as a group id) an operation waits for.
 
     Operations only see committed state. So while an EXCLUSIVE write is in flight every operation on its key waits, in
     order. SHARED writes (offset commits) are pipelined with one another and with the next EXCLUSIVE one.

@@ -65,8 +65,8 @@ def _prepare_end_with_epoch_bump(
     )
     if metadata.producer_id != producer.producer_id and not is_replaced:
         raise KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
-    # The end of an older client's transaction bumps no epoch. Kafka 4.3 does not check that, and returns the epoch of
-    # the older client to the producer that it has fenced.
+    # Ending an older client's transaction does not bump the epoch. Kafka 4.3 does not check this, and returns the epoch
+    # of the older client to the producer that it has fenced.
     is_bumped = (
         metadata.client_transaction_version >= EPOCH_BUMP_VERSION and metadata.producer_epoch == producer.epoch + 1
     )
@@ -99,7 +99,7 @@ def _validate_repeated_end(metadata: TransactionMetadata, committed: bool) -> No
 def _prepare_with_epoch_bump(
     metadata: TransactionMetadata, state: TransactionState, start_ms: int, new_producer_id: int, now_ms: int
 ) -> TransactionMetadata:
-    """The markers have the next epoch. After the highest one the producer continues with a new producer id."""
+    """Prepare the end with markers of the next epoch. After the highest epoch the producer gets a new producer id."""
     is_exhausted = is_epoch_exhausted(metadata.producer_epoch)
     return metadata.prepare_transition(
         state,
@@ -145,7 +145,7 @@ def prepare_complete(metadata: TransactionMetadata, now_ms: int) -> TransactionM
 
 
 def next_producer(metadata: TransactionMetadata) -> ProducerIdAndEpoch:
-    """Return what the producer of a prepared or completed transaction continues with."""
+    """Return the producer id and epoch with which the producer of a prepared or completed transaction continues."""
     if metadata.client_transaction_version >= EPOCH_BUMP_VERSION and metadata.next_producer_id != NO_PRODUCER_ID:
         return ProducerIdAndEpoch(metadata.next_producer_id, 0)
     return ProducerIdAndEpoch(metadata.producer_id, metadata.producer_epoch)

@@ -37,10 +37,10 @@ def prepare_init_producer_id(
 ) -> TransactionMetadata:
     """Return the record with the epoch of a new producer, or of one that continues after an error (KIP-360).
 
-    `expected` is what the continuing producer has.
+    `expected` is the id and epoch of the continuing producer.
 
     A record in state PrepareAbort aborts the open transaction of a former producer; the client gets
-    CONCURRENT_TRANSACTIONS, and tries again until that is complete.
+    CONCURRENT_TRANSACTIONS, and retries until the abort is complete.
     """
     metadata = entry.metadata
     if entry.pending_state is not None:
@@ -50,7 +50,7 @@ def prepare_init_producer_id(
     if metadata.state in PREPARED:
         raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
     if metadata.state is TransactionState.ONGOING:
-        # No producer gets the epoch of the fence: this client gets a later one when it tries again.
+        # No producer gets the epoch of the fence: this client gets a later one when it retries.
         return prepare_fence(metadata, new_producer_id, server_version, now_ms)
     if is_epoch_exhausted(metadata.producer_epoch) and (expected is None or expected.epoch == metadata.producer_epoch):
         last_epoch = NO_EPOCH if expected is None else metadata.producer_epoch
@@ -71,8 +71,10 @@ def prepare_init_producer_id(
 
 
 def _is_valid_producer(metadata: TransactionMetadata, expected: ProducerIdAndEpoch) -> bool:
-    """An id without an epoch had expired, so no other producer uses it. The previous producer id repeats a request
-    whose response had a new producer id.
+    """Return whether `expected` is the current producer, or the previous one that repeats a request.
+
+    A producer repeats a request with its previous id if the response with its new id was lost. A transactional id
+    without an epoch has expired, so no other producer uses it.
     """
     return (
         metadata.producer_epoch == NO_EPOCH

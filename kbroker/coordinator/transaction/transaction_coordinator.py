@@ -176,9 +176,9 @@ class TransactionCoordinator:
     async def end_transaction(
         self, transactional_id: str, producer_id: int, epoch: int, committed: bool, client_version: int
     ) -> ProducerIdAndEpoch:
-        """Commit or abort, and return what the producer continues with: from version 2 on, another epoch.
+        """Commit or abort. Returns the producer id and epoch to continue with (a new epoch from version 2 on).
 
-        Returns when the decision is committed; the markers follow.
+        Returns when the decision is committed; the markers are written afterwards.
         """
         producer = ProducerIdAndEpoch(producer_id, epoch)
         return await self._write(
@@ -191,7 +191,7 @@ class TransactionCoordinator:
     async def _write(
         self, transactional_id: str, operation: Callable[[TransactionShard, int], CoordinatorResult[T]]
     ) -> T:
-        """Schedule an operation; again with a new producer id if it needs one. Allocating one may take a while."""
+        """Schedule an operation. If it needs a new producer id, allocate one, and schedule the operation again."""
         if not transactional_id:
             raise KafkaError(ErrorCode.INVALID_REQUEST)
         try:
@@ -219,7 +219,7 @@ class TransactionCoordinator:
         return shard.describe(entry)
 
     def list_transactions(self) -> list[TransactionMetadata]:
-        """Return all of this broker. Raises COORDINATOR_LOAD_IN_PROGRESS while not all are loaded."""
+        """Return the transactions of this broker. Raises COORDINATOR_LOAD_IN_PROGRESS while not all are loaded."""
         shards = self.runtime.loaded_shards()
         return [shard.describe(entry) for shard in shards for entry in shard.entries.values()]
 

@@ -27,10 +27,10 @@ log = EventLogger("kbroker.transactions")
 
 # The delay before a retry doubles each time.
 FIRST_RETRY_DELAY_S, MAX_RETRY_DELAY_S = 0.1, 2.0
-# From this delay on, retries are logged. Shortly after a start it is normal that the groups' partitions are loading.
+# From this delay on, retries are logged. Earlier retries are normal while partitions are loading after a start.
 LOGGED_RETRY_DELAY_S = 0.8
 
-# The partition cannot have records of the transaction.
+# With these errors the partition cannot contain records of the transaction.
 _NEVER_WRITTEN = frozenset({ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT, ErrorCode.UNSUPPORTED_VERSION})
 
 
@@ -42,8 +42,10 @@ class TransactionMarkerWriter:
         self._groups = groups
 
     def write(self, tp: TopicPartition, marker: TransactionMarker, on_written: Callable[[ErrorCode], None]) -> None:
-        """Call `on_written`, perhaps at once, with NONE when the high watermark has passed the marker, or with the
-        error. In __consumer_offsets, the offsets of the transaction count by then.
+        """Write a marker, and call `on_written`, perhaps immediately.
+
+        The argument is NONE when the high watermark has passed the marker, or the error. By then the transaction's
+        offsets in __consumer_offsets have taken effect.
         """
         if tp.topic == GROUP_METADATA_TOPIC:
             self._groups.runtime.complete_transaction(tp, marker, on_written)
@@ -52,7 +54,7 @@ class TransactionMarkerWriter:
 
 
 class PendingMarkers:
-    """The markers of one prepared transaction. `remaining` partitions do not have theirs yet."""
+    """The markers of one prepared transaction. The `remaining` partitions have no marker yet."""
 
     __slots__ = (
         "delayed_partition",
@@ -74,7 +76,7 @@ class PendingMarkers:
         # Partitions that failed, for the next retry.
         self.retries: list[TopicPartition] = []
         self.retry_delay_s = FIRST_RETRY_DELAY_S
-        # A partition whose failure has been logged.
+        # Whether the failure of a partition has been logged.
         self.delayed_partition: TopicPartition | None = None
 
     def log_fields(self, tp: TopicPartition) -> dict[str, object]:
@@ -124,7 +126,7 @@ class TransactionMarkerSender:
         self._pending.pop(transactional_id, None)
 
     def clear(self) -> None:
-        """The partition has moved to another broker, which sends the markers."""
+        """Stop sending markers, because the partition has moved to another broker, which sends them."""
         self._pending.clear()
 
     def _is_pending(self, markers: PendingMarkers) -> bool:
@@ -138,14 +140,14 @@ class TransactionMarkerSender:
             self._writer.write(tp, markers.marker, partial(self._on_result, markers, tp))
 
     def _on_result(self, markers: PendingMarkers, tp: TopicPartition, error: ErrorCode) -> None:
-        """The result of one marker. Errors are handled as in Kafka, except INVALID_PRODUCER_EPOCH."""
+        """Handle the result of one marker. Errors are handled as in Kafka, except INVALID_PRODUCER_EPOCH."""
         if tp not in markers.remaining or not self._is_pending(markers):
             return
         if error is ErrorCode.NONE or error in _NEVER_WRITTEN:
             self._on_written(markers, tp)
         elif error is ErrorCode.INVALID_PRODUCER_EPOCH:
             # The partition has a later epoch of the producer, so this transaction is over there, and a marker would
-            # change nothing. Kafka leaves the transaction prepared, for ever if no other coordinator has it.
+            # change nothing. Kafka leaves the transaction prepared, forever if no other coordinator has it.
             log.warning(
                 "a partition has a later epoch than a transaction's marker", **markers.log_fields(tp), reason=error.name
             )

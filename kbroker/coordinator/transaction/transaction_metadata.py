@@ -10,7 +10,7 @@ from protocol.errors import ErrorCode
 NO_EPOCH = -1
 NO_TIMESTAMP = -1
 MAX_EPOCH = 32767
-# With this timeout a transaction has none: it is part of a two-phase commit (KIP-939).
+# A transaction with this timeout never times out: it is part of a two-phase commit (KIP-939).
 NO_TIMEOUT_MS = 2**31 - 1
 # The first client version of transactions that bumps the epoch with each transaction (KIP-890).
 EPOCH_BUMP_VERSION = 2
@@ -21,7 +21,8 @@ class TransactionMetadata(NamedTuple):
 
     `last_producer_epoch` is the epoch before the last bump, if the producer itself requested the bump; it is not in the
     log. `previous_producer_id` is the producer id before the last transition. `next_producer_id` replaces `producer_id`
-    when the transaction completes, if the epochs of that are exhausted. Timestamps are milliseconds since the epoch.
+    when the transaction completes, if the epochs of `producer_id` are exhausted. Timestamps are milliseconds since the
+    epoch.
     """
 
     transactional_id: str
@@ -50,7 +51,7 @@ class TransactionMetadata(NamedTuple):
 
 
 class TransactionTombstone(NamedTuple):
-    """The transactional id has expired."""
+    """The record of an expired transactional id."""
 
     transactional_id: str
 
@@ -62,8 +63,9 @@ TransactionRecord = TransactionMetadata | TransactionTombstone
 class TransactionEntry:
     """The committed metadata of a transactional id, and the state that a transition in flight leads to.
 
-    While `pending_state` is set, other requests get CONCURRENT_TRANSACTIONS. That is from the decision until its record
-    is committed, and for a prepared transaction until it is completed.
+    While `pending_state` is set, other requests get CONCURRENT_TRANSACTIONS. It is set from the decision until its
+    record
+    is committed and, for a prepared transaction, until that is completed.
     """
 
     metadata: TransactionMetadata
@@ -76,11 +78,11 @@ class ProducerIdAndEpoch(NamedTuple):
 
 
 class NewProducerIdRequired(Exception):
-    """The decision needs a new producer id: allocate one, and decide again."""
+    """The decision needs a new producer id. The caller allocates one, and repeats the decision."""
 
 
 def is_epoch_exhausted(epoch: int) -> bool:
-    """No producer gets the highest epoch, so that every producer can be fenced."""
+    """Return whether there is no higher epoch. No producer gets the highest one, so every producer can be fenced."""
     return epoch >= MAX_EPOCH - 1
 
 

@@ -100,7 +100,7 @@ class TransactionShard:
         client_version: int,
         new_producer_id: int,
     ) -> CoordinatorResult[ProducerIdAndEpoch]:
-        """The response is what the producer continues with."""
+        """Commit or abort. The response is the producer id and epoch to continue with."""
         entry = self.entries.get(transactional_id)
         if entry is None:
             raise KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
@@ -139,7 +139,7 @@ class TransactionShard:
             self._markers.remove(transactional_id)
 
         def on_failed(error: ErrorCode) -> None:
-            # The disk may be full; the markers are written, so this is all that has to be repeated.
+            # The disk may be full. The markers are written, so only this step has to be repeated.
             self._markers.retry_later(transactional_id, partial(self._schedule_completion, entry))
 
         metadata = prepare_complete(entry.metadata, self._clock.now_ms())
@@ -199,7 +199,7 @@ class TransactionShard:
             entry.pending_state = None
 
     def replay_end_transaction(self, producer_id: int, committed: bool) -> None:
-        """No transaction writes to __transaction_state."""
+        """Do nothing: no transaction writes to __transaction_state."""
 
     def on_loaded(self) -> None:
         """Continue with the prepared transactions."""

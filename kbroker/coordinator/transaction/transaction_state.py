@@ -39,7 +39,7 @@ class TransactionState(IntEnum):
 
     @property
     def state_name(self) -> str:
-        """The name in ListTransactions and DescribeTransactions."""
+        """Return the name in ListTransactions and DescribeTransactions."""
         return STATE_NAMES[self]
 
 
@@ -56,14 +56,14 @@ STATE_NAMES = {
 
 PREPARED = frozenset({TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT})
 COMPLETED = frozenset({TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT})
-# States without an open transaction: one may begin, and the transactional id may expire.
+# States without an open transaction. A transaction may begin, and the transactional id may expire.
 IDLE = COMPLETED | {TransactionState.EMPTY}
 
 VALID_PREVIOUS_STATES = {
     TransactionState.EMPTY: IDLE,
     TransactionState.ONGOING: IDLE | {TransactionState.ONGOING},
     TransactionState.PREPARE_COMMIT: frozenset({TransactionState.ONGOING}),
-    # An abort without partitions does not need Ongoing (transactions version 2).
+    # An abort without partitions does not need the state Ongoing (transactions version 2).
     TransactionState.PREPARE_ABORT: IDLE | {TransactionState.ONGOING},
     TransactionState.COMPLETE_COMMIT: frozenset({TransactionState.PREPARE_COMMIT}),
     TransactionState.COMPLETE_ABORT: frozenset({TransactionState.PREPARE_ABORT}),

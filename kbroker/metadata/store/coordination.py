@@ -52,7 +52,7 @@ class Unavailable(CoordinationError):
 
 
 class NoRoom(Unavailable):
-    """The disk of the service is full. The change was not made."""
+    """The disk of the service is full, and the change was not made."""
 
 
 class Node(NamedTuple):
@@ -89,8 +89,9 @@ class Create:
 
 @dataclass(slots=True, frozen=True)
 class Set:
-    """`per_session`: every session writes the node again when it begins. While its disk is full, the embedded service
-    may then keep the change in memory only, so that a broker can start."""
+    """`per_session`: every session writes the node again when it begins.
+
+    While its disk is full, the embedded service may keep such a change only in memory, so that a broker can start."""
 
     path: str
     data: bytes
@@ -118,7 +119,7 @@ class Coordination(Protocol):
         ...
 
     async def get_many(self, paths: Sequence[str]) -> list[Node | None]:
-        """Return nodes, None for those that do not exist. Takes little more than one round trip."""
+        """Return nodes, None for those that do not exist. The requests share about one round trip."""
         ...
 
     async def exists(self, path: str, watch: Watch | None = None) -> int | None:

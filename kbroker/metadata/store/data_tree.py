@@ -162,6 +162,6 @@ class DataTree:
 
 
 def roll_back(undo: Sequence[Undo]) -> None:
-    """Undo operations, the last one first."""
+    """Undo operations in reverse order."""
     for step in reversed(undo):
         step()

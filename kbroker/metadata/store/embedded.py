@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 log = EventLogger("kbroker.metadata")
 
-# How often the store checks that its files exist.
+# The interval at which the store checks that its files exist.
 FILE_CHECK_INTERVAL_S = 600.0
 
 # A call of a session, applied to the tree as part of a commit.
@@ -73,9 +73,9 @@ class EmbeddedStore:
         self._queue: list[tuple[StoreOperation, Future[Any]]] = []
         self._draining = False
         self._failure: CoordinationError | None = None
-        # Changes that are only in memory because the disk is full; the next record of the journal begins with them.
+        # Changes that are only in memory because the disk is full. The next record of the journal begins with them.
         self._unwritten: list[Op] = []
-        # Whether to check that the files exist, and whether it was logged that they are missing.
+        # Whether to check that the files exist, and whether missing files were logged.
         self._file_check_due = False
         self._missing_logged = False
         self._timer: TimerHandle | None = None
@@ -102,7 +102,7 @@ class EmbeddedStore:
 
     @property
     def is_empty(self) -> bool:
-        """Whether the tree has no nodes: a new store, or one whose files were removed."""
+        """Whether the tree has no nodes, because the store is new or its files were removed."""
         return self._tree.is_empty
 
     def session(self) -> EmbeddedSession:
@@ -113,14 +113,14 @@ class EmbeddedStore:
         """Close the store, after its sessions."""
         if self._timer is not None:
             self._timer.cancel()
-        # The next start needs files that may have been removed.
+        # The next start needs the files, which may have been removed.
         self._file_check_due = True
         await self.run(lambda commit: None)
         await self._environment.offload(self._journal.close)
         self._failure = Unavailable("", "the store is closed")
 
     async def run(self, operation: StoreOperation) -> Any:
-        """Run an operation after those before it; returns its result when everything that it could read is durable."""
+        """Run an operation after the earlier ones. Returns its result once all changes that it saw are durable."""
         if self._failure is not None:
             raise self._failure
         future: Future[Any] = self._environment.loop.create_future()
@@ -137,7 +137,7 @@ class EmbeddedStore:
         self._timer = self._environment.loop.call_later(FILE_CHECK_INTERVAL_S, self._check_files_now)
 
     def _check_files_now(self) -> None:
-        """Check the files without a change: the process may be killed before the next change."""
+        """Check the files now, because the process may be killed before the next change."""
         self._file_check_due = True
         self._start_draining()
         self._schedule_file_check()

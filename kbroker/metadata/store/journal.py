@@ -40,7 +40,7 @@ class JournalCorrupted(CoordinationError):
 
 
 class JournalFailed(CoordinationError):
-    """A write or sync failed, and it is unknown what the journal has. The store must not be used any more."""
+    """A write or sync failed, and the content of the journal is unknown. The store must no longer be used."""
 
 
 def encode_ops(ops: Iterable[Op]) -> bytes:
@@ -98,7 +98,7 @@ def unframe(buf: bytes, pos: int) -> bytes | None:
     end = pos + FRAME.size + length
     if length < NUMBER.size or end > len(buf):
         return None
-    # Copied only if it is valid.
+    # The payload is copied only if it is valid.
     payload = memoryview(buf)[pos + FRAME.size : end]
     return bytes(payload) if zlib.crc32(payload) == crc else None
 
@@ -171,7 +171,7 @@ class Journal:
         self.missing: list[str] = []
 
     def load(self) -> DataTree:
-        """Read the files; returns the tree after the last change, which is durable then.
+        """Read the files. Returns the tree after the last change, which is durable by then.
 
         An incomplete record at the end of the journal is truncated. If there is a snapshot but no journal, the journal
         is in `missing` afterwards. Raises JournalCorrupted, JournalFailed, OSError.
@@ -207,7 +207,8 @@ class Journal:
                 self.compact(encode_snapshot(tree, self._number))
                 return
             except OSError:
-                # No room for a snapshot. It is unknown whether a sync failed earlier, so a sync may be enough.
+                # There is no space for a snapshot. A sync may be enough, since it is unknown whether an earlier one
+                # failed.
                 self._file.fdatasync()
         self._disk.sync_dir(self._directory)
 
@@ -242,7 +243,8 @@ class Journal:
         return f"it begins with change {number}, and {self._snapshot}, which has those before, is missing"
 
     def append(self, ops: Sequence[Op]) -> None:
-        """Append a record with these operations and sync it. If `missing` is not empty then, it is not durable yet.
+        """Append a record with these operations and sync it. If `missing` is not empty afterwards, it is not durable
+        yet.
 
         Raises OSError if nothing was written, and JournalFailed.
         """
@@ -252,7 +254,7 @@ class Journal:
             if self._file.append(record) < len(record):
                 raise OSError(ENOSPC, "no room for the coordination journal")
         except OSError:
-            # A read-only file system has written nothing, and does not allow to truncate.
+            # A read-only file system has written nothing, and does not allow truncation.
             if self._file.size() != self._size:
                 self._truncate(self._size)
             raise
@@ -265,7 +267,7 @@ class Journal:
         self.check_files()
 
     def check_files(self) -> None:
-        """Set `missing`."""
+        """Update `missing`."""
         expected = [self._journal, self._snapshot] if self._has_snapshot else [self._journal]
         self.missing = [path for path in expected if not self._disk.exists(path)]
 
@@ -297,7 +299,7 @@ class Journal:
         self._disk.write_atomic(self._snapshot, snapshot)
         self._has_snapshot = True
         if self._journal in self.missing:
-            # The open file has been deleted.
+            # The file that is open has been deleted.
             self._file = self._disk.open(self._journal, create=True)
             self._disk.sync_dir(self._directory)
         self._truncate(0)

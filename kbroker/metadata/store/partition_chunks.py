@@ -8,7 +8,7 @@ from kbroker.metadata.store.znodes import CHUNK_PARTITIONS, Chunk, chunk_path, e
 
 
 class ChunkDraft:
-    """Collects changes of partitions. `chunks` stay as they are; `ops` are the operations that write the changes."""
+    """Collects changes of partitions. `chunks` are not modified; `ops` are the operations that write the changes."""
 
     def __init__(self, chunks: Mapping[int, Chunk]) -> None:
         self._chunks = chunks

@@ -22,7 +22,7 @@ class WatchManager(Generic[K]):
         watches.setdefault(path, {})[watcher] = None
 
     def forget(self, is_gone: Callable[[K], bool]) -> None:
-        """Remove the watches of watchers that are gone."""
+        """Remove the watches of watchers that no longer exist."""
         for watches in (self._of_nodes, self._of_children):
             for path in list(watches):
                 remaining = {watcher: None for watcher in watches[path] if not is_gone(watcher)}
@@ -32,7 +32,7 @@ class WatchManager(Generic[K]):
                     del watches[path]
 
     def fire(self, events: Iterable[WatchEvent]) -> Iterator[tuple[K, WatchEvent]]:
-        """Remove the watches that events fire; yields (watcher, event)."""
+        """Yield (watcher, event) for each watch that the events fire, and remove these watches."""
         for event in events:
             watches = self._of_children if event.kind == "children" else self._of_nodes
             watchers = watches.pop(event.path, {})

@@ -69,7 +69,7 @@ def encode(value: object) -> bytes:
 
 @contextmanager
 def _decoding(path: str) -> Iterator[None]:
-    """Raise InvalidNodeData instead of the errors that decoding invalid data can raise."""
+    """Convert errors of decoding to InvalidNodeData."""
     try:
         yield
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:

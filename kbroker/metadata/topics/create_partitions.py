@@ -1,4 +1,4 @@
-"""CreatePartitions: the replicas of the partitions to add to a topic, or why they cannot be added.
+"""CreatePartitions: the replicas of new partitions, or the reason why they cannot be added.
 
 Error codes, messages and the order of the checks are those of Apache Kafka 4.3.1.
 """
@@ -15,7 +15,7 @@ from protocol.errors import ErrorCode
 
 @dataclass(slots=True)
 class NewPartitions:
-    """A topic that is to have `count` partitions.
+    """A topic and its requested partition count.
 
     `assignments` are the replicas of each partition to add; if it is None, the controller places the replicas.
     """

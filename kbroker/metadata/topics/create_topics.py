@@ -1,4 +1,4 @@
-"""CreateTopics: what a new topic looks like, or why it cannot be created.
+"""CreateTopics: the plan of a new topic, or the reason why it cannot be created.
 
 Error codes, messages and the order of the checks are those of Apache Kafka 4.3.1.
 """

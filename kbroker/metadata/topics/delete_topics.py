@@ -79,7 +79,7 @@ def _add_deletion_by_id(topic: ExistingTopic, names: list[str], deletions: list[
     if times_named == 0:
         deletions.append(TopicDeletion(topic.name, topic.topic_id))
     elif times_named > 1:
-        # If the name was given once, its own deletion already has the error for both.
+        # If the name is in the request once, its own deletion already has the error for both.
         deletions.append(TopicDeletion(None, topic.topic_id, _invalid_request(_ID_ALREADY_SUPPLIED)))
 
 

@@ -13,7 +13,7 @@ INTERNAL_TOPICS = frozenset((GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, "__s
 
 
 def new_internal_topic(name: str, config: "BrokerConfig") -> NewTopic:
-    """Return __consumer_offsets or __transaction_state, as the broker's configs describe it."""
+    """Return __consumer_offsets or __transaction_state with the properties in the broker's configs."""
     if name == GROUP_METADATA_TOPIC:
         return NewTopic(
             name,

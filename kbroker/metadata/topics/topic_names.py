@@ -8,7 +8,7 @@ from kbroker.common import KafkaError
 from protocol.errors import ErrorCode
 
 MAX_NAME_LENGTH = 249
-# The id of a topic that a request names without an id.
+# The id in requests that identify a topic by its name only.
 ZERO_UUID = bytes(16)
 
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+", re.ASCII)
@@ -35,7 +35,7 @@ def validate_topic_name(name: str) -> None:
 
 
 def collision_key(name: str) -> str:
-    """Two topics must not have equal keys: Kafka's metric names replace '.' by '_'."""
+    """Return a key that must be unique among topics: in Kafka's metric names '.' is replaced by '_'."""
     return name.replace(".", "_")
 
 

@@ -1,6 +1,6 @@
 """Runs an aggregate as a streaming query: checks, start, report of each batch, end.
 
-Results are upserts, so a batch that is repeated after a crash changes nothing. For each window and group that a batch
+Results are upserts, so repeating a batch after a crash changes nothing. For each window and group that a batch
 changes, a topic gets a record whose key is the window and the group, and Parquet files get a row that replaces the
 earlier one (see result_files).
 """
@@ -73,7 +73,7 @@ class BatchReport:
 class AggregateSummary:
     """The sums over the batches of a run."""
 
-    batches: int = 0  # with records
+    batches: int = 0  # the batches with records
     records: int = 0
     problems: dict[str, int] = field(default_factory=lambda: dict.fromkeys(PROBLEMS, 0))
     late: int = 0

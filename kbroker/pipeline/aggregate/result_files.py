@@ -1,4 +1,4 @@
-"""An aggregate's results as Parquet files with one row for each window and group. Readers always see whole files.
+"""An aggregate's results as Parquet files with one row for each window and group. Readers always see complete files.
 
     DIR/date=YYYY-MM-DD/results.parquet    the windows that start on this date (UTC), as of the latest batch
     DIR/_aggregate.json                    the id of the aggregate

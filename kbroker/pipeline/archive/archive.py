@@ -21,7 +21,7 @@ from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.storage.storage import FileMissingError, Storage
 
 COMMITS_PER_STATE_FILE = 100
-# Names that an otherwise empty directory may contain: of a new file system, and of an interrupted creation.
+# Names that a directory may contain and still count as empty: of a new file system, of an interrupted creation.
 _IGNORED_IN_EMPTY = {"lost+found", MANIFEST}
 
 
@@ -83,7 +83,7 @@ class Archive:
         """Add the commit that `build` returns for the newest state, durably, and return the state after it.
 
         `build` is called again with a newer state if another writer committed first. If it returns None, nothing is
-        committed. Raises PipelineError if the commit contradicts the state, and what `build` raises. If the storage
+        committed. Raises PipelineError if the commit contradicts the state, and the errors of `build`. If the storage
         fails, the commit may exist nevertheless: `state` shows it.
         """
         for _ in range(attempts):
@@ -144,7 +144,7 @@ class Archive:
 
 def _require_empty(storage: Storage) -> None:
     others = [entry.name for entry in storage.list_directory("") if entry.name not in _IGNORED_IN_EMPTY]
-    # With a commit by now, another process has just created the archive.
+    # If there is a commit now, another process has just created the archive.
     if others and not list_manifest(storage).commits:
         raise PipelineError(
             f"{storage.root} is not an archive and not empty (it contains {others[0]}); "

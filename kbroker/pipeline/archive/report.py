@@ -1,4 +1,4 @@
-"""What an archive contains according to its manifest: sums by topic and partition. Pure."""
+"""Reports what an archive contains according to its manifest: sums by topic and partition. Pure."""
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
@@ -33,12 +33,12 @@ class PartitionReport:
 
     @property
     def without_record(self) -> int:
-        """Covered offsets without a record: of transaction markers, aborted and compacted records."""
+        """The number of covered offsets without a record: of transaction markers, aborted and compacted records."""
         return self.offsets - self.rows
 
     @property
     def lost(self) -> int:
-        """Offsets that were deleted before they could be archived."""
+        """The number of offsets that were deleted before they could be archived."""
         return sum(gap.end - gap.start for gap in self.gaps)
 
 
@@ -166,7 +166,7 @@ def _report_partition(
 
 
 def _find_holes(covered: Sequence[OffsetRange], gaps: Iterable[Gap]) -> tuple[OffsetRange, ...]:
-    """Return the offsets after the first covered one that are neither covered nor in a gap, up to the last such."""
+    """Return the offsets between the first and the last known one that are neither covered nor in a gap."""
     if not covered:
         return ()
     known = [*covered, *(OffsetRange(gap.start, gap.end) for gap in gaps)]

@@ -1,1 +1,1 @@
-"""From an archive back into topics."""
+"""Produces the records of an archive to topics again."""

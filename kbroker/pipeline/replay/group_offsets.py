@@ -72,9 +72,9 @@ def select_committed(archived: GroupOffsets, groups: Sequence[str], topics: Iter
 def with_uncommitted_sources(
     committed: Sequence[CommittedOffset], sources: Iterable[TopicPartition], routing: Routing
 ) -> list[CommittedOffset]:
-    """Add offset 0 for source partitions without a committed offset that share a target with one that has one.
+    """Add offset 0 for source partitions without a committed offset that share a target with a committed one.
 
-    Without it, the group would skip their records.
+    Otherwise the group would skip their records.
     """
     targets: dict[str, set[int]] = {}
     for offset in committed:
@@ -90,7 +90,7 @@ def with_uncommitted_sources(
 
 
 def replayed_spans(batches: Sequence[BatchSpan], start_offset: int, count: int) -> list[ReplayedSpan]:
-    """Return the positions of the replay's batches in a target that `count` records of the replay went to."""
+    """Return the spans of the replay's batches in a target that received `count` records of the replay."""
     spans = []
     for batch in batches:
         max_records = min(count, batch.base_offset - start_offset + batch.record_count)
@@ -102,7 +102,7 @@ def replayed_spans(batches: Sequence[BatchSpan], start_offset: int, count: int) 
 def offset_at_position(position: int, start_offset: int, count: int, spans: Sequence[ReplayedSpan] | None) -> int:
     """Return the offset of the record at a position; for the position after the last record, the offset after it.
 
-    `spans`: for a target that other producers write to as well; None if it has only the replay's records after
+    `spans`: for a target that other producers write to as well; None if it contains only the replay's records after
     `start_offset`.
     """
     if spans is None:

@@ -30,7 +30,7 @@ _FIELD_TYPES: Mapping[str, type] = {
 
 @dataclass(frozen=True)
 class ReplayRequest:
-    """What a user asks for. Commands with equal requests are the same replay."""
+    """The request of a user. Commands with equal requests are the same replay."""
 
     selection: Selection
     names: Mapping[str, str]  # source topic to target topic
@@ -44,7 +44,7 @@ class ReplayRequest:
 
 @dataclass(frozen=True)
 class TargetTopic:
-    """A target topic when the replay was planned. The tuples have an item for each partition."""
+    """The state of a target topic when the replay was planned. The tuples have an item for each partition."""
 
     topic_id: str  # hexadecimal; zeros if the broker has no topic ids
     starts: tuple[int, ...]  # end offsets before the replay
@@ -86,11 +86,11 @@ class ReplayPlan:
 
     @property
     def remaining_groups(self) -> list[str]:
-        """The names under which groups are still to be restored."""
+        """The names of the groups that are not restored yet."""
         return sorted({self.request.group_prefix + offset.group for offset in self.committed})
 
     def counts(self) -> dict[TopicPartition, int]:
-        """Return the number of records of each target that gets any."""
+        """Return the number of records of each target that receives any."""
         return {target: topic.counts[i] for target, topic, i in self._target_partitions() if topic.counts[i]}
 
     def starts(self) -> dict[TopicPartition, TargetStart]:
@@ -110,7 +110,7 @@ def new_id() -> str:
 
 
 def derive_id(cluster_id: str, targets: Mapping[str, TargetTopic]) -> str:
-    """Return the id of a replay that begins at these offsets: two that begin at once have the same."""
+    """Return the id of a replay that begins at these offsets. Two that begin at the same time have the same id."""
     starts = [(name, topic.topic_id, topic.starts) for name, topic in sorted(targets.items())]
     return hashlib.sha256(json.dumps([cluster_id, starts]).encode()).hexdigest()[:12]
 

@@ -43,19 +43,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ReplayContext:
-    """Where a replay runs and reports."""
+    """The environment of a replay: archive, clusters, and where it reports."""
 
     spark: "SparkSession"
     archive: Archive
     cluster: ClusterClient
     bootstrap: str
     notify: Callable[[str], None]  # called with messages for the user
-    patience_s: float = 120.0  # how long sending is retried without progress
+    patience_s: float = 120.0  # for how long sending is retried without progress
 
 
 @dataclass(frozen=True)
 class PreparedReplay:
-    """A replay that can begin: nothing is created or sent yet."""
+    """A replay that is ready to begin. Nothing is created or sent yet."""
 
     request: ReplayRequest
     records: SelectedRecords

@@ -1,4 +1,4 @@
-"""Which target partition each archived record goes to. Also as a Spark column."""
+"""Maps each archived record to its target partition, also as a Spark column."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""Which archived records a replay selects, and which data files can hold them.
+"""Selects the archived records of a replay, and the data files that can contain them.
 
 Times are milliseconds since 1970; ranges are [start, end).
 """
@@ -36,7 +36,7 @@ class Selection:
 
     @property
     def reads_records(self) -> bool:
-        """Whether a condition is on the records' content, which manifests know nothing about."""
+        """Whether a condition depends on the records' content, which manifests do not describe."""
         return self.key is not None or self.key_regex is not None or bool(self.headers)
 
     def includes_partition(self, partition: int) -> bool:
@@ -49,7 +49,7 @@ class Selection:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> "Selection":
-        """Read what dataclasses.asdict and JSON made of a selection."""
+        """Read a selection that was written as JSON by dataclasses.asdict."""
         lists = {name: tuple(data[name]) for name in ("topics", "partitions")}
         pairs = {name: tuple(tuple(item) for item in data[name]) for name in ("offsets", "headers")}
         return cls(**{**data, **lists, **pairs})
@@ -87,7 +87,7 @@ def archived_ends(state: ArchiveState, topics: Iterable[str]) -> dict[str, dict[
 
 
 def matching_files(state: ArchiveState, selection: Selection, end_offsets: EndOffsets) -> list[DataFile]:
-    """Return the files that can hold selected records, judged by the manifest."""
+    """Return the files that can contain selected records, according to the manifest."""
     return [file for file in state.files.values() if matching_parts(file, selection, end_offsets)]
 
 

@@ -20,8 +20,8 @@ SYNC_DEADLINE = ("sync", "")
 class ClassicGroup:
     """A group in memory.
 
-    Its last committed GroupRecord is durable. What a rebalance in progress has changed since, waiting requests and
-    deadlines are not: after a failover the new coordinator continues with the record.
+    Its last committed GroupRecord is durable. Later changes of a rebalance in progress, waiting requests and deadlines
+    are not: after a failover the new coordinator continues with the record.
     """
 
     __slots__ = (
@@ -55,7 +55,7 @@ class ClassicGroup:
         self.members: dict[str, ClassicGroupMember] = {}
         # Member ids by instance id.
         self.static_members: dict[str, str] = {}
-        # Ids that were sent to new members, which have not joined with them yet (KIP-394).
+        # Member ids that were sent to new members, which have not joined with them yet (KIP-394).
         self.pending_join_members: set[str] = set()
         # Members of this generation that have not sent SyncGroup.
         self.pending_sync_members: set[str] = set()
@@ -108,7 +108,7 @@ class ClassicGroup:
         self.end_session(member_id)
 
     def replace_static_member(self, old_member_id: str, member: ClassicGroupMember) -> None:
-        """Replace a static member by itself under a new id. It keeps its position and its leadership."""
+        """Replace a static member by the same member with a new id. It keeps its position and its leadership."""
         was_leader = self.leader_id == old_member_id
         self._count_protocols(self.members[old_member_id].protocols, -1)
         members = [member if known.member_id == old_member_id else known for known in self.members.values()]
@@ -157,7 +157,7 @@ class ClassicGroup:
         self.deadlines.set(("session", member_id), now_ms + timeout_ms)
 
     def restart_session(self, member: ClassicGroupMember, now_ms: int) -> None:
-        """Start the session timeout of a member again, as after a heartbeat."""
+        """Restart the session timeout of a member, as after a heartbeat."""
         self.start_session(member.member_id, member.session_timeout_ms, now_ms)
 
     def end_session(self, member_id: str) -> None:
@@ -192,7 +192,7 @@ class ClassicGroup:
     def select_protocol(self) -> str:
         """Return the protocol with the most votes among those that all members support.
 
-        Of several with the same number of votes, it is the one that the earliest member voted for.
+        If several have the same number of votes, it is the one that the earliest member voted for.
         """
         candidates = {name for name, count in self._supported_protocols.items() if count == len(self.members)}
         votes = Counter(member.vote(candidates) for member in self.members.values())
@@ -221,11 +221,11 @@ class ClassicGroup:
     # Records.
 
     def record(self, wall_ms: int) -> GroupRecord:
-        """Return the record of the group as it is."""
+        """Return the record of the group's current state."""
         return self._record(self.leader_id, self.members.values(), wall_ms)
 
     def record_with_replaced_member(self, old_member_id: str, member: ClassicGroupMember, wall_ms: int) -> GroupRecord:
-        """Return the record of the group with another member in place of a member."""
+        """Return the record of the group with one member replaced by another."""
         leader_id = member.member_id if self.leader_id == old_member_id else self.leader_id
         members = [member if known.member_id == old_member_id else known for known in self.members.values()]
         return self._record(leader_id, members, wall_ms)

@@ -39,7 +39,7 @@ class ClassicGroupMember:
         return self.awaiting_join is not None or self.awaiting_sync is not None
 
     def with_member_id(self, member_id: str) -> "ClassicGroupMember":
-        """Return the static member under the id that it got after its restart, without waiting requests."""
+        """Return the static member with the id that it received after its restart, without waiting requests."""
         return replace(self, member_id=member_id, is_new=False, awaiting_join=None, awaiting_sync=None)
 
     def in_join_response(self, protocol: str | None) -> JoinResponseMember:
@@ -59,7 +59,7 @@ class ClassicGroupMember:
 
 
 def member_from_record(record: MemberRecord, protocol: str | None) -> ClassicGroupMember:
-    """Return the member of a record, which only has the selected protocol."""
+    """Return the member of a record. It has only the selected protocol."""
     return ClassicGroupMember(
         member_id=record.member_id,
         instance_id=record.instance_id,

@@ -1,4 +1,4 @@
-"""JoinGroup.
+"""JoinGroup: adds a member to a group, or handles its rejoin in a rebalance.
 
 Empty                the first member starts a rebalance, which is delayed for more members to join
 PreparingRebalance   the request waits until the rebalance completes
@@ -31,13 +31,13 @@ from kbroker.coordinator.group.classic.requests import (
 )
 from protocol.errors import ErrorCode
 
-# A member without a response to its first JoinGroup does not know its id, so it cannot send heartbeats; and while the
-# request waits, its connection is silent. A lost one is only detected by this timeout. It is no config in Kafka either.
+# A member that has no response to its first JoinGroup does not know its id, so it cannot send heartbeats, and while the
+# request waits, its connection is silent. Only this timeout detects that it was lost. Kafka does not make it a config.
 NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60 * 1000
 
 
 def check_new_group(request: JoinRequest) -> ErrorCode:
-    """Return why a group that does not exist cannot be created. Kafka creates it even then, and it stays, empty."""
+    """Return the error if a new group cannot be created. Kafka creates it even then, and it remains empty."""
     if request.member_id != UNKNOWN_MEMBER_ID:
         return ErrorCode.UNKNOWN_MEMBER_ID
     if not request.protocol_type or not request.protocols:
@@ -89,7 +89,7 @@ def _join_known_member(
     member_id = request.member_id
     if member_id in group.pending_join_members:
         if request.instance_id is not None:
-            # A static member is never pending. Kafka fails here with an exception and this response.
+            # A static member is never pending. In Kafka an exception leads to this response.
             respond(JoinResponse(ErrorCode.UNKNOWN_SERVER_ERROR))
             return None
         return _add_member(group, request, member_id, respond, now, config)
@@ -115,7 +115,7 @@ def _update_member(
     group.set_protocols(member, request.protocols)
     member.rebalance_timeout_ms = request.rebalance_timeout_ms
     member.session_timeout_ms = request.session_timeout_ms
-    # The client has abandoned a request that still waits.
+    # The client has abandoned its earlier request, which still waits.
     group.respond_to_join(member, JoinResponse(ErrorCode.REBALANCE_IN_PROGRESS, member.member_id))
     member.awaiting_join = respond
     group.members_awaiting_join += 1
@@ -156,7 +156,7 @@ def _replace_static_member(
     now: Now,
     config: BrokerConfig,
 ) -> PendingRecord | None:
-    """A static member has restarted and does not know its member id: it replaces itself.
+    """Replace a static member that has restarted and does not know its member id.
 
     A stable group that would select the same protocol again needs no rebalance; the generation is written with the new
     member id.
@@ -172,12 +172,12 @@ def _replace_static_member(
     _update_member(group, member, request, respond)
     if group.state is GroupState.PREPARING_REBALANCE:
         return maybe_complete_join(group, now)
-    # In CompletingRebalance, too: the leader may know the old id already, and would assign to it.
+    # This includes CompletingRebalance: the leader may already know the old id, and would assign partitions to it.
     return prepare_rebalance(group, now, config)
 
 
 def _selects_same_protocol(group: ClassicGroup, member: ClassicGroupMember, protocols: Protocols) -> bool:
-    """Return whether the group would select its protocol again if the member had these."""
+    """Return whether the group would select its protocol again if the member had these protocols."""
     old_protocols = member.protocols
     group.set_protocols(member, protocols)
     selected = group.select_protocol()
@@ -197,14 +197,15 @@ def _write_replacement(
     )
 
     def on_committed(now: Now) -> None:
-        # The replayed record only had the selected protocol.
+        # The replayed record had only the selected protocol.
         group.set_protocols(group.members[new_member_id], request.protocols)
         group.restart_session(group.members[new_member_id], now.mono_ms)
         response = join_response(group, new_member_id)
         if request.supports_skipping_assignment:
             respond(replace(response, skip_assignment=group.leader_id == new_member_id))
         else:
-            # With its old id as the leader, a restarted leader acts as a follower, and assigns nothing.
+            # The response names the old id as the leader, so that a restarted leader acts as a follower and assigns
+            # nothing.
             respond(replace(response, leader_id=old_leader_id, members=()))
 
     def on_failed(error: ErrorCode, now: Now) -> None:

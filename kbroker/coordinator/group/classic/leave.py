@@ -1,4 +1,4 @@
-"""LeaveGroup."""
+"""LeaveGroup: removes members from a group."""
 
 from kbroker.common import KafkaError
 from kbroker.config import BrokerConfig
@@ -31,7 +31,7 @@ def leave_group(
 def _leave(group: ClassicGroup, leaving: LeavingMember) -> ErrorCode:
     member_id = leaving.member_id
     if member_id == UNKNOWN_MEMBER_ID:
-        # By instance id only: tools of administrators do not know the member id.
+        # Only the instance id is set: administration tools do not know the member id.
         member_id = group.static_members.get(leaving.instance_id or "", UNKNOWN_MEMBER_ID)
         if leaving.instance_id is None or member_id == UNKNOWN_MEMBER_ID:
             return ErrorCode.UNKNOWN_MEMBER_ID
@@ -45,7 +45,7 @@ def _leave(group: ClassicGroup, leaving: LeavingMember) -> ErrorCode:
 
 
 def remove_member(group: ClassicGroup, member_id: str) -> None:
-    """Remove a member, and fail its waiting request: if the client is alive it joins again with a new id."""
+    """Remove a member, and fail its waiting request. If the client is alive, it joins again with a new id."""
     member = group.members.get(member_id)
     if member is not None:
         group.respond_to_join(member, JoinResponse(ErrorCode.UNKNOWN_MEMBER_ID))

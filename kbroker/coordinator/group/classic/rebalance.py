@@ -51,7 +51,7 @@ def maybe_complete_join(group: ClassicGroup, now: Now) -> PendingRecord | None:
 
 
 def on_join_deadline(group: ClassicGroup, now: Now, config: BrokerConfig) -> PendingRecord | None:
-    """The rebalance timeout has passed, or the initial delay, which is extended while new members join."""
+    """Called when the rebalance timeout or the initial delay has passed. New members extend the initial delay."""
     if group.initial_delay_ms is not None and group.new_member_added:
         delay_ms, remaining_ms = group.initial_delay_ms
         if remaining_ms > 0:
@@ -63,7 +63,7 @@ def on_join_deadline(group: ClassicGroup, now: Now, config: BrokerConfig) -> Pen
 
 
 def complete_join(group: ClassicGroup, now: Now) -> PendingRecord | None:
-    """End the join phase. Members that have not joined are removed, except static ones, whose session decides."""
+    """End the join phase. Removes members that have not joined, except static ones, until their sessions expire."""
     group.deadlines.cancel(JOIN_DEADLINE)
     for member in list(group.members.values()):
         if member.awaiting_join is None and member.instance_id is None:
@@ -125,7 +125,7 @@ def join_response(group: ClassicGroup, member_id: str) -> JoinResponse:
 
 
 def reset_assignments_with_error(group: ClassicGroup, error: ErrorCode, now: Now) -> None:
-    """This generation gets no assignment: fail the waiting SyncGroup requests."""
+    """Discard the assignments of this generation, and fail the waiting SyncGroup requests."""
     for member in group.members.values():
         member.assignment = b""
         if group.respond_to_sync(member, SyncResponse(error)):

@@ -1,4 +1,4 @@
-"""The replay of a GroupRecord: the only place where what is durable of a group changes."""
+"""The replay of a GroupRecord: the only place where the durable state of a group changes."""
 
 from kbroker.coordinator.group.classic.classic_group import ClassicGroup
 from kbroker.coordinator.group.classic.classic_group_member import member_from_record
@@ -24,8 +24,8 @@ def group_from_record(record: GroupRecord) -> ClassicGroup:
 def replay_group_record(group: ClassicGroup, record: GroupRecord) -> None:
     """Apply a record to the group in memory that it was made from.
 
-    The group was locked meanwhile, so it is unchanged; only with the first, empty record of a new group a rebalance has
-    started that the record does not know of.
+    The group was locked in the meantime, so it is unchanged. There is one exception: after the first, empty record of a
+    new group, a rebalance has started that the record does not contain.
     """
     if record.generation != group.generation:
         return

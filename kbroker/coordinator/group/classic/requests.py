@@ -16,7 +16,7 @@ Protocols = tuple[tuple[str, bytes], ...]
 
 
 class Now(NamedTuple):
-    """The current time: monotonic milliseconds for deadlines, wall clock milliseconds for what is stored."""
+    """The current time: monotonic milliseconds for deadlines, wall clock milliseconds for stored timestamps."""
 
     mono_ms: int
     wall_ms: int

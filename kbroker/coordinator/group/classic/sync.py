@@ -1,4 +1,4 @@
-"""SyncGroup.
+"""SyncGroup: distributes the leader's assignment to the members.
 
 PreparingRebalance   REBALANCE_IN_PROGRESS
 CompletingRebalance  waits for the leader's request; its assignment is written, and makes the group Stable
@@ -31,7 +31,7 @@ def sync_group(
     if group.state is GroupState.STABLE:
         respond(_response(group, member.assignment))
         return None
-    # The client has abandoned a request that still waits.
+    # The client has abandoned its earlier request, which still waits.
     group.respond_to_sync(member, SyncResponse(ErrorCode.REBALANCE_IN_PROGRESS))
     member.awaiting_sync = respond
     if group.leader_id != request.member_id:
@@ -57,7 +57,7 @@ def _validate(group: ClassicGroup, request: SyncRequest) -> ErrorCode:
 def _write_assignments(
     group: ClassicGroup, assignments: dict[str, bytes], now: Now, config: BrokerConfig
 ) -> PendingRecord:
-    """Members without an assignment get an empty one."""
+    """Store the assignments. Members without an assignment get an empty one."""
     record = group.record(now.wall_ms)
     members = tuple(replace(member, assignment=assignments.get(member.member_id, b"")) for member in record.members)
     generation = group.generation

@@ -1,4 +1,4 @@
-"""Whether offsets may be committed or deleted, and whether a group may be deleted."""
+"""Decides whether offsets may be committed or deleted, and whether a group may be deleted."""
 
 from kbroker.common import KafkaError
 from kbroker.coordinator.group.classic.classic_group import ClassicGroup
@@ -12,7 +12,7 @@ def validate_offset_commit(
 ) -> None:
     """Raise KafkaError unless the offsets may be committed. A member's commit also counts as its heartbeat.
 
-    Generation -1 is a simple consumer or a tool, which may commit while the group has no members.
+    Generation -1 comes from a simple consumer or a tool, which may commit while the group has no members.
     """
     if group is None:
         if generation >= 0:

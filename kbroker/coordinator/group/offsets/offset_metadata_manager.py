@@ -14,7 +14,8 @@ TopicOffsets = Mapping[str, Mapping[int, OffsetAndMetadata]]
 class FetchedOffsets(NamedTuple):
     """The offsets of a group for OffsetFetch.
 
-    unstable: the (topic, partition)s with offsets of open transactions, if the client requires stable ones (KIP-447).
+    `unstable`: the (topic, partition)s with offsets of open transactions, if the client requires stable offsets
+    (KIP-447).
     """
 
     topics: TopicOffsets
@@ -22,7 +23,7 @@ class FetchedOffsets(NamedTuple):
 
 
 class OffsetMetadataManager:
-    """The offsets, changed only by the replay of records and of transaction markers."""
+    """The offsets. Only the replay of records and transaction markers changes them."""
 
     def __init__(self) -> None:
         self.by_group: dict[str, dict[str, dict[int, OffsetAndMetadata]]] = {}
@@ -61,7 +62,7 @@ class OffsetMetadataManager:
             self.pending.put(producer_id, key, value)
 
     def replay_end_transaction(self, producer_id: int, committed: bool) -> None:
-        """Of several commits of a partition, the last one in the log counts, however late its transaction ends."""
+        """Apply a transaction marker. The last commit of a partition in the log counts, not the last marker."""
         for key, offset in self.pending.pop(producer_id).items():
             known = self.by_group.get(key.group_id, {}).get(key.topic, {}).get(key.partition)
             if committed and (known is None or known.record_offset < offset.record_offset):

@@ -1,4 +1,4 @@
-"""Offsets that open transactions have written, which count only if the transactions commit (KIP-98)."""
+"""Offsets that open transactions have written. They take effect only if the transactions commit (KIP-98)."""
 
 from collections.abc import Iterable, Mapping
 
@@ -26,7 +26,7 @@ class PendingTransactionalOffsets:
         partitions.setdefault((key.topic, key.partition), {})[producer_id] = None
 
     def remove(self, key: OffsetKey) -> None:
-        """The offset is deleted, and its transactions do not bring it back."""
+        """Remove the pending offsets of a partition, so that its transactions cannot restore them."""
         for producer_id in list(self._producers.get(key.group_id, {}).get((key.topic, key.partition), ())):
             offsets = self._by_producer[producer_id]
             del offsets[key]

@@ -36,13 +36,13 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 THREADS = 4
-# How often the compaction may find that another one has removed the files that it was merging.
+# The number of times that another compaction may remove the files that this one is merging.
 MAX_CONFLICTS = 5
 
 
 @dataclass(frozen=True)
 class CompactionOptions:
-    """What to compact, and how."""
+    """Which files a compaction merges, and how."""
 
     target_bytes: int = TARGET_BYTES
     topics: Collection[str] = ()  # empty: all
@@ -53,7 +53,7 @@ class CompactionOptions:
 
 @dataclass
 class ArchiveCompactionResult:
-    """What a compaction has done. `kbroker archive compact --json` prints these fields."""
+    """The result of a compaction. `kbroker archive compact --json` prints these fields."""
 
     merged: int = 0  # files that were replaced
     written: int = 0  # files that replaced them
@@ -84,7 +84,7 @@ def compact(
 
     `advance` is called with the bytes of the files that were replaced. Damaged files are not merged, but reported in
     the result. Raises PipelineError if the merged files would not have the same rows, and if other compactions keep
-    removing the files; exceptions of Spark are not converted. What was committed before remains.
+    removing the files; exceptions of Spark are not converted. Earlier commits remain.
     """
     return _Compaction(spark, archive, options, advance, clock).run()
 

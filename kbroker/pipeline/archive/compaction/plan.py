@@ -13,7 +13,7 @@ from kbroker.pipeline.archive.manifest.model import ArchiveState, DataFile, Part
 from kbroker.pipeline.errors import PipelineError
 
 TARGET_BYTES = 128 * 1024 * 1024
-# Limits of one Spark job. While it runs, its rows are on disk three times: as they were, shuffled, and merged.
+# Limits of one Spark job. While it runs, its rows are on disk three times: in the old files, shuffled, and merged.
 ROUND_BYTES = 8 * 1024 * 1024 * 1024
 ROUND_FILES = 20_000  # the driver keeps one row of a table for each
 
@@ -40,7 +40,7 @@ def plan_merges(
     dates: Collection[str] = (),
     candidates: Collection[str] | None = None,
 ) -> tuple[MergeBin, ...]:
-    """Return the bins of all topics and dates, or of the given ones, in order.
+    """Return the bins of these topics and dates, in order; empty collections stand for all.
 
     `candidates` limits the result to these paths. Raises PipelineError if the archive has no rows of a given topic or
     date.

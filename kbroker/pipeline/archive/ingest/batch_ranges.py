@@ -1,4 +1,4 @@
-"""Offset arithmetic of a batch: which offsets are new to the archive, and which were lost before they were read. Pure.
+"""Decides which offsets of a batch are new to the archive, and which were lost before they were read. Pure.
 
 An archive continues in each partition after the last offset that is covered or known to be lost.
 """
@@ -37,7 +37,7 @@ def new_ranges(
     resume: Mapping[TopicPartition, int],
     starts: Mapping[TopicPartition, int],
 ) -> list[BatchRange]:
-    """Return what a batch from `begins` to `ends` adds to the archive.
+    """Return the ranges that a batch from `begins` to `ends` adds to the archive.
 
     A partition that is not in `begins` is new to the query, which reads it from the log start offset. `starts` are the
     offsets at which the query was started. Raises PipelineError if the batch would skip offsets silently.
@@ -81,7 +81,7 @@ def initial_gaps(expected: Mapping[TopicPartition, int], log_starts: Mapping[Top
 
 
 def needs_row_search(batch_range: BatchRange, log_start: int, files: Iterable[DataFile]) -> bool:
-    """Whether some records below the log start offset were read before they were deleted.
+    """Return whether some records below the log start offset were read before they were deleted.
 
     Then only the rows can show which ones were not read.
     """
@@ -106,7 +106,7 @@ def lost_ranges(
 def covered_and_gaps(
     ranges: Iterable[BatchRange], lost: Mapping[TopicPartition, Sequence[OffsetRange]]
 ) -> tuple[list[CoveredRange], list[Gap]]:
-    """Return what a commit of these ranges covers, and its gaps."""
+    """Return the ranges that a commit covers, and its gaps."""
     covered, gaps = [], []
     for tp, start, end in ranges:
         lost_here = lost.get(tp, ())

@@ -6,7 +6,7 @@
     ROOT/0/commits/N            by Spark: batch N is finished
 
 The archive is the only authority on what it contains; the checkpoint only defines the batches. So a lost checkpoint
-costs nothing, and a different choice of topics starts a new generation.
+does no harm, and a different choice of topics starts a new generation.
 """
 
 import json
@@ -136,7 +136,7 @@ class CheckpointDirectory:
 
 
 def continues_archive(next_batch: BatchOffsets | None, expected: Mapping[TopicPartition, int]) -> bool:
-    """Whether a query with this next batch reads from the archive's expected offsets, without skipping any.
+    """Return whether a query with this next batch reads from the archive's expected offsets, without skipping any.
 
     It may repeat at most one batch. It reads partitions that it does not know yet from the log start offset.
     """
@@ -166,7 +166,7 @@ def encode_metadata(metadata: CheckpointMetadata) -> bytes:
 
 
 def decode_metadata(data: bytes, location: str) -> CheckpointMetadata:
-    """Raises PipelineError for another or a damaged file."""
+    """Decode a kbroker.json. Raises PipelineError for another or a damaged file."""
     try:
         document = json.loads(data)
         if document["format"] != FORMAT or document["version"] != FORMAT_VERSION:

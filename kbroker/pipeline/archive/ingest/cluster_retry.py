@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 FIRST_PAUSE_S = 0.25
 MAX_PAUSE_S = 5.0
-# A new leader does not know its high watermark for a moment and may return an older offset.
+# For a moment, a new leader does not know its high watermark and may return an older offset.
 SETTLE_S = 10.0
 _SETTLE_PAUSE_S = 0.5
 

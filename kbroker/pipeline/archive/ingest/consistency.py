@@ -1,4 +1,4 @@
-"""Checks that the brokers' topics and the archive are still those that a run started with. Pure."""
+"""Checks that the topics and the archive are still those with which a run started. Pure."""
 
 from collections.abc import Iterable, Mapping
 

@@ -101,10 +101,10 @@ class QueryStart:
         """Return the offset at which each partition continues or starts."""
         resume = resume_offsets(state)
         expected = {tp: resume[tp] for tp in partitions if tp in resume}
-        if newest is not None:  # it may have started partitions that have had no record yet
+        if newest is not None:  # it may contain partitions that have no records yet
             starts = newest.metadata.starts
             expected |= {tp: starts[tp] for tp in partitions if tp in starts and tp not in expected}
-        # A partition that was added to a topic later is read completely, wherever the topic was started.
+        # A partition that was added to a topic later is read completely, regardless of the topic's start offsets.
         known_topics = {tp.topic for tp in expected} | {tp.topic for tp in resume}
         expected |= {tp: 0 for tp in partitions if tp not in expected and tp.topic in known_topics}
         return expected | self._start_offsets([tp for tp in partitions if tp not in expected])

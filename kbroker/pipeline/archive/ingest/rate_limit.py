@@ -15,7 +15,7 @@ class RateLimit:
         return 0.0 if self._free_at_s is None else max(0.0, self._free_at_s - now_s)
 
     def record_batch(self, records: int, now_s: float) -> None:
-        """Account for a batch that begins now."""
+        """Count a batch that begins now."""
         self._free_at_s = max(now_s, self._free_at_s or now_s) + records / self.rate
 
 

@@ -1,4 +1,4 @@
-"""What a run reports: messages while it runs, and a summary at its end."""
+"""The reports of a run: messages while it runs, and a summary at its end."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ class Reporter:
 
 @dataclass
 class IngestSummary:
-    """What a run has archived."""
+    """The totals of a run."""
 
     batches: int = 0
     files: int = 0

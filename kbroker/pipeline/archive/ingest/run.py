@@ -39,8 +39,8 @@ def archive_topics(
 ) -> IngestSummary:
     """Archive topics until `stop` is set or, with `once`, up to the current ends of the logs.
 
-    `checkpoint` is a directory for Spark's checkpoint, by default one within the archive. If it raises PipelineError,
-    what was committed before remains.
+    `checkpoint` is a directory for Spark's checkpoint, by default one within the archive. If it
+    raises PipelineError, earlier commits remain.
     """
     pattern = options.subscription.pattern
     matches = None if pattern is None else _compile_pattern(spark, pattern)
@@ -56,7 +56,7 @@ def archive_topics(
 
 
 def open_archive(storage: Storage, committed_only: bool) -> Archive:
-    """Open or create the archive to write to. Raises PipelineError if `committed_only` is not as at its creation."""
+    """Open or create the archive to write to. Raises PipelineError if it was created with another `committed_only`."""
     archive = Archive.open_or_create(storage, {"committed_only": committed_only})
     is_committed_only = bool(archive.state().settings.get("committed_only"))
     if is_committed_only != committed_only:

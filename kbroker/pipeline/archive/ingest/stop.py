@@ -4,7 +4,7 @@ import threading
 
 
 class RunStopped(Exception):
-    """The run was asked to stop; what it was doing is abandoned."""
+    """The run was asked to stop. Its current work is abandoned."""
 
 
 class StopEvent:

@@ -101,7 +101,7 @@ class DataFileWriter:
             list(pool.map(lambda path: self._storage.rename(staged[path], path), staged))
 
     def keep_files(self, paths: Iterable[str]) -> None:
-        """Do not let files that a commit removes count as leftovers until `close` or the end of this process."""
+        """Keep files that a commit removes from being leftovers until `close` or the end of this process."""
         self._storage.replace(owner_path(self.writer_id), owner.encode(self._process, paths))
 
     def close(self) -> None:
@@ -115,7 +115,7 @@ class DataFileWriter:
                 for path in self._published:
                     if path not in committed:
                         self._storage.delete(path)
-            # The owner file last: without it the writer of the other files is unknown.
+            # The owner file is deleted last: without it the writer of the other files is unknown.
             for entry in self._storage.list_directory(self._directory):
                 if entry.is_directory:
                     self._storage.delete(f"{self._directory}/{entry.name}", recursive=True)
@@ -134,7 +134,7 @@ class DataFileWriter:
     def _read_stats(self, target: str) -> Mapping[str, list[PartitionStats]]:
         """Return the statistics of each written file by its path below the target."""
         rows = read_parquet(self._spark, self._storage.uri(target), [self._storage.uri(target)])
-        # The date as text, because Python's dates end with the year 9999 and Spark's do not.
+        # The date is read as text, because Python's dates end with the year 9999 and Spark's do not.
         rows = rows.selectExpr(*schema.NAMES, "_metadata.file_name", "CAST(date AS STRING) AS day")
         # Without adaptive execution, which is off within a streaming query, Spark does not coalesce small tasks.
         with _session_settings(self._spark, {"spark.sql.adaptive.enabled": "true"}):

@@ -25,7 +25,7 @@ class Process(NamedTuple):
 
 
 class StagingStatus(NamedTuple):
-    """What is known about a staging directory."""
+    """The status of a staging directory."""
 
     is_alive: bool  # its writer may still be running
     kept_files: tuple[str, ...]  # removed data files that running readers may still need

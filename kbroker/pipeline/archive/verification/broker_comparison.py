@@ -13,7 +13,7 @@ from kbroker.pipeline.archive.verification.findings import Finding, PartitionCom
 from kbroker.pipeline.archive.verification.row_scan import BUCKET_OFFSETS, RowScan
 from kbroker.pipeline.cluster_admin import ClusterAdmin
 
-# Buckets of one partition whose records are compared one by one. If more differ, everything differs.
+# The most buckets of a partition whose records are compared one by one. If more differ, nearly all records differ.
 MAX_BUCKETS = 100
 
 _Ranges = Mapping[TopicPartition, tuple[OffsetRange, ...]]
@@ -33,7 +33,7 @@ class BrokerComparison:
     def run(
         self, buckets: Iterable[BucketStats], state: ArchiveState
     ) -> tuple[list[Finding], list[PartitionComparison]]:
-        """Return the findings, and what was compared in each partition."""
+        """Return the findings, and a summary of the comparison for each partition."""
         broker = self.records.sums(self.plan.ranges)
         archive = archive_sums(buckets, state.files)
         findings = self._compare_records(unequal_buckets(archive, broker))

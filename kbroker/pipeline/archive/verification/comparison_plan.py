@@ -29,7 +29,7 @@ class ComparisonPlan:
 def plan_comparison(
     cluster: ClusterAdmin, state: ArchiveState, scope: VerificationScope, require_broker: bool
 ) -> ComparisonPlan:
-    """Compare topics and log offsets. With `require_broker` a topic that is not at the broker is a difference."""
+    """Plan the comparison. With `require_broker` a topic that is not at the broker is a difference."""
     archived = sorted({tp.topic for tp in state.covered if scope.has_topic(tp.topic)})
     topics = cluster.describe_topics(archived)
     findings: list[Finding] = []

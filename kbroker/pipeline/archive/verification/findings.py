@@ -50,7 +50,7 @@ class Finding(NamedTuple):
 
 
 class PartitionComparison(NamedTuple):
-    """What was compared with the broker in one partition."""
+    """The part of one partition that was compared with the broker."""
 
     topic: str
     partition: int
@@ -72,7 +72,7 @@ class PartitionComparison(NamedTuple):
 
 @dataclass
 class VerificationReport:
-    """What one verification has read and found."""
+    """The results of one verification."""
 
     archive: str
     bootstrap: str  # empty without a broker

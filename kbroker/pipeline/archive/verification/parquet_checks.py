@@ -1,4 +1,4 @@
-"""Checks with Arrow whether a file is Parquet with the columns of an archive's files, reading a piece at a time."""
+"""Checks with Arrow that a file is Parquet with the columns of an archive's files. It reads one piece at a time."""
 
 import io
 from typing import TYPE_CHECKING
@@ -54,7 +54,9 @@ def find_read_problem(storage: Storage, path: str, check_columns: bool = True) -
 
 
 def find_column_problem(storage: Storage, path: str, size: int) -> str | None:
-    """Read a file's footer; return which column is not as in an archive's files, or None. Raises FileMissingError."""
+    """Read a file's footer. Returns the first column that differs from an archive's files, or None.
+
+    Raises FileMissingError."""
     import pyarrow
     import pyarrow.parquet
 

@@ -182,7 +182,7 @@ def _path_of(uri: str) -> str:
 
 
 def _is_caused_by_files(error: Exception) -> bool:
-    """Whether a job may have failed because of the files' content; not so if the JVM was lost or interrupted."""
+    """Return whether the content of files may have caused the failure of a job, rather than the loss of the JVM."""
     if not is_spark_error(error) or "SparkContext was shut down" in str(error):
         return False
     message = error_text(error)

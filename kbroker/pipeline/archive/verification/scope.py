@@ -10,7 +10,7 @@ from kbroker.pipeline.archive.offset_ranges import OffsetRange, intersect_ranges
 
 @dataclass(frozen=True)
 class VerificationScope:
-    """What is verified; by default everything."""
+    """Selects what is verified; by default everything."""
 
     topics: frozenset[str] = frozenset()
     dates: frozenset[str] = frozenset()  # YYYY-MM-DD

@@ -1,4 +1,4 @@
-"""Verifies an archive: its manifest, files and rows, and where the broker still has the offsets, against its records.
+"""Verifies an archive's manifest, files and rows, and compares them with the records that the broker still has.
 
 Nothing is changed. Damage never ends a verification: the report contains everything that was found.
 """
@@ -130,7 +130,7 @@ class _Verification:
         checked = self._check_files(advance)
         findings += checked.findings
         self._progress("counting the rows")
-        # Changed files separately, so that one of them cannot fail the pass over the intact files.
+        # Changed files are read separately, so that none of them can make the pass over the intact files fail.
         buckets = self._scan.bucket_stats(checked.intact, plan.bounds, self._require_files_exist)
         buckets += self._scan.bucket_stats(checked.changed, plan.bounds, self._require_files_exist)
         scanned, rejected = [*checked.intact, *checked.changed], self._scan.unreadable

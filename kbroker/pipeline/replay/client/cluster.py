@@ -30,7 +30,7 @@ class ClusterClient:
     """Connections to a cluster's brokers, with cached metadata. One thread may use it at a time."""
 
     def __init__(self, bootstrap: str, timeout_s: float = 30.0) -> None:
-        """Connect to nothing yet. `timeout_s` limits each read and write. Raises PipelineError for a bad address."""
+        """Create an unconnected client. `timeout_s` limits each read and write. Raises PipelineError for bad addresses."""
         self._bootstrap = [_parse_address(text.strip()) for text in bootstrap.split(",") if text.strip()]
         self._timeout_s = timeout_s
         self._addresses: dict[int, Address] = {}
@@ -94,7 +94,7 @@ class ClusterClient:
         return self._connect((found.host, found.port))
 
     def reset(self) -> None:
-        """Close all connections and forget the metadata: leaders are looked up again."""
+        """Close all connections and discard the metadata, so that leaders are looked up again."""
         self.close()
         self._topics.clear()
 

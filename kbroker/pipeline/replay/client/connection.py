@@ -36,7 +36,7 @@ class BrokerError(Exception):
 
 
 class UnsupportedApiError(PipelineError):
-    """The broker and this client have no version of an API in common."""
+    """The broker and this client support no common version of an API."""
 
 
 class BrokerConnection:
@@ -55,7 +55,7 @@ class BrokerConnection:
             raise
 
     def supports(self, api_key: ApiKey) -> bool:
-        """Whether broker and client have a version of this API in common."""
+        """Return whether the broker and this client support a common version of an API."""
         return self._client.supports(api_key)
 
     def version(self, api_key: ApiKey) -> int:

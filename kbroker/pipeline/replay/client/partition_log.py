@@ -1,4 +1,4 @@
-"""Queries to a partition's leader: its first and last offsets, and what one producer has written to it.
+"""Queries to a partition's leader: its first and last offsets, and the batches of one producer.
 
 All functions raise OSError and BrokerError.
 """
@@ -23,7 +23,7 @@ from protocol.records.batch import iter_headers
 LATEST, EARLIEST = -1, -2  # timestamps of ListOffsets
 FETCH_BYTES = 4 << 20
 FETCH_MAX_WAIT_MS = 500
-# How many offsets before the end are searched first for a producer's last batch.
+# The search for a producer's last batch starts with this many offsets before the end.
 FIRST_SEARCH_OFFSETS = 100_000
 
 

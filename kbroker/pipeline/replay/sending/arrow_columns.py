@@ -72,7 +72,7 @@ def read_columns(rows: "pa.RecordBatch", replay_id: str | None) -> RecordColumns
 
 
 def _origin_headers(rows: "pa.RecordBatch", replay_id: str) -> list[bytes]:
-    """The encoded origin headers of each row."""
+    """Return the encoded origin headers of each row."""
     starts: dict[tuple[bytes | None, int], bytes] = {}  # per source partition, up to the offset
     end = with_length(REPLAY) + with_length(replay_id.encode())
     result = []
@@ -91,7 +91,7 @@ def _origin_headers(rows: "pa.RecordBatch", replay_id: str) -> list[bytes]:
 
 
 def _read_headers(column: "pa.Array") -> list[tuple[int, bytes]]:
-    """The number of each row's headers, and the encoded headers. A null list is an empty one."""
+    """Return the number of each row's headers, and the encoded headers. A null list counts as empty."""
     if column.null_count == len(column):
         return [(0, b"")] * len(column)
     starts = _value_offsets(column)
@@ -118,7 +118,7 @@ def read_integers(column: "pa.Array", integer_format: IntegerFormat) -> list[int
 
 
 def _read_binaries(column: "pa.Array") -> list[bytes | None]:
-    """A column of a binary or string type as bytes."""
+    """Return a column of a binary or string type as bytes."""
     if not len(column):
         return []
     starts = _value_offsets(column)
@@ -134,7 +134,7 @@ def _read_binaries(column: "pa.Array") -> list[bytes | None]:
 
 
 def _value_offsets(column: "pa.Array") -> list[int]:
-    """Where each value of a binary, string or list column starts, and where the last one ends."""
+    """Return the start of each value of a binary, string or list column, and the end of the last one."""
     integer_format: IntegerFormat = "q" if "large" in str(column.type) else "i"
     size = _INTEGER_SIZES[integer_format]
     start = column.offset * size

@@ -305,7 +305,7 @@ class Controller:
         )
 
     def _is_cordoned(self, broker: int) -> bool:
-        """Return whether cordoned.log.dirs contains the broker's log directory. Other brokers' static configs are unknown."""
+        """Return whether cordoned.log.dirs has the broker's log directory. Others' static configs are unknown."""
         config = self._config()
         if broker == config.node_id:
             return bool(config.get("cordoned.log.dirs"))

@@ -1,1 +1,1 @@
-"""What a broker needs of its machine: clock, loop, threads, processes, disk; and the event log, metrics and timers."""
+"""The broker's interface to the machine: clocks, event loop, threads, processes, disk; event log, metrics, timers."""

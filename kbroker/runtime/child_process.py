@@ -37,7 +37,7 @@ def main() -> NoReturn:
     if sys.platform == "linux":
         _set_linux_options()
     output_fd = os.dup(_STDOUT)
-    # Whatever the job prints must not become part of the result.
+    # Output that the job prints must not become part of the result.
     os.dup2(_STDERR, _STDOUT)
     (length,) = LENGTH.unpack(_read(LENGTH.size))
     task = _read(length)
@@ -56,7 +56,7 @@ def main() -> NoReturn:
             unwritten = unwritten[os.write(output_fd, unwritten) :]
     except BrokenPipeError:
         os._exit(1)
-    # Without the clean-up of the interpreter, which takes time and has nothing to do.
+    # Exit without the interpreter's clean-up, which would only take time.
     os._exit(0 if output[:1] == DONE else 1)
 
 
@@ -78,7 +78,7 @@ def _exit_with_parent() -> None:
 
 
 def _set_linux_options() -> None:
-    """Die with the thread that started this process, which lives until the process ends; use idle I/O priority."""
+    """Use idle I/O priority, and get killed when the parent's thread that waits for this process ends."""
     import ctypes
 
     libc = ctypes.CDLL(None)

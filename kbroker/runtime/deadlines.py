@@ -6,7 +6,7 @@ from typing import Generic, TypeVar
 
 K = TypeVar("K", bound=Hashable)
 
-# Heap entries without a key that are kept before the heap is rebuilt, beyond as many as there are keys.
+# The heap is rebuilt when it has more than twice as many entries as there are keys, plus this many.
 MAX_STALE_ENTRIES = 64
 
 

@@ -11,14 +11,14 @@ from kbroker.common import Buffer
 
 
 class DiskFile(Protocol):
-    """An open file. It is closed with its last reference too, so a thread can read a file that others have dropped."""
+    """An open file. It is closed when its last reference is dropped, so a thread can finish reading it."""
 
     def append(self, data: Buffer, /) -> int:
-        """One write(2) at the end. Returns the bytes written, which are fewer than asked if the disk is full."""
+        """Append with one write(2). Returns the number of bytes written: fewer than requested if the disk is full."""
         ...
 
     def appendv(self, parts: Sequence[Buffer], /) -> int:
-        """One writev(2) at the end, of at most 1,024 parts. Returns the bytes written."""
+        """Append at most 1,024 parts with one writev(2). Returns the number of bytes written."""
         ...
 
     def pread(self, size: int, offset: int, /) -> bytes:
@@ -26,11 +26,11 @@ class DiskFile(Protocol):
         ...
 
     def pread_reused(self, size: int, offset: int, /) -> Buffer:
-        """As pread. The memory of the result may be reused once there is no reference to it."""
+        """Like pread. The memory of the result may be reused once there is no reference to it."""
         ...
 
     def pread_nowait(self, size: int, offset: int, /) -> Buffer | None:
-        """Read what is in the page cache, perhaps less than `size`. Returns None if nothing is, or if it is unknown."""
+        """Read at most `size` bytes from the page cache. Returns None if there are none, or if that is unknown."""
         ...
 
     def truncate(self, size: int, /) -> None: ...
@@ -46,7 +46,7 @@ class DiskFile(Protocol):
         ...
 
     def forget_clean(self, offset: int, /) -> None:
-        """Drop clean pages from `offset` on from the page cache, so that they are read from the disk again.
+        """Drop the clean pages from `offset` on from the page cache, so that they are read from the disk again.
 
         After a failed sync they may differ from the disk: Linux marks pages as clean that it could not write. Never
         fails.
@@ -64,7 +64,7 @@ class Disk(Protocol):
     """A file system. Paths are absolute or relative to the process, with forward slashes."""
 
     def open(self, path: str, *, create: bool = False, write: bool = True) -> DiskFile:
-        """Open an existing file; with `create`, make an empty one if there is none. Writes go to the end only."""
+        """Open an existing file; with `create`, create an empty one if there is none. Writes always append."""
         ...
 
     def read(self, path: str) -> bytes:
@@ -74,7 +74,7 @@ class Disk(Protocol):
     def write_atomic(self, path: str, data: bytes, *, sync: bool = True) -> None:
         """Replace a file by writing `path + ".tmp"` and renaming it; with `sync`, both are durable afterwards.
 
-        After a failure there is the old file, or the new one whose name is not durable.
+        After a failure there is either the old file, or the new one whose name is not durable.
         """
         ...
 
@@ -91,7 +91,7 @@ class Disk(Protocol):
     def mtime_ms(self, path: str) -> int: ...
 
     def makedirs(self, path: str) -> None:
-        """Make the directory and its parents. No error if it exists."""
+        """Create the directory and its parents. No error if it exists."""
         ...
 
     def rename(self, old: str, new: str) -> None:
@@ -113,5 +113,5 @@ class Disk(Protocol):
         ...
 
     def lock(self, path: str) -> DiskLock:
-        """Lock this file, made if needed, exclusively. Raises BlockingIOError if another process has locked it."""
+        """Lock this file exclusively; create it if needed. Raises BlockingIOError if another process has locked it."""
         ...

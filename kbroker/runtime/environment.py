@@ -1,4 +1,4 @@
-"""What the broker uses of the machine, as interfaces: clocks, event loop, threads, processes, disk, randomness.
+"""Interfaces of the machine for the broker: clocks, event loop, threads, processes, disk, randomness.
 
 The broker gets an Environment as a parameter. So it also runs in virtual time, on simulated disks and networks.
 """
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 class Clock(Protocol):
     def now_ms(self) -> int:
-        """Return the wall clock, in milliseconds since the epoch: for timestamps and everything that is stored."""
+        """Return the wall clock, in milliseconds since the epoch: for timestamps and all other stored times."""
         ...
 
     def mono_ms(self) -> int:
@@ -37,7 +37,7 @@ class Offload(Protocol):
 
 
 class ProcessFunction(Protocol):
-    """A function of a module that can run in another process: it gets all that it uses as parameters."""
+    """A function of a module that can run in another process: all its inputs are parameters."""
 
     def __call__(self, disk: "Disk", clock: Clock, sleep: Callable[[float], None], task: bytes, /) -> bytes: ...
 
@@ -47,7 +47,7 @@ class ProcessJobFailed(Exception):
 
 
 class ProcessJob(Protocol):
-    """A function that runs in another process, which ends when the broker ends, however it ends."""
+    """A function that runs in another process, which ends when the broker ends for any reason."""
 
     @property
     def done(self) -> Awaitable[bytes]:
@@ -55,7 +55,7 @@ class ProcessJob(Protocol):
         ...
 
     def kill(self) -> None:
-        """Kill the process. Once `done` is done, the process has no effect any more."""
+        """Kill the process. Once `done` is done, the process has no further effect."""
         ...
 
 
@@ -69,9 +69,9 @@ class DescriptorLimits(NamedTuple):
     """How the file descriptors of the process (RLIMIT_NOFILE) are divided.
 
     The system assigns the lowest free number. A connection whose number is not below `connections` is closed, and the
-    disk does not keep a file open whose number is not below `files`. So connections leave descriptors to the logs, and
-    both leave some to what is open for a short time: directories that are synced, checkpoints, modules that are
-    imported at first use, the pipes of the cleaner's process.
+    disk does not keep a file open whose number is not below `files`. So descriptors are reserved for logs, and others
+    for files that are open for a short time: directories that are synced, checkpoints, modules that are imported at
+    first use, the pipes of the cleaner's process.
     """
 
     limit: int
@@ -80,7 +80,7 @@ class DescriptorLimits(NamedTuple):
 
     @classmethod
     def of(cls, limit: int) -> "DescriptorLimits":
-        """`limit`: the number of file descriptors that the process may have."""
+        """Divide `limit`, the number of file descriptors that the process may have."""
         for_files = max(limit // 4, min(100, limit // 2))
         return cls(limit, limit - min(32, limit // 4), limit - for_files)
 
@@ -89,7 +89,7 @@ UNLIMITED_DESCRIPTORS = DescriptorLimits.of(1 << 30)
 
 
 def _ignore_thread_count(count: int) -> None:
-    """For environments without threads."""
+    """Do nothing; for environments without threads."""
 
 
 @dataclass(slots=True)
@@ -110,7 +110,7 @@ class Environment:
     descriptors: DescriptorLimits = UNLIMITED_DESCRIPTORS
 
     async def yield_to_loop(self) -> None:
-        """Run the other callbacks that are ready."""
+        """Wait until the other callbacks that are ready have run."""
         future = self.loop.create_future()
         await _await_or_cancel(future, self.loop.call_soon(future.set_result, None))
 

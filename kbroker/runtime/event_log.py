@@ -3,8 +3,8 @@
     event_log = EventLogger("kbroker.server")
     event_log.warning("connection closed", peer="10.0.0.7:5000", reason="malformed request")
 
-Events go through Python's logging. `formatter` returns the formatters for kbroker.log.format. A field that is None is
-left out. Of bytes only the size is logged: keys, values and headers of records must not get into a log.
+Events go through Python's logging. `formatter` returns the formatters for kbroker.log.format. Fields that are None are
+omitted. For bytes only the size is logged: keys, values and headers of records must not get into a log.
 """
 
 import logging
@@ -16,7 +16,7 @@ LOG_FORMATS = ("text", "json")
 # Longer values are cut.
 MAX_VALUE_CHARACTERS = 500
 _PLAIN = re.compile(r"[^\s=\"\\\x00-\x20\x7f]+")
-# The keys of a line besides its event's fields.
+# The keys of a JSON line in addition to its event's fields.
 _RESERVED = ("time", "level", "logger", "message", "traceback")
 
 Field = object
@@ -144,7 +144,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def _time(formatter: logging.Formatter, record: logging.LogRecord) -> str:
-    """ISO 8601 with the offset of local time from UTC."""
+    """Return the time as ISO 8601 with the UTC offset of local time."""
     seconds = formatter.formatTime(record, "%Y-%m-%dT%H:%M:%S")
     return f"{seconds}.{int(record.msecs):03d}{formatter.formatTime(record, '%z')}"
 
@@ -154,5 +154,5 @@ def _last_line(error: BaseException) -> str:
 
 
 def formatter(form: str) -> logging.Formatter:
-    """`form`: kbroker.log.format, text or json."""
+    """Return the formatter for a value of kbroker.log.format, text or json."""
     return JsonFormatter() if form == "json" else TextFormatter()

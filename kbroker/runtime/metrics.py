@@ -1,4 +1,4 @@
-"""Counters that the broker updates while it serves, read by kbroker/exporter. A request costs a few additions."""
+"""Counters that the broker updates and kbroker/exporter reads. A request costs a few additions."""
 
 from collections.abc import Sequence
 
@@ -51,7 +51,7 @@ class RequestStats(Histogram):
 
 
 class MaintenanceStats:
-    """Compactions and retention since the start. `reclaimed_bytes`: by compaction."""
+    """Counts of compactions and retention since the start. `reclaimed_bytes`: bytes freed by compaction."""
 
     __slots__ = ("compaction_failures", "compaction_ms", "compactions", "reclaimed_bytes", "retention_segments")
 
@@ -65,5 +65,5 @@ class MaintenanceStats:
     def add_compaction(self, reclaimed_bytes: int, duration_ms: int) -> None:
         self.compactions += 1
         self.compaction_ms += duration_ms
-        # Appends during the compaction may exceed what was reclaimed.
+        # Appends during the compaction may exceed the reclaimed bytes.
         self.reclaimed_bytes += max(reclaimed_bytes, 0)

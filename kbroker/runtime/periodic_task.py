@@ -1,4 +1,4 @@
-"""Background work that is repeated, and long loops that share the event loop."""
+"""Repeated background work, and long loops that share the event loop."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 log = EventLogger("kbroker")
 
-# Items that `iterate_yielding` yields before it gives other callbacks of the event loop a chance to run.
+# The number of items that `iterate_yielding` yields before other callbacks of the event loop run.
 ITEMS_PER_ITERATION = 50
 
 
@@ -24,9 +24,9 @@ def always() -> bool:
 
 
 class PeriodicTask:
-    """Runs a coroutine again and again: one run at a time, `period_ms()` milliseconds after the end of the last run.
+    """Runs a coroutine repeatedly: one run at a time, `period_ms()` milliseconds after the end of the last run.
 
-    While `is_needed()` is false, nothing is scheduled and an idle broker sleeps; whatever makes it true calls
+    While `is_needed()` is false, nothing is scheduled, so an idle broker sleeps. Code that makes it true calls
     `schedule`. A run that raises is logged, and the next one is scheduled.
     """
 
@@ -65,7 +65,7 @@ class PeriodicTask:
         self.schedule()
 
     async def stop(self) -> None:
-        """Schedule no more runs, and wait for the current one."""
+        """Stop scheduling runs, and wait for the current one."""
         self._stopped = True
         if self._timer is not None:
             self._timer.cancel()

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from asyncio import AbstractEventLoop, Future
     from subprocess import Popen
 
-# Of the traceback of a job that has failed.
+# The most characters that are kept of a failed job's traceback.
 MAX_FAILURE_CHARACTERS = 2_000
 
 
@@ -29,7 +29,7 @@ class SystemProcessRunner:
 
 
 class ChildProcess:
-    """A ProcessJob. A thread starts the process, writes its task, and waits for it: the cheapest way to wait."""
+    """A ProcessJob. A thread starts the process, writes its task and waits for it: the cheapest way to wait."""
 
     def __init__(self, loop: AbstractEventLoop, job: ProcessFunction, task: bytes) -> None:
         self.done: Future[bytes] = loop.create_future()
@@ -60,7 +60,7 @@ class ChildProcess:
         try:
             self._loop.call_soon_threadsafe(self._complete, result)
         except RuntimeError:
-            # The loop is closed: the broker has stopped.
+            # The event loop is closed, since the broker has stopped.
             return
 
     def _complete(self, result: bytes | ProcessJobFailed) -> None:
@@ -83,7 +83,7 @@ class ChildProcess:
                 process.stdin.write(LENGTH.pack(len(self._task)) + self._task)
                 process.stdin.flush()
             except BrokenPipeError:
-                # Its output and exit status say why.
+                # The output and exit status of the process show why.
                 pass
             output = process.stdout.read()
             status = process.wait()
@@ -108,9 +108,9 @@ def _closed_at_exit(pipe: IO[bytes]) -> Iterator[None]:
 def _start(job_name: str) -> Popen[bytes]:
     from subprocess import PIPE, Popen
 
-    # The child finds the modules that this process finds, also after a change of the working directory.
+    # The child finds the same modules as this process, even after a change of the working directory.
     paths = os.pathsep.join(path or os.getcwd() for path in sys.path)
     command = [sys.executable, "-P", "-m", "kbroker.runtime.child_process", job_name]
     environment = {**os.environ, "PYTHONPATH": paths}
-    # A session of its own: the signals of a terminal are for the broker only.
+    # In a new session, so that signals from a terminal reach only the broker.
     return Popen(command, stdin=PIPE, stdout=PIPE, env=environment, start_new_session=True)

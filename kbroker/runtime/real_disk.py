@@ -11,10 +11,10 @@ from typing import Any
 
 from kbroker.common import Buffer
 
-# After a read in a thread the kernel is asked to read as much more.
+# After a read in a thread the kernel is asked to read ahead by this many bytes.
 _READ_AHEAD_BYTES = 8 << 20
 RWF_NOWAIT: int = getattr(os, "RWF_NOWAIT", 0)
-# Not in the page cache (EAGAIN), or the file system does not support RWF_NOWAIT.
+# Errors of a read that is not in the page cache (EAGAIN), or of a file system without RWF_NOWAIT.
 _NOT_NOW = (errno.EAGAIN, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 _SYNC_FILE_RANGE_WRITE = 2
 _MAX_PAGE_BYTES = 1 << 16
@@ -27,10 +27,10 @@ class _ReadBuffers:
     """
 
     SIZE = 1 << 20
-    # The allocator reuses smaller ones itself.
+    # The allocator itself reuses smaller buffers.
     MIN_SIZE = 1 << 17
     MAX_BUFFERS = 8
-    # References to a free buffer: the list's, and the argument of getrefcount.
+    # The references to a free buffer: one from the list, one from the argument of getrefcount.
     _FREE_REFERENCES = 2
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ class _ReadBuffers:
 
 
 class _FileSystem:
-    """What one mounted file system supports. `nowait`: reads with RWF_NOWAIT."""
+    """The features of one mounted file system. `nowait`: it supports reads with RWF_NOWAIT."""
 
     __slots__ = ("_sync_file_range", "buffers", "nowait")
 
@@ -67,7 +67,7 @@ class _FileSystem:
             try:
                 self._sync_file_range = _load_sync_file_range()
             except (OSError, ImportError):
-                # Loading needs a file descriptor; there may be one the next time.
+                # Loading needs a file descriptor. One may be free the next time.
                 return
         if self._sync_file_range is not None:
             self._sync_file_range(fd, offset, size, _SYNC_FILE_RANGE_WRITE)
@@ -206,7 +206,7 @@ class RealDisk:
                     os.fdatasync(file.fileno())
                 os.replace(temporary, path)
             except OSError:
-                # On a full disk, what was written takes the space of others.
+                # On a full disk, the partial file would occupy space that other writes need.
                 os.unlink(temporary)
                 raise
         if sync:
@@ -265,7 +265,7 @@ class RealDisk:
 
 
 class RealLock:
-    """Held until it is closed or the process ends."""
+    """A lock that is held until it is closed or the process ends."""
 
     __slots__ = ("_fd",)
 

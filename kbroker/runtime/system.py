@@ -26,7 +26,7 @@ class ThreadPool:
         self._executor: ThreadPoolExecutor | None = None
 
     def resize(self, size: int) -> None:
-        """Use `size` threads from now on. Those of the old size finish the functions that they were given."""
+        """Replace the threads by `size` new ones. The old ones finish the functions that were submitted to them."""
         if size == self._size:
             return
         old, self._size = self._executor, size
@@ -54,7 +54,7 @@ def system_environment(loop: asyncio.AbstractEventLoop) -> Environment:
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
-    """Return a loop of uvloop if it is installed."""
+    """Return uvloop's event loop if it is installed, else asyncio's."""
     try:
         import uvloop
     except ImportError:

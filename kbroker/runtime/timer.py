@@ -39,7 +39,7 @@ class DeadlineTimer(Generic[K]):
 
     def cancel(self, key: K) -> None:
         """Remove the deadline of a key, if it has one."""
-        # The timer of the loop stays: most likely the next deadline is close.
+        # The timer of the event loop is not cancelled: the next deadline is probably close.
         self._deadlines.cancel(key)
 
     def stop(self) -> None:

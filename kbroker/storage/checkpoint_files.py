@@ -1,7 +1,7 @@
 """Checkpoint files: offsets by partition of a data directory, and the leader epochs of a log.
 
-Their formats are Apache Kafka's. A damaged file raises ValueError; the caller decides what its loss means: recovery
-reads more of the log, leader epochs are rebuilt from the log.
+Their formats are Apache Kafka's. A damaged file raises ValueError, and the caller handles the loss: recovery reads more
+of the log, leader epochs are rebuilt from the log.
 """
 
 from collections.abc import Iterable, Mapping
@@ -13,7 +13,7 @@ _VERSION = "0"
 
 
 def encode_offsets(offsets: Mapping[TopicPartition, int]) -> bytes:
-    """An offset checkpoint: version, number of entries, then a line `topic partition offset` for each."""
+    """Encode an offset checkpoint: version, number of entries, then a line `topic partition offset` for each."""
     return _encode([f"{tp.topic} {tp.partition} {offset}" for tp, offset in offsets.items()])
 
 
@@ -28,7 +28,7 @@ def decode_offsets(data: bytes) -> dict[TopicPartition, int]:
 
 
 def encode_epochs(entries: Iterable[tuple[int, int]]) -> bytes:
-    """leader-epoch-checkpoint: version, number of entries, then a line `epoch start-offset` for each."""
+    """Encode leader-epoch-checkpoint: version, number of entries, then a line `epoch start-offset` for each."""
     return _encode([f"{epoch} {start}" for epoch, start in entries])
 
 
@@ -47,7 +47,7 @@ def _encode(lines: list[str]) -> bytes:
 
 
 def _decode(data: bytes) -> list[str]:
-    """The lines after the version and the number of entries. As in Kafka an empty file has no entries."""
+    """Return the lines after the version and the number of entries. As in Kafka, an empty file has no entries."""
     if not data:
         return []
     lines = data.decode("utf-8").split("\n")

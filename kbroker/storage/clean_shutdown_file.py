@@ -1,11 +1,11 @@
-""".kafka_cleanshutdown: says that the last shutdown closed every log of the data directory."""
+""".kafka_cleanshutdown: exists if the last shutdown closed every log of the data directory."""
 
 from kbroker.runtime.disk import Disk
 from kbroker.storage.file_names import CLEAN_SHUTDOWN
 
 
 def consume_clean_shutdown_file(disk: Disk, data_dir: str) -> bool:
-    """Return whether the last shutdown was clean, and remove the file durably: after a crash it must not be there."""
+    """Return whether the last shutdown was clean, and remove the file durably: after a crash it must not exist."""
     path = f"{data_dir}/{CLEAN_SHUTDOWN}"
     if not disk.exists(path):
         return False

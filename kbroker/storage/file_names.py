@@ -1,4 +1,4 @@
-"""Names of the files and directories of a data directory, which are Apache Kafka's.
+"""Names of the files and directories in a data directory, as in Apache Kafka.
 
 The log of a partition is in `<topic>-<partition>/`. The files of a segment begin with its base offset in 20 digits.
 """
@@ -14,7 +14,7 @@ TXN_INDEX = ".txnindex"
 SNAPSHOT = ".snapshot"
 SEGMENT_SUFFIXES = (LOG, INDEX, TIME_INDEX, TXN_INDEX)
 
-# Suffixes of file names: written by the cleaner; complete, and to replace its sources; to be unlinked; being written.
+# Suffixes of files: written by the cleaner; complete, and about to replace the sources; to be unlinked; temporary.
 CLEANED = ".cleaned"
 SWAP = ".swap"
 DELETED = ".deleted"
@@ -23,7 +23,7 @@ TEMPORARY = ".tmp"
 LEADER_EPOCHS = "leader-epoch-checkpoint"
 PARTITION_METADATA = "partition.metadata"
 
-# Once per data directory.
+# Files that exist once per data directory.
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 LOG_START_OFFSETS = "log-start-offset-checkpoint"
 CLEANER_OFFSETS = "cleaner-offset-checkpoint"
@@ -37,7 +37,7 @@ _MAX_NAME = 255
 
 
 def segment_file(directory: str, base_offset: int, suffix: str) -> str:
-    """Path of a file of a segment."""
+    """Return the path of a file of a segment."""
     return f"{directory}/{base_offset:020d}{suffix}"
 
 
@@ -60,13 +60,13 @@ def parse_partition_dir(name: str) -> TopicPartition | None:
 
 
 def deleted_dir(data_dir: str, tp: TopicPartition, unique: str) -> str:
-    """The new path of a deleted partition's directory. `unique` is 32 hex digits; a long topic name is cut."""
+    """Return the new path of a deleted partition's directory. `unique` is 32 hex digits; a long topic name is cut."""
     suffix = f"-{tp.partition}.{unique}-delete"
     return f"{data_dir}/{tp.topic[: _MAX_NAME - len(suffix)]}{suffix}"
 
 
 def stray_dir(data_dir: str, tp: TopicPartition, unique: str) -> str:
-    """The new path of the directory of a partition whose topic is not known."""
+    """Return the new path of the directory of a partition whose topic is unknown."""
     suffix = f"-{tp.partition}.{unique}-stray"
     return f"{data_dir}/{tp.topic[: _MAX_NAME - len(suffix)]}{suffix}"
 

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ReplayContext:
-    """The environment of a replay: archive, clusters, and where it reports."""
+    """The archive, the target cluster and the settings of a replay."""
 
     spark: "SparkSession"
     archive: Archive

@@ -1,4 +1,4 @@
-"""The topics that a replay produces to: their configs, whether they keep old records, and where they end.
+"""The topics that a replay produces to: their configs, whether they keep old records, and their end offsets.
 
 Times are milliseconds since 1970.
 """
@@ -82,7 +82,7 @@ def describe_topic(cluster: ClusterClient, name: str) -> DescribedTopic | None:
 def broker_defaults(cluster: ClusterClient) -> dict[str, str]:
     """Return the topic configs that a new topic inherits from the broker. Raises OSError, PipelineError.
 
-    Any broker is asked: those of a cluster are expected to have the same defaults.
+    The request goes to any broker: those of a cluster are expected to have the same defaults.
     """
     node, connection = cluster.any_node()
     names = [*_BROKER_DEFAULTS.values(), *_BROKER_RETENTION]
@@ -90,7 +90,7 @@ def broker_defaults(cluster: ClusterClient) -> dict[str, str]:
 
 
 def as_topic_configs(broker_configs: Mapping[str, str]) -> dict[str, str]:
-    """Convert a broker's configs, without those that have no value, to the topic configs that they are defaults of."""
+    """Convert a broker's configs that have a value to the topic configs that they are defaults of."""
     configs = {name: broker_configs[source] for name, source in _BROKER_DEFAULTS.items() if source in broker_configs}
     for name, unit_ms in _BROKER_RETENTION.items():
         if name in broker_configs:
@@ -155,7 +155,7 @@ def retention_warnings(name: str, configs: Mapping[str, str], from_ms: int, now_
 
 
 def read_starts(cluster: ClusterClient, name: str, partitions: int) -> list[TargetStart]:
-    """Return where each partition of a topic ends now. Raises OSError, BrokerError, PipelineError."""
+    """Return the current end offset of each partition of a topic. Raises OSError, BrokerError, PipelineError."""
     return [_read_start(cluster, TopicPartition(name, number)) for number in range(partitions)]
 
 

@@ -113,7 +113,7 @@ def fetch_connector(
     environ: Mapping[str, str],
     settings: Path | None = None,
 ) -> None:
-    """Download the connector into a directory, which then has all jars or no new ones.
+    """Download the connector into a directory. It receives all jars or none.
 
     Several processes may do so at the same time: each downloads all jars and renames them into the directory. Raises
     PipelineError.
@@ -176,7 +176,7 @@ def _download(
 
 
 def _ivy_module() -> str:
-    """An ivy.xml with exactly ARTIFACTS, without their transitive dependencies."""
+    """Return an ivy.xml with exactly ARTIFACTS, without their transitive dependencies."""
     rows = "\n".join(
         f'    <dependency org="{org}" name="{name}" rev="{version}" conf="default->master" transitive="false"/>'
         for org, name, version in ARTIFACTS
@@ -189,7 +189,7 @@ def _ivy_module() -> str:
 
 
 def _proxy_options(environ: Mapping[str, str]) -> list[str]:
-    """The proxy as Java options: Java ignores the environment variable https_proxy."""
+    """Return the proxy as Java options: Java ignores the environment variable https_proxy."""
     proxy = urlsplit(environ.get("https_proxy") or environ.get("HTTPS_PROXY") or "")
     if not proxy.hostname:
         return []
@@ -197,7 +197,7 @@ def _proxy_options(environ: Mapping[str, str]) -> list[str]:
 
 
 def _ivy_error(output: str) -> str:
-    """The cause of a failure in Ivy's output."""
+    """Return the cause of a failure from Ivy's output."""
     for name, detail in _IVY_EXCEPTION.findall(output):
         if name in _NETWORK_ERRORS:
             return _NETWORK_ERRORS[name].format(detail.strip() or name)

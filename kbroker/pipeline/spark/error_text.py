@@ -1,4 +1,4 @@
-"""One sentence from an exception of Spark: the innermost cause, without stack traces and class names."""
+"""Reduces an exception of Spark to one sentence: the innermost cause, without stack traces and class names."""
 
 import re
 from collections.abc import Iterator
@@ -55,7 +55,7 @@ def is_spark_error(error: BaseException) -> bool:
 
 
 def _messages(error: BaseException) -> Iterator[str]:
-    """The messages of an exception and of its causes in Java, the outermost first."""
+    """Return the messages of an exception and of its causes in Java, the outermost first."""
     yield str(error)
     throwable = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
     for _ in range(MAX_CAUSES):
@@ -67,7 +67,7 @@ def _messages(error: BaseException) -> Iterator[str]:
 
 
 def _message_and_cause(throwable: Any) -> tuple[str, Any]:
-    """Ask the JVM for a Throwable's message and cause; nothing if the JVM has ended."""
+    """Return a Throwable's message and cause from the JVM; nothing if the JVM has ended."""
     try:
         return str(throwable.toString()), throwable.getCause()
     except Exception:
@@ -75,7 +75,7 @@ def _message_and_cause(throwable: Any) -> tuple[str, Any]:
 
 
 def _innermost_cause(text: str) -> str:
-    """The most specific line of a message that may contain stack traces."""
+    """Return the most specific line of a message that may contain stack traces."""
     python_errors = _PYTHON_TRACEBACK.findall(text)
     if python_errors:
         return shorten(python_errors[-1])

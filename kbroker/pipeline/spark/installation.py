@@ -1,4 +1,4 @@
-"""Which Spark is installed, and whether kbroker supports its version."""
+"""Finds the installed Spark, and checks that kbroker supports its version."""
 
 import importlib.util
 import os

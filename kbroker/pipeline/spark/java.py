@@ -1,4 +1,4 @@
-"""Which Java runs Spark. It is checked before Spark starts, because Spark fails with a page of stack traces."""
+"""Finds the Java that runs Spark, and checks its version before Spark starts, which would fail with stack traces."""
 
 import os
 import re
@@ -43,7 +43,7 @@ def require_java(environ: Mapping[str, str]) -> JavaInstallation:
 
 
 def _find_executable(environ: Mapping[str, str]) -> tuple[str, str]:
-    """The executable, and the environment variable that names it."""
+    """Return the executable, and the environment variable that names it."""
     home = environ.get("JAVA_HOME", "")
     if home:
         executable = os.path.join(home, "bin", "java")
@@ -57,7 +57,7 @@ def _find_executable(environ: Mapping[str, str]) -> tuple[str, str]:
 
 
 def _version_text(executable: str) -> str:
-    """The version in the installation's `release` file, which is quicker than starting the program."""
+    """Return the version in the installation's `release` file, which is faster than starting the program."""
     try:
         release_file = Path(os.path.realpath(executable)).parents[1] / "release"
         for line in release_file.read_text().splitlines():

@@ -34,7 +34,7 @@ _KEPT_LINES = 100
 _END_TIMEOUT_S = 30
 # A JVM that is crashing closes its connections shortly before its process ends.
 _CRASH_TIMEOUT_S = 0.5
-# For the launcher's own short-lived JVM, which only builds a command line.
+# Options of the launcher's own short-lived JVM, which only builds a command line.
 _LAUNCHER_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
 
 
@@ -99,7 +99,7 @@ class Jvm:
             process.wait()
             if not isinstance(error, TimeoutExpired):
                 raise
-        # Only after its end: closing a connection waits for a thread that reads from it.
+        # Only after the JVM has ended: closing a connection waits for a thread that reads from it.
         with suppress(Exception):
             self.gateway.shutdown()
         self._reader.join(_END_TIMEOUT_S)

@@ -121,7 +121,7 @@ def _stop(jvm: Jvm) -> None:
 
     context: Any = SparkContext._active_spark_context
     if context is not None:
-        # Its thread reports the JVM's end as an error.
+        # Otherwise its thread would report the end of the JVM as an error.
         context._accumulatorServer.handle_error = lambda *_: None
     try:
         jvm.end()
@@ -175,7 +175,7 @@ def _without_py4j_logs() -> Iterator[None]:
 
 
 def _restore_interrupts() -> None:
-    """Let Ctrl-C raise KeyboardInterrupt.
+    """Restore Python's handler, so that Ctrl-C raises KeyboardInterrupt.
 
     pyspark's own handler cancels the jobs over the py4j connection, which is already waiting for one of them.
     """
@@ -195,7 +195,7 @@ def _zip_packages(path: Path) -> str:
 
 
 def _memory_bytes() -> int:
-    """The memory of the machine, or the limit of the container."""
+    """Return the memory of the machine, or the limit of the container."""
     physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     with suppress(OSError, ValueError):  # "max" means no limit
         return min(physical, int(Path("/sys/fs/cgroup/memory.max").read_text()))

@@ -46,7 +46,7 @@ def session_conf(
     properties = {**_defaults(name), **(_local_defaults(memory_bytes, cores) if is_local(master) else {}), **conf}
     properties["spark.master"] = master
     properties["spark.jars"] = ",".join([*jars, *filter(None, conf.get("spark.jars", "").split(","))])
-    # First, because the last -D of a name applies: conf may name another log configuration.
+    # It comes first, because the last -D of a name applies: conf may name another log configuration.
     log4j = f"-Dlog4j2.configurationFile={LOG4J_CONFIGURATION.as_uri()}"
     properties[JAVA_OPTIONS] = f"{log4j} {properties.get(JAVA_OPTIONS, '')}".rstrip()
     return properties
@@ -63,7 +63,7 @@ def _defaults(name: str) -> dict[str, str]:
 
 
 def _local_defaults(memory_bytes: int, cores: int) -> dict[str, str]:
-    """Half of the memory within bounds, as one process does all the work; listens on the loopback address only."""
+    """Return defaults for local mode: half of the memory within bounds, and only the loopback address."""
     driver_mib = min(_MAX_DRIVER_MIB, max(_MIN_DRIVER_MIB, memory_bytes // 2 // _MIB))
     return {
         "spark.driver.host": LOCAL_HOST,

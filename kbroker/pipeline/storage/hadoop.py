@@ -115,7 +115,7 @@ class HadoopStorage:
             return str(self._jvm.org.apache.commons.codec.digest.DigestUtils.sha256Hex(stream))
 
     def _read(self, path: str, start: int, size: int) -> bytes:
-        """A file of 0 bytes is not opened: Hadoop reports that size for a FIFO, and opening one may block forever."""
+        """Read a file. One of 0 bytes is not opened: it may be a FIFO, and opening that may block forever."""
         if size <= 0:
             return b""
         with self._pipeline_errors(path), self._open(path) as stream:

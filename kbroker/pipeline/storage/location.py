@@ -48,5 +48,5 @@ def _local_path(uri: str) -> str:
 
 
 def without_globs(reader: "DataFrameReader") -> "DataFrameReader":
-    """Turn off Spark's glob patterns; with them, a path that contains `*?[]{}` names other files, or none."""
+    """Turn off Spark's glob patterns. With them, a path that contains `*?[]{}` would name other files, or none."""
     return reader.option("__globPaths__", "false")

@@ -1,4 +1,4 @@
-"""The file operations that the pipeline needs of a file system.
+"""The interface of file systems for the pipeline.
 
 Paths are relative to the storage's root and separated by `/`; "" is the root itself. Failures are raised as
 PipelineError with a message of one sentence.
@@ -20,7 +20,7 @@ class DirectoryEntry(NamedTuple):
     """A file or directory in a listing."""
 
     name: str  # from `list_directory`: the last path component; from `walk`: the path relative to the root
-    size: int  # bytes; without meaning for directories
+    size: int  # bytes; meaningless for directories
     modified_ms: int  # since the epoch
     is_directory: bool
 

@@ -14,7 +14,7 @@ from protocol.records.compression import compress, decompress
 
 
 def encoded_records(batch: bytes, header: BatchHeader) -> bytes:
-    """The records of a complete batch as bytes, decompressed. Raises MalformedError."""
+    """Return the records of a complete batch as bytes, decompressed. Raises MalformedError."""
     if header.attributes & CODEC_MASK:
         return bytes(decompress(header.codec, memoryview(batch)[HEADER_SIZE:], MAX_DECOMPRESSED_BYTES))
     return batch[HEADER_SIZE:]
@@ -25,9 +25,9 @@ def filter_batch(
 ) -> bytes | bytearray | None:
     """Return the batch with only the latest record of each key in `offsets`; None if nothing remains.
 
-    Base offset and last offset stay. If tombstones remain, the batch gets a delete horizon, the time from which they
-    may be dropped, unless it has one; KIP-534 puts it in the place of the base timestamp. With `keep_empty` a batch
-    that loses all records remains without any. Raises MalformedError.
+    Base offset and last offset do not change. If tombstones remain, the batch gets a delete horizon, unless it has one:
+    the time from which they may be dropped. KIP-534 stores it in the field of the base timestamp. With `keep_empty` a
+    batch that loses all records remains without any. Raises MalformedError.
     """
     has_horizon = bool(header.attributes & DELETE_HORIZON)
     body = encoded_records(batch, header)
@@ -48,7 +48,7 @@ def filter_marker(
 ) -> bytes | bytearray | None:
     """Return the control batch of a transaction without remaining records; None if it is removed.
 
-    Like a tombstone it gets a delete horizon first, and is removed when that has passed. With `keep_empty` it remains
+    Like a tombstone, it first gets a delete horizon, and is removed when that has passed. With `keep_empty` it remains
     without its record. Raises MalformedError.
     """
     if not header.count:
@@ -64,7 +64,7 @@ def filter_marker(
 
 
 def without_records(batch: bytes, header: BatchHeader) -> bytes | bytearray:
-    """A batch that keeps only the offsets and the producer's last sequence.
+    """Return an empty batch that keeps only the offsets and the producer's last sequence.
 
     As in Kafka it also keeps its max timestamp, so that retention by time deletes it when it would have deleted the
     records.

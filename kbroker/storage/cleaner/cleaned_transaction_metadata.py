@@ -1,8 +1,8 @@
-"""The transactions of what is compacted: which batches were aborted, and which markers are still needed.
+"""The transactions in segments to compact: which batches were aborted, and which markers are still needed.
 
-All transactions below the last stable offset have ended. Batches of aborted ones are removed at once. A marker is
-removed when nothing of its transaction is left, and, like a tombstone, only after delete.retention.ms: a reader in the
-middle of the transaction must see its end, and after a restart the producer state is rebuilt from it (KIP-98).
+All transactions below the last stable offset have ended. Batches of aborted ones are removed immediately. A marker is
+removed when no batch of its transaction is left and, as with a tombstone, delete.retention.ms has passed: a reader in
+the middle of the transaction must see its end, and after a restart the producer state is rebuilt from it (KIP-98).
 """
 
 from collections import deque
@@ -21,7 +21,7 @@ from protocol.records.control import find_end_marker
 class AbortedTransactions:
     """The aborted transactions of the source segments, read from their indexes no earlier than needed.
 
-    The entry of a transaction is where its marker is, perhaps segments after its first batch.
+    The entry of a transaction is in the segment of its marker, perhaps several segments after its first batch.
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class AbortedTransactions:
         start: int,
         later: Iterable[AbortedTransaction],
     ) -> None:
-        """Those with a batch at `start` or later. `later`: those with a marker after the last source."""
+        """For transactions with a batch at `start` or later. `later`: those with a marker after the last source."""
         self._disk = disk
         self._directory = directory
         self._start = start
@@ -42,7 +42,7 @@ class AbortedTransactions:
         self._returned_to = 0
 
     def begun_before(self, end: int) -> Iterable[AbortedTransaction]:
-        """Transactions that begin below `end` and were not returned before, and perhaps more. Raises SegmentDamaged."""
+        """Return at least the transactions that begin below `end` and are not returned yet. Raises SegmentDamaged."""
         while self._returned_to < end:
             if not self._unread:
                 later, self._later = self._later, ()
@@ -66,7 +66,7 @@ class AbortedTransactions:
 
 
 class _ActiveTransaction:
-    """An aborted transaction of which the first batch has been reached. `has_batches`: one of them is still there."""
+    """An aborted transaction whose first batch has been reached. `has_batches`: not all its batches are removed."""
 
     __slots__ = ("has_batches", "transaction")
 
@@ -78,8 +78,8 @@ class _ActiveTransaction:
 class CleanedTransactionMetadata:
     """Feed it every batch of a producer, in offset order.
 
-    `kept`: aborted transactions with markers that are still needed, in marker order. The writer of a segment moves them
-    into its index.
+    `kept`: aborted transactions whose markers are still needed, in marker order. The writer of a segment moves them to
+    its index.
     """
 
     def __init__(self) -> None:
@@ -87,7 +87,7 @@ class CleanedTransactionMetadata:
         # A heap by first offset and last offset; no two transactions have both in common.
         self._upcoming: list[tuple[int, int, AbortedTransaction]] = []
         self._aborted: dict[int, _ActiveTransaction] = {}
-        # Producers with a batch of a committed transaction that is still there.
+        # Producers with a remaining batch of a committed transaction.
         self._committed: set[int] = set()
 
     def add(self, aborted: Iterable[AbortedTransaction]) -> None:
@@ -96,7 +96,7 @@ class CleanedTransactionMetadata:
             heappush(self._upcoming, (transaction.first_offset, transaction.last_offset, transaction))
 
     def is_aborted(self, header: BatchHeader) -> bool:
-        """Whether a transactional batch of records was aborted."""
+        """Return whether a transactional batch of records was aborted."""
         self._advance(header.last_offset)
         active = self._aborted.get(header.producer_id)
         if active is None:
@@ -106,14 +106,14 @@ class CleanedTransactionMetadata:
         return True
 
     def is_spent(self, header: BatchHeader, batch: Buffer) -> bool:
-        """Whether a control batch is the marker of a transaction of which no batch is left."""
+        """Return whether a control batch is the marker of a transaction of which no batch is left."""
         self._advance(header.last_offset)
         if not header.count:
             # An earlier compaction has removed its record.
             return True
         marker = find_end_marker(batch)
         if marker is None:
-            # Another type of control record.
+            # It is another type of control record.
             return False
         if marker.committed:
             has_batches = header.producer_id in self._committed

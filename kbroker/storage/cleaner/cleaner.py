@@ -1,10 +1,10 @@
 """Compacts closed segments of a log into new ones that have only the latest record of each key.
 
-It works on files alone and takes and returns plain data, so that it can run in a separate process
+It only uses files, and takes and returns plain data, so that it can run in a separate process
 (kbroker/runtime/child_process.py): `run` takes an encoded CompactionPlan and returns an encoded CompactionResult.
 
-There are two passes. The first records the latest offset of each key in the dirty segments, as far as the memory
-allows. The second copies the records that are kept.
+There are two passes. The first maps each key in the dirty segments to its latest offset, as far as the memory allows.
+The second copies the retained records.
 """
 
 from collections.abc import Callable
@@ -31,18 +31,18 @@ from kbroker.storage.log.segment import LogSegment
 from protocol.errors import MalformedError
 from protocol.records.batch import BatchHeader, parse_header
 
-# The most memory that an entry of the map takes: a key of 31 bytes, an offset, and a slot in a table that is being
-# doubled. Measured in test_cleaner.py.
+# The most memory per entry of the map: a key of 31 bytes, an offset, and a slot in a hash table that is being doubled.
+# Measured in test_cleaner.py.
 ENTRY_BYTES = 64 + 32 + 90
 
 
 def run(disk: Disk, clock: Clock, sleep: Callable[[float], None], data: bytes) -> bytes:
-    """Carry out an encoded plan. If it fails, the result says why and everything that was written is removed."""
+    """Execute an encoded plan. If it fails, the result contains the reason, and all written files are removed."""
     plan = decode_plan(data)
     try:
         result = clean(disk, plan, Throttler(plan.rate, clock, sleep))
     except (SegmentDamaged, FileNotFoundError, MalformedError) as error:
-        # A missing segment was deleted by retention: the next plan will not have it.
+        # Retention has deleted a segment, so the next plan will not contain it.
         result = CompactionResult(failure=str(error), damaged=not isinstance(error, FileNotFoundError))
     except OSError as error:
         result = CompactionResult(failure=str(error))
@@ -50,7 +50,7 @@ def run(disk: Disk, clock: Clock, sleep: Callable[[float], None], data: bytes) -
 
 
 def clean(disk: Disk, plan: CompactionPlan, throttler: Throttler) -> CompactionResult:
-    """Write compacted segments. Raises SegmentDamaged, OSError; everything that was written is removed then."""
+    """Write compacted segments. Raises SegmentDamaged, OSError after it has removed all written files."""
     written: list[CleanedSegment] = []
     try:
         offsets, cleaned_to = build_offset_map(disk, plan, throttler)
@@ -72,7 +72,7 @@ def clean(disk: Disk, plan: CompactionPlan, throttler: Throttler) -> CompactionR
 def build_offset_map(disk: Disk, plan: CompactionPlan, throttler: Throttler) -> tuple[OffsetMap, int]:
     """Return the latest offset of each key in the dirty segments, and the offset up to which they were read.
 
-    That is their end, unless the memory is used up before; at least one batch is read.
+    That offset is their end, unless the memory is used up before. At least one batch is read.
     """
     offsets: OffsetMap = {}
     max_entries = plan.map_bytes // ENTRY_BYTES
@@ -97,7 +97,7 @@ def build_offset_map(disk: Disk, plan: CompactionPlan, throttler: Throttler) -> 
 
 
 def _has_valid_keys(transactions: CleanedTransactionMetadata, header: BatchHeader, batch: bytes) -> bool:
-    """False for a marker and for a batch of an aborted transaction: they replace no record."""
+    """Return whether the keys of a batch replace others. Those of markers and aborted transactions do not."""
     if header.is_control:
         transactions.is_spent(header, batch)
         return False
@@ -124,7 +124,8 @@ def group_by_size(plan: CompactionPlan, cleaned_to: int) -> list[tuple[SourceSeg
 class _SegmentWriter:
     """Compacts a group of source segments into one.
 
-    A single source of which everything is kept is not copied. Its beginning is copied when a batch changes.
+    A single source whose batches are all retained is not copied. Once a batch changes, the batches before it are
+    copied.
     """
 
     def __init__(
@@ -153,7 +154,7 @@ class _SegmentWriter:
         self._written = 0
 
     def write(self) -> CleanedSegment | None:
-        """Write the new segment; None if the source stays as it is."""
+        """Write the new segment. Returns None if the source is unchanged."""
         segment, last = self._segment, self._sources[-1]
         self._transactions.kept.clear()
         try:
@@ -210,10 +211,11 @@ class _SegmentWriter:
                     self._flush()
 
     def _filter(self, batch: bytes, header: BatchHeader) -> bytes | bytearray | None:
-        """Return what is kept of a batch.
+        """Return the retained part of a batch.
 
-        The last batch of the log is kept at least without records, since it has the end offset of the log. So is the
-        last batch of each producer, from which the producer state is rebuilt.
+        The last batch of the log is always retained, if necessary without records, since it has the end offset of the
+        log.
+        So is the last batch of each producer, from which the producer state is rebuilt.
         """
         plan, transactions = self._plan, self._transactions
         keep_empty = header.next_offset == plan.end_offset or header.last_offset in plan.last_batch_offsets
@@ -230,7 +232,7 @@ class _SegmentWriter:
         return filter_batch(batch, header, self._offsets, **times, keep_empty=keep_empty)
 
     def _flush(self) -> None:
-        """Write the buffer, and let the kernel start writing it to the disk, so that the sync is short."""
+        """Write the buffer, and make the kernel start writing it to the disk, so that the sync takes less time."""
         file, size = self._file, len(self._buffer)
         if file is None or not size:
             return
@@ -249,7 +251,7 @@ class _SegmentWriter:
         self._write_index(file_names.TIME_INDEX, times.encode(0, len(times.timestamps)))
 
     def _write_transaction_index(self) -> bool:
-        """Write it, without entries too if the source had one: no crash may leave that one beside the new log."""
+        """Write the index, even an empty one if a source had one: no crash may leave the old index with the new log."""
         kept = self._transactions.kept
         if not kept and not self._disk.exists(self._segment.path(file_names.TXN_INDEX)):
             return False
@@ -264,8 +266,7 @@ class _SegmentWriter:
 
 
 def _create_new(disk: Disk, path: str) -> DiskFile:
-    """Create a file that no other compaction writes: one whose broker has died may still write to a file of that
-    name."""
+    """Create a new file, since a compaction whose broker has died may still write to an old file of that name."""
     if disk.exists(path):
         disk.unlink(path)
     return disk.open(path, create=True)

@@ -56,8 +56,9 @@ class CleanedSegment:
 
 @dataclass(slots=True, frozen=True)
 class CompactionResult:
-    """`cleaned_to`: below this offset each key is there once. `failure`: why nothing was done; `damaged`: it would fail
-    again, since a segment is damaged."""
+    """`cleaned_to`: below this offset each key occurs once. `failure`: the reason if nothing was compacted.
+
+    `damaged`: a retry would fail too, since a segment is damaged."""
 
     cleaned: tuple[CleanedSegment, ...] = ()
     cleaned_to: int = -1

@@ -1,4 +1,4 @@
-"""Which part of a log may be compacted, and whether that is worth it. The active segment never is."""
+"""Determines which part of a log may be compacted, and whether it needs to be; never the active segment."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, frozen=True)
 class LogToClean:
-    """A log with something to compact.
+    """A log that can be compacted.
 
     `clean_bytes` and `dirty_bytes` are the sizes of the closed segments before and from `first_dirty_offset` on;
     `is_overdue`: max.compaction.lag.ms has passed.
@@ -33,12 +33,12 @@ class LogToClean:
         return self.dirty_bytes / (self.clean_bytes + self.dirty_bytes)
 
     def needs_cleaning(self, min_cleanable_ratio: float) -> bool:
-        """Whether to compact it now: enough is dirty, or some of it has waited too long."""
+        """Whether to compact the log now: enough of it is dirty, or some records have waited too long."""
         return self.is_overdue or self.cleanable_ratio > min_cleanable_ratio
 
 
 def find_log_to_clean(log: "Log", now_ms: int, first_unstable_offset: int) -> LogToClean | None:
-    """Return what could be compacted below `first_unstable_offset`; None if there is nothing.
+    """Return the part of a log below `first_unstable_offset` that can be compacted; None if there is none.
 
     Segments younger than min.compaction.lag.ms wait, and so do all segments after them. Unsynced segments, such as
     after a crash, wait too: otherwise a power loss could remove the latest record of a key after compaction has removed
@@ -100,7 +100,7 @@ def make_plan(
 
 
 def find_aborted_later_blocking(log: "Log", to_clean: LogToClean) -> tuple[AbortedTransaction, ...]:
-    """The aborted transactions with a batch in the sources and a marker after them.
+    """Return the aborted transactions with a batch in the sources and a marker after them.
 
     Raises OSError, ValueError if an index is damaged, SegmentGone.
     """
@@ -113,7 +113,7 @@ def find_aborted_later_blocking(log: "Log", to_clean: LogToClean) -> tuple[Abort
 
 
 def find_undated_segments(log: "Log") -> list[LogSegment]:
-    """Dirty segments without a first timestamp, which opening a log does not read."""
+    """Return the dirty segments without a first timestamp, which is not read when a log is opened."""
     return [
         segment
         for segment in log.segments
@@ -126,7 +126,7 @@ def load_first_timestamps_blocking(segments: Sequence[LogSegment]) -> None:
         try:
             segment.load_first_timestamp_blocking()
         except OSError:
-            # The segment was deleted; or a read will find out that the disk fails.
+            # The segment was deleted, or the disk fails, which a later read will report.
             continue
 
 
@@ -137,5 +137,5 @@ def remove_leftovers_blocking(log: "Log") -> None:
             if name.endswith(file_names.CLEANED):
                 log.disk.unlink(f"{log.directory}/{name}")
     except OSError:
-        # The topic was deleted; or the next start removes them.
+        # The topic was deleted, or else the next start removes the files.
         return

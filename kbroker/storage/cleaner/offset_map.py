@@ -1,9 +1,9 @@
-"""The inner loops of compaction: the latest offset of each key, and the records that are kept.
+"""The inner loops of compaction: the map from each key to its latest offset, and the selection of records to retain.
 
-They go through encoded records as fast as the interpreter allows. Of a record they read the key and the offset; of one
-with a key also whether it has a value; of one that is kept also the timestamp. Only keys are copied: kept records are
-returned as slices of the body. Most varints have one or two bytes and are read in place, since a call would cost as
-much as the rest of the record.
+They parse encoded records as fast as the interpreter allows. They read a record's key and offset; if it has a key,
+whether it has a value; and if it is retained, its timestamp. Only keys are copied: retained records are returned as
+slices of the body. Most varints have one or two bytes and are decoded inline, since a function call would cost as much
+as the rest of the record.
 
     length | attributes 1 | timestamp delta | offset delta | key length, key | value length, value | headers
 """
@@ -15,26 +15,27 @@ from typing import Any, NamedTuple
 from protocol.errors import MalformedError
 from protocol.records.record import encode_varint
 
-# A key, or the digest of a long key as an integer, which equals no key.
+# A key, or the digest of a long key as an integer, which never equals a key.
 Key = bytes | int
 # The latest offset of each key.
 OffsetMap = dict[Key, int]
 
-# The digest of a longer key is kept instead, so that the memory of an entry is bounded.
+# For longer keys the map has a digest, so that the memory of an entry is bounded.
 MAX_KEY_BYTES = 31
-# The same as a zigzag varint.
+# The same number as a zigzag varint.
 _MAX_KEY_ZIGZAG = 2 * MAX_KEY_BYTES
 _DIGEST_BYTES = 16
 _MAX_VARINT_BYTES = 10
-# At least the value's length and the number of headers follow a key.
+# The fewest bytes after a key: the value's length and the number of headers.
 _BYTES_AFTER_KEY = 2
 _BEFORE_ANY_TIMESTAMP = -(1 << 63)
 
 
 class RetainedRecords(NamedTuple):
-    """The `kept` records of a body: `slices` (start, end) of the body.
+    """The `kept` records of a body, as `slices` (start, end) of it.
 
-    `has_tombstones`: one of them is a tombstone. `max_timestamp`: their largest, relative to the base timestamp.
+    `has_tombstones`: at least one of them is a tombstone. `max_timestamp`: their largest timestamp, relative to the
+    base timestamp.
     """
 
     slices: list[tuple[int, int]]
@@ -205,14 +206,14 @@ def digest(key: bytes) -> int:
 
 @cache
 def _blake2b() -> Callable[..., Any]:
-    # Loaded at first use, since it loads OpenSSL: a compaction without long keys does not need it.
+    # Loaded at first use, since it loads OpenSSL, which a compaction without long keys does not need.
     from hashlib import blake2b
 
     return blake2b
 
 
 def _read_long_varint(body: bytes, pos: int) -> tuple[int, int]:
-    """Read a varint of any length; returns it as it is, still in zigzag encoding, and the position after it."""
+    """Read a varint of any length. Returns it in zigzag encoding, and the position after it."""
     value = shift = 0
     while True:
         byte = body[pos]

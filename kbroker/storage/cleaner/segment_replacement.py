@@ -1,4 +1,4 @@
-"""Puts compacted segments into their log, in the place of their sources."""
+"""Replaces the source segments of a compaction in their log by the compacted ones."""
 
 from collections.abc import Callable
 from errno import EIO
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def install_result(log: "Log", result: CompactionResult, done: Callable[[], None]) -> None:
-    """Replace the sources by the compacted segments, in tasks of the log; then `cleaned_to` moves and `done` is called.
+    """Replace the sources by the compacted segments, in tasks of the log. Then set `cleaned_to` and call `done`.
 
     Segments that retention has deleted meanwhile stay deleted.
     """
@@ -54,13 +54,13 @@ class _Replacement:
             segment_swap.promote(log.disk, log.directory, self._cleaned.base_offset)
         except OSError as error:
             if is_shortage(error):
-                # Otherwise the next start completes the replacement, although the sources may have changed since.
+                # Otherwise the next start would complete the replacement, although the sources may have changed since.
                 self._undo_promotion(error)
             raise
         return segment
 
     def _undo_promotion(self, reason: OSError) -> None:
-        """Raises an OSError that takes the log offline."""
+        """Undo the renames to `.swap`. Raises an OSError that takes the log offline."""
         try:
             segment_swap.abandon(self._log.disk, self._log.directory, self._cleaned.base_offset)
         except OSError as error:
@@ -90,7 +90,7 @@ class _Replacement:
 
 
 def _load(log: "Log", cleaned: CleanedSegment) -> LogSegment:
-    """The segment with its file open and its indexes in memory: it is read before its files have their final names."""
+    """Return the segment with its file open and its indexes in memory: it is read before its files have final names."""
     segment = LogSegment(log.disk, log.directory, cleaned.base_offset, 0)
     try:
         offsets = OffsetIndex.decode(log.disk.read(segment.path(file_names.INDEX) + file_names.CLEANED))
@@ -113,16 +113,15 @@ def _load(log: "Log", cleaned: CleanedSegment) -> LogSegment:
 class _ExchangeFiles:
     """A task that renames the source files to `.deleted` and the new files to their final names.
 
-    No crash leaves both.
-
-    Returns the paths to be unlinked. After an OSError it may be called again, and continues where it failed.
+    Returns the paths to unlink. A crash never leaves both sets of files. After an OSError the task may be called again,
+    and continues where it failed.
     """
 
     def __init__(self, sources: list[LogSegment], segment: LogSegment) -> None:
         self._sources = sources
         self._segment = segment
         self._deleted: list[str] = []
-        # Once set, the file that has the name of the first source is the new segment.
+        # Once this is set, the file with the name of the first source is the new segment.
         self._sources_are_deleted = False
 
     def __call__(self) -> list[str]:

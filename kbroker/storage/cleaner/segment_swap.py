@@ -1,8 +1,8 @@
 """Replaces segment files by compacted ones so that a crash at any point leaves the old or the new ones, as Kafka does.
 
-New files are written as `.cleaned`, and renamed to `.swap` when they are complete and synced: from then on the
-replacement is carried through, by `finish_swaps` at the next start if necessary. The source files are removed, then the
-new files get their final names.
+New files are written as `.cleaned`, and renamed to `.swap` when they are complete and synced. From then on the
+replacement is always completed, by `finish_swaps` at the next start if necessary. The source files are removed, then
+the new files get their final names.
 """
 
 from collections.abc import Iterable
@@ -16,7 +16,7 @@ NEW_SUFFIXES = (file_names.INDEX, file_names.TIME_INDEX, file_names.TXN_INDEX, f
 
 
 def promote(disk: Disk, directory: str, base_offset: int) -> None:
-    """Rename `.cleaned` files, which are synced, to `.swap`. The log is last: with it the replacement is valid."""
+    """Rename `.cleaned` files, which are synced, to `.swap`. The log is last: it makes the replacement valid."""
     for suffix in NEW_SUFFIXES:
         path = file_names.segment_file(directory, base_offset, suffix)
         if suffix != file_names.TXN_INDEX or disk.exists(path + file_names.CLEANED):
@@ -46,12 +46,12 @@ def remove_cleaned(disk: Disk, directory: str, base_offset: int) -> None:
         try:
             disk.unlink(file_names.segment_file(directory, base_offset, suffix) + file_names.CLEANED)
         except OSError:
-            # Not written yet; or the next start removes it.
+            # It was not written yet, or else the next start removes it.
             continue
 
 
 def finish_swaps(disk: Disk, directory: str, listed: Iterable[str]) -> list[str]:
-    """At startup, remove incomplete replacements and finish complete ones. Returns a line for each finished one."""
+    """At startup, remove incomplete replacements and finish complete ones. Returns one line for each finished one."""
     repairs = []
     base_offsets = []
     swaps = []

@@ -17,7 +17,7 @@ _unpack = HEADER.unpack_from
 
 
 class SegmentDamaged(Exception):
-    """A segment is not as it was written. The message says where."""
+    """A segment is damaged. The message says where."""
 
 
 class SourceSegment(NamedTuple):
@@ -29,7 +29,7 @@ class SourceSegment(NamedTuple):
 
 
 class Throttler:
-    """Sleeps so that at most `rate` bytes per second are recorded, on average since it was made. None: no limit."""
+    """Sleeps so that at most `rate` bytes per second are recorded, on average since its creation. None: no limit."""
 
     def __init__(self, rate: float | None, clock: Clock, sleep: Callable[[float], None]) -> None:
         self._rate = rate
@@ -39,7 +39,7 @@ class Throttler:
         self._bytes = 0
 
     def record(self, size: int) -> None:
-        """`size` bytes were read or written."""
+        """Record that `size` bytes were read or written, and sleep if necessary."""
         if self._rate is None:
             return
         self._bytes += size
@@ -51,7 +51,7 @@ class Throttler:
 class SourceReader:
     """Iterates over (header, complete batch) of a segment, checking CRCs. Raises SegmentDamaged, OSError.
 
-    A batch that is larger than `chunk_bytes` is read into memory only after its CRC has shown that its length is right.
+    A batch that is larger than `chunk_bytes` is read into memory only after its CRC has confirmed its length.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class SourceReader:
             self._position = position + batch_size
 
     def iter_chunks(self, size: int) -> Iterator[bytes]:
-        """The first `size` bytes of the file, in chunks."""
+        """Yield the first `size` bytes of the file, in chunks."""
         for position in range(0, size, self._chunk_bytes):
             yield self._read(position, min(self._chunk_bytes, size - position))
 

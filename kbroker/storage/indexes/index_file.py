@@ -1,4 +1,4 @@
-"""Functions for all index files of a segment: reads that must not wait, extending a file, plausibility checks."""
+"""Functions for all index files of a segment: non-blocking reads, appends, plausibility checks."""
 
 import sys
 from array import array
@@ -11,9 +11,9 @@ from kbroker.runtime.disk import Disk
 # (size, position) -> bytes: a file's `pread`, or its `pread_nowait`, which returns None when it would block.
 Read = Callable[[int, int], Buffer | None]
 
-# Entries that are read or checked together.
+# The number of entries that are read or checked together.
 BLOCK_ENTRIES = 512
-# An index entry of a disk sector is checked, of the indexes that are too long to check all entries.
+# In indexes that are too long to check all entries, one entry per disk sector is checked.
 _ENTRIES_PER_SECTOR = 64
 
 
@@ -22,7 +22,7 @@ class WouldBlock(Exception):
 
 
 def read_exactly(read: Read, size: int, position: int) -> Buffer:
-    """Raises WouldBlock, or ValueError if the file ends before."""
+    """Read exactly `size` bytes. Raises WouldBlock, or ValueError if the file is too short."""
     data = read(size, position)
     if data is None:
         raise WouldBlock
@@ -32,9 +32,9 @@ def read_exactly(read: Read, size: int, position: int) -> Buffer:
 
 
 def extend_index_file(disk: Disk, path: str, size: int, data_from: Callable[[int], bytes], *, sync: bool) -> None:
-    """Write what follows the first `size` bytes of the file, or all of it if the file has lost some of these.
+    """Write the content after the first `size` bytes of the file, or all content if the file has lost some of these.
 
-    `data_from` returns the content from a byte on. Raises OSError; a file without room is cut back.
+    `data_from` returns the content from a byte on. Raises OSError; if the disk is full, the file is truncated again.
     """
     file = disk.open(path, create=True)
     try:
@@ -62,7 +62,7 @@ def to_big_endian(values: "array[int]") -> "array[int]":
 def sample(values: "array[int]") -> "array[int]":
     """Return the entries to check: all of a short index; of a long one an entry per disk sector, and the last ones.
 
-    A power loss leaves whole sectors of zeros. Other damage is noticed when an entry is used, since it must fit the
+    A power loss leaves whole sectors of zeros. Other damage is noticed when an entry is used, since it must match the
     log.
     """
     if len(values) <= BLOCK_ENTRIES:
@@ -71,5 +71,5 @@ def sample(values: "array[int]") -> "array[int]":
 
 
 def is_ascending(values: "array[int] | list[int]") -> bool:
-    """Whether each value is larger than the one before."""
+    """Return whether each value is larger than the one before."""
     return all(map(int.__lt__, values, values[1:]))

@@ -4,7 +4,7 @@ An entry has 8 bytes, big-endian: the last offset of a batch relative to the seg
 which that batch begins. Both ascend.
 
 A closed segment's index stays on disk and is searched there. It is not mapped into memory: a page fault inside the
-interpreter would stop the event loop, whereas a read that may not wait fails and is repeated in a thread.
+interpreter would block the event loop, whereas a non-blocking read fails and is repeated in a thread.
 """
 
 from array import array
@@ -19,19 +19,19 @@ _POSITION_MASK = 0xFFFFFFFF
 
 
 def position_of(entry: int) -> int:
-    """The position in the log file at which the entry's batch begins."""
+    """Return the position in the log file at which the entry's batch begins."""
     return entry & _POSITION_MASK
 
 
 def relative_offset_of(entry: int) -> int:
-    """The last offset of the entry's batch, relative to the segment's base offset."""
+    """Return the last offset of the entry's batch, relative to the segment's base offset."""
     return entry >> 32
 
 
 class OffsetIndex:
     """Entries in memory, each an integer: relative offset << 32 | position, so entries sort by offset.
 
-    The file holds the first `persisted` of them.
+    The file contains the first `persisted` entries.
     """
 
     __slots__ = ("entries", "persisted")
@@ -54,20 +54,20 @@ class OffsetIndex:
         return cls(entries, len(entries))
 
     def encode(self, start: int, end: int) -> bytes:
-        """Entries [start, end) as the file has them."""
+        """Encode the entries [start, end) in the format of the file."""
         return to_big_endian(self.entries[start:end]).tobytes()
 
     def add(self, relative_offset: int, position: int) -> None:
         self.entries.append(relative_offset << 32 | position)
 
     def at_offset(self, relative_offset: int) -> int | None:
-        """The last entry whose offset is at most `relative_offset`; None if there is none."""
+        """Return the last entry whose offset is at most `relative_offset`; None if there is none."""
         entries = self.entries
         slot = bisect_right(entries, relative_offset << 32 | _POSITION_MASK)
         return entries[slot - 1] if slot else None
 
     def at_position(self, position: int) -> int | None:
-        """The last entry whose position is at most `position`; None if there is none."""
+        """Return the last entry whose position is at most `position`; None if there is none."""
         entries = self.entries
         slot = bisect_right(entries, position, key=position_of)
         return entries[slot - 1] if slot else None
@@ -101,7 +101,7 @@ def find_entry_by_position(read: Read, count: int, position: int, cache: BlockCa
 
 
 def _find(read: Read, count: int, key: int, key_of: Callable[[int], int], cache: BlockCache) -> int | None:
-    """The last entry whose key is at most `key`: bisect entry by entry, then within one block."""
+    """Return the last entry whose key is at most `key`: bisect entry by entry, then within one block."""
     low, high = 0, count
     first, entries = cache.block
     if entries and key_of(entries[0]) <= key:

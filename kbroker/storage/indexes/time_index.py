@@ -15,12 +15,12 @@ TIME_ENTRY_BYTES = 12
 NO_TIMESTAMP = -1
 
 _ENTRY = Struct(">qi")
-# Where the high half of a 64-bit number is, in its two 32-bit words.
+# The index of the high half of a 64-bit number in its two 32-bit words.
 _HIGH_HALF = 1 if sys.byteorder == "little" else 0
 
 
 class TimeIndex:
-    """Entries in memory. The file holds the first `persisted` of them."""
+    """Entries in memory. The file contains the first `persisted` entries."""
 
     __slots__ = ("offsets", "persisted", "timestamps")
 
@@ -34,7 +34,7 @@ class TimeIndex:
         """Read a file's content; raises ValueError if it cannot be a time index."""
         if len(data) % TIME_ENTRY_BYTES:
             raise ValueError("its size is not a multiple of 12")
-        # As 32-bit words, three per entry: a loop over the entries would take many times as long.
+        # Decoded as 32-bit words, three per entry: a loop over the entries would take many times as long.
         words = array("i")
         words.frombytes(data)
         to_big_endian(words)
@@ -51,7 +51,7 @@ class TimeIndex:
         return index
 
     def encode(self, start: int, end: int) -> bytes:
-        """Entries [start, end) as the file has them."""
+        """Encode the entries [start, end) in the format of the file."""
         halves = array("i")
         halves.frombytes(self.timestamps[start:end].tobytes())
         words = array("i", bytes((end - start) * TIME_ENTRY_BYTES))
@@ -63,12 +63,12 @@ class TimeIndex:
         """Add an entry if `timestamp` is larger than that of the last one."""
         timestamps = self.timestamps
         if timestamp > (timestamps[-1] if timestamps else NO_TIMESTAMP):
-            # Threads read the timestamps first, so the offset must be there by then.
+            # Threads read the timestamps first, so the offset must be added first.
             self.offsets.append(relative_offset)
             timestamps.append(timestamp)
 
     def last_before(self, timestamp: int) -> int:
-        """Relative offset of the last entry that is earlier than `timestamp`; 0 if there is none."""
+        """Return the relative offset of the last entry that is earlier than `timestamp`; 0 if there is none."""
         slot = bisect_right(self.timestamps, timestamp - 1)
         return self.offsets[slot - 1] if slot else 0
 
@@ -94,6 +94,6 @@ def find_last_before(read: Read, count: int, timestamp: int) -> int:
 
 
 def read_time_entry(read: Read, slot: int) -> tuple[int, int]:
-    """(timestamp, relative offset) of an entry of a file. Raises WouldBlock, ValueError."""
+    """Return (timestamp, relative offset) of an entry of a file. Raises WouldBlock, ValueError."""
     timestamp, offset = _ENTRY.unpack(read_exactly(read, TIME_ENTRY_BYTES, slot * TIME_ENTRY_BYTES))
     return timestamp, offset

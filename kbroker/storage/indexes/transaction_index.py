@@ -19,10 +19,10 @@ TRANSACTION_ENTRY_BYTES = 34
 
 _VERSION = 0
 _ENTRY = Struct(">hqqqq")
-# Numbers per entry in memory, and where the last offset is among them.
+# The number of values per entry in memory, and the index of the last offset among them.
 _WIDTH = 4
 _LAST_OFFSET = 2
-# Entries read together: in a lookup, and to read the whole file.
+# Entries that are read together: in a lookup, and when the whole file is read.
 _LOOKUP_ENTRIES = 64
 _SCAN_ENTRIES = 1 << 12
 
@@ -41,7 +41,7 @@ def encode_entries(entries: Iterable[AbortedTransaction]) -> bytes:
 
 
 def decode_entries(data: bytes) -> Iterator[AbortedTransaction]:
-    """Raises ValueError for an entry that is not plausible or not in order."""
+    """Decode entries. Raises ValueError for an entry that is not plausible or not in order."""
     if len(data) % TRANSACTION_ENTRY_BYTES:
         raise ValueError("its size is not a multiple of 34")
     previous = -1
@@ -60,16 +60,16 @@ def decode_entries(data: bytes) -> Iterator[AbortedTransaction]:
 class TransactionIndex:
     """The index of one segment: the number of entries in the file, and the entries that are not in the file yet.
 
-    A thread may look up entries while the event loop adds some: it takes both parts in one step, and the second one
+    A thread may look up entries while the event loop adds some: it reads both parts in one step, and the second one
     only grows.
     """
 
     __slots__ = ("_parts", "last_offset")
 
     def __init__(self, persisted: int = 0, last_offset: int = -1) -> None:
-        # Four numbers per entry: in an array they take a tenth of the memory of tuples.
+        # Four numbers per entry. An array needs a tenth of the memory of tuples.
         self._parts: tuple[int, array[int]] = (persisted, array("q"))
-        # That of the last entry, -1 without entries.
+        # The last offset of the last entry; -1 without entries.
         self.last_offset = last_offset
 
     def __len__(self) -> int:
@@ -90,17 +90,17 @@ class TransactionIndex:
         self.last_offset = entry.last_offset
 
     def encode_unwritten(self) -> bytes:
-        """The entries that the file does not hold, in its format."""
+        """Encode the entries that are not in the file yet."""
         return encode_entries(_unpack_entries(self._parts[1]))
 
     def mark_written(self, count: int) -> None:
-        """The file holds the first `count` entries now."""
+        """Record that the file contains the first `count` entries."""
         persisted, tail = self._parts
         if count > persisted:
             self._parts = (count, tail[(count - persisted) * _WIDTH :])
 
     def collect(self, read: Read, offset: int, upper: int, found: list[AbortedTransaction]) -> bool:
-        """Add to `found` the transactions that overlap [offset, upper); True if no later segment can have more.
+        """Add to `found` the transactions that overlap [offset, upper). Returns True if no later segment can have more.
 
         `read` reads the file. Raises WouldBlock, ValueError if the file is too short.
         """
@@ -119,7 +119,7 @@ class TransactionIndex:
 
 
 def _add_overlapping(entries: Iterable[AbortedTransaction], upper: int, found: list[AbortedTransaction]) -> bool:
-    """Add the entries that begin below `upper`; True at the first marker at which all of it was stable."""
+    """Add the entries that begin below `upper`. Returns True at the first marker at which all of it was stable."""
     for entry in entries:
         if entry.first_offset < upper:
             found.append(entry)
@@ -134,7 +134,7 @@ def _unpack_entries(numbers: "array[int]") -> Iterator[AbortedTransaction]:
 
 
 def _find_slot(read: Read, count: int, offset: int) -> int:
-    """The slot of the first entry in the file whose last offset is at least `offset`."""
+    """Return the slot of the first entry in the file whose last offset is at least `offset`."""
     low, high = 0, count
     while low < high:
         middle = (low + high) // 2

@@ -30,7 +30,7 @@ class ClusterClient:
     """Connections to a cluster's brokers, with cached metadata. One thread may use it at a time."""
 
     def __init__(self, bootstrap: str, timeout_s: float = 30.0) -> None:
-        """Create an unconnected client. `timeout_s` limits each read and write. Raises PipelineError for bad addresses."""
+        """Create an unconnected client. `timeout_s` limits each read and write. Raises PipelineError."""
         self._bootstrap = [_parse_address(text.strip()) for text in bootstrap.split(",") if text.strip()]
         self._timeout_s = timeout_s
         self._addresses: dict[int, Address] = {}

@@ -1,6 +1,6 @@
 """Encodes the records of one target partition as a record batch.
 
-The loop of `encode_batch` is most of the processor time of a replay: it appends to one list and joins it once.
+The loop of `encode_batch` takes most of the processor time of a replay. It appends to one list and joins it once.
 """
 
 from collections.abc import Sequence

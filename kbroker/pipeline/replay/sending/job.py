@@ -1,4 +1,4 @@
-"""The Spark job that sends a replay's records: one task for one or more targets, each target in one task."""
+"""The Spark job that sends a replay's records. Each target partition belongs to one task."""
 
 import time
 from collections.abc import Iterable, Mapping
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql import Row as SparkRow
 
-# The size of Arrow's batches, at most: it bounds the memory of Spark and of its Python workers.
+# The maximum size of Arrow's batches. It bounds the memory of Spark and of its Python workers.
 ARROW_BYTES = 4 << 20
 ARROW_ROWS = 10_000
 ARROW_ROWS_CONF = "spark.sql.execution.arrow.maxRecordsPerBatch"
@@ -33,7 +33,7 @@ class SpeedLimit(NamedTuple):
 
 
 class SendResult(NamedTuple):
-    """How many records of the replay a target had before this run, and has now."""
+    """The number of a target's records of the replay before this run, and now."""
 
     sent_before: int
     sent: int
@@ -50,7 +50,7 @@ def send_records(
     """Send all records that the targets do not have.
 
     `counts`: how many records each target gets in total; `sent`: how many it has, at least. `mean_size`: bytes of a
-    record. Raises PipelineError for the failure of a task; Spark's own exceptions pass through.
+    record. Raises PipelineError if a task fails; Spark's own exceptions are not converted.
     """
     from pyspark.sql import functions as f
 
@@ -77,7 +77,7 @@ def send_records(
 def _run_at_speed(
     rows: "DataFrame", settings: SendSettings, speed: float, origin_ms: int, mean_size: int
 ) -> dict[TopicPartition, SendResult]:
-    """Sort first, then start the clock: sorting takes time that must not count."""
+    """Sort first, then start the clock, so that the time for sorting does not count."""
     from pyspark import StorageLevel
 
     rows = rows.persist(StorageLevel.DISK_ONLY)
@@ -90,7 +90,7 @@ def _run_at_speed(
 
 
 def _first_due_ms(records: SelectedRecords, missing: Mapping[int, int], counts: Mapping[TopicPartition, int]) -> int:
-    """The earliest `due` of the records that are not sent yet."""
+    """Return the earliest `due` of the records that are not sent yet."""
     from pyspark.sql import functions as f
 
     targets = records.routing.targets

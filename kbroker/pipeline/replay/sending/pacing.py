@@ -1,7 +1,7 @@
 """Limits how fast a task sends: by records per second, or by the records' own timestamps.
 
-A pacer says how many of the next rows may be sent now. `due_ms` are the rows' timestamps in milliseconds, which never
-decrease; clocks return seconds since 1970.
+A pacer returns how many of the next rows may be sent now. `due_ms` are the rows' timestamps in milliseconds, which
+never decrease; clocks return seconds since 1970.
 """
 
 from bisect import bisect_right
@@ -10,7 +10,7 @@ from typing import Protocol
 
 # RatePacer sends in steps of this length.
 STEP_S = 0.1
-# Waits are cut to this, so that a task regularly uses its connection and notices that the broker is gone.
+# The longest wait, so that a task uses its connection regularly and notices when the broker is gone.
 MAX_WAIT_S = 5.0
 
 

@@ -1,7 +1,7 @@
 """Sends a replay's batches: up to five requests in flight to each broker, each record once after any failure.
 
-A batch's base sequence is its position, so a partition accepts only the batch that follows those it has. After a
-failure nothing is sent again blindly: the producer reads the partition's progress and continues from there.
+A batch's base sequence is its position, so a partition accepts only the batch that follows its last one. After a
+failure the producer never retries blindly: it reads the partition's progress and continues from there.
 """
 
 from collections import deque
@@ -31,7 +31,7 @@ PRODUCE_TIMEOUT_MS = 20_000
 FIRST_BACKOFF_S = 0.05
 MAX_BACKOFF_S = 2.0
 
-# The partition's state is not as expected: its progress is read again.
+# With these errors the partition's state is not as expected, so its progress is read again.
 _PROGRESS_UNKNOWN = frozenset(
     {
         ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
@@ -117,11 +117,11 @@ class ReplayProducer:
     def _recover(
         self, error: OSError | BrokerError, unacknowledged: list[ReplayBatch], awaited: list[_InFlightBatch]
     ) -> None:
-        """Send again what the targets do not have. `awaited`: batches whose responses have not been received."""
+        """Resend the batches that the targets do not have. `awaited`: batches without a received response."""
         self._in_flight.clear()
         if isinstance(error, BrokerError):
             _require_retriable(error)
-            # Once their responses are here, the broker is done with these requests.
+            # Once their responses have arrived, the broker is done with these requests.
             for sent in awaited:
                 with suppress(OSError):
                     sent.connection.receive(ProduceResponse)
@@ -133,7 +133,7 @@ class ReplayProducer:
             self._retry(target, partial(self._resend, target, batches))
 
     def _resend(self, target: TopicPartition, batches: deque[ReplayBatch]) -> Progress:
-        """Send what a target does not have, one request at a time; remove from `batches` what it has."""
+        """Send the batches that a target does not have, one request at a time. Removes stored ones from `batches`."""
         progress = self._read_progress(target)
         while batches:
             batch = batches[0]

@@ -1,9 +1,10 @@
-"""How many of a replay's records a target partition has, after any failure of its producer or broker.
+"""Determines how many of a replay's records a target partition has, after any failure of its producer or broker.
 
 A record's *position* is its index among the replay's records for its target partition, from 0. A replay uses one
 producer id and gives each record the sequence number of its position, so the partition's producer state shows how far
-the replay is. Brokers forget that state after producer.id.expiration.ms, measured by the records' own timestamps: a
-replay of old records can lose it at the next check. Then the replay's batches in the log show it.
+the replay is. Brokers remove that state after producer.id.expiration.ms, measured by the records' own timestamps, so a
+replay of old records can lose it at the next check. In that case the progress is read from the replay's batches in the
+log.
 """
 
 from typing import NamedTuple
@@ -49,9 +50,9 @@ def position_after_sequence(sequence: int, max_records: int) -> int:
 def read_progress(
     cluster: ClusterClient, producer_id: int, target: TopicPartition, start: TargetStart, known: Progress
 ) -> Progress:
-    """Ask the broker how far the replay is in a target partition. `known`: earlier progress.
+    """Read from the broker how far the replay is in a target partition. `known`: earlier progress.
 
-    Raises OSError and BrokerError, and PipelineError if it cannot be known any more.
+    Raises OSError and BrokerError, and PipelineError if it can no longer be determined.
     """
     # The end is read first: a batch that is appended in between is then searched the next time.
     end = list_offset(cluster, target, LATEST)

@@ -1,6 +1,7 @@
-"""One Spark task of a replay: sends the rows of its target partitions in the order in which it gets them.
+"""One Spark task of a replay: sends the rows of its target partitions in the order in which it receives them.
 
-Spark may run a task again, run two copies of it at once, or kill it: rows that a target has already are skipped.
+Spark may run a task again, run two copies of it at the same time, or kill it. So rows that a target already has are
+skipped.
 """
 
 import time
@@ -22,7 +23,7 @@ from kbroker.pipeline.replay.sending.progress import TargetStart
 if TYPE_CHECKING:
     import pyarrow as pa
 
-# Of a batch before compression; a topic's max.message.bytes may be less.
+# The size of a batch before compression. A topic's max.message.bytes may be lower.
 BATCH_BYTES = 512 << 10
 # Columns of a task's result, one row for each target.
 RESULT_SCHEMA = "target int, sent_before bigint, sent bigint, error string"
@@ -31,7 +32,7 @@ NO_TARGET = -1
 
 @dataclass(frozen=True)
 class Pacing:
-    """How fast tasks send. At most one of `rates` and `speed` is set."""
+    """The speed of tasks. At most one of `rates` and `speed` is set."""
 
     rates: Mapping[int, float] | None = None  # target to records per second of the task that has it
     speed: float | None = None  # times real time
@@ -54,7 +55,7 @@ class SendSettings:
 
 
 def send_rows(rows: "Iterable[pa.RecordBatch]", settings: SendSettings) -> "Iterator[pa.RecordBatch]":
-    """Send rows as `read_columns` reads them. A function for Spark's `mapInArrow`; yields RESULT_SCHEMA."""
+    """Send rows with the columns of `read_columns`. A function for Spark's `mapInArrow`; yields RESULT_SCHEMA."""
     import pyarrow as pa
 
     with ClusterClient(settings.bootstrap) as cluster:
@@ -94,7 +95,7 @@ class SendTask:
         self._clock = clock
         self._sleep = sleep
         self._pacer: Pacer | None = None
-        # How many records of the replay each target had when the task saw its first row.
+        # The number of records of the replay that each target had when the task received its first row.
         self.sent_before: dict[int, int] = {}
         # The position of each target's next row.
         self.positions: dict[int, int] = {}

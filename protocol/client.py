@@ -15,12 +15,12 @@ The caller owns the socket and the clock. With a blocking socket:
         request = connection.continue_negotiation(exchange(request))
     metadata = exchange(connection.send(MetadataRequest(topics=None))).decode(MetadataResponse)
 
-A response says which request it belongs to only by its correlation id, and nothing about its API and version, without
-which it cannot be decoded. Brokers respond to the requests of one connection in order. So the connection keeps a queue
+A response identifies its request only by the correlation id. It does not contain its API and version, without which it
+cannot be decoded. Brokers respond to the requests of one connection in order. So the connection keeps a queue
 of the requests in flight, and a response that does not belong to the oldest one is an error.
 
-After an error, or when a response takes too long, the connection must be closed: there is no way to skip a response.
-Whether the broker has processed the requests in flight is not known then.
+After an error, or when a response takes too long, the connection must be closed: there is no way to skip a response. It
+is then unknown whether the broker has processed the requests in flight.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _MAX_CORRELATION_ID = (1 << 31) - 1
 
 
 class UnsupportedVersionError(Exception):
-    """Broker and client have no version of an API in common."""
+    """Broker and client support no common version of an API."""
 
 
 class NegotiationError(Exception):
@@ -108,7 +108,7 @@ class ClientConnection:
         software_name: str = "kbroker",
         software_version: str = "unknown",
     ) -> None:
-        """`max_versions`: for some API keys, the highest version to use, if not the highest that is implemented.
+        """`max_versions`: the highest version to use for some API keys; by default the highest that is implemented.
 
         The name and version of the software are sent in ApiVersions requests (KIP-511).
         """
@@ -141,7 +141,7 @@ class ClientConnection:
         return self.send_body(info.key, version, encode(request, version), expect_response=expect_response)
 
     def send_body(self, api_key: int, version: int, body: bytes, *, expect_response: bool = True) -> EncodedRequest:
-        """Encode a request whose body is encoded already."""
+        """Encode a request whose body is already encoded."""
         self._last_correlation_id = 0 if (last := self._last_correlation_id) == _MAX_CORRELATION_ID else last + 1
         correlation_id = self._last_correlation_id
         header = encode_request_header(api_key, version, correlation_id, self._client_id)
@@ -197,7 +197,7 @@ class ClientConnection:
         message = response.decode(ApiVersionsResponse)
         versions = {row.api_key: (row.min_version, row.max_version) for row in message.api_keys}
         if message.error_code == ErrorCode.UNSUPPORTED_VERSION and self._last_api_versions > 0:
-            # A broker that knows KIP-511 lists the versions of ApiVersions that it supports; others list nothing.
+            # A broker with KIP-511 lists the versions of ApiVersions that it supports; older brokers list nothing.
             _, broker_max = versions.get(ApiKey.API_VERSIONS, (0, 0))
             return self._api_versions_request(max(0, min(broker_max, self._last_api_versions - 1)))
         if message.error_code:
@@ -222,7 +222,7 @@ class ClientConnection:
         return version
 
     def supports(self, api_key: int) -> bool:
-        """Return whether broker and client have a version of an API in common."""
+        """Return whether broker and client support a common version of an API."""
         try:
             self.version(api_key)
         except UnsupportedVersionError:

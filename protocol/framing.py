@@ -1,4 +1,4 @@
-"""Frames and message headers: what surrounds a request or response on a connection.
+"""Frames and message headers, which surround the body of a request or response on a connection.
 
 A frame is its size (int32, not counting itself), a header and a body. Flexible versions of an API have headers with
 tagged fields (KIP-482), with two exceptions: the response to ApiVersions has the first header in every version, because
@@ -97,7 +97,8 @@ def decode_response_header(buf: Buffer, api_key: int, version: int, pos: int = 0
 def response_version(frame: Buffer, body_pos: int, api_key: int, request_version: int) -> int:
     """Return the version of the response body in a frame.
 
-    It is that of the request, except that brokers respond in version 0 to an unknown version of ApiVersions (KIP-511).
+    It is the version of the request, except that brokers respond in version 0 to an unknown version of ApiVersions
+    (KIP-511).
     """
     # In all versions an ApiVersions response begins with its error code.
     if api_key == ApiKey.API_VERSIONS and frame[body_pos : body_pos + 2] == _UNSUPPORTED_VERSION:
@@ -126,7 +127,7 @@ class FrameReader:
     def next_frame(self) -> bytes | None:
         """Remove and return the next frame without its size; None if it has not arrived completely.
 
-        Raises MalformedError for a size out of bounds. What follows it on the connection cannot be read.
+        Raises MalformedError for a size out of bounds. The rest of the connection cannot be read then.
         """
         if len(self._received) < SIZE_BYTES:
             return None

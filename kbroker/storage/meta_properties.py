@@ -1,4 +1,4 @@
-"""meta.properties: which broker of which cluster a data directory belongs to. Apache Kafka's format, version 1."""
+"""meta.properties: the broker and cluster that a data directory belongs to. Apache Kafka's format, version 1."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -28,7 +28,7 @@ def encode_meta_properties(properties: MetaProperties) -> bytes:
 
 
 def decode_meta_properties(data: bytes) -> MetaProperties:
-    """Raises ValueError if the file is damaged. A file of Kafka before 3.7 has no directory id, which is empty then."""
+    """Decode the file. Raises ValueError if it is damaged. Without a directory id (Kafka before 3.7) that is empty."""
     fields = _parse_java_properties(data.decode("utf-8"))
     if fields.get("version") != VERSION:
         raise ValueError(f"unknown version {fields.get('version')}")
@@ -46,7 +46,7 @@ def _parse_java_properties(text: str) -> Mapping[str, str]:
 
 
 def read_meta_properties(disk: Disk, data_dir: str) -> MetaProperties | None:
-    """Return None for a directory that no broker has used. Raises ValueError if the file is damaged."""
+    """Return the file's content; None if no broker has used the directory. Raises ValueError if the file is damaged."""
     try:
         data = disk.read(f"{data_dir}/{FILE}")
     except FileNotFoundError:

@@ -9,7 +9,7 @@ _ID_BYTES = 16
 
 
 def encode_topic_id(topic_id: bytes) -> str:
-    """A UUID of 16 bytes as Kafka prints it: URL-safe base64 without padding."""
+    """Return a UUID of 16 bytes as Kafka prints it: URL-safe base64 without padding."""
     return urlsafe_b64encode(topic_id).decode().rstrip("=")
 
 
@@ -27,8 +27,8 @@ def read_topic_id(disk: Disk, directory: str) -> bytes | None:
 def write_topic_id(disk: Disk, directory: str, topic_id: bytes) -> None:
     """Write the topic id durably.
 
-    It is written before the first record, as in Kafka: a new topic of the same name must not get the records of a
-    deleted one.
+    As in Kafka, it is written before the first record: a new topic with the name of a deleted one must not get its
+    records.
     """
     text = f"version: 0\ntopic_id: {encode_topic_id(topic_id)}"
     disk.write_atomic(f"{directory}/{PARTITION_METADATA}", text.encode())

@@ -1,25 +1,25 @@
-"""Shortages: failures of the system that pass by themselves, so that what failed may be tried again.
+"""Shortages: temporary failures of the system, after which an operation may be retried.
 
-No room on the disk, no file descriptor, no memory. Any other failure means that the disk cannot be trusted.
+A shortage is a lack of disk space, file descriptors or memory. Any other failure means that the disk cannot be trusted.
 """
 
 from errno import EDQUOT, EFBIG, EMFILE, ENFILE, ENOMEM, ENOSPC
 
-# No room: on the disk, in the user's quota, in the largest file that is allowed.
+# No space: on the disk, in the user's quota, or below the maximum file size.
 NO_ROOM = (ENOSPC, EDQUOT, EFBIG)
-# The process, or the whole system, has as many files open as it may have.
+# The process, or the whole system, has the maximum number of open files.
 NO_FILES = (EMFILE, ENFILE)
 
 
 def is_shortage(error: OSError) -> bool:
-    """Whether the operation failed for lack of room, file descriptors or memory.
+    """Return whether the operation failed for lack of disk space, file descriptors or memory.
 
-    Not for syncs, for which `is_unbegun_sync` is: after a sync has failed, whatever the reason, nothing is known of the
-    bytes that it was to write.
+    Not for syncs (see `is_unbegun_sync`): after a sync has failed for any reason, the state of the unsynced bytes is
+    unknown.
     """
     return error.errno in NO_ROOM or error.errno in NO_FILES or error.errno == ENOMEM
 
 
 def is_unbegun_sync(error: OSError) -> bool:
-    """Whether a sync failed before it began, because the file or directory could not be opened."""
+    """Return whether a sync failed before it began, because the file or directory could not be opened."""
     return error.errno in NO_FILES

@@ -34,7 +34,7 @@ CRC_POS = 17
 CRC_START = 21
 MAX_TIMESTAMP_POS = 35
 MAGIC = 2
-# The same in batches of format v2 and in the message sets of older formats.
+# Equal in batches of format v2 and in the message sets of older formats.
 MAGIC_POS = 16
 
 CODEC_MASK = 0x07
@@ -49,7 +49,7 @@ NO_PRODUCER_EPOCH = -1
 NO_SEQUENCE = -1
 NO_LEADER_EPOCH = -1
 
-# The limit for the decompressed records of a batch, where the caller has no other.
+# The default limit for the decompressed records of a batch.
 MAX_DECOMPRESSED_BYTES = 256 << 20
 
 _OFFSET = Struct(">q")
@@ -114,7 +114,7 @@ class BatchHeader(NamedTuple):
         return bool(self.attributes & LOG_APPEND_TIME)
 
 
-# Without the Python frame of NamedTuple._make: a produced batch's header is read once per append.
+# Faster than NamedTuple._make, which adds a Python frame: each append reads a batch header.
 _make = partial(tuple.__new__, BatchHeader)
 _unpack = HEADER.unpack_from
 
@@ -128,7 +128,7 @@ def parse_header(buf: Buffer, pos: int = 0) -> BatchHeader:
 
 
 def iter_headers(buf: Buffer, pos: int = 0) -> Iterator[tuple[int, BatchHeader]]:
-    """(position, header) of the complete batches from `pos` on; an incomplete one at the end is left out.
+    """Iterate over (position, header) of the complete batches from `pos` on; an incomplete one at the end is skipped.
 
     Raises MalformedError for a length that no batch can have. CRC and magic are not checked.
     """
@@ -145,17 +145,17 @@ def iter_headers(buf: Buffer, pos: int = 0) -> Iterator[tuple[int, BatchHeader]]
 
 
 def crc_of(buf: Buffer, pos: int, size: int) -> int:
-    """The CRC-32C of a batch of `size` bytes at `pos`, as its header should have it."""
+    """Compute the CRC-32C that the header of a batch of `size` bytes at `pos` should have."""
     return crc32c(memoryview(buf)[pos + CRC_START : pos + size])
 
 
 def body_of(buf: Buffer, pos: int, size: int) -> memoryview:
-    """The records of a batch of `size` bytes at `pos`, perhaps compressed, without a copy."""
+    """Return a view of the records of a batch of `size` bytes at `pos`, perhaps compressed."""
     return memoryview(buf)[pos + HEADER_SIZE : pos + size]
 
 
 def iter_batch_records(batch: Buffer, header: BatchHeader, max_bytes: int = MAX_DECOMPRESSED_BYTES) -> Iterator[Record]:
-    """The records of a complete batch, which may decompress to at most `max_bytes`. Raises MalformedError."""
+    """Iterate over the records of a complete batch, of at most `max_bytes` uncompressed. Raises MalformedError."""
     body = decompress(header.codec, body_of(batch, 0, header.size), max_bytes)
     return iter_records(body, header.count, header.base_timestamp)
 
@@ -189,7 +189,7 @@ def assemble_batch(
     producer_epoch: int = NO_PRODUCER_EPOCH,
     base_sequence: int = NO_SEQUENCE,
 ) -> bytearray:
-    """Build a batch of `body`, which is encoded records, compressed with the codec in `attributes`."""
+    """Build a batch of `body`: encoded records that are already compressed with the codec in `attributes`."""
     size = HEADER_SIZE + len(body)
     out = bytearray(size)
     HEADER.pack_into(

@@ -1,9 +1,9 @@
-"""The five codecs of record batches, as Kafka's Java client reads and writes them.
+"""The codecs of record batches, compatible with Kafka's Java client.
 
-These are gzip, zstd, lz4 in frames of independent blocks (the Java reader rejects linked ones), and snappy: written in
-the framing of xerial's snappy-java, read raw as well, since librdkafka sends it raw.
+These are gzip, zstd, lz4 in frames of independent blocks (the Java reader rejects linked ones), and snappy. Snappy is
+written in the framing of xerial's snappy-java, and also read without it, since librdkafka sends it without.
 
-Decompression is bounded: it never reserves more than a small multiple of its input or of the output so far, and raises
+Decompression is bounded: it never allocates more than a small multiple of its input or of the output so far, and raises
 TooLargeError at `max_size`.
 """
 
@@ -77,7 +77,7 @@ def decompress(codec: int, data: Buffer, max_size: int) -> Buffer:
 
 
 def decompress_mapped(codec: int, data: Buffer, max_size: int) -> memoryview:
-    """`decompress` for a thread: in one call, without the interpreter's lock, into an anonymous memory map.
+    """`decompress` for a thread: in one call, without the GIL, into an anonymous memory map.
 
     Its pages are committed on first write, and returned to the system when the result is released.
     """
@@ -88,7 +88,7 @@ def decompress_mapped(codec: int, data: Buffer, max_size: int) -> memoryview:
     try:
         return room[: _decompress_into(codec, data, room)]
     except BaseException:
-        # The error may be kept, and this frame with it; the memory must not be.
+        # The caller may keep the error, which refers to this frame, but the memory must be released.
         room.release()
         memory.close()
         raise
@@ -112,11 +112,11 @@ def _decompress_into(codec: int, data: Buffer, room: memoryview) -> int:
 
 
 def _module(name: str) -> "ModuleType":
-    """The module of a codec. Raises OSError, ImportError if there is no file descriptor to load it with.
+    """Return the module of a codec. Raises OSError, ImportError if there is no file descriptor to load it with.
 
-    Such an error says nothing about the data.
+    Such an error does not mean that the data is invalid.
     """
-    # Loaded at first use: most brokers never decompress a batch.
+    # Loaded at first use, since most brokers never decompress a batch.
     import cramjam
 
     module: ModuleType = getattr(cramjam, name)
@@ -128,7 +128,7 @@ def _compress_lz4(data: Buffer, level: int | None) -> bytes:
     fast = level is None or level == DEFAULT_LEVELS[LZ4]
     level = _LZ4_FASTEST if level is None or fast else min(level, _LZ4_HIGHEST)
     compressor = _module("lz4").Compressor(level=level, content_checksum=False, block_linked=False)
-    # Unlike the others it accepts bytes only.
+    # Unlike the others, it accepts only bytes.
     compressor.compress(data if isinstance(data, bytes) else bytes(data))
     return bytes(compressor.finish())
 
@@ -146,7 +146,7 @@ def _compress_xerial(data: Buffer) -> bytes:
 
 @cache
 def _message_when_full(name: str) -> str:
-    """The error message of a codec when its output buffer is full. Only by it this differs from invalid input."""
+    """Return the error message of a codec whose output buffer is full: only this differs from invalid input."""
     module = _module(name)
     try:
         module.decompress_into(module.compress(b"1"), bytearray())
@@ -156,7 +156,7 @@ def _message_when_full(name: str) -> str:
 
 
 def _decompress_stream(name: str, data: Buffer, max_size: int) -> bytearray:
-    """Decompress into a buffer; as long as the codec fills it, repeat with a larger one, up to `max_size`."""
+    """Decompress into a buffer. While it is too small, repeat with a larger one, up to `max_size`."""
     module = _module(name)
     size = min(max_size, max(_FIRST_OUTPUT, _GROWTH * len(data)))
     while True:
@@ -205,7 +205,7 @@ def _decompress_snappy_into(data: Buffer, room: memoryview) -> int:
 
 
 def _snappy_blocks(data: Buffer) -> Iterator[tuple[memoryview, int]]:
-    """The raw blocks, each with its decompressed size, which is at its start."""
+    """Iterate over the raw blocks, each with its decompressed size, which is stored at its start."""
     view = memoryview(data)
     if bytes(view[: len(_XERIAL_MAGIC)]) != _XERIAL_MAGIC:
         yield view, _snappy_size(view)

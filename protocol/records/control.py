@@ -30,7 +30,7 @@ class EndTransactionMarker(NamedTuple):
 
 
 def parse_control_type(key: bytes | None) -> int:
-    """The type in the key of a control record: ABORT, COMMIT, or another. Raises MalformedError."""
+    """Return the type in the key of a control record: ABORT, COMMIT, or another. Raises MalformedError."""
     try:
         version, kind = _KEY.unpack_from(key or b"")
     except StructError:
@@ -67,7 +67,7 @@ def build_end_marker(marker: EndTransactionMarker, producer_id: int, producer_ep
 
 
 def find_end_marker(batch: Buffer) -> EndTransactionMarker | None:
-    """The marker in a complete control batch; None if it has another control record, or none."""
+    """Return the marker in a complete control batch; None if it has another control record, or none."""
     header = parse_header(batch)
     try:
         body = decompress(header.codec, memoryview(batch)[HEADER_SIZE : header.size], _MAX_RECORDS)

@@ -3,8 +3,8 @@
     length | attributes 1 | timestamp delta | offset delta | key length, key | value length, value |
     header count | (header key length, header key | header value length, header value) ...
 
-This is the slow way: ordinary produce and fetch requests do not use it. Lengths and counts are checked against the
-bytes that are there before memory is reserved.
+This code is slow; ordinary Produce and Fetch requests do not use it. Lengths and counts are checked against the
+available bytes before memory is allocated.
 """
 
 from collections.abc import Iterator, Sequence
@@ -74,7 +74,7 @@ def decode_varint(buf: bytes | bytearray | memoryview, pos: int, max_bytes: int 
 def encode_record(
     offset_delta: int, timestamp_delta: int, key: bytes | None, value: bytes | None, headers: Headers = ()
 ) -> bytes:
-    """Encode one record with its length in front."""
+    """Encode one record, preceded by its length."""
     parts = [b"\0", encode_varint(timestamp_delta), encode_varint(offset_delta), _sized(key), _sized(value)]
     parts.append(encode_varint(len(headers)))
     for name, content in headers:
@@ -91,7 +91,7 @@ def _sized(content: bytes | None) -> bytes:
 
 
 def iter_records(body: bytes | bytearray | memoryview, count: int, base_timestamp: int) -> Iterator[Record]:
-    """The records of an uncompressed body, which must be exactly `count` records. Raises MalformedError.
+    """Iterate over the records of an uncompressed body, which must be exactly `count`. Raises MalformedError.
 
     The order of their offsets is not checked.
     """
@@ -129,7 +129,7 @@ def _decode_record(buf: bytes, pos: int, end: int, base_timestamp: int) -> Recor
         value = buf[pos : pos + size]
         pos += size
     headers: tuple[Header, ...] = ()
-    # In most records the last byte is the header count, 0.
+    # Most records end with a header count of 0.
     if pos != end - 1 or buf[pos] != 0:
         headers, pos = _decode_headers(buf, pos, end)
         if pos != end:

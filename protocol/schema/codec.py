@@ -1,4 +1,4 @@
-"""Encoding and decoding of messages. The code for a message in one version is generated at its first use."""
+"""Encodes and decodes messages. The code for a message in one version is generated at its first use."""
 
 from __future__ import annotations
 

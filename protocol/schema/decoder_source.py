@@ -22,7 +22,7 @@ from protocol.schema.message import Message, StructType, default_expression, mes
 from protocol.schema.primitives import FIXED, LENGTH_FORMATS, Buffer
 from protocol.varints import decode_uvarint, skip_tagged_fields
 
-# Arrays of numbers with fewer elements have an unpacker of their own.
+# Arrays of numbers with fewer elements have a separate unpacker for each length.
 _SHORT_ARRAY = 9
 
 

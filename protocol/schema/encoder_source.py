@@ -17,7 +17,7 @@ from protocol.schema.primitives import FIXED, LENGTH_FORMATS
 from protocol.varints import encode_uvarint
 
 MAX_STRING = 0x7FFF
-# Arrays of numbers with fewer elements have a packer of their own.
+# Arrays of numbers with fewer elements have a separate packer for each length.
 _SHORT_ARRAY = 9
 COMPACT_NULL = b"\0"
 CLASSIC_NULL = b"\xff\xff\xff\xff"

@@ -4,7 +4,7 @@ Tests compare the generated functions with them, and `kbroker tools frame` shows
 broker never imports them.
 
 A grammar parses to plain dicts with the fields of its version and builds from them; `plain` converts a message.
-`parse_fields` reports every field with its position, and what is wrong at which field of a damaged message.
+`parse_fields` reports every field with its position, and for a damaged message the damaged field and the reason.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def parse_fields(
 
 
 def _split(path: str) -> tuple[str, ...]:
-    # Without "(parsing)", with which construct begins a path.
+    # Remove "(parsing)", with which construct begins a path.
     return tuple(path.split(_PATH_SEPARATOR)[1:])
 
 
@@ -246,7 +246,7 @@ class _Nullable(construct.Construct):  # type: ignore[misc]
 
 
 class _Tagged(construct.Construct):  # type: ignore[misc]
-    """A struct with its tagged fields, which are left out where they have their defaults (KIP-482)."""
+    """A struct with its tagged fields, which are omitted if they have their defaults (KIP-482)."""
 
     def __init__(self, body: construct.Construct, tags: dict[int, tuple[str, construct.Construct, Any]]) -> None:
         super().__init__()

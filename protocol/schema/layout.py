@@ -11,7 +11,7 @@ _FORMAT_SIZES = {"?": 1, "b": 1, "h": 2, "H": 2, "i": 4, "I": 4, "q": 8, "d": 8,
 
 
 class Field(NamedTuple):
-    """A row as one version has it."""
+    """A row in one version."""
 
     name: str
     row: Row
@@ -55,7 +55,7 @@ def format_size(format: str) -> int:
 
 
 def min_encoded_size(kind: Any, nullable: bool, version: int, flexible: bool) -> int:
-    """Return the fewest bytes that a value of a type can have. Decoders check the counts of arrays with it."""
+    """Return the minimum number of bytes of a value of a type. Decoders use it to check the counts of arrays."""
     if isinstance(kind, list):
         return 1 if flexible else 4
     if isinstance(kind, StructType):

@@ -21,10 +21,10 @@ from protocol.limits import MAX_COSTLY_ELEMENTS, MAX_ELEMENTS, MAX_REQUEST_ELEME
 from protocol.schema.function_source import FunctionSource
 from protocol.schema.primitives import DEFAULTS, ZERO_UUID
 
-# Marks a row without a default, which has that of its type: 0, False, "", b"", an empty list, a new struct.
+# Marks a row without an explicit default. It has the default of its type: 0, False, "", b"", [] or a new struct.
 TYPE_DEFAULT: Any = object()
 
-# Above all versions: a version is an int16.
+# Larger than all versions, which are int16.
 NO_VERSION = 1 << 15
 
 
@@ -54,7 +54,7 @@ class Row:
         return first <= version <= last
 
     def new_default(self) -> Any:
-        """Return the default value; a list or struct is a new one each time."""
+        """Return the default value. A list or struct is a new object each time."""
         if self.default is not TYPE_DEFAULT:
             return self.default
         if isinstance(self.type, list):
@@ -100,7 +100,7 @@ def version_range(text: str) -> tuple[int, int]:
 class StructType(type):
     """The metaclass of structs: moves the rows of a class into `__rows__` and makes its fields slots."""
 
-    # Declared here because a type checker would take them for fields in Struct.
+    # Declared here because a type checker would treat them as fields in Struct.
     __rows__: dict[str, Row]
     __options__: dict[str, Any]
 
@@ -120,7 +120,7 @@ class Struct(metaclass=StructType):
     """A struct inside a message. The constructor takes fields as keywords; every field has a default, as in Kafka."""
 
     def __init__(self, **values: Any) -> None:
-        # Only the first instance of a class gets here: it generates the constructor of the class.
+        # Only the first instance of a class reaches this line, which generates the constructor of the class.
         cls = type(self)
         type.__setattr__(cls, "__init__", generate_constructor(cls))
         cls.__init__(self, **values)

@@ -114,7 +114,7 @@ class Host:
             return {}
 
     def supports_nowait_reads(self, path: str) -> bool | None:
-        """Whether RWF_NOWAIT works on this file."""
+        """Return whether RWF_NOWAIT works on this file."""
         flag = getattr(os, "RWF_NOWAIT", 0)
         if not flag:
             return False

@@ -28,7 +28,7 @@ class DumpSelection(NamedTuple):
     offsets: tuple[int, int] | None = None
 
     def includes(self, first: int, last: int) -> bool:
-        """Whether offsets from `first` to `last` overlap the selected offsets."""
+        """Return whether offsets from `first` to `last` overlap the selected offsets."""
         return self.offsets is None or (first <= self.offsets[1] and last >= self.offsets[0])
 
 

@@ -165,7 +165,7 @@ def _subscribe(consumer: Any, topics: list[str]) -> list[Any]:
 
 
 def _has_read_all(consumer: Any, log_ends: Offsets) -> bool:
-    """Whether this member has read its partitions up to the end that each had when it was assigned."""
+    """Return whether this member has read its partitions up to the end that each had when it was assigned."""
     assigned = consumer.assignment()
     if unknown := [tp for tp in assigned if tp not in log_ends]:
         log_ends.update(consumer.end_offsets(unknown))

@@ -52,7 +52,7 @@ class Routing:
                 )
 
     def merges(self, sources: Iterable[TopicPartition]) -> bool:
-        """Whether records of two source partitions can go to the same target."""
+        """Return whether records of two source partitions can go to the same target."""
         used: set[int] = set()
         for source in sources:
             targets = set(self.targets_of(source))

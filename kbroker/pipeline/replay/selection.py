@@ -111,7 +111,7 @@ def _can_match(part: PartitionStats, selection: Selection, end_offset: int) -> b
 
 
 def is_fully_selected(part: PartitionStats, selection: Selection, end_offset: int) -> bool:
-    """Whether every row of a part that `matching_parts` returned is selected."""
+    """Return whether every row of a part that `matching_parts` returned is selected."""
     if selection.reads_records or part.last >= end_offset:
         return False
     if selection.from_ms is not None and part.from_ms < selection.from_ms:

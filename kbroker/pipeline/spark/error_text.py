@@ -50,7 +50,7 @@ def error_text(error: BaseException) -> str:
 
 
 def is_spark_error(error: BaseException) -> bool:
-    """Whether `error_text` applies: the exception comes from pyspark or py4j."""
+    """Return whether `error_text` applies: the exception comes from pyspark or py4j."""
     return type(error).__module__.split(".")[0] in ("pyspark", "py4j")
 
 

@@ -76,7 +76,7 @@ class Jvm:
         return failure_line(self._last_lines)
 
     def is_alive(self) -> bool:
-        """Whether the process still runs after a py4j call failed. Waits briefly, because it may be crashing."""
+        """Return whether the process still runs after a py4j call failed. Waits briefly, because it may be crashing."""
         try:
             self.gateway.proc.wait(_CRASH_TIMEOUT_S)
         except TimeoutExpired:

@@ -31,7 +31,7 @@ def parse_conf(options: Sequence[str]) -> dict[str, str]:
 
 
 def is_local(master: str) -> bool:
-    """Whether the driver is also the only executor."""
+    """Return whether the driver is also the only executor."""
     return master == "local" or master.startswith("local[")
 
 

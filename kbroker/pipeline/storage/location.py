@@ -31,7 +31,7 @@ def open_storage(location: str, spark: "SparkSession | None" = None) -> Storage:
 
 
 def is_local(location: str) -> bool:
-    """Whether a location is a local path or a file: URI, which need no Spark session."""
+    """Return whether a location is a local path or a file: URI, which need no Spark session."""
     scheme = _SCHEME.match(location)
     return scheme is None or scheme[1].lower() == "file"
 

@@ -33,7 +33,7 @@ class LogToClean:
         return self.dirty_bytes / (self.clean_bytes + self.dirty_bytes)
 
     def needs_cleaning(self, min_cleanable_ratio: float) -> bool:
-        """Whether to compact the log now: enough of it is dirty, or some records have waited too long."""
+        """Return whether to compact the log now: enough of it is dirty, or some records have waited too long."""
         return self.is_overdue or self.cleanable_ratio > min_cleanable_ratio
 
 

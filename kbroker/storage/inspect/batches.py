@@ -1,7 +1,7 @@
 """Reads a segment file without trusting it: every batch that can be read, and every damaged range between them.
 
-Recovery stops at the first bad batch. This continues: it skips damage and searches for the next sound batch. Nothing is
-written, and memory is bounded whatever lengths and counts a file claims.
+Recovery stops at the first bad batch. This reader skips damage and continues with the next valid batch. Nothing is
+written, and memory is bounded, whatever lengths and counts a file claims.
 """
 
 import re
@@ -29,9 +29,9 @@ MAX_BODY = 1 << 28
 _CHUNK = 1 << 20
 _MAX_UINT64 = (1 << 64) - 1
 _MAX_CODEC = 4
-# The search for the next sound batch computes the CRC of everything that looks like a batch. A file that was made to
-# look like batches at every byte must not take hours, so CRCs are computed of at most this many bytes per byte of the
-# file, or of _MIN_CRC_BYTES if that is more.
+# The search for the next valid batch computes the CRC of everything that looks like a batch. A file that looks like a
+# batch at every byte must not take hours, so CRCs are computed for at most this many bytes per byte of the file, or for
+# _MIN_CRC_BYTES if that is more.
 _CRC_BYTES_PER_BYTE = 16
 _MIN_CRC_BYTES = 1 << 26
 
@@ -50,7 +50,7 @@ class Damage(NamedTuple):
 
 
 class BatchAt(NamedTuple):
-    """A batch in a file. `fault`: what is wrong with it; if that is its CRC, the header may be wrong as well."""
+    """A batch in a file. `fault`: what is wrong with it. If the CRC is wrong, the header may be wrong as well."""
 
     position: int
     header: BatchHeader
@@ -113,7 +113,7 @@ class _BatchReader:
         return parse_header(self._chunk, pos) if len(self._chunk) - pos >= HEADER_SIZE else None
 
     def _load(self, position: int, size: int) -> int:
-        """Load `size` bytes at `position` into the chunk, if the file has them; returns their position in it."""
+        """Load `size` bytes at `position` into the chunk, if the file has them. Returns their position in the chunk."""
         pos = position - self._chunk_start
         if pos >= 0 and pos + size <= len(self._chunk):
             return pos
@@ -122,7 +122,7 @@ class _BatchReader:
         return 0
 
     def _find_frame_fault(self, header: BatchHeader | None, position: int) -> str | None:
-        """Return why no complete batch can be at `position`; None if one can."""
+        """Return why there cannot be a complete batch at `position`; None if there can be."""
         remaining = self._end - position
         if header is None:
             return f"{remaining} bytes are less than a batch header"
@@ -137,7 +137,7 @@ class _BatchReader:
         return crc32c(memoryview(self._chunk)[pos + CRC_START : pos + header.size]) == header.crc
 
     def _begins_batch(self, position: int) -> bool:
-        """Whether a plausible batch begins at `position`, or the file ends there."""
+        """Return whether a plausible batch begins at `position`, or the file ends there."""
         if position == self._end:
             return True
         header = self._header_at(position)
@@ -154,17 +154,17 @@ class _BatchReader:
         return f"offsets {first} to {last} where {self._expected_offset} is expected"
 
     def _expect_after(self, header: BatchHeader) -> None:
-        """Expect what follows this batch, even if it was out of order, so that this is reported once."""
+        """Expect the offset after this batch, even if the batch is out of order, so that this is reported only once."""
         if header.last_offset - self._base_offset > MAX_RELATIVE_OFFSET or header.base_offset < self._base_offset:
             self._base_offset = max(header.base_offset, 0)
         self._expected_offset = max(header.next_offset, self._base_offset)
 
     def _search(self, start: int) -> tuple[int, str | None]:
-        """Return the position of the next sound batch, or the end; and what lies before it, where that is clear."""
-        # The name of a file may claim more than an offset can be.
+        """Return the position of the next valid batch, or of the end, and a description of the bytes before it."""
+        # The base offset in a file name may exceed the largest offset.
         limits = (self._base_offset & _MAX_UINT64, (self._base_offset + MAX_RELATIVE_OFFSET) & _MAX_UINT64)
         high_halves = {limit.to_bytes(8, "big")[:4] for limit in limits}
-        # A base offset that is near, and format v2 in the magic byte.
+        # A batch has a base offset near the expected one, and format v2 in the magic byte.
         pattern = re.compile(b"(?=(?:" + b"|".join(map(re.escape, high_halves)) + rb").{12}\x02)", re.DOTALL)
         only_zeros = self._chunk[start - 1 - self._chunk_start : start - self._chunk_start] == b"\0"
         position = start
@@ -178,7 +178,7 @@ class _BatchReader:
                         return chunk_start + match.start(), None
                     return self._end, "too many bytes that only look like batches"
             only_zeros = only_zeros and not chunk[pos:].strip(b"\0")
-            # A header that crosses the end of the chunk is found with the next chunk.
+            # A header that crosses the end of this chunk is found in the next chunk.
             chunk_end = chunk_start + len(chunk)
             position = chunk_end if chunk_end >= self._end or not chunk else max(chunk_end - HEADER_SIZE, position + 1)
             if not chunk:
@@ -195,12 +195,12 @@ class _BatchReader:
         ):
             return False
         self._crc_budget -= header.size
-        # Not by the chunk, since the search continues in it.
+        # Read from the file, since the search continues in the chunk.
         return self._crc_budget >= 0 and has_valid_crc(self._file, position, header)
 
 
 def read_records(file: DiskFile, position: int, header: BatchHeader, max_body: int = MAX_BODY) -> Iterator[Record]:
-    """The records of a batch. Raises MalformedError, perhaps after some of them, for what contradicts its header."""
+    """Yield the records of a batch. Raises MalformedError, perhaps after some, if they contradict its header."""
     if header.size > max_body:
         raise MalformedError(f"a batch of {header.size} bytes is too large to be decoded")
     body = file.pread(header.size - HEADER_SIZE, position + HEADER_SIZE)
@@ -217,7 +217,7 @@ def read_records(file: DiskFile, position: int, header: BatchHeader, max_body: i
 
 
 def find_header_fault(header: BatchHeader) -> str | None:
-    """Return what is invalid in a header with a valid CRC; None if nothing is."""
+    """Return the fault in a header with a valid CRC, or None."""
     if not 0 <= header.count <= header.last_offset_delta + 1:
         return f"{header.count} records for {header.last_offset_delta + 1} offsets"
     if header.codec > _MAX_CODEC:

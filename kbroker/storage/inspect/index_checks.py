@@ -20,7 +20,7 @@ class IndexFinding(NamedTuple):
 
 
 class _IndexCheck:
-    """Goes through the entries of an index. Invalid ones are reported and skipped."""
+    """Iterates over the entries of an index. Invalid ones are reported and skipped."""
 
     def __init__(self, base_offset: int, entries: Iterator[IndexEntry | Damage]) -> None:
         self._base_offset = base_offset
@@ -47,7 +47,7 @@ class _IndexCheck:
 
 
 class OffsetIndexCheck(_IndexCheck):
-    """Each entry points to the position of a batch, and has its last offset."""
+    """Checks that each entry points to the position of a batch, and has its last offset."""
 
     def on_batch(self, batch: BatchAt | Damage) -> list[IndexFinding]:
         """Check the entries that point to this batch or damage."""
@@ -73,14 +73,14 @@ class OffsetIndexCheck(_IndexCheck):
 
 
 class TimeIndexCheck(_IndexCheck):
-    """Each entry has the max timestamp of the batch with its offset, which is larger than all before it."""
+    """Checks that each entry has the max timestamp of the batch with its offset, larger than all before it."""
 
     def __init__(self, base_offset: int, entries: Iterator[IndexEntry | Damage]) -> None:
         super().__init__(base_offset, entries)
         self._max_timestamp = -1
         self._max_timestamp_offset = base_offset
         self._last_indexed = -1
-        # Without damage: otherwise a batch with the timestamp of an entry may be missing.
+        # False after damage: a batch with the timestamp of an entry may then be missing.
         self._is_complete = True
 
     def on_batch(self, batch: BatchAt | Damage) -> list[IndexFinding]:
@@ -125,19 +125,18 @@ class TimeIndexCheck(_IndexCheck):
 
 
 class TransactionIndexCheck(_IndexCheck):
-    """Each entry is of a transaction with an abort marker in the segment, and each of these has an entry."""
+    """Checks that the entries are exactly those of the abort markers in the segment."""
 
     def __init__(
         self, entries: Iterator[IndexEntry | Damage], open_transactions: OpenTransactionCheck, is_complete: bool
     ) -> None:
-        """`is_complete`: all entries must be in the file, none only in the memory of a broker."""
+        """`is_complete`: all entries must be in the file. Otherwise some may be only in the memory of a broker."""
         super().__init__(0, entries)
         self._open_transactions = open_transactions
         self._is_complete = is_complete
 
     def on_batch(self, header: BatchHeader, is_abort: bool) -> list[IndexFinding]:
-        """Check the entries up to this batch, before it is passed to `open_transactions`. `is_abort`: it is an abort
-        marker."""
+        """Check the entries up to this batch. Called before it is passed to `open_transactions`."""
         self._skip_before(header.base_offset, "no transaction was aborted there")
         transactions = self._open_transactions
         first_offset = transactions.first_offsets.get(header.producer_id) if is_abort else None
@@ -162,7 +161,7 @@ class TransactionIndexCheck(_IndexCheck):
         return self._take_findings()
 
     def _skip_before(self, offset: int, what: str) -> None:
-        """Report the entries with a marker before `offset`, for which there was no batch."""
+        """Report the entries whose marker would be before `offset`, since there was no such batch."""
         while (entry := self._entry) is not None and entry.values[3] < offset:
             if not self._open_transactions.has_gaps:
                 self._add(entry, entry.values[3], what)

@@ -1,4 +1,4 @@
-"""Reads indexes and producer snapshots without trusting them: their entries, and what is wrong with them."""
+"""Reads indexes and producer snapshots without trusting them: their entries, and their faults."""
 
 from collections.abc import Iterator
 from struct import Struct
@@ -26,17 +26,17 @@ class IndexEntry(NamedTuple):
 
 
 def iter_offset_entries(file: DiskFile, end: int) -> Iterator[IndexEntry | Damage]:
-    """Values: the last offset of a batch, relative to the segment's base offset, and its position."""
+    """Yield entries with the last offset of a batch, relative to the segment's base offset, and its position."""
     return _iter_ascending(file, end, OFFSET_ENTRY)
 
 
 def iter_time_entries(file: DiskFile, end: int) -> Iterator[IndexEntry | Damage]:
-    """Values: a timestamp in milliseconds, and an offset relative to the segment's base offset."""
+    """Yield entries with a timestamp in milliseconds, and an offset relative to the segment's base offset."""
     return _iter_ascending(file, end, TIME_ENTRY)
 
 
 def iter_transaction_entries(file: DiskFile, end: int) -> Iterator[IndexEntry | Damage]:
-    """Values: version, producer id, first offset, last offset, last stable offset."""
+    """Yield entries with version, producer id, first offset, last offset, last stable offset."""
     for entry in _iter_entries(file, end, TRANSACTION_ENTRY):
         if isinstance(entry, IndexEntry) and entry.values[0] != 0:
             entry = entry._replace(fault=f"unknown version {entry.values[0]}")
@@ -44,10 +44,10 @@ def iter_transaction_entries(file: DiskFile, end: int) -> Iterator[IndexEntry | 
 
 
 def _iter_ascending(file: DiskFile, end: int, struct: Struct) -> Iterator[IndexEntry | Damage]:
-    """Entries of which both values must ascend.
+    """Yield entries whose two values must both ascend.
 
-    Apache Kafka makes an index file larger than its content, and truncates it when the segment is closed. So does a
-    power loss leave zeros.
+    Zeros at the end are padding: Apache Kafka allocates an index file larger than its content and truncates it when the
+    segment is closed. A power loss leaves zeros, too.
     """
     previous = (-1, -1)
     padding_start: int | None = None
@@ -86,7 +86,7 @@ def _iter_entries(file: DiskFile, end: int, struct: Struct) -> Iterator[IndexEnt
 
 
 def _find_padding(file: DiskFile, end: int, width: int) -> int:
-    """Position of the entry from which on everything is zeros."""
+    """Return the position of the entry from which on everything is zero."""
     while end > 0:
         size = min(_ENTRIES_PER_READ, end)
         data = file.pread(size, end - size).rstrip(b"\0")
@@ -97,7 +97,7 @@ def _find_padding(file: DiskFile, end: int, width: int) -> int:
 
 
 def decode_producer_entries(data: bytes) -> tuple[list[SnapshotEntry], str | None]:
-    """The entries of a producer snapshot that can be read, and what is wrong with it."""
+    """Return the readable entries of a producer snapshot, and its faults."""
     try:
         return list(decode_snapshot(data)), None
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""A disk that shows another one with changes, which are made in memory only."""
+"""A disk that shows another disk with changes, which are only in memory."""
 
 from collections.abc import Sequence
 
@@ -67,11 +67,11 @@ class _OverlayFile:
 
 
 class OverlayDisk:
-    """A Disk that changes nothing on the disk below it. Directories cannot be changed."""
+    """A Disk that never changes the disk below it. Directories cannot be changed."""
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
-        # Files that were opened or changed, by path; None for removed ones.
+        # The files that were opened or changed, by path; None for removed ones.
         self._files: dict[str, _OverlayContent | None] = {}
 
     def _content(self, path: str) -> _OverlayContent:

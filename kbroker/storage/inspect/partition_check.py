@@ -1,7 +1,7 @@
 """Checks one partition's directory: its batches, and whether indexes, snapshots and leader epochs agree with them.
 
-Everything is read once, in order, in bounded memory except for the producers, of which a broker would keep as much.
-Nothing is written. While a broker appends to the log, its end is moving, and what is wrong there is not reported.
+Everything is read once, in order. Memory is bounded, except for the state of producers, which a broker has in memory,
+too. Nothing is written. While a broker appends to the log, problems at its moving end are not reported.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -33,7 +33,7 @@ _END_OF_LOG = 1 << 62
 
 
 class LogFinding(NamedTuple):
-    """A finding in a file. `is_problem`: something is wrong; otherwise it says what the next start will do.
+    """A finding in a file. `is_problem`: something is wrong; otherwise the finding says what the next start will do.
 
     `position` is a byte of the file, `offset` one of the log; None where there is none.
     """
@@ -69,7 +69,7 @@ class LogTotals(NamedTuple):
 
 
 class PartitionCheck:
-    """Checks one directory. When `findings` is exhausted, `totals` says what was checked."""
+    """Checks one directory. When `findings` is exhausted, `totals` has the extent of the check."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class PartitionCheck:
         self._trusted_to = _END_OF_LOG if state.is_clean else state.recovery_point
         self._first_offset = self._end_offset = 0
         self._epochs: LeaderEpochCache | None = None
-        # The last mismatch of epochs: one finding for many batches.
+        # The last mismatch of epochs, so that many batches result in one finding.
         self._epoch_mismatch: tuple[int, int] | None = None
         self._producers = ProducerCheck()
         self._open_transactions = OpenTransactionCheck(has_gaps=state.cleaned_to > 0)
@@ -153,7 +153,7 @@ class PartitionCheck:
     def _check_segment(self, base_offset: int, next_base_offset: int | None) -> Iterator[LogFinding]:
         state = self._state
         path = self._path(base_offset, file_names.LOG)
-        # The indexes are opened before the log: what an index has then, the log has too.
+        # The indexes are opened before the log, so that the log has the batches of all index entries.
         offset_index, time_index = self._open_indexes(base_offset)
         if next_base_offset is not None and next_base_offset <= self._trusted_to and not state.is_running:
             yield from self._check_missing_indexes(base_offset, offset_index, time_index)
@@ -207,7 +207,7 @@ class PartitionCheck:
         return offset_index, time_index
 
     def _open_transaction_index(self, base_offset: int, next_base_offset: int | None) -> TransactionIndexCheck:
-        """Without aborted transactions there is no file, and unsynced entries may be in memory only."""
+        """Open the index, if any: without aborted transactions there is no file, and entries may be only in memory."""
         state = self._state
         is_written = state.is_clean or (next_base_offset is not None and next_base_offset <= self._trusted_to)
         entries: Iterator[IndexEntry | Damage] = iter(())
@@ -219,7 +219,7 @@ class PartitionCheck:
     def _check_missing_indexes(
         self, base_offset: int, offset_index: object, time_index: object
     ) -> Iterator[LogFinding]:
-        """A segment has its indexes in memory only until the first checkpoint after it was closed."""
+        """Report missing indexes. Until the first checkpoint after a segment was closed, they are only in memory."""
         for suffix, index in ((file_names.INDEX, offset_index), (file_names.TIME_INDEX, time_index)):
             if index is None:
                 yield LogFinding(self._path(base_offset, suffix), "missing")
@@ -249,7 +249,7 @@ class PartitionCheck:
             self._end_offset = max(self._end_offset, header.next_offset)
 
     def _check_epoch(self, path: str, position: int, header: BatchHeader) -> Iterator[LogFinding]:
-        """The leader epoch of a batch is that of the checkpoint, or one that is not in the checkpoint yet."""
+        """Check a batch's leader epoch: it must be that of the checkpoint, or one that is not in the checkpoint yet."""
         state, epoch = self._state, header.leader_epoch
         if self._epochs is None or epoch < 0 or header.base_offset < state.log_start_offset:
             return
@@ -265,7 +265,7 @@ class PartitionCheck:
     # The partition.
 
     def _check_snapshots(self, reached: int) -> Iterator[LogFinding]:
-        """Compare the snapshots up to `reached`: all batches below it have been read."""
+        """Compare the snapshots up to `reached`, below which all batches have been read."""
         while self._snapshots and self._snapshots[0] <= reached:
             offset = self._snapshots.pop(0)
             path = self._path(offset, file_names.SNAPSHOT)
@@ -277,7 +277,7 @@ class PartitionCheck:
                 yield LogFinding(path, what, offset=offset)
 
     def _check_offsets(self, base_offsets: list[int]) -> Iterator[LogFinding]:
-        """Snapshots and checkpoints must not be beyond the log."""
+        """Check that snapshots and checkpoints are not beyond the log end offset."""
         state, end_offset = self._state, self._end_offset
         for offset in self._snapshots:
             path = self._path(offset, file_names.SNAPSHOT)

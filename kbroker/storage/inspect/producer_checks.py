@@ -6,14 +6,15 @@ from typing import NamedTuple
 from kbroker.storage.inspect.index_files import decode_producer_entries
 from protocol.records.batch import BatchHeader
 
-# The default of producer.id.expiration.ms: a producer without batches for that long may be missing from a snapshot.
+# The default of producer.id.expiration.ms. A producer without batches for that time may be missing from a snapshot.
 _EXPIRATION_MS = 86_400_000
 
 
 class OpenTransactionCheck:
-    """The first offset of each producer's open transaction, as far as the log says.
+    """The first offset of each producer's open transaction, according to the batches so far.
 
-    Some are unknown with `has_gaps`, where compaction has removed batches, and before the start of the log.
+    Some transactions are unknown: with `has_gaps`, where compaction has removed batches, and before the start of the
+    log.
     """
 
     def __init__(self, has_gaps: bool) -> None:
@@ -35,7 +36,7 @@ class OpenTransactionCheck:
             self.first_offsets.setdefault(header.producer_id, header.base_offset)
 
     def compare(self, snapshot: bytes) -> Iterator[str]:
-        """Return what is wrong with a snapshot at the current offset, if its entries can be read."""
+        """Return the faults of a snapshot at the current offset, if its entries can be read."""
         entries, fault = decode_producer_entries(snapshot)
         for entry in entries if fault is None else ():
             start = entry.txn_first_offset
@@ -47,7 +48,7 @@ class OpenTransactionCheck:
 
 
 class _LastBatch(NamedTuple):
-    """The last batch of a producer, as a snapshot has it; `timestamp` is its max timestamp."""
+    """The last batch of a producer, with the fields of a snapshot; `timestamp` is its max timestamp."""
 
     epoch: int
     last_sequence: int
@@ -57,7 +58,7 @@ class _LastBatch(NamedTuple):
 
 
 class ProducerCheck:
-    """The last batch of each producer so far."""
+    """Tracks the last batch of each producer, and compares it with snapshots."""
 
     def __init__(self) -> None:
         self._last: dict[int, _LastBatch] = {}
@@ -81,7 +82,7 @@ class ProducerCheck:
         )
 
     def compare(self, snapshot: bytes, written_ms: int) -> Iterator[str]:
-        """Return what is wrong with a snapshot at the current offset. Producers from before the log are unknown."""
+        """Return the faults of a snapshot at the current offset. Producers from before the log start are unknown."""
         entries, fault = decode_producer_entries(snapshot)
         if fault is not None:
             yield fault

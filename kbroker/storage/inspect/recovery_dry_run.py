@@ -23,7 +23,7 @@ def dry_run_recovery(
     now_ms: int,
     random: "Random",
 ) -> list[str]:
-    """Return the repairs that opening the log would make, a line each. Changes nothing."""
+    """Return the repairs that opening the log would make, one line each. Changes nothing."""
     try:
         log = open_log(
             OverlayDisk(disk),

@@ -208,7 +208,7 @@ class BatchScan:
             position += size
 
     def _is_gap_filled(self, position: int, last_offset: int) -> bool:
-        """Whether the batch at `position` has offsets in the gap before a batch that ends with `last_offset`."""
+        """Return whether the batch at `position` has offsets in the gap before a batch that ends with `last_offset`."""
         if position == self._end:
             base = self._next_base_offset
             return base is not None and self._expected_offset < base <= last_offset

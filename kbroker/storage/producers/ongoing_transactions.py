@@ -1,7 +1,7 @@
 """The open transactions of a partition, and those that have ended above the high watermark.
 
-The last stable offset is before both: a consumer of committed records must not read a record until it is known whether
-it was committed, and until every in-sync replica knows it too.
+The last stable offset is before both: a consumer of committed records must not read a record before the outcome of its
+transaction is known and every in-sync replica has the marker.
 """
 
 from collections import deque
@@ -15,8 +15,7 @@ NO_UNSTABLE_OFFSET = 1 << 62
 class CompletedTransaction(NamedTuple):
     """A producer's transaction, from its first record to its marker at `last_offset`.
 
-    `last_stable_offset`: where the first of the transactions that are still open begins, or the offset after the
-    marker.
+    `last_stable_offset`: the first offset of the transactions that are still open, or the offset after the marker.
     """
 
     producer_id: int
@@ -27,13 +26,14 @@ class CompletedTransaction(NamedTuple):
 
 
 class OngoingTransactions:
-    """`first_unstable_offset`: that of the first record that consumers of committed records may not read yet."""
+    """`first_unstable_offset`: the first offset that consumers of committed records may not read yet."""
 
     __slots__ = ("_completed", "_open", "first_unstable_offset")
 
     def __init__(self) -> None:
         self.first_unstable_offset = NO_UNSTABLE_OFFSET
-        # Producer ids by the first offsets of their transactions, which ascend: a new one begins at the log's end.
+        # Producer ids by the first offsets of their transactions. These ascend, since a transaction begins at the log
+        # end.
         self._open: dict[int, int] = {}
         # (offset of the marker, first offset), in the order of the markers.
         self._completed: deque[tuple[int, int]] = deque()
@@ -55,7 +55,7 @@ class OngoingTransactions:
         return CompletedTransaction(producer_id, first_offset, marker_offset, committed, last_stable_offset)
 
     def on_high_watermark_updated(self, high_watermark: int) -> None:
-        """Transactions with a marker below the high watermark are stable."""
+        """Mark transactions with a marker below the high watermark as stable."""
         completed = self._completed
         if completed and completed[0][0] < high_watermark:
             while completed and completed[0][0] < high_watermark:
@@ -64,6 +64,6 @@ class OngoingTransactions:
             self.first_unstable_offset = min(next(iter(self._open), NO_UNSTABLE_OFFSET), first_completed)
 
     def restore(self, open_transactions: Iterable[tuple[int, int]]) -> None:
-        """Begin those of a snapshot, given as (first offset, producer id)."""
+        """Begin the open transactions of a snapshot: (first offset, producer id)."""
         for first_offset, producer_id in sorted(open_transactions):
             self.begin(producer_id, first_offset)

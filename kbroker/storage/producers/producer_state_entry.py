@@ -9,7 +9,7 @@ NO_OFFSET = -1
 NO_TIMESTAMP = -1
 NO_COORDINATOR_EPOCH = -1
 
-# As many as a producer may have in flight.
+# A producer may have this many batches in flight.
 _MAX_BATCHES = 5
 
 # A batch in the log: (first sequence, last sequence, last offset, offset delta, max timestamp in ms).
@@ -30,8 +30,8 @@ class ActiveProducer(NamedTuple):
 class ProducerStateEntry:
     """The state of one producer id.
 
-    `last_timestamp`: that of its last batch, from which its expiration counts. `open_bit`: while a transaction is open,
-    the attribute bit TRANSACTIONAL, which its batches must have; otherwise 0.
+    `last_timestamp`: the timestamp of its last batch, which determines its expiration. `open_bit`: while a transaction
+    is open, the attribute bit TRANSACTIONAL, which its batches must have; otherwise 0.
     """
 
     __slots__ = (
@@ -47,7 +47,7 @@ class ProducerStateEntry:
     def __init__(self, epoch: int) -> None:
         self.epoch = epoch
         self.batches: deque[StoredBatch] = deque(maxlen=_MAX_BATCHES)
-        # Of the next batch. After a marker with a new epoch there are no batches yet, and the first has sequence 0.
+        # The sequence of the next batch. After a marker with a new epoch there are no batches yet, and the first has 0.
         self.next_sequence = 0
         self.last_timestamp = NO_TIMESTAMP
         self.coordinator_epoch = NO_COORDINATOR_EPOCH

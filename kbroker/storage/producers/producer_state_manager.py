@@ -1,9 +1,9 @@
-"""The state of the producers that write to a partition, by which a retry is stored only once (KIP-98).
+"""The state of the producers that write to a partition. With it a retried batch is stored only once (KIP-98).
 
 For each producer id it has the epoch and the last five batches, as many as a producer may have in flight. A batch that
 equals one of them is a duplicate; any other must follow the last one in sequence, or begin at zero in a newer epoch. An
-unknown producer may begin with any sequence, since its state may have expired (KIP-360). The state also says whether
-the producer has an open transaction, and since which offset.
+unknown producer may begin with any sequence, since its state may have expired (KIP-360). The state also has the first
+offset of the producer's open transaction.
 """
 
 from collections.abc import Iterator
@@ -76,7 +76,7 @@ class ProducerStateManager:
         return None
 
     def check_internal(self, header: BatchHeader, guard: VerificationGuard | None, verify: bool) -> None:
-        """Check a transactional batch of a coordinator, which has no sequences. Raises KafkaError as `check`."""
+        """Check a transactional batch of a coordinator, which has no sequences. Raises the errors of `check`."""
         producer_id, epoch = header.producer_id, header.producer_epoch
         entry = self._entries.get(producer_id)
         known_epoch = entry.epoch if entry is not None else NO_EPOCH
@@ -95,7 +95,7 @@ class ProducerStateManager:
         self.verifications.check_sequence(header, has_batches)
 
     def has_open_transaction(self, producer_id: int, epoch: int) -> bool:
-        """Whether this producer has an open transaction with this epoch."""
+        """Return whether this producer has an open transaction with this epoch."""
         entry = self._entries.get(producer_id)
         return entry is not None and bool(entry.open_bit) and entry.epoch == epoch
 
@@ -156,7 +156,7 @@ class ProducerStateManager:
                 self.transactions.begin(producer_id, base_offset)
                 self.verifications.end(producer_id)
             if first == NO_SEQUENCE:
-                # The batch of a coordinator.
+                # It is the batch of a coordinator.
                 last = NO_SEQUENCE
         entry.batches.append((first, last, base_offset + delta, delta, timestamp))
         entry.next_sequence = last + 1 if last != MAX_SEQUENCE else 0
@@ -182,11 +182,11 @@ class ProducerStateManager:
         return self.transactions.end(producer_id, first_offset, offset, committed)
 
     def on_high_watermark_updated(self, high_watermark: int) -> None:
-        """Transactions with a marker below the high watermark are stable."""
+        """Mark transactions with a marker below the high watermark as stable."""
         self.transactions.on_high_watermark_updated(high_watermark)
 
     def _begin_epoch(self, producer_id: int, epoch: int) -> ProducerStateEntry:
-        """The producer writes for the first time, or with another epoch: its old batches no longer count."""
+        """Start the state of a new producer or a new epoch: older batches no longer count."""
         entry = self._entries.get(producer_id)
         if entry is None:
             entry = self._entries[producer_id] = ProducerStateEntry(epoch)
@@ -198,9 +198,9 @@ class ProducerStateManager:
         return entry
 
     def prepend_batches(self, older: "ProducerStateManager") -> None:
-        """Put before each producer's last batch those that lead up to it in `older`, without a gap.
+        """Insert the batches in `older` that precede each producer's last batch without a gap.
 
-        A snapshot has only the last batch. `older` is made from headers without a CRC check: it is ignored unless it
+        A snapshot has only the last batch. `older` comes from headers without a CRC check, so it is ignored unless it
         ends with that same batch.
         """
         for producer_id, entry in self._entries.items():
@@ -215,9 +215,10 @@ class ProducerStateManager:
                 entry.batches.appendleft(batch)
 
     def remove_expired(self, now_ms: int, expiration_ms: int) -> int:
-        """Forget producers whose last batch is older than producer.id.expiration.ms, and return their number.
+        """Remove producers whose last batch is older than producer.id.expiration.ms. Returns their number.
 
-        One with an open transaction stays. Deleting the records of a producer does not remove its state (KIP-360).
+        A producer with an open transaction is kept. Deleting the records of a producer does not remove its state
+        (KIP-360).
         """
         expired = [
             producer_id
@@ -243,17 +244,17 @@ class ProducerStateManager:
             )
 
     def last_batches(self) -> tuple[frozenset[int], frozenset[tuple[int, int]]]:
-        """Return what compaction must keep of each producer, so that its state can be rebuilt.
+        """Return the batches that compaction must retain for each producer, so that its state can be rebuilt.
 
-        Returns the last offset of each producer's last batch of records, and (producer id, epoch) of the producers
-        without such a batch, which have written only a marker.
+        These are the last offset of each producer's last batch of records, and (producer id, epoch) of the producers
+        without such a batch, which have only a marker.
         """
         offsets = frozenset([entry.batches[-1][2] for entry in self._entries.values() if entry.batches])
         markers = [(producer_id, entry.epoch) for producer_id, entry in self._entries.items() if not entry.batches]
         return offsets, frozenset(markers)
 
     def to_snapshot(self) -> bytes:
-        """The content of a .snapshot file in Kafka's format, which has only the last batch of each producer."""
+        """Return the content of a .snapshot file in Kafka's format, which has only the last batch of each producer."""
         entries = []
         for producer_id, entry in self._entries.items():
             sequence, offset, delta = NO_SEQUENCE, NO_OFFSET, 0
@@ -275,7 +276,7 @@ class ProducerStateManager:
 
     @classmethod
     def from_snapshot(cls, data: bytes, end_offset: int | None = None) -> "ProducerStateManager":
-        """Read a .snapshot file, Kafka's or ours; raises ValueError if it is damaged.
+        """Read a .snapshot file of Kafka or kbroker. Raises ValueError if it is damaged.
 
         `end_offset`: the offset at which it was taken. A later offset in it is damage.
         """
@@ -302,7 +303,7 @@ class ProducerStateManager:
 
 
 def _add_sequence(sequence: int, increment: int) -> int:
-    """After 2^31 - 1 sequences continue with 0."""
+    """Add to a sequence. After 2^31 - 1 sequences continue with 0."""
     return (sequence + increment) & MAX_SEQUENCE
 
 

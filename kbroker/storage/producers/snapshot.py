@@ -8,7 +8,7 @@ from typing import NamedTuple
 from crc32c import crc32c
 
 _VERSION = 1
-# The version and the CRC-32C of what follows.
+# The version, and the CRC-32C of the bytes that follow.
 _PREFIX = Struct(">hI")
 _COUNT = Struct(">i")
 _ENTRY = Struct(">qhiqiqiq")
@@ -16,7 +16,7 @@ _ENTRY = Struct(">qhiqiqiq")
 
 class SnapshotEntry(NamedTuple):
     """A producer. Its last batch has the sequences up to `last_sequence`, and `offset_delta` + 1 offsets up to
-    `last_offset`; -1 if it has none. `txn_first_offset`: that of its open transaction, or -1."""
+    `last_offset`; -1 if it has none. `txn_first_offset`: the first offset of its open transaction, or -1."""
 
     producer_id: int
     producer_epoch: int
@@ -35,7 +35,7 @@ def encode_snapshot(entries: Iterable[SnapshotEntry]) -> bytes:
 
 
 def decode_snapshot(data: bytes) -> Iterator[SnapshotEntry]:
-    """Raises ValueError if the snapshot is damaged."""
+    """Decode a snapshot. Raises ValueError if it is damaged."""
     try:
         version, crc = _PREFIX.unpack_from(data)
         (count,) = _COUNT.unpack_from(data, _PREFIX.size)
@@ -52,7 +52,7 @@ def decode_snapshot(data: bytes) -> Iterator[SnapshotEntry]:
 
 
 def decode_damaged_snapshot(data: bytes) -> Iterator[SnapshotEntry]:
-    """Decode as many entries as there are bytes for, to be printed."""
+    """Decode the complete entries of a damaged snapshot, for display."""
     body = memoryview(data)[_PREFIX.size + _COUNT.size :]
     return _iter_entries(body[: len(body) - len(body) % _ENTRY.size])
 

@@ -1,4 +1,4 @@
-"""The end of a transaction, as its coordinator writes it to a partition."""
+"""A transaction marker, which a coordinator writes to each partition of a transaction."""
 
 from typing import NamedTuple
 
@@ -7,7 +7,7 @@ class TransactionMarker(NamedTuple):
     """A commit or abort of a producer's transaction, which becomes a control batch of the partition.
 
     `coordinator_epoch`: the leader epoch of the coordinator's __transaction_state partition; -1 for an abort by an
-    administrator. `transaction_version` says which epoch the marker must have: below 2 at least that of the
+    administrator. `transaction_version` determines the epoch that the marker must have: below 2 at least that of the
     transaction, from 2 on a newer one (KIP-890), so that a late marker cannot end a later transaction.
     """
 

@@ -1,8 +1,8 @@
 """Verification that a partition is part of a producer's transaction (KIP-890).
 
-Before the first batch of a transaction is appended, the coordinator is asked. Between its response and the append, an
-abort may end that transaction, and the response says nothing about the next one. Therefore a guard is issued before the
-coordinator is asked, and any batch or marker of the producer that is appended invalidates it.
+Before the first batch of a transaction is appended, the coordinator verifies the partition. Between its response and
+the append, an abort may end that transaction, and the response does not apply to the next one. Therefore a guard is
+issued before the verification starts, and any batch or marker that is appended for the producer invalidates it.
 """
 
 from kbroker.common import KafkaError
@@ -11,7 +11,7 @@ from protocol.records.batch import BatchHeader
 
 
 class VerificationGuard:
-    """Issued before the coordinator is asked, and passed with the append. Only its identity matters."""
+    """A guard is issued before the verification, and passed with the append. Only its identity matters."""
 
     __slots__ = ()
 
@@ -19,8 +19,9 @@ class VerificationGuard:
 class VerificationStateEntry:
     """The verification of one producer.
 
-    `lowest_sequence`: of the batches that wait for it; no other may be the first of the transaction (a producer may
-    retry several batches at once). `first_checked_ms`: when expiration found the entry first.
+    `lowest_sequence`: that of the batches that wait for it. Only the batch with this sequence may be the first of the
+    transaction (a producer may retry several batches together). `first_checked_ms`: the time at which expiration first
+    found the entry.
     """
 
     __slots__ = ("epoch", "first_checked_ms", "guard", "lowest_sequence", "tv2")
@@ -53,7 +54,7 @@ class VerificationStates:
         return entry.guard
 
     def is_valid(self, producer_id: int, guard: VerificationGuard | None) -> bool:
-        """Whether nothing was appended for the producer since the guard was issued."""
+        """Return whether nothing was appended for the producer since the guard was issued."""
         entry = self._entries.get(producer_id)
         return guard is not None and entry is not None and entry.guard is guard
 
@@ -79,12 +80,12 @@ class VerificationStates:
         )
 
     def end(self, producer_id: int) -> None:
-        """A batch or a marker of the producer was appended."""
+        """Invalidate the guard, because a batch or a marker of the producer was appended."""
         if self._entries:
             self._entries.pop(producer_id, None)
 
     def remove_expired(self, now_ms: int, expiration_ms: int) -> None:
-        """Remove verifications that are older than `expiration_ms`: their requests were given up."""
+        """Remove verifications that are older than `expiration_ms`, because their requests were abandoned."""
         for producer_id, entry in list(self._entries.items()):
             if entry.first_checked_ms is None:
                 entry.first_checked_ms = now_ms

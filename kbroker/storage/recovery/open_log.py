@@ -3,8 +3,8 @@
 After a clean shutdown indexes and snapshots are used as they are, and only the headers of the last few batches are
 read. After an unclean one every batch from the recovery point on is read and its CRC checked; the log is truncated at
 the first bad one, since nothing after it was acknowledged as durable. Lost or damaged indexes, snapshots and leader
-epochs are rebuilt from the log. Almost nothing is synced here, and no file is written that is right already, so that
-opening thousands of partitions takes little more than reading.
+epochs are rebuilt from the log. Almost nothing is synced here, and files that are correct are not rewritten, so that
+opening thousands of partitions takes little more time than reading them.
 """
 
 from typing import TYPE_CHECKING
@@ -53,8 +53,8 @@ def open_log(
     """Open a partition's log in a thread, or create it if its directory does not exist.
 
     `recovery_point`, `log_start_offset` and `cleaned_to` are those of the checkpoint files, 0 if these have none;
-    `checkpointed`: the checkpoint files are those that were written last; `clean`: the last shutdown was clean.
-    `Log.repairs` says what was repaired. Raises OSError, and KafkaError(INCONSISTENT_TOPIC_ID) if the directory belongs
+    `checkpointed`: the checkpoint files are the ones that were written last; `clean`: the last shutdown was clean.
+    `Log.repairs` lists the repairs. Raises OSError, and KafkaError(INCONSISTENT_TOPIC_ID) if the directory belongs
     to another topic of the same name.
     """
     loaded = LoadedLog(disk, directory, tp, config)
@@ -91,7 +91,7 @@ def _begin_empty(loaded: LoadedLog, now_ms: int) -> None:
 
 
 class LogLoader:
-    """Loads the segments of one log. StateRebuilder restores what follows from their content.
+    """Loads the segments of one log. StateRebuilder restores the state that is derived from their content.
 
     `gapless`: above the recovery point each segment begins where the one before it ends.
     """
@@ -106,7 +106,7 @@ class LogLoader:
     def load(self, recovery_point: int, log_start_offset: int) -> None:
         loaded, state = self._loaded, self._state
         if not self._clean:
-            # Only the last process knew whether the names of the files are durable.
+            # Only the previous process knew whether the names of the files are durable.
             loaded.directory_sync.mark_unsynced()
         trusted_to = END_OF_LOG if self._clean else recovery_point
         base_offsets, transaction_indexes = self._list_files()
@@ -128,9 +128,9 @@ class LogLoader:
             loaded.epoch_file.mark_synced()
 
     def _list_files(self) -> tuple[list[int], set[int]]:
-        """Base offsets of the segments in order, and of those with a transaction index.
+        """Return the base offsets of the segments in order, and of those with a transaction index.
 
-        Replacements of segments that were begun are finished, leftover files removed.
+        Finishes replacements of segments that were begun, and removes leftover files.
         """
         loaded, disk = self._loaded, self._loaded.disk
         listed = disk.listdir(loaded.directory)
@@ -159,12 +159,12 @@ class LogLoader:
         return sorted(base_offsets), transaction_indexes
 
     def _load_segments(self, trusted_to: int) -> None:
-        """Load the segments that need no reading, then recover, in order, those with offsets from `trusted_to` on."""
+        """Load the segments that need not be read, then recover, in order, those with offsets from `trusted_to` on."""
         loaded = self._loaded
         segments = loaded.segments
         ends = [segment.base_offset for segment in segments[1:]]
-        # A segment that ends at the recovery point is recovered as well: what an earlier recovery has cut off there
-        # comes back if the power is lost before the next sync.
+        # A segment that ends at the recovery point is recovered as well: bytes that an earlier recovery truncated there
+        # come back if the power is lost before the next sync.
         closed = sum(1 for end in ends if end < trusted_to)
         for segment, end in zip(segments[:closed], ends, strict=False):
             repair = load_closed_segment(segment, end, loaded.config.index_interval_bytes)
@@ -178,9 +178,9 @@ class LogLoader:
             if trusted.lost_timestamps:
                 lost_timestamps.add(segment)
             if not self._clean:
-                # Perhaps it was, by a process that died before it could sync that.
+                # It may have been truncated by a process that died before it could sync.
                 segment.mark_truncated()
-        # Final when the last segment is recovered. Until then a search may find any offset.
+        # It is final when the last segment is recovered. Until then a search may find any offset.
         loaded.log_end_offset = END_OF_LOG
         if not self._clean:
             self._state.replay(trusted_to)
@@ -191,7 +191,7 @@ class LogLoader:
                 break
 
     def _recover(self, slot: int, next_base_offset: int | None, trusted_to: int, lost_timestamps: bool) -> bool:
-        """Recover a segment; False if the log ends with it."""
+        """Recover a segment. Returns False if the log ends with it."""
         loaded = self._loaded
         segment = loaded.segments[slot]
         is_last = next_base_offset is None
@@ -223,11 +223,11 @@ class LogLoader:
             self._loaded.repairs.append(f"{segment.path()}: removed, {reason}")
             self._loaded.snapshots.forget([segment.base_offset])
             delete_now_blocking(segment)
-        # Otherwise a power loss could bring them back, behind what is appended from now on.
+        # Otherwise a power loss could bring them back, after the batches that are appended from now on.
         self._loaded.disk.sync_dir(self._loaded.directory)
 
     def _start_empty(self) -> None:
-        """There are no segments, or all lie before the log start: as Kafka, begin an empty segment at the log start."""
+        """Begin an empty segment at the log start, as Kafka does if there are no segments or all are before it."""
         loaded = self._loaded
         if loaded.segments:
             self._remove(loaded.segments, f"it ends before the log start offset {loaded.log_start_offset}")

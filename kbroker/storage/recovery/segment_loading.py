@@ -13,7 +13,7 @@ from kbroker.storage.log.segment import LogSegment
 from kbroker.storage.log.segment_indexes import IndexCounts
 from protocol.records.batch import HEADER_SIZE, LENGTH_OVERHEAD, BatchHeader
 
-# Larger than any offset: everything in the log is trusted.
+# Larger than any offset, so everything in the log is trusted.
 END_OF_LOG = 1 << 62
 
 _OFFSET_ENTRY = Struct(">ii")
@@ -22,12 +22,12 @@ _EMPTY = "empty"
 _NO_TIMESTAMPS = "without timestamps"
 _DOES_NOT_FIT = "does not fit the log"
 
-# Called with each batch that is read, its segment and its position; with some batches twice.
+# Called with each batch that is read, its segment and its position. It is called twice for some batches.
 OnBatch = Callable[[LogSegment, int, BatchHeader], None]
 
 
 class RecoveredSegment(NamedTuple):
-    """`next_offset` follows the last batch, `was_cut` says whether the file was truncated."""
+    """`next_offset` follows the last batch. `was_cut`: the file was truncated."""
 
     next_offset: int
     was_cut: bool
@@ -47,9 +47,9 @@ class _IndexFiles(NamedTuple):
 
 
 def load_closed_segment(segment: LogSegment, end_offset: int, index_interval: int) -> str | None:
-    """Load a segment below the recovery point. Its indexes stay on disk unless they cannot be right.
+    """Load a segment below the recovery point. Its indexes stay on disk unless they cannot be correct.
 
-    Damage that their ends do not show is noticed and repaired when they are used. Returns what was repaired.
+    Damage that their last entries do not reveal is noticed and repaired when they are used. Returns the repair, if any.
     """
     segment.open_closed_blocking(end_offset)
     files = _check_index_files(segment, end_offset, index_interval)
@@ -62,7 +62,7 @@ def load_closed_segment(segment: LogSegment, end_offset: int, index_interval: in
     assert times is not None
     counts = len(offsets.entries), len(times.timestamps)
     if files.fault in (_EMPTY, _NO_TIMESTAMPS) and counts == files.counts[:2]:
-        # The indexes are unusual because the log is: one large batch, say, or records without timestamps.
+        # The indexes are unusual because the log is, for example because of one large batch or missing timestamps.
         _use_index_files(segment, files)
         return None
     segment.use_max_timestamp_of(times)
@@ -110,8 +110,10 @@ def _check_index_files(segment: LogSegment, end_offset: int, index_interval: int
 def _check_last_batches(
     segment: LogSegment, position: int, indexed_offset: int | None, max_timestamp: int
 ) -> str | None:
-    """Compare the batches from the last index entry on with the indexes: the entry must lead to a batch with the last
-    offset `indexed_offset`, and none may be newer than `max_timestamp`."""
+    """Compare the batches from the last index entry on with the indexes.
+
+    The entry must lead to a batch with the last offset `indexed_offset`, and no batch may be newer than
+    `max_timestamp`."""
     base = segment.base_offset
     file = segment.disk.open(segment.path(), write=False)
     for _, header in BatchScan(file, position, segment.size, base, base, check_crc=False):
@@ -127,23 +129,23 @@ def _check_last_batches(
 
 
 class TrustedIndexes(NamedTuple):
-    """`repair`: what has to be rebuilt. `lost_timestamps`: the time index may have lost its entries."""
+    """`repair`: the index to rebuild, if any. `lost_timestamps`: the time index may have lost its entries."""
 
     repair: str | None = None
     lost_timestamps: bool = False
 
 
 def load_trusted_indexes(segment: LogSegment, trusted_to: int) -> TrustedIndexes:
-    """Open a segment of which only offsets below `trusted_to` are known to be good, with the index entries of these.
+    """Open a segment of which only offsets below `trusted_to` are known to be valid, with their index entries.
 
-    `recover_segment` must follow; until then the size of the segment is that of the file.
+    The caller must call `recover_segment` next. Until then the size of the segment is that of the file.
     """
     size = segment.open_file_blocking().size()
     try:
         offsets = OffsetIndex.decode(segment.disk.read(segment.path(file_names.INDEX)))
         times = TimeIndex.decode(segment.disk.read(segment.path(file_names.TIME_INDEX)))
     except FileNotFoundError:
-        # Not written yet: a segment gets its index files at the first checkpoint.
+        # They are not written yet: a segment gets its index files at the first checkpoint.
         segment.reset_indexes()
         return TrustedIndexes()
     except ValueError as error:
@@ -177,7 +179,7 @@ def recover_segment(
     next_base_offset: int | None,
     lost_timestamps: bool = False,
 ) -> RecoveredSegment:
-    """Read what follows the last index entry, truncate the file at the first bad batch, complete the indexes in memory.
+    """Read the batches after the last index entry, truncate at the first bad one, and complete the indexes in memory.
 
     `contiguous`: the segment has no gaps between its offsets. `next_base_offset`: that of the next segment, if any.
     """
@@ -204,16 +206,16 @@ def recover_segment(
     offsets = segment.indexes.offset
     assert offsets is not None
     if offsets.persisted < len(offsets.entries):
-        # Rebuilt since it was opened, because it was wrong, from batches that were not checked yet.
+        # The index was wrong and was rebuilt after it was opened, from batches that are not checked yet.
         segment.reset_indexes()
     scan = scan_from(_last_indexed_position(segment), check_crc)
     if scan is None:
-        # The index or the log is damaged: trust nothing.
+        # The index or the log is damaged, so nothing is trusted.
         repairs.append(f"{segment.path(file_names.INDEX)}: does not fit the log; rebuilt from the log")
         segment.reset_indexes()
         scan = scan_from(0, True)
     elif scan.fault is not None and not check_crc:
-        # After a clean shutdown there should be no damage. As there is, trust nothing.
+        # After a clean shutdown there should be no damage. Since there is, nothing is trusted.
         segment.reset_indexes()
         scan = scan_from(0, True)
     times = segment.indexes.time
@@ -235,7 +237,7 @@ def _last_indexed_position(segment: LogSegment) -> int:
 
 
 def _replay(segment: LogSegment, scan: BatchScan, index_interval: int, on_batch: OnBatch) -> bool:
-    """Account for the batches of a scan; False if the first one is not the batch that the last index entry leads to."""
+    """Add the batches of a scan to the segment. Returns False if the first one does not match the last index entry."""
     indexed_offset = None
     if scan.position:
         offsets = segment.indexes.offset

@@ -1,6 +1,6 @@
-"""Rebuilds what follows from the batches of a log: producer state, leader epochs, transaction indexes.
+"""Rebuilds the state that is derived from the batches of a log: producer state, leader epochs, transaction indexes.
 
-Producer state begins with the newest good snapshot and is completed from the headers of the batches after it. It
+Producer state starts with the newest valid snapshot and is completed from the headers of the batches after it. It
 includes open transactions; therefore the transaction indexes are known to be complete only up to that snapshot, and are
 rebuilt from there on.
 """
@@ -29,9 +29,9 @@ from kbroker.storage.recovery.segment_loading import END_OF_LOG
 from protocol.records.batch import CONTROL, BatchHeader
 from protocol.records.control import find_end_marker
 
-# The headers of at least this many batches, or 128 KiB, before a producer snapshot are read too.
+# Before a producer snapshot, the headers of at least this many batches, or of 128 KiB, are read too.
 _WINDOW_ENTRIES = 32
-# Bytes of a control batch that are read.
+# The number of bytes of a control batch that are read.
 _MAX_MARKER_BYTES = 1 << 16
 
 
@@ -47,12 +47,12 @@ class StateRebuilder:
         self.last_epoch = -1
         self.is_listening = False
         self._epochs_lost = False
-        # Segments with a damaged transaction index, and those whose file has entries that are not trusted.
+        # Segments with a damaged transaction index, and segments whose index file has entries that are not trusted.
         self._damaged: list[LogSegment] = []
         self._untrusted: set[LogSegment] = set()
 
     def finish(self) -> None:
-        """Remove all state beyond the log end offset, which is final now, and complete the state up to there."""
+        """Remove all state beyond the final log end offset, and complete the state up to it."""
         loaded = self._loaded
         if self.known_to > loaded.log_end_offset:
             self.load_producers(loaded.log_end_offset)
@@ -95,10 +95,10 @@ class StateRebuilder:
                 self._update(segment, position, header)
 
     def _window_start(self) -> int:
-        """An offset some way before the snapshot, from which headers are read again.
+        """Return an offset some distance before the snapshot, from which headers are read again.
 
-        A producer without a response before the stop sends up to five batches again. These must be recognized as
-        duplicates, but a snapshot has only the last batch of each producer.
+        A producer that had no response before the broker stopped resends up to five batches. These must be recognized
+        as duplicates, but a snapshot has only the last batch of each producer.
         """
         start = snapshot_offset = self.known_to
         missing = _WINDOW_ENTRIES if len(self._loaded.producers) else 0
@@ -109,15 +109,14 @@ class StateRebuilder:
                 continue
             count, entry = _count_back(segment, snapshot_offset, missing)
             start = segment.base_offset + relative_offset_of(entry)
-            # The first batch of a segment has no entry.
+            # The first batch of a segment has no index entry.
             missing -= count + 1
         return start
 
     def load_producers(self, limit: int) -> None:
-        """Load the newest good snapshot at `limit` or before; without one the state at the start of the log, which is
-        empty.
+        """Load the newest valid snapshot at or before `limit`. Without one the state is that of the log start: empty.
 
-        Only up to a snapshot are the transaction indexes known to be complete, so later entries are rebuilt.
+        The transaction indexes are known to be complete only up to a snapshot, so later entries are rebuilt.
         """
         loaded = self._loaded
         loaded.producers, self.known_to = self._load_snapshot(limit)
@@ -134,7 +133,7 @@ class StateRebuilder:
     # Transaction indexes.
 
     def load_transaction_indexes(self, base_offsets: set[int]) -> None:
-        """Load the indexes of the segments with these base offsets, which have one."""
+        """Load the transaction indexes of the segments with these base offsets."""
         segments = self._loaded.segments
         for segment, following in zip(segments, [*segments[1:], None], strict=False):
             if segment.base_offset not in base_offsets:
@@ -149,9 +148,9 @@ class StateRebuilder:
                 self._damaged.append(segment)
 
     def _trust_transaction_index_to(self, segment: LogSegment, offset: int) -> None:
-        """Forget entries whose marker is at `offset` or later.
+        """Discard entries whose marker is at `offset` or later.
 
-        The file stays as it is until the index is complete again: if the machine stops before that, the next start may
+        The file is not changed until the index is complete again: if the machine stops before that, the next start may
         use another snapshot, which relies on the file.
         """
         index = segment.indexes.transaction
@@ -176,7 +175,7 @@ class StateRebuilder:
                 segment.disk.write_atomic(path, rebuilt)
                 index.mark_written(len(index))
         self._untrusted.discard(segment)
-        # The next start may use a snapshot that was not used now.
+        # The next start may use a snapshot that was not used this time.
         if index.has_unwritten and any(offset > segment.base_offset for offset in self._loaded.snapshots.offsets):
             segment.indexes.write_transaction_index_blocking()
 
@@ -189,7 +188,7 @@ class StateRebuilder:
         producers, start = self._load_snapshot(damaged[0].base_offset)
         for segment in damaged:
             segment.indexes.use_transaction_index(TransactionIndex())
-        # The other segments have theirs already.
+        # The other segments already have their entries.
         unused = TransactionIndex()
         for segment, position, header in _iter_batches(loaded, start, loaded.log_end_offset):
             if header.producer_id < 0 or header.base_offset < start:
@@ -245,7 +244,7 @@ def _count_back(segment: LogSegment, offset: int, back: int) -> tuple[int, int]:
 
 
 def _read_offset_entry(segment: LogSegment, slot: int) -> int:
-    """An entry in the offset index file of a closed segment; 0 if it is not there."""
+    """Return an entry in the offset index file of a closed segment; 0 if it is missing."""
     try:
         file = segment.disk.open(segment.path(file_names.INDEX), write=False)
     except FileNotFoundError:
@@ -263,7 +262,7 @@ def _apply_marker(
 
 
 def _iter_batches(loaded: LoadedLog, start: int, end: int) -> Iterator[tuple[LogSegment, int, BatchHeader]]:
-    """(segment, position, header) of the batches that reach `start` and begin before `end`."""
+    """Iterate over (segment, position, header) of the batches that reach `start` and begin before `end`."""
     for segment in loaded.segments:
         ends_before = segment.end_offset is not None and segment.end_offset <= start
         if ends_before or segment.base_offset >= end or start >= end:

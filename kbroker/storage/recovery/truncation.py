@@ -9,9 +9,9 @@ from kbroker.storage.recovery.state_rebuilder import StateRebuilder
 
 
 def truncate_blocking(loaded: LoadedLog, offset: int) -> None:
-    """Remove the batches that reach `offset` and all after them, in a thread, while nothing else uses the log.
+    """Remove all batches that contain or follow `offset`, in a thread, while nothing else uses the log.
 
-    The log end offset is afterwards that of the last batch that remains.
+    Afterwards the log end offset follows the last remaining batch.
     """
     kept = [segment for segment in loaded.segments if segment.base_offset < offset] or loaded.segments[:1]
     old = kept[-1]
@@ -39,7 +39,7 @@ def truncate_blocking(loaded: LoadedLog, offset: int) -> None:
     loaded.segments = [*kept[:-1], last]
     loaded.log_end_offset = max(recovered.next_offset, last.base_offset)
     loaded.recovery_point = min(loaded.recovery_point, loaded.log_end_offset)
-    # Nothing of the producer state is believed beyond the newest snapshot.
+    # No producer state beyond the newest snapshot is trusted.
     state.known_to = END_OF_LOG
     state.last_epoch = loaded.epochs.latest
     state.finish()

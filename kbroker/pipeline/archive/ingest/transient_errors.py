@@ -20,7 +20,7 @@ _PERMANENT = re.compile(
 
 
 def is_transient(error: BaseException) -> bool:
-    """Whether the error, or one of its causes, shows that brokers were unavailable or changing."""
+    """Return whether the error, or one of its causes, shows that brokers were unavailable or changing."""
     texts = list(_texts(error))
     if any(_PERMANENT.search(text) for text in texts):
         return False

@@ -64,7 +64,7 @@ def read_manifest_file(storage: Storage, path: str) -> bytes:
 
 
 def _has_valid_digest(storage: Storage, path: str, size: int) -> bool:
-    """Whether a file ends with the digest of its content; holds at most 4 MiB in memory."""
+    """Return whether a file ends with the digest of its content; holds at most 4 MiB in memory."""
     end = size - DIGEST_FIELD_BYTES
     field = storage.read_range(path, end, DIGEST_FIELD_BYTES)
     if not (field.startswith(DIGEST_PREFIX) and field.endswith(DIGEST_SUFFIX)):

@@ -59,7 +59,7 @@ def decode(data: bytes, age_ms: int) -> StagingStatus:
 
 
 def is_alive(process: Process, age_ms: int) -> bool:
-    """Whether the process may still write; `age_ms` is the time since its last write."""
+    """Return whether the process may still write; `age_ms` is the time since its last write."""
     if process.host != socket.gethostname():
         return age_ms < REMOTE_TIMEOUT_MS
     if process.boot != _boot_id():

@@ -21,7 +21,7 @@ class VerificationScope:
         return not self.topics or topic in self.topics
 
     def has_file(self, file: DataFile) -> bool:
-        """Whether the file may have rows in the scope."""
+        """Return whether the file may have rows in the scope."""
         if not self.has_topic(file.topic) or (self.dates and file.date not in self.dates):
             return False
         return any(map(self._has_partition, file.partitions))

@@ -9,16 +9,21 @@ With --kbroker, source trees of kbroker are measured instead: one alone, or two 
 import argparse
 import json
 import shutil
+import sys
 import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from scripts.benchmark.capacity.cases import Case, all_cases
-from scripts.benchmark.capacity.measure import Figures, run_rounds
-from scripts.benchmark.capacity.server import Server
+from scripts.benchmark.capacity import growth, profile, syscalls
+from scripts.benchmark.capacity.case import Case
+from scripts.benchmark.capacity.cases import all_cases
+from scripts.benchmark.capacity.measure import run_rounds
+from scripts.benchmark.capacity.server import started
 from scripts.benchmark.capacity.table import CONTROL, heading, results_of, row
-from scripts.benchmark.peers import Kafka, Kbroker, Peer, environment
+from scripts.benchmark.peers import ROOT, Kafka, Kbroker, Peer, environment
+
+IMAGES = ROOT / "docs" / "images"
 
 
 def peers_of(base: Path, trees: Sequence[str]) -> list[tuple[str, Peer]]:
@@ -46,19 +51,32 @@ def chosen_cases(only: Sequence[str]) -> list[Case]:
     return cases
 
 
+def positive(text: str) -> int:
+    if int(text) < 1:
+        raise argparse.ArgumentTypeError("at least 1")
+    return int(text)
+
+
 def parser() -> argparse.ArgumentParser:
     result = argparse.ArgumentParser(prog="scripts/bench --capacity", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
-    result.add_argument("--rounds", type=int, default=5, help="after a first one that is not counted; default 5")
-    result.add_argument("--seconds", type=float, default=4, help="of each measurement; default 4")
-    result.add_argument("--only", metavar="TEXT", action="append", default=[],
-                        help="only the cases whose name contains this; may be repeated")  # fmt: skip
-    result.add_argument("--kbroker", metavar="[LABEL=]DIR", action="append", default=[],
-                        help="measure this source tree of kbroker, not Kafka; at most twice")  # fmt: skip
-    result.add_argument("--no-control", action="store_true", help="do not measure the second server twice")
-    result.add_argument("--newest-versions", action="store_true",
-                        help="the newest versions of all requests, not those of the published table")  # fmt: skip
-    result.add_argument("--json", metavar="FILE", help="write the figures here as well")
+    add = result.add_argument
+    add("--rounds", type=positive, default=5, help="after a first one that is not counted; default 5")
+    add("--seconds", type=float, default=4, help="of each measurement; default 4")
+    add("--only", metavar="TEXT", action="append", default=[],
+        help="only the cases whose name contains this; may be repeated")  # fmt: skip
+    add("--kbroker", metavar="[LABEL=]DIR", action="append", default=[],
+        help="measure this source tree of kbroker, not Kafka; at most twice")  # fmt: skip
+    add("--no-control", action="store_true", help="do not measure the second server twice")
+    add("--newest-versions", action="store_true",
+        help="the newest versions of all requests, not those of the published table")  # fmt: skip
+    add("--strace", action="store_true", help="also count system calls per response, in short runs of their own")
+    add("--profile", action="store_true",
+        help="instead, record flame graphs of kbroker into docs/images; with --only: of these cases")  # fmt: skip
+    add("--growth", action="store_true",
+        help="instead, draw the cost of a response beside long logs, idle partitions, connections, groups and "
+        "producer ids into docs/images")  # fmt: skip
+    add("--json", metavar="FILE", help="write the figures here as well")
     return result
 
 
@@ -66,39 +84,74 @@ def main() -> int:
     args = parser().parse_args()
     if len(args.kbroker) > 2:
         raise SystemExit("--kbroker: at most two trees")
-    cases = chosen_cases(args.only)
     base = Path(tempfile.mkdtemp(prefix="kbroker-bench-"))
-    peers = peers_of(base, args.kbroker)
-    ours, theirs = peers[0][0], peers[-1][0] if len(peers) > 1 else ""
     try:
-        columns = []
-        for label, peer in peers:
-            peer.prepare()
-            peer.start()
-            columns.append((label, Server(peer, label, newest_versions=args.newest_versions)))
-        if theirs and not args.no_control:
-            columns.append((CONTROL, columns[-1][1]))
-        figures = run_rounds(columns, cases, args.rounds, args.seconds)
+        if args.profile:
+            draw_profiles(args, base)
+        elif args.growth:
+            draw_growth(args, base)
+        else:
+            compare(args, base)
     finally:
-        for _, peer in peers:
-            peer.remove()
         shutil.rmtree(base, ignore_errors=True)
-    machine = environment()
-    print(f"{time.strftime('%Y-%m-%d')}, {machine['cores']} cores, {machine['memory_gib']} GiB, "
-          f"Python {machine['python']}, {args.rounds} rounds of {args.seconds:g} s: ", end="")  # fmt: skip
-    print_table(cases, figures, [column for column, _ in columns], ours, theirs)
-    if args.json:
-        results = [result for case in cases for result in results_of(case, figures[case.name], ours, theirs).values()]
-        Path(args.json).write_text(json.dumps({"machine": machine, "results": results}, indent=1))
     return 0
 
 
-def print_table(
-    cases: Sequence[Case], figures: dict[str, dict[str, Figures]], columns: Sequence[str], ours: str, theirs: str
-) -> None:
-    print(heading(columns))
+def compare(args: argparse.Namespace, base: Path) -> None:
+    cases = chosen_cases(args.only)
+    with started(peers_of(base, args.kbroker), newest_versions=args.newest_versions) as servers:
+        columns = [(server.label, server) for server in servers]
+        ours, theirs = columns[0][0], columns[1][0] if len(columns) > 1 else ""
+        if theirs and not args.no_control:
+            columns.append((CONTROL, columns[1][1]))
+        figures = run_rounds(columns, cases, args.rounds, args.seconds)
+        counts = {}
+        if args.strace:
+            if not syscalls.have_strace():
+                raise SystemExit("--strace: strace is not installed")
+            counts = {case.name: {server.label: syscalls.count(server, case) for server in servers} for case in cases}
+    print(footer(args) + ": ", end="")
+    print(heading([column for column, _ in columns]))
+    results = {case.name: results_of(case, figures[case.name], ours, theirs) for case in cases}
     for case in cases:
-        print(row(case, results_of(case, figures[case.name], ours, theirs), ours, theirs))
+        print(row(case, results[case.name], ours, theirs))
+    if counts:
+        print(f"\n{syscalls.table(counts)}")
+    write_json(args, [result for of_case in results.values() for result in of_case.values()], system_calls=counts)
+
+
+def draw_profiles(args: argparse.Namespace, base: Path) -> None:
+    with started(peers_of(base, args.kbroker or [str(ROOT)])[:1], newest_versions=args.newest_versions) as [server]:
+        for case in chosen_cases(args.only or profile.SHOWN):
+            path = profile.svg_path(IMAGES, case)
+            profile.record(server, case, args.seconds, path)
+            print(path)
+
+
+def draw_growth(args: argparse.Namespace, base: Path) -> None:
+    costs = {}
+    for number, series in enumerate(growth.SERIES):
+        if not args.only or any(text in series.title for text in args.only):
+            # A server of its own, so that what a series leaves behind is not part of the next.
+            with started(peers_of(base / str(number), args.kbroker or [str(ROOT)])[:1]) as [server]:
+                costs[series.title] = growth.run_series(server, series, args.rounds, args.seconds)
+            print(".", end="", file=sys.stderr, flush=True)
+    print(f"\n{footer(args)}\n\n{growth.table(costs)}")
+    growth.draw(costs, IMAGES / "growth.svg")
+    write_json(args, costs)
+
+
+def footer(args: argparse.Namespace) -> str:
+    machine = environment()
+    return (
+        f"{time.strftime('%Y-%m-%d')}, {machine['cores']} cores, {machine['memory_gib']} GiB, "
+        f"Python {machine['python']}, {args.rounds} rounds of {args.seconds:g} s"
+    )
+
+
+def write_json(args: argparse.Namespace, results: object, **others: object) -> None:
+    if args.json:
+        Path(args.json).write_text(json.dumps({"machine": environment(), "results": results, **others}, indent=1))
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Callable, Sequence
 
-from scripts.benchmark.capacity.cases import Case
+from scripts.benchmark.capacity.case import Case
 from scripts.benchmark.capacity.client import connected
 from scripts.benchmark.capacity.server import Server
 

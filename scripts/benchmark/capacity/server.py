@@ -3,7 +3,7 @@
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
@@ -105,8 +105,7 @@ class Server:
         self.peer = peer
         self.label = label
         self.connection = Connection(peer.port)
-        # Contexts that cases keep open until the last round, by the name of the case.
-        self.kept: dict[str, object] = {}
+        self._kept_topics: dict[str, Topic] = {}
         self._pinned = {} if newest_versions else PINNED_VERSIONS
         self._alter_brokers({"log.segment.delete.delay.ms": str(DELETE_DELAY_MS)})
 
@@ -114,7 +113,7 @@ class Server:
         """Return the version of the requests of a case."""
         return self._pinned.get(key) or self.connection.version(key)
 
-    def request(self, request: M, error_of: Callable[..., int], version: int | None = None) -> Message:
+    def request(self, request: Message, error_of: Callable[..., int], version: int | None = None) -> Message:
         """Send a request until it has no error, or another one than those that pass by themselves."""
         response_class = message_classes(api_key(request))[1]
         deadline = time.monotonic() + READY_S
@@ -141,20 +140,28 @@ class Server:
         row = CreatableTopic(name=name, num_partitions=partitions, replication_factor=1, configs=rows)
         created = self.request(CreateTopicsRequest(topics=[row]), lambda response: response.topics[0].error_code)
         assert isinstance(created, CreateTopicsResponse)
-        self.offsets(name, partitions)
+        self.offsets(name, range(partitions))
         return name, created.topics[0].topic_id
 
-    def offsets(self, topic: str, partitions: int) -> list[int]:
-        """Return the high watermark of each partition. Each partition's leader responds."""
-        rows = [ListOffsetsPartition(partition_index=index, timestamp=LATEST) for index in range(partitions)]
-        request = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name=topic, partitions=rows)])
+    def kept_topic(self, key: str, partitions: int) -> Topic:
+        """Return the topic of a key, which is created at the first call and stays until the server is removed."""
+        if key not in self._kept_topics:
+            self._kept_topics[key] = self.create_topic(partitions)
+        return self._kept_topics[key]
+
+    def offsets_request(self, topic: str, partitions: Sequence[int]) -> ListOffsetsRequest:
+        rows = [ListOffsetsPartition(partition_index=index, timestamp=LATEST) for index in partitions]
+        return ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name=topic, partitions=rows)])
+
+    def offsets(self, topic: str, partitions: Sequence[int]) -> list[int]:
+        """Return the high watermarks of some partitions. Each partition's leader responds."""
 
         def error_of(response: ListOffsetsResponse) -> int:
             return next((row.error_code for row in response.topics[0].partitions if row.error_code), 0)
 
-        response = self.request(request, error_of)
+        response = self.request(self.offsets_request(topic, partitions), error_of)
         assert isinstance(response, ListOffsetsResponse)
-        return [row.offset for row in sorted(response.topics[0].partitions, key=lambda row: row.partition_index)]
+        return [row.offset for row in response.topics[0].partitions]
 
     def delete_topic(self, topic: str) -> None:
         """Delete a topic, and wait until its files are gone: removing them is not part of the next measurement."""
@@ -187,3 +194,20 @@ class Server:
                 user += int(fields[11]) + int(fields[13])
                 system += int(fields[12]) + int(fields[14])
         return ProcessorTime(user * _TICK_S, system * _TICK_S)
+
+
+@contextmanager
+def started(peers: Sequence[tuple[str, Peer]], *, newest_versions: bool = False) -> Iterator[list[Server]]:
+    """Start servers; stop them and remove their files at the end of the context. `peers`: with their labels."""
+    try:
+        servers = []
+        for label, peer in peers:
+            peer.prepare()
+            peer.start()
+            servers.append(Server(peer, label, newest_versions=newest_versions))
+        yield servers
+    finally:
+        for _, peer in peers:
+            # Its data are of no use to anybody.
+            peer.kill()
+            peer.remove()

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from scripts.benchmark.capacity.cases import Case
+from scripts.benchmark.capacity.case import Case
 from scripts.benchmark.capacity.measure import PROCESSOR, RATE, UNITS, Figures
 from scripts.benchmark.report import summary
 

@@ -1,7 +1,8 @@
 """The receive buffer of one connection: an incomplete frame, and received bytes that may not be handled yet.
 
 Its size, and that of the bytes which requests in progress hold, is counted in request_memory.py. The buffer of a frame
-grows with the bytes that have arrived, whatever length the frame claims.
+grows with the bytes that have arrived, whatever length the frame claims. A large frame is received into a reused buffer
+if one is free (frame_buffers.py), which does not count.
 """
 
 from __future__ import annotations
@@ -9,7 +10,11 @@ from __future__ import annotations
 from struct import Struct
 from typing import TYPE_CHECKING, Protocol
 
+from kbroker.server.frame_buffers import BUFFER_BYTES
+
 if TYPE_CHECKING:
+    from mmap import mmap
+
     from kbroker.server.request_memory import RequestMemory
 
 _LENGTH = Struct(">i")
@@ -35,11 +40,16 @@ class ReceiveBuffer:
     wait to be handled.
     """
 
-    __slots__ = ("_held_by_requests", "_memory", "_owner", "backlog", "filled", "needs_memory", "partial_frame", "size")
+    __slots__ = (
+        "_held_by_requests", "_memory", "_owner", "_reused", "backlog", "filled", "needs_memory", "partial_frame",
+        "size",
+    )  # fmt: skip
 
     def __init__(self, owner: BufferOwner, memory: RequestMemory) -> None:
         self.size = 0
         self.partial_frame: memoryview | None = None
+        # The buffer of `partial_frame`, if it is a reused one.
+        self._reused: mmap | None = None
         self.filled = 0
         self.needs_memory = False
         self.backlog = bytearray()
@@ -56,6 +66,8 @@ class ReceiveBuffer:
         frame_size = 4 + _LENGTH.unpack_from(start, 0)[0] if arrived >= 4 else 4
         if arrived < HEADER_END:
             size = HEADER_END
+        elif _FIRST_BUFFER < frame_size <= BUFFER_BYTES and self._take_reused():
+            size = frame_size
         elif self._memory.is_scarce:
             size = arrived + _SMALL_SPARE
         else:
@@ -80,17 +92,27 @@ class ReceiveBuffer:
         return True
 
     def end_frame(self) -> None:
-        """Release the buffer: the frame is complete."""
+        """Release the buffer: the frame is complete, and is handled before the event loop reads anything else."""
         self.partial_frame = None
+        self._release_reused()
         self._count()
 
     def _move(self, start: memoryview, size: int) -> None:
         """Copy the frame to a buffer of `size` bytes."""
         self.filled = len(start)
-        buffer = bytearray(size)
-        buffer[: self.filled] = start
-        self.partial_frame = memoryview(buffer)
+        view = memoryview(bytearray(size) if self._reused is None else self._reused)[:size]
+        view[: self.filled] = start
+        self.partial_frame = view
         self._count()
+
+    def _take_reused(self) -> bool:
+        self._reused = self._memory.frame_buffers.take()
+        return self._reused is not None
+
+    def _release_reused(self) -> None:
+        if self._reused is not None:
+            self._memory.frame_buffers.release(self._reused)
+            self._reused = None
 
     # The backlog, and requests in progress.
 
@@ -118,11 +140,12 @@ class ReceiveBuffer:
         self._owner = None
         self.backlog = bytearray()
         self.partial_frame = None
+        self._release_reused()
         self._count()
         self._memory.remove(self)
 
     def _count(self) -> None:
-        partial = 0 if self.partial_frame is None else len(self.partial_frame)
+        partial = 0 if self.partial_frame is None or self._reused is not None else len(self.partial_frame)
         size = self._held_by_requests + len(self.backlog) + partial
         change, self.size = size - self.size, size
         self._memory.on_change(self, change)

@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
+from kbroker.server.frame_buffers import FrameBuffers
+
 if TYPE_CHECKING:
     from asyncio import TimerHandle
 
@@ -48,6 +50,8 @@ class RequestMemory:
         call_later: Callable[[float, Callable[[], None]], TimerHandle],
         mono_ns: Callable[[], int],
     ) -> None:
+        # Their memory has a bound of its own, and is not part of `held_bytes`.
+        self.frame_buffers = FrameBuffers()
         self.held_bytes = 0
         # Whether LIMIT is exceeded: connections then read few bytes at a time.
         self.is_scarce = False

@@ -1,0 +1,74 @@
+"""Large frames are received into a few reused buffers."""
+
+from kbroker.server.frame_buffers import BUFFER_BYTES, MAX_BUFFERS, FrameBuffers
+from tests.unit.support.server_connection import ECHO, ConnectionUnderTest, FakeServer
+
+BODY = bytes(range(256)) * 300
+
+
+def begin_frame(server: FakeServer, body: bytes = BODY, arrived: int = 1000) -> tuple[ConnectionUnderTest, bytes]:
+    """Return a client that has sent the start of a frame, and the rest of the frame."""
+    client = ConnectionUnderTest(server)
+    frame = client.frame(ECHO, body)
+    client.receive(frame[:arrived])
+    return client, frame[arrived:]
+
+
+def test_a_large_frame_needs_no_larger_buffer_as_it_arrives() -> None:
+    client, rest = begin_frame(FakeServer())
+    assert len(client.connection.get_buffer(-1)) == len(rest)
+    client.receive(rest, 5_000)
+    assert client.bodies() == [BODY]
+
+
+def test_the_buffer_of_a_complete_frame_is_used_again() -> None:
+    server = FakeServer()
+    buffers = server.memory.frame_buffers
+    for body in (BODY, BODY[::-1], BODY[1:]):
+        client, rest = begin_frame(server, body)
+        client.receive(rest)
+        assert client.bodies() == [body]
+    assert buffers._made == len(buffers._free) == 1
+
+
+def test_frames_at_the_same_time_have_a_buffer_each() -> None:
+    server = FakeServer()
+    bodies = [bytes([number]) * 50_000 for number in range(MAX_BUFFERS + 2)]
+    started = [begin_frame(server, body) for body in bodies]
+    assert server.memory.frame_buffers._made == MAX_BUFFERS
+    # The last two have buffers that grow, which count.
+    sizes = [client.connection._received.size for client, _ in started]
+    assert sizes[:-2] == [0] * MAX_BUFFERS
+    assert server.memory.held_bytes == sum(sizes) == 2 * 16 * 1024
+    for client, rest in started:
+        client.receive(rest)
+    assert [client.bodies() for client, _ in started] == [[body] for body in bodies]
+    assert server.memory.held_bytes == 0
+    assert len(server.memory.frame_buffers._free) == MAX_BUFFERS
+
+
+def test_a_closed_connection_releases_its_buffer() -> None:
+    server = FakeServer()
+    client, _ = begin_frame(server)
+    assert server.memory.frame_buffers._free == []
+    client.connection.connection_lost(None)
+    assert len(server.memory.frame_buffers._free) == 1
+
+
+def test_small_frames_do_not_use_them_and_larger_ones_cannot() -> None:
+    server = FakeServer()
+    server.max_request_bytes = 2 * BUFFER_BYTES
+    for size in (10_000, BUFFER_BYTES + 1):
+        begin_frame(server, bytes(size))
+    assert server.memory.frame_buffers._made == 0
+
+
+def test_no_more_than_the_bound_are_made() -> None:
+    buffers = FrameBuffers()
+    taken = [buffers.take() for _ in range(MAX_BUFFERS + 1)]
+    assert taken[-1] is None
+    last = taken[0]
+    assert last is not None
+    buffers.release(last)
+    assert buffers.take() is last
+    assert buffers.take() is None

@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 
-from kbroker.common import KafkaError
 from kbroker.coordinator.group import group_shard
 from kbroker.coordinator.group.classic import heartbeat
 from kbroker.coordinator.group.group_coordinator import GroupCoordinator
@@ -13,40 +12,24 @@ from kbroker.coordinator.runtime.coordinator_context import CoordinatorContext
 from kbroker.storage.cleaner import cleaner
 from protocol.errors import ErrorCode
 from protocol.records.batch import iter_headers
-from tests.unit.simulation.mutations.mutation import mutation
+from tests.unit.simulation.mutations.mutation import ignore_errors, mutation, wrap
 from tests.unit.simulation.mutations.shapes import broker, crash, member_out_of_reach, only, short
 
 
 @mutation(
-    "A removed member may commit.",
-    scenario="network",
-    signs=("stale commit",),
-    shape=only(member_out_of_reach, pause_s=1.0, seconds=30.0, members=2, readers=1, producers=1),
+    "network", ["stale commit"], only(member_out_of_reach, pause_s=1.0, seconds=30.0, members=2, readers=1, producers=1)
 )
 def stale_member_commits(patch: pytest.MonkeyPatch) -> None:
-    real = group_shard.validate_offset_commit
-
-    def validate_offset_commit(*arguments: Any) -> None:
-        try:
-            real(*arguments)
-        except KafkaError as error:
-            if error.code not in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION):
-                raise
-
-    patch.setattr(group_shard, "validate_offset_commit", validate_offset_commit)
+    """A removed member may commit."""
+    codes = ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION
+    ignore_errors(patch, group_shard, "validate_offset_commit", *codes)
 
 
-@mutation(
-    "A commit is acknowledged before it is appended.",
-    scenario="disk",
-    signs=("lost commit",),
-    shape=only("full", members=3),
-    first_seed=1,
-)
+@mutation("disk", ["lost commit"], only("full", members=3), first_seed=1)
 def commit_is_acknowledged_early(patch: pytest.MonkeyPatch) -> None:
-    real = GroupCoordinator.commit_offsets
+    """A commit is acknowledged before it is appended."""
 
-    def commit_offsets(groups: GroupCoordinator, *arguments: Any) -> Any:
+    def commit_offsets(real: Any, groups: GroupCoordinator, *arguments: Any) -> Any:
         written = real(groups, *arguments)
         if written.done():
             return written
@@ -55,17 +38,13 @@ def commit_is_acknowledged_early(patch: pytest.MonkeyPatch) -> None:
         acknowledged.set_result(None)
         return acknowledged
 
-    patch.setattr(GroupCoordinator, "commit_offsets", commit_offsets)
+    wrap(patch, GroupCoordinator, "commit_offsets", commit_offsets)
 
 
-@mutation(
-    "A commit takes effect although its append failed.",
-    scenario="disk",
-    signs=("lost commit",),
-    shape=only("full", "kill", concurrent_faults=3, members=3),
-    first_seed=1,
-)
+@mutation("disk", ["lost commit"], only("full", "kill", concurrent_faults=3, members=3), first_seed=1)
 def commit_counts_although_refused(patch: pytest.MonkeyPatch) -> None:
+    """A commit takes effect although its append failed."""
+
     def on_append_failed(context: CoordinatorContext[Any], events: Any, codec: int, error: ErrorCode) -> None:
         for event in events:
             for record in event.result.records:
@@ -75,44 +54,34 @@ def commit_counts_although_refused(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(CoordinatorContext, "_on_append_failed", on_append_failed)
 
 
-@mutation(
-    "A loaded group restarts at generation 0.",
-    scenario="crash",
-    signs=("backward generation", "double assignment"),
-    shape=only(crash, pause_s=1.0, members=3, readers=1),
-)
+@mutation("crash", ["backward generation", "double assignment"], only(crash, pause_s=1.0, members=3, readers=1))
 def generation_restarts_at_zero(patch: pytest.MonkeyPatch) -> None:
-    real = group_shard.group_from_record
+    """A loaded group restarts at generation 0."""
 
-    def group_from_record(record: Any) -> Any:
+    def group_from_record(real: Any, record: Any) -> Any:
         group = real(record)
         group.generation = 0
         return group
 
-    patch.setattr(group_shard, "group_from_record", group_from_record)
+    wrap(patch, group_shard, "group_from_record", group_from_record)
 
 
-@mutation(
-    "Loading a group omits the last batch.",
-    scenario="crash",
-    signs=("lost commit", "backward generation"),
-    shape=only(crash, pause_s=1.0, members=3, readers=1),
-    first_seed=2,
-)
+@mutation("crash", ["lost commit", "backward generation"], only(crash, pause_s=1.0, members=3, readers=1), first_seed=2)
 def load_misses_the_last_batch(patch: pytest.MonkeyPatch) -> None:
+    """Loading a group omits the last batch."""
     patch.setattr(loader, "iter_headers", lambda data: list(iter_headers(data))[:-1])
 
 
-@mutation("A member's session never ends.", scenario="calm", signs=("LivenessError",), shape=short(members=2))
+@mutation("calm", ["LivenessError"], short(members=2))
 def sessions_never_end(patch: pytest.MonkeyPatch) -> None:
+    """A member's session never ends."""
     patch.setattr(heartbeat, "_expire_session", lambda *_: None)
 
 
 @mutation(
-    "Compaction drops each key's newest record.",
-    scenario="crash",
-    signs=("lost commit", "backward generation"),
-    shape=broker(
+    "crash",
+    ["lost commit", "backward generation"],
+    broker(
         only(
             "kill",
             "restart",
@@ -130,21 +99,10 @@ def sessions_never_end(patch: pytest.MonkeyPatch) -> None:
     first_seed=1,
 )
 def compaction_drops_the_newest(patch: pytest.MonkeyPatch) -> None:
-    real = cleaner.build_offset_map
+    """Compaction drops each key's newest record."""
 
-    def build_offset_map(*arguments: Any) -> Any:
+    def build_offset_map(real: Any, *arguments: Any) -> Any:
         offsets, cleaned_to = real(*arguments)
         return {key: offset + 1 for key, offset in offsets.items()}, cleaned_to
 
-    patch.setattr(cleaner, "build_offset_map", build_offset_map)
-
-
-GROUPS = (
-    stale_member_commits,
-    commit_is_acknowledged_early,
-    commit_counts_although_refused,
-    generation_restarts_at_zero,
-    load_misses_the_last_batch,
-    sessions_never_end,
-    compaction_drops_the_newest,
-)
+    wrap(patch, cleaner, "build_offset_map", build_offset_map)

@@ -3,31 +3,37 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
+from kbroker.common import KafkaError
 from kbroker.simulation.scenarios.run import Result, simulate
+from protocol.errors import ErrorCode
 from tests.unit.simulation.mutations.shapes import Shape, short
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 
 # The maximum number of seeds to try; most mutations are caught by the first.
 SEEDS = 20
+INVARIANT = "BrokenInvariant"
 
 
 @dataclass(frozen=True, slots=True)
 class Mutation:
-    """One mistake in the broker. `text`: the mistake. `scenario`: the scenario to run. `signs`: the kinds of anomalies,
-    or the exceptions, that may catch it. `shape`: restricts the scenario so that a seed takes at most a second.
-    `first_seed`: the seed at which the search begins, to save time."""
+    """One mistake in the broker; the docstring of `plant` says which. `scenario`: the scenario to run. `signs`: the
+    kinds of anomalies, or the exceptions, that may catch it. `shape`: restricts the scenario so that a seed takes at
+    most a second. `first_seed`: the seed at which the search begins, to save time."""
 
-    name: str
-    text: str
     plant: Plant
     scenario: str
-    signs: tuple[str, ...]
+    signs: list[str]
     shape: Shape
     first_seed: int = 0
+
+    @property
+    def name(self) -> str:
+        return self.plant.__name__
 
     @contextmanager
     def planted(self) -> Iterator[None]:
@@ -40,13 +46,49 @@ class Mutation:
             return simulate(seed, self.scenario, shape=self.shape)
 
 
-def mutation(
-    text: str, *, scenario: str, signs: tuple[str, ...], shape: Shape | None = None, first_seed: int = 0
-) -> Callable[[Plant], Mutation]:
-    def create(plant: Plant) -> Mutation:
-        return Mutation(plant.__name__, text, plant, scenario, signs, shape or short(), first_seed)
+MUTATIONS: list[Mutation] = []
 
-    return create
+
+def mutation(
+    scenario: str, signs: list[str], shape: Shape | None = None, *, first_seed: int = 0
+) -> Callable[[Plant], Plant]:
+    """Add a mutation, which the decorated function plants, to MUTATIONS."""
+
+    def add(plant: Plant) -> Plant:
+        assert plant.__name__ not in {mutation.name for mutation in MUTATIONS}
+        MUTATIONS.append(Mutation(plant, scenario, signs, shape or short(), first_seed))
+        return plant
+
+    return add
+
+
+def wrap(patch: pytest.MonkeyPatch, owner: Any, name: str, wrapper: Callable[..., Any]) -> None:
+    """Replace a function or method by `wrapper`, whose first argument is the original."""
+    original = getattr(owner, name)
+    patch.setattr(owner, name, lambda *arguments, **named: wrapper(original, *arguments, **named))
+
+
+def ignore_errors(patch: pytest.MonkeyPatch, owner: Any, name: str, *codes: ErrorCode) -> None:
+    """Let a function or method return None instead of raising these errors."""
+
+    def ignore(original: Callable[..., Any], *arguments: Any) -> Any:
+        try:
+            return original(*arguments)
+        except KafkaError as error:
+            if error.code not in codes:
+                raise
+
+    wrap(patch, owner, name, ignore)
+
+
+class Without:
+    """A file, one method of which does nothing."""
+
+    def __init__(self, file: Any, method: str) -> None:
+        self._file, self._method = file, method
+
+    def __getattr__(self, name: str) -> Any:
+        return (lambda *_: None) if name == self._method else getattr(self._file, name)
 
 
 def signs_of(result: Result) -> list[str]:

@@ -3,26 +3,18 @@
 import pytest
 
 from kbroker.simulation.scenarios.run import simulate
-from tests.unit.simulation.mutations.deletion import DELETION
-from tests.unit.simulation.mutations.groups import GROUPS
-from tests.unit.simulation.mutations.mutation import Mutation, caught_by, signs_of
-from tests.unit.simulation.mutations.serving import SERVING
-from tests.unit.simulation.mutations.storage import STORAGE
-from tests.unit.simulation.mutations.transactions import TRANSACTIONS
+from tests.unit.simulation.mutations import deletion, groups, serving, storage, transactions
+from tests.unit.simulation.mutations.mutation import MUTATIONS, Mutation, caught_by, signs_of
 
-MUTATIONS = (*STORAGE, *SERVING, *GROUPS, *TRANSACTIONS, *DELETION)
+MODULES = (storage, serving, groups, transactions, deletion)
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
 def test_a_planted_fault_is_caught(mutation: Mutation) -> None:
     caught = caught_by(mutation)
-    assert caught is not None, f"not caught: {mutation.text}"
+    assert caught is not None, f"not caught: {mutation.plant.__doc__}"
     seed, signs = caught
     assert set(signs) & set(mutation.signs), f"caught by unexpected signs: {signs}"
     assert signs_of(simulate(seed, mutation.scenario, shape=mutation.shape)) == [], (
         "the seed fails without the mutation too"
     )
-
-
-def test_each_has_a_name_of_its_own() -> None:
-    assert len({mutation.name for mutation in MUTATIONS}) == len(MUTATIONS)

@@ -1,18 +1,21 @@
 """Simulated clients of one broker and the history that they record, for tests."""
 
 import asyncio
-from collections.abc import Iterable
+import functools
+import inspect
+from collections.abc import Awaitable, Callable
 from random import Random
 from typing import Any, TypeVar
 
 from kbroker.simulation.checker import check, render
-from kbroker.simulation.checker.history import Action, History, Loss, Operation, Outcome, Read, Send
+from kbroker.simulation.checker.history import Action, History, Loss, Operation, Outcome, Read
 from kbroker.simulation.clients.admin import Admin
 from kbroker.simulation.clients.connections.cluster import Cluster
 from kbroker.simulation.clients.consumer.consumer import Consumer, ConsumerConfig
+from kbroker.simulation.clients.consumer.member import Member, MemberConfig
 from kbroker.simulation.clients.producer.producer import Producer, ProducerConfig
 from kbroker.simulation.clients.workloads.records import ValueSource
-from tests.unit.support.simulated_broker import HOST, PORT, Machine
+from tests.unit.support.simulated_broker import HOST, PORT, Machine, story
 
 A = TypeVar("A", bound=Action)
 
@@ -31,6 +34,7 @@ class Program:
         self.history = History(lambda: machine.loop.elapsed_ns)
         self.values = ValueSource()
         self.clusters: list[Cluster] = []
+        self.members: list[Member] = []
 
     def random(self, name: str) -> Random:
         return Random(f"{self.machine.seed}/{name}")
@@ -48,6 +52,20 @@ class Program:
         cluster = self.cluster(name, **options)
         return Consumer(cluster, self.history, name, self.random(f"{name}/work"), config)
 
+    def member(
+        self,
+        name: str,
+        config: MemberConfig | None = None,
+        *,
+        consumer_config: ConsumerConfig | None = None,
+        **options: Any,
+    ) -> Member:
+        """Create a member of the group g, which reads the topic t."""
+        consumer = self.consumer(name, config=consumer_config, **options)
+        member = Member(consumer, self.history, name, "g", ["t"], self.random(f"{name}/group"), config)
+        self.members.append(member)
+        return member
+
     def admin(self, name: str = "admin", **options: Any) -> Admin:
         return Admin(self.cluster(name, **options), self.history, name)
 
@@ -57,7 +75,7 @@ class Program:
     def reset_connections(self) -> None:
         """Abort all connections, as a restarted middlebox does."""
         for connection in list(self.machine.broker._server.connections):
-            connection._transport.abort()  # type: ignore[union-attr]
+            connection._transport.abort()
 
     def cut_responses(self) -> None:
         """Drop the broker's packets to the clients; the opposite direction still works."""
@@ -87,9 +105,13 @@ class Program:
         ]
 
     def close(self) -> None:
-        """Assert that all operations have ended and that the checker finds no anomaly."""
+        for member in self.members:
+            member.close_without_leaving()
         for cluster in self.clusters:
             cluster.close()
+
+    def check(self) -> None:
+        """Assert that all operations have ended and that the checker finds no anomaly."""
         assert [operation for operation in self.history.operations if operation.ended is None] == []
         assert render(self.history, check(self.history, durable=False)) == ""
 
@@ -104,11 +126,33 @@ async def read_until(consumer: Consumer, count: int) -> list[Read]:
     return reads
 
 
-def acknowledged(operations: Iterable[Operation]) -> list[int]:
-    """Return the values of acknowledged sends, in the order of the operations."""
-    return [
-        value
-        for operation in operations
-        if isinstance(operation.action, Send) and operation.outcome is Outcome.OK
-        for value in operation.action.values
-    ]
+def client_test(
+    test: Callable[..., Awaitable[None]] | None = None,
+    *,
+    partitions: int = 1,
+    is_checked: bool = True,
+    **configs: object,
+) -> Any:
+    """Make a test from a coroutine whose first argument is a Program. The broker has the topic t, unless it has no
+    `partitions`. `is_checked`: the checker judges the history. The parameter `seed`, if any, is the machine's seed."""
+
+    def decorate(test: Callable[..., Awaitable[None]]) -> Any:
+        @functools.wraps(test)
+        def run_test(**parameters: Any) -> None:
+            @story(seed=parameters.get("seed", 1), **configs)
+            async def run(machine: Machine) -> None:
+                if partitions:
+                    await (await machine.client()).create_topic("t", partitions)
+                program = Program(machine)
+                await test(program, **parameters)
+                program.close()
+                if is_checked:
+                    program.check()
+
+            run()
+
+        _, *parameters = inspect.signature(test).parameters.values()
+        run_test.__signature__ = inspect.Signature(parameters)
+        return run_test
+
+    return decorate if test is None else decorate(test)

@@ -15,7 +15,7 @@ from protocol.messages.k03_metadata import MetadataRequest, MetadataResponse
 from protocol.messages.k11_join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
 from protocol.messages.k12_heartbeat import HeartbeatRequest, HeartbeatResponse
 from protocol.schema.codec import encode
-from tests.unit.simulation.clients.program import Program
+from tests.unit.simulation.clients.program import Program, client_test
 from tests.unit.support.simulated_broker import HOST, PORT, Machine, story
 
 HEARTBEAT = HeartbeatRequest(group_id="g", generation_id=1, member_id="m", group_instance_id=None)
@@ -36,16 +36,15 @@ async def test_several_requests_are_in_flight(machine: Machine) -> None:
     connection.close()
 
 
-@story
-async def test_late_response_closes_the_connection(machine: Machine) -> None:
-    program = Program(machine)
-    connection = await connected(machine, timeout_s=3)
-    began = machine.loop.time()
+@client_test(partitions=0, is_checked=False)
+async def test_late_response_closes_the_connection(program: Program) -> None:
+    connection = await connected(program.machine, timeout_s=3)
+    began = program.machine.loop.time()
     program.cut_responses()
     asked = [connection.request(MetadataRequest(topics=[]), MetadataResponse, timeout_s=s) for s in (20, 3, 8)]
     outcomes = await asyncio.gather(*asked, return_exceptions=True)
     assert [type(outcome) for outcome in outcomes] == [ConnectionLostError] * 3
-    assert machine.loop.time() - began == pytest.approx(3)
+    assert program.machine.loop.time() - began == pytest.approx(3)
     with pytest.raises(ConnectionLostError, match="closed"):
         await connection.request(MetadataRequest(topics=[]), MetadataResponse)
     program.heal()
@@ -61,10 +60,9 @@ async def test_response_before_the_deadline_keeps_the_connection(machine: Machin
     connection.close()
 
 
-@story
-async def test_reset_loses_the_requests_in_flight(machine: Machine) -> None:
-    program = Program(machine)
-    connection = await connected(machine)
+@client_test(partitions=0, is_checked=False)
+async def test_reset_loses_the_requests_in_flight(program: Program) -> None:
+    connection = await connected(program.machine)
     request = JoinGroupRequest(
         group_id="g",
         session_timeout_ms=10_000,
@@ -74,7 +72,7 @@ async def test_reset_loses_the_requests_in_flight(machine: Machine) -> None:
         protocol_type="consumer",
         protocols=[JoinGroupRequestProtocol(name="range", metadata=b"")],
     )
-    asked = machine.loop.create_task(connection.request(request, JoinGroupResponse))
+    asked = program.machine.loop.create_task(connection.request(request, JoinGroupResponse))
     await asyncio.sleep(0)
     program.reset_connections()
     with pytest.raises(ConnectionLostError):
@@ -177,10 +175,8 @@ def test_a_response_out_of_order_is_an_error(connection: SimClientConnection) ->
         connection.data_received(response_frame(2))
 
 
-@story
-async def test_unknown_leader_is_looked_up(machine: Machine) -> None:
-    await (await machine.client()).create_topic("t", 2)
-    program = Program(machine)
+@client_test(partitions=2)
+async def test_unknown_leader_is_looked_up(program: Program) -> None:
     cluster = program.cluster("c")
     assert cluster.open_leader_connection(("t", 0)) is None
     first, second = await asyncio.gather(cluster.leader(("t", 0)), cluster.leader(("t", 1)))
@@ -188,22 +184,18 @@ async def test_unknown_leader_is_looked_up(machine: Machine) -> None:
     with pytest.raises(UnavailableError, match="no leader of t-7"):
         await cluster.leader(("t", 7))
     assert cluster.partitions(["t", "u"]) == [("t", 0), ("t", 1)]
-    await machine.stop()
+    await program.machine.stop()
     with pytest.raises(ConnectionError):
         await cluster.leader(("t", 0))
     # A node that cannot be reached is looked up again.
     assert cluster.leaders == {}
-    program.close()
 
 
-@story
-async def test_cancelled_caller_does_not_cancel_a_shared_connect(machine: Machine) -> None:
-    await (await machine.client()).create_topic("t")
-    program = Program(machine)
+@client_test
+async def test_cancelled_caller_does_not_cancel_a_shared_connect(program: Program) -> None:
     cluster: Cluster = program.cluster("c")
     await cluster.refresh_metadata(["t"])
-    tasks = [machine.loop.create_task(cluster.leader(("t", 0))) for _ in range(2)]
+    tasks = [program.machine.loop.create_task(cluster.leader(("t", 0))) for _ in range(2)]
     await asyncio.sleep(0)
     tasks[0].cancel()
     assert not (await tasks[1]).lost
-    program.close()

@@ -10,13 +10,7 @@ from kbroker.simulation.clients.connections.versions import draw_older_versions
 from kbroker.simulation.clients.consumer.consumer import Consumer, ConsumerConfig, Position
 from kbroker.simulation.clients.producer.producer import ProducerConfig
 from kbroker.simulation.clients.workloads.records import CorruptRecordError, RecordShape
-from tests.unit.simulation.clients.program import LOG, PLACE, Program, read_until
-from tests.unit.support.simulated_broker import Machine, story
-
-
-async def started(machine: Machine, partitions: int = 1, **configs: object) -> Program:
-    await (await machine.client()).create_topic("t", partitions, **configs)
-    return Program(machine)
+from tests.unit.simulation.clients.program import LOG, PLACE, Program, client_test, read_until
 
 
 async def fill(program: Program, batches: int, size: int = 5, partitions: int = 1, name: str = "producer") -> None:
@@ -32,75 +26,63 @@ def resets(program: Program) -> list[Assign]:
 
 
 @pytest.mark.parametrize("seed", range(24))
-def test_all_configurations_read_the_same_records(seed: int) -> None:
-    @story(seed=seed)
-    async def run(machine: Machine) -> None:
-        program = await started(machine, 3)
-        await fill(program, 8, partitions=3)
-        random = Random(seed)
-        caps = draw_older_versions(random) if seed % 2 else {}
-        config = ConsumerConfig.draw(random, committed_only=seed % 3 == 0)
-        consumer = program.consumer(config=config, caps=caps)
-        consumer.assign({("t", index): 0 for index in range(3)})
-        reads = await read_until(consumer, 120)
-        assert sorted(read.value for read in reads) == list(range(120))
-        for index in range(3):
-            assert [read.offset for read in reads if read.tp[1] == index] == list(range(40))
-        assert all(poll.committed_only is config.committed_only for poll in program.actions(Poll))
-        program.close()
-
-    run()
+@client_test(partitions=3)
+async def test_all_configurations_read_the_same_records(program: Program, seed: int) -> None:
+    await fill(program, 8, partitions=3)
+    random = Random(seed)
+    caps = draw_older_versions(random) if seed % 2 else {}
+    config = ConsumerConfig.draw(random, committed_only=seed % 3 == 0)
+    consumer = program.consumer(config=config, caps=caps)
+    consumer.assign({("t", index): 0 for index in range(3)})
+    reads = await read_until(consumer, 120)
+    assert sorted(read.value for read in reads) == list(range(120))
+    for index in range(3):
+        assert [read.offset for read in reads if read.tp[1] == index] == list(range(40))
+    assert all(poll.committed_only is config.committed_only for poll in program.actions(Poll))
 
 
-@story
-async def test_deleted_position_is_reset_to_the_log_start(machine: Machine) -> None:
-    program = await started(machine)
+@client_test(is_checked=False)
+async def test_deleted_position_is_reset_to_the_log_start(program: Program) -> None:
     await fill(program, 4)
     consumer = program.consumer()
     consumer.assign({PLACE: 2})
-    await (await machine.client()).delete_records("t", 12)
+    await (await program.machine.client()).delete_records("t", 12)
     reads = await read_until(consumer, 8)
     assert [read.offset for read in reads] == list(range(12, 20))
     assert [action.positions for action in resets(program)] == [{PLACE: 12}]
     program.clusters[-1].close()
 
 
-@story
-async def test_position_beyond_the_end_is_reset_to_the_log_start(machine: Machine) -> None:
-    program = await started(machine)
+@client_test
+async def test_position_beyond_the_end_is_reset_to_the_log_start(program: Program) -> None:
     await fill(program, 1)
     consumer = program.consumer()
     consumer.assign({PLACE: 77})
     assert [read.offset for read in await read_until(consumer, 5)] == list(range(5))
-    program.close()
 
 
 @pytest.mark.parametrize("sends_last_fetched_epoch", [True, False])
-def test_consumer_goes_back_to_where_the_leaders_log_diverges(sends_last_fetched_epoch: bool) -> None:
-    @story
-    async def run(machine: Machine) -> None:
-        program = await started(machine)
-        await fill(program, 2)
-        size = program.log_size()
-        await fill(program, 2, name="second")
-        consumer = program.consumer(config=ConsumerConfig(sends_last_fetched_epoch=sends_last_fetched_epoch))
-        consumer.assign({PLACE: 0})
-        await read_until(consumer, 20)
-        await program.lose_log_after(size, offset=10)
-        # New records are written up to the consumer's position and beyond.
-        await fill(program, 3, name="third")
-        reads = await read_until(consumer, 15)
-        assert [read.offset for read in reads] == list(range(10, 25))
-        assert [action.positions for action in resets(program)] == [{PLACE: 10}]
-        program.close()
-
-    run()
+@client_test
+async def test_consumer_goes_back_to_where_the_leaders_log_diverges(
+    program: Program, sends_last_fetched_epoch: bool
+) -> None:
+    await fill(program, 2)
+    size = program.log_size()
+    await fill(program, 2, name="second")
+    consumer = program.consumer(config=ConsumerConfig(sends_last_fetched_epoch=sends_last_fetched_epoch))
+    consumer.assign({PLACE: 0})
+    await read_until(consumer, 20)
+    await program.lose_log_after(size, offset=10)
+    # New records are written up to the consumer's position and beyond.
+    await fill(program, 3, name="third")
+    reads = await read_until(consumer, 15)
+    assert [read.offset for read in reads] == list(range(10, 25))
+    assert [action.positions for action in resets(program)] == [{PLACE: 10}]
 
 
-@story
-async def test_broker_reports_the_diverging_epoch(machine: Machine) -> None:
+@client_test
+async def test_broker_reports_the_diverging_epoch(program: Program) -> None:
     """KIP-595: the position counts as validated, so only the Fetch response reports the divergence."""
-    program = await started(machine)
     await fill(program, 2)
     size = program.log_size()
     await fill(program, 2, name="second")
@@ -113,12 +95,10 @@ async def test_broker_reports_the_diverging_epoch(machine: Machine) -> None:
     consumer.positions[PLACE].validated_epoch = consumer.cluster.leaders[PLACE].epoch
     assert [read.offset for read in await read_until(consumer, 15)] == list(range(10, 25))
     assert any(operation.detail == "diverging epoch" for operation in program.history.operations)
-    program.close()
 
 
-@story
-async def test_broken_fetch_session_is_recreated(machine: Machine) -> None:
-    program = await started(machine, 3)
+@client_test(partitions=3)
+async def test_broken_fetch_session_is_recreated(program: Program) -> None:
     await fill(program, 3, partitions=3)
     consumer = program.consumer()
     consumer.assign({("t", index): 0 for index in range(3)})
@@ -126,21 +106,19 @@ async def test_broken_fetch_session_is_recreated(machine: Machine) -> None:
     program.reset_connections()
     await fill(program, 2, partitions=3, name="second")
     await read_until(consumer, 30)
-    await machine.crash()
-    await machine.start()
+    await program.machine.crash()
+    await program.machine.start()
     await fill(program, 2, partitions=3, name="third")
     assert len(await read_until(consumer, 30)) == 30
     # The broker has evicted the session and responds with FETCH_SESSION_ID_NOT_FOUND.
-    machine.broker.services.fetching.sessions._sessions.clear()
+    program.machine.broker.services.fetching.sessions._sessions.clear()
     await fill(program, 1, partitions=3, name="fourth")
     assert len(await read_until(consumer, 15)) == 15
     assert any(one.detail == "FETCH_SESSION_ID_NOT_FOUND" for one in program.history.operations)
-    program.close()
 
 
-@story
-async def test_partitions_are_added_and_removed_in_a_session(machine: Machine) -> None:
-    program = await started(machine, 3)
+@client_test(partitions=3)
+async def test_partitions_are_added_and_removed_in_a_session(program: Program) -> None:
     await fill(program, 2, partitions=3)
     consumer = program.consumer()
     consumer.assign({("t", 0): 0})
@@ -152,13 +130,11 @@ async def test_partitions_are_added_and_removed_in_a_session(machine: Machine) -
     assert [read.offset for read in await read_until(consumer, 7)] == list(range(3, 10))
     consumer.assign({})
     assert await consumer.poll() == []
-    assert len(machine.broker.services.fetching.sessions.all()) == 1
-    program.close()
+    assert len(program.machine.broker.services.fetching.sessions.all()) == 1
 
 
-@story
-async def test_assign_copies_the_positions(machine: Machine) -> None:
-    program = await started(machine)
+@client_test
+async def test_assign_copies_the_positions(program: Program) -> None:
     await fill(program, 1)
     starts = {PLACE: Position(2)}
     consumer = program.consumer()
@@ -166,17 +142,15 @@ async def test_assign_copies_the_positions(machine: Machine) -> None:
     await read_until(consumer, 3)
     assert starts == {PLACE: Position(2)}
     assert consumer.committable() == {PLACE: (5, 0)}
-    program.close()
 
 
-@story
-async def test_recreated_topic_is_read_from_its_start(machine: Machine) -> None:
-    program = await started(machine)
+@client_test(is_checked=False)
+async def test_recreated_topic_is_read_from_its_start(program: Program) -> None:
     await fill(program, 3)
     consumer = program.consumer()
     consumer.assign({PLACE: 0})
     await read_until(consumer, 15)
-    client = await machine.client()
+    client = await program.machine.client()
     await client.delete_topic("t")
     assert await consumer.poll() == []
     await client.create_topic("t")
@@ -186,14 +160,13 @@ async def test_recreated_topic_is_read_from_its_start(machine: Machine) -> None:
         cluster.close()
 
 
-@story
-async def test_corrupt_batch_raises_and_is_not_returned(machine: Machine) -> None:
-    program = await started(machine)
+@client_test
+async def test_corrupt_batch_raises_and_is_not_returned(program: Program) -> None:
     await fill(program, 1)
     size = program.log_size()
     await fill(program, 1, name="second")
     consumer = program.consumer()
-    machine.disk.data(LOG)[size + 70] ^= 1
+    program.machine.disk.data(LOG)[size + 70] ^= 1
     consumer.assign({PLACE: 0})
     assert [read.offset for read in await read_until(consumer, 5)] == list(range(5))
     with pytest.raises(CorruptRecordError, match="wrong CRC") as raised:
@@ -203,19 +176,17 @@ async def test_corrupt_batch_raises_and_is_not_returned(machine: Machine) -> Non
     assert program.history.operations[-1].outcome is Outcome.FAILED
     consumer.seek(PLACE, 10)
     assert await consumer.poll() == []
-    program.close()
 
 
-@story
-async def test_poll_without_a_broker_returns_nothing(machine: Machine) -> None:
-    program = await started(machine)
+@client_test
+async def test_poll_without_a_broker_returns_nothing(program: Program) -> None:
     await fill(program, 1)
     consumer: Consumer = program.consumer(timeout_s=0.5)
     consumer.assign({PLACE: 0})
-    await machine.crash()
+    await program.machine.crash()
     for _ in range(5):
         assert await consumer.poll() == []
-    await machine.start()
+    await program.machine.start()
     assert len(await read_until(consumer, 5)) == 5
     program.cut_responses()
     program.history.note("story", "answers are cut")
@@ -224,19 +195,16 @@ async def test_poll_without_a_broker_returns_nothing(machine: Machine) -> None:
     program.heal()
     await fill(program, 1, name="second")
     assert len(await read_until(consumer, 5)) == 5
-    program.close()
 
 
-@story
-async def test_cancelled_poll_returns_no_records(machine: Machine) -> None:
-    program = await started(machine)
+@client_test
+async def test_cancelled_poll_returns_no_records(program: Program) -> None:
     consumer = program.consumer(config=ConsumerConfig(max_wait_ms=10_000))
     consumer.assign({PLACE: 0})
-    polling = machine.loop.create_task(consumer.poll())
+    polling = program.machine.loop.create_task(consumer.poll())
     await asyncio.sleep(1)
     polling.cancel()
     await asyncio.gather(polling, return_exceptions=True)
     assert program.history.operations[-1].outcome is Outcome.FAILED
     await fill(program, 1)
     assert len(await read_until(consumer, 5)) == 5
-    program.close()

@@ -14,24 +14,14 @@ from kbroker.simulation.clients.consumer.assignors import (
     range_assignor,
     round_robin_assignor,
 )
-from kbroker.simulation.clients.consumer.consumer import Consumer
 from kbroker.simulation.clients.consumer.group_offsets import committed
 from kbroker.simulation.clients.consumer.member import FencedError, Member, MemberConfig
 from protocol.errors import ErrorCode
-from tests.unit.simulation.clients.program import Program
-from tests.unit.support.simulated_broker import Machine, story
+from tests.unit.simulation.clients.program import Program, client_test
 
 PARTITIONS = 6
 
-
-async def started(machine: Machine) -> Program:
-    await (await machine.client()).create_topic("t", PARTITIONS)
-    return Program(machine)
-
-
-def member(program: Program, name: str, config: MemberConfig | None = None, **options: object) -> Member:
-    consumer: Consumer = program.consumer(name, **options)
-    return Member(consumer, program.history, name, "g", ["t"], program.random(f"{name}/group"), config)
+group_test = client_test(partitions=PARTITIONS)
 
 
 async def fill(program: Program, name: str = "producer") -> None:
@@ -39,8 +29,13 @@ async def fill(program: Program, name: str = "producer") -> None:
     await asyncio.gather(*(program.send(producer, ("t", index), 5) for index in range(PARTITIONS)))
 
 
-def owned(one: Member) -> list[TopicPartition]:
-    return sorted(one.consumer.positions)
+def owned(member: Member) -> list[TopicPartition]:
+    return sorted(member.consumer.positions)
+
+
+def counts(members: list[Member]) -> list[int]:
+    """Return the number of partitions of each member."""
+    return [len(owned(member)) for member in members]
 
 
 async def work(members: list[Member], seconds: float) -> list[Read]:
@@ -48,93 +43,80 @@ async def work(members: list[Member], seconds: float) -> list[Read]:
     loop = members[0].consumer.cluster.loop
     deadline = loop.time() + seconds
 
-    async def one(member: Member) -> list[Read]:
+    async def poll(member: Member) -> list[Read]:
         reads: list[Read] = []
         while loop.time() < deadline:
             reads += await member.poll()
         return reads
 
-    return [read for reads in await asyncio.gather(*map(one, members)) for read in reads]
+    return [read for reads in await asyncio.gather(*map(poll, members)) for read in reads]
 
 
-async def in_group(program: Program) -> dict[TopicPartition, int]:
+async def committed_offsets(program: Program) -> dict[TopicPartition, int]:
     """Return the committed offsets."""
-    cluster = program.cluster("looker")
+    cluster = program.cluster("reader of offsets")
     coordinator = await cluster.coordinator("g")
     await cluster.refresh_metadata(["t"])
     found = await committed(cluster, coordinator, "g", cluster.partitions(["t"]))
     return {tp: offset for tp, (offset, _) in found.items() if offset >= 0}
 
 
-@story
-async def test_three_members_share_the_partitions(machine: Machine) -> None:
-    program = await started(machine)
+@group_test
+async def test_three_members_share_the_partitions(program: Program) -> None:
     await fill(program)
-    members = [member(program, f"m{number}") for number in range(3)]
+    members = [program.member(f"m{number}") for number in range(3)]
     reads = await work(members, 30)
     assert sorted({read.value for read in reads}) == list(range(30))
-    assert [len(owned(one)) for one in members] == [2, 2, 2]
-    assert sorted(tp for one in members for tp in owned(one)) == [("t", index) for index in range(PARTITIONS)]
+    assert counts(members) == [2, 2, 2]
+    assert sorted(tp for member in members for tp in owned(member)) == [("t", index) for index in range(PARTITIONS)]
     joins = [join for join in program.actions(Join) if join.generation == members[0].generation]
-    assert sorted(join.partitions for join in joins) == sorted(tuple(owned(one)) for one in members)
-    assert [await one.commit() for one in members] == [True] * 3
-    assert await in_group(program) == {("t", index): 5 for index in range(PARTITIONS)}
-    await asyncio.gather(*(one.leave() for one in members))
-    program.close()
+    assert sorted(join.partitions for join in joins) == sorted(tuple(owned(member)) for member in members)
+    assert [await member.commit() for member in members] == [True] * 3
+    assert await committed_offsets(program) == {("t", index): 5 for index in range(PARTITIONS)}
+    await asyncio.gather(*(member.leave() for member in members))
 
 
-@story
-async def test_next_member_continues_from_the_committed_offsets(machine: Machine) -> None:
-    program = await started(machine)
+@group_test
+async def test_next_member_continues_from_the_committed_offsets(program: Program) -> None:
     await fill(program)
-    first = member(program, "first")
+    first = program.member("first")
     await work([first], 5)
     assert await first.commit()
     await first.leave()
     await fill(program, "second producer")
-    second = member(program, "second")
+    second = program.member("second")
     reads = await work([second], 5)
     assert sorted(read.value for read in reads) == list(range(30, 60))
     begins = [found for found in program.actions(OffsetFetch) if set(found.offsets.values()) == {5}]
     assert len(begins) == 1
     assert program.actions(Assign)[-1].reason == "rebalance"
-    second.close_without_leaving()
-    program.close()
 
 
-@story
-async def test_positions_are_committed_before_a_rebalance(machine: Machine) -> None:
-    program = await started(machine)
+@group_test
+async def test_positions_are_committed_before_a_rebalance(program: Program) -> None:
     await fill(program)
-    first = member(program, "first")
+    first = program.member("first")
     assert len(await work([first], 5)) == 30
-    second = member(program, "second")
+    second = program.member("second")
     assert await work([first, second], 20) == []
-    assert [len(owned(one)) for one in (first, second)] == [3, 3]
-    assert set((await in_group(program)).values()) == {5}
-    first.close_without_leaving()
-    second.close_without_leaving()
-    program.close()
+    assert counts([first, second]) == [3, 3]
+    assert set((await committed_offsets(program)).values()) == {5}
 
 
-@story
-async def test_partitions_of_a_crashed_member_are_reassigned(machine: Machine) -> None:
-    program = await started(machine)
-    members = [member(program, f"m{number}") for number in range(2)]
+@group_test
+async def test_partitions_of_a_crashed_member_are_reassigned(program: Program) -> None:
+    members = [program.member(f"m{number}") for number in range(2)]
     await work(members, 20)
-    assert [len(owned(one)) for one in members] == [3, 3]
+    assert counts(members) == [3, 3]
     members[0].close_without_leaving()
     await work(members[1:], 30)
     assert len(owned(members[1])) == PARTITIONS
-    members[1].close_without_leaving()
-    program.close()
 
 
-@story
-async def test_expired_member_cannot_commit_and_rejoins(machine: Machine) -> None:
-    program = await started(machine)
+@group_test
+async def test_expired_member_cannot_commit_and_rejoins(program: Program) -> None:
     await fill(program)
-    one, other = member(program, "one"), member(program, "other")
+    one, other = program.member("one"), program.member("other")
     await work([one], 5)
     one._stop_heartbeats()
     await work([other], 30)
@@ -143,127 +125,97 @@ async def test_expired_member_cannot_commit_and_rejoins(machine: Machine) -> Non
     assert program.actions(Commit, Outcome.FAILED)[-1].member == one.member_id or one.member_id == ""
     await work([one, other], 20)
     assert [len(owned(one)), len(owned(other))] == [3, 3]
-    one.close_without_leaving()
-    other.close_without_leaving()
-    program.close()
 
 
-@story
-async def test_member_of_an_old_generation_cannot_commit(machine: Machine) -> None:
+@group_test
+async def test_member_of_an_old_generation_cannot_commit(program: Program) -> None:
     """It must not commit without a generation either, which the coordinator of an empty group accepts."""
-    program = await started(machine)
     await fill(program)
-    one = member(program, "one")
+    one = program.member("one")
     await work([one], 5)
     one._handle_error(ErrorCode.UNKNOWN_MEMBER_ID)
     assert not await one.commit()
     assert [operation for operation in program.history.operations if isinstance(operation.action, Commit)] == []
-    one.close_without_leaving()
-    program.close()
 
 
-@story
-async def test_static_member_returns_to_its_partitions(machine: Machine) -> None:
-    program = await started(machine)
+@group_test
+async def test_static_member_returns_to_its_partitions(program: Program) -> None:
     config = MemberConfig(instance_id="static")
-    first, other = member(program, "first", config), member(program, "other")
+    first, other = program.member("first", config), program.member("other")
     await work([first, other], 20)
     before, generation = owned(first), first.generation
     first.close_without_leaving()
-    again = member(program, "again", config)
+    again = program.member("again", config)
     await work([again, other], 4)
     assert (owned(again), again.generation) == (before, generation)
     assert [join.instance for join in program.actions(Join)][-1] == "static"
-    again.close_without_leaving()
-    other.close_without_leaving()
-    program.close()
 
 
-@story
-async def test_first_of_two_members_with_one_instance_id_is_fenced(machine: Machine) -> None:
-    program = await started(machine)
+@group_test
+async def test_first_of_two_members_with_one_instance_id_is_fenced(program: Program) -> None:
     config = MemberConfig(instance_id="static")
-    first = member(program, "first", config)
+    first = program.member("first", config)
     await work([first], 5)
-    second = member(program, "second", config)
+    second = program.member("second", config)
     await work([second], 3)
     with pytest.raises(FencedError, match="static"):
         await work([first], 20)
     assert not await first.commit()
     assert program.actions(Commit, Outcome.FAILED)[-1].member == first.member_id
     assert await second.commit()
-    first.close_without_leaving()
-    second.close_without_leaving()
-    program.close()
 
 
-@story
-async def test_new_partitions_are_assigned(machine: Machine) -> None:
-    program = await started(machine)
-    members = [member(program, f"m{number}") for number in range(2)]
+@group_test
+async def test_new_partitions_are_assigned(program: Program) -> None:
+    members = [program.member(f"m{number}") for number in range(2)]
     await work(members, 20)
     await program.admin().create_partitions("t", 8)
     await work(members, 30)
-    assert [len(owned(one)) for one in members] == [4, 4]
-    for one in members:
-        one.close_without_leaving()
-    program.close()
+    assert counts(members) == [4, 4]
 
 
-@story
-async def test_restarted_coordinator_is_found(machine: Machine) -> None:
-    program = await started(machine)
+@group_test
+async def test_restarted_coordinator_is_found(program: Program) -> None:
     await fill(program)
-    members = [member(program, f"m{number}", timeout_s=2) for number in range(3)]
+    members = [program.member(f"m{number}", timeout_s=2) for number in range(3)]
     await work(members, 15)
-    assert [await one.commit() for one in members] == [True] * 3
-    await machine.crash()
-    assert [await one.commit() for one in members] == [False] * 3
-    await machine.start()
+    assert [await member.commit() for member in members] == [True] * 3
+    await program.machine.crash()
+    assert [await member.commit() for member in members] == [False] * 3
+    await program.machine.start()
     await fill(program, "second producer")
     reads = await work(members, 30)
     assert {read.value for read in reads} >= set(range(30, 60))
-    assert [await one.commit() for one in members] == [True] * 3
-    assert set((await in_group(program)).values()) == {10}
-    for one in members:
-        one.close_without_leaving()
-    program.close()
+    assert [await member.commit() for member in members] == [True] * 3
+    assert set((await committed_offsets(program)).values()) == {10}
 
 
-@story
-async def test_commit_without_a_response_is_unknown(machine: Machine) -> None:
-    program = await started(machine)
+@group_test
+async def test_commit_without_a_response_is_unknown(program: Program) -> None:
     await fill(program)
-    one = member(program, "one", timeout_s=1)
+    one = program.member("one", timeout_s=1)
     await work([one], 5)
     program.cut_responses()
     assert not await one.commit()
     assert len(program.actions(Commit, Outcome.UNKNOWN)) == 1
     program.heal()
-    one.close_without_leaving()
-    program.close()
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_members_with_older_versions(seed: int) -> None:
-    @story(seed=seed)
-    async def run(machine: Machine) -> None:
-        program = await started(machine)
-        await fill(program)
-        members = []
-        for number in range(2):
-            config = MemberConfig(instance_id="static") if number == seed % 3 else MemberConfig()
-            caps = draw_older_versions(program.random(f"caps {number}"), static_members=config.instance_id is not None)
-            members.append(member(program, f"m{number}", config, caps=caps))
-        reads = await work(members, 30)
-        assert sorted({read.value for read in reads}) == list(range(30))
-        assert [await one.commit() for one in members] == [True, True]
-        assert [len(owned(one)) for one in members] == [3, 3]
-        await asyncio.gather(*(one.leave() for one in members))
-        assert await in_group(program) == {("t", index): 5 for index in range(PARTITIONS)}
-        program.close()
-
-    run()
+@group_test
+async def test_members_with_older_versions(program: Program, seed: int) -> None:
+    await fill(program)
+    members = []
+    for number in range(2):
+        config = MemberConfig(instance_id="static") if number == seed % 3 else MemberConfig()
+        caps = draw_older_versions(program.random(f"caps {number}"), static_members=config.instance_id is not None)
+        members.append(program.member(f"m{number}", config, caps=caps))
+    reads = await work(members, 30)
+    assert sorted({read.value for read in reads}) == list(range(30))
+    assert [await member.commit() for member in members] == [True, True]
+    assert counts(members) == [3, 3]
+    await asyncio.gather(*(member.leave() for member in members))
+    assert await committed_offsets(program) == {("t", index): 5 for index in range(PARTITIONS)}
 
 
 def test_assignors() -> None:

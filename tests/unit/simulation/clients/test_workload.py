@@ -10,7 +10,7 @@ from kbroker.simulation.checker.history import Assign, Commit, Corrupt, Join, No
 from kbroker.simulation.clients.workloads.consumers import consume_assigned, consume_group, final_reads
 from kbroker.simulation.clients.workloads.context import WorkloadContext
 from kbroker.simulation.clients.workloads.producers import produce
-from tests.unit.simulation.clients.program import LOG, PLACE, Program, read_until
+from tests.unit.simulation.clients.program import LOG, PLACE, Program, client_test, read_until
 from tests.unit.support.simulated_broker import HOST, PORT, Machine, story
 
 PLACES = [("t", index) for index in range(4)]
@@ -105,23 +105,18 @@ def test_workloads_with_faults(seed: int) -> None:
     assert any(operation.detail for operation in program.history.operations if not isinstance(operation.action, Note))
 
 
-def test_equal_seeds_give_equal_runs() -> None:
-    first, second = (run_workloads(9, [reset, cut, crash]).history.operations for _ in range(2))
-    assert first == second
-
-
-@story
-async def test_corrupt_batch_is_recorded_and_skipped(machine: Machine) -> None:
-    program = Program(machine)
-    await (await machine.client()).create_topic("t")
+@client_test(is_checked=False)
+async def test_corrupt_batch_is_recorded_and_skipped(program: Program) -> None:
     producer = program.producer()
     await program.send(producer, PLACE, 3)
     size = program.log_size()
     await program.send(producer, PLACE, 4)
     await program.send(producer, PLACE, 5)
-    machine.disk.data(LOG)[size + 70] ^= 1
-    context = WorkloadContext(machine.loop, program.history, [(HOST, PORT)])
-    reading = machine.loop.create_task(consume_assigned(context, "c", Random(4), [PLACE], 60, restarts=0, seeks=0))
+    program.machine.disk.data(LOG)[size + 70] ^= 1
+    context = WorkloadContext(program.machine.loop, program.history, [(HOST, PORT)])
+    reading = program.machine.loop.create_task(
+        consume_assigned(context, "c", Random(4), [PLACE], 60, restarts=0, seeks=0)
+    )
     await reading
     assert [(corrupt.tp, corrupt.offset) for corrupt in program.actions(Corrupt)] == [(PLACE, 3)]
     assert [action.positions for action in program.actions(Assign) if action.reason == "seek"] == [{PLACE: 7}]
@@ -131,31 +126,25 @@ async def test_corrupt_batch_is_recorded_and_skipped(machine: Machine) -> None:
         cluster.close()
 
 
-@story
-async def test_standalone_consumer_starts_at_its_committed_offsets(machine: Machine) -> None:
-    program = Program(machine)
-    await (await machine.client()).create_topic("t")
+@client_test
+async def test_standalone_consumer_starts_at_its_committed_offsets(program: Program) -> None:
     await program.send(program.producer(), PLACE, 9)
-    context = WorkloadContext(machine.loop, program.history, [(HOST, PORT)], old_versions=0)
+    context = WorkloadContext(program.machine.loop, program.history, [(HOST, PORT)], old_versions=0)
     for _ in range(2):
         await consume_assigned(context, "c", Random(5), [PLACE], 40, restarts=0, seeks=0, group="alone", commits=1)
     assert [found.offsets for found in program.actions(OffsetFetch)] == [{PLACE: -1}, {PLACE: 9}]
     assert [action.positions for action in program.actions(Assign)] == [{PLACE: 0}, {PLACE: 9}]
-    program.close()
 
 
-@story
-async def test_final_reads_return_unfinished_partitions(machine: Machine) -> None:
-    program = Program(machine)
-    await (await machine.client()).create_topic("t", 2)
+@client_test(partitions=2)
+async def test_final_reads_return_unfinished_partitions(program: Program) -> None:
     consumer = program.consumer()
     consumer.assign({("t", 0): 0})
     await program.send(program.producer(), ("t", 0))
     await read_until(consumer, 1)
-    context = WorkloadContext(machine.loop, program.history, [(HOST, PORT)])
+    context = WorkloadContext(program.machine.loop, program.history, [(HOST, PORT)])
     program.history.begin_final_reads()
     assert await final_reads(context, Random(1), [("t", 0), ("t", 7)], deadline_s=10) == [("t", 7)]
-    await machine.stop()
+    await program.machine.stop()
     assert await final_reads(context, Random(1), [("t", 0)], deadline_s=10) == [("t", 0)]
     assert await final_reads(context, Random(1), []) == []
-    program.close()

@@ -30,7 +30,7 @@ _PAUSE = threading.Event()  # never set; unlike time.sleep, a wait on it ends wi
 
 def eventually(
     condition: Callable[[], T],
-    what: str,
+    description: str,
     timeout: float = DEADLINE_S,
     interval: float = 0.05,
     progress: Callable[[], object] | None = None,
@@ -51,11 +51,11 @@ def eventually(
             deadline = time.monotonic() + timeout
         elif time.monotonic() > deadline:
             state = f"; last progress: {last!r}" if progress else ""
-            raise AssertionError(f"not within {timeout:g} s: {what}; last result: {result!r}{state}")
+            raise AssertionError(f"not within {timeout:g} s: {description}; last result: {result!r}{state}")
         _PAUSE.wait(interval)
 
 
-def raises_eventually(attempt: Callable[[], object], error: type[BaseException], what: str) -> None:
+def raises_eventually(attempt: Callable[[], object], error: type[BaseException], description: str) -> None:
     """Repeat `attempt` until it raises `error`; any other exception fails the test."""
 
     def failed() -> bool:
@@ -65,7 +65,7 @@ def raises_eventually(attempt: Callable[[], object], error: type[BaseException],
             return True
         return False
 
-    eventually(failed, what)
+    eventually(failed, description)
 
 
 def unique(stem: str) -> str:

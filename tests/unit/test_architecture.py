@@ -54,15 +54,15 @@ def section(title: str) -> str:
 
 def definitions(tree: ast.Module) -> set[str]:
     """Functions, classes and methods (`Class.method`) at the top of a module."""
-    found = set()
+    names = set()
     for node in tree.body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            found.add(node.name)
+            names.add(node.name)
         if isinstance(node, ast.ClassDef):
             for member in node.body:
                 if isinstance(member, ast.FunctionDef | ast.AsyncFunctionDef):
-                    found.add(f"{node.name}.{member.name}")
-    return found
+                    names.add(f"{node.name}.{member.name}")
+    return names
 
 
 def test_paths_exist() -> None:

@@ -17,7 +17,7 @@ from protocol.messages.k14_sync_group import SyncGroupRequest, SyncGroupRequestA
 from protocol.messages.k19_create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
 from tests.unit.replica.logs.test_compaction import commit, committed
 from tests.unit.support.client import Client, batch
-from tests.unit.support.simulated_broker import CONFIGS, HOUR, MINUTE, Machine, story
+from tests.unit.support.simulated_broker import CONFIGS, HOUR, MINUTE, Machine, broker_test
 
 
 class GroupMember:
@@ -58,15 +58,15 @@ class GroupMember:
 
 
 async def coordinator(m: Machine, client: Client) -> None:
-    found = await client.request(FindCoordinatorRequest(coordinator_keys=["g"]), 4, FindCoordinatorResponse)
-    assert found.coordinators[0].error_code == 0
+    response = await client.request(FindCoordinatorRequest(coordinator_keys=["g"]), 4, FindCoordinatorResponse)
+    assert response.coordinators[0].error_code == 0
     await m.broker.services.groups.runtime.wait_until_loaded("g")
 
 
 # What survives.
 
 
-@story
+@broker_test
 @pytest.mark.parametrize("end", ["stop", "kill"])
 async def test_all_state_survives_a_restart(m: Machine, end: str) -> None:
     client = await m.client()
@@ -101,7 +101,7 @@ async def test_all_state_survives_a_restart(m: Machine, end: str) -> None:
     assert await committed(client, "other") == 17
 
 
-@story
+@broker_test
 @pytest.mark.parametrize("seed", range(3))
 async def test_a_power_loss_loses_only_unsynced_records(m: Machine, seed: int) -> None:
     client = await m.client()
@@ -127,7 +127,7 @@ async def test_a_power_loss_loses_only_unsynced_records(m: Machine, seed: int) -
     assert (response.error_code, response.base_offset) == (0, len(lazy))
 
 
-@story
+@broker_test
 async def test_a_power_loss_in_the_middle_of_a_batch(m: Machine, caplog: pytest.LogCaptureFixture) -> None:
     client = await m.client()
     await client.create_topic("t")
@@ -145,7 +145,7 @@ async def test_a_power_loss_in_the_middle_of_a_batch(m: Machine, caplog: pytest.
     assert m.partition("t").leader_epoch == 1
 
 
-@story
+@broker_test
 async def test_repeated_crashes(m: Machine) -> None:
     """Each with a batch in flight: the producer retries it, and it is stored once."""
     await (await m.client()).create_topic("t", flush_before_ack=True)
@@ -168,7 +168,7 @@ async def test_repeated_crashes(m: Machine) -> None:
 # What stops it.
 
 
-@story
+@broker_test
 async def test_a_failed_sync_of_the_journal_stops_the_broker(m: Machine) -> None:
     """The state of the coordination store on disk is unknown then, so no more changes are allowed."""
     client = await m.client()
@@ -188,7 +188,7 @@ async def test_a_failed_sync_of_the_journal_stops_the_broker(m: Machine) -> None
     assert [topic.name for topic in topics][:1] == ["before"]
 
 
-@story
+@broker_test
 async def test_a_lost_session_stops_the_broker(m: Machine) -> None:
     session = m.broker._coordination
     await session.expire()  # type: ignore[union-attr]
@@ -196,7 +196,7 @@ async def test_a_lost_session_stops_the_broker(m: Machine) -> None:
     assert isinstance(reason, SessionExpired)
 
 
-@story
+@broker_test
 async def test_a_stop_does_not_wait_for_pending_requests(m: Machine) -> None:
     client = await m.client()
     await client.create_topic("t", flush_before_ack=True)
@@ -219,7 +219,7 @@ async def test_a_stop_does_not_wait_for_pending_requests(m: Machine) -> None:
     assert m.disk.exists("/data/.kafka_cleanshutdown")
 
 
-@story(started=False)
+@broker_test(started=False)
 async def test_a_failed_start_releases_everything(m: Machine) -> None:
     blocker = await m.loop.create_server(asyncio.Protocol, "broker", 9092)
     with pytest.raises(OSError, match="in use"):
@@ -230,7 +230,7 @@ async def test_a_failed_start_releases_everything(m: Machine) -> None:
     await (await m.client()).create_topic("t")
 
 
-@story(started=False)
+@broker_test(started=False)
 async def test_unsupported_configs_are_rejected(m: Machine) -> None:
     for name, value in (("log.dirs", "/a,/b"), ("listeners", "PLAINTEXT://a:1,SECOND://a:2")):
         configs = {**CONFIGS, name: value, "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,SECOND:PLAINTEXT"}
@@ -238,7 +238,7 @@ async def test_unsupported_configs_are_rejected(m: Machine) -> None:
             Broker(m, BrokerConfig.load(configs))  # type: ignore[arg-type]
 
 
-@story
+@broker_test
 async def test_an_idle_broker_does_little(m: Machine) -> None:
     client = await m.client()
     await client.create_topic("t", 50)

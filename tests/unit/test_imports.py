@@ -192,14 +192,14 @@ def sources(root: Path) -> dict[str, ast.Module]:
 
 def faults(root: Path) -> list[str]:
     """One line for each import that is not allowed, by file."""
-    found = []
+    texts = []
     trees = sources(root)
     for file, tree in trees.items():
         package = package_of(file.removesuffix(".py").replace("/", ".")) or ""
-        found += [f"{file}: {fault}" for fault in _faults_of_file(file, package, tree)]
+        texts += [f"{file}: {fault}" for fault in _faults_of_file(file, package, tree)]
         if is_pure(file):
-            found += [f"{file}: {fault}" for fault in _impure(file, tree, trees)]
-    return found
+            texts += [f"{file}: {fault}" for fault in _impure(file, tree, trees)]
+    return texts
 
 
 def _faults_of_file(file: str, package: str, tree: ast.Module) -> Iterator[str]:
@@ -207,10 +207,10 @@ def _faults_of_file(file: str, package: str, tree: ast.Module) -> Iterator[str]:
         yield f"the package {package} has no layer"
         return
     at_edge = (package in EDGE_PACKAGES or file in EDGE_FILES) and not is_pure(file)
-    for one in imports(tree):
-        yield from _wrong_direction(file, package, one)
+    for statement in imports(tree):
+        yield from _wrong_direction(file, package, statement)
         if not at_edge:
-            yield from _machine(one)
+            yield from _machine(statement)
     if not at_edge:
         instantiated = {name for names in PASSED_IN.values() for name in names}
         for node in ast.walk(tree):
@@ -218,12 +218,12 @@ def _faults_of_file(file: str, package: str, tree: ast.Module) -> Iterator[str]:
                 yield f"instantiates {node.func.id}"
 
 
-def _wrong_direction(file: str, package: str, one: Import) -> Iterator[str]:
-    if one.module.startswith("."):
-        yield f"imports relatively from {one.module}"
+def _wrong_direction(file: str, package: str, statement: Import) -> Iterator[str]:
+    if statement.module.startswith("."):
+        yield f"imports relatively from {statement.module}"
         return
-    target = package_of(one.module)
-    targets = {name for name in one.names if name != "__version__"} if target == "" else {target}
+    target = package_of(statement.module)
+    targets = {name for name in statement.names if name != "__version__"} if target == "" else {target}
     for name in sorted(target for target in targets if target is not None):
         if name == package:
             continue
@@ -235,13 +235,17 @@ def _wrong_direction(file: str, package: str, one: Import) -> Iterator[str]:
             yield f"imports {name}, which is not below {package}"
 
 
-def _machine(one: Import) -> Iterator[str]:
-    top = one.module.partition(".")[0]
-    if top not in MACHINE or one.for_types:
+def _machine(statement: Import) -> Iterator[str]:
+    top = statement.module.partition(".")[0]
+    if top not in MACHINE or statement.for_types:
         return
-    harmless = PASSED_IN.get(one.module, set()) | HARMLESS.get(one.module, set()) | RUNNING_LOOP.get(one.module, set())
-    if not one.names or not one.names <= harmless:
-        yield f"imports {one.module} below the edge"
+    harmless = (
+        PASSED_IN.get(statement.module, set())
+        | HARMLESS.get(statement.module, set())
+        | RUNNING_LOOP.get(statement.module, set())
+    )
+    if not statement.names or not statement.names <= harmless:
+        yield f"imports {statement.module} below the edge"
 
 
 def is_pure(file: str) -> bool:
@@ -252,9 +256,9 @@ def _impure(file: str, tree: ast.Module, trees: Mapping[str, ast.Module]) -> Ite
     for target in sorted(imported_files(tree, trees)):
         if not is_pure(target) and target not in PURE_MAY_IMPORT and not target.endswith("__init__.py"):
             yield f"is pure and imports {target}, which is not"
-    for one in imports(tree):
-        if one.names & RUNNING_LOOP.get(one.module, set()):
-            yield f"is pure and imports {one.module}"
+    for statement in imports(tree):
+        if statement.names & RUNNING_LOOP.get(statement.module, set()):
+            yield f"is pure and imports {statement.module}"
     for node in ast.walk(tree):
         if isinstance(node, ast.AsyncFunctionDef | ast.Await):
             yield "is pure and has a coroutine"
@@ -263,15 +267,15 @@ def _impure(file: str, tree: ast.Module, trees: Mapping[str, ast.Module]) -> Ite
 
 def imported_files(tree: ast.Module, trees: Mapping[str, ast.Module]) -> set[str]:
     """The files of ours that a module imports, also for types only."""
-    found = set()
-    for one in imports(tree):
-        base = one.module.replace(".", "/")
-        for name in one.names or {""}:
+    files = set()
+    for statement in imports(tree):
+        base = statement.module.replace(".", "/")
+        for name in statement.names or {""}:
             for file in (f"{base}/{name}.py", f"{base}/{name}/__init__.py", f"{base}.py", f"{base}/__init__.py"):
                 if file in trees:
-                    found.add(file)
+                    files.add(file)
                     break
-    return found
+    return files
 
 
 def test_imports_point_down_and_the_machine_is_passed_in():
@@ -284,7 +288,7 @@ def test_the_rules_name_what_exists():
         assert (ROOT / entry).exists(), entry
 
 
-def test_faults_of_a_bad_tree_are_found(tmp_path: Path):
+def test_violations_of_the_rules_are_found(tmp_path: Path):
     files = {
         "kbroker/__init__.py": "",
         "kbroker/common.py": "import protocol.errors",

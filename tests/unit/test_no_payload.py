@@ -46,7 +46,7 @@ from protocol.messages.k44_incremental_alter_configs import (
 from protocol.records.batch import CRC_POS, CRC_START, TRANSACTIONAL, build_batch
 from protocol.records.record import Headers
 from tests.unit.support.client import Client
-from tests.unit.support.simulated_broker import Machine, story
+from tests.unit.support.simulated_broker import Machine, broker_test
 
 MARKER = "mArKeD"
 PAYLOAD = MARKER.encode() * 3
@@ -244,7 +244,7 @@ async def prepared(m: Machine) -> Client:
 
 @pytest.mark.parametrize("name", CASES)
 def test_errors_are_logged_without_payload(name: str) -> None:
-    @story
+    @broker_test
     async def run(m: Machine) -> None:
         await CASES[name](m, await prepared(m))
 
@@ -269,7 +269,7 @@ def test_damaged_batches_are_logged_without_payload(data: st.DataObject) -> None
             batch[CRC_POS : CRC_POS + 4] = crc32c(batch[CRC_START:]).to_bytes(4, "big")
         batches.append(batch[: data.draw(st.integers(0, len(batch)))] if data.draw(st.booleans()) else batch)
 
-    @story
+    @broker_test
     async def run(m: Machine) -> None:
         client = await prepared(m)
         for batch in batches:
@@ -281,7 +281,7 @@ def test_damaged_batches_are_logged_without_payload(data: st.DataObject) -> None
     assert [line for line in lines if MARKER in line] == []
 
 
-def test_the_marker_would_be_found() -> None:
+def test_a_logged_payload_would_be_found() -> None:
     with logged() as lines:
         error_reporter.log.info("request refused", value=PAYLOAD.decode())
     assert len([line for line in lines if MARKER in line]) == 2

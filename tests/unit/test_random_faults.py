@@ -9,7 +9,7 @@ import pytest
 from protocol.errors import ErrorCode
 from protocol.records.batch import iter_headers
 from tests.unit.support.client import Client, TopicPartition, batch, by_partition, records_of, values_of
-from tests.unit.support.simulated_broker import Machine, story
+from tests.unit.support.simulated_broker import Machine, broker_test
 
 TOPICS = {"flushed": {"flush_before_ack": True}, "small": {"flush_before_ack": True, "segment_bytes": 1 << 20}}
 PARTITIONS: list[TopicPartition] = [(topic, index) for topic in TOPICS for index in range(2)]
@@ -171,7 +171,7 @@ def _produce_arguments(partition: TopicPartition, data: bytearray) -> tuple[str,
     return partition[0], bytearray(data), partition[1]
 
 
-@story
+@broker_test
 @pytest.mark.parametrize("seed", range(6))
 async def test_acknowledged_records_survive_random_faults(m: Machine, seed: int) -> None:
     client = await m.client()

@@ -66,8 +66,10 @@ class Clients:
         self._topics.append(name)
 
         async def ready() -> bool:
-            [found] = await admin.describe_topics([name])
-            return len(found["partitions"]) == partitions and all(p["leader"] >= 0 for p in found["partitions"])
+            [description] = await admin.describe_topics([name])
+            return len(description["partitions"]) == partitions and all(
+                p["leader"] >= 0 for p in description["partitions"]
+            )
 
         await eventually(ready, f"the new topic {name} in the metadata")
         return name
@@ -92,14 +94,14 @@ class Clients:
         return client
 
 
-async def eventually(condition: Callable[[], Awaitable[T]], what: str, timeout: float = DEADLINE_S) -> T:
+async def eventually(condition: Callable[[], Awaitable[T]], description: str, timeout: float = DEADLINE_S) -> T:
     """Await `condition()` until its result is true, and return that result."""
     deadline = time.monotonic() + timeout
     while True:
         result = await condition()
         if result:
             return result
-        assert time.monotonic() < deadline, f"not within {timeout:g} s: {what}; last result: {result!r}"
+        assert time.monotonic() < deadline, f"not within {timeout:g} s: {description}; last result: {result!r}"
         await asyncio.sleep(0.02)
 
 

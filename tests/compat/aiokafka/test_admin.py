@@ -16,19 +16,19 @@ from tests.compat.aiokafka.helpers import eventually, in_loop, partitions, read,
 
 @pytest.mark.feature("topics")
 @in_loop
-async def test_a_topics_life(clients, name):
+async def test_a_topic_is_created_described_and_deleted(clients, name):
     admin = await clients.admin()
     new = NewTopic(name, 3, 1)
     assert [code for _, code, *_ in (await admin.create_topics([new])).topic_errors] == [0]
 
     async def leaders() -> bool:
-        [found] = await admin.describe_topics([name])
-        return [p["leader"] >= 0 for p in found["partitions"]] == [True] * 3
+        [description] = await admin.describe_topics([name])
+        return [p["leader"] >= 0 for p in description["partitions"]] == [True] * 3
 
     await eventually(leaders, "three leaders")
     assert name in await admin.list_topics()
-    again = await admin.create_topics([new])
-    assert [code for _, code, *_ in again.topic_errors] == [TopicAlreadyExistsError.errno]
+    repeated = await admin.create_topics([new])
+    assert [code for _, code, *_ in repeated.topic_errors] == [TopicAlreadyExistsError.errno]
     deleted = await admin.delete_topics([name])
     assert [code for _, code in deleted.topic_error_codes] == [0]
 
@@ -42,7 +42,7 @@ async def test_a_topics_life(clients, name):
 
 @pytest.mark.feature("topics")
 @in_loop
-async def test_topics_that_cannot_be(clients, name):
+async def test_invalid_topics_are_rejected(clients, name):
     admin = await clients.admin()
     result = await admin.create_topics([NewTopic("no way", 1, 1), NewTopic(name, 0, 1)])
     codes = {topic: code for topic, code, *_ in result.topic_errors}
@@ -52,7 +52,7 @@ async def test_topics_that_cannot_be(clients, name):
 
 @pytest.mark.feature("topics")
 @in_loop
-async def test_partitions_are_added_and_never_taken_away(clients):
+async def test_partitions_are_added_and_never_removed(clients):
     name = await clients.topic(2)
     admin = await clients.admin()
     await admin.create_partitions({name: NewPartitions(4)})
@@ -105,7 +105,7 @@ async def test_a_group_is_listed_and_described(clients):
     member = await clients.consumer(name, group_id=clients.group)
     await eventually(lambda: shared([member], set(partitions(name, 2))), "an assignment")
     admin = await clients.admin()
-    assert (clients.group, "consumer") in {tuple(found[:2]) for found in await admin.list_consumer_groups()}
+    assert (clients.group, "consumer") in {tuple(row[:2]) for row in await admin.list_consumer_groups()}
     [result] = await admin.describe_consumer_groups([clients.group])
     [(code, group, state, kind, protocol, members, *_)] = result.groups
     assert (code, group, state, kind) == (0, clients.group, "Stable", "consumer")

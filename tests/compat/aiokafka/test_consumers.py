@@ -42,12 +42,12 @@ async def test_seek_and_the_ends_of_a_partition(clients):
 @pytest.mark.feature("offsets")
 @in_loop
 async def test_a_paused_partition_delivers_nothing_until_it_is_resumed(clients):
-    held, free = partitions(await filled(clients, 20, 2), 2)
+    paused, free = partitions(await filled(clients, 20, 2), 2)
     reader = await clients.consumer()
-    reader.assign([held, free])
-    reader.pause(held)
+    reader.assign([paused, free])
+    reader.pause(paused)
     assert {r.partition for r in await read(reader, 20)} == {1}
-    reader.resume(held)
+    reader.resume(paused)
     assert {r.partition for r in await read(reader, 20)} == {0}
 
 
@@ -61,8 +61,8 @@ async def test_offsets_for_times(clients):
         await sender.send_and_wait(tp.topic, b"v", partition=0, timestamp_ms=start + n * HOUR_MS)
     reader = await clients.consumer()
     reader.assign([tp])
-    found = (await reader.offsets_for_times({tp: start + 3 * HOUR_MS + 1}))[tp]
-    assert (found.offset, found.timestamp) == (4, start + 4 * HOUR_MS)
+    offset_and_time = (await reader.offsets_for_times({tp: start + 3 * HOUR_MS + 1}))[tp]
+    assert (offset_and_time.offset, offset_and_time.timestamp) == (4, start + 4 * HOUR_MS)
     assert (await reader.offsets_for_times({tp: 0}))[tp].offset == 0
     assert (await reader.offsets_for_times({tp: start + 9 * HOUR_MS + 1}))[tp] is None
 
@@ -131,9 +131,9 @@ async def test_members_join_and_leave_and_share_the_partitions(clients, assignor
         await sender.send_and_wait(name, str(n).encode(), partition=n % 6)
     values = [int(r.value) for member in members for r in await read(member, 20)]
     assert sorted(values) == list(range(60))
-    for left in (2, 1):
+    for remaining in (2, 1):
         await clients.stop_one(members.pop(0))
-        await eventually(lambda: shared(members, expected), f"six partitions over the {left} that stayed")
+        await eventually(lambda: shared(members, expected), f"six partitions over the {remaining} that stayed")
 
 
 @pytest.mark.feature("consumer groups")

@@ -48,7 +48,7 @@ async def test_many_sends_in_flight_keep_their_order(clients):
 
 @pytest.mark.feature("records")
 @in_loop
-async def test_a_batch_made_by_hand(clients):
+async def test_a_batch_built_by_the_caller_is_sent(clients):
     name = await clients.topic()
     sender = await clients.producer()
     batch = sender.create_batch()

@@ -162,5 +162,5 @@ def test_committed_offsets_of_one_partition_are_deleted(
     done = kbroker("groups", "delete-offsets", group, "--topic", f"{name}:1")
     assert done.out == f"{group}, {name}-1: deleted\n"
     assert committed(kbroker, group) == [(0, 10, 0)]
-    again = try_kbroker("groups", "delete-offsets", group, "--topic", f"{name}:1")
-    assert (again.status, again.err) == (1, f"kbroker: group {group}: nothing is committed for {name}:1\n")
+    repeated = try_kbroker("groups", "delete-offsets", group, "--topic", f"{name}:1")
+    assert (repeated.status, repeated.err) == (1, f"kbroker: group {group}: nothing is committed for {name}:1\n")

@@ -30,9 +30,9 @@ def test_a_topic_is_created_listed_described_and_deleted(kbroker: Kbroker, try_k
 
 def test_if_not_exists_and_if_exists(kbroker: Kbroker, try_kbroker: Kbroker, name: str) -> None:
     kbroker("topics", "create", name)
-    again = try_kbroker("topics", "create", name)
-    assert again.status == 1
-    assert "already exists (TOPIC_ALREADY_EXISTS)" in again.err
+    repeated = try_kbroker("topics", "create", name)
+    assert repeated.status == 1
+    assert "already exists (TOPIC_ALREADY_EXISTS)" in repeated.err
     kbroker("topics", "create", name, "--if-not-exists")
     kbroker("topics", "delete", name)
     assert try_kbroker("topics", "delete", name).status == 1

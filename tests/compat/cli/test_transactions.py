@@ -214,5 +214,5 @@ def test_a_hanging_transaction_is_found_and_aborted(
     assert kbroker("transactions", "find-hanging", "--topic", name, "--json").json() == []
     assert kbroker("consume", name, "--read-committed").out == "before\nbehind\n"
     if by == "start offset":
-        again = try_kbroker("transactions", "abort", f"{name}:0", *how)
-        assert again.err == f"kbroker: {name}-0 has no open transaction that begins at offset 1\n"
+        repeated = try_kbroker("transactions", "abort", f"{name}:0", *how)
+        assert repeated.err == f"kbroker: {name}-0 has no open transaction that begins at offset 1\n"

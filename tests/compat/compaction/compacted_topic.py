@@ -104,18 +104,20 @@ class CompactedTopic:
         """Read until all of `before` is compacted, and return the records. Every read must pass check_sound.
         `tombstones`: see check_sound."""
         now: list[Record] = []
-        left: list[Record] = list(before)
+        unexpected: list[Record] = list(before)
 
         def is_compacted() -> bool:
-            nonlocal now, left
+            nonlocal now, unexpected
             self.roll()
             now = self.read()
             check_sound(before, now, tombstones=tombstones)
-            left = superseded(before, now)
-            return not left
+            unexpected = superseded(before, now)
+            return not unexpected
 
         try:
-            eventually(is_compacted, f"{self.name} is compacted", interval=0.1, progress=lambda: len(left))
+            eventually(is_compacted, f"{self.name} is compacted", interval=0.1, progress=lambda: len(unexpected))
         except AssertionError as error:
-            raise AssertionError(f"{error}; {len(left)} superseded records are left: {shown(left)}") from None
+            raise AssertionError(
+                f"{error}; {len(unexpected)} superseded records are left: {shown(unexpected)}"
+            ) from None
         return now

@@ -15,10 +15,10 @@ def by_partition_offset(records: Iterable[Record]) -> dict[PartitionOffset, Reco
 
 def latest(records: Iterable[Record]) -> list[Record]:
     """Return the last record of each key in each partition, in offset order."""
-    found: dict[tuple[int, bytes | None], Record] = {}
+    newest: dict[tuple[int, bytes | None], Record] = {}
     for record in sorted(records, key=lambda record: record.offset):
-        found[record.partition, record.key] = record
-    return sorted(found.values())
+        newest[record.partition, record.key] = record
+    return sorted(newest.values())
 
 
 def check_sound(before: Sequence[Record], now: Sequence[Record], *, tombstones: bool = True) -> None:

@@ -21,15 +21,15 @@ _POLL_INTERVAL_S = 0.0005
 
 @dataclass
 class Kill:
-    """A kill of the broker, or only of its cleaner; `found`: the signs of a compaction at that moment."""
+    """A kill of the broker, or only of its cleaner; `signs`: the signs of a compaction at that moment."""
 
     waited_for: str
     only_cleaner: bool
-    found: list[str]
+    signs: list[str]
 
     def __str__(self) -> str:
         victim = "only the cleaner process" if self.only_cleaner else "the broker"
-        signs = ", ".join(self.found) if self.found else "none"
+        signs = ", ".join(self.signs) if self.signs else "none"
         return f"{victim}, after {self.waited_for}; signs of a compaction at the kill: {signs}"
 
 
@@ -69,11 +69,11 @@ class Killer:
 
     def cleaners(self) -> list[int]:
         """Return the ids of the broker's running child processes."""
-        found = []
+        pids = []
         for path in Path(f"/proc/{self.broker.pid}/task").glob("*/children"):
             with suppress(OSError):
-                found += [int(pid) for pid in path.read_text().split()]
-        return [pid for pid in found if _is_running(pid)]
+                pids += [int(pid) for pid in path.read_text().split()]
+        return [pid for pid in pids if _is_running(pid)]
 
     def _wait_for_compaction(self, wait_for: str) -> None:
         try:
@@ -90,8 +90,8 @@ class Killer:
         # Not a wait for a condition: the kill is to come at any moment.
         time.sleep(self.chance.uniform(0, _MAX_DELAY_S[wait_for]))
 
-    def _is_seen(self, what: str) -> bool:
-        return bool(self.cleaners()) if what == CHILD else any(name.endswith(what) for name in self._file_names())
+    def _is_seen(self, sign: str) -> bool:
+        return bool(self.cleaners()) if sign == CHILD else any(name.endswith(sign) for name in self._file_names())
 
     def _file_names(self) -> list[str]:
         return os.listdir(self.directory)

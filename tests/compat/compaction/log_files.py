@@ -28,12 +28,12 @@ _NO_RECORD = re.compile(
 )
 
 
-def _explained(found: re.Match[str]) -> str:
+def _explained(match: re.Match[str]) -> str:
     """Return an empty string if an empty batch has each of the timestamps, otherwise the complaint."""
-    data = Path(f"{found[1]}.log").read_bytes()
+    data = Path(f"{match[1]}.log").read_bytes()
     empty_batches = {header.max_timestamp for _, header in iter_headers(data) if not header.count}
-    timestamps = {int(timestamp) for timestamp in re.findall(r"Index timestamp: (\d+)", found[2])}
-    return "" if timestamps <= empty_batches else found[0]
+    timestamps = {int(timestamp) for timestamp in re.findall(r"Index timestamp: (\d+)", match[2])}
+    return "" if timestamps <= empty_batches else match[0]
 
 
 def dump(jvm: Jvm, files: list[Path], *options: str) -> str:
@@ -48,12 +48,12 @@ def dump(jvm: Jvm, files: list[Path], *options: str) -> str:
 
 def batches(dumped: str) -> list[tuple[int, int, int]]:
     """Return (base offset, last offset, count) of each batch."""
-    return [(int(found[1]), int(found[2]), int(found[3])) for found in _BATCH.finditer(dumped)]
+    return [(int(match[1]), int(match[2]), int(match[3])) for match in _BATCH.finditer(dumped)]
 
 
 def last_of_producers(dumped: str) -> dict[str, tuple[str, ...]]:
     """Return last offset and sequences of each producer's last batch, by producer id."""
-    return {found[6]: (found[2], found[4], found[5]) for found in _BATCH.finditer(dumped) if found[6] != "-1"}
+    return {match[6]: (match[2], match[4], match[5]) for match in _BATCH.finditer(dumped) if match[6] != "-1"}
 
 
 def check_files(jvm: Jvm, directory: Path, served: list[Record]) -> str:
@@ -74,6 +74,6 @@ def check_files(jvm: Jvm, directory: Path, served: list[Record]) -> str:
     dump(jvm, [path.with_suffix(".index") for path in logs], "--index-sanity-check")
     if snapshots := sorted(directory.glob("*.snapshot")):
         dump(jvm, snapshots)
-    left = [path.name for path in directory.iterdir() if path.suffix in (".cleaned", ".swap")]
-    assert left == [], "no files of a compaction are left over"
+    leftovers = [path.name for path in directory.iterdir() if path.suffix in (".cleaned", ".swap")]
+    assert leftovers == [], "no files of a compaction are left over"
     return dumped

@@ -180,9 +180,9 @@ def test_a_tombstone_is_kept_for_delete_retention(compacted):
         nonlocal last_read, gone
         read_at = now_ms()
         topic.roll()
-        found = [r for r in topic.read() if r.key == b"k" and r.value is None]
-        last_read, gone = (read_at, gone) if found else (last_read, now_ms())
-        return not found
+        tombstones = [r for r in topic.read() if r.key == b"k" and r.value is None]
+        last_read, gone = (read_at, gone) if tombstones else (last_read, now_ms())
+        return not tombstones
 
     eventually(over, "the tombstone is gone", interval=0.05)
     assert gone - began >= 2000, f"removed after {gone - began} ms, last read after {last_read - began} ms"

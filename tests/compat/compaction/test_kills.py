@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.feature("compaction"), pytest.mark.client("kafka_tools
 
 def kills_during_compaction(killer: Killer) -> int:
     """The number of kills during a compaction."""
-    return sum(bool(kill.found) for kill in killer.kills)
+    return sum(bool(kill.signs) for kill in killer.kills)
 
 
 # The limit is for a test that hangs: every wait has its own.

@@ -34,10 +34,10 @@ def topic(admin: AdminClient, request: pytest.FixtureRequest) -> Iterator[Callab
 
 def exists(admin: AdminClient, name: str, partitions: int) -> bool:
     """Return whether every partition of the topic has a leader."""
-    found = admin.list_topics(timeout=DEADLINE_S).topics.get(name)
-    if found is None or found.error or len(found.partitions) != partitions:
+    metadata = admin.list_topics(timeout=DEADLINE_S).topics.get(name)
+    if metadata is None or metadata.error or len(metadata.partitions) != partitions:
         return False
-    return all(partition.leader >= 0 for partition in found.partitions.values())
+    return all(partition.leader >= 0 for partition in metadata.partitions.values())
 
 
 @pytest.fixture

@@ -25,9 +25,9 @@ def member(consumer, topic):
 
 
 def listed(admin, **filters):
-    found = admin.list_consumer_groups(**filters).result(DEADLINE_S)
-    assert found.errors == []
-    return {group.group_id: group for group in found.valid}
+    listing = admin.list_consumer_groups(**filters).result(DEADLINE_S)
+    assert listing.errors == []
+    return {group.group_id: group for group in listing.valid}
 
 
 def described(admin, group):
@@ -43,17 +43,17 @@ def failure(future):
 @pytest.mark.feature("group admin")
 def test_a_group_is_listed_and_described(admin, member, group):
     only, name = member
-    found = listed(admin)[group]
-    assert (found.state, found.type) == (ConsumerGroupState.STABLE, ConsumerGroupType.CLASSIC)
-    assert not found.is_simple_consumer_group
+    entry = listed(admin)[group]
+    assert (entry.state, entry.type) == (ConsumerGroupState.STABLE, ConsumerGroupType.CLASSIC)
+    assert not entry.is_simple_consumer_group
     assert group in listed(admin, states={ConsumerGroupState.STABLE})
     assert group not in listed(admin, states={ConsumerGroupState.EMPTY})
     assert group not in listed(admin, types={ConsumerGroupType.CONSUMER})
     detail = described(admin, group)
     assert (detail.state, detail.partition_assignor) == (ConsumerGroupState.STABLE, "range")
-    [one] = detail.members
-    assert one.member_id == only.consumer.memberid()
-    assert {(tp.topic, tp.partition) for tp in one.assignment.topic_partitions} == everything(name, 2)
+    [member_detail] = detail.members
+    assert member_detail.member_id == only.consumer.memberid()
+    assert {(tp.topic, tp.partition) for tp in member_detail.assignment.topic_partitions} == everything(name, 2)
     assert detail.coordinator.id == admin.describe_cluster().result(DEADLINE_S).nodes[0].id
 
 
@@ -76,15 +76,15 @@ def test_offsets_of_a_group_are_listed_and_altered(admin, topic, group):
     request = ConsumerGroupTopicPartitions(group, offsets)
     admin.alter_consumer_group_offsets([request])[group].result(DEADLINE_S)
     every = ConsumerGroupTopicPartitions(group)
-    found = admin.list_consumer_group_offsets([every])[group].result(DEADLINE_S).topic_partitions
-    assert sorted((tp.partition, tp.offset) for tp in found) == [(0, 5), (1, 7)]
+    partitions = admin.list_consumer_group_offsets([every])[group].result(DEADLINE_S).topic_partitions
+    assert sorted((tp.partition, tp.offset) for tp in partitions) == [(0, 5), (1, 7)]
     named = ConsumerGroupTopicPartitions(group, [TopicPartition(name, 0), TopicPartition(name, 9)])
     result = admin.list_consumer_group_offsets([named])[group].result(DEADLINE_S).topic_partitions
     assert [(tp.partition, tp.offset) for tp in result] == [(0, 5), (9, OFFSET_INVALID)]
 
 
 @pytest.mark.feature("group admin")
-def test_offsets_of_a_group_with_members_are_not_altered_from_outside(admin, member, group):
+def test_an_administrator_cannot_alter_offsets_of_a_group_with_members(admin, member, group):
     _only, name = member
     request = ConsumerGroupTopicPartitions(group, [TopicPartition(name, 0, 5)])
     [result] = admin.alter_consumer_group_offsets([request])[group].result(DEADLINE_S).topic_partitions

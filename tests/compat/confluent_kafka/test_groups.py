@@ -29,13 +29,13 @@ def test_members_join_and_leave_and_share_the_partitions(consumer, producer, top
 
     eventually(lambda: shared(members, everything(name, 6)) and len(seen()) >= 60, "60 records")
     assert seen() == [(partition, offset) for partition in range(6) for offset in range(10)]
-    for left in (2, 1):
+    for remaining in (2, 1):
         members.pop(0).consumer.close()
-        eventually(lambda: shared(members, everything(name, 6)), f"the {left} that stayed")
+        eventually(lambda: shared(members, everything(name, 6)), f"the {remaining} that stayed")
 
 
 @pytest.mark.feature("consumer groups")
-def test_a_member_that_dies_is_missed_after_its_session(consumer, topic, group, bootstrap):
+def test_a_dead_member_is_removed_after_its_session_timeout(consumer, topic, group, bootstrap):
     """The other member is a process that is killed, so it sends no LeaveGroup."""
     name = topic(partitions=2)
     settings = {"bootstrap.servers": bootstrap, "group.id": group, "session.timeout.ms": 6000}

@@ -37,7 +37,7 @@ def test_seek_and_the_ends_of_a_partition(consumer, filled):
 
 
 @pytest.mark.feature("offsets")
-def test_a_consumer_at_the_end_sees_only_what_comes(consumer, producer, filled):
+def test_a_consumer_at_the_end_reads_only_new_records(consumer, producer, filled):
     name = filled(10)
     reader = consumer()
     reader.assign([TopicPartition(name, 0, OFFSET_END)])
@@ -111,7 +111,7 @@ def test_commits_with_metadata_and_lag(consumer, filled):
 def test_the_callback_of_an_asynchronous_commit(consumer, filled):
     name = filled(10)
     done = []
-    reader = consumer({"enable.auto.commit": False, "on_commit": lambda *what: done.append(what)})
+    reader = consumer({"enable.auto.commit": False, "on_commit": lambda *args: done.append(args)})
     reader.subscribe([name])
     message = read(reader, 10)[6]
     reader.commit(message=message, asynchronous=True)

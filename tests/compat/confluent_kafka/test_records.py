@@ -130,7 +130,7 @@ def test_the_smallest_fetches_make_progress(producer, consumer, topic):
 
 
 @pytest.mark.feature("fetch limits")
-def test_a_fetch_waits_for_min_bytes_and_wakes_when_they_come(producer, consumer, topic):
+def test_a_fetch_completes_when_min_bytes_have_arrived(producer, consumer, topic):
     name = topic()
     # Longer than the test waits, so that the records come before this time has passed.
     wait_ms = 2 * int(DEADLINE_S * 1000)

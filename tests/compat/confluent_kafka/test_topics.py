@@ -30,18 +30,18 @@ def created(admin, new, **options):
 
 
 @pytest.mark.feature("topics")
-def test_a_topics_life(admin, name):
+def test_a_topic_is_created_described_and_deleted(admin, name):
     created(admin, NewTopic(name, 3, 1))
     eventually(lambda: exists(admin, name, 3), "the topic")
-    found = admin.describe_topics(TopicCollection([name]), include_authorized_operations=True)[name]
-    found = found.result(DEADLINE_S)
+    future = admin.describe_topics(TopicCollection([name]), include_authorized_operations=True)[name]
+    description = future.result(DEADLINE_S)
     [node] = admin.describe_cluster().result(DEADLINE_S).nodes
-    assert [p.id for p in found.partitions] == [0, 1, 2]
-    for partition in found.partitions:
+    assert [p.id for p in description.partitions] == [0, 1, 2]
+    for partition in description.partitions:
         assert partition.leader.id == node.id
         assert [n.id for n in partition.replicas] == [n.id for n in partition.isr] == [node.id]
-    assert not found.is_internal
-    assert {"READ", "WRITE", "DELETE", "ALTER"} <= {op.name for op in found.authorized_operations}
+    assert not description.is_internal
+    assert {"READ", "WRITE", "DELETE", "ALTER"} <= {op.name for op in description.authorized_operations}
     assert refusal(admin.create_topics([NewTopic(name, 1, 1)])) == KafkaError.TOPIC_ALREADY_EXISTS
     admin.delete_topics([name])[name].result(DEADLINE_S)
     eventually(lambda: name not in admin.list_topics(timeout=DEADLINE_S).topics, "the topic to disappear")
@@ -61,7 +61,7 @@ def test_a_topics_life(admin, name):
         ({"num_partitions": 1, "replica_assignment": [[4711]]}, KafkaError.INVALID_REPLICA_ASSIGNMENT),
     ],
 )
-def test_a_topic_that_cannot_be(admin, name, wrong, code):
+def test_an_invalid_topic_is_rejected(admin, name, wrong, code):
     assert refusal(admin.create_topics([NewTopic(name, **wrong)])) == code
     assert name not in admin.list_topics(timeout=DEADLINE_S).topics
 
@@ -95,7 +95,7 @@ def test_validate_only_and_manual_assignment(admin, name):
 
 
 @pytest.mark.feature("topics")
-def test_partitions_are_added_and_never_taken_away(admin, producer, topic):
+def test_partitions_are_added_and_never_removed(admin, producer, topic):
     name = topic(2)
     admin.create_partitions([NewPartitions(name, 4)])[name].result(DEADLINE_S)
     eventually(lambda: exists(admin, name, 4), "four partitions")
@@ -115,7 +115,7 @@ def test_producing_creates_the_topic(producer, consumer, admin, name):
 
 
 @pytest.mark.feature("auto-creation")
-def test_a_consumer_that_does_not_want_it_gets_an_error_and_no_topic(consumer, admin, name):
+def test_a_consumer_that_forbids_auto_creation_gets_an_error_and_creates_no_topic(consumer, admin, name):
     reader = consumer({"allow.auto.create.topics": False})
     reader.subscribe([name])
 
@@ -141,8 +141,8 @@ def configs(admin, name):
 
 @pytest.mark.feature("configs")
 def test_configs_are_described_with_their_sources_and_synonyms(admin, topic):
-    found = configs(admin, topic(configs={"retention.ms": "123456"}))
-    retention, segment = found["retention.ms"], found["segment.bytes"]
+    described = configs(admin, topic(configs={"retention.ms": "123456"}))
+    retention, segment = described["retention.ms"], described["segment.bytes"]
     assert (retention.value, retention.source) == ("123456", ConfigSource.DYNAMIC_TOPIC_CONFIG.value)
     assert (retention.is_default, retention.is_read_only, retention.is_sensitive) == (False, False, False)
     assert retention.synonyms["retention.ms"].value == "123456"
@@ -175,7 +175,7 @@ def test_incremental_changes_set_delete_append_subtract(admin, topic):
 
 
 @pytest.mark.feature("configs")
-def test_a_full_change_resets_what_it_does_not_name(admin, topic):
+def test_alter_configs_resets_the_configs_that_it_does_not_name(admin, topic):
     name = topic(configs={"retention.ms": "1000", "max.message.bytes": "5000"})
     resource = ConfigResource(ConfigResource.Type.TOPIC, name, set_config={"segment.bytes": "3000000"})
     admin.alter_configs([resource])[resource].result(DEADLINE_S)
@@ -216,10 +216,10 @@ def test_a_new_limit_acts_at_once(admin, producer, topic):
 def test_broker_configs(admin):
     [node] = admin.describe_cluster().result(DEADLINE_S).nodes
     resource = ConfigResource(ConfigResource.Type.BROKER, str(node.id))
-    found = admin.describe_configs([resource])[resource].result(DEADLINE_S)
-    assert found["node.id"].value == str(node.id)
-    assert found["node.id"].is_read_only
-    assert {"log.dirs", "num.partitions", "message.max.bytes", "auto.create.topics.enable"} <= set(found)
+    described = admin.describe_configs([resource])[resource].result(DEADLINE_S)
+    assert described["node.id"].value == str(node.id)
+    assert described["node.id"].is_read_only
+    assert {"log.dirs", "num.partitions", "message.max.bytes", "auto.create.topics.enable"} <= set(described)
 
 
 @pytest.mark.feature("delete records")
@@ -243,8 +243,8 @@ def test_offsets_listed_by_the_administrator(admin, producer, topic):
     tp = TopicPartition(name, 0)
 
     def offset(spec: OffsetSpec) -> tuple[int, int]:
-        found = admin.list_offsets({tp: spec})[tp].result(DEADLINE_S)
-        return found.offset, found.timestamp
+        result = admin.list_offsets({tp: spec})[tp].result(DEADLINE_S)
+        return result.offset, result.timestamp
 
     assert offset(OffsetSpec.earliest()) == (0, -1)
     assert offset(OffsetSpec.latest()) == (3, -1)

@@ -10,8 +10,8 @@ from tests.compat.support import DEADLINE_S, eventually
 # (offset, key, value) of the records of each partition.
 TopicRecords = list[list[tuple[int, bytes | None, bytes]]]
 # The offsets at which each record is found.
-FoundOffsets = dict[Record, list[int]]
-Check = Callable[[Ledger, FoundOffsets], None]
+StoredOffsets = dict[Record, list[int]]
+Check = Callable[[Ledger, StoredOffsets], None]
 
 
 def acknowledged_by_partition(ledger: Ledger) -> list[int]:
@@ -72,8 +72,8 @@ def read_topics(bootstrap: str, topics: dict[str, int]) -> dict[str, TopicRecord
                 part.append((message.offset(), message.key(), message.value()))
             return remaining <= 0
 
-        what = f"{remaining} records of {', '.join(topics)}"
-        eventually(is_complete, what, interval=0, progress=lambda: remaining)
+        description = f"{remaining} records of {', '.join(topics)}"
+        eventually(is_complete, description, interval=0, progress=lambda: remaining)
     finally:
         consumer.close()
     for tp, (low, high) in zip(partitions, bounds, strict=True):
@@ -82,9 +82,9 @@ def read_topics(bootstrap: str, topics: dict[str, int]) -> dict[str, TopicRecord
     return records
 
 
-def offsets_of(ledger: Ledger, records: TopicRecords) -> FoundOffsets:
+def offsets_of(ledger: Ledger, records: TopicRecords) -> StoredOffsets:
     """Return the offsets of each record of a producer."""
-    found: FoundOffsets = {}
+    offsets: StoredOffsets = {}
     for partition, part in enumerate(records):
         for offset, key, value in part:
             match = VALUE.match(value)
@@ -94,24 +94,24 @@ def offsets_of(ledger: Ledger, records: TopicRecords) -> FoundOffsets:
                 assert int(match[2]) == partition
                 assert number < ledger.sent[partition]
                 assert key == b"key-%d" % (number % 7)
-                found.setdefault((partition, number), []).append(offset)
-    return found
+                offsets.setdefault((partition, number), []).append(offset)
+    return offsets
 
 
-def check_nothing_lost(ledger: Ledger, found: FoundOffsets) -> None:
+def check_nothing_lost(ledger: Ledger, stored: StoredOffsets) -> None:
     """Every acknowledged record is stored, at the offset of the response."""
-    lost = [record for record in ledger.acknowledged if record not in found]
+    lost = [record for record in ledger.acknowledged if record not in stored]
     assert lost == [], f"{len(lost)} acknowledged records are lost"
-    moved = [r for r, offset in ledger.acknowledged.items() if offset is not None and offset not in found[r]]
+    moved = [r for r, offset in ledger.acknowledged.items() if offset is not None and offset not in stored[r]]
     assert moved == [], f"{len(moved)} records are not at the offset that was acknowledged"
 
 
-def check_exactly_once(ledger: Ledger, found: FoundOffsets) -> None:
+def check_exactly_once(ledger: Ledger, stored: StoredOffsets) -> None:
     """No record is stored twice, acknowledged or not, and each partition is in the order of sending."""
-    check_nothing_lost(ledger, found)
-    duplicates = {record: offsets for record, offsets in found.items() if len(offsets) > 1}
+    check_nothing_lost(ledger, stored)
+    duplicates = {record: offsets for record, offsets in stored.items() if len(offsets) > 1}
     assert duplicates == {}, f"{len(duplicates)} records are stored more than once"
     for partition in range(ledger.partitions):
-        order = sorted((offsets[0], record[1]) for record, offsets in found.items() if record[0] == partition)
+        order = sorted((offsets[0], record[1]) for record, offsets in stored.items() if record[0] == partition)
         numbers = [number for _, number in order]
         assert numbers == sorted(numbers), f"partition {partition} is not in order"

@@ -122,39 +122,39 @@ DAMAGED = 4
 def by_kafka_python(
     address: str, topic: str, partition: int, start: int, end: int, limit_s: float = DEADLINE_S
 ) -> Read:
-    found: list[tuple[int, bytes]] = []
+    records: list[tuple[int, bytes]] = []
     with closing(KafkaConsumer(bootstrap_servers=address, auto_offset_reset="none", fetch_max_wait_ms=50)) as consumer:
         tp = TopicPartition(topic, partition)
         consumer.assign([tp])
         consumer.seek(tp, start)
         deadline = time.monotonic() + limit_s
-        while time.monotonic() < deadline and (not found or found[-1][0] < end - 1):
+        while time.monotonic() < deadline and (not records or records[-1][0] < end - 1):
             try:
                 for record in consumer.poll(100).get(tp, ()):
-                    found.append((record.offset, record.value))
+                    records.append((record.offset, record.value))
             except KafkaError:
-                return found, True
-    return found, False
+                return records, True
+    return records, False
 
 
 def by_confluent(address: str, topic: str, partition: int, start: int, end: int, limit_s: float = DEADLINE_S) -> Read:
-    found: list[tuple[int, bytes]] = []
+    records: list[tuple[int, bytes]] = []
     settings: dict[str, Any] = {"bootstrap.servers": address, "group.id": "damage", "check.crcs": True, "log_level": 2}
     consumer = Consumer({**settings, "enable.auto.commit": False, "auto.offset.reset": "error"})
     try:
         consumer.assign([ConfluentPartition(topic, partition, start)])
         deadline = time.monotonic() + limit_s
-        while time.monotonic() < deadline and (not found or found[-1][0] < end - 1):
+        while time.monotonic() < deadline and (not records or records[-1][0] < end - 1):
             message = consumer.poll(0.1)
             if message is not None and message.error():
-                return found, True
+                return records, True
             if message is not None:
-                found.append((message.offset(), message.value()))
+                records.append((message.offset(), message.value()))
     except KafkaException:
-        return found, True
+        return records, True
     finally:
         consumer.close()
-    return found, False
+    return records, False
 
 
 @pytest.mark.feature("kill -9")
@@ -183,9 +183,9 @@ def test_clients_see_an_error_and_no_wrong_data(
     for partition, where in enumerate(positions, 1):
         # To librdkafka a batch that is too long has been cut short: it fetches it repeatedly without an error.
         endless = where[0] == "length"
-        found, error = read(proxy.address, name, partition, 0, last, 3.0 if endless else DEADLINE_S)
-        assert found == [(number, value(number)) for number in range(len(found))], where
-        assert len(found) <= header.base_offset, where
+        records, error = read(proxy.address, name, partition, 0, last, 3.0 if endless else DEADLINE_S)
+        assert records == [(number, value(number)) for number in range(len(records))], where
+        assert len(records) <= header.base_offset, where
         assert error or endless, where
         # The records after the damage can still be read.
         following = header.next_offset

@@ -153,12 +153,12 @@ def test_committed_offsets_never_go_back(killer, new_member, new_producer, name,
         killer.kill(producer, name, how)
         acknowledged = dict(member.committed)
         killer.start()
-        found = committed_offsets(admin_client(killer.proxy), group)
+        committed = committed_offsets(admin_client(killer.proxy), group)
         for partition, offset in acknowledged.items():
-            assert offset <= found[partition], f"a commit of partition {partition} was acknowledged and is lost"
+            assert offset <= committed[partition], f"a commit of partition {partition} was acknowledged and is lost"
         for partition, offset in previous.items():
-            assert offset <= found[partition], f"the committed offset of partition {partition} went back"
-        previous = found
+            assert offset <= committed[partition], f"the committed offset of partition {partition} went back"
+        previous = committed
     wait_for_records(500)
     producer.stop()
     ends = dict(enumerate(producer.ledger.sent))

@@ -37,8 +37,8 @@ def log() -> tuple[LogCopy, Written]:
 
 
 def sample(cases: Iterator[tuple[str, int, bytes]]) -> list[tuple[str, int, bytes]]:
-    found = list(cases)
-    return found if ALL else Random(1).sample(found, len(found) // 10)
+    selected = list(cases)
+    return selected if ALL else Random(1).sample(selected, len(selected) // 10)
 
 
 def damages(written: Written) -> Iterator[tuple[str, int, bytes]]:
@@ -52,13 +52,13 @@ def damages(written: Written) -> Iterator[tuple[str, int, bytes]]:
             yield f"batch {number} bit {bit}", number, flip_bit(data, 8 * position + bit)
 
 
-def intended_difference(what: str, kafka: Opened, ours: Opened, written: Written, number: int) -> str | None:
+def intended_difference(damage: str, kafka: Opened, ours: Opened, written: Written, number: int) -> str | None:
     """Return why kbroker intentionally keeps less or more than Kafka; None if it should keep the same."""
-    _, _, bit = what.rpartition(" ")
+    _, _, bit = damage.rpartition(" ")
     valid_prefix = ours.error is None and ours.end == written.at[number][1].base_offset
-    if "bit" in what and int(bit) in BASE_OFFSET and valid_prefix:
+    if "bit" in damage and int(bit) in BASE_OFFSET and valid_prefix:
         return "Kafka cannot start, or keeps the batch at another offset; kbroker cuts before it"
-    if "bit" in what and int(bit) in MAGIC and valid_prefix and kafka.error is None:
+    if "bit" in damage and int(bit) in MAGIC and valid_prefix and kafka.error is None:
         return "Kafka reads any magic from 2 on as 2"
     return None
 
@@ -72,11 +72,11 @@ def test_recovery_keeps_what_kafka_keeps(log: tuple[LogCopy, Written], tmp_path:
     cases = [Case({**copy.files, name: data}) for _, _, data in damaged_logs]
     results = open_with_kafka(cases, tmp_path, INTERVAL)
     differences: dict[str, int] = {}
-    for (what, number, _), case, kafka in zip(damaged_logs, cases, results, strict=True):
+    for (damage, number, _), case, kafka in zip(damaged_logs, cases, results, strict=True):
         ours = open_with_kbroker(case, copy)
         if kafka != ours:
-            reason = intended_difference(what, kafka, ours, written, number)
-            assert reason is not None, (what, kafka, ours)
+            reason = intended_difference(damage, kafka, ours, written, number)
+            assert reason is not None, (damage, kafka, ours)
             differences[reason] = differences.get(reason, 0) + 1
     assert len(differences) == 2
     assert not ALL or sorted(differences.values()) == [18, 192], differences

@@ -71,15 +71,15 @@ def test_acknowledged_changes_of_topics_and_configs_survive_a_kill(broker, admin
             future.result(DEADLINE_S)
         broker.restart()
         admin = admin_client(proxy)
-        found = topics(admin)
-        assert {topic: found.get(topic) for topic in names} == dict(zip(names, [5, None, None, 2, 2], strict=True))
+        existing = topics(admin)
+        assert {topic: existing.get(topic) for topic in names} == dict(zip(names, [5, None, None, 2, 2], strict=True))
         assert config_of(admin, ResourceType.TOPIC, names[0], "retention.ms") == "7777777"
         assert config_of(admin, ResourceType.TOPIC, names[3], "retention.ms") == f"{1000 + number}000"
         assert config_of(admin, ResourceType.BROKER, "1", broker_config) == str(2_000_000 + number)
         for topic in names[1:3]:
             assert directories(broker, topic) == [], "the directories of a deleted topic are removed by a restart"
         for topic in (names[0], names[3]):
-            assert directories(broker, topic) == [f"{topic}-{index}" for index in range(found[topic])]
+            assert directories(broker, topic) == [f"{topic}-{index}" for index in range(existing[topic])]
 
 
 def journal_size(broker: BrokerProcess) -> int:
@@ -122,8 +122,8 @@ def test_a_topic_is_created_completely_or_not_at_all(broker, proxy, name, moment
 
 
 def described(client: KafkaAdminClient, names: set[str]) -> dict[str, dict[str, Any]]:
-    found = client.describe_topics(sorted(names)) if names else []
-    return {topic["name"]: topic for topic in found}
+    descriptions = client.describe_topics(sorted(names)) if names else []
+    return {topic["name"]: topic for topic in descriptions}
 
 
 @pytest.fixture

@@ -78,8 +78,8 @@ DAMAGE: dict[str, tuple[Callable[[Path], None], int, bool]] = {
 )
 def test_a_torn_tail_is_cut_to_the_longest_valid_prefix(killer, admin, proxy, name, trusted):
     broker = killer.broker
-    damages = {what: damage for what, damage in DAMAGE.items() if not (trusted and what.startswith("flipped"))}
-    made = {what: create_topic(admin, f"{name}-{number}", 1) for number, what in enumerate(damages)}
+    damages = {kind: damage for kind, damage in DAMAGE.items() if not (trusted and kind.startswith("flipped"))}
+    topic_by_kind = {kind: create_topic(admin, f"{name}-{number}", 1) for number, kind in enumerate(damages)}
     values = [b"value %d " % number + bytes(100) for number in range(BATCHES)]
     settings = {"bootstrap.servers": proxy.address, "batch.num.messages": 1, "linger.ms": 0, "log_level": 2}
 
@@ -90,35 +90,35 @@ def test_a_torn_tail_is_cut_to_the_longest_valid_prefix(killer, admin, proxy, na
                 producer.produce(topic, value, partition=0)
         assert producer.flush(DEADLINE_S) == 0
 
-    produce(list(made.values()), values)
+    produce(list(topic_by_kind.values()), values)
     if trusted:
-        eventually(lambda: all(killer.is_checkpointed(topic, 0) for topic in made.values()), "checkpoints")
+        eventually(lambda: all(killer.is_checkpointed(topic, 0) for topic in topic_by_kind.values()), "checkpoints")
     broker.kill()
     sizes = {}
-    for what, (damage, _, _) in damages.items():
-        [path] = broker.partition_dir(made[what], 0).glob("*.log")
+    for kind, (damage, _, _) in damages.items():
+        [path] = broker.partition_dir(topic_by_kind[kind], 0).glob("*.log")
         damage(path)
-        sizes[what] = path.stat().st_size
+        sizes[kind] = path.stat().st_size
     broker.start()
     repairs = repaired_logs(broker)
-    read = read_topics(proxy.address, dict.fromkeys(made.values(), 1))
-    for what, (_, survive, repair) in damages.items():
-        [found] = read[made[what]]
-        assert [value for _, _, value in found] == values[:survive], what
-        lines = [text for text in repairs if f" partition={made[what]}-0 " in text]
-        [path] = broker.partition_dir(made[what], 0).glob("*.log")
+    read = read_topics(proxy.address, dict.fromkeys(topic_by_kind.values(), 1))
+    for kind, (_, survive, repair) in damages.items():
+        [records] = read[topic_by_kind[kind]]
+        assert [value for _, _, value in records] == values[:survive], kind
+        lines = [text for text in repairs if f" partition={topic_by_kind[kind]}-0 " in text]
+        [path] = broker.partition_dir(topic_by_kind[kind], 0).glob("*.log")
         if repair:
             kept = path.stat().st_size
-            assert re.search(rf"{path.name}: cut from {sizes[what]} to {kept} bytes: \w+", "\n".join(lines)), what
+            assert re.search(rf"{path.name}: cut from {sizes[kind]} to {kept} bytes: \w+", "\n".join(lines)), kind
         else:
-            assert lines == [], what
-    produce(list(made.values()), [b"after"])
+            assert lines == [], kind
+    produce(list(topic_by_kind.values()), [b"after"])
     broker.restart()
     assert repaired_logs(broker) == [], "a repair is not repeated"
-    read = read_topics(proxy.address, dict.fromkeys(made.values(), 1))
-    for what, (_, survive, _) in damages.items():
-        [found] = read[made[what]]
-        assert [value for _, _, value in found] == [*values[:survive], b"after"], what
+    read = read_topics(proxy.address, dict.fromkeys(topic_by_kind.values(), 1))
+    for kind, (_, survive, _) in damages.items():
+        [records] = read[topic_by_kind[kind]]
+        assert [value for _, _, value in records] == [*values[:survive], b"after"], kind
 
 
 def has_opened_segments(broker: BrokerProcess) -> bool:

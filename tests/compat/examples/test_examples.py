@@ -102,7 +102,7 @@ PROGRAMS: dict[str, Callable[[str, str], str]] = {
 
 
 @pytest.mark.parametrize("client", [pytest.param(client, marks=pytest.mark.client(client)) for client in PROGRAMS])
-def test_example(bootstrap: str, name: str, client: str) -> None:
+def test_the_example_produces_and_consumes_ten_records(bootstrap: str, name: str, client: str) -> None:
     check(PROGRAMS[client](bootstrap, name))
 
 

@@ -15,9 +15,9 @@ def shared_target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
         running_broker(tmp_path_factory.mktemp("target")) as broker,
         running_broker(tmp_path_factory.mktemp("control")) as control,
     ):
-        found = Target(broker, control)
-        yield found
-        found.end()
+        target = Target(broker, control)
+        yield target
+        target.end()
         broker.stop()
 
 

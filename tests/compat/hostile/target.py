@@ -190,9 +190,9 @@ class Target:
 
     def _status(self, name: str) -> int:
         status = Path(f"/proc/{self.broker.pid}/status").read_text()
-        found = re.search(rf"^{name}:\s+(\d+) kB$", status, re.MULTILINE)
-        assert found is not None
-        return int(found[1]) * 1024
+        match = re.search(rf"^{name}:\s+(\d+) kB$", status, re.MULTILINE)
+        assert match is not None
+        return int(match[1]) * 1024
 
     def _waiting_ns(self) -> int:
         """Return for how long the main thread of the broker has been ready to run without a processor."""

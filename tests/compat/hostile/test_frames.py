@@ -110,11 +110,11 @@ def nested(template: RequestTemplate) -> Iterator[bytes]:
     yield template.frame(bytes(body) + bytes(100_000))
     # Many elements of the outer array, each with an inner array that fits as well.
     first, second = arrays[:2]
-    one = template.body[first.pos + first.size : second.pos] + (
+    one_element = template.body[first.pos + first.size : second.pos] + (
         encode_uvarint(50_000) if template.flexible else I32.pack(50_000)
     )
     head = template.body[: first.pos] + (encode_uvarint(50_000) if template.flexible else I32.pack(50_000))
-    yield template.frame(head + one * 10_000)
+    yield template.frame(head + one_element * 10_000)
 
 
 def test_nested_arrays_with_a_huge_product(target: Target) -> None:
@@ -167,18 +167,18 @@ def test_incomplete_large_requests(target: Target) -> None:
         part = struct.pack(">i", MAX_REQUEST) + PRODUCE_HEADER + bytes(4 * MIB)
         for client in clients:
             client.socket.setblocking(False)
-        left = {client: memoryview(part) for client in clients}
+        unsent = {client: memoryview(part) for client in clients}
         for _ in range(50):
-            for client in list(left):
+            for client in list(unsent):
                 target.pace(0.2)
                 try:
-                    left[client] = left[client][client.socket.send(left[client][:65536]) :]
+                    unsent[client] = unsent[client][client.socket.send(unsent[client][:65536]) :]
                 except BlockingIOError:
                     continue
                 except OSError:
-                    left[client] = memoryview(b"")
-                if not left[client]:
-                    del left[client]
+                    unsent[client] = memoryview(b"")
+                if not unsent[client]:
+                    del unsent[client]
         target.wait_for_round_trips()
         for client in clients:
             client.close()

@@ -35,23 +35,23 @@ def node(admin):
 
 
 def described(admin, topic):
-    [found] = admin.describe_topics([topic])
-    return found
+    [description] = admin.describe_topics([topic])
+    return description
 
 
 @pytest.mark.feature("topics")
-def test_a_topics_life(admin, name, node):
+def test_a_topic_is_created_described_and_deleted(admin, name, node):
     made = admin.create_topics({name: {"num_partitions": 3, "replication_factor": 1}})["topics"][0]
     assert (made["num_partitions"], made["replication_factor"]) == (3, 1)
     admin.wait_for_topics([name])
     assert name in admin.list_topics()
-    found = described(admin, name)
-    assert sorted(p["partition_index"] for p in found["partitions"]) == [0, 1, 2]
-    for partition in found["partitions"]:
+    description = described(admin, name)
+    assert sorted(p["partition_index"] for p in description["partitions"]) == [0, 1, 2]
+    for partition in description["partitions"]:
         assert partition["leader_id"] == node
         assert partition["replica_nodes"] == partition["isr_nodes"] == [node]
-    assert str(found["topic_id"]) == str(made["topic_id"]) != str(uuid.UUID(int=0))
-    [by_id] = admin.describe_topics([uuid.UUID(str(found["topic_id"]))])
+    assert str(description["topic_id"]) == str(made["topic_id"]) != str(uuid.UUID(int=0))
+    [by_id] = admin.describe_topics([uuid.UUID(str(description["topic_id"]))])
     assert by_id["name"] == name
 
     with pytest.raises(TopicAlreadyExistsError):
@@ -63,7 +63,7 @@ def test_a_topics_life(admin, name, node):
 
 
 @pytest.mark.feature("topics")
-def test_a_topic_made_again_is_another_topic(admin, name):
+def test_a_topic_that_is_created_again_has_another_id(admin, name):
     admin.create_topics([name])
     admin.wait_for_topics([name])
     before = described(admin, name)["topic_id"]
@@ -86,7 +86,7 @@ def test_a_topic_made_again_is_another_topic(admin, name):
         ({"num_partitions": 1, "configs": {"cleanup.policy": "burn"}}, InvalidConfigurationError),
     ],
 )
-def test_a_topic_that_cannot_be(admin, name, spec, error):
+def test_an_invalid_topic_is_rejected(admin, name, spec, error):
     with pytest.raises(error):
         admin.create_topics({name: spec})
     assert name not in admin.list_topics()
@@ -120,7 +120,7 @@ def test_validate_only_and_manual_assignment(admin, name, node):
 
 
 @pytest.mark.feature("topics")
-def test_partitions_are_added_and_never_taken_away(admin, topic):
+def test_partitions_are_added_and_never_removed(admin, topic):
     name = topic(2)
     admin.create_partitions({name: 5}, validate_only=True)
     assert len(described(admin, name)["partitions"]) == 2
@@ -153,7 +153,7 @@ def test_producing_creates_the_topic(producer, consumer, admin, name):
 
 
 @pytest.mark.feature("auto-creation")
-def test_asking_for_an_unknown_topic_without_wanting_it_makes_none(admin, name):
+def test_metadata_of_an_unknown_topic_without_auto_creation_creates_no_topic(admin, name):
     # kafka-python's allow_auto_create_topics is not in its requests; the admin client never sets the flag.
     assert described(admin, name)["error_code"] == UnknownTopicOrPartitionError.errno
     assert name not in admin.list_topics()
@@ -204,7 +204,7 @@ def test_incremental_changes_set_delete_append_subtract(admin, topic):
 
 
 @pytest.mark.feature("configs")
-def test_a_change_that_cannot_be_is_refused_whole(admin, topic):
+def test_an_invalid_config_change_is_rejected_completely(admin, topic):
     name = topic(configs={"retention.ms": "1000"})
     half_good = {"retention.ms": "2000", "segment.bytes": "tiny"}
     resource = ConfigResource(ConfigResourceType.TOPIC, name, half_good)
@@ -215,7 +215,7 @@ def test_a_change_that_cannot_be_is_refused_whole(admin, topic):
 
 
 @pytest.mark.feature("configs")
-def test_a_full_change_resets_what_it_does_not_name(admin, topic):
+def test_alter_configs_resets_the_configs_that_it_does_not_name(admin, topic):
     name = topic(configs={"retention.ms": "1000", "segment.bytes": "2000000"})
     resource = ConfigResource(ConfigResourceType.TOPIC, name, {})
     ok = {"topic": {name: "OK"}}
@@ -264,10 +264,10 @@ def test_a_group_is_listed_described_and_deleted(admin, active_group):
     assert group in groups_by_id(admin, states_filter=["Stable"])
     assert group not in groups_by_id(admin, states_filter=["Empty"])
 
-    found = admin.describe_groups([group])[group]
-    assert (found["group_state"], found["protocol_type"]) == ("Stable", "consumer")
-    assert found["protocol_data"] == "range"
-    [described_member] = found["members"]
+    description = admin.describe_groups([group])[group]
+    assert (description["group_state"], description["protocol_type"]) == ("Stable", "consumer")
+    assert description["protocol_data"] == "range"
+    [described_member] = description["members"]
     assert described_member["client_id"].startswith("kafka-python")
     assert described_member["client_host"].startswith("/")
     member.leave()
@@ -348,8 +348,8 @@ def test_offsets_listed_by_the_administrator(admin, producer, topic):
     sender.flush(DEADLINE_S)
 
     def offset(spec):
-        found = admin.list_partition_offsets({tp: spec})[tp]
-        return found.offset, found.timestamp
+        result = admin.list_partition_offsets({tp: spec})[tp]
+        return result.offset, result.timestamp
 
     assert offset(OffsetSpec.EARLIEST) == (0, -1)
     assert offset(OffsetSpec.LATEST) == (3, -1)
@@ -371,16 +371,16 @@ def test_the_cluster_describes_itself(admin, bootstrap):
 
 
 @pytest.mark.feature("cluster")
-def test_log_directories_tell_sizes(admin, producer, topic):
+def test_describe_log_dirs_returns_sizes(admin, producer, topic):
     name = topic(partitions=2)
     producer().send(name, b"x" * 5000, partition=1).get(DEADLINE_S)
     [result] = admin.describe_log_dirs({name: [0, 1]})
     sizes = {
         p["partition_index"]: p["partition_size"]
         for directory in result["log_dirs"]
-        for found in directory["topics"]
-        if found["name"] == name
-        for p in found["partitions"]
+        for row in directory["topics"]
+        if row["name"] == name
+        for p in row["partitions"]
     }
     assert sizes[0] == 0
     assert 5000 < sizes[1] < 5200

@@ -32,30 +32,30 @@ def test_members_join_and_leave_and_share_the_partitions(member, producer, topic
     assert numbers() == list(range(60))
     assert all(len(m.records) == 20 for m in members)
 
-    for left in (2, 1):
+    for remaining in (2, 1):
         members.pop(0).leave()
-        eventually(lambda: shared(members, everything), f"six partitions over the {left} that stayed")
+        eventually(lambda: shared(members, everything), f"six partitions over the {remaining} that stayed")
 
 
 @pytest.mark.feature("consumer groups")
 def test_members_with_different_assignors_agree_on_the_common_one(member, topic, admin, group):
     name = topic(partitions=2)
     both = [RangePartitionAssignor, RoundRobinPartitionAssignor]
-    one = member(name, group_id=group, partition_assignment_strategy=both)
+    first = member(name, group_id=group, partition_assignment_strategy=both)
     two = member(name, group_id=group, partition_assignment_strategy=[RoundRobinPartitionAssignor])
-    eventually(lambda: shared([one, two], set(partitions(name, 2))), "a common assignor")
+    eventually(lambda: shared([first, two], set(partitions(name, 2))), "a common assignor")
     assert admin.describe_groups([group])[group]["protocol_data"] == "roundrobin"
 
 
 @pytest.mark.feature("consumer groups")
 def test_a_member_with_no_common_assignor_is_refused(member, topic, group):
     name = topic()
-    one = member(name, group_id=group, partition_assignment_strategy=[RangePartitionAssignor])
-    eventually(lambda: shared([one], set(partitions(name, 1))), "the first member's assignment")
+    first = member(name, group_id=group, partition_assignment_strategy=[RangePartitionAssignor])
+    eventually(lambda: shared([first], set(partitions(name, 1))), "the first member's assignment")
     two = member(name, group_id=group, partition_assignment_strategy=[RoundRobinPartitionAssignor])
     eventually(lambda: two.error, "the second member to be rejected")
     assert isinstance(two.error, InconsistentGroupProtocolError)
-    assert shared([one], set(partitions(name, 1)))
+    assert shared([first], set(partitions(name, 1)))
 
 
 @pytest.mark.feature("consumer groups")

@@ -49,13 +49,13 @@ def test_seek_and_the_ends_of_a_partition(consumer, filled):
 @pytest.mark.feature("offsets")
 def test_a_paused_partition_delivers_nothing_until_it_is_resumed(consumer, filled):
     name = filled(20, 2)
-    held, free = partitions(name, 2)
+    paused, free = partitions(name, 2)
     reader = consumer()
-    reader.assign([held, free])
-    reader.pause(held)
+    reader.assign([paused, free])
+    reader.pause(paused)
     assert {r.partition for r in read(reader, 20)} == {1}
-    assert reader.paused() == {held}
-    reader.resume(held)
+    assert reader.paused() == {paused}
+    reader.resume(paused)
     assert {r.partition for r in read(reader, 20)} == {0}
 
 
@@ -69,10 +69,10 @@ def test_offsets_for_times(consumer, producer, topic):
     sender.flush(DEADLINE_S)
     reader = consumer()
     reader.assign([tp])
-    found = reader.offsets_for_times({tp: start + 3 * HOUR_MS})[tp]
-    assert (found.offset, found.timestamp) == (3, start + 3 * HOUR_MS)
-    found = reader.offsets_for_times({tp: start + 3 * HOUR_MS + 1})[tp]
-    assert (found.offset, found.timestamp) == (4, start + 4 * HOUR_MS)
+    offset_and_time = reader.offsets_for_times({tp: start + 3 * HOUR_MS})[tp]
+    assert (offset_and_time.offset, offset_and_time.timestamp) == (3, start + 3 * HOUR_MS)
+    offset_and_time = reader.offsets_for_times({tp: start + 3 * HOUR_MS + 1})[tp]
+    assert (offset_and_time.offset, offset_and_time.timestamp) == (4, start + 4 * HOUR_MS)
     assert reader.offsets_for_times({tp: 0})[tp].offset == 0
     assert reader.offsets_for_times({tp: start + 9 * HOUR_MS + 1})[tp] is None
 

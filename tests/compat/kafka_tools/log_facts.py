@@ -34,25 +34,25 @@ def facts_of_kafka(text):
     """Return the tuples of DumpLogSegments in order; those of records need --deep-iteration."""
     facts = []
     for line in text.splitlines():
-        found = dict(PAIR.findall(line))
+        pairs = dict(PAIR.findall(line))
         if line.startswith("baseOffset:"):
-            codec = found["compresscodec"].replace("none", "uncompressed")
-            facts.append(("batch", *(found[name] for name, _ in BATCH), codec, _time(found)))
+            codec = pairs["compresscodec"].replace("none", "uncompressed")
+            facts.append(("batch", *(pairs[name] for name, _ in BATCH), codec, _time(pairs)))
         elif line.startswith("| offset:"):
-            facts.append(("record", found["offset"], _time(found), found["keySize"], found["valueSize"]))
+            facts.append(("record", pairs["offset"], _time(pairs), pairs["keySize"], pairs["valueSize"]))
         elif line.startswith("offset:"):
-            facts.append(("index", found["offset"], found["position"]))
+            facts.append(("index", pairs["offset"], pairs["position"]))
         elif line.startswith("timestamp:"):
-            facts.append(("time index", found["timestamp"], found["offset"]))
+            facts.append(("time index", pairs["timestamp"], pairs["offset"]))
         elif line.startswith("producerId:"):
             # A producer whose transaction has just ended has no last batch.
-            last = {"lastSequence": "-1", "lastOffset": "-1", "offsetDelta": "0", **found}
+            last = {"lastSequence": "-1", "lastOffset": "-1", "offsetDelta": "0", **pairs}
             facts.append(("producer", *(last[name] for name, _ in PRODUCER)))
     return facts
 
 
-def _time(found):
-    return found["LogAppendTime"] if "LogAppendTime" in found else found["CreateTime"]
+def _time(pairs):
+    return pairs["LogAppendTime"] if "LogAppendTime" in pairs else pairs["CreateTime"]
 
 
 def facts_of_kbroker(items):

@@ -45,17 +45,17 @@ class JavaClients:
         return self.common.TopicPartition(topic, index)
 
     def listed(self, *items):
-        found = self.jvm.java.java.util.ArrayList()
+        values = self.jvm.java.java.util.ArrayList()
         for item in items:
-            found.add(item)
-        return found
+            values.add(item)
+        return values
 
     def poll(self, consumer, ms=100):
-        records = consumer.poll(self.jvm.java.java.time.Duration.ofMillis(ms)).iterator()
-        found = []
-        while records.hasNext():
-            found.append(records.next())
-        return found
+        iterator = consumer.poll(self.jvm.java.java.time.Duration.ofMillis(ms)).iterator()
+        records = []
+        while iterator.hasNext():
+            records.append(iterator.next())
+        return records
 
     def read(self, consumer, count):
         records = []
@@ -147,7 +147,7 @@ def test_acks(java, topic, acks):
 
 
 @pytest.mark.feature("message sizes")
-def test_a_batch_over_the_limit_is_split_and_arrives_whole(java, topic):
+def test_a_batch_over_the_limit_is_split_and_every_record_arrives(java, topic):
     name = topic(configs={"max.message.bytes": "5000"})
     sender = java.producer(linger_ms=100, batch_size=100_000)
     for n in range(100):
@@ -176,8 +176,8 @@ def test_offsets_by_time_and_the_ends(java, topic):
     reader.assign(java.listed(tp))
     times = java.jvm.java.java.util.HashMap()
     times.put(tp, 1_700_000_002_500)
-    found = reader.offsetsForTimes(times).get(tp)
-    assert (found.offset(), found.timestamp()) == (3, 1_700_000_003_000)
+    offset_and_time = reader.offsetsForTimes(times).get(tp)
+    assert (offset_and_time.offset(), offset_and_time.timestamp()) == (3, 1_700_000_003_000)
     assert reader.beginningOffsets(java.listed(tp)).get(tp) == 0
     assert reader.endOffsets(java.listed(tp)).get(tp) == 5
 

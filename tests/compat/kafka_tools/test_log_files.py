@@ -157,7 +157,7 @@ def test_segments_roll_and_their_indexes_point_at_batches(jvm, stopped):
     assert len(logs) > 3
     assert all(path.stat().st_size <= 1_048_576 for path in logs)
     offsets = [
-        int(found) for found in re.findall(r"^\| offset: (\d+)", dump(jvm, logs, "--deep-iteration"), re.MULTILINE)
+        int(offset) for offset in re.findall(r"^\| offset: (\d+)", dump(jvm, logs, "--deep-iteration"), re.MULTILINE)
     ]
     assert offsets == list(range(RECORDS))
     for log in logs[:-1]:

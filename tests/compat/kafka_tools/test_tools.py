@@ -23,16 +23,16 @@ def test_kafka_topics(tool, jvm, bootstrap, name):
     assert "PartitionCount: 3" in head
     assert "retention.ms=9000" in head
     for number, line in enumerate(partitions):
-        found = re.search(r"Partition: (\d+)\tLeader: (\d+)\tReplicas: (\d+)\tIsr: (\d+)", line)
-        assert found, line
-        assert int(found[1]) == number
-        assert found[2] == found[3] == found[4]
+        match = re.search(r"Partition: (\d+)\tLeader: (\d+)\tReplicas: (\d+)\tIsr: (\d+)", line)
+        assert match, line
+        assert int(match[1]) == number
+        assert match[2] == match[3] == match[4]
     tool("kafka-topics", "--alter", "--topic", name, "--partitions", "5")
     assert len(tool("kafka-topics", "--describe", "--topic", name).lines) == 1 + 5
     assert tool("kafka-topics", "--describe", "--under-replicated-partitions", "--topic", name).lines == []
-    again = jvm.run("kafka-topics", "--bootstrap-server", bootstrap, "--create", "--topic", name)
-    assert again.code == 1
-    assert "already exists" in again.out
+    repeated = jvm.run("kafka-topics", "--bootstrap-server", bootstrap, "--create", "--topic", name)
+    assert repeated.code == 1
+    assert "already exists" in repeated.out
     tool("kafka-topics", "--delete", "--topic", name)
     eventually(lambda: name not in tool("kafka-topics", "--list").lines, "the topic to disappear")
 
@@ -48,8 +48,8 @@ def test_kafka_configs(tool, jvm, bootstrap, topic):
     tool("kafka-configs", "--alter", *entity, "--delete-config", "retention.ms")
 
     def changed() -> bool:
-        found = {line.split()[0] for line in tool("kafka-configs", "--describe", *entity).lines[1:]}
-        return found == {"max.message.bytes=5000", "cleanup.policy=compact,delete"}
+        names = {line.split()[0] for line in tool("kafka-configs", "--describe", *entity).lines[1:]}
+        return names == {"max.message.bytes=5000", "cleanup.policy=compact,delete"}
 
     eventually(changed, "the changed configs")
     everything = tool("kafka-configs", "--describe", "--all", *entity).out
@@ -68,9 +68,9 @@ def test_kafka_configs_of_the_broker(tool):
     version = tool("kafka-broker-api-versions").lines[0]
     node = re.search(r"id: (\d+)", version)[1]
     broker = ("--entity-type", "brokers", "--entity-name", node)
-    found = tool("kafka-configs", "--describe", "--all", *broker).out
-    assert f"  node.id={node} " in found
-    assert "  log.retention.check.interval.ms=" in found
+    output = tool("kafka-configs", "--describe", "--all", *broker).out
+    assert f"  node.id={node} " in output
+    assert "  log.retention.check.interval.ms=" in output
     tool("kafka-configs", "--alter", *broker, "--add-config", "log.cleaner.threads=2")
     try:
         eventually(
@@ -96,7 +96,7 @@ def test_the_console_producer_and_consumer(tool, jvm, bootstrap, topic):
         stdin="a:1,b:two\tkey\tvalue\nNULL\tkey\tNULL\nc:3\tother\tünïcode\n",
     )  # fmt: skip
     shown = ["timestamp", "partition", "offset", "key", "headers"]
-    properties = [word for what in shown for word in ("--formatter-property", f"print.{what}=true")]
+    properties = [word for field in shown for word in ("--formatter-property", f"print.{field}=true")]
     got = jvm.consume(
         "--bootstrap-server", bootstrap, "--topic", name, "--from-beginning",
         "--max-messages", "3", "--timeout-ms", "120000", *properties,
@@ -165,8 +165,8 @@ def test_kafka_get_offsets(tool, topic):
     tool("kafka-console-producer", "--topic", name, "--reader-property", "parse.key=true", stdin="k\t1\nk\t2\nk\t3\n")
 
     def at(*when: str) -> dict[int, int]:
-        what = () if "--topic-partitions" in when else ("--topic", name)
-        lines = tool("kafka-get-offsets", *what, *when).lines
+        topic_options = () if "--topic-partitions" in when else ("--topic", name)
+        lines = tool("kafka-get-offsets", *topic_options, *when).lines
         return {int(p): int(offset) for _, p, offset in (line.rsplit(":", 2) for line in lines)}
 
     [filled] = [partition for partition, offset in at().items() if offset]

@@ -108,9 +108,9 @@ class Shell:
         self._member: Any = None
         self._producers: dict[str, Any] = {}
         versions = jvm.check("kafka-broker-api-versions", "--bootstrap-server", bootstrap).out
-        found = re.search(r"id: (\d+)", versions)
-        assert found
-        self._node = found[1]
+        match = re.search(r"id: (\d+)", versions)
+        assert match
+        self._node = match[1]
 
     def run(self, command: str) -> list[str]:
         """Run a command, and return its normalized output: standard output, standard error after `! `, exit status."""

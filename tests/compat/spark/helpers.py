@@ -86,10 +86,10 @@ class Topics:
         return sorted(messages, key=lambda m: (m.partition(), m.offset()))
 
     def _has(self, name: str, partitions: int) -> bool:
-        found = self._admin.list_topics(timeout=10).topics.get(name)
-        if found is None or found.error or len(found.partitions) != partitions:
+        metadata = self._admin.list_topics(timeout=10).topics.get(name)
+        if metadata is None or metadata.error or len(metadata.partitions) != partitions:
             return False
-        return all(partition.leader >= 0 for partition in found.partitions.values())
+        return all(partition.leader >= 0 for partition in metadata.partitions.values())
 
 
 def numbered(numbers: Iterable[int], partitions: int = 1) -> Iterable[Record]:
@@ -165,8 +165,8 @@ def wait_for_numbers(query: Any, frame: Callable[[], Any], expected: list[int], 
 
     def all_delivered() -> list[int]:
         assert query.isActive, f"the query ended: {query.exception()}"
-        found = numbers(frame())
-        return found if len(found) >= len(expected) else []
+        delivered = numbers(frame())
+        return delivered if len(delivered) >= len(expected) else []
 
     assert eventually(all_delivered, f"{len(expected)} rows of the query", timeout, interval=0.1) == expected
 

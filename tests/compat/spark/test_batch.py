@@ -76,10 +76,10 @@ def test_a_client_reads_the_records_of_a_job(spark, bootstrap, topics):
     frame = spark.createDataFrame(rows, schema).coalesce(1)
     frame.write.format("kafka").option("kafka.bootstrap.servers", bootstrap).option("includeHeaders", "true").save()
 
-    found = [m for name in (first, second) for m in topics.read(name)]
+    messages = [m for name in (first, second) for m in topics.read(name)]
     expected = [(2, first, 1, rows[2]), (0, first, 2, rows[0]), (1, first, 2, rows[1]), (0, second, 0, rows[3])]
-    assert len(found) == len(expected)
-    for message, (_, name, partition, (key, value, _, _, sent)) in zip(found, expected, strict=True):
+    assert len(messages) == len(expected)
+    for message, (_, name, partition, (key, value, _, _, sent)) in zip(messages, expected, strict=True):
         assert (message.topic(), message.partition()) == (name, partition)
         assert (message.key(), message.value()) == (key, value)
         assert message.headers() == (sent or None)
@@ -98,13 +98,13 @@ def test_a_table_is_written_and_read_with_each_codec(spark, bootstrap, topics, c
 
 
 def test_several_topics_by_list_by_pattern_and_by_partition(spark, bootstrap, topics):
-    one, two, other = topics.create(2), topics.create(1), topics.create(1)
-    for start, name, partitions in ((0, one, 2), (100, two, 1), (200, other, 1)):
+    first, second, other = topics.create(2), topics.create(1), topics.create(1)
+    for start, name, partitions in ((0, first, 2), (100, second, 1), (200, other, 1)):
         topics.fill(name, numbered(range(start, start + 10), partitions))
     both = [*range(10), *range(100, 110)]
-    assert numbers(load(spark.read, bootstrap, f"{one},{two}")) == both
-    assert numbers(load(spark.read, bootstrap, subscribePattern=f"({one}|{two}).*")) == both
-    assigned = json.dumps({one: [1], other: [0]})
+    assert numbers(load(spark.read, bootstrap, f"{first},{second}")) == both
+    assert numbers(load(spark.read, bootstrap, subscribePattern=f"({first}|{second}).*")) == both
+    assigned = json.dumps({first: [1], other: [0]})
     assert numbers(load(spark.read, bootstrap, assign=assigned)) == [1, 3, 5, 7, 9, *range(200, 210)]
 
 
@@ -134,8 +134,8 @@ def test_starting_and_ending_offsets_by_timestamp(spark, bootstrap, topics):
     def at(*seconds):
         return json.dumps({name: {str(p): start + s * 1000 for p, s in enumerate(seconds)}})
 
-    found = between(startingOffsetsByTimestamp=at(40, 80), endingOffsetsByTimestamp=at(50, 200))
-    assert found == sorted([*range(40, 50, 2), *range(81, 100, 2)])
+    selected = between(startingOffsetsByTimestamp=at(40, 80), endingOffsetsByTimestamp=at(50, 200))
+    assert selected == sorted([*range(40, 50, 2), *range(81, 100, 2)])
     assert between(startingTimestamp=start + 95_000) == [95, 96, 97, 98, 99]
     assert between(endingTimestamp=start + 4_500) == [0, 1, 2, 3, 4]
     late = {"startingTimestamp": start + HOUR_MS // 2}

@@ -134,5 +134,5 @@ def test_a_stream_copies_committed_records_only(spark, bootstrap, topics, stream
         writer.write(source, range(block * 50, block * 50 + 50), 2, committed=block % 2 == 1)
     frame = load(spark.readStream, bootstrap, source, **EARLIEST, **COMMITTED).select("value")
     finish(streams.to_topic(frame, bootstrap, sink, availableNow=True))
-    found = sorted(int(message.value()) for message in topics.read(sink))
-    assert found == [*range(50, 100), *range(150, 200)]
+    copied = sorted(int(message.value()) for message in topics.read(sink))
+    assert copied == [*range(50, 100), *range(150, 200)]

@@ -136,8 +136,8 @@ def test_a_stream_copies_records_with_headers_and_keys(spark, bootstrap, topics,
     frame = load(spark.readStream, bootstrap, source, **EARLIEST, includeHeaders="true")
     frame = frame.selectExpr(f"'{sink}' AS topic", "partition", "key", "value", "headers")
     finish(streams.to_topic(frame, bootstrap, availableNow=True))
-    found = {(m.partition(), m.key(), m.value(), str(m.headers())) for m in topics.read(sink)}
-    assert found == {(r["partition"], r["key"], r["value"], str(r.get("headers"))) for r in records}
+    copied = {(m.partition(), m.key(), m.value(), str(m.headers())) for m in topics.read(sink)}
+    assert copied == {(r["partition"], r["key"], r["value"], str(r.get("headers"))) for r in records}
 
 
 def test_lost_records_fail_a_stream_unless_it_accepts_the_loss(spark, bootstrap, topics, streams):

@@ -134,14 +134,14 @@ class ConfluentClient:
     def committed(self, group: str, topic: str, partition: int = 0, timeout_s: float = DEADLINE_S) -> int:
         consumer = self._consumer(COMMITTED, group)
         try:
-            [found] = consumer.committed([TopicPartition(topic, partition)], timeout=timeout_s)
+            [committed] = consumer.committed([TopicPartition(topic, partition)], timeout=timeout_s)
         except KafkaException as error:
             if error.args[0].code() != KafkaError._TIMED_OUT:
                 raise
             raise TimeoutError(str(error)) from error
         finally:
             consumer.close()
-        return found.offset if found.offset >= 0 else -1
+        return committed.offset if committed.offset >= 0 else -1
 
     def close(self) -> None:
         for close in self._open:

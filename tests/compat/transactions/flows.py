@@ -76,7 +76,7 @@ class Flow:
 
 
 def wait_while_running(
-    flows: Sequence[Flow], condition: Callable[[], bool], what: str, progress: Callable[[], object]
+    flows: Sequence[Flow], condition: Callable[[], bool], description: str, progress: Callable[[], object]
 ) -> None:
     """Wait for the condition as long as there is progress. Programs that give up are restarted; a failure shows the
     last output of every program."""
@@ -88,7 +88,7 @@ def wait_while_running(
         return condition()
 
     try:
-        eventually(is_met, what, interval=0.2, progress=progress)
+        eventually(is_met, description, interval=0.2, progress=progress)
     except AssertionError as error:
         outputs = [program.tail() for flow in flows for program in flow.programs]
         raise AssertionError("\n".join([str(error), *outputs])) from error

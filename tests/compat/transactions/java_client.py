@@ -187,16 +187,16 @@ class JavaClient:
             if self.knows_kip_447:
                 partitions = self._java.java.util.HashSet()
                 partitions.add(tp)
-                found = consumer.committed(partitions, pending).get(tp)
+                committed = consumer.committed(partitions, pending).get(tp)
             else:
-                found = consumer.committed(tp, pending)
+                committed = consumer.committed(tp, pending)
         except Py4JJavaError as error:
             if error.java_exception.getClass().getSimpleName() != "TimeoutException":
                 raise
             raise TimeoutError(str(error)) from error
         finally:
             consumer.close()
-        return -1 if found is None else int(found.offset())
+        return -1 if committed is None else int(committed.offset())
 
     def close(self) -> None:
         for close in self._open:
@@ -228,12 +228,12 @@ class JavaClient:
 
 
 def _polled(java: Any, consumer: Any) -> list[tuple[int, bytes]]:
-    records = consumer.poll(_ms(java, 20)).iterator()
-    found = []
-    while records.hasNext():
-        record = records.next()
-        found.append((record.partition(), record.value()))
-    return found
+    iterator = consumer.poll(_ms(java, 20)).iterator()
+    records = []
+    while iterator.hasNext():
+        record = iterator.next()
+        records.append((record.partition(), record.value()))
+    return records
 
 
 def _ms(java: Any, ms: int) -> Any:

@@ -125,12 +125,12 @@ class KafkaPythonClient:
     def committed(self, group: str, topic: str, partition: int = 0, timeout_s: float = DEADLINE_S) -> int:
         consumer = self._consumer(COMMITTED, group_id=group, enable_auto_commit=False)
         try:
-            found = consumer.committed(TopicPartition(topic, partition), timeout_ms=int(timeout_s * 1000))
+            committed = consumer.committed(TopicPartition(topic, partition), timeout_ms=int(timeout_s * 1000))
         except KafkaTimeoutError as error:
             raise TimeoutError(str(error)) from error
         finally:
             consumer.close()
-        return -1 if found is None else int(found)
+        return -1 if committed is None else int(committed)
 
     def close(self) -> None:
         for close in self._open:

@@ -101,9 +101,9 @@ class Campaign:
             self.freeze_programs(stage)
             self.remove_members(stage)
 
-    def _report(self, what: str) -> None:
+    def _report(self, event: str) -> None:
         now = time.monotonic()
-        self.report.append(f"{now - self._last:4.1f} s: {what}")
+        self.report.append(f"{now - self._last:4.1f} s: {event}")
         self._last = now
 
     def kill_programs(self, stage: str, number: int) -> None:
@@ -221,15 +221,15 @@ def run_campaign(
     wait_until_drained(flows, bootstrap, source)
     for flow in flows:
         flow.kill()
-    found = views(bootstrap, flows)
+    actual = views(bootstrap, flows)
     by_client = {flow.client: flow for flow in flows}
     if broker is None:
-        return Result(source.written, found, found, [], campaign.zombies, by_client)
+        return Result(source.written, actual, actual, [], campaign.zombies, by_client)
     broker.stop()
     broker.start()
     repairs = repaired_logs(broker)
     broker.restart()
-    return Result(source.written, found, views(bootstrap, flows), repairs, campaign.zombies, by_client)
+    return Result(source.written, actual, views(bootstrap, flows), repairs, campaign.zombies, by_client)
 
 
 def views(bootstrap: str, flows: list[Flow]) -> dict[str, Views]:
@@ -247,12 +247,12 @@ def views(bootstrap: str, flows: list[Flow]) -> dict[str, Views]:
         client.close()
 
 
-def difference(flow: Flow, partition: int, expected: list[bytes], found: list[bytes]) -> str:
+def difference(flow: Flow, partition: int, expected: list[bytes], actual: list[bytes]) -> str:
     """Return which inputs of a partition do not have exactly one result, with the transactions of the first."""
-    counts = Counter(found)
+    counts = Counter(actual)
     wrong = [offset for offset, value in enumerate(expected) if counts[value] != 1]
     if not wrong:
-        return f"partition {partition}: each input has one result, in another order" if expected != found else ""
+        return f"partition {partition}: each input has one result, in another order" if expected != actual else ""
     history = flow.history(partition, wrong[0])
     return "\n".join([f"partition {partition}: {len(wrong)} inputs from {wrong[0]} to {wrong[-1]}", *history])
 

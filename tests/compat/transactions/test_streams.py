@@ -59,7 +59,7 @@ def test_a_word_count_counts_every_word_once(word_count, streams_broker, tmp_pat
     def results(isolation):
         return [value for part in client.read(target, isolation, PARTITIONS) for value in part]
 
-    def wait_for_counts(number, what, interval):
+    def wait_for_counts(number, description, interval):
         read = 0
 
         def reached():
@@ -67,7 +67,7 @@ def test_a_word_count_counts_every_word_once(word_count, streams_broker, tmp_pat
             read = len(results(COMMITTED))
             return read >= number
 
-        eventually(reached, what, interval=interval, progress=lambda: read)
+        eventually(reached, description, interval=interval, progress=lambda: read)
 
     program.start()
     try:

@@ -22,9 +22,9 @@ def transact(producer, topic, values, commit=True):
 
 
 def error_of(call, *args):
-    with pytest.raises(TransactionError) as found:
+    with pytest.raises(TransactionError) as raised:
         call(*args)
-    return found.value
+    return raised.value
 
 
 def test_records_become_visible_with_the_commit(client, topic, transactional_id):
@@ -159,7 +159,7 @@ def test_a_fenced_instance_cannot_commit(client, topic, transactional_id):
     assert client.read(name, COMMITTED) == [[]]
 
 
-def test_instances_take_over_again_and_again(client, topic, transactional_id):
+def test_each_new_instance_fences_the_previous_one(client, topic, transactional_id):
     name = topic()
     for number in range(4):
         producer = started(client, transactional_id)

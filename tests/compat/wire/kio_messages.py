@@ -149,7 +149,7 @@ def _dataclass_in(annotation: Any) -> Any:
     """Return the dataclass X in `X`, `X | None`, `tuple[X, ...]` and `tuple[X, ...] | None`."""
     if is_dataclass(annotation):
         return annotation
-    return next((found for item in get_args(annotation) if (found := _dataclass_in(item)) is not None), None)
+    return next((dataclass for item in get_args(annotation) if (dataclass := _dataclass_in(item)) is not None), None)
 
 
 def _names(values: Any) -> set[str]:
@@ -164,5 +164,5 @@ def _all_names(api: str) -> set[str]:
 
 
 def _field_names(cls: Any) -> set[str]:
-    nested = [found for field in fields(cls) if (found := _dataclass_in(field.type)) is not None]
+    nested = [dataclass for field in fields(cls) if (dataclass := _dataclass_in(field.type)) is not None]
     return {field.name for field in fields(cls)}.union(*map(_field_names, nested))

@@ -168,7 +168,7 @@ def count_position(api: str, version: int, sample: Sample, path: tuple[str | int
     full, empty = encoded(api, version, sample)[4:], encoded(api, version, with_empty_list(sample, path))[4:]
     if full == empty:
         return None
-    differs = next(pos for pos, (one, other) in enumerate(zip(full, empty, strict=False)) if one != other)
+    differs = next(pos for pos, (byte, other) in enumerate(zip(full, empty, strict=False)) if byte != other)
     return 4 + differs - (0 if flexible else 3)
 
 

@@ -39,15 +39,15 @@ def test_every_advertised_version_has_its_story(cluster: Cluster):
 def test_responses_are_those_of_kafka(cluster: Cluster, api: str, version: int):
     differences = DIFFERENCES if cluster.is_kbroker else ()
     expected = [row for row in differences if row.applies(api, version)]
-    found: list[Difference] = []
+    applied: list[Difference] = []
     unexpected = []
     for step, path, kafka, here in differing(RECORDED.steps(api, version), steps_of(cluster, api, version)):
         covering = [row for row in expected if row.covers(api, step, path, kafka, here)]
-        found += covering
+        applied += covering
         if not covering:
             unexpected.append(f"{step}: {path}: Kafka {kafka!r}, here {here!r}")
     assert not unexpected, f"{api} version {version}:\n" + "\n".join(unexpected)
-    obsolete = [row.where for row in expected if row not in found]
+    obsolete = [row.where for row in expected if row not in applied]
     assert not obsolete, f"{api} version {version}: no difference any more: {obsolete}"
 
 

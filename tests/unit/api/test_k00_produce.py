@@ -13,7 +13,7 @@ from protocol.messages.k00_produce import (
 )
 from protocol.messages.k18_api_versions import ApiVersionsRequest, ApiVersionsResponse
 from tests.unit.support.client import Client, batch, values_of
-from tests.unit.support.simulated_broker import Machine, story
+from tests.unit.support.simulated_broker import Machine, broker_test
 
 PRODUCER = 4000
 
@@ -25,7 +25,7 @@ async def codes(*responses: "asyncio.Future[object]") -> list[ErrorCode]:
 # Acknowledgements.
 
 
-@story
+@broker_test
 @pytest.mark.parametrize("version", range(3, 14))
 @pytest.mark.parametrize("acks", [1, -1])
 async def test_each_version_is_acknowledged(m: Machine, version: int, acks: int) -> None:
@@ -39,7 +39,7 @@ async def test_each_version_is_acknowledged(m: Machine, version: int, acks: int)
     assert await client.read("t", 0, 0) == []
 
 
-@story
+@broker_test
 async def test_acks_0_has_no_response(m: Machine) -> None:
     client = await m.client()
     await client.create_topic("t")
@@ -51,7 +51,7 @@ async def test_acks_0_has_no_response(m: Machine) -> None:
     assert (await client.produce("t", batch(b"c"))).base_offset == 2
 
 
-@story
+@broker_test
 @pytest.mark.parametrize("wrong", ["topic", "batch", "acks"])
 async def test_an_error_with_acks_0_closes_the_connection(m: Machine, wrong: str) -> None:
     client = await m.client()
@@ -77,7 +77,7 @@ async def test_an_error_with_acks_0_closes_the_connection(m: Machine, wrong: str
     assert await other.read("t") == [b"before"]
 
 
-@story
+@broker_test
 async def test_several_partitions_and_errors_beside_successes(m: Machine) -> None:
     client = await m.client()
     await client.create_topic("t", 3)
@@ -109,7 +109,7 @@ async def test_several_partitions_and_errors_beside_successes(m: Machine) -> Non
     assert m.partition("t", 1).log.log_end_offset == 0
 
 
-@story
+@broker_test
 async def test_topics_by_id(m: Machine) -> None:
     client = await m.client()
     old = await client.create_topic("t")
@@ -121,7 +121,7 @@ async def test_topics_by_id(m: Machine) -> None:
     assert await codes(client.send_produce("t", batch(b"a"), version=13)) == [ErrorCode.NONE]
 
 
-@story
+@broker_test
 async def test_clients_cannot_append_to_internal_topics(m: Machine) -> None:
     client = await m.client()
     await m.broker.services.controller.ensure_internal_topic("__consumer_offsets")
@@ -131,7 +131,7 @@ async def test_clients_cannot_append_to_internal_topics(m: Machine) -> None:
     assert m.partition("__consumer_offsets").log.log_end_offset == 0
 
 
-@story
+@broker_test
 async def test_min_insync_replicas(m: Machine) -> None:
     client = await m.client()
     await client.create_topic("t", min_insync_replicas=2)
@@ -139,7 +139,7 @@ async def test_min_insync_replicas(m: Machine) -> None:
     assert await codes(client.send_produce("t", batch(b"a"), acks=1)) == [ErrorCode.NONE]
 
 
-@story
+@broker_test
 async def test_log_append_time(m: Machine) -> None:
     client = await m.client()
     await client.create_topic("t", message_timestamp_type="LogAppendTime")
@@ -150,7 +150,7 @@ async def test_log_append_time(m: Machine) -> None:
 # Idempotent producers.
 
 
-@story
+@broker_test
 async def test_a_duplicate_gets_the_response_of_its_original(m: Machine) -> None:
     client = await m.client()
     await client.create_topic("t")
@@ -165,7 +165,7 @@ async def test_a_duplicate_gets_the_response_of_its_original(m: Machine) -> None
     assert response.error_code in (ErrorCode.DUPLICATE_SEQUENCE_NUMBER, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
 
 
-@story
+@broker_test
 async def test_sequences_and_epochs(m: Machine) -> None:
     client = await m.client()
     await client.create_topic("t")
@@ -182,7 +182,7 @@ async def test_sequences_and_epochs(m: Machine) -> None:
     assert m.partition("t").log.log_end_offset == 4
 
 
-@story
+@broker_test
 async def test_batches_after_a_lost_one_are_rejected_until_it_is_sent_again(m: Machine) -> None:
     """Five requests in flight, as with max.in.flight.requests.per.connection=5; the first is damaged on its way."""
     client = await m.client()
@@ -197,7 +197,7 @@ async def test_batches_after_a_lost_one_are_rejected_until_it_is_sent_again(m: M
     assert await client.read("t") == [b"0", b"1", b"2", b"3", b"4", b"5"]
 
 
-@story
+@broker_test
 @pytest.mark.parametrize("how", ["stop", "kill", "power"])
 async def test_producer_state_survives_a_restart(m: Machine, how: str) -> None:
     client = await m.client()
@@ -222,7 +222,7 @@ async def test_producer_state_survives_a_restart(m: Machine, how: str) -> None:
 # Order on a connection.
 
 
-@story
+@broker_test
 async def test_responses_to_pipelined_requests_are_in_order(m: Machine) -> None:
     """The requests after a Produce that waits for its sync are handled, but their responses are sent later."""
     client = await m.client()
@@ -240,7 +240,7 @@ async def test_responses_to_pipelined_requests_are_in_order(m: Machine) -> None:
     await asyncio.gather(*waiting, *others, versions)
 
 
-@story
+@broker_test
 async def test_a_fetch_after_a_produce_that_waits(m: Machine) -> None:
     client = await m.client()
     await client.create_topic("t", flush_before_ack=True)
@@ -267,7 +267,7 @@ async def flushed_topic(m: Machine, **configs: object) -> Client:
     return client
 
 
-@story
+@broker_test
 @pytest.mark.parametrize("configs", [{"flush_before_ack": True}, {"flush_messages": 1}])
 @pytest.mark.parametrize("acks", [1, -1])
 async def test_acknowledged_only_when_synced(m: Machine, acks: int, configs: dict[str, object]) -> None:
@@ -285,21 +285,21 @@ async def test_acknowledged_only_when_synced(m: Machine, acks: int, configs: dic
     assert await other.read("t") == [b"a"]
 
 
-@story
+@broker_test
 async def test_one_sync_acknowledges_all_waiting_requests(m: Machine) -> None:
     client = await flushed_topic(m)
     await client.create_topic("other")
     first = client.send_produce("t", batch(b"first"))
-    await m.until(lambda: m.threads.began["flush_blocking"] == 1)
+    await m.until(lambda: m.threads.started["flush_blocking"] == 1)
     others = [await m.client() for _ in range(20)]
     responses = [other.send_produce("t", batch(b"x")) for other in others for _ in range(3)]
     await asyncio.sleep(1)
     m.threads.release("flush_blocking")
     assert await codes(first, *responses) == [ErrorCode.NONE] * 61
-    assert m.threads.began["flush_blocking"] == 2
+    assert m.threads.started["flush_blocking"] == 2
 
 
-@story
+@broker_test
 async def test_acks_0_does_not_wait(m: Machine) -> None:
     client = await flushed_topic(m)
     client.produce_acks_0("t", batch(b"a"))
@@ -307,7 +307,7 @@ async def test_acks_0_does_not_wait(m: Machine) -> None:
     assert m.partition("t").log.log_end_offset == 1
 
 
-@story
+@broker_test
 async def test_a_duplicate_waits_for_the_sync_of_its_original(m: Machine) -> None:
     client, other = await flushed_topic(m), await m.client()
     data = batch(b"a", producer=(PRODUCER, 0, 0))
@@ -327,7 +327,7 @@ async def test_a_duplicate_waits_for_the_sync_of_its_original(m: Machine) -> Non
     assert (await later).base_offset == 1
 
 
-@story
+@broker_test
 async def test_a_produce_that_times_out(m: Machine) -> None:
     client = await flushed_topic(m)
     began = m.elapsed_ms
@@ -339,7 +339,7 @@ async def test_a_produce_that_times_out(m: Machine) -> None:
     assert (await client.produce("t", batch(b"b"))).base_offset == 1
 
 
-@story
+@broker_test
 async def test_a_failed_sync_is_never_repeated(m: Machine) -> None:
     client, consumer = await m.client(), await m.client()
     await client.create_topic("t", flush_before_ack=True)
@@ -373,11 +373,11 @@ async def test_a_failed_sync_is_never_repeated(m: Machine) -> None:
     assert await codes(client.send_produce("t", batch(b"again"))) == [ErrorCode.NONE]
 
 
-@story
+@broker_test
 async def test_a_sync_by_a_checkpoint_acknowledges_waiting_requests(m: Machine) -> None:
     client = await flushed_topic(m)
     produced = client.send_produce("t", batch(b"a"), timeout_ms=100_000)
-    await m.until(lambda: m.threads.began["flush_blocking"] == 1)
+    await m.until(lambda: m.threads.started["flush_blocking"] == 1)
     partition = m.partition("t")
     partition.log.checkpoint()
     await m.until(lambda: partition.log.recovery_point == 1)
@@ -385,7 +385,7 @@ async def test_a_sync_by_a_checkpoint_acknowledges_waiting_requests(m: Machine) 
     assert (await produced).error_code == 0
 
 
-@story
+@broker_test
 async def test_flush_before_ack_can_be_changed(m: Machine) -> None:
     client, admin = await flushed_topic(m), await m.client()
     produced = client.send_produce("t", batch(b"a"), timeout_ms=100_000)
@@ -403,7 +403,7 @@ async def test_flush_before_ack_can_be_changed(m: Machine) -> None:
     assert (await produced).error_code == 0
 
 
-@story
+@broker_test
 async def test_deleting_a_topic_while_a_produce_waits(m: Machine) -> None:
     client, admin = await flushed_topic(m), await m.client()
     produced = client.send_produce("t", batch(b"a"))

@@ -8,7 +8,7 @@ from kbroker.simulation.disk.file import SimFile
 from protocol.errors import ErrorCode
 from protocol.messages.k01_fetch import FetchResponse
 from tests.unit.support.client import Client, base_offsets, batch, by_partition, errors, records_of, values_of
-from tests.unit.support.simulated_broker import Machine, story
+from tests.unit.support.simulated_broker import Machine, broker_test
 
 LONG_MS = 100_000
 
@@ -16,7 +16,7 @@ LONG_MS = 100_000
 # Waiting.
 
 
-@story
+@broker_test
 @pytest.mark.parametrize("version", range(4, 19))
 async def test_each_version(m: Machine, version: int) -> None:
     client = await m.client()
@@ -31,7 +31,7 @@ async def test_each_version(m: Machine, version: int) -> None:
     assert response.aborted_transactions == []
 
 
-@story
+@broker_test
 async def test_the_batch_that_contains_the_offset_is_complete(m: Machine) -> None:
     client = await m.client()
     await client.create_topic("t")
@@ -40,7 +40,7 @@ async def test_the_batch_that_contains_the_offset_is_complete(m: Machine) -> Non
     assert values_of(response) == [b"a", b"b", b"c"]
 
 
-@story
+@broker_test
 async def test_an_append_completes_a_waiting_fetch(m: Machine) -> None:
     client, producer = await m.client(), await m.client()
     await client.create_topic("t")
@@ -54,7 +54,7 @@ async def test_an_append_completes_a_waiting_fetch(m: Machine) -> None:
     assert len(m.broker.services.replicas.purgatory) == 0
 
 
-@story
+@broker_test
 async def test_a_waiting_fetch_ends_at_its_deadline(m: Machine) -> None:
     client = await m.client()
     await client.create_topic("t")
@@ -66,7 +66,7 @@ async def test_a_waiting_fetch_ends_at_its_deadline(m: Machine) -> None:
         await asyncio.sleep(1)
 
 
-@story
+@broker_test
 async def test_deadlines_of_several_waiting_fetches(m: Machine) -> None:
     admin = await m.client()
     await admin.create_topic("t")
@@ -81,7 +81,7 @@ async def test_deadlines_of_several_waiting_fetches(m: Machine) -> None:
     await asyncio.gather(*map(wait, clients, waits))
 
 
-@story
+@broker_test
 async def test_min_bytes(m: Machine) -> None:
     client, producer = await m.client(), await m.client()
     await client.create_topic("t")
@@ -100,7 +100,7 @@ async def test_min_bytes(m: Machine) -> None:
     assert 700 <= m.elapsed_ms - began < 705
 
 
-@story
+@broker_test
 async def test_min_bytes_count_synced_bytes(m: Machine) -> None:
     client, producer = await m.client(), await m.client()
     await client.create_topic("t", flush_before_ack=True)
@@ -112,7 +112,7 @@ async def test_min_bytes_count_synced_bytes(m: Machine) -> None:
     assert base_offsets(await waiting) == {("t", 0): [0, 1, 2, 3]}
 
 
-@story
+@broker_test
 async def test_a_fetch_does_not_wait_for_more_than_the_largest_response(m: Machine) -> None:
     client = await m.client()
     await client.create_topic("t")
@@ -126,7 +126,7 @@ async def test_a_fetch_does_not_wait_for_more_than_the_largest_response(m: Machi
     assert m.elapsed_ms - began < 1000
 
 
-@story
+@broker_test
 async def test_appends_of_one_iteration_share_a_response(m: Machine) -> None:
     client, producer = await m.client(), await m.client()
     await client.create_topic("t")
@@ -143,7 +143,7 @@ async def test_appends_of_one_iteration_share_a_response(m: Machine) -> None:
 # Limits.
 
 
-@story
+@broker_test
 async def test_size_limits(m: Machine) -> None:
     client = await m.client()
     await client.create_topic("t", 2)
@@ -161,11 +161,11 @@ async def test_size_limits(m: Machine) -> None:
         ("t", 1): [0, 1, 2],
     }
     assert base_offsets(await client.fetch(both, max_bytes=three_batches)) == {("t", 0): [0, 1, 2], ("t", 1): []}
-    found = base_offsets(await client.fetch(both, max_bytes=4 * three_batches, partition_max_bytes=3 * three_batches))
-    assert found == {("t", 0): list(range(9)), ("t", 1): [0, 1, 2]}
+    offsets = base_offsets(await client.fetch(both, max_bytes=4 * three_batches, partition_max_bytes=3 * three_batches))
+    assert offsets == {("t", 0): list(range(9)), ("t", 1): [0, 1, 2]}
 
 
-@story(fetch_max_bytes=5000)
+@broker_test(fetch_max_bytes=5000)
 async def test_fetch_max_bytes_of_the_broker(m: Machine) -> None:
     client = await m.client()
     await client.create_topic("t")
@@ -177,7 +177,7 @@ async def test_fetch_max_bytes_of_the_broker(m: Machine) -> None:
 # Errors.
 
 
-@story
+@broker_test
 async def test_errors(m: Machine) -> None:
     client = await m.client()
     topic_id = await client.create_topic("t")
@@ -199,7 +199,7 @@ async def test_errors(m: Machine) -> None:
     assert errors(response) == {("t", 0): ErrorCode.NOT_LEADER_OR_FOLLOWER}
 
 
-@story
+@broker_test
 async def test_a_leader_epoch_from_before_the_restart_is_fenced(m: Machine) -> None:
     client = await m.client()
     await client.create_topic("t")
@@ -209,7 +209,7 @@ async def test_a_leader_epoch_from_before_the_restart_is_fenced(m: Machine) -> N
     assert (await client.fetch_partition("t", 0, leader_epoch=1)).error_code == ErrorCode.NONE
 
 
-@story
+@broker_test
 async def test_an_error_is_returned_at_once(m: Machine) -> None:
     client = await m.client()
     await client.create_topic("t")
@@ -219,7 +219,7 @@ async def test_an_error_is_returned_at_once(m: Machine) -> None:
     assert m.elapsed_ms - began < 10
 
 
-@story
+@broker_test
 @pytest.mark.parametrize("version", [12, 13])
 @pytest.mark.parametrize("in_session", [False, True])
 async def test_a_topic_that_is_deleted_while_a_fetch_waits(m: Machine, version: int, in_session: bool) -> None:
@@ -249,7 +249,7 @@ async def test_a_topic_that_is_deleted_while_a_fetch_waits(m: Machine, version: 
         assert part.error_code == unknown
 
 
-@story
+@broker_test
 async def test_deleting_records_completes_a_waiting_fetch(m: Machine) -> None:
     client, admin = await m.client(), await m.client()
     await client.create_topic("t")
@@ -271,7 +271,7 @@ async def test_deleting_records_completes_a_waiting_fetch(m: Machine) -> None:
 # Reads that wait for the disk.
 
 
-@story
+@broker_test
 async def test_cold_reads(m: Machine) -> None:
     client = await m.client()
     await client.create_topic("t", 3)
@@ -281,7 +281,7 @@ async def test_cold_reads(m: Machine) -> None:
     m.disk.cold = 1.0
     everything = {("t", index): 0 for index in range(3)}
     assert base_offsets(await client.fetch(everything)) == {place: [0, 1, 2, 3, 4] for place in everything}
-    assert m.threads.began["read_cold_blocking"] == 1
+    assert m.threads.started["read_cold_blocking"] == 1
     response = await client.fetch(everything, max_bytes=1)
     assert base_offsets(response) == {("t", 0): [0], ("t", 1): [], ("t", 2): []}
     response = await client.fetch(everything, partition_max_bytes=200)
@@ -289,7 +289,7 @@ async def test_cold_reads(m: Machine) -> None:
     assert await client.read("t", 3) == [b"3", b"4"]
 
 
-@story
+@broker_test
 async def test_a_cold_partition_gets_its_share_beside_hot_ones(m: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     """A consumer of two partitions: the records of one are in memory, those of the other only on the disk."""
     client = await m.client()
@@ -311,7 +311,7 @@ async def test_a_cold_partition_gets_its_share_beside_hot_ones(m: Machine, monke
     assert min(offsets.values()) > 10
 
 
-@story
+@broker_test
 async def test_a_topic_that_is_deleted_during_a_cold_read(m: Machine) -> None:
     client, admin = await m.client(), await m.client()
     await admin.create_topic("t")
@@ -325,7 +325,7 @@ async def test_a_topic_that_is_deleted_during_a_cold_read(m: Machine) -> None:
     assert errors(await reading) == {("t", 0): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
 
 
-@story
+@broker_test
 async def test_a_client_that_disconnects_during_a_cold_read(m: Machine) -> None:
     client, admin = await m.client(), await m.client()
     await admin.create_topic("t")
@@ -341,7 +341,7 @@ async def test_a_client_that_disconnects_during_a_cold_read(m: Machine) -> None:
     await asyncio.sleep(1)
 
 
-@story
+@broker_test
 async def test_a_read_that_fails_takes_the_log_offline(m: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     client = await m.client()
     await client.create_topic("t", 2)

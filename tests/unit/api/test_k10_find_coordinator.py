@@ -6,7 +6,7 @@ from protocol.errors import ErrorCode
 from protocol.messages.k10_find_coordinator import FindCoordinatorRequest
 from protocol.messages.k11_join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from tests.unit.support.group_coordinator import NODE, Harness
-from tests.unit.support.simulated_broker import Machine, story
+from tests.unit.support.simulated_broker import Machine, broker_test
 from tests.unit.support.transactional_producer import Producer
 
 GROUP, SHARE = 0, 2
@@ -54,7 +54,7 @@ def test_there_are_coordinators_of_groups_and_transactions_only(
 def test_the_results_of_several_keys_are_in_their_order(group_broker: Harness) -> None:
     request = FindCoordinatorRequest(key_type=GROUP, coordinator_keys=["b", "", "a"])
     response = group_broker.call(request, 4)
-    assert [(found.key, found.error_code, found.node_id) for found in response.coordinators] == [
+    assert [(row.key, row.error_code, row.node_id) for row in response.coordinators] == [
         ("b", 0, NODE),
         ("", 0, NODE),
         ("a", 0, NODE),
@@ -85,12 +85,12 @@ def test_a_coordinator_that_is_down_is_not_available(group_broker: Harness) -> N
     assert find(group_broker, 4)[:4] == (ErrorCode.COORDINATOR_NOT_AVAILABLE, -1, "", -1)
 
 
-@story
+@broker_test
 @pytest.mark.parametrize("version", range(1, 7))
 async def test_the_coordinator_of_a_transactional_id(m: Machine, version: int) -> None:
     """The first request creates __transaction_state, and the id can be used at once."""
-    one = Producer(await m.client())
-    assert await one.find(version) == m.broker.config.node_id
+    producer = Producer(await m.client())
+    assert await producer.find(version) == m.broker.config.node_id
     topic = m.broker.services.metadata.topics["__transaction_state"]
     assert (topic.internal, len(topic.partitions)) == (True, 50)
     assert topic.configs == {
@@ -100,4 +100,4 @@ async def test_the_coordinator_of_a_transactional_id(m: Machine, version: int) -
         "segment.bytes": "104857600",
         "unclean.leader.election.enable": "false",
     }
-    assert await one.init() == 0
+    assert await producer.init() == 0

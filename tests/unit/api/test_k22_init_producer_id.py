@@ -12,8 +12,8 @@ from protocol.errors import ErrorCode
 from tests.unit.support.async_test import async_test
 from tests.unit.support.handlers import start_handlers
 from tests.unit.support.memory_disk import MemoryDisk
-from tests.unit.support.simulated_broker import Machine, story
-from tests.unit.support.transactional_producer import Producer, producer
+from tests.unit.support.simulated_broker import Machine, broker_test
+from tests.unit.support.transactional_producer import Producer, init_producer
 
 
 @pytest.mark.parametrize("version", range(6))
@@ -44,7 +44,7 @@ async def test_an_idempotent_producer_gets_a_new_id(fields: dict[str, Any], expe
 
 
 def test_no_block_of_producer_ids_is_available():
-    async def story():
+    async def run():
         disk = MemoryDisk()
         handlers = await start_handlers(disk)
         disk.room = 0
@@ -55,63 +55,63 @@ def test_no_block_of_producer_ids_is_available():
         assert (await handlers.request(ApiKey.INIT_PRODUCER_ID, 5, transactional_id=None)).producer_id == 0
 
     loop = SimLoop()
-    loop.run_until_complete(story())
+    loop.run_until_complete(run())
     loop.close()
 
 
 # Transactional ids.
 
 
-@story
+@broker_test
 @pytest.mark.parametrize("version", range(6))
 async def test_each_request_bumps_the_epoch(m: Machine, version: int):
-    one = await producer(m)
-    first = one.producer_id, one.epoch
+    producer = await init_producer(m)
+    first = producer.producer_id, producer.epoch
     for bumps in (1, 2):
-        assert await one.init(version) == 0
-        assert (one.producer_id, one.epoch) == (first[0], first[1] + bumps)
+        assert await producer.init(version) == 0
+        assert (producer.producer_id, producer.epoch) == (first[0], first[1] + bumps)
 
 
-@story
+@broker_test
 @pytest.mark.parametrize("version", range(3, 6))
 async def test_only_the_current_producer_can_continue(m: Machine, version: int):
-    one = await producer(m)
-    old = Producer(one.client, "t", True, one.producer_id, one.epoch)
-    assert await one.init(version, keep=True) == 0
-    assert one.epoch == old.epoch + 1
+    producer = await init_producer(m)
+    old = Producer(producer.client, "t", True, producer.producer_id, producer.epoch)
+    assert await producer.init(version, keep=True) == 0
+    assert producer.epoch == old.epoch + 1
     # A repeated request, whose response was lost, gets the same epoch.
-    again = Producer(one.client, "t", True, old.producer_id, old.epoch)
-    assert await again.init(version, keep=True) == 0
-    assert again.epoch == one.epoch
-    assert await one.init(version) == 0
+    old_instance = Producer(producer.client, "t", True, old.producer_id, old.epoch)
+    assert await old_instance.init(version, keep=True) == 0
+    assert old_instance.epoch == producer.epoch
+    assert await producer.init(version) == 0
     assert await old.init(version, keep=True) == (
         ErrorCode.PRODUCER_FENCED if version >= 4 else ErrorCode.INVALID_PRODUCER_EPOCH
     )
 
 
-@story
+@broker_test
 @pytest.mark.parametrize("version", range(6))
 async def test_invalid_requests(m: Machine, version: int):
-    one = await producer(m)
+    producer = await init_producer(m)
     for timeout_ms in (0, -1, 900_001):
-        assert await one.init(version, timeout_ms=timeout_ms) == ErrorCode.INVALID_TRANSACTION_TIMEOUT
-    assert await one.init(version, timeout_ms=900_000) == 0
-    one.transactional_id = ""
-    assert await one.init(version) == ErrorCode.INVALID_REQUEST
+        assert await producer.init(version, timeout_ms=timeout_ms) == ErrorCode.INVALID_TRANSACTION_TIMEOUT
+    assert await producer.init(version, timeout_ms=900_000) == 0
+    producer.transactional_id = ""
+    assert await producer.init(version) == ErrorCode.INVALID_REQUEST
 
 
-@story
+@broker_test
 async def test_a_producer_id_without_an_epoch_is_invalid(m: Machine):
-    one = await producer(m)
-    for producer_id, epoch in ((-1, 3), (one.producer_id, -1)):
-        half = Producer(one.client, "t", True, producer_id, epoch)
+    producer = await init_producer(m)
+    for producer_id, epoch in ((-1, 3), (producer.producer_id, -1)):
+        half = Producer(producer.client, "t", True, producer_id, epoch)
         assert await half.init(5, keep=True) == ErrorCode.INVALID_REQUEST
 
 
-@story
+@broker_test
 @pytest.mark.parametrize("version", range(6))
 async def test_an_open_transaction_is_aborted_first(m: Machine, version: int):
-    old = await producer(m)
+    old = await init_producer(m)
     await old.send("a", b"x")
     new = Producer(old.client)
     assert await new.init(version) == ErrorCode.CONCURRENT_TRANSACTIONS

@@ -4,78 +4,78 @@ import pytest
 
 from protocol.errors import ErrorCode
 from protocol.messages.k24_add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
-from tests.unit.support.simulated_broker import Machine, story
-from tests.unit.support.transactional_producer import codes, producer
+from tests.unit.support.simulated_broker import Machine, broker_test
+from tests.unit.support.transactional_producer import codes, init_producer
 
 NONE, UNKNOWN, NOT_ATTEMPTED = 0, int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), int(ErrorCode.OPERATION_NOT_ATTEMPTED)
 
 
-@story
+@broker_test
 @pytest.mark.parametrize("version", range(4))
 async def test_a_client_adds_partitions(m: Machine, version: int) -> None:
-    one = await producer(m, v2=False)
-    assert codes(await one.add({"a": [2, 0], "b": [0]}, version)) == {"a": {2: NONE, 0: NONE}, "b": {0: NONE}}
-    assert codes(await one.add({"a": [0]}, version)) == {"a": {0: NONE}}
-    described = await one.describe()
+    producer = await init_producer(m, v2=False)
+    assert codes(await producer.add({"a": [2, 0], "b": [0]}, version)) == {"a": {2: NONE, 0: NONE}, "b": {0: NONE}}
+    assert codes(await producer.add({"a": [0]}, version)) == {"a": {0: NONE}}
+    described = await producer.describe()
     assert described.transaction_state == "Ongoing"
     assert [(topic.topic, topic.partitions) for topic in described.topics] == [("a", [0, 2]), ("b", [0])]
 
 
-@story
+@broker_test
 @pytest.mark.parametrize("version", range(4))
-async def test_all_or_none(m: Machine, version: int) -> None:
-    one = await producer(m, v2=False)
+async def test_all_partitions_are_added_or_none(m: Machine, version: int) -> None:
+    producer = await init_producer(m, v2=False)
     partitions = {"a": [0, 3], "nope": [0], "__transaction_state": [0]}
-    assert codes(await one.add(partitions, version)) == {
+    assert codes(await producer.add(partitions, version)) == {
         "a": {0: NOT_ATTEMPTED, 3: UNKNOWN},
         "nope": {0: UNKNOWN},
         "__transaction_state": {0: ErrorCode.TOPIC_AUTHORIZATION_FAILED},
     }
-    assert (await one.describe()).transaction_state == "Empty"
+    assert (await producer.describe()).transaction_state == "Empty"
 
 
-@story
+@broker_test
 async def test_no_partitions_have_no_results(m: Machine) -> None:
-    one = await producer(m, v2=False)
-    assert await one.add({}) == []
-    assert codes(await one.add({"a": []})) == {"a": {}}
+    producer = await init_producer(m, v2=False)
+    assert await producer.add({}) == []
+    assert codes(await producer.add({"a": []})) == {"a": {}}
 
 
-@story
+@broker_test
 @pytest.mark.parametrize("version", range(4))
 async def test_the_error_of_a_fenced_producer_depends_on_the_version(m: Machine, version: int) -> None:
-    one = await producer(m, v2=False)
-    one.epoch -= 1
+    producer = await init_producer(m, v2=False)
+    producer.epoch -= 1
     code = ErrorCode.PRODUCER_FENCED if version >= 2 else ErrorCode.INVALID_PRODUCER_EPOCH
-    assert codes(await one.add({"a": [0]}, version)) == {"a": {0: code}}
+    assert codes(await producer.add({"a": [0]}, version)) == {"a": {0: code}}
 
 
-@story
+@broker_test
 async def test_unknown_producers_are_rejected(m: Machine) -> None:
-    one = await producer(m, v2=False)
-    one.producer_id += 1
-    assert codes(await one.add({"a": [0]})) == {"a": {0: ErrorCode.INVALID_PRODUCER_ID_MAPPING}}
-    one.transactional_id = "nobody"
-    assert codes(await one.add({"a": [0]})) == {"a": {0: ErrorCode.INVALID_PRODUCER_ID_MAPPING}}
-    one.transactional_id = ""
-    assert codes(await one.add({"a": [0]})) == {"a": {0: ErrorCode.INVALID_REQUEST}}
+    producer = await init_producer(m, v2=False)
+    producer.producer_id += 1
+    assert codes(await producer.add({"a": [0]})) == {"a": {0: ErrorCode.INVALID_PRODUCER_ID_MAPPING}}
+    producer.transactional_id = "nobody"
+    assert codes(await producer.add({"a": [0]})) == {"a": {0: ErrorCode.INVALID_PRODUCER_ID_MAPPING}}
+    producer.transactional_id = ""
+    assert codes(await producer.add({"a": [0]})) == {"a": {0: ErrorCode.INVALID_REQUEST}}
 
 
-@story
+@broker_test
 @pytest.mark.parametrize("version", [4, 5])
 async def test_brokers_add_and_verify_several_transactions(m: Machine, version: int) -> None:
-    one, other, third = [await producer(m, name) for name in ("one", "other", "third")]
+    producer, other, third = [await init_producer(m, name) for name in ("one", "other", "third")]
     third.transactional_id = "nobody"
     request = AddPartitionsToTxnRequest(
         transactions=[
-            one.transaction({"a": [0, 1]}),
-            one.transaction({"a": [0, 2], "b": [0]}, verify_only=True),
+            producer.transaction({"a": [0, 1]}),
+            producer.transaction({"a": [0, 2], "b": [0]}, verify_only=True),
             other.transaction({"a": [0], "b": [7]}),
             other.transaction({"a": [1]}, verify_only=True),
             third.transaction({"b": [0]}),
         ]
     )
-    response = await one.client.request(request, version, AddPartitionsToTxnResponse)
+    response = await producer.client.request(request, version, AddPartitionsToTxnResponse)
     assert response.error_code == 0
     missing = int(ErrorCode.TRANSACTION_ABORTABLE)
     assert [(row.transactional_id, codes(row.topic_results)) for row in response.results_by_transaction] == [
@@ -87,7 +87,7 @@ async def test_brokers_add_and_verify_several_transactions(m: Machine, version: 
     ]
 
 
-@story
+@broker_test
 @pytest.mark.parametrize("version", [4, 5])
 async def test_a_request_without_transactions_has_an_empty_response(m: Machine, version: int) -> None:
     client = await m.client()

@@ -37,7 +37,7 @@ def test_errors_of_the_whole_request(group_broker: Harness) -> None:
     assert group_broker.call(request_for(0), 0).error_code == ErrorCode.NOT_COORDINATOR
 
 
-def test_a_deletion_that_cannot_be_written(group_broker: Harness) -> None:
+def test_a_deletion_that_cannot_be_written_returns_an_error(group_broker: Harness) -> None:
     group_broker.commit_offset("t", 0, OffsetAndMetadata(1))
     group_broker.log.append_error = ErrorCode.KAFKA_STORAGE_ERROR
     assert group_broker.call(request_for(0), 0).error_code == ErrorCode.NOT_COORDINATOR

@@ -2,36 +2,36 @@
 
 from protocol.errors import ErrorCode
 from protocol.messages.k65_describe_transactions import DescribeTransactionsRequest, DescribeTransactionsResponse
-from tests.unit.support.simulated_broker import Machine, story
-from tests.unit.support.transactional_producer import TIMEOUT_MS, producer
+from tests.unit.support.simulated_broker import Machine, broker_test
+from tests.unit.support.transactional_producer import TIMEOUT_MS, init_producer
 
 
-@story
+@broker_test
 async def test_from_empty_to_complete(m: Machine) -> None:
-    one = await producer(m)
-    described = await one.describe()
+    producer = await init_producer(m)
+    described = await producer.describe()
     assert (described.transaction_state, described.transaction_start_time_ms, described.topics) == ("Empty", -1, [])
-    assert (described.producer_id, described.producer_epoch) == (one.producer_id, one.epoch)
+    assert (described.producer_id, described.producer_epoch) == (producer.producer_id, producer.epoch)
     assert described.transaction_timeout_ms == TIMEOUT_MS
     start_ms = m.now_ms
-    await one.send("b", b"x")
-    await one.send("a", b"x", partition=2)
-    await one.send("a", b"x")
-    described = await one.describe()
+    await producer.send("b", b"x")
+    await producer.send("a", b"x", partition=2)
+    await producer.send("a", b"x")
+    described = await producer.describe()
     assert described.transaction_state == "Ongoing"
     assert start_ms <= described.transaction_start_time_ms <= m.now_ms
     assert [(topic.topic, topic.partitions) for topic in described.topics] == [("a", [0, 2]), ("b", [0])]
-    await one.commit()
-    assert await one.wait_until_completed() == "CompleteCommit"
-    described = await one.describe()
-    assert (described.producer_epoch, described.topics) == (one.epoch, [])
+    await producer.commit()
+    assert await producer.wait_until_completed() == "CompleteCommit"
+    described = await producer.describe()
+    assert (described.producer_epoch, described.topics) == (producer.epoch, [])
 
 
-@story
+@broker_test
 async def test_unknown_transactional_ids(m: Machine) -> None:
-    one = await producer(m)
+    producer = await init_producer(m)
     request = DescribeTransactionsRequest(transactional_ids=["nobody", "", "t"])
-    response = await one.client.request(request, 0, DescribeTransactionsResponse)
+    response = await producer.client.request(request, 0, DescribeTransactionsResponse)
     assert [(row.transactional_id, row.error_code) for row in response.transaction_states] == [
         ("nobody", ErrorCode.TRANSACTIONAL_ID_NOT_FOUND),
         ("", ErrorCode.INVALID_REQUEST),

@@ -53,4 +53,4 @@ UNKNOWN = {"error_code": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "error_message": 
 def test_errors_with_their_subjects(response: Any, expected: list[tuple[int, str, dict[str, object]]]):
     fields = error_fields(type(response))
     assert fields is not None
-    assert errors_of(fields, None, response) == [ResponseError(*one) for one in expected]
+    assert errors_of(fields, None, response) == [ResponseError(*fields_of_error) for fields_of_error in expected]

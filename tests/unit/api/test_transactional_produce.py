@@ -8,8 +8,8 @@ from kbroker.coordinator.transaction.transaction_state import TransactionState
 from protocol.errors import ErrorCode
 from protocol.messages.k00_produce import ProduceResponse
 from tests.unit.support.client import batch
-from tests.unit.support.simulated_broker import Machine, story
-from tests.unit.support.transactional_producer import Producer, producer
+from tests.unit.support.simulated_broker import Machine, broker_test
+from tests.unit.support.transactional_producer import Producer, init_producer
 
 # Versions of Produce that use transactions version 1 and version 2.
 V1_VERSIONS = range(3, 12)
@@ -21,10 +21,10 @@ def not_added_error(version: int) -> ErrorCode:
     return ErrorCode.TRANSACTION_ABORTABLE if version >= 11 else ErrorCode.INVALID_TXN_STATE
 
 
-@story
+@broker_test
 @pytest.mark.parametrize("version", V2_VERSIONS)
 async def test_transactions_version_2_adds_the_partitions(m: Machine, version: int) -> None:
-    owner = await producer(m)
+    owner = await init_producer(m)
     topics = {"a": {2: owner.batch(b"x"), 0: owner.batch(b"y", b"z")}, "b": {0: owner.batch(b"w")}}
     responses = await owner.send_all(topics, version=version)
     assert [[part.error_code for part in parts] for parts in responses] == [[0, 0], [0]]
@@ -38,10 +38,10 @@ async def test_transactions_version_2_adds_the_partitions(m: Machine, version: i
     assert responses[0][0].error_code == 0
 
 
-@story
+@broker_test
 @pytest.mark.parametrize("version", V1_VERSIONS)
 async def test_older_clients_have_to_add_partitions_first(m: Machine, version: int) -> None:
-    owner = await producer(m, v2=False)
+    owner = await init_producer(m, v2=False)
     await owner.add({"a": [0]})
     topics = {"a": {0: owner.batch(b"x"), 1: owner.batch(b"y")}}
     ((first, second),) = await owner.send_all(topics, version=version)
@@ -51,19 +51,19 @@ async def test_older_clients_have_to_add_partitions_first(m: Machine, version: i
     assert await owner.client.read("a", 0, 1) == []
 
 
-@story(transaction_partition_verification_enable=False)
+@broker_test(transaction_partition_verification_enable=False)
 async def test_verification_can_be_disabled(m: Machine) -> None:
-    owner = await producer(m, v2=False)
+    owner = await init_producer(m, v2=False)
     assert (await owner.send("a", b"x")).error_code == 0
     await owner.client.alter_broker(transaction_partition_verification_enable=True)
     assert (await owner.send("b", b"x")).error_code == ErrorCode.TRANSACTION_ABORTABLE
 
 
-@story
+@broker_test
 @pytest.mark.parametrize("version", [*V1_VERSIONS, *V2_VERSIONS])
 async def test_transactional_batches_need_a_transactional_id(m: Machine, version: int) -> None:
     """All partitions of the request are refused."""
-    owner = await producer(m)
+    owner = await init_producer(m)
     topics = {"b": {0: batch(b"plain")}, "a": {1: owner.batch(b"x")}}
     responses = await owner.send_all(topics, version=version, name_it=False)
     refused = int(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
@@ -73,10 +73,10 @@ async def test_transactional_batches_need_a_transactional_id(m: Machine, version
     assert await owner.client.read("b") == []
 
 
-@story
+@broker_test
 @pytest.mark.parametrize("version", V2_VERSIONS)
 async def test_rejected_producers(m: Machine, version: int) -> None:
-    owner = await producer(m)
+    owner = await init_producer(m)
     for offset, code in ((-1, ErrorCode.INVALID_PRODUCER_EPOCH), (1, ErrorCode.INVALID_PRODUCER_EPOCH)):
         other = Producer(owner.client, "t", True, owner.producer_id, owner.epoch + offset)
         assert (await other.send("a", b"x", version=version)).error_code == code
@@ -87,18 +87,18 @@ async def test_rejected_producers(m: Machine, version: int) -> None:
     assert (await owner.describe()).transaction_state == "Empty"
 
 
-@story
+@broker_test
 async def test_two_producers_in_one_request(m: Machine) -> None:
-    owner, other = await producer(m), await producer(m, "other")
+    owner, other = await init_producer(m), await init_producer(m, "other")
     responses = await owner.send_all({"a": {0: owner.batch(b"x"), 1: other.batch(b"y")}}, version=12)
     mapping = int(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
     assert [part.error_code for part in responses[0]] == [mapping, mapping]
 
 
-@story
+@broker_test
 async def test_non_transactional_batches_in_a_transactional_request(m: Machine) -> None:
     """Their partitions are not added. They are refused if their producer has an open transaction."""
-    owner = await producer(m)
+    owner = await init_producer(m)
     responses = await owner.send_all({"a": {0: owner.batch(b"x"), 1: batch(b"plain")}}, version=12)
     assert [part.error_code for part in responses[0]] == [0, 0]
     assert [(topic.topic, topic.partitions) for topic in (await owner.describe()).topics] == [("a", [0])]
@@ -113,9 +113,9 @@ async def test_non_transactional_batches_in_a_transactional_request(m: Machine) 
     assert (refused.error_code, refused.log_start_offset) == (ErrorCode.INVALID_PRODUCER_EPOCH, -1)
 
 
-@story
+@broker_test
 async def test_partitions_that_cannot_be_appended_to_are_not_added(m: Machine) -> None:
-    owner = await producer(m)
+    owner = await init_producer(m)
     topics = {"a": {0: owner.batch(b"x"), 7: owner.batch(b"y")}, "__transaction_state": {0: owner.batch(b"z")}}
     responses = await owner.send_all(topics, version=12)
     assert [[part.error_code for part in parts] for parts in responses] == [
@@ -125,10 +125,10 @@ async def test_partitions_that_cannot_be_appended_to_are_not_added(m: Machine) -
     assert [(topic.topic, topic.partitions) for topic in (await owner.describe()).topics] == [("a", [0])]
 
 
-@story
+@broker_test
 async def test_pipelined_requests_keep_their_order_and_their_bytes(m: Machine) -> None:
     """The first waits for the coordinator while the others are in the connection's buffer."""
-    owner = await producer(m)
+    owner = await init_producer(m)
     responses = []
     for number in range(50):
         request = owner.client.produce_request("a", {0: owner.batch(b"%04d" % number * 500, sequence=number)})
@@ -151,9 +151,9 @@ async def commit_without_markers(m: Machine, owner: Producer) -> None:
     assert (await owner.describe()).transaction_state == TransactionState.PREPARE_COMMIT.state_name
 
 
-@story
+@broker_test
 async def test_transactions_version_2_waits_briefly_for_the_previous_transaction(m: Machine) -> None:
-    owner = await producer(m)
+    owner = await init_producer(m)
     await commit_without_markers(m, owner)
     began_ms = m.elapsed_ms
     response = await owner.send("a", b"y")
@@ -161,9 +161,9 @@ async def test_transactions_version_2_waits_briefly_for_the_previous_transaction
     assert 100 <= m.elapsed_ms - began_ms < 130
 
 
-@story
+@broker_test
 async def test_the_wait_ends_when_the_previous_transaction_is_completed(m: Machine) -> None:
-    owner = await producer(m)
+    owner = await init_producer(m)
     replicas = m.broker.services.replicas
     write = replicas.append_marker
     delay_s = 0.05
@@ -175,19 +175,19 @@ async def test_the_wait_ends_when_the_previous_transaction_is_completed(m: Machi
     assert m.elapsed_ms - began_ms < 80
 
 
-@story(add_partitions_to_txn_retry_backoff_max_ms=0)
+@broker_test(add_partitions_to_txn_retry_backoff_max_ms=0)
 async def test_the_wait_can_be_disabled(m: Machine) -> None:
-    owner = await producer(m)
+    owner = await init_producer(m)
     await commit_without_markers(m, owner)
     began_ms = m.elapsed_ms
     assert (await owner.send("b", b"y")).error_code == ErrorCode.CONCURRENT_TRANSACTIONS
     assert m.elapsed_ms - began_ms < 10
 
 
-@story
+@broker_test
 @pytest.mark.parametrize("version", V1_VERSIONS)
 async def test_older_clients_get_a_retriable_error(m: Machine, version: int) -> None:
-    owner = await producer(m)
+    owner = await init_producer(m)
     await commit_without_markers(m, owner)
     topics = {"a": {1: owner.batch(b"y")}}
     ((response,),) = await owner.send_all(topics, version=version)
@@ -199,18 +199,18 @@ async def test_older_clients_get_a_retriable_error(m: Machine, version: int) -> 
         )
 
 
-@story
+@broker_test
 @pytest.mark.parametrize("version", [11, 12])
 async def test_a_coordinator_that_is_not_available(m: Machine, version: int) -> None:
-    owner = await producer(m)
+    owner = await init_producer(m)
     await m.broker.services.transactions.stop()
     ((response,),) = await owner.send_all({"a": {1: owner.batch(b"y")}}, version=version)
     assert response.error_code == ErrorCode.NOT_ENOUGH_REPLICAS
 
 
-@story
+@broker_test
 async def test_nothing_is_appended_for_a_client_that_disconnects_while_it_waits(m: Machine) -> None:
-    owner = await producer(m)
+    owner = await init_producer(m)
     await commit_without_markers(m, owner)
     request = owner.client.produce_request("b", {0: owner.batch(b"y")})
     request.transactional_id = "t"
@@ -226,18 +226,18 @@ async def test_nothing_is_appended_for_a_client_that_disconnects_while_it_waits(
 # Across restarts.
 
 
-@story
+@broker_test
 @pytest.mark.parametrize("how", ["stop", "crash"])
 async def test_an_open_transaction_continues_after_a_restart(m: Machine, how: str) -> None:
-    owner = await producer(m)
+    owner = await init_producer(m)
     assert (await owner.send("a", b"x")).error_code == 0
     if how == "stop":
         await m.restart()
     else:
         await m.crash()
         await m.start()
-    again = await m.client()
-    owner.client, again.ids = again, owner.client.ids
+    client = await m.client()
+    owner.client, client.ids = client, owner.client.ids
     await owner.find()
     while (sent := await owner.send("a", b"y")).error_code == ErrorCode.NOT_ENOUGH_REPLICAS:
         await asyncio.sleep(0.01)
@@ -250,14 +250,14 @@ async def test_an_open_transaction_continues_after_a_restart(m: Machine, how: st
     assert m.partition("a").last_stable_offset == 3
 
 
-@story
+@broker_test
 async def test_a_transaction_that_was_prepared_before_a_crash_is_completed_after_it(m: Machine) -> None:
-    owner = await producer(m)
+    owner = await init_producer(m)
     await commit_without_markers(m, owner)
     await m.crash()
     await m.start()
     await m.until(lambda: m.partition("a").last_stable_offset == 2)
-    again = await m.client()
-    owner.client, again.ids = again, owner.client.ids
+    client = await m.client()
+    owner.client, client.ids = client, owner.client.ids
     assert await owner.wait_until_completed() == "CompleteCommit"
     assert (await owner.send("a", b"y")).error_code == 0

@@ -10,8 +10,8 @@ from protocol.messages.k00_produce import ProduceRequest, ProduceResponse
 from protocol.messages.k26_end_txn import EndTxnRequest, EndTxnResponse
 from protocol.schema.message import Message
 from tests.unit.support.client import Client
-from tests.unit.support.simulated_broker import Machine, story
-from tests.unit.support.transactional_producer import Producer, producer
+from tests.unit.support.simulated_broker import Machine, broker_test
+from tests.unit.support.transactional_producer import Producer, init_producer
 
 M = TypeVar("M", bound=Message)
 
@@ -36,10 +36,10 @@ def code(response: ProduceResponse) -> int:
     return response.responses[0].partition_responses[0].error_code
 
 
-@story
+@broker_test
 async def test_batches_of_one_iteration_keep_their_bytes(m: Machine) -> None:
     """All connections receive into the same buffer, while the requests in it wait for the coordinator."""
-    owners = [await producer(m, f"tx-{index}") for index in range(3)]
+    owners = [await init_producer(m, f"tx-{index}") for index in range(3)]
     connections = list(m.broker._server.connections)
     responses = [
         receive(connection, owner.client, produce_request(owner, index, b"%d" % index * 1000), 12, ProduceResponse)
@@ -50,11 +50,11 @@ async def test_batches_of_one_iteration_keep_their_bytes(m: Machine) -> None:
         assert await owner.client.read("a", 0, index) == [b"%d" % index * 1000]
 
 
-@story
+@broker_test
 @pytest.mark.parametrize("iterations", range(12))
 async def test_a_transaction_may_begin_while_the_previous_one_is_completed(m: Machine, iterations: int) -> None:
     """`iterations`: of the event loop since the EndTxn. Markers of the previous transaction do not end the next."""
-    owner = await producer(m)
+    owner = await init_producer(m)
     client = owner.client
     (connection,) = m.broker._server.connections
     assert (await owner.send("a", b"first")).error_code == 0

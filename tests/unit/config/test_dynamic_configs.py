@@ -31,7 +31,7 @@ from protocol.messages.k44_incremental_alter_configs import (
     IncrementalAlterConfigsResponse,
 )
 from tests.unit.support.client import Client
-from tests.unit.support.simulated_broker import HOST, HOUR, PORT, Machine, story
+from tests.unit.support.simulated_broker import HOST, HOUR, PORT, Machine, broker_test
 
 SAMPLES = ("true", "false", "compact", "lz4", "LogAppendTime", "full", "3", "5", "0.25", "0.75", "2000000", "3000000")
 
@@ -75,7 +75,7 @@ def inherited_values(m: Machine, topic: str = "t") -> dict[str, Value]:
     return {name: config.get(name) for name in INHERITING}
 
 
-@story
+@broker_test
 async def test_topics_use_altered_broker_configs_at_once_and_after_restarts(m: Machine) -> None:
     assert len(INHERITING) > 20
     client = await m.client()
@@ -123,7 +123,7 @@ async def seconds_to_greet(m: Machine, connections: int) -> list[float]:
     return sorted(await asyncio.gather(*(one() for _ in range(connections))))
 
 
-@story(max_connection_creation_rate=2)
+@broker_test(max_connection_creation_rate=2)
 async def test_connections_are_accepted_at_the_maximum_rate(m: Machine) -> None:
     await asyncio.sleep(5)
     waits = await seconds_to_greet(m, 6)
@@ -134,7 +134,7 @@ async def test_connections_are_accepted_at_the_maximum_rate(m: Machine) -> None:
     assert max(await seconds_to_greet(m, 50)) < 0.1
 
 
-@story(listener_name_plaintext_max_connections=2, max_connections=3)
+@broker_test(listener_name_plaintext_max_connections=2, max_connections=3)
 async def test_a_listener_can_have_a_lower_connection_limit(m: Machine) -> None:
     clients = [await m.client(), await m.client()]
     for client in clients:
@@ -151,7 +151,7 @@ async def create(client: Client, name: str) -> tuple[int, str | None]:
     return result.error_code, result.error_message
 
 
-@story
+@broker_test
 async def test_a_cordoned_directory_gets_no_new_partitions(m: Machine) -> None:
     """Except those that an assignment in the request places there. The error messages are those of Kafka 4.3.1."""
     client = await m.client()
@@ -171,7 +171,7 @@ async def test_a_cordoned_directory_gets_no_new_partitions(m: Machine) -> None:
     assert await create(client, "t") == (0, None)
 
 
-@story(num_io_threads=5)
+@broker_test(num_io_threads=5)
 async def test_num_io_threads_can_be_altered(m: Machine) -> None:
     counts: list[int] = []
     m.broker.environment.set_thread_count = counts.append
@@ -215,7 +215,7 @@ def test_the_thread_pool_can_be_resized() -> None:
     asyncio.run(resize())
 
 
-@story(connections_max_idle_ms=-1)
+@broker_test(connections_max_idle_ms=-1)
 async def test_a_negative_maximum_idle_time_disables_it(m: Machine) -> None:
     client = await m.client()
     await greet(client)
@@ -224,24 +224,24 @@ async def test_a_negative_maximum_idle_time_disables_it(m: Machine) -> None:
     await greet(client)
 
 
-@story(started=False, num_recovery_threads_per_data_dir=3)
+@broker_test(started=False, num_recovery_threads_per_data_dir=3)
 async def test_logs_are_recovered_by_num_recovery_threads(m: Machine) -> None:
     await m.start()
     await (await m.client()).create_topic("t", 8 * LOGS_PER_JOB)
     await m.stop()
     m.threads.held.add("_open_group_blocking")
-    m.threads.began.clear()
+    m.threads.started.clear()
     starting = asyncio.ensure_future(m.start())
-    await m.until(lambda: m.threads.began["_open_group_blocking"])
+    await m.until(lambda: m.threads.started["_open_group_blocking"])
     await asyncio.sleep(1)
-    assert m.threads.began["_open_group_blocking"] == 3
+    assert m.threads.started["_open_group_blocking"] == 3
     m.threads.release("_open_group_blocking")
     await starting
-    assert m.threads.began["_open_group_blocking"] == 8
+    assert m.threads.started["_open_group_blocking"] == 8
     assert len(m.broker.services.replicas.partitions) == 8 * LOGS_PER_JOB
 
 
-@story(
+@broker_test(
     started=False,
     process_roles="broker,controller",
     listeners=f"PLAINTEXT://{HOST}:{PORT},CONTROLLER://{HOST}:9093",

@@ -58,7 +58,7 @@ def test_the_broker_configs_behind_a_topic_config_take_effect_if_it_does(key):
         ("remote.log.reader.threads", "kbroker has no tiered storage"),
     ],
 )
-def test_reasons(name: str, reason: str | None):
+def test_the_reason_why_a_config_has_no_effect(name: str, reason: str | None):
     assert no_effect_reason(broker_config_key(name)) == reason
 
 

@@ -79,7 +79,7 @@ def test_parse_value(config_type: ConfigType, text: str, value: Value):
         (CLASS, "", "Class  could not be found."),
     ],
 )
-def test_a_text_of_another_type_is_rejected(config_type: ConfigType, text: str, reason: str):
+def test_text_of_another_type_is_rejected(config_type: ConfigType, text: str, reason: str):
     with pytest.raises(ConfigError) as raised:
         parse_value("some.config", config_type, text)
     assert str(raised.value) == f"Invalid value {text} for configuration some.config: {reason}"

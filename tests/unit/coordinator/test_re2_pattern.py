@@ -102,8 +102,8 @@ PATTERNS = st.recursive(
     lambda inner: st.one_of(
         st.tuples(inner, inner).map("".join),
         st.tuples(inner, inner).map(lambda two: f"(?:{two[0]}|{two[1]})"),
-        inner.map(lambda one: f"(?:{one})*"),
-        inner.map(lambda one: f"(?:{one}){{0,2}}"),
+        inner.map(lambda text: f"(?:{text})*"),
+        inner.map(lambda text: f"(?:{text}){{0,2}}"),
     ),
     max_leaves=6,
 )

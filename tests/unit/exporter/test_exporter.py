@@ -18,7 +18,7 @@ from protocol.messages.k08_offset_commit import (
 )
 from protocol.messages.k10_find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from tests.unit.support.client import Client, batch
-from tests.unit.support.simulated_broker import Machine, story
+from tests.unit.support.simulated_broker import Machine, broker_test
 
 PORT = 9100
 LISTENER = {"kbroker_metrics_listener": f"broker:{PORT}"}
@@ -70,15 +70,15 @@ async def scrape(m: Machine) -> dict[str, dict[Labels, float]]:
     status, headers, body = await get(m)
     assert (status, headers["Content-Type"]) == (200, "text/plain; version=0.0.4; charset=utf-8")
     assert int(headers["Content-Length"]) == len(body)
-    found: dict[str, dict[Labels, float]] = {}
+    samples: dict[str, dict[Labels, float]] = {}
     for family in text_string_to_metric_families(body.decode()):
-        assert family.name not in found, "a family occurs twice"
+        assert family.name not in samples, "a family occurs twice"
         for sample in family.samples:
-            values = found.setdefault(sample.name, {})
+            values = samples.setdefault(sample.name, {})
             labels = tuple(sorted(sample.labels.items()))
             assert labels not in values, "a sample occurs twice"
             values[labels] = sample.value
-    return found
+    return samples
 
 
 def at(topic: str, partition: int = 0) -> Labels:
@@ -101,7 +101,7 @@ async def commit(client: Client, topic: str, partition: int, offset: int) -> Non
         await asyncio.sleep(0.01)
 
 
-@story(**LISTENER)
+@broker_test(**LISTENER)
 async def test_requests_and_records_are_counted(m: Machine) -> None:
     client = await m.client()
     await client.create_topic("t", 2)
@@ -114,54 +114,54 @@ async def test_requests_and_records_are_counted(m: Machine) -> None:
     assert await client.read("t", 0, 1) == [b"a", b"b", b"c"]
     await commit(client, "t", 1, 2)
     await client.delete_topic("gone")
-    found = await scrape(m)
+    metrics = await scrape(m)
 
     topics = "kafka_server_brokertopicmetrics_"
-    messages = found[topics + "messagesin_total"]
+    messages = metrics[topics + "messagesin_total"]
     assert messages[("topic", "t"),] == 4
     assert messages[()] == 5 + messages[("topic", "__consumer_offsets"),]
     assert (("topic", "gone"),) not in messages
-    assert found[topics + "bytesin_total"][("topic", "t"),] == len(first) + len(batch(b"d"))
-    assert found[topics + "bytesout_total"][("topic", "t"),] == len(first)
-    assert found[topics + "totalproducerequests_total"][()] == 4
-    assert found[topics + "failedproducerequests_total"][()] == 1
-    requests = found["kafka_network_requestmetrics_requests_total"]
+    assert metrics[topics + "bytesin_total"][("topic", "t"),] == len(first) + len(batch(b"d"))
+    assert metrics[topics + "bytesout_total"][("topic", "t"),] == len(first)
+    assert metrics[topics + "totalproducerequests_total"][()] == 4
+    assert metrics[topics + "failedproducerequests_total"][()] == 1
+    requests = metrics["kafka_network_requestmetrics_requests_total"]
     assert sum(value for labels, value in requests.items() if ("request", "Produce") in labels) == 4
     assert (
-        found["kafka_network_requestmetrics_errors_total"][
+        metrics["kafka_network_requestmetrics_errors_total"][
             ("error", "UNKNOWN_TOPIC_OR_PARTITION"), ("request", "Produce")
         ]
         == 1
     )
     for name in ("Produce", "Fetch", "FetchConsumer", "CreateTopics"):
-        count = found["kafka_network_requestmetrics_totaltime_seconds_count"][("request", name),]
+        count = metrics["kafka_network_requestmetrics_totaltime_seconds_count"][("request", name),]
         assert count == sum(value for labels, value in requests.items() if ("request", name) in labels)
-        total = found["kafka_network_requestmetrics_totaltime_seconds_bucket"][("le", "+Inf"), ("request", name)]
+        total = metrics["kafka_network_requestmetrics_totaltime_seconds_bucket"][("le", "+Inf"), ("request", name)]
         assert total == count
 
-    assert found["kafka_log_log_logendoffset"][at("t", 1)] == 3
-    assert found["kafka_log_log_size"][at("t", 1)] == len(first)
-    assert found["kafka_log_log_numlogsegments"][at("t", 1)] == 1
-    assert found["kafka_topic_partitions"][("topic", "t"),] == 2
-    assert found["kafka_topic_partition_current_offset"][at("t", 1)] == 3
-    assert found["kafka_topic_partition_oldest_offset"][at("t", 1)] == 0
-    assert found["kafka_server_replicamanager_partitioncount"][()] == 3
-    assert found["kafka_controller_kafkacontroller_globaltopiccount"][()] == 2
-    assert found["kafka_controller_kafkacontroller_activecontrollercount"][()] == 1
-    assert found["kafka_brokers"][()] == 1
-    assert found["process_open_fds"][()] > 0
+    assert metrics["kafka_log_log_logendoffset"][at("t", 1)] == 3
+    assert metrics["kafka_log_log_size"][at("t", 1)] == len(first)
+    assert metrics["kafka_log_log_numlogsegments"][at("t", 1)] == 1
+    assert metrics["kafka_topic_partitions"][("topic", "t"),] == 2
+    assert metrics["kafka_topic_partition_current_offset"][at("t", 1)] == 3
+    assert metrics["kafka_topic_partition_oldest_offset"][at("t", 1)] == 0
+    assert metrics["kafka_server_replicamanager_partitioncount"][()] == 3
+    assert metrics["kafka_controller_kafkacontroller_globaltopiccount"][()] == 2
+    assert metrics["kafka_controller_kafkacontroller_activecontrollercount"][()] == 1
+    assert metrics["kafka_brokers"][()] == 1
+    assert metrics["process_open_fds"][()] > 0
 
     group = ("consumergroup", "g")
-    assert found["kafka_consumergroup_current_offset"] == {(group, *at("t", 1)): 2}
-    assert found["kafka_consumergroup_current_offset_sum"] == {(group, ("topic", "t")): 2}
-    assert found["kafka_consumergroup_lag"] == {(group, *at("t", 1)): 1}
-    assert found["kafka_consumergroup_lag_sum"] == {(group, ("topic", "t")): 1}
-    assert found["kafka_consumergroup_members"][group,] == 0
-    assert found["kafka_coordinator_group_groupmetadatamanager_numgroupsempty"][()] == 1
-    assert found["kafka_coordinator_group_groupmetadatamanager_numoffsets"][()] == 1
+    assert metrics["kafka_consumergroup_current_offset"] == {(group, *at("t", 1)): 2}
+    assert metrics["kafka_consumergroup_current_offset_sum"] == {(group, ("topic", "t")): 2}
+    assert metrics["kafka_consumergroup_lag"] == {(group, *at("t", 1)): 1}
+    assert metrics["kafka_consumergroup_lag_sum"] == {(group, ("topic", "t")): 1}
+    assert metrics["kafka_consumergroup_members"][group,] == 0
+    assert metrics["kafka_coordinator_group_groupmetadatamanager_numgroupsempty"][()] == 1
+    assert metrics["kafka_coordinator_group_groupmetadatamanager_numoffsets"][()] == 1
 
 
-@story(**LISTENER)
+@broker_test(**LISTENER)
 async def test_delayed_requests_and_connections(m: Machine) -> None:
     client = await m.client()
     await client.create_topic("t", flush_before_ack=True)
@@ -171,26 +171,26 @@ async def test_delayed_requests_and_connections(m: Machine) -> None:
         (await m.client()).send_fetch({("t", 0): 0}, max_wait_ms=50_000, min_bytes=1),
     ]
     await asyncio.sleep(0.01)
-    found = await scrape(m)
-    purgatory = found["kafka_server_delayedoperationpurgatory_purgatorysize"]
+    metrics = await scrape(m)
+    purgatory = metrics["kafka_server_delayedoperationpurgatory_purgatorysize"]
     assert purgatory[("delayedoperation", "Produce"),] == 1
     assert purgatory[("delayedoperation", "Fetch"),] == 1
     connections = "kafka_server_socket_server_metrics_connection_"
-    assert found[connections + "count"][("listener", "PLAINTEXT"),] == 2
+    assert metrics[connections + "count"][("listener", "PLAINTEXT"),] == 2
     m.threads.release("flush_blocking")
     await asyncio.gather(*waiting)
     (await m.client()).transport.write(b"\xff\xff\xff\xff")
     await asyncio.sleep(1)
-    found = await scrape(m)
-    assert found["kbroker_connections_closed_total"][("reason", "malformed frame"),] == 1
-    assert found[connections + "creation_total"][("listener", "PLAINTEXT"),] == 3
-    assert found[connections + "close_total"][("listener", "PLAINTEXT"),] == 1
+    metrics = await scrape(m)
+    assert metrics["kbroker_connections_closed_total"][("reason", "malformed frame"),] == 1
+    assert metrics[connections + "creation_total"][("listener", "PLAINTEXT"),] == 3
+    assert metrics[connections + "close_total"][("listener", "PLAINTEXT"),] == 1
     # In virtual time no timer is late.
-    assert found["kbroker_event_loop_delay_seconds_count"][()] >= 10
-    assert found["kbroker_event_loop_delay_seconds_sum"][()] == 0
+    assert metrics["kbroker_event_loop_delay_seconds_count"][()] >= 10
+    assert metrics["kbroker_event_loop_delay_seconds_sum"][()] == 0
 
 
-@story(**LISTENER)
+@broker_test(**LISTENER)
 async def test_the_page_has_exactly_the_documented_families(m: Machine) -> None:
     client = await m.client()
     await client.create_topic("t")
@@ -227,7 +227,7 @@ def test_the_document_is_generated_from_the_table() -> None:
 # The HTTP server.
 
 
-@story(**LISTENER)
+@broker_test(**LISTENER)
 async def test_paths_and_methods(m: Machine) -> None:
     assert await get(m, "/healthz") == (
         200,
@@ -243,7 +243,7 @@ async def test_paths_and_methods(m: Machine) -> None:
     assert (status, headers["Allow"]) == (405, "GET, HEAD")
 
 
-@story(**LISTENER)
+@broker_test(**LISTENER)
 @pytest.mark.parametrize(
     ("pieces", "status"),
     [
@@ -263,7 +263,7 @@ async def test_unusual_requests(m: Machine, pieces: list[bytes], status: int) ->
     assert (await send(m, *pieces))[0] == status
 
 
-@story(**LISTENER)
+@broker_test(**LISTENER)
 async def test_a_client_without_a_complete_request_is_closed(m: Machine) -> None:
     client = await open_connection(m)
     client.transport.write(b"GET /met")
@@ -273,7 +273,7 @@ async def test_a_client_without_a_complete_request_is_closed(m: Machine) -> None
     assert client.closed.done()
 
 
-@story(**LISTENER)
+@broker_test(**LISTENER)
 async def test_the_number_of_connections_is_limited(m: Machine) -> None:
     idle = [await open_connection(m) for _ in range(http_server.MAX_CONNECTIONS)]
     more = await open_connection(m)
@@ -286,7 +286,7 @@ async def test_the_number_of_connections_is_limited(m: Machine) -> None:
     assert (await get(m, "/healthz"))[0] == 200
 
 
-@story(**LISTENER)
+@broker_test(**LISTENER)
 async def test_concurrent_requests_share_a_scrape(m: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     made = []
     make = m.broker.exporter._scrape_page
@@ -304,7 +304,7 @@ async def test_concurrent_requests_share_a_scrape(m: Machine, monkeypatch: pytes
     assert len(made) == 2
 
 
-@story(**LISTENER)
+@broker_test(**LISTENER)
 async def test_a_failed_scrape_returns_status_500(
     m: Machine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -316,7 +316,7 @@ async def test_a_failed_scrape_returns_status_500(
     assert any(record.message == "scrape failed error=KeyError" for record in caplog.records)
 
 
-@story(**LISTENER)
+@broker_test(**LISTENER)
 async def test_the_broker_stops_while_a_client_is_connected(m: Machine) -> None:
     client = await open_connection(m)
     await m.stop()
@@ -326,7 +326,7 @@ async def test_the_broker_stops_while_a_client_is_connected(m: Machine) -> None:
     assert (await get(m, "/healthz"))[0] == 200
 
 
-@story
+@broker_test
 async def test_without_a_listener_there_is_no_exporter(m: Machine) -> None:
     with pytest.raises(ConnectionRefusedError):
         await open_connection(m)

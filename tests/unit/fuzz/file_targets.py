@@ -33,7 +33,7 @@ _CRC = Struct(">I")
 
 def targets() -> list[Target]:
     damaged = (ValueError,)
-    found = [
+    table = [
         Target("file.index", _offset_index, damaged, memory_per_byte=20),
         Target("file.timeindex", _time_index, damaged, memory_per_byte=20),
         Target("file.snapshot", _producers, damaged, memory_per_byte=40),
@@ -45,8 +45,8 @@ def targets() -> list[Target]:
         Target("coordination.journal", _journal, (CoordinationError,), memory_per_byte=LINE_MEMORY_PER_BYTE, weight=4),
     ]
     for name, make in (("broker", _broker), ("topic", _topic), ("chunk", _chunk), ("changes", _changes)):
-        found.append(Target(f"node.{name}", make, (CoordinationError,), memory_per_byte=100))
-    return found
+        table.append(Target(f"node.{name}", make, (CoordinationError,), memory_per_byte=100))
+    return table
 
 
 class _NoClock:
@@ -134,9 +134,9 @@ def _producers(rng: Random) -> Case:
     data = states.to_snapshot()
 
     def run(data: bytes) -> None:
-        again = ProducerStateManager.from_snapshot(data).to_snapshot()
+        snapshot = ProducerStateManager.from_snapshot(data).to_snapshot()
         assert _CRC.unpack_from(data, 2)[0] == crc32c(memoryview(data)[6:])
-        assert ProducerStateManager.from_snapshot(again).to_snapshot() == again
+        assert ProducerStateManager.from_snapshot(snapshot).to_snapshot() == snapshot
 
     def seal(data: bytearray) -> None:
         if len(data) >= 6:
@@ -215,12 +215,12 @@ def _tree_snapshot(rng: Random) -> Case:
     data = encode_snapshot(tree, 77)
 
     def run(data: bytes) -> None:
-        found = DataTree()
-        number = load_snapshot(data, found)
+        tree = DataTree()
+        number = load_snapshot(data, tree)
         assert _valid_frames_end(data) == len(data)
-        again = DataTree()
-        assert load_snapshot(encode_snapshot(found, number), again) == number
-        assert [path for path, _ in again.persistent()] == [path for path, _ in found.persistent()]
+        reloaded = DataTree()
+        assert load_snapshot(encode_snapshot(tree, number), reloaded) == number
+        assert [path for path, _ in reloaded.persistent()] == [path for path, _ in tree.persistent()]
 
     return Case(data, run, [Spot(0, 4, "i32"), *_grid(60, (2, 4, 4))[4:]], _seal_frame)
 

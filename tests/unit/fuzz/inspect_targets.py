@@ -99,9 +99,9 @@ def _dump_file(path: str, selection: DumpSelection, data: bytes) -> None:
     disk = empty_disk()
     disk.makedirs(path.rpartition("/")[0])
     disk.write_atomic(path, data)
-    found = find_reader(disk, path)
-    assert found is not None
-    _, reader, source = found
+    reader_and_source = find_reader(disk, path)
+    assert reader_and_source is not None
+    _, reader, source = reader_and_source
     for item in reader(source, selection):
         line = format_item(item, False)
         assert line.replace("\t", " ").isprintable(), line

@@ -102,15 +102,15 @@ def _case(kind: str, rng: Random) -> Case:
         for name, content in files.items():
             disk.write_atomic(name, data if name == path else content)
         log = _open(disk, point, clean)
-        found = _read_all(log, strict=kind != file_names.LOG or (point == 0 and not clean))
+        data = _read_all(log, strict=kind != file_names.LOG or (point == 0 and not clean))
         if kind != file_names.LOG:
-            assert found == stored, f"{len(found)} of {len(stored)} bytes remain"
+            assert data == stored, f"{len(data)} of {len(stored)} bytes remain"
             _read_each_offset(log)
             return
         unchanged = _common_prefix_size(data, files[path])
         ends = [pos + header.size for pos, header in iter_headers(files[path]) if pos + header.size <= unchanged]
         kept = before + files[path][: max(ends, default=0)]
-        assert found.startswith(kept), f"{len(kept)} bytes before the damage are lost"
+        assert data.startswith(kept), f"{len(kept)} bytes before the damage are lost"
 
     spots = HEADER_SPOTS if kind == file_names.LOG else text_spots(files[path]) if "-" in kind else _words(files[path])
     return Case(files[path], run, spots, seal_batch if kind == file_names.LOG else None)
@@ -122,8 +122,8 @@ def _words(data: bytes) -> list[Spot]:
 
 def _common_prefix_size(first: bytes, second: bytes) -> int:
     """Return the number of equal bytes at the beginning."""
-    for pos, (left, right) in enumerate(zip(first, second, strict=False)):
-        if left != right:
+    for pos, (a, b) in enumerate(zip(first, second, strict=False)):
+        if a != b:
             return pos
     return min(len(first), len(second))
 

@@ -146,11 +146,11 @@ def _records(rng: Random) -> Case:
     count = len(records)
 
     def run(data: bytes) -> None:
-        found = 0
+        decoded = 0
         for record in iter_records(data, count, NOW):
             assert record.headers is not None
-            found += 1
-        assert found == count
+            decoded += 1
+        assert decoded == count
         # Bytes after the records are an error.
         with pytest.raises(MalformedError):
             list(iter_records(data + b"\0", count, NOW))

@@ -46,7 +46,7 @@ _SMALL = ("batch", "codec", "coordination", "file", "group", "header", "wire")
 
 
 @pytest.mark.parametrize("target", [t for t in BY_NAME if str(t.id).split(".")[0] in _SMALL])
-def test_hypothesis_finds_nothing(target: Target) -> None:
+def test_inputs_from_hypothesis_are_accepted_or_rejected(target: Target) -> None:
     @hypothesis_seed(SEED)
     @settings(max_examples=int(20 * TIMES), deadline=None, database=None, suppress_health_check=list(HealthCheck))
     @given(st.integers(0, 1 << 16), STEPS)

@@ -103,8 +103,8 @@ def _json_line(rng: Random) -> Case:
         record = record_from_json(data)
         assert record.size() >= 0
         line = to_json(_Consumed(record.key, record.value, record.headers, record.timestamp))
-        again = record_from_json(line)
-        assert (again.key, again.value, again.headers) == (record.key, record.value, record.headers)
+        reparsed = record_from_json(line)
+        assert (reparsed.key, reparsed.value, reparsed.headers) == (record.key, record.value, record.headers)
 
     return Case(data, run, text_spots(data))
 

@@ -40,7 +40,7 @@ _LONGEST = 0x7FFF // 3
 
 
 def targets() -> list[Target]:
-    found = [
+    table = [
         Target("header.request", _request_header, (MalformedError,)),
         Target("header.response", _response_header, (MalformedError,)),
         Target("wire.produce", _produce, (MalformedError,), memory_per_byte=ELEMENT_MEMORY_PER_BYTE),
@@ -50,10 +50,10 @@ def targets() -> list[Target]:
     ]
     for cls in all_messages():
         make = partial(_message, cls)
-        found.append(
+        table.append(
             Target(f"message.{cls.__name__}", make, (MalformedError,), memory_per_byte=ELEMENT_MEMORY_PER_BYTE)
         )
-    return found
+    return table
 
 
 # Headers.
@@ -66,8 +66,8 @@ def _request_header(rng: Random) -> Case:
     data = encode_request_header(api.key, version, rng.getrandbits(31), client_id)
 
     def run(data: bytes) -> None:
-        found = decode_request_header(data)
-        assert found.body_pos <= len(data)
+        header = decode_request_header(data)
+        assert header.body_pos <= len(data)
 
     return Case(data, run, (Spot(0, 2, "i16"), Spot(2, 2, "i16"), Spot(8, 2, "i16"), Spot(len(data) - 1, 1, "uvarint")))
 
@@ -93,11 +93,11 @@ def _message(cls: type[Message], rng: Random) -> Case:
     decode = decoder(cls, version)
 
     def run(data: bytes) -> None:
-        found, pos = decode(memoryview(data), 0)
+        message, pos = decode(memoryview(data), 0)
         assert 0 <= pos <= len(data)
         if len(data) < _LONGEST:
-            again = encode(found, version)
-            assert encode(decode(again, 0)[0], version) == again
+            encoded = encode(message, version)
+            assert encode(decode(encoded, 0)[0], version) == encoded
 
     return Case(bytes(traced.data), run, traced.spots)
 
@@ -136,10 +136,10 @@ def _group_record(rng: Random) -> Case:
         check(bytes(key.data), data)
 
     def check(key: bytes, value: bytes) -> None:
-        found = decode_record(key, value)
-        if found is not None and len(key) + len(value) < _LONGEST:
-            again = encode_record(found)
-            assert encode_record(decode_record(*again)) == again  # type: ignore[arg-type]
+        record = decode_record(key, value)
+        if record is not None and len(key) + len(value) < _LONGEST:
+            encoded = encode_record(record)
+            assert encode_record(decode_record(*encoded)) == encoded  # type: ignore[arg-type]
 
     if rng.random() < 0.3:
         return Case(bytes(key.data), run_key, key.spots)
@@ -160,12 +160,12 @@ def _same(ours: Any, data: bytes, cls: type[Message], version: int, *, skips_tag
     except MalformedError:
         expected = None
     try:
-        found = ours(view, 0, version)
+        decoded = ours(view, 0, version)
     except MalformedError:
         assert expected is None, "only the hand-written decoder rejects it"
         raise
     assert expected is not None or skips_tags, "only the hand-written decoder accepts it"
-    return found, expected
+    return decoded, expected
 
 
 def _produce(rng: Random) -> Case:
@@ -173,9 +173,9 @@ def _produce(rng: Random) -> Case:
     traced = TracingEncoder(random_message(ProduceRequest, version, rng), version)
 
     def run(data: bytes) -> None:
-        found, expected = _same(decode_produce_request, data, ProduceRequest, version)
-        assert found[:3] == (expected.transactional_id, expected.acks, expected.timeout_ms)
-        assert found[3] == [
+        decoded, expected = _same(decode_produce_request, data, ProduceRequest, version)
+        assert decoded[:3] == (expected.transactional_id, expected.acks, expected.timeout_ms)
+        assert decoded[3] == [
             (topic.topic_id if version >= 13 else topic.name, [(p.index, p.records) for p in topic.partition_data])
             for topic in expected.topic_data
         ]
@@ -188,17 +188,17 @@ def _fetch(rng: Random) -> Case:
     traced = TracingEncoder(random_message(FetchRequest, version, rng), version)
 
     def run(data: bytes) -> None:
-        found, expected = _same(decode_fetch_request, data, FetchRequest, version, skips_tags=version >= 12)
+        decoded, expected = _same(decode_fetch_request, data, FetchRequest, version, skips_tags=version >= 12)
         if expected is None:
             return
-        assert found.max_wait_ms == expected.max_wait_ms
-        assert found.rack_id == expected.rack_id
-        assert found.replica_id == (expected.replica_state.replica_id if version >= 15 else expected.replica_id)
-        assert [len(partitions) for _, partitions in found.topics] == [len(t.partitions) for t in expected.topics]
-        assert [topic for topic, _ in found.topics] == [
+        assert decoded.max_wait_ms == expected.max_wait_ms
+        assert decoded.rack_id == expected.rack_id
+        assert decoded.replica_id == (expected.replica_state.replica_id if version >= 15 else expected.replica_id)
+        assert [len(partitions) for _, partitions in decoded.topics] == [len(t.partitions) for t in expected.topics]
+        assert [topic for topic, _ in decoded.topics] == [
             topic.topic_id if version >= 13 else topic.topic for topic in expected.topics
         ]
-        assert [partitions for _, partitions in found.forgotten] == [
+        assert [partitions for _, partitions in decoded.forgotten] == [
             topic.partitions for topic in expected.forgotten_topics_data
         ]
 

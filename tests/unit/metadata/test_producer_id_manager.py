@@ -9,7 +9,7 @@ from kbroker.metadata.producer_id_manager import BLOCK_SIZE, ProducerIdManager
 from kbroker.metadata.store import znodes
 from kbroker.metadata.store.coordination import BadVersion, CoordinationError, Node
 from protocol.errors import ErrorCode
-from tests.unit.support.simulated_broker import Machine, story
+from tests.unit.support.simulated_broker import Machine, broker_test
 
 
 async def generate(m: Machine, count: int) -> list[int]:
@@ -17,7 +17,7 @@ async def generate(m: Machine, count: int) -> list[int]:
     return list(await asyncio.gather(*(ids.generate_producer_id() for _ in range(count))))
 
 
-@story
+@broker_test
 async def test_no_id_is_allocated_twice_across_restarts_kills_and_power_losses(m: Machine):
     allocated = await generate(m, 3)
     for power in (False, True, True):
@@ -30,7 +30,7 @@ async def test_no_id_is_allocated_twice_across_restarts_kills_and_power_losses(m
     assert allocated[:3] == [0, 1, 2]
 
 
-@story
+@broker_test
 async def test_a_power_loss_while_a_block_is_reserved(m: Machine):
     """Whether or not the journal has the block afterwards, none of its ids is allocated twice."""
     allocated: list[int] = []
@@ -47,7 +47,7 @@ async def test_a_power_loss_while_a_block_is_reserved(m: Machine):
     assert len(set(allocated)) == len(allocated)
 
 
-@story
+@broker_test
 async def test_concurrent_requests_get_different_ids(m: Machine):
     allocated = await generate(m, 3 * BLOCK_SIZE + 7)
     assert sorted(allocated) == list(range(3 * BLOCK_SIZE + 7))

@@ -70,11 +70,11 @@ def size_of(path: Path) -> tuple[int, int]:
 
 def test_a_plot_with_two_charts_is_higher(tmp_path: Path) -> None:
     points = [(1_760_000_000_000 + n * MINUTE, float(n)) for n in range(50)]
-    one, two = tmp_path / "one.png", tmp_path / "two.PNG"
-    plot.plot_over_time(str(one), "counts", {"a": points})
-    plot.plot_over_time(str(two), "counts", {"a": points}, lower={"a": points}, width_ms=MINUTE, note="as it is")
-    assert size_of(one)[0] == size_of(two)[0]
-    assert size_of(one)[1] < size_of(two)[1]
+    first, second = tmp_path / "one.png", tmp_path / "two.PNG"
+    plot.plot_over_time(str(first), "counts", {"a": points})
+    plot.plot_over_time(str(second), "counts", {"a": points}, lower={"a": points}, width_ms=MINUTE, note="as it is")
+    assert size_of(first)[0] == size_of(second)[0]
+    assert size_of(first)[1] < size_of(second)[1]
 
 
 @pytest.mark.parametrize("name", ["_hidden", "$a$ $", "", "x" * 300, "new\nline", "$\\frac{1"])

@@ -41,10 +41,10 @@ def heartbeat_frame(correlation_id: int, error_code: int = 0, version: int = 4) 
 
 
 def responses(connection: ClientConnection) -> list[Response]:
-    found = []
+    results = []
     while (response := connection.next_response()) is not None:
-        found.append(response)
-    return found
+        results.append(response)
+    return results
 
 
 # Requests and responses.
@@ -89,11 +89,11 @@ def test_a_stream_split_at_every_byte() -> None:
         for request, version in ((HEARTBEAT, 4), (MetadataRequest(topics=None), 12), (HEARTBEAT, 4)):
             connection.send(request, version)
         connection.receive(stream[:split])
-        found = responses(connection)
+        received = responses(connection)
         connection.receive(stream[split:])
-        found += responses(connection)
-        assert [response.correlation_id for response in found] == [1, 2, 3]
-        assert found[1].decode(MetadataResponse).cluster_id == "c"
+        received += responses(connection)
+        assert [response.correlation_id for response in received] == [1, 2, 3]
+        assert received[1].decode(MetadataResponse).cluster_id == "c"
 
 
 def test_a_stream_byte_by_byte() -> None:
@@ -101,12 +101,12 @@ def test_a_stream_byte_by_byte() -> None:
     connection = ClientConnection("me")
     for _ in range(3):
         connection.send(HEARTBEAT, 4)
-    found = 0
+    count = 0
     for pos in range(len(stream)):
-        assert found == pos * 3 // len(stream)
+        assert count == pos * 3 // len(stream)
         connection.receive(stream[pos : pos + 1])
-        found += len(responses(connection))
-    assert found == 3
+        count += len(responses(connection))
+    assert count == 3
 
 
 def test_a_request_without_a_response() -> None:
@@ -127,7 +127,7 @@ def test_an_encoded_body() -> None:
     assert response.frame[response.body_pos :] == encode(HeartbeatResponse(), 4)
 
 
-def test_what_is_not_a_request_cannot_be_sent() -> None:
+def test_only_requests_can_be_sent() -> None:
     with pytest.raises(TypeError, match="HeartbeatResponse is not a request"):
         ClientConnection("me").send(HeartbeatResponse(), 4)
     with pytest.raises(ValueError, match="has no group_instance_id"):

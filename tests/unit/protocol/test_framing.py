@@ -58,7 +58,7 @@ def test_response_headers_are_those_of_the_rows() -> None:
         assert decode_response_header(ours, ApiKey.METADATA, version) == (7, len(ours))
 
 
-def test_api_versions_answers_with_the_first_header_always() -> None:
+def test_a_response_to_api_versions_always_has_header_version_0() -> None:
     """KIP-511: a client reads the response before it knows the broker's versions."""
     assert encode_response_header(ApiKey.API_VERSIONS, 4, 7) == b"\0\0\0\7"
     assert encode_request_header(ApiKey.API_VERSIONS, 4, 7, None).endswith(b"\xff\xff\0")
@@ -86,7 +86,7 @@ def test_a_bad_client_id_is_malformed(client_id: bytes) -> None:
         decode_request_header(b"\0\3\0\1\0\0\0\7" + client_id)
 
 
-def test_a_client_id_that_is_no_utf_8_is_replaced() -> None:
+def test_invalid_utf_8_of_a_client_id_is_replaced() -> None:
     assert decode_request_header(b"\0\3\0\1\0\0\0\7\0\1\xff").client_id == "\ufffd"
 
 
@@ -105,12 +105,12 @@ def test_frames_of_a_stream_in_any_pieces() -> None:
     stream = b"".join(encode_frame(frame[:1], frame[1:]) for frame in frames)
     for size in (1, 2, 3, 7, 100, len(stream)):
         reader = FrameReader(4, 300)
-        found = []
+        received = []
         for pos in range(0, len(stream), size):
             reader.receive(memoryview(stream)[pos : pos + size])
             while (frame := reader.next_frame()) is not None:
-                found.append(frame)
-        assert found == frames
+                received.append(frame)
+        assert received == frames
 
 
 @pytest.mark.parametrize("size", [-1, 3, 301, (1 << 31) - 1])

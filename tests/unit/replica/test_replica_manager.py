@@ -12,10 +12,10 @@ from kbroker.replica.partition_state import PartitionState
 from kbroker.storage.producers.producer_state_manager import ProducerStateManager
 from protocol.errors import ErrorCode
 from tests.unit.support.client import batch
-from tests.unit.support.simulated_broker import MINUTE, Machine, story
+from tests.unit.support.simulated_broker import MINUTE, Machine, broker_test
 
 
-@story
+@broker_test
 async def test_a_topic_that_is_created_again_is_empty(m: Machine) -> None:
     client = await m.client()
     for n in range(4):
@@ -29,7 +29,7 @@ async def test_a_topic_that_is_created_again_is_empty(m: Machine) -> None:
     assert [name for name in m.disk.listdir("/data") if name.startswith("t-")] == []
 
 
-@story
+@broker_test
 async def test_the_next_start_finishes_deletions(m: Machine) -> None:
     client = await m.client()
     await client.create_topic("t")
@@ -38,15 +38,15 @@ async def test_the_next_start_finishes_deletions(m: Machine) -> None:
     assert [name for name in m.disk.listdir("/data") if name.startswith("t-")] == []
 
 
-@story
+@broker_test
 async def test_a_flush_during_a_deletion(m: Machine, caplog: pytest.LogCaptureFixture) -> None:
     client, admin = await m.client(), await m.client()
     for name in ("waited-for", "in-the-background"):
         await admin.create_topic(name, flush_before_ack=name == "waited-for", flush_ms=1000)
         m.threads.held.add("flush_blocking")
         produced = client.send_produce(name, batch(b"a"), acks=1)
-        began = m.threads.began["flush_blocking"]
-        await m.until(lambda began=began: m.threads.began["flush_blocking"] > began)  # type: ignore[misc]
+        began = m.threads.started["flush_blocking"]
+        await m.until(lambda began=began: m.threads.started["flush_blocking"] > began)  # type: ignore[misc]
         partition = m.partition(name)
         deletion = asyncio.ensure_future(admin.delete_topic(name))
         await produced
@@ -58,7 +58,7 @@ async def test_a_flush_during_a_deletion(m: Machine, caplog: pytest.LogCaptureFi
     assert [record.message for record in caplog.records if record.levelname == "ERROR"] == []
 
 
-@story
+@broker_test
 async def test_requests_during_a_deletion(m: Machine) -> None:
     """The deletion waits for tasks of the log; requests do not find the partition from its beginning."""
     client, admin = await m.client(), await m.client()
@@ -74,7 +74,7 @@ async def test_requests_during_a_deletion(m: Machine) -> None:
     await deletion
 
 
-@story
+@broker_test
 async def test_a_directory_that_cannot_be_renamed(m: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     client = await m.client()
     await client.create_topic("t", 2)
@@ -97,7 +97,7 @@ async def test_a_directory_that_cannot_be_renamed(m: Machine, monkeypatch: pytes
     assert await (await m.client()).read("t") == [b"new"]
 
 
-@story
+@broker_test
 async def test_configs_change_while_a_topic_is_used(m: Machine) -> None:
     client = await m.client()
     await client.create_topic("t")
@@ -116,7 +116,7 @@ async def test_configs_change_while_a_topic_is_used(m: Machine) -> None:
     assert (await client.produce("third", large)).error_code == 0
 
 
-@story
+@broker_test
 async def test_changing_a_config_of_a_topic_affects_no_other(m: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     client = await m.client()
     await client.create_topic("t", 2)
@@ -129,7 +129,7 @@ async def test_changing_a_config_of_a_topic_affects_no_other(m: Machine, monkeyp
     assert created == ["t", "t"]
 
 
-@story
+@broker_test
 async def test_leader_epochs_grow_with_each_start(m: Machine) -> None:
     client = await m.client()
     await client.create_topic("t")
@@ -144,7 +144,7 @@ async def test_leader_epochs_grow_with_each_start(m: Machine) -> None:
     assert list(m.partition("t").log.epochs.entries) == [(0, 0), (1, 1), (2, 2), (3, 3)]
 
 
-@story
+@broker_test
 async def test_losing_the_leadership_fails_waiting_requests(m: Machine) -> None:
     client, other = await m.client(), await m.client()
     await client.create_topic("t", flush_before_ack=True)
@@ -157,7 +157,7 @@ async def test_losing_the_leadership_fails_waiting_requests(m: Machine) -> None:
     assert (await fetched).responses[0].partitions[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-@story
+@broker_test
 async def test_a_commit_callback_may_append(m: Machine) -> None:
     """A callback on commit may append; each append returns its own end offset."""
     client = await m.client()
@@ -199,13 +199,13 @@ def test_commit_callbacks_are_called_in_the_order_of_offsets() -> None:
     assert called[-1] == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-@story
+@broker_test
 async def test_stopping_during_a_sync(m: Machine) -> None:
     client = await m.client()
     await client.create_topic("t", flush_before_ack=True)
     m.threads.held.add("flush_blocking")
     produced = client.send_produce("t", batch(b"a"))
-    await m.until(lambda: m.threads.began["flush_blocking"] == 1)
+    await m.until(lambda: m.threads.started["flush_blocking"] == 1)
     stopping = asyncio.ensure_future(m.stop())
     with pytest.raises(ConnectionResetError):
         await produced
@@ -218,7 +218,7 @@ async def test_stopping_during_a_sync(m: Machine) -> None:
     assert await (await m.client()).read("t") == [b"a"]
 
 
-@story
+@broker_test
 async def test_unexpected_exceptions_in_threads(m: Machine) -> None:
     """An unexpected exception in a thread is returned as an error, and the broker can still stop."""
     client = await m.client()

@@ -12,7 +12,7 @@ from kbroker.storage.producers.verification import VerificationGuard
 from protocol.errors import ErrorCode
 from protocol.records.batch import TRANSACTIONAL, build_batch, parse_header
 from tests.unit.support.client import EPOCH_MS, Client, base_offsets, batch, values_of
-from tests.unit.support.simulated_broker import Machine, story
+from tests.unit.support.simulated_broker import Machine, broker_test
 
 T = TopicPartition("t", 0)
 LONG_MS = 100_000
@@ -91,7 +91,7 @@ async def fetch_committed(
 # The last stable offset.
 
 
-@story
+@broker_test
 async def test_the_last_stable_offset_is_that_of_the_open_transaction(m: Machine) -> None:
     client, writer = await begin(m)
     await client.produce("t", batch(b"before"))
@@ -104,7 +104,7 @@ async def test_the_last_stable_offset_is_that_of_the_open_transaction(m: Machine
     assert (values[:3], stable, aborted) == ([b"before", b"open", b"after"], 4, [])
 
 
-@story
+@broker_test
 async def test_the_first_of_several_open_transactions_counts(m: Machine) -> None:
     client, writer = await begin(m)
     for n in range(3):
@@ -118,7 +118,7 @@ async def test_the_first_of_several_open_transactions_counts(m: Machine) -> None
     assert (await fetch_committed(client))[1] == 6
 
 
-@story
+@broker_test
 async def test_only_aborted_transactions_of_the_fetched_range_are_returned(m: Machine) -> None:
     client, writer = await begin(m)
     for n in range(6):
@@ -131,7 +131,7 @@ async def test_only_aborted_transactions_of_the_fetched_range_are_returned(m: Ma
     assert (await fetch_committed(client, 12))[2] == []
 
 
-@story
+@broker_test
 async def test_an_abort_marker_without_records(m: Machine) -> None:
     client, writer = await begin(m)
     assert await writer.end(committed=False) == ErrorCode.NONE
@@ -139,7 +139,7 @@ async def test_an_abort_marker_without_records(m: Machine) -> None:
     assert (await fetch_committed(client))[1:] == (2, [])
 
 
-@story
+@broker_test
 async def test_deleted_records_of_an_open_transaction(m: Machine) -> None:
     client, writer = await begin(m)
     writer.write(data(0))
@@ -151,7 +151,7 @@ async def test_deleted_records_of_an_open_transaction(m: Machine) -> None:
     assert (await fetch_committed(client, 1))[1:] == (3, [(7, 0)])
 
 
-@story
+@broker_test
 async def test_an_open_transaction_survives_a_restart(m: Machine) -> None:
     client, writer = await begin(m)
     writer.write(data(0))
@@ -169,7 +169,7 @@ async def test_an_open_transaction_survives_a_restart(m: Machine) -> None:
 # Waiting.
 
 
-@story
+@broker_test
 async def test_a_marker_completes_a_fetch_of_committed_records(m: Machine) -> None:
     client, writer = await begin(m)
     waiting = client.send_fetch({("t", 0): 0}, max_wait_ms=LONG_MS, min_bytes=150, isolation_level=1)
@@ -182,7 +182,7 @@ async def test_a_marker_completes_a_fetch_of_committed_records(m: Machine) -> No
     assert m.elapsed_ms - began < 5
 
 
-@story
+@broker_test
 async def test_min_bytes_count_stable_bytes(m: Machine) -> None:
     client, writer = await begin(m)
     waiting = client.send_fetch({("t", 0): 0}, max_wait_ms=LONG_MS, min_bytes=1200, isolation_level=1)
@@ -194,7 +194,7 @@ async def test_min_bytes_count_stable_bytes(m: Machine) -> None:
     assert base_offsets(await waiting) == {("t", 0): list(range(8))}
 
 
-@story
+@broker_test
 async def test_a_fetch_of_uncommitted_records_does_not_wait_for_the_marker(m: Machine) -> None:
     client, writer = await begin(m)
     waiting = client.send_fetch({("t", 0): 0}, max_wait_ms=LONG_MS)
@@ -205,7 +205,7 @@ async def test_a_fetch_of_uncommitted_records_does_not_wait_for_the_marker(m: Ma
 # What may be appended.
 
 
-@story
+@broker_test
 async def test_a_transaction_begins_only_with_its_guard(m: Machine) -> None:
     _, writer = await begin(m)
     assert writer.refusal(data(0)) == ErrorCode.INVALID_TXN_STATE
@@ -221,7 +221,7 @@ async def test_a_transaction_begins_only_with_its_guard(m: Machine) -> None:
     assert writer.append(data(0)) == 0
 
 
-@story
+@broker_test
 async def test_a_guard_is_invalid_after_a_marker(m: Machine) -> None:
     """The coordinator confirmed the partition, but aborted the transaction before the append."""
     _, writer = await begin(m)
@@ -230,14 +230,14 @@ async def test_a_guard_is_invalid_after_a_marker(m: Machine) -> None:
     assert writer.refusal(data(0), guard) == ErrorCode.INVALID_TXN_STATE
 
 
-@story
+@broker_test
 async def test_without_verification_a_transaction_needs_no_guard(m: Machine) -> None:
     await m.restart(transaction_partition_verification_enable=False)
     _, writer = await begin(m)
     assert writer.append(data(0)) == 0
 
 
-@story
+@broker_test
 async def test_a_producer_with_an_open_transaction_writes_only_transactional_batches(m: Machine) -> None:
     _, writer = await begin(m)
     writer.write(data(0))
@@ -246,14 +246,14 @@ async def test_a_producer_with_an_open_transaction_writes_only_transactional_bat
     assert writer.append(data(0, epoch=1, txn=False)) == 2
 
 
-@story
+@broker_test
 async def test_transactional_batches_of_a_request_without_transactional_id(m: Machine) -> None:
     _, writer = await begin(m)
     code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     assert writer.refusal(data(0), transactional=False) == code
 
 
-@story
+@broker_test
 async def test_an_older_epoch_is_fenced_before_verification(m: Machine) -> None:
     _, writer = await begin(m)
     writer.write(data(0, epoch=3))
@@ -263,7 +263,7 @@ async def test_an_older_epoch_is_fenced_before_verification(m: Machine) -> None:
     assert refused.value.code == ErrorCode.INVALID_PRODUCER_EPOCH
 
 
-@story
+@broker_test
 async def test_batches_of_a_coordinator(m: Machine) -> None:
     _, writer = await begin(m)
     replicas = writer.replicas
@@ -282,7 +282,7 @@ async def test_batches_of_a_coordinator(m: Machine) -> None:
 # Markers.
 
 
-@story
+@broker_test
 async def test_markers_of_one_iteration_share_a_write(m: Machine) -> None:
     _, writer = await begin(m)
     for pid in range(20):
@@ -309,7 +309,7 @@ async def test_markers_of_one_iteration_share_a_write(m: Machine) -> None:
     assert len(log.active.indexes.transaction) == 10
 
 
-@story
+@broker_test
 async def test_a_marker_is_committed_when_it_is_synced(m: Machine) -> None:
     _, writer = await begin(m, flush_before_ack=True)
     writer.write(data(0))
@@ -324,7 +324,7 @@ async def test_a_marker_is_committed_when_it_is_synced(m: Machine) -> None:
     assert m.partition("t").last_stable_offset == 2
 
 
-@story
+@broker_test
 @pytest.mark.parametrize(
     ("known", "marker", "expected"),
     [
@@ -347,7 +347,7 @@ async def test_epochs_of_markers(m: Machine, known: int, marker: dict[str, Any],
     assert (m.partition("t").last_stable_offset == 0) == (expected != ErrorCode.NONE)
 
 
-@story
+@broker_test
 async def test_a_repeated_marker_has_no_effect_and_a_late_one_is_refused(m: Machine) -> None:
     _, writer = await begin(m)
     writer.write(data(0))
@@ -358,7 +358,7 @@ async def test_a_repeated_marker_has_no_effect_and_a_late_one_is_refused(m: Mach
     assert m.partition("t").last_stable_offset == 3
 
 
-@story
+@broker_test
 async def test_an_older_coordinator_is_fenced(m: Machine) -> None:
     _, writer = await begin(m)
     assert await writer.end(coordinator_epoch=5) == ErrorCode.NONE
@@ -366,7 +366,7 @@ async def test_an_older_coordinator_is_fenced(m: Machine) -> None:
     assert await writer.end(producer_epoch=2, coordinator_epoch=5) == ErrorCode.NONE
 
 
-@story
+@broker_test
 async def test_two_markers_of_a_producer_in_one_iteration(m: Machine) -> None:
     _, writer = await begin(m)
     writer.write(data(0))
@@ -374,7 +374,7 @@ async def test_two_markers_of_a_producer_in_one_iteration(m: Machine) -> None:
     assert [await first, await second, await late] == [0, 0, ErrorCode.INVALID_PRODUCER_EPOCH]
 
 
-@story
+@broker_test
 async def test_markers_for_partitions_that_do_not_exist(m: Machine) -> None:
     client, writer = await begin(m)
     codes: list[ErrorCode] = []
@@ -387,13 +387,13 @@ async def test_markers_for_partitions_that_do_not_exist(m: Machine) -> None:
     assert await done in (ErrorCode.NONE, ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
 
-@story
+@broker_test
 async def test_a_marker_needs_min_insync_replicas(m: Machine) -> None:
     _, writer = await begin(m, min_insync_replicas=2)
     assert await writer.end() == ErrorCode.NOT_ENOUGH_REPLICAS
 
 
-@story
+@broker_test
 async def test_the_producer_state_shows_the_open_transaction(m: Machine) -> None:
     _, writer = await begin(m)
     writer.write(data(0))

@@ -51,7 +51,7 @@ def test_it_agrees_with_a_plain_dict() -> None:
             assert len(deadlines) == len(plain)
 
 
-def test_heartbeats_and_short_lives_leave_nothing_behind() -> None:
+def test_moved_and_cancelled_deadlines_use_no_memory() -> None:
     deadlines: Deadlines[int] = Deadlines()
     for now_ms in range(10_000):
         deadlines.set(0, now_ms + 100)

@@ -103,7 +103,7 @@ def test_tracebacks():
 
 
 @pytest.mark.parametrize("show", [formatter("text").format, formatter("json").format])
-def test_a_failure_tells_its_place_but_not_its_text(
+def test_an_exception_is_logged_with_its_position_and_without_its_text(
     show: Callable[[logging.LogRecord], str], caplog: pytest.LogCaptureFixture
 ):
     EventLogger("kbroker.test").failure("request failed", failed(KeyError("SECRET")), peer="p")
@@ -124,4 +124,4 @@ def test_levels_are_those_of_the_logger(caplog: pytest.LogCaptureFixture):
         log.error("d")
         assert log.enabled(logging.WARNING)
         assert not log.enabled(logging.INFO)
-    assert [str(one.msg) for one in caplog.records] == ["c", "d"]
+    assert [str(record.msg) for record in caplog.records] == ["c", "d"]

@@ -69,8 +69,8 @@ def test_the_buffer_of_a_large_read_is_reused_without_references(disk: RealDisk,
     assert third == b"c" * 500_000
     assert third.obj is not second.obj
     del memory, second, third
-    held = [file.pread_nowait(500_000, 0) for _ in range(20)]
-    assert len({id(data.obj) for data in held if data is not None}) == 20, (
+    references = [file.pread_nowait(500_000, 0) for _ in range(20)]
+    assert len({id(data.obj) for data in references if data is not None}) == 20, (
         "also of more reads than there are reused buffers"
     )
 

@@ -105,7 +105,7 @@ def test_the_largest_frame_is_served(client: ConnectionUnderTest):
     ],
     ids=["empty", "short", "client id too long", "no such API", "body", "bug"],
 )
-def test_what_cannot_be_served_closes_the_connection(client: ConnectionUnderTest, frame: bytes):
+def test_a_request_that_cannot_be_served_closes_the_connection(client: ConnectionUnderTest, frame: bytes):
     good, unseen = client.frame(ECHO, b"good"), client.frame(ECHO, b"unseen")
     client.receive(good + Struct(">i").pack(len(frame)) + frame + unseen)
     assert client.transport.closed
@@ -148,7 +148,7 @@ def test_responses_are_sent_in_the_order_of_the_requests(client: ConnectionUnder
     assert not client.connection.is_waiting
 
 
-def test_nothing_is_handled_behind_a_request_that_must_not_overlap(client: ConnectionUnderTest):
+def test_no_request_is_handled_while_one_runs_that_must_not_overlap(client: ConnectionUnderTest):
     client.receive(client.frame(OVERLAPPING) + client.frame(DELAYED) + client.frame(ECHO, b"3"))
     client.receive(client.frame(ECHO, b"4"))
     assert client.server.handled == [b"", b""]

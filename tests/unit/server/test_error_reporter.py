@@ -58,7 +58,7 @@ def test_an_error_code_is_logged_with_the_client_the_api_and_the_reason(
     errors.report_error(
         request_context(), ErrorCode.CORRUPT_MESSAGE, 3, "CRC does not match", {"topic": "t", "partition": 2}
     )
-    assert [(one.levelname, one.message) for one in caplog.records] == [
+    assert [(record.levelname, record.message) for record in caplog.records] == [
         (
             "WARNING",
             'request refused peer=10.0.0.7:5000 client="my app" api=Produce version=9 error=CORRUPT_MESSAGE '
@@ -73,7 +73,7 @@ def test_a_closed_connection_is_logged_with_the_client_and_the_reason(
 ):
     errors.report_close("10.0.0.7:5000", "app", request_context(), "malformed request", {"detail": "too short"})
     errors.report_close("10.0.0.7:5000", None, None, "frame too large", {"size": 7})
-    assert [one.message for one in caplog.records] == [
+    assert [record.message for record in caplog.records] == [
         'connection closed peer=10.0.0.7:5000 client=app reason="malformed request" api=Produce version=9 '
         'detail="too short"',
         'connection closed peer=10.0.0.7:5000 reason="frame too large" size=7',
@@ -110,7 +110,7 @@ def test_repeated_errors_are_logged_a_few_times_and_then_counted(
     assert len(caplog.records) == MAX_LINES_EACH + 2
     caplog.clear()
     time.minute()
-    assert [one.message for one in caplog.records] == [
+    assert [record.message for record in caplog.records] == [
         "errors not logged peer=10.0.0.7 api=Produce reason=INVALID_RECORD count=995 seconds=60"
     ]
     assert errors.suppressed == 995
@@ -129,7 +129,7 @@ def test_many_clients_neither_flood_the_log_nor_fill_the_memory(
     caplog.clear()
     time.minute()
     assert len(caplog.records) == MAX_SUMMARY_LINES + 1
-    assert sum(one.msg.fields["count"] for one in caplog.records) == MAX_KINDS * 2 - MAX_LINES
+    assert sum(record.msg.fields["count"] for record in caplog.records) == MAX_KINDS * 2 - MAX_LINES
     assert len(errors._kinds) == 0
     assert time.callbacks == []
 

@@ -25,7 +25,7 @@ def test_requests_wait_after_an_expensive_one() -> None:
     assert client.server.timers == []
 
 
-def test_nothing_waits_while_nobody_produces_or_fetches() -> None:
+def test_no_request_waits_without_produce_and_fetch() -> None:
     client = ConnectionUnderTest()
     client.server.data_time_ns = repeat(1)
     client.receive(client.frame(EXPENSIVE, b"1") + client.frame(CHEAP, b"2"))

@@ -10,7 +10,7 @@ from kbroker.simulation.disk.file import SimFile
 from protocol.errors import ErrorCode
 from protocol.messages.k18_api_versions import ApiVersionsRequest, ApiVersionsResponse
 from tests.unit.support.client import Client, batch, records_of, values_of
-from tests.unit.support.simulated_broker import Machine, story
+from tests.unit.support.simulated_broker import Machine, broker_test
 
 MIB = 1 << 20
 SIZE = 300_000
@@ -29,7 +29,7 @@ def numbers(values: list[bytes]) -> list[bytes]:
     return [value[:2] for value in values]
 
 
-@story
+@broker_test
 async def test_the_response_has_the_bytes_of_the_log(m: Machine) -> None:
     client = await m.client()
     await fill(client)
@@ -42,7 +42,7 @@ async def test_the_response_has_the_bytes_of_the_log(m: Machine) -> None:
 
 @pytest.mark.parametrize("cold", [0.3, 1.0])
 def test_pieces_that_are_not_in_memory_are_read_in_a_thread(cold: float) -> None:
-    @story
+    @broker_test
     async def read_all(m: Machine) -> None:
         client = await m.client()
         await fill(client)
@@ -54,7 +54,7 @@ def test_pieces_that_are_not_in_memory_are_read_in_a_thread(cold: float) -> None
     read_all()
 
 
-@story
+@broker_test
 async def test_responses_keep_their_order_and_other_connections_are_served_between_the_pieces(m: Machine) -> None:
     reader, other = await m.client(), await m.client()
     await fill(reader)
@@ -68,7 +68,7 @@ async def test_responses_keep_their_order_and_other_connections_are_served_betwe
     assert order == ["beside", "large", "after"]
 
 
-@story
+@broker_test
 async def test_for_a_client_that_does_not_read_one_piece_is_in_memory(m: Machine) -> None:
     slow = await m.client()
     await fill(slow)
@@ -84,7 +84,7 @@ async def test_for_a_client_that_does_not_read_one_piece_is_in_memory(m: Machine
     assert server.unsent_bytes == 0
 
 
-@story
+@broker_test
 async def test_a_client_that_disconnects_while_it_is_sent(m: Machine) -> None:
     slow, other = await m.client(), await m.client()
     await fill(slow)
@@ -98,7 +98,7 @@ async def test_a_client_that_disconnects_while_it_is_sent(m: Machine) -> None:
     assert numbers(values_of(await other.fetch_partition("t", 0, partition_max_bytes=20 * MIB))) == VALUES
 
 
-@story
+@broker_test
 async def test_a_read_error_while_it_is_sent_closes_the_connection_and_the_log(
     m: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -117,7 +117,7 @@ async def test_a_read_error_while_it_is_sent_closes_the_connection_and_the_log(
     assert (await other.fetch_partition("t", 0)).error_code == ErrorCode.KAFKA_STORAGE_ERROR
 
 
-@story
+@broker_test
 async def test_a_segment_that_is_deleted_while_it_is_sent_arrives_complete(m: Machine) -> None:
     slow, other = await m.client(), await m.client()
     await fill(slow)

@@ -8,7 +8,7 @@ from kbroker.server.request_memory import LIMIT, MAX_FRAME_S, SMALL_FRAME, SMALL
 from protocol.framing import encode_request_header
 from protocol.messages.k03_metadata import MetadataRequest, MetadataResponse
 from tests.unit.support.client import Client, batch
-from tests.unit.support.simulated_broker import Machine, story
+from tests.unit.support.simulated_broker import Machine, broker_test
 
 MIB = 1 << 20
 FRAME = 60 * MIB
@@ -34,7 +34,7 @@ async def wait_until_stable(m: Machine) -> None:
         await asyncio.sleep(0.5)
 
 
-@story
+@broker_test
 async def test_held_bytes_are_bounded(m: Machine) -> None:
     slow_clients = [await begin_request(m, 4 * MIB) for _ in range(30)]
     await wait_until_stable(m)
@@ -46,7 +46,7 @@ async def test_held_bytes_are_bounded(m: Machine) -> None:
     await m.until(lambda: held_bytes(m) == 0)
 
 
-@story
+@broker_test
 async def test_a_large_request_is_served_when_slow_connections_are_closed(
     m: Machine, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -63,7 +63,7 @@ async def test_a_large_request_is_served_when_slow_connections_are_closed(
     await m.until(lambda: held_bytes(m) == 0)
 
 
-@story
+@broker_test
 async def test_small_requests_have_reserved_memory(m: Machine) -> None:
     client = await m.client()
     await client.create_topic("t")
@@ -77,7 +77,7 @@ async def test_small_requests_have_reserved_memory(m: Machine) -> None:
         client.close()
 
 
-@story
+@broker_test
 async def test_slow_requests_are_not_closed_while_there_is_memory(m: Machine) -> None:
     slow = await begin_request(m, 4 * MIB)
     await asyncio.sleep(5 * MAX_FRAME_S)
@@ -86,7 +86,7 @@ async def test_slow_requests_are_not_closed_while_there_is_memory(m: Machine) ->
     await slow.closed
 
 
-@story
+@broker_test
 async def test_the_backlog_of_a_waiting_request_is_counted(m: Machine) -> None:
     client = await m.client()
     await client.create_topic("t")
@@ -109,7 +109,7 @@ async def test_the_backlog_of_a_waiting_request_is_counted(m: Machine) -> None:
         ((1000).to_bytes(4, "big") + encode_request_header(999, 1, 1, None), "API not served"),
     ],
 )
-@story
+@broker_test
 async def test_unsupported_requests_are_closed_before_they_are_complete(
     m: Machine, caplog: pytest.LogCaptureFixture, start: bytes, reason: str
 ) -> None:

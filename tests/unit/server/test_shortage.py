@@ -114,14 +114,14 @@ def test_descriptor_limits(limit: int) -> None:
 
 
 def test_a_disk_does_not_keep_files_open_with_a_reserved_descriptor(tmp_path: Path) -> None:
-    held = [os.open(os.devnull, os.O_RDONLY) for _ in range(3)]
-    disk = RealDisk(held[-1] + 1)
+    descriptors = [os.open(os.devnull, os.O_RDONLY) for _ in range(3)]
+    disk = RealDisk(descriptors[-1] + 1)
     try:
         for _ in range(3):
             with pytest.raises(OSError, match="Too many open files"):
                 disk.open(f"{tmp_path}/f", create=True)
         disk.write_atomic(f"{tmp_path}/f", b"what is opened for a moment")
     finally:
-        for descriptor in held:
+        for descriptor in descriptors:
             os.close(descriptor)
     assert disk.open(f"{tmp_path}/f").size() > 0

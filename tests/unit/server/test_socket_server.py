@@ -12,7 +12,7 @@ from kbroker.server.socket_server import parse_limits_by_host
 from kbroker.simulation.runtime.loop import SimLoop
 from protocol.messages.k18_api_versions import ApiVersionsRequest, ApiVersionsResponse
 from tests.unit.support.client import Client, batch, values_of
-from tests.unit.support.simulated_broker import CONFIGS, HOST, HOUR, MINUTE, PORT, Machine, story
+from tests.unit.support.simulated_broker import CONFIGS, HOST, HOUR, MINUTE, PORT, Machine, broker_test
 
 MIB = 1 << 20
 
@@ -22,7 +22,7 @@ async def request_api_versions(client: Client) -> None:
     assert response.error_code == 0
 
 
-@story(max_connections=3)
+@broker_test(max_connections=3)
 async def test_max_connections(m: Machine) -> None:
     clients = [await m.client() for _ in range(3)]
     for client in clients:
@@ -34,7 +34,7 @@ async def test_max_connections(m: Machine) -> None:
     await request_api_versions(await m.client())
 
 
-@story(max_connections_per_ip=2, max_connections_per_ip_overrides="busy:3, blocked:0")
+@broker_test(max_connections_per_ip=2, max_connections_per_ip_overrides="busy:3, blocked:0")
 async def test_max_connections_per_ip(m: Machine) -> None:
     for host, limit in (("one", 2), ("two", 2), ("busy", 3), ("blocked", 0)):
         clients = [await m.client(host) for _ in range(limit)]
@@ -45,7 +45,7 @@ async def test_max_connections_per_ip(m: Machine) -> None:
     await (await m.client("three")).request(ApiVersionsRequest(), 0, ApiVersionsResponse)
 
 
-@story
+@broker_test
 async def test_limits_follow_the_dynamic_configs(m: Machine) -> None:
     client = await m.client()
     await client.alter_broker(max_connections=2)
@@ -63,7 +63,7 @@ def test_parse_limits_by_host_ignores_invalid_pairs(caplog: pytest.LogCaptureFix
     assert len(caplog.records) == 2
 
 
-@story(connections_max_idle_ms=60_000)
+@broker_test(connections_max_idle_ms=60_000)
 async def test_idle_connections_are_closed(m: Machine) -> None:
     idle, busy = await m.client(), await m.client()
     await request_api_versions(idle)
@@ -77,7 +77,7 @@ async def test_idle_connections_are_closed(m: Machine) -> None:
     assert m.loop.time() - began < 200 + 2 * 60 + 20
 
 
-@story(connections_max_idle_ms=60_000)
+@broker_test(connections_max_idle_ms=60_000)
 async def test_a_connection_that_waits_for_a_response_is_not_idle(m: Machine) -> None:
     client = await m.client()
     await client.create_topic("t")
@@ -90,7 +90,7 @@ async def test_a_connection_that_waits_for_a_response_is_not_idle(m: Machine) ->
     await client.closed
 
 
-@story
+@broker_test
 async def test_a_client_that_does_not_read_takes_little_memory_and_delays_no_other(m: Machine) -> None:
     slow, busy = await m.client(), await m.client()
     await slow.create_topic("t")
@@ -110,7 +110,7 @@ async def test_a_client_that_does_not_read_takes_little_memory_and_delays_no_oth
     assert server.unsent_bytes == 0
 
 
-@story
+@broker_test
 async def test_fetch_responses_shrink_as_unsent_bytes_grow(m: Machine) -> None:
     client = await m.client()
     await client.create_topic("t")
@@ -129,7 +129,7 @@ async def test_fetch_responses_shrink_as_unsent_bytes_grow(m: Machine) -> None:
     assert await fetch_batches() == 1
 
 
-@story
+@broker_test
 async def test_stopping_with_waiting_requests(m: Machine) -> None:
     clients = [await m.client() for _ in range(3)]
     await clients[0].create_topic("t")
@@ -145,7 +145,7 @@ async def test_stopping_with_waiting_requests(m: Machine) -> None:
         await m.client()
 
 
-@story
+@broker_test
 async def test_a_client_that_disconnects_while_it_waits(m: Machine) -> None:
     client = await m.client()
     await client.create_topic("t", 100)

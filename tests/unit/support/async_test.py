@@ -1,4 +1,4 @@
-"""Tests that are coroutines, on the event loop of asyncio. For tests in virtual time see simulated_broker.story."""
+"""Tests that are coroutines, on asyncio's event loop. For tests in virtual time see simulated_broker.broker_test."""
 
 import asyncio
 from collections.abc import Callable, Coroutine

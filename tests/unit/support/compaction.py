@@ -21,15 +21,15 @@ Records = dict[int, tuple[int, bytes | None, bytes | None]]
 
 def records(log: Log) -> Records:
     """Return all records of a log."""
-    found: Records = {}
+    by_offset: Records = {}
     data = content(log)
     for position, header in iter_headers(data):
         for record in iter_batch_records(data[position : position + header.size], header):
             offset = header.base_offset + record.offset_delta
-            assert offset not in found
-            found[offset] = (record.timestamp, record.key, record.value)
-    assert list(found) == sorted(found)
-    return found
+            assert offset not in by_offset
+            by_offset[offset] = (record.timestamp, record.key, record.value)
+    assert list(by_offset) == sorted(by_offset)
+    return by_offset
 
 
 def write(log: Log, random: Random, count: int, keys: int = 20, codec: int = 0) -> None:
@@ -67,11 +67,11 @@ class CompactionFailed(Exception):
 def make_plan_for(
     log: Log, now_ms: int = NOW, limit: int | None = None, map_bytes: int = MAP_BYTES
 ) -> CompactionPlan | None:
-    found = find_log_to_clean(log, now_ms, log.log_end_offset if limit is None else limit)
-    if found is None:
+    cleanable = find_log_to_clean(log, now_ms, log.log_end_offset if limit is None else limit)
+    if cleanable is None:
         return None
-    later = find_aborted_later_blocking(log, found)
-    return make_plan(log, found, later, now_ms, map_bytes=map_bytes, io_bytes=1 << 12)
+    later = find_aborted_later_blocking(log, cleanable)
+    return make_plan(log, cleanable, later, now_ms, map_bytes=map_bytes, io_bytes=1 << 12)
 
 
 def run_plan(log: Log, plan: CompactionPlan) -> CompactionResult:
@@ -90,8 +90,8 @@ def compact(
     log: Log, now_ms: int = NOW, ratio: float = 0.0, map_bytes: int = MAP_BYTES, limit: int | None = None
 ) -> bool:
     """Compact a log like the broker; returns False if there is nothing to compact."""
-    found = find_log_to_clean(log, now_ms, log.log_end_offset if limit is None else limit)
-    if found is None or not found.needs_cleaning(ratio):
+    cleanable = find_log_to_clean(log, now_ms, log.log_end_offset if limit is None else limit)
+    if cleanable is None or not cleanable.needs_cleaning(ratio):
         return False
     plan = make_plan_for(log, now_ms, limit, map_bytes=map_bytes)
     assert plan is not None

@@ -86,8 +86,8 @@ def check_reads(log: Log, written: Written) -> None:
             break
         for offset in range(header.base_offset, header.next_offset):
             log.clear_position_cache()
-            found = bytes(log.read_blocking(offset, 1, log.log_end_offset))
-            assert found == written.data[position : position + header.size], offset
+            data = bytes(log.read_blocking(offset, 1, log.log_end_offset))
+            assert data == written.data[position : position + header.size], offset
             timestamp = header.base_timestamp + offset - header.base_offset
             record = log.offset_for_timestamp_blocking(timestamp, log.log_end_offset)
             assert record is not None

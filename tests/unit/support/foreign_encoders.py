@@ -74,15 +74,15 @@ def _struct_class(annotation: Any) -> Any:
     """Return the dataclass X in `X`, `X | None`, `tuple[X, ...]` and `tuple[X, ...] | None`."""
     if hasattr(annotation, "__dataclass_fields__"):
         return annotation
-    return next(found for item in annotation.__args__ if (found := _struct_class_or_none(item)))
+    return next(struct_class for item in annotation.__args__ if (struct_class := _struct_class_or_none(item)))
 
 
 def _struct_class_or_none(annotation: Any) -> Any:
     if hasattr(annotation, "__dataclass_fields__"):
         return annotation
     for item in getattr(annotation, "__args__", ()):
-        if found := _struct_class_or_none(item):
-            return found
+        if struct_class := _struct_class_or_none(item):
+            return struct_class
     return None
 
 
@@ -91,8 +91,8 @@ def kafka_python_class(name: str) -> Any:
     """Return the class of kafka-python for a message, or None."""
     for room in ("admin", "consumer", "metadata", "producer"):
         module = import_module(f"kafka.protocol.{room}")
-        if isinstance(found := getattr(module, name, None), type):
-            return found
+        if isinstance(message_class := getattr(module, name, None), type):
+            return message_class
     return None
 
 

@@ -299,7 +299,7 @@ def _shown(names: Names, name: str, item: Any) -> str:
         raw = bytes(item)
         return repr(raw.decode()) if raw.isascii() and raw.decode().isprintable() else "x" + raw.hex()
     if isinstance(item, list):
-        rows = [render(names, one) if isinstance(one, dict) else str(one) for one in item]
+        rows = [render(names, value) if isinstance(value, dict) else str(value) for value in item]
         if name in ("members", "groups", "topics", "partitions"):
             rows.sort(key=lambda row: row.partition(" ")[2] if row.split(" ")[0].isupper() else row)
         return "[" + ", ".join(rows) + "]"

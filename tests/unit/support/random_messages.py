@@ -25,15 +25,15 @@ _LENGTHS = (0, 1, 2, 5, 8, 9, 126, 127, 128, 300)
 
 def all_messages() -> list[type[Message]]:
     """Return all message classes, sorted by name."""
-    found = set()
+    messages = set()
     for path in Path(protocol.messages.__path__[0]).glob("*.py"):
         module = import_module(f"protocol.messages.{path.stem}")
-        found |= {
+        messages |= {
             item
             for item in vars(module).values()
             if isinstance(item, StructType) and issubclass(item, Message) and item is not Message
         }
-    return sorted(found, key=lambda cls: cls.__name__)
+    return sorted(messages, key=lambda cls: cls.__name__)
 
 
 def all_versions() -> Iterator[tuple[type[Message], int]]:

@@ -227,13 +227,13 @@ class ConnectionUnderTest:
 
     def responses(self) -> list[tuple[int, bytes]]:
         """(correlation id, body) of the responses that were written."""
-        data, found = bytes(self.transport.written), []
+        data, frames = bytes(self.transport.written), []
         while data:
             size, number = Struct(">ii").unpack_from(data)
             assert len(data) >= 4 + size
-            found.append((number, data[8 : 4 + size]))
+            frames.append((number, data[8 : 4 + size]))
             data = data[4 + size :]
-        return found
+        return frames
 
     def bodies(self) -> list[bytes]:
         return [body for _, body in self.responses()]

@@ -1,7 +1,7 @@
 """A broker on a simulated machine, which a test starts, stops and crashes.
 
-`@story` makes a test from a coroutine with a Machine as its argument. Time is virtual: waiting for two weeks takes no
-time. A test fails if a task remains at its end or if a task has failed.
+`@broker_test` makes a test from a coroutine with a Machine as its argument. Time is virtual: waiting for two weeks
+takes no time. A test fails if a task remains at its end or if a task has failed.
 """
 
 import asyncio
@@ -37,12 +37,12 @@ MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0
 
 
 class Threads:
-    """The threads of a machine. Jobs of the functions that are named in `held` wait until they are released."""
+    """The threads of a machine. Calls of a function whose name is in `held` wait until they are released."""
 
     def __init__(self, loop: SimLoop) -> None:
         self.loop = loop
         self.held: set[str] = set()
-        self.began: Counter[str] = Counter()
+        self.started: Counter[str] = Counter()
         self._waiting: list[tuple[str, asyncio.Future[None]]] = []
 
     def offload(self, fn: Callable[..., T], /, *args: object) -> Awaitable[T]:
@@ -50,26 +50,26 @@ class Threads:
 
     async def _run(self, fn: Callable[..., T], *args: object) -> T:
         name = getattr(fn, "__name__", "")
-        self.began[name] += 1
+        self.started[name] += 1
         if name in self.held:
-            turn: asyncio.Future[None] = self.loop.create_future()
-            self._waiting.append((name, turn))
-            await turn
+            released: asyncio.Future[None] = self.loop.create_future()
+            self._waiting.append((name, released))
+            await released
         return await self.loop.run_in_executor(None, fn, *args)
 
     def release(self, name: str) -> None:
-        """Run the waiting jobs of a function, and later ones without waiting."""
+        """Run the waiting calls of a function, and later ones without waiting."""
         self.held.discard(name)
         self.release_waiting(name)
 
     def release_waiting(self, name: str) -> None:
-        """Run the waiting jobs of a function."""
+        """Run the waiting calls of a function."""
         waiting, self._waiting = self._waiting, []
-        for one, turn in waiting:
-            if one != name:
-                self._waiting.append((one, turn))
-            elif not turn.done():
-                turn.set_result(None)
+        for waiting_name, released in waiting:
+            if waiting_name != name:
+                self._waiting.append((waiting_name, released))
+            elif not released.done():
+                released.set_result(None)
 
 
 class Machine:
@@ -135,7 +135,7 @@ class Machine:
         tasks = asyncio.all_tasks(self.loop) - {asyncio.current_task(self.loop)}
         assert not tasks, f"left behind: {tasks}"
 
-    # Looking inside.
+    # The state of the machine.
 
     @property
     def now_ms(self) -> int:
@@ -146,9 +146,9 @@ class Machine:
         return self.loop.elapsed_ns / 1_000_000
 
     def partition(self, topic: str, index: int = 0) -> Partition:
-        found = self.broker.services.replicas.get(topic, index)
-        assert found is not None
-        return found
+        replica = self.broker.services.replicas.get(topic, index)
+        assert replica is not None
+        return replica
 
     async def until(self, condition: Callable[[], object], seconds: float = 60.0) -> None:
         """Wait in virtual time until a condition is true."""
@@ -158,7 +158,7 @@ class Machine:
             await asyncio.sleep(0.001)
 
 
-def story(
+def broker_test(
     function: Callable[..., Awaitable[None]] | None = None, *, seed: int = 1, started: bool = True, **configs: object
 ) -> Any:
     """Make a test from a coroutine whose first argument is a Machine. `started`: a broker is running on it."""

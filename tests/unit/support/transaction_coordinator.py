@@ -220,14 +220,14 @@ class Harness:
 
     def records(self) -> list[TransactionRecord]:
         """Return the records in the log."""
-        found = []
+        decoded = []
         for batches in self.log.batches.values():
             for batch in batches:
                 for pos, header in iter_headers(batch):
                     body = memoryview(body_of(batch, pos, header.size))
                     for record in iter_records(body, header.count, header.base_timestamp):
-                        found.append(decode_record(record.key, record.value))
-        return [record for record in found if record is not None]
+                        decoded.append(decode_record(record.key, record.value))
+        return [record for record in decoded if record is not None]
 
     def states(self) -> list[str]:
         """Return the states of the records in the log, in order; "-" for a tombstone."""

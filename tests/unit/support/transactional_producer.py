@@ -165,7 +165,7 @@ class Producer:
         return state
 
 
-async def producer(m: Machine, transactional_id: str = "t", *, v2: bool = True) -> Producer:
+async def init_producer(m: Machine, transactional_id: str = "t", *, v2: bool = True) -> Producer:
     """Return a producer with a producer id, and create the topics "a" (3 partitions) and "b" (1)."""
     client = await m.client()
     if m.broker.services.metadata.topics.get("a") is None:

@@ -131,14 +131,14 @@ def normalize(table: pa.Table) -> pa.Table:
     ).combine_chunks()
 
 
-def find_difference(found: pa.Table, expected: pa.Table) -> str:
+def find_difference(actual: pa.Table, expected: pa.Table) -> str:
     """Describe the first difference between two tables; an empty string if they are equal."""
-    if found.equals(expected):
+    if actual.equals(expected):
         return ""
     key = ["topic", "partition", "offset"]
     found_keys, expected_keys = (
         list(map(tuple, zip(*(table.column(name).to_pylist() for name in key), strict=True)))
-        for table in (found, expected)
+        for table in (actual, expected)
     )
     if found_keys != expected_keys:
         duplicates = len(found_keys) - len(set(found_keys))
@@ -149,8 +149,8 @@ def find_difference(found: pa.Table, expected: pa.Table) -> str:
             f"{len(unexpected)} unexpected: {unexpected[:3]}"
         )
     for n in range(len(expected_keys)):
-        if not found.slice(n, 1).equals(expected.slice(n, 1)):
-            return f"{found.slice(n, 1).to_pylist()} instead of {expected.slice(n, 1).to_pylist()}"
+        if not actual.slice(n, 1).equals(expected.slice(n, 1)):
+            return f"{actual.slice(n, 1).to_pylist()} instead of {expected.slice(n, 1).to_pylist()}"
     raise AssertionError("the tables differ only in their schema")
 
 

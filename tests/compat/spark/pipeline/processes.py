@@ -108,14 +108,14 @@ class Command:
 
 def descendants(pid: int) -> list[int]:
     """The ids of all processes below this one."""
-    found = [pid]
-    for parent in found:
+    pids = [pid]
+    for parent in pids:
         for children in Path(f"/proc/{parent}/task").glob("*/children"):
             try:
-                found += map(int, children.read_text().split())
+                pids += map(int, children.read_text().split())
             except OSError:
                 continue
-    return found[1:]
+    return pids[1:]
 
 
 def _kill(pids: Sequence[int]) -> None:

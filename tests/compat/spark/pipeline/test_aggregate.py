@@ -92,12 +92,12 @@ def test_parquet_equals_a_batch_computation_over_restarts(spark, bootstrap, topi
     for summary, count in ((first, 960), (second, 1440)):
         assert (summary.records, summary.late, sum(summary.problems.values())) == (count, 0, 0)
     rows = spark.read.parquet(str(tmp_path / "out")).collect()
-    found = {(round(row.window_start.replace(tzinfo=UTC).timestamp() * 1000), row.name): row for row in rows}
+    by_window = {(round(row.window_start.replace(tzinfo=UTC).timestamp() * 1000), row.name): row for row in rows}
     expected_windows = expected(events)
-    assert len(rows) == len(found)
-    assert found.keys() == expected_windows.keys()
+    assert len(rows) == len(by_window)
+    assert by_window.keys() == expected_windows.keys()
     for at, numbers in expected_windows.items():
-        row = found[at]
+        row = by_window[at]
         assert (row["count"], row["values"], row["min"], row["max"]) == (len(numbers),) * 2 + (numbers[0], numbers[-1])
         assert (row["sum"], row.avg, row.p50) == (sum(numbers), sum(numbers) / len(numbers), statistics.median(numbers))
         assert numbers[-2] <= row.p99_9 <= numbers[-1]
@@ -120,8 +120,8 @@ def test_a_directory_with_glob_characters_keeps_its_own_rows(spark, tmp_path):
     other.parent.mkdir(parents=True)
     parquet.write_table(pyarrow.table({"window_start": [at], "key": ["c"], "count": [9]}), other)
     merge(b=3)
-    found = result_plot.read_results(spark, storage).select("key", "count").collect()
-    assert sorted(map(tuple, found)) == [("a", 1), ("b", 3)]
+    actual = result_plot.read_results(spark, storage).select("key", "count").collect()
+    assert sorted(map(tuple, actual)) == [("a", 1), ("b", 3)]
 
 
 def results(topics, name):
@@ -202,12 +202,12 @@ def test_late_records_are_counted_in_each_batch(spark, bootstrap, topics, tmp_pa
     summary = query.run(RunOptions(max_records=72), batches.append, threading.Event())
     assert [batch.records for batch in batches if batch.records] == [72] * 5
     assert sum(batch.late > 0 for batch in batches) >= 2
-    found = {row["window_start"]: row["count"] for row in results(topics, out)}
-    assert sum(found.values()) == len(events) - summary.late
+    count_by_window = {row["window_start"]: row["count"] for row in results(topics, out)}
+    assert sum(count_by_window.values()) == len(events) - summary.late
     expected_rows = {
         iso(at): len(n) for (at, _), n in expected([(at, None, 1) for at in events], 10 * MINUTE, 10 * MINUTE).items()
     }
-    assert all(count <= expected_rows[at] for at, count in found.items())
+    assert all(count <= expected_rows[at] for at, count in count_by_window.items())
 
 
 def test_weather_by_hour_with_an_interrupted_batch(spark, bootstrap, topics, tmp_path, monkeypatch):
@@ -249,12 +249,12 @@ def test_weather_by_hour_with_an_interrupted_batch(spark, bootstrap, topics, tmp
     for row in rows:
         at = datetime.fromisoformat(row["time_hour"])
         expected_rows[at.replace(tzinfo=None, hour=at.hour // 6 * 6), row["origin"]].append(row["temp"])
-    found = {}
+    actual = {}
     for row in spark.read.parquet(out).toLocalIterator():
-        assert (row.window_start, row.origin) not in found
-        found[row.window_start, row.origin] = (row["count"], row["values"], row["min"], row["max"], row.p50)
+        assert (row.window_start, row.origin) not in actual
+        actual[row.window_start, row.origin] = (row["count"], row["values"], row["min"], row["max"], row.p50)
     numbers = {at: sorted(float(text) for text in texts if text != "NA") for at, texts in expected_rows.items()}
-    assert found == {
+    assert actual == {
         at: (len(expected_rows[at]), len(n), n[0], n[-1], statistics.median(n)) for at, n in numbers.items()
     }
 
@@ -400,5 +400,5 @@ def test_the_job_template_runs_unchanged(spark, bootstrap, topics, tmp_path, cap
         assert capsys.readouterr().out == f"counted 40 records of {source} in {out}\n"
         for at, key in sent:
             expected_rows[iso(at // MINUTE * MINUTE), key] += 1
-    found = {(row["start"], row["key"]): (row["records"], row["bytes"]) for row in results(topics, out)}
-    assert found == {at: (count, 4 * count) for at, count in expected_rows.items()}
+    actual = {(row["start"], row["key"]): (row["records"], row["bytes"]) for row in results(topics, out)}
+    assert actual == {at: (count, 4 * count) for at, count in expected_rows.items()}

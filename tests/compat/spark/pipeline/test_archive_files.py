@@ -109,12 +109,12 @@ def test_rows_are_read_as_they_were_written(spark, archive):
     read = archive_dataframe(spark, archive, archive.state())
     assert read.columns == list(schema.NAMES)
     assert read.schema.simpleString() == spark.createDataFrame([], schema.COLUMNS).schema.simpleString()
-    found = {
+    actual = {
         row.topic: (*row[:8], str(row.date), row.ms)
         for row in read.selectExpr("*", "unix_millis(timestamp) AS ms").collect()
     }
     for key, value, headers, topic, partition, offset, ms, kind in cases:
-        row = found[topic]
+        row = actual[topic]
         assert (row[0], row[1], row[3:6], row[7:]) == (key, value, (topic, partition, offset), (kind, dates[topic], ms))
         assert [tuple(header) for header in row[2] or []] == (headers or [])
         assert (row[2] is None) == (headers is None)

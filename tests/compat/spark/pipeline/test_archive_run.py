@@ -225,18 +225,18 @@ def test_offsets_that_retention_deletes_during_a_batch_are_gaps(archiver, topics
 
 
 def test_other_topics_continue_at_the_archives_offsets(archiver, topics):
-    one, two = topics.create(), topics.create()
-    for name in (one, two):
+    first, second = topics.create(), topics.create()
+    for name in (first, second):
         topics.fill(name, numbered(range(10)))
-    archiver.once(one)
-    topics.fill(one, numbered(range(10, 20)))
-    archiver.once(one, two)
-    topics.fill(one, numbered(range(20, 30)))
-    topics.fill(two, numbered(range(10, 20)))
-    archiver.once(two)
-    assert (archiver.numbers(one), archiver.numbers(two)) == (list(range(20)), list(range(20)))
-    archiver.once(pattern=f"{one}|{two}")
-    assert archiver.numbers(one) == list(range(30))
+    archiver.once(first)
+    topics.fill(first, numbered(range(10, 20)))
+    archiver.once(first, second)
+    topics.fill(first, numbered(range(20, 30)))
+    topics.fill(second, numbered(range(10, 20)))
+    archiver.once(second)
+    assert (archiver.numbers(first), archiver.numbers(second)) == (list(range(20)), list(range(20)))
+    archiver.once(pattern=f"{first}|{second}")
+    assert archiver.numbers(first) == list(range(30))
 
 
 def test_start_position_of_new_topics(archiver, topics):

@@ -76,15 +76,15 @@ class Job:
 
     def child_processes(self) -> list[int]:
         """Return the ids of its running child processes."""
-        found = []
+        children = []
         for stat in Path("/proc").glob("[0-9]*/stat"):
             try:
                 pid, rest = stat.parent.name, stat.read_text().rpartition(")")[2].split()
             except OSError:
                 continue
             if int(rest[3]) == self.process.pid != int(pid) and rest[0] != "Z":
-                found.append(int(pid))
-        return found
+                children.append(int(pid))
+        return children
 
     def end(self) -> None:
         for pid in [*([self.process.pid] if self.process.poll() is None else []), *self.child_processes()]:
@@ -164,7 +164,7 @@ def test_error_texts_are_the_innermost_cause(spark, bootstrap, streams, tmp_path
     assert missing_topic == "the topic or partition does not exist on the broker"
 
 
-def test_the_error_text_of_a_batch_function_is_its_pipeline_error(spark, streams):
+def test_an_error_in_a_batch_function_has_the_text_of_the_pipeline_error(spark, streams):
     def fail(batch: Any, number: int) -> None:
         raise PipelineError("/data: no space left on device; archived records stay readable")
 

@@ -146,7 +146,7 @@ def test_a_topic_is_replayed_record_by_record(spark, topics: Topics, bootstrap, 
         prepare_replay(context, request_for([source], other), {})
 
 
-def test_a_replay_that_is_started_twice_at_once_is_one_replay(spark, topics: Topics, bootstrap, tmp_path, monkeypatch):
+def test_two_simultaneous_commands_are_one_replay(spark, topics: Topics, bootstrap, tmp_path, monkeypatch):
     source, target = topics.create(), topics.create()
     topics.fill(source, random_records(300, 1, time.time_ns() // 1_000_000 - HOUR_MS))
     context = context_for(spark, archive_topics(spark, tmp_path / "archive", bootstrap, {source: 1}), bootstrap)
@@ -230,8 +230,8 @@ def test_kills_of_the_command_and_the_broker_lose_and_duplicate_nothing(broker, 
     )  # fmt: skip
     dice = random.Random(1)
     kills = [("command", "broker", "both")[number % 3] for number in range(KILLS - 1)] + ["both"]
-    for what in kills:
-        kill_after(what, broker, command, lambda: count_records(topics, target), dice.randrange(1000, 3000))
+    for process in kills:
+        kill_after(process, broker, command, lambda: count_records(topics, target), dice.randrange(1000, 3000))
     command.kill()
     (plan,) = [plan for plan in list_plans(archive.storage) if plan.done_ms is None]
     before = count_records(topics, target)
@@ -246,7 +246,7 @@ def test_kills_of_the_command_and_the_broker_lose_and_duplicate_nothing(broker, 
     finally:
         killer.join()
     assert summary.rows == KILLED_RECORDS
-    assert broker.starts == 2 + sum(what != "command" for what in kills)
+    assert broker.starts == 2 + sum(process != "command" for process in kills)
     assert 0 < summary.sent <= KILLED_RECORDS - before
     copies = topics.read(target)
     for partition in range(3):
@@ -254,15 +254,15 @@ def test_kills_of_the_command_and_the_broker_lose_and_duplicate_nothing(broker, 
         assert values == list(range(partition, KILLED_RECORDS, 3))
 
 
-def kill_after(what, broker, command, count, more):
+def kill_after(process, broker, command, count, more):
     """Wait until `more` records have arrived, then kill -9 the command, the broker, or both; restart the broker."""
     if command is not None and not command.started:
         command.start()
     before = count() if command is not None else 0
     eventually(lambda: (command is None or command.running()) and count() >= before + more, "records arrive", 120)
-    if what in ("command", "both"):
+    if process in ("command", "both"):
         command.kill()
-    if what in ("broker", "both"):
+    if process in ("broker", "both"):
         broker.restart()
 
 
@@ -278,7 +278,7 @@ def count_records(topics: Topics, name: str) -> int:
         consumer.close()
 
 
-def test_groups_continue_where_they_stopped(spark, topics: Topics, bootstrap, tmp_path):
+def test_groups_continue_at_their_archived_offsets(spark, topics: Topics, bootstrap, tmp_path):
     begin_ms = time.time_ns() // 1_000_000 - HOUR_MS
     source = topics.create(2)
     topics.fill(source, random_records(400, 2, begin_ms))

@@ -90,11 +90,11 @@ def abort(producer: Producer, consumer: Consumer, why: KafkaException) -> None:
     """Abort, and seek to the committed offsets."""
     try:
         retried(producer.abort_transaction)
-        found = consumer.committed(consumer.assignment(), timeout=TIMEOUT)
+        committed = consumer.committed(consumer.assignment(), timeout=TIMEOUT)
     except KafkaException as error:
         give_up(f"{why}, and then {error}")
     print(f"aborted: {why}", flush=True)
-    for tp in found:
+    for tp in committed:
         if tp.offset < 0:
             tp.offset = OFFSET_BEGINNING
         consumer.seek(tp)

@@ -97,7 +97,9 @@ def incremental_alter_configs(story: Story) -> None:
         step: str, name: str, *changes: tuple[str, int, str | None], kind: int = TOPIC, validate_only: bool = False
     ) -> None:
         row = {"resource_type": kind, "resource_name": name}
-        row["configs"] = [{"name": config, "config_operation": what, "value": value} for config, what, value in changes]
+        row["configs"] = [
+            {"name": config, "config_operation": operation, "value": value} for config, operation, value in changes
+        ]
         story.request(step, resources=[row], validate_only=validate_only)
 
     request("set", topic, ("segment.bytes", SET, "1048576"))

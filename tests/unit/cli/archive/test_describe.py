@@ -49,7 +49,7 @@ def test_a_plot(tmp_path: Path, fill_archive: Callable, capsys: pytest.CaptureFi
     assert capsys.readouterr().err == f"plotted to {plot}\n"
 
 
-def test_a_time_that_is_no_date_stays_a_number() -> None:
+def test_a_time_outside_of_the_calendar_is_printed_as_a_number() -> None:
     times_ms = (None, 0, -1, 2**62)
     assert [format_utc(time_ms) for time_ms in times_ms] == [
         None,

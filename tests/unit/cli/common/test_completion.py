@@ -73,7 +73,7 @@ def silent() -> Iterator[str]:
         yield f"127.0.0.1:{server.getsockname()[1]}"
 
 
-def test_a_silent_broker_is_not_waited_for(
+def test_completion_does_not_wait_for_a_broker_that_does_not_respond(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], silent: str
 ) -> None:
     start = time.monotonic()

@@ -37,7 +37,7 @@ def test_the_bar_appears_after_a_second() -> None:
     assert "consuming" in stream.getvalue()
 
 
-def test_quick_work_shows_nothing() -> None:
+def test_no_bar_is_shown_within_a_second() -> None:
     stream = Terminal()
     with ProgressBar("consuming", 10, stream=stream, clock=Clock()) as progress:
         progress.advance(10)

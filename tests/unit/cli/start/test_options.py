@@ -21,7 +21,7 @@ def test_options_are_parsed_without_typer() -> None:
 
 
 @pytest.mark.parametrize("args", [["--help"], ["--listen"], ["--bogus", "x"], ["extra"], ["-h"]])
-def test_help_and_mistakes_are_left_to_typer(args: list[str]) -> None:
+def test_typer_handles_help_and_usage_errors(args: list[str]) -> None:
     assert parse_options(args) is None
 
 

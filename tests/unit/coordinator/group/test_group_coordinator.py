@@ -95,7 +95,10 @@ def fetch_request(*, stable: bool = False) -> OffsetFetchRequest:
 
 
 def offsets_in(response: Any) -> dict[str, list[int]]:
-    return {topic.name: [one.committed_offset for one in topic.partitions] for topic in response.groups[0].topics}
+    return {
+        topic.name: [partition.committed_offset for partition in topic.partitions]
+        for topic in response.groups[0].topics
+    }
 
 
 def state(broker: Harness) -> str:

@@ -84,7 +84,9 @@ class Client:
             ), random.choice((5, 8, 9))
         if choice < 0.7:
             text = f"{self.generation}".encode()
-            assignments = [SyncGroupRequestAssignment(member_id=one, assignment=text) for one in self.members]
+            assignments = [
+                SyncGroupRequestAssignment(member_id=member_id, assignment=text) for member_id in self.members
+            ]
             return self._with_member(SyncGroupRequest(assignments=assignments)), 4
         if choice < 0.85:
             return self._with_member(HeartbeatRequest()), 4
@@ -229,7 +231,9 @@ class Story:
 def check_invariants(group: ClassicGroup) -> None:
     members = list(group.members.values())
     assert group.members_awaiting_join == sum(member.awaiting_join is not None for member in members)
-    assert group.static_members == {one.instance_id: one.member_id for one in members if one.instance_id is not None}
+    assert group.static_members == {
+        member.instance_id: member.member_id for member in members if member.instance_id is not None
+    }
     assert group.leader_id in group.members if members else group.leader_id is None
     assert not group.pending_join_members & group.members.keys()
     assert group.pending_sync_members <= group.members.keys()
@@ -260,7 +264,7 @@ def durable_state(broker: Harness) -> tuple[Any, ...]:
     rows += sorted((topic, partition, "pending") for topic, partition in offsets.unstable)
     if group is None or group.state not in (GroupState.STABLE, GroupState.EMPTY):
         return (rows,)
-    members = sorted((one.member_id, one.instance_id, one.assignment) for one in group.members.values())
+    members = sorted((member.member_id, member.instance_id, member.assignment) for member in group.members.values())
     return rows, group.state, group.generation, group.leader_id, members
 
 

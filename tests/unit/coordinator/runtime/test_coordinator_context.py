@@ -330,7 +330,7 @@ def test_a_write_holds_its_lock_after_its_timeout(story: Story) -> None:
     assert story.log.record_count() == 2
 
 
-def test_no_timeout_remains_of_a_committed_write(story: Story) -> None:
+def test_a_committed_write_has_no_timeout(story: Story) -> None:
     story.write("a", timeout_ms=100)
     story.run_ready()
     assert len(story.context._timeouts) == 0

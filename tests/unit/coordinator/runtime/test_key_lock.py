@@ -35,7 +35,7 @@ def test_commits_are_pipelined_but_wait_for_an_exclusive_write() -> None:
     assert story.ran == ["commit 1", "commit 2", "sync", "commit 3"]
 
 
-def test_an_operation_after_shared_ones_waits_for_commits_and_keeps_its_place() -> None:
+def test_an_operation_after_shared_ones_waits_for_commits_and_keeps_its_order() -> None:
     story = Story()
     story.run("commit 1", SHARED)
     story.run("delete", AFTER_SHARED)

@@ -137,7 +137,7 @@ def test_a_transition_that_cannot_be_written_has_no_effect(h: Harness):
     assert h.commit(producer) is ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert h.init() is ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert h.init("new") is ErrorCode.COORDINATOR_NOT_AVAILABLE
-    assert {one.transactional_id for one in h.transactions.list_transactions()} == {"t"}
+    assert {entry.transactional_id for entry in h.transactions.list_transactions()} == {"t"}
     h.log.append_error = None
     assert h.transactions.describe("t").partitions == {A0}
     # The failed fencing did not use up an epoch.
@@ -230,7 +230,7 @@ def test_transactions_in_a_log_of_apache_kafka_continue(make: Callable[..., Harn
         bytearray(data[pos : pos + header.size]) for pos, header in iter_headers(data)
     ]
     h = make(Harness(log))
-    assert {(one.transactional_id, one.state.state_name) for one in h.transactions.list_transactions()} == {
+    assert {(entry.transactional_id, entry.state.state_name) for entry in h.transactions.list_transactions()} == {
         ("t", "CompleteCommit"), ("open", "Ongoing"), ("old", "Ongoing")
     }  # fmt: skip
     assert h.transactions.describe("open").partitions == {A1}

@@ -150,9 +150,10 @@ def check(story: Story) -> None:
     _check_transitions(records)
     _check_markers(prepared, story.markers)
     decided = {
-        (one.transactional_id, one.producer_id, one.producer_epoch - 1): one.state is TransactionState.PREPARE_COMMIT
-        for one in prepared
-        if one.client_transaction_version == 2
+        (transaction.transactional_id, transaction.producer_id, transaction.producer_epoch - 1): transaction.state
+        is TransactionState.PREPARE_COMMIT
+        for transaction in prepared
+        if transaction.client_transaction_version == 2
     }
     for key, committed in story.outcomes.items():
         assert decided[key] is committed, f"{key} got another outcome than was decided"
@@ -175,9 +176,14 @@ def _check_markers(
     prepared: list[TransactionMetadata], markers: list[tuple[TopicPartition, TransactionMarker]]
 ) -> None:
     expected: dict[tuple[TopicPartition, int, int, bool], int] = defaultdict(int)
-    for one in prepared:
-        for tp in one.partitions:
-            expected[tp, one.producer_id, one.producer_epoch, one.state is TransactionState.PREPARE_COMMIT] += 1
+    for transaction in prepared:
+        for tp in transaction.partitions:
+            expected[
+                tp,
+                transaction.producer_id,
+                transaction.producer_epoch,
+                transaction.state is TransactionState.PREPARE_COMMIT,
+            ] += 1
     got: dict[tuple[TopicPartition, int, int, bool], int] = defaultdict(int)
     ends: dict[tuple[TopicPartition, int, int], bool] = {}
     for tp, marker in markers:

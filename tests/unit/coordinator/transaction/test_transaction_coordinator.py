@@ -152,9 +152,11 @@ def test_transactions_that_end_together_share_appends(h: Harness):
     for id, producer in producers.items():
         h.add(producer, A0, id=id)
     before = {tp: len(batches) for tp, batches in h.log.batches.items()}
-    tasks = [h.loop.create_task(h.transactions.end_transaction(id, *one, True, 2)) for id, one in producers.items()]
+    tasks = [
+        h.loop.create_task(h.transactions.end_transaction(id, *producer, True, 2)) for id, producer in producers.items()
+    ]
     h.loop.run_ready()
-    assert [task.result() for task in tasks] == [(one[0], 1) for one in producers.values()]
+    assert [task.result() for task in tasks] == [(producer[0], 1) for producer in producers.values()]
     assert {tp: len(batches) - before[tp] for tp, batches in h.log.batches.items()} == dict.fromkeys(before, 2)
 
 

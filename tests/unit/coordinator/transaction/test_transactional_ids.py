@@ -260,11 +260,11 @@ def test_transactional_ids_expire(make: Callable[..., Harness]):
     h.loop.pass_ms(5 * DAY_MS)
     h.init("later")
     h.loop.pass_ms(3 * DAY_MS)
-    assert {one.transactional_id for one in h.transactions.list_transactions()} == {"later"}
+    assert {entry.transactional_id for entry in h.transactions.list_transactions()} == {"later"}
     assert h.states()[-2:] == ["-", "-"]
     assert h.commit((1000, 1)) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
     successor = make(h.crash())
-    assert {one.transactional_id for one in successor.transactions.list_transactions()} == {"later"}
+    assert {entry.transactional_id for entry in successor.transactions.list_transactions()} == {"later"}
     assert h.init() == (1003, 0)
 
 

@@ -17,8 +17,8 @@ from protocol.messages.k26_end_txn import EndTxnRequest, EndTxnResponse
 from protocol.records.batch import body_of, iter_headers
 from protocol.records.record import iter_records
 from tests.unit.support.client import Client, records_of
-from tests.unit.support.simulated_broker import Machine, story
-from tests.unit.support.transactional_producer import Producer, producer
+from tests.unit.support.simulated_broker import Machine, broker_test
+from tests.unit.support.transactional_producer import Producer, init_producer
 
 PARTITIONS = (("a", 0), ("a", 1), ("b", 0))
 FLUSHED = {"flush_before_ack": "true"}
@@ -33,7 +33,9 @@ async def read_committed(client: Client, topic: str, partition: int) -> list[byt
     while True:
         response = await client.fetch_partition(topic, offset, partition, isolation_level=1)
         assert response.error_code == 0
-        aborted = sorted((one.first_offset, one.producer_id) for one in response.aborted_transactions or ())
+        aborted = sorted(
+            (transaction.first_offset, transaction.producer_id) for transaction in response.aborted_transactions or ()
+        )
         data = records_of(response)
         aborting: set[int] = set()
         start = offset
@@ -53,16 +55,16 @@ async def read_committed(client: Client, topic: str, partition: int) -> list[byt
 async def end_and_crash(m: Machine, iterations: int, *, committed: bool, v2: bool, power: bool) -> tuple[bool, str]:
     """Return whether the response was a success, and the final state of the transaction."""
     id = f"t{iterations}-{committed}-{v2}"
-    one = await producer(m, id, v2=v2)
+    producer = await init_producer(m, id, v2=v2)
     if not v2:
-        await one.add({"a": [0, 1], "b": [0]})
+        await producer.add({"a": [0, 1], "b": [0]})
     for topic, partition in PARTITIONS:
-        assert (await one.send(topic, id.encode(), partition=partition)).error_code == 0
+        assert (await producer.send(topic, id.encode(), partition=partition)).error_code == 0
     request = EndTxnRequest(
-        transactional_id=id, producer_id=one.producer_id, producer_epoch=one.epoch, committed=committed
+        transactional_id=id, producer_id=producer.producer_id, producer_epoch=producer.epoch, committed=committed
     )
     arrived = on_arrival(m)
-    response = one.client.send(request, 5 if v2 else 4, EndTxnResponse)
+    response = producer.client.send(request, 5 if v2 else 4, EndTxnResponse)
     await arrived
     for _ in range(iterations):
         await asyncio.sleep(0)
@@ -110,7 +112,7 @@ async def check_records(m: Machine, outcomes: dict[bytes, str]) -> None:
 
 @pytest.mark.parametrize("v2", [True, False])
 @pytest.mark.parametrize("committed", [True, False])
-@story(transaction_state_log_num_partitions=1)
+@broker_test(transaction_state_log_num_partitions=1)
 async def test_a_kill_in_every_loop_iteration(m: Machine, committed: bool, v2: bool) -> None:
     outcomes: dict[bytes, str] = {}
     for iterations in range(ITERATIONS + 2):
@@ -124,10 +126,10 @@ async def test_a_kill_in_every_loop_iteration(m: Machine, committed: bool, v2: b
 
 
 @pytest.mark.parametrize("v2", [True, False])
-@story(transaction_state_log_num_partitions=1)
+@broker_test(transaction_state_log_num_partitions=1)
 async def test_a_power_loss_in_every_loop_iteration(m: Machine, v2: bool) -> None:
     """All topics have flush.before.ack."""
-    await producer(m, "first")
+    await init_producer(m, "first")
     for topic in ("a", "b", "__transaction_state"):
         await (await m.client()).alter_topic(topic, **FLUSHED)
     outcomes: dict[bytes, str] = {}
@@ -141,7 +143,7 @@ async def test_a_power_loss_in_every_loop_iteration(m: Machine, v2: bool) -> Non
 
 
 @pytest.mark.parametrize("v2", [True, False])
-@story(transaction_state_log_num_partitions=1)
+@broker_test(transaction_state_log_num_partitions=1)
 async def test_a_kill_between_the_markers(m: Machine, v2: bool) -> None:
     """Only some partitions have their marker: the next coordinator writes the others, and some of them twice."""
     outcomes: dict[bytes, str] = {}

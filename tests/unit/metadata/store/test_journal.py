@@ -1,6 +1,5 @@
 """The journal against a model: after any crash, acknowledged changes are there, and nothing that was not written."""
 
-import asyncio
 from contextlib import suppress
 from typing import Any
 
@@ -10,6 +9,7 @@ from hypothesis import strategies as st
 from kbroker.metadata.store.coordination import CoordinationError, Create, Delete, Op, Set
 from kbroker.metadata.store.embedded import EmbeddedSession, EmbeddedStore
 from kbroker.metadata.store.journal import decode_ops, encode_ops
+from tests.unit.support.async_test import async_test
 from tests.unit.support.memory_disk import MemoryDisk, make_environment
 
 PATHS = ["/a", "/b", "/a/c", "/a/d", "/b/e"]
@@ -36,32 +36,30 @@ async def opened(disk: MemoryDisk) -> EmbeddedSession:
 
 @settings(max_examples=150, deadline=None)
 @given(STEPS)
-def test_acknowledged_changes_survive(steps: list[Any]):
-    async def story() -> None:
-        disk = MemoryDisk()
-        session = await opened(disk)
-        for step in steps:
-            before = await state_of(session)
-            if step is None:
-                session = await opened(disk)
+@async_test
+async def test_acknowledged_changes_survive(steps: list[Any]):
+    disk = MemoryDisk()
+    session = await opened(disk)
+    for step in steps:
+        before = await state_of(session)
+        if step is None:
+            session = await opened(disk)
+            assert await state_of(session) == before
+        elif isinstance(step, int):
+            disk.sync_fails = True
+            with suppress(CoordinationError):
+                await session.create("/in-flight", b"x" * 80)
+            disk.sync_fails = False
+            disk.power_loss(step)
+            session = await opened(disk)
+            assert await state_of(session) == before
+            if await session.exists("/in-flight") is not None:
+                await session.delete("/in-flight")
+        else:
+            try:
+                await session.multi(step)
+            except CoordinationError:
                 assert await state_of(session) == before
-            elif isinstance(step, int):
-                disk.sync_fails = True
-                with suppress(CoordinationError):
-                    await session.create("/in-flight", b"x" * 80)
-                disk.sync_fails = False
-                disk.power_loss(step)
-                session = await opened(disk)
-                assert await state_of(session) == before
-                if await session.exists("/in-flight") is not None:
-                    await session.delete("/in-flight")
-            else:
-                try:
-                    await session.multi(step)
-                except CoordinationError:
-                    assert await state_of(session) == before
-
-    asyncio.run(story())
 
 
 @given(st.lists(OPS, max_size=10))

@@ -32,12 +32,12 @@ def archive(storage: LocalStorage) -> Archive:
 
 def test_an_archive_is_created_once_and_opened_again(storage):
     first = Archive.open_or_create(storage, {"committed_only": True, "id": "ignored"})
-    again = Archive.open_or_create(storage, SETTINGS)
+    reopened = Archive.open_or_create(storage, SETTINGS)
     settings = Archive.open(storage).state().settings
-    assert first.state() == again.state()
+    assert first.state() == reopened.state()
     assert (settings["committed_only"], settings["format"], settings["format_version"]) == (True, "kbroker-archive", 1)
     assert len(settings["id"]) == 36
-    assert again.state().commit_number == 0
+    assert reopened.state().commit_number == 0
 
 
 def test_a_directory_without_an_archive_is_rejected(storage, tmp_path):

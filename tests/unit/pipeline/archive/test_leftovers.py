@@ -135,14 +135,14 @@ def test_a_writer_with_a_damaged_owner_file_is_dead_after_a_day(archive, storage
 
 
 def test_replaced_files_are_leftovers_unless_a_living_writer_keeps_them(archive, storage, dead):
-    one, two = append_file(archive).path, append_file(archive).path
-    keeper = stage(archive, owner.this_process(), kept_files=(one,))
-    writer_id = stage(archive, dead, kept_files=(two,))
-    remove_files(archive, one, two)
+    first, second = append_file(archive).path, append_file(archive).path
+    keeper = stage(archive, owner.this_process(), kept_files=(first,))
+    writer_id = stage(archive, dead, kept_files=(second,))
+    remove_files(archive, first, second)
     assert find_foreign_files(archive) == []
-    assert remove_leftovers(archive) == [two, f"_staging/{writer_id}"]
+    assert remove_leftovers(archive) == [second, f"_staging/{writer_id}"]
     storage.delete(f"_staging/{keeper}", recursive=True)
-    assert remove_leftovers(archive) == [one]
+    assert remove_leftovers(archive) == [first]
 
 
 def test_foreign_files_are_found_and_not_removed(archive, storage):

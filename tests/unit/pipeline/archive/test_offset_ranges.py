@@ -37,7 +37,7 @@ OFFSETS = st.frozensets(st.integers(0, 20))
 
 
 @given(OFFSETS, OFFSETS)
-def test_the_operations_are_those_of_sets(one: frozenset[int], other: frozenset[int]) -> None:
-    assert merge_ranges([*ranges_of(one), *ranges_of(other)]) == ranges_of(one | other)
-    assert subtract_ranges(ranges_of(one), ranges_of(other)) == ranges_of(one - other)
-    assert intersect_ranges(ranges_of(one), ranges_of(other)) == ranges_of(one & other)
+def test_the_operations_are_those_of_sets(first: frozenset[int], second: frozenset[int]) -> None:
+    assert merge_ranges([*ranges_of(first), *ranges_of(second)]) == ranges_of(first | second)
+    assert subtract_ranges(ranges_of(first), ranges_of(second)) == ranges_of(first - second)
+    assert intersect_ranges(ranges_of(first), ranges_of(second)) == ranges_of(first & second)

@@ -116,7 +116,7 @@ def test_a_group_is_committed_once_even_if_the_next_one_fails(context, admin):
     assert plan.remaining_groups == load_plan(storage, PLAN.id).remaining_groups == []
 
 
-def test_a_group_that_has_got_members_is_rejected_before_anything_is_sent(context, admin, monkeypatch):
+def test_a_group_with_members_is_rejected_before_anything_is_sent(context, admin, monkeypatch):
     """There is no broker here to send anything to."""
     monkeypatch.setattr(context.archive, "state", lambda: None, raising=False)
     monkeypatch.setattr(run, "_require_same_targets", lambda *_: None)

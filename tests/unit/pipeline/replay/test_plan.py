@@ -89,7 +89,7 @@ def test_a_plan_of_format_version_1_is_read(storage):
     assert json.loads(PLAN.to_bytes()) == VERSION_1
 
 
-def test_two_commands_at_once_are_one_replay(storage):
+def test_two_simultaneous_commands_are_one_replay(storage):
     assert save_new(storage, PLAN) == PLAN
     second = replace(PLAN, created_ms=1001, producer_id=4712)
     assert save_new(storage, second) == PLAN
@@ -111,7 +111,7 @@ def test_ids_are_derived_from_the_start_offsets():
     ]  # fmt: skip
     assert ids[0] == ids[-1]
     assert len(set(ids)) == 5
-    assert all(one.isalnum() and len(one) == 12 for one in ids)
+    assert all(plan_id.isalnum() and len(plan_id) == 12 for plan_id in ids)
 
 
 def test_properties_of_a_plan():
@@ -160,7 +160,7 @@ def test_a_damaged_field_is_an_error(field):
             decode_plan(json.dumps(data).encode(), "some/path")
 
 
-def test_anything_else_is_not_a_plan():
+def test_text_that_is_not_a_plan_is_an_error():
     for data in (b"", b"{", b"[]", b"{}", b"\xff", b'{"version": 2}'):
         with pytest.raises(PipelineError, match="some/path"):
             decode_plan(data, "some/path")

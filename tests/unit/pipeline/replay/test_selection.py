@@ -37,7 +37,7 @@ FILES = [
     file("d", part(0, 0, 9), topic="other"),
 ]
 STATE = ArchiveState(
-    files={one.path: one for one in FILES},
+    files={file.path: file for file in FILES},
     covered={
         TopicPartition("t", 0): (OffsetRange(0, 200),),
         TopicPartition("t", 1): (OffsetRange(0, 20), OffsetRange(30, 50)),
@@ -70,7 +70,7 @@ def matching(**selection):
     """The letters of the files that a selection matches."""
     topics = selection.pop("topics", ("t",))
     files = matching_files(STATE, Selection(topics, **selection), archived_ends(STATE, topics))
-    return "".join(one.path[-len("a.parquet")] for one in files)
+    return "".join(file.path[-len("a.parquet")] for file in files)
 
 
 def test_files_that_cannot_match_are_not_read():
@@ -92,7 +92,7 @@ def test_files_that_cannot_match_are_not_read():
 
 def test_records_archived_after_the_plan_are_not_selected():
     end_offsets = {"t": {0: 100, 1: 50, 2: 10}}
-    assert [one.path[-9] for one in matching_files(STATE, Selection(("t",)), end_offsets)] == ["a", "c"]
+    assert [file.path[-9] for file in matching_files(STATE, Selection(("t",)), end_offsets)] == ["a", "c"]
     assert not is_fully_selected(part(0, 50, 149), Selection(("t",)), 100)
     assert is_fully_selected(part(0, 50, 99), Selection(("t",)), 100)
 

@@ -74,7 +74,7 @@ def test_retention_that_would_delete_old_records():
     assert not retention_warnings("t", {"retention.ms": "1000", "cleanup.policy": "compact"}, 0, now)
 
 
-def test_a_new_topic_is_like_the_archived_one():
+def test_a_new_topic_has_the_archived_partitions_and_configs():
     configs = {"message.timestamp.type": "LogAppendTime", "retention.ms": "5"}
     state = ArchiveState(topics={"t": TopicInfo("", 4, configs), "u": TopicInfo("", 6, {"segment.ms": "9"})})
     created = new_topic(state, ["t"], 2, {"retention.ms": "-1"})

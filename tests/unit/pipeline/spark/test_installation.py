@@ -44,6 +44,6 @@ def test_spark_home_with_another_version_or_without_spark(tmp_path: Path):
 
 def test_pysparks_own_spark():
     pyspark = pytest.importorskip("pyspark")
-    found = installation.require_spark({})
-    assert (found.version, found.scala) == (pyspark.__version__, "2.13")
-    assert found.jars.is_dir()
+    spark = installation.require_spark({})
+    assert (spark.version, spark.scala) == (pyspark.__version__, "2.13")
+    assert spark.jars.is_dir()

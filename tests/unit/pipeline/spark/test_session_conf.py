@@ -71,7 +71,7 @@ def test_the_log_configuration_exists():
 
 
 @pytest.mark.parametrize("option", ["spark.x", "x=1", "=", ""])
-def test_conf_that_is_no_spark_property_is_an_error(option: str):
+def test_a_setting_that_is_not_a_spark_property_is_an_error(option: str):
     with pytest.raises(PipelineError, match="--conf must be NAME=VALUE"):
         parse_conf([option])
 

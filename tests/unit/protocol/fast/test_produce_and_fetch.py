@@ -172,7 +172,7 @@ def test_fetch_responses(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", [3, 8, 9, 13])
-def test_no_truncated_produce_request_is_taken(version: int) -> None:
+def test_every_truncated_produce_request_is_rejected(version: int) -> None:
     frame = encode(produce_request(Random(5), version)[0], version)
     for size in range(len(frame)):
         with pytest.raises(MalformedError):
@@ -181,7 +181,7 @@ def test_no_truncated_produce_request_is_taken(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", [4, 7, 11, 12, 18])
-def test_no_truncated_fetch_request_is_taken(version: int) -> None:
+def test_every_truncated_fetch_request_is_rejected(version: int) -> None:
     frame = encode(fetch_request(Random(5), version)[0], version)
     for size in range(len(frame)):
         with pytest.raises(MalformedError):
@@ -189,7 +189,7 @@ def test_no_truncated_fetch_request_is_taken(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", [3, 13])
-def test_a_count_beyond_the_frame_is_refused_at_once(version: int) -> None:
+def test_a_count_beyond_the_frame_is_rejected_before_the_elements_are_decoded(version: int) -> None:
     head = b"\xff\xff" if version == 3 else b"\0"
     huge = b"\x7f\xff\xff\xff" if version == 3 else b"\xff\xff\xff\xff\x0f"
     with pytest.raises(MalformedError, match="array of"):

@@ -39,8 +39,8 @@ def test_a_decoded_encoding_is_the_message(cls: type[Message]) -> None:
 def test_decoding_starts_and_ends_where_the_message_does(cls: type[Message]) -> None:
     for version, message in samples(cls, 1):
         encoded = encode(message, version)
-        found, end = decoder(cls, version)(memoryview(b"abc" + encoded + b"more"), 3)
-        assert found == message
+        decoded, end = decoder(cls, version)(memoryview(b"abc" + encoded + b"more"), 3)
+        assert decoded == message
         assert end == 3 + len(encoded)
 
 
@@ -97,10 +97,10 @@ def test_damaged_bytes_are_a_message_or_malformed(cls: type[Message]) -> None:
         decode_message = decoder(cls, version)
         for _ in range(40):
             try:
-                found = decode_message(memoryview(damage(encoded, rng)), 0)[0]
+                decoded = decode_message(memoryview(damage(encoded, rng)), 0)[0]
             except MalformedError:
                 continue
-            assert isinstance(found, cls)
+            assert isinstance(decoded, cls)
 
 
 def damage(encoded: bytes, rng: Random) -> bytearray:

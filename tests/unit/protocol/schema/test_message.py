@@ -77,7 +77,7 @@ def test_equality_and_repr_are_by_fields() -> None:
         hash(Cursor())
 
 
-def test_facts() -> None:
+def test_message_info_and_version_ranges() -> None:
     assert message_info(MetadataRequest) == MessageInfo(3, "request", 0, 13, 9, MAX_REQUEST_ELEMENTS)
     assert message_info(ResponseHeader).key is None
     assert version_range("3") == (3, 3)
@@ -87,7 +87,7 @@ def test_facts() -> None:
     assert first > last
 
 
-def test_a_declaration_of_ones_own() -> None:
+def test_a_message_declared_in_a_test_is_encoded_and_decoded() -> None:
     class Point(Struct):
         x: int = row("uint16", "0+")
         y: float = row("float64", "1+", default=0.5, ignorable=True)
@@ -146,7 +146,7 @@ def test_null_arrays_and_structs() -> None:
 
 
 @pytest.mark.parametrize("version", [0, 4])
-def test_a_string_is_held_to_int16(version: int) -> None:
+def test_a_string_longer_than_int16_cannot_be_encoded(version: int) -> None:
     longest = HeartbeatRequest(group_id="g" * 0x7FFF)
     assert decode(HeartbeatRequest, encode(longest, version), version) == longest
     with pytest.raises(ValueError, match=r"cannot carry|string of 32768 bytes"):
@@ -183,9 +183,9 @@ def test_tags_of_a_version_without_them_follow_the_rule_for_absent_fields() -> N
 def test_error_codes_and_tuples_are_accepted() -> None:
     partition = MetadataResponsePartition(error_code=ErrorCode.LEADER_NOT_AVAILABLE, replica_nodes=(1, 2))  # type: ignore[arg-type]
     response = MetadataResponse(topics=[MetadataResponseTopic(name="t", partitions=[partition])])
-    found = decode(MetadataResponse, encode(response, 12), 12).topics[0].partitions[0]
-    assert found.error_code == ErrorCode.LEADER_NOT_AVAILABLE
-    assert found.replica_nodes == [1, 2]
+    decoded = decode(MetadataResponse, encode(response, 12), 12).topics[0].partitions[0]
+    assert decoded.error_code == ErrorCode.LEADER_NOT_AVAILABLE
+    assert decoded.replica_nodes == [1, 2]
 
 
 @pytest.mark.parametrize("count", [0, 8, 9, 126, 127, 20_000])
@@ -205,22 +205,22 @@ def test_records_are_not_copied() -> None:
     encoder(FetchResponse, 12)(response, out)
     assert any(part is response.responses[0].partitions[0].records for part in out)
     frame = memoryview(b"".join(out))
-    found = decode(FetchResponse, frame, 12).responses[0].partitions[0].records
-    assert isinstance(found, memoryview)
-    assert found.obj is frame.obj
-    assert found == records
+    decoded = decode(FetchResponse, frame, 12).responses[0].partitions[0].records
+    assert isinstance(decoded, memoryview)
+    assert decoded.obj is frame.obj
+    assert decoded == records
 
 
 def test_bytes_are_copied() -> None:
     frame = memoryview(bytearray(encode(SyncGroupResponse(assignment=b"plan"), 0)))
-    found = decode(SyncGroupResponse, frame, 0).assignment
-    assert type(found) is bytes
+    decoded = decode(SyncGroupResponse, frame, 0).assignment
+    assert type(decoded) is bytes
 
 
 def test_names_of_fetch_follow_the_version() -> None:
     by_name = FetchRequest(topics=[FetchTopic(topic="t", partitions=[FetchPartition(partition=1)])])
-    found = decode(FetchRequest, encode(by_name, 13), 13)
-    assert (found.topics[0].topic, found.topics[0].topic_id) == ("", bytes(16))
+    decoded = decode(FetchRequest, encode(by_name, 13), 13)
+    assert (decoded.topics[0].topic, decoded.topics[0].topic_id) == ("", bytes(16))
 
 
 def test_headers() -> None:

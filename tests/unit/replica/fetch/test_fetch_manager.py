@@ -8,7 +8,7 @@ from kbroker.replica.fetch.fetch_session import partition_bytes
 from protocol.errors import ErrorCode
 from protocol.messages.k01_fetch import FetchResponse
 from tests.unit.support.client import Client, TopicPartition, base_offsets, batch, errors, values_of
-from tests.unit.support.simulated_broker import HOUR, Machine, story
+from tests.unit.support.simulated_broker import HOUR, Machine, broker_test
 
 LONG_MS = 100_000
 
@@ -31,7 +31,7 @@ class Session:
         return response
 
 
-@story
+@broker_test
 @pytest.mark.parametrize("version", [7, 12, 18])
 async def test_only_changed_partitions_are_in_the_response(m: Machine, version: int) -> None:
     client = await m.client()
@@ -55,7 +55,7 @@ async def test_only_changed_partitions_are_in_the_response(m: Machine, version: 
     assert {part.partition_index for part in response.responses[0].partitions} == {2, 3}
 
 
-@story
+@broker_test
 async def test_only_appends_to_its_partitions_complete_a_fetch(m: Machine) -> None:
     client, producer = await m.client(), await m.client()
     await client.create_topic("t", 3)
@@ -71,7 +71,7 @@ async def test_only_appends_to_its_partitions_complete_a_fetch(m: Machine) -> No
     assert list(base_offsets(await waiting)) == [("t", 0)]
 
 
-@story
+@broker_test
 async def test_partitions_are_added_and_forgotten(m: Machine) -> None:
     client = await m.client()
     await client.create_topic("t", 2)
@@ -89,7 +89,7 @@ async def test_partitions_are_added_and_forgotten(m: Machine) -> None:
     assert m.partition("t", 0).fetchers == {}
 
 
-@story
+@broker_test
 async def test_errors_of_sessions(m: Machine) -> None:
     client = await m.client()
     await client.create_topic("t")
@@ -116,7 +116,7 @@ async def test_errors_of_sessions(m: Machine) -> None:
     assert m.partition("t").fetchers == {}
 
 
-@story
+@broker_test
 async def test_an_error_of_a_partition_is_returned_every_time_until_it_ends(m: Machine) -> None:
     client = await m.client()
     await client.create_topic("t")
@@ -130,7 +130,7 @@ async def test_an_error_of_a_partition_is_returned_every_time_until_it_ends(m: M
     assert errors(await session.fetch()) == {}
 
 
-@story(max_incremental_fetch_session_cache_slots=2)
+@broker_test(max_incremental_fetch_session_cache_slots=2)
 async def test_a_full_cache(m: Machine) -> None:
     client = await m.client()
     await client.create_topic("t")
@@ -151,7 +151,7 @@ async def test_a_full_cache(m: Machine) -> None:
     assert len(m.partition("t").fetchers) == 2
 
 
-@story(max_incremental_fetch_session_cache_slots=1)
+@broker_test(max_incremental_fetch_session_cache_slots=1)
 async def test_a_session_that_is_evicted_while_it_waits(m: Machine) -> None:
     client, other = await m.client(), await m.client()
     await client.create_topic("t")
@@ -167,7 +167,7 @@ async def test_a_session_that_is_evicted_while_it_waits(m: Machine) -> None:
     assert len(m.partition("t").fetchers) == 1
 
 
-@story
+@broker_test
 async def test_a_fetch_replaces_a_waiting_fetch_of_the_same_session(m: Machine) -> None:
     """A consumer lost its connection while it waited, and continues its session on another connection."""
     lost, client, producer = await m.client(), await m.client(), await m.client()
@@ -176,17 +176,17 @@ async def test_a_fetch_replaces_a_waiting_fetch_of_the_same_session(m: Machine) 
     await session.fetch({("t", 0): 0, ("t", 1): 0})
     waiting = lost.send_fetch({}, session=(session.id, 1), max_wait_ms=1000)
     await asyncio.sleep(0.5)
-    again = client.send_fetch({}, session=(session.id, 2), max_wait_ms=LONG_MS)
+    repeated = client.send_fetch({}, session=(session.id, 2), max_wait_ms=LONG_MS)
     # The first fetch gets an empty response.
     assert (await waiting).responses == []
     await asyncio.sleep(5)
-    assert not again.done()
+    assert not repeated.done()
     await producer.produce("t", batch(b"a"), 1)
-    assert base_offsets(await again) == {("t", 1): [0]}
+    assert base_offsets(await repeated) == {("t", 1): [0]}
     assert len(m.broker.services.replicas.purgatory) == 0
 
 
-@story
+@broker_test
 async def test_a_session_survives_its_connection(m: Machine) -> None:
     lost, client = await m.client(), await m.client()
     await client.create_topic("t")
@@ -204,7 +204,7 @@ async def test_a_session_survives_its_connection(m: Machine) -> None:
     assert base_offsets(await waiting) == {("t", 0): [0]}
 
 
-@story
+@broker_test
 async def test_no_partition_of_a_session_starves(m: Machine) -> None:
     client = await m.client()
     await client.create_topic("t", 5)
@@ -222,7 +222,7 @@ async def test_no_partition_of_a_session_starves(m: Machine) -> None:
     assert sorted(fetched[:5]) == sorted(fetched[5:10]) == sorted(offsets)
 
 
-@story
+@broker_test
 async def test_the_cost_of_a_session_does_not_grow_with_its_partitions(
     m: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -258,7 +258,7 @@ async def test_the_cost_of_a_session_does_not_grow_with_its_partitions(
     assert checked == [7]
 
 
-@story
+@broker_test
 async def test_without_room_for_a_session_full_requests_are_served(m: Machine) -> None:
     """The response has the session id 0; a session that grows too large is closed by the next request."""
     client = await m.client()
@@ -284,7 +284,7 @@ async def test_without_room_for_a_session_full_requests_are_served(m: Machine) -
     assert fresh.id != 0
 
 
-@story
+@broker_test
 async def test_idle_sessions_cost_appends_nothing(m: Machine) -> None:
     client, producer = await m.client(), await m.client()
     await client.create_topic("t")
@@ -303,7 +303,7 @@ async def test_idle_sessions_cost_appends_nothing(m: Machine) -> None:
     assert len(partition.fetchers) == 30
 
 
-@story
+@broker_test
 async def test_min_bytes_count_all_partitions_of_a_session(m: Machine) -> None:
     client, producer = await m.client(), await m.client()
     await client.create_topic("t", 2)

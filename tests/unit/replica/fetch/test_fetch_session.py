@@ -154,8 +154,8 @@ def test_forgotten_partitions_make_room() -> None:
     sessions.count_bytes(session, 10)
     other, _ = session_of(sessions, 8, now_ms=10)
     assert other.id
-    for one in (session, other):
-        sessions.remove(one.id)
+    for cached in (session, other):
+        sessions.remove(cached.id)
     assert sessions.size_bytes == 0
 
 

@@ -19,7 +19,7 @@ from protocol.messages.k09_offset_fetch import (
 )
 from protocol.messages.k10_find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from tests.unit.support.client import Client, batch
-from tests.unit.support.simulated_broker import MINUTE, Machine, story
+from tests.unit.support.simulated_broker import MINUTE, Machine, broker_test
 
 OFFSETS = "__consumer_offsets"
 SMALL = {"offsets_topic_segment_bytes": 1 << 20}
@@ -48,15 +48,15 @@ async def with_groups(m: Machine, commits: int) -> Client:
     """Ten groups commit in turn, `commits` times in all."""
     client = await m.client()
     await client.create_topic("t")
-    found = await client.request(FindCoordinatorRequest(coordinator_keys=["g"]), 4, FindCoordinatorResponse)
-    assert found.coordinators[0].error_code == 0
+    coordinator = await client.request(FindCoordinatorRequest(coordinator_keys=["g"]), 4, FindCoordinatorResponse)
+    assert coordinator.coordinators[0].error_code == 0
     await m.broker.services.groups.runtime.wait_until_loaded("g")
     for n in range(commits):
         await commit(client, f"g{n % 10}", n)
     return client
 
 
-@story(**SMALL)
+@broker_test(**SMALL)
 async def test_offsets_are_compacted_and_a_restart_loads_the_same(m: Machine) -> None:
     client = await with_groups(m, 600)
     log = m.partition(OFFSETS).log
@@ -87,7 +87,7 @@ async def fill(client: Client, rounds: int, **configs: object) -> None:
         await client.produce("t", batch(b"v%d" % n, key=b"k%d" % (n % 2), size=700_000))
 
 
-@story
+@broker_test
 @pytest.mark.parametrize("policy", ["compact", "compact,delete"])
 async def test_a_topic_is_compacted(m: Machine, policy: str) -> None:
     client = await m.client()
@@ -98,7 +98,7 @@ async def test_a_topic_is_compacted(m: Machine, policy: str) -> None:
     assert m.partition("t").log.log_end_offset == 7
 
 
-@story
+@broker_test
 async def test_a_topic_is_compacted_when_its_policy_is_altered(m: Machine) -> None:
     client = await m.client()
     await fill(client, 7)
@@ -109,7 +109,7 @@ async def test_a_topic_is_compacted_when_its_policy_is_altered(m: Machine) -> No
     assert len(await client.read("t")) == 3
 
 
-@story
+@broker_test
 async def test_a_log_is_compacted_after_a_restart(m: Machine) -> None:
     client = await m.client()
     await fill(client, 7, cleanup_policy="compact")
@@ -120,7 +120,7 @@ async def test_a_log_is_compacted_after_a_restart(m: Machine) -> None:
     assert len(await client.read("t")) == 3
 
 
-@story
+@broker_test
 async def test_a_log_with_constant_appends_is_compacted_repeatedly(m: Machine) -> None:
     client = await m.client()
     await fill(client, 3, cleanup_policy="compact", flush_ms=1 << 40)
@@ -130,7 +130,7 @@ async def test_a_log_with_constant_appends_is_compacted_repeatedly(m: Machine) -
     assert len(await client.read("t")) < 70
 
 
-@story(**SMALL)
+@broker_test(**SMALL)
 @pytest.mark.parametrize("end", ["delete", "stop"])
 async def test_a_stop_or_deletion_during_a_compaction(m: Machine, end: str) -> None:
     client = await with_groups(m, 600)
@@ -157,7 +157,7 @@ async def test_a_stop_or_deletion_during_a_compaction(m: Machine, end: str) -> N
         assert m.partition(OFFSETS).log.cleaned_to > 0
 
 
-@story(**SMALL)
+@broker_test(**SMALL)
 @pytest.mark.parametrize("broken", ["damage", "full"])
 async def test_a_compaction_that_fails_changes_nothing(m: Machine, broken: str) -> None:
     client = await with_groups(m, 600)

@@ -15,7 +15,7 @@ from protocol.messages.k09_offset_fetch import OffsetFetchRequest, OffsetFetchRe
 from tests.unit.replica.logs.test_compaction import commit, committed
 from tests.unit.support.client import batch
 from tests.unit.support.damaged_log import noise
-from tests.unit.support.simulated_broker import Machine, story
+from tests.unit.support.simulated_broker import Machine, broker_test
 from tests.unit.test_broker import coordinator
 
 BATCHES = 30
@@ -101,17 +101,17 @@ def is_logged(caplog: pytest.LogCaptureFixture, name: str) -> bool:
 
 @pytest.mark.parametrize("stop", ["stopped", "killed"])
 @pytest.mark.parametrize("name", [RECOVERY, STARTS, CLEANER, ".kafka_cleanshutdown"])
-@story
+@broker_test
 async def test_damaged_checkpoints(m: Machine, name: str, stop: str, caplog: pytest.LogCaptureFixture) -> None:
     files = await files_of_broker(m, stop)
     path = f"/data/{name}"
-    for what, damage in {**ANY, **POINTS}.items():
-        if (name, what) == (STARTS, "too high"):
+    for kind, damage in {**ANY, **POINTS}.items():
+        if (name, kind) == (STARTS, "too high"):
             continue
         caplog.clear()
         await start_on(m, {**files, path: damage(files.get(path, b"0\n1\nt 0 2\n"))})
-        wrong = what in ("half", "noise", "zeros", "negative", "another version", "too few", "beyond 64 bits")
-        assert is_logged(caplog, name) == (wrong and not name.startswith(".")), what
+        wrong = kind in ("half", "noise", "zeros", "negative", "another version", "too few", "beyond 64 bits")
+        assert is_logged(caplog, name) == (wrong and not name.startswith(".")), kind
         first = m.partition("t").log.log_start_offset
         assert first <= START
         # Without the log start offset, deleted records return whose segments still exist.
@@ -125,7 +125,7 @@ async def test_damaged_checkpoints(m: Machine, name: str, stop: str, caplog: pyt
         await m.stop()
 
 
-@story
+@broker_test
 async def test_a_log_start_offset_beyond_the_log_is_respected(m: Machine, caplog: pytest.LogCaptureFixture) -> None:
     """As in Kafka: a power loss may have removed the records after the deleted ones. Their offsets are not reused."""
     files = await files_of_broker(m, "killed")
@@ -159,24 +159,24 @@ async def refusal_of_start(m: Machine, files: dict[str, bytes | None], error: ty
 
 
 @pytest.mark.parametrize("stop", ["stopped", "killed"])
-@story
+@broker_test
 async def test_damaged_or_foreign_meta_properties(m: Machine, stop: str) -> None:
     files = await files_of_broker(m, stop)
     path = "/data/meta.properties"
-    for what, damage in {**ANY, **IDENTITY}.items():
+    for name, damage in {**ANY, **IDENTITY}.items():
         changed = {**files, path: damage(files[path])}
-        if what == "gone":
+        if name == "gone":
             # The coordination store knows the cluster id.
             await start_on(m, changed)
             await check_nothing_lost(m)
             await m.stop()
         else:
             reason = await refusal_of_start(m, changed, ForeignDirectory)
-            assert path in reason or "/data is" in reason, what
+            assert path in reason or "/data is" in reason, name
 
 
 @pytest.mark.parametrize("stop", ["stopped", "killed"])
-@story
+@broker_test
 async def test_damaged_coordination_files(m: Machine, stop: str) -> None:
     """Topics, configs and ids cannot be rebuilt from other files."""
     files = await files_of_broker(m, stop)
@@ -194,14 +194,14 @@ async def test_damaged_coordination_files(m: Machine, stop: str) -> None:
 # Committed offsets.
 
 
-@story
+@broker_test
 async def test_commits_before_the_damage_survive(m: Machine, caplog: pytest.LogCaptureFixture) -> None:
     files = await files_of_broker(m, "killed")
     (path,) = (path for path in files if path.endswith("/__consumer_offsets-0/00000000000000000000.log"))
     data = files[path]
     size = len(data) // (BATCHES - START)
     assert len(data) == size * (BATCHES - START), "each commit is a batch of the same size"
-    without = {one: data for one, data in files.items() if not one.startswith(f"/data/{RECOVERY}")}
+    without = {name: data for name, data in files.items() if not name.startswith(f"/data/{RECOVERY}")}
     for commits, damaged in [
         (BATCHES - START - 1, data[:-1]),
         (BATCHES - START - 2, data[: -2 * size]),
@@ -210,7 +210,7 @@ async def test_commits_before_the_damage_survive(m: Machine, caplog: pytest.LogC
         (1, data[: size + 8] + b"\x55" + data[size + 9 :]),
     ]:
         caplog.clear()
-        kept = {one: text for one, text in without.items() if "__consumer_offsets-0" not in one or one == path}
+        kept = {name: text for name, text in without.items() if "__consumer_offsets-0" not in name or name == path}
         await start_on(m, {**kept, path: damaged})
         client = await m.client()
         await m.broker.services.groups.runtime.wait_until_loaded("g")
@@ -224,7 +224,7 @@ async def test_commits_before_the_damage_survive(m: Machine, caplog: pytest.LogC
         await m.stop()
 
 
-@story
+@broker_test
 async def test_unreadable_commits_are_an_error(m: Machine, caplog: pytest.LogCaptureFixture) -> None:
     """Damage below the recovery point is found when it is read."""
     files = await files_of_broker(m, "stopped")

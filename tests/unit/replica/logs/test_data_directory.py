@@ -8,10 +8,10 @@ from kbroker.replica.logs.data_directory import DirectoryInUse, ForeignDirectory
 from kbroker.replica.logs.log_manager import LogManager
 from kbroker.storage.meta_properties import read_meta_properties, write_meta_properties
 from tests.unit.support.client import batch
-from tests.unit.support.simulated_broker import Machine, story
+from tests.unit.support.simulated_broker import Machine, broker_test
 
 
-@story
+@broker_test
 async def test_a_directory_belongs_to_one_broker(m: Machine) -> None:
     first = read_meta_properties(m.disk, "/data")
     assert first is not None
@@ -26,17 +26,17 @@ async def test_a_directory_belongs_to_one_broker(m: Machine) -> None:
     await m.start(node_id=1)
 
 
-@story
+@broker_test
 async def test_a_directory_of_another_cluster(m: Machine) -> None:
     await m.stop()
-    found = read_meta_properties(m.disk, "/data")
-    assert found is not None
-    write_meta_properties(m.disk, "/data", found._replace(cluster_id="x" * 22))
+    properties = read_meta_properties(m.disk, "/data")
+    assert properties is not None
+    write_meta_properties(m.disk, "/data", properties._replace(cluster_id="x" * 22))
     with pytest.raises(ForeignDirectory, match=r"/data is of cluster x{22}; this broker is in .{22}"):
         await m.start()
 
 
-@story
+@broker_test
 async def test_a_directory_whose_metadata_is_missing(m: Machine) -> None:
     """As a new cluster, the broker would put all logs aside. It starts once the metadata is restored."""
     client = await m.client()
@@ -56,7 +56,7 @@ async def test_a_directory_whose_metadata_is_missing(m: Machine) -> None:
     assert await (await m.client()).read("t") == [b"a"]
 
 
-@story
+@broker_test
 async def test_damaged_meta_properties(m: Machine) -> None:
     await m.stop()
     m.disk.data("/data/meta.properties")[:] = b"version=9\n"
@@ -64,7 +64,7 @@ async def test_damaged_meta_properties(m: Machine) -> None:
         await m.start()
 
 
-@story
+@broker_test
 async def test_two_brokers_on_one_directory(m: Machine) -> None:
     first = m.broker
     with pytest.raises(DirectoryInUse, match="/data is in use by another broker"):
@@ -75,7 +75,7 @@ async def test_two_brokers_on_one_directory(m: Machine) -> None:
     await client.create_topic("t")
 
 
-@story
+@broker_test
 async def test_logs_of_deleted_topics_become_stray(m: Machine, caplog: pytest.LogCaptureFixture) -> None:
     """The broker was killed after a topic was deleted and before its directories were renamed."""
     client = await m.client()
@@ -83,7 +83,7 @@ async def test_logs_of_deleted_topics_become_stray(m: Machine, caplog: pytest.Lo
     await client.produce("t", batch(b"old"))
     m.threads.held.add("_try_each_blocking")
     deletion = asyncio.ensure_future(client.delete_topic("t"))
-    await m.until(lambda: m.threads.began["_try_each_blocking"])
+    await m.until(lambda: m.threads.started["_try_each_blocking"])
     await m.crash(power=False)
     deletion.cancel()
     m.disk.makedirs("/data/backup-1")
@@ -101,7 +101,7 @@ async def test_logs_of_deleted_topics_become_stray(m: Machine, caplog: pytest.Lo
     assert await (await m.client()).read("t") == [b"new"]
 
 
-@story
+@broker_test
 async def test_the_log_of_an_older_topic_of_the_same_name(m: Machine) -> None:
     client = await m.client()
     await client.create_topic("t")
@@ -114,7 +114,7 @@ async def test_the_log_of_an_older_topic_of_the_same_name(m: Machine) -> None:
     assert (await client.produce("t", batch(b"b"))).base_offset == 0
 
 
-@story
+@broker_test
 async def test_a_log_that_cannot_be_opened_does_not_affect_the_others(
     m: Machine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -143,7 +143,7 @@ async def test_a_log_that_cannot_be_opened_does_not_affect_the_others(
     assert await client.read("t", 0, 7) == [b"7"]
 
 
-@story
+@broker_test
 @pytest.mark.parametrize("name", ["recovery-point-offset-checkpoint", "log-start-offset-checkpoint"])
 async def test_logs_are_recovered_from_their_start_if_a_checkpoint_is_damaged(m: Machine, name: str) -> None:
     client = await m.client()
@@ -155,7 +155,7 @@ async def test_logs_are_recovered_from_their_start_if_a_checkpoint_is_damaged(m:
     assert await (await m.client()).read("t") == [b"a", b"b"]
 
 
-@story(started=False)
+@broker_test(started=False)
 async def test_stored_configs_that_do_not_fit_are_ignored(m: Machine, caplog: pytest.LogCaptureFixture) -> None:
     await m.start()
     logs: LogManager = m.broker.services.replicas.logs

@@ -11,14 +11,14 @@ from kbroker.storage.cleaner.compaction_plan import decode_plan
 from protocol.records.batch import build_batch
 from tests.unit.support.client import Client, batch
 from tests.unit.support.simulated_broker import DAY, HOUR, MINUTE, Machine
-from tests.unit.support.simulated_broker import story as any_story
+from tests.unit.support.simulated_broker import broker_test as any_broker_test
 
 MIB = 1 << 20
 
 
-def story(function: Any = None, **configs: object) -> Any:
+def broker_test(function: Any = None, **configs: object) -> Any:
     """Make a test whose clients stay connected for days."""
-    return any_story(function, **configs, connections_max_idle_ms=1 << 40)
+    return any_broker_test(function, **configs, connections_max_idle_ms=1 << 40)
 
 
 async def fill(client: Client, topic: str, count: int, keys: int = 2, size: int = 700_000) -> None:
@@ -39,7 +39,7 @@ def cleaned(m: Machine) -> dict[str, int]:
 COMPACT = {"cleanup_policy": "compact", "segment_bytes": MIB}
 
 
-@story
+@broker_test
 async def test_a_compacted_log_is_not_compacted_again_after_a_restart(m: Machine) -> None:
     client = await m.client()
     await client.create_topic("t", **COMPACT)
@@ -57,7 +57,7 @@ async def test_a_compacted_log_is_not_compacted_again_after_a_restart(m: Machine
         assert m.partition("t").log.cleaned_to == 6
 
 
-@story(log_cleaner_backoff_ms=1000)
+@broker_test(log_cleaner_backoff_ms=1000)
 async def test_an_overdue_log_is_compacted_first_then_the_dirtiest(m: Machine) -> None:
     client = await m.client()
     # The first compaction of each topic removes nothing; then a bit, half or all of it has newer values.
@@ -90,7 +90,7 @@ async def test_an_overdue_log_is_compacted_first_then_the_dirtiest(m: Machine) -
     assert order == ["first", "late", "all", "half", "bit"]
 
 
-@story(log_cleaner_threads=2, log_cleaner_backoff_ms=1000)
+@broker_test(log_cleaner_threads=2, log_cleaner_backoff_ms=1000)
 async def test_at_most_log_cleaner_threads_compactions_run(m: Machine) -> None:
     client = await m.client()
     m.processes.held = True
@@ -108,7 +108,7 @@ async def test_at_most_log_cleaner_threads_compactions_run(m: Machine) -> None:
     assert len(cleaned(m)) == 6
 
 
-@story(log_cleaner_enable=False)
+@broker_test(log_cleaner_enable=False)
 async def test_log_cleaner_enable(m: Machine) -> None:
     client = await m.client()
     await client.create_topic("t", **COMPACT)
@@ -117,7 +117,7 @@ async def test_log_cleaner_enable(m: Machine) -> None:
     assert m.processes.started["run"] == 0
 
 
-@story
+@broker_test
 async def test_broker_configs_are_applied_in_the_process(m: Machine) -> None:
     client = await m.client()
     await client.create_topic("t", **COMPACT)
@@ -141,7 +141,7 @@ async def test_broker_configs_are_applied_in_the_process(m: Machine) -> None:
     assert (plan.map_bytes, plan.io_bytes, plan.rate) == (2 * MIB, MIB // 2, 5e5)
 
 
-@story
+@broker_test
 async def test_a_damaged_log_is_uncleanable_until_a_restart(m: Machine) -> None:
     client = await m.client()
     for topic in ("bad", "t"):
@@ -164,7 +164,7 @@ async def test_a_damaged_log_is_uncleanable_until_a_restart(m: Machine) -> None:
     assert m.processes.started["run"] == 1
 
 
-@story
+@broker_test
 async def test_a_failed_compaction_is_retried_with_a_growing_backoff(m: Machine) -> None:
     client = await m.client()
     await client.create_topic("t", **COMPACT)
@@ -182,7 +182,7 @@ async def test_a_failed_compaction_is_retried_with_a_growing_backoff(m: Machine)
     assert m.disk.find(".cleaned") == []
 
 
-@story
+@broker_test
 async def test_a_compaction_that_cannot_be_installed_backs_off(m: Machine) -> None:
     client = await m.client()
     await client.create_topic("t", **COMPACT)
@@ -204,7 +204,7 @@ async def test_a_compaction_that_cannot_be_installed_backs_off(m: Machine) -> No
     assert m.partition("t").log.cleaned_to == 6
 
 
-@story
+@broker_test
 async def test_a_compaction_is_retried_if_its_process_dies(m: Machine) -> None:
     client = await m.client()
     await client.create_topic("t", **COMPACT)
@@ -222,7 +222,7 @@ async def test_a_compaction_is_retried_if_its_process_dies(m: Machine) -> None:
     assert await values(client) == [b"v4", b"v5", b"v6"]
 
 
-@story
+@broker_test
 async def test_a_running_compaction_does_not_affect_a_new_topic_of_the_same_name(m: Machine) -> None:
     client = await m.client()
     await client.create_topic("t", **COMPACT)
@@ -238,7 +238,7 @@ async def test_a_running_compaction_does_not_affect_a_new_topic_of_the_same_name
     assert m.disk.find(".cleaned") == []
 
 
-@story
+@broker_test
 @pytest.mark.parametrize("restarted", [False, True])
 async def test_max_compaction_lag(m: Machine, restarted: bool) -> None:
     """Records in the active segment are compacted too, although nothing is appended."""
@@ -256,7 +256,7 @@ async def test_max_compaction_lag(m: Machine, restarted: bool) -> None:
     assert await values(client) == [b"new"]
 
 
-@story
+@broker_test
 async def test_min_compaction_lag(m: Machine) -> None:
     client = await m.client()
     await client.create_topic("t", **COMPACT, min_compaction_lag_ms=int(HOUR * 1000))
@@ -269,7 +269,7 @@ async def test_min_compaction_lag(m: Machine) -> None:
     assert await values(client) == [b"v5", b"v6"]
 
 
-@story
+@broker_test
 async def test_a_tombstone_is_removed_after_delete_retention_ms(m: Machine) -> None:
     client = await m.client()
     await client.create_topic("t", **COMPACT, min_cleanable_dirty_ratio=0, delete_retention_ms=int(DAY * 1000))

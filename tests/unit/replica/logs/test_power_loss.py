@@ -16,7 +16,7 @@ from protocol.messages.k08_offset_commit import (
 )
 from protocol.messages.k10_find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from tests.unit.support.client import Client, batch
-from tests.unit.support.simulated_broker import Machine, story
+from tests.unit.support.simulated_broker import Machine, broker_test
 
 JOURNAL = "/data/coordination/coordination.journal"
 LOG = "/data/t-0/00000000000000000000.log"
@@ -27,11 +27,11 @@ def killed_before(m: Machine, operation: str, matches: Callable[[str], bool]) ->
     """Return a list that gets the disk as of a kill right before the next such change."""
     states: list[SimDisk] = []
 
-    def look(what: str, path: str, size: int) -> None:
-        if what == operation and matches(path) and not states:
+    def on_change(kind: str, path: str, size: int) -> None:
+        if kind == operation and matches(path) and not states:
             states.append(m.disk.after_crash(keep_running=True))
 
-    m.disk.trace = look
+    m.disk.trace = on_change
     return states
 
 
@@ -47,7 +47,7 @@ async def lose_power(m: Machine, seed: int) -> None:
     await m.start()
 
 
-@story
+@broker_test
 @SEEDS
 async def test_a_log_that_was_created_just_before_a_kill(m: Machine, seed: int) -> None:
     """The directory entry was not synced, and the next process assumed that it was."""
@@ -64,7 +64,7 @@ async def test_a_log_that_was_created_just_before_a_kill(m: Machine, seed: int) 
     assert await (await m.client()).read("t") == values == [b"1", b"2"]
 
 
-@story
+@broker_test
 @SEEDS
 async def test_an_empty_log_that_was_created_just_before_a_kill(m: Machine, seed: int) -> None:
     client = await m.client()
@@ -77,7 +77,7 @@ async def test_an_empty_log_that_was_created_just_before_a_kill(m: Machine, seed
     assert await (await m.client()).read("t") == [b"1"]
 
 
-@story
+@broker_test
 @SEEDS
 async def test_a_topic_whose_creation_was_written_but_not_synced(m: Machine, seed: int) -> None:
     """The process was killed between write and sync of the journal. The next process must sync it first."""
@@ -92,7 +92,7 @@ async def test_a_topic_whose_creation_was_written_but_not_synced(m: Machine, see
     assert await (await m.client()).read("t") == [b"1"]
 
 
-@story
+@broker_test
 @SEEDS
 async def test_a_topic_whose_creation_could_not_be_synced(m: Machine, seed: int) -> None:
     """After a failed sync the pages are clean: later syncs, also of the next process, write nothing."""
@@ -113,7 +113,7 @@ async def test_a_topic_whose_creation_could_not_be_synced(m: Machine, seed: int)
     assert await (await m.client()).read("t", 0, 499) == [b"1"]
 
 
-@story
+@broker_test
 async def test_the_log_start_offset_of_a_deleted_topic_does_not_apply_to_a_new_one(m: Machine) -> None:
     """The broker is killed after the deletion and before the checkpoints are written without the topic."""
     client = await m.client()
@@ -138,7 +138,7 @@ async def test_the_log_start_offset_of_a_deleted_topic_does_not_apply_to_a_new_o
     assert m.partition("t").log.log_start_offset == 0
 
 
-@story
+@broker_test
 async def test_a_failed_checkpoint_after_a_deletion(m: Machine) -> None:
     client = await m.client()
     await client.create_topic("t")
@@ -154,7 +154,7 @@ async def test_a_failed_checkpoint_after_a_deletion(m: Machine) -> None:
     assert await (await m.client()).read("t") == [b"new"]
 
 
-@story
+@broker_test
 @SEEDS
 async def test_a_new_topic_does_not_get_the_records_of_a_deleted_one(m: Machine, seed: int) -> None:
     client = await m.client()
@@ -172,7 +172,7 @@ async def test_a_new_topic_does_not_get_the_records_of_a_deleted_one(m: Machine,
     assert await client.read("t") == [b"new"]
 
 
-@story
+@broker_test
 async def test_a_log_without_its_topic_id_becomes_stray(m: Machine) -> None:
     """A power loss has emptied the file of the id, and then the topic was deleted. Kafka makes such a log stray too."""
     client = await m.client()
@@ -191,7 +191,7 @@ async def test_a_log_without_its_topic_id_becomes_stray(m: Machine) -> None:
     assert [name for name in m.disk.listdir("/data") if name.endswith("-stray")]
 
 
-@story
+@broker_test
 async def test_a_log_that_is_opened_later_is_recovered(m: Machine) -> None:
     """It was opened as if it had been closed cleanly, like a new log."""
     client = await m.client()
@@ -211,7 +211,7 @@ async def test_a_log_that_is_opened_later_is_recovered(m: Machine) -> None:
     assert (log.log_start_offset, log.recovery_point) == (3, 0)
 
 
-@story
+@broker_test
 async def test_a_log_that_is_opened_later_is_synced_before_it_is_served(
     m: Machine, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -237,7 +237,7 @@ async def commit(client: Client) -> int:
     return response.topics[0].partitions[0].error_code
 
 
-@story
+@broker_test
 async def test_groups_whose_log_is_opened_later_are_served(m: Machine) -> None:
     """The coordinator did not load them before the next start."""
     client = await m.client()
@@ -256,7 +256,7 @@ async def test_groups_whose_log_is_opened_later_are_served(m: Machine) -> None:
     assert await commit(client) == ErrorCode.NONE
 
 
-@story
+@broker_test
 async def test_a_log_that_is_opened_only_after_a_clean_shutdown_is_recovered(m: Machine) -> None:
     """The shutdown was not clean for this log, which was not recovered after the crash."""
     client = await m.client()
@@ -271,7 +271,7 @@ async def test_a_log_that_is_opened_only_after_a_clean_shutdown_is_recovered(m: 
     assert [int(value.rstrip(b".")) for value in await (await m.client()).read("t")] == list(range(17))
 
 
-@story
+@broker_test
 async def test_a_checkpoint_keeps_the_offsets_of_logs_that_cannot_be_opened(m: Machine) -> None:
     client = await m.client()
     await client.create_topic("t")
@@ -289,7 +289,7 @@ async def test_a_checkpoint_keeps_the_offsets_of_logs_that_cannot_be_opened(m: M
     assert (log.log_start_offset, log.recovery_point) == (3, 20)
 
 
-@story
+@broker_test
 async def test_a_repeated_delete_records_is_durable_when_it_succeeds(m: Machine) -> None:
     client = await m.client()
     await client.create_topic("t")

@@ -8,7 +8,7 @@ import pytest
 from kbroker.storage.checkpoint_files import decode_offsets
 from protocol.errors import ErrorCode
 from tests.unit.support.client import batch
-from tests.unit.support.simulated_broker import DAY, HOUR, MINUTE, Machine, story
+from tests.unit.support.simulated_broker import DAY, HOUR, MINUTE, Machine, broker_test
 
 LOG = "/data/t-0/00000000000000000000.log"
 TWO_WEEKS = 14 * DAY
@@ -17,7 +17,7 @@ TWO_WEEKS = 14 * DAY
 # Flushes.
 
 
-@story
+@broker_test
 async def test_an_idle_log_is_flushed(m: Machine) -> None:
     client = await m.client()
     await client.create_topic("t")
@@ -30,7 +30,7 @@ async def test_an_idle_log_is_flushed(m: Machine) -> None:
     assert partition not in m.broker.services.replicas.maintenance.unflushed
 
 
-@story
+@broker_test
 async def test_flush_ms(m: Machine) -> None:
     """flush.ms counts from the first unsynced append."""
     client = await m.client()
@@ -45,7 +45,7 @@ async def test_flush_ms(m: Machine) -> None:
     assert partition.log.recovery_point >= 6
 
 
-@story
+@broker_test
 async def test_flush_messages(m: Machine) -> None:
     client = await m.client()
     await client.create_topic("t", flush_messages=10)
@@ -57,7 +57,7 @@ async def test_flush_messages(m: Machine) -> None:
     assert m.disk.syncs[LOG] == 3
 
 
-@story
+@broker_test
 async def test_a_failed_background_sync_takes_the_log_offline(m: Machine) -> None:
     client = await m.client()
     await client.create_topic("t")
@@ -71,7 +71,7 @@ async def test_a_failed_background_sync_takes_the_log_offline(m: Machine) -> Non
     assert m.disk.syncs[LOG] == 1
 
 
-@story
+@broker_test
 async def test_a_failed_sync_at_a_roll_fails_the_waiting_requests(m: Machine) -> None:
     """The sync of a closed segment fails; the sync that the Produce requests wait for must not be tried then."""
     client = await m.client()
@@ -89,7 +89,7 @@ async def test_a_failed_sync_at_a_roll_fails_the_waiting_requests(m: Machine) ->
 # Checkpoints.
 
 
-@story
+@broker_test
 async def test_recovery_points_are_written_if_they_have_changed(m: Machine) -> None:
     client = await m.client()
     await client.create_topic("t", 2)
@@ -106,7 +106,7 @@ async def test_recovery_points_are_written_if_they_have_changed(m: Machine) -> N
     assert m.disk.mtime_ms("/data/recovery-point-offset-checkpoint") == mtime
 
 
-@story
+@broker_test
 async def test_recovery_after_a_kill_reads_only_above_the_recovery_point(m: Machine) -> None:
     client = await m.client()
     await client.create_topic("t")
@@ -125,7 +125,7 @@ async def test_recovery_after_a_kill_reads_only_above_the_recovery_point(m: Mach
 # Retention.
 
 
-@story(log_segment_bytes=1 << 20)
+@broker_test(log_segment_bytes=1 << 20)
 async def test_retention_over_two_weeks(m: Machine) -> None:
     """Old segments of idle partitions are deleted too."""
     client = await m.client()
@@ -154,7 +154,7 @@ async def test_retention_over_two_weeks(m: Machine) -> None:
     assert (await client.produce("t", batch(b"next"))).base_offset == 4
 
 
-@story
+@broker_test
 async def test_idle_partitions_cost_nothing(m: Machine) -> None:
     client = await m.client()
     await client.create_topic("t", 100)
@@ -165,7 +165,7 @@ async def test_idle_partitions_cost_nothing(m: Machine) -> None:
     assert m.loop.iterations - turns < 3000
 
 
-@story
+@broker_test
 async def test_retention_by_size(m: Machine) -> None:
     client = await m.client()
     await client.create_topic("t", segment_bytes=1 << 20, retention_bytes=3 << 20)
@@ -178,7 +178,7 @@ async def test_retention_by_size(m: Machine) -> None:
     assert m.partition("t").log.log_start_offset == 6
 
 
-@story
+@broker_test
 async def test_retention_completes_a_waiting_fetch(m: Machine) -> None:
     client, other = await m.client(), await m.client()
     await client.create_topic("t", retention_ms=int(HOUR * 1000))
@@ -191,7 +191,7 @@ async def test_retention_completes_a_waiting_fetch(m: Machine) -> None:
     assert HOUR < m.loop.time() - began < HOUR + 6 * MINUTE
 
 
-@story
+@broker_test
 async def test_segments_roll_by_time(m: Machine) -> None:
     client = await m.client()
     await client.create_topic("t", segment_ms=int(HOUR * 1000))
@@ -202,7 +202,7 @@ async def test_segments_roll_by_time(m: Machine) -> None:
     assert [segment.base_offset for segment in m.partition("t").log.segments] == [0, 2]
 
 
-@story
+@broker_test
 async def test_files_of_deleted_segments_are_removed_after_file_delete_delay_ms(m: Machine) -> None:
     client = await m.client()
     await client.create_topic("t", segment_bytes=1 << 20, file_delete_delay_ms=120_000)
@@ -217,7 +217,7 @@ async def test_files_of_deleted_segments_are_removed_after_file_delete_delay_ms(
     assert m.disk.find("t-0/00000000000000000000.log") == []
 
 
-@story(producer_id_expiration_ms=int(HOUR * 1000))
+@broker_test(producer_id_expiration_ms=int(HOUR * 1000))
 async def test_producers_expire(m: Machine) -> None:
     client = await m.client()
     await client.create_topic("t")
@@ -230,7 +230,7 @@ async def test_producers_expire(m: Machine) -> None:
 # A full disk.
 
 
-@story
+@broker_test
 @pytest.mark.parametrize("dirty", [False, True])
 async def test_appends_resume_when_a_full_disk_has_room(m: Machine, dirty: bool) -> None:
     client = await m.client()
@@ -253,7 +253,7 @@ async def test_appends_resume_when_a_full_disk_has_room(m: Machine, dirty: bool)
     assert not m.broker.services.replicas.maintenance.full
 
 
-@story
+@broker_test
 async def test_a_topic_that_is_created_on_a_full_disk(m: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     client = await m.client()
     await client.create_topic("before")
@@ -278,7 +278,7 @@ async def test_a_topic_that_is_created_on_a_full_disk(m: Machine, monkeypatch: p
     assert not m.broker.services.replicas.maintenance.unopened
 
 
-@story
+@broker_test
 async def test_a_topic_without_its_log_can_be_deleted_and_created_again(
     m: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -302,14 +302,14 @@ async def test_a_topic_without_its_log_can_be_deleted_and_created_again(
 # The tasks.
 
 
-@story
+@broker_test
 async def test_a_stop_waits_for_the_running_task(m: Machine) -> None:
     client = await m.client()
     await client.create_topic("t", 10, flush_ms=1000)
     for index in range(10):
         await client.produce("t", batch(b"a"), index)
     m.threads.held.add("flush_blocking")
-    await m.until(lambda: m.threads.began["flush_blocking"] > 0)
+    await m.until(lambda: m.threads.started["flush_blocking"] > 0)
     stopping = asyncio.ensure_future(m.stop())
     await asyncio.sleep(1)
     assert not stopping.done()
@@ -318,7 +318,7 @@ async def test_a_stop_waits_for_the_running_task(m: Machine) -> None:
     assert m.disk.exists("/data/.kafka_cleanshutdown")
 
 
-@story(log_retention_check_interval_ms=3_600_000)
+@broker_test(log_retention_check_interval_ms=3_600_000)
 async def test_files_of_closed_segments_are_closed_when_descriptors_are_short(m: Machine) -> None:
     client = await m.client()
     await client.create_topic("t", internal_segment_bytes=200, flush_ms=100)

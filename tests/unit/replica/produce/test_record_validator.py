@@ -22,7 +22,7 @@ from protocol.records.record import encode_record, iter_records
 from tests.unit.support.client import EPOCH_MS, batch
 from tests.unit.support.log_lab import NOW, config
 from tests.unit.support.record_validation import needs_slow_validation, validate_completely
-from tests.unit.support.simulated_broker import Machine, story
+from tests.unit.support.simulated_broker import Machine, broker_test
 
 MANY = 40 * SLICE
 
@@ -119,7 +119,7 @@ def result(function: object, codec: int, data: bytes) -> object:
         return type(error)
 
 
-def test_the_walk_accepts_what_iter_records_reads() -> None:
+def test_validation_accepts_the_records_that_iter_records_reads() -> None:
     random = Random(5)
     topic = config(kbroker_record_validation="full")
     counts = {True: 0, False: 0}
@@ -151,7 +151,7 @@ def test_the_walk_accepts_what_iter_records_reads() -> None:
 # In a broker.
 
 
-@story
+@broker_test
 async def test_batches_of_a_connection_keep_their_order(m: Machine) -> None:
     client, other = await m.client(), await m.client()
     await client.create_topic("t", cleanup_policy="compact")
@@ -170,7 +170,7 @@ async def test_batches_of_a_connection_keep_their_order(m: Machine) -> None:
     assert not is_validating(m)
 
 
-@story
+@broker_test
 async def test_the_other_batches_of_a_request_wait(m: Machine) -> None:
     client = await m.client()
     await client.create_topic("t", 3, cleanup_policy="compact")
@@ -203,7 +203,7 @@ async def test_the_other_batches_of_a_request_wait(m: Machine) -> None:
     assert await client.read("plain") == [b"c"]
 
 
-@story
+@broker_test
 async def test_acks_0(m: Machine) -> None:
     client = await m.client()
     await client.create_topic("t", cleanup_policy="compact")
@@ -215,7 +215,7 @@ async def test_acks_0(m: Machine) -> None:
     assert m.partition("t").log.log_end_offset == 2 * MANY + 1
 
 
-@story
+@broker_test
 async def test_batches_of_disconnected_clients_are_appended_and_their_memory_is_counted(m: Machine) -> None:
     client = await m.client()
     await client.create_topic("t", cleanup_policy="compact", max_message_bytes=8 << 20)
@@ -235,7 +235,7 @@ async def test_batches_of_disconnected_clients_are_appended_and_their_memory_is_
     assert m.partition("t").log.log_end_offset == 4
 
 
-@story
+@broker_test
 async def test_large_batches_are_decompressed_one_at_a_time(m: Machine) -> None:
     clients = [await m.client() for _ in range(6)]
     await clients[0].create_topic("t", cleanup_policy="compact", max_message_bytes=8 << 20)
@@ -253,7 +253,7 @@ async def test_large_batches_are_decompressed_one_at_a_time(m: Machine) -> None:
     assert not is_validating(m)
 
 
-@story
+@broker_test
 async def test_batches_are_walked_in_turn(m: Machine) -> None:
     """A small batch does not wait until larger ones are validated."""
     clients = [await m.client() for _ in range(4)]
@@ -265,7 +265,7 @@ async def test_batches_are_walked_in_turn(m: Machine) -> None:
     assert sorted([(await response).error_code for response in large]) == [0, 0, 0]
 
 
-@story
+@broker_test
 async def test_a_topic_that_is_deleted_during_the_validation(m: Machine) -> None:
     client, admin = await m.client(), await m.client()
     await admin.create_topic("t", cleanup_policy="compact")
@@ -279,17 +279,17 @@ async def test_a_topic_that_is_deleted_during_the_validation(m: Machine) -> None
     assert m.partition("t").log.log_end_offset == 0
 
 
-@story
+@broker_test
 async def test_a_retry_on_another_connection_is_stored_once(m: Machine) -> None:
     client, other = await m.client(), await m.client()
     await client.create_topic("t", cleanup_policy="compact")
     records = batch(*[b"v"] * MANY, producer=(5, 0, 0))
-    first, again = client.send_produce("t", bytearray(records)), other.send_produce("t", bytearray(records))
-    assert {(await first).base_offset, (await again).base_offset} == {0}
+    first, retry = client.send_produce("t", bytearray(records)), other.send_produce("t", bytearray(records))
+    assert {(await first).base_offset, (await retry).base_offset} == {0}
     assert m.partition("t").log.log_end_offset == MANY
 
 
-@story
+@broker_test
 async def test_stopping_during_the_validation(m: Machine) -> None:
     client = await m.client()
     await client.create_topic("t", cleanup_policy="compact")

@@ -15,7 +15,7 @@ from kbroker.simulation.clients.consumer.consumer import Consumer, ConsumerConfi
 from kbroker.simulation.clients.consumer.member import Member, MemberConfig
 from kbroker.simulation.clients.producer.producer import Producer, ProducerConfig
 from kbroker.simulation.clients.workloads.records import ValueSource
-from tests.unit.support.simulated_broker import HOST, PORT, Machine, story
+from tests.unit.support.simulated_broker import HOST, PORT, Machine, broker_test
 
 A = TypeVar("A", bound=Action)
 
@@ -139,7 +139,7 @@ def client_test(
     def decorate(test: Callable[..., Awaitable[None]]) -> Any:
         @functools.wraps(test)
         def run_test(**parameters: Any) -> None:
-            @story(seed=parameters.get("seed", 1), **configs)
+            @broker_test(seed=parameters.get("seed", 1), **configs)
             async def run(machine: Machine) -> None:
                 if partitions:
                     await (await machine.client()).create_topic("t", partitions)

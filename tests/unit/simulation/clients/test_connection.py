@@ -16,7 +16,7 @@ from protocol.messages.k11_join_group import JoinGroupRequest, JoinGroupRequestP
 from protocol.messages.k12_heartbeat import HeartbeatRequest, HeartbeatResponse
 from protocol.schema.codec import encode
 from tests.unit.simulation.clients.program import Program, client_test
-from tests.unit.support.simulated_broker import HOST, PORT, Machine, story
+from tests.unit.support.simulated_broker import HOST, PORT, Machine, broker_test
 
 HEARTBEAT = HeartbeatRequest(group_id="g", generation_id=1, member_id="m", group_instance_id=None)
 
@@ -27,7 +27,7 @@ async def connected(
     return await connect(machine.loop, (HOST, PORT), "client", caps or {}, timeout_s)
 
 
-@story
+@broker_test
 async def test_several_requests_are_in_flight(machine: Machine) -> None:
     connection = await connected(machine)
     asked = [connection.request(MetadataRequest(topics=[]), MetadataResponse) for _ in range(20)]
@@ -50,7 +50,7 @@ async def test_late_response_closes_the_connection(program: Program) -> None:
     program.heal()
 
 
-@story
+@broker_test
 async def test_response_before_the_deadline_keeps_the_connection(machine: Machine) -> None:
     connection = await connected(machine, timeout_s=3)
     for _ in range(4):
@@ -80,13 +80,13 @@ async def test_reset_loses_the_requests_in_flight(program: Program) -> None:
     assert connection.lost
 
 
-@story(started=False)
+@broker_test(started=False)
 async def test_connecting_without_a_broker_fails(machine: Machine) -> None:
     with pytest.raises(ConnectionRefusedError):
         await connected(machine)
 
 
-@story
+@broker_test
 async def test_versions_are_supported_by_both_sides(machine: Machine) -> None:
     connection = await connected(machine, {ApiKey.FETCH: 7, ApiKey.PRODUCE: 99})
     assert connection.version(ApiKey.FETCH) == 7

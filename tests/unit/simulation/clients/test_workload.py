@@ -11,7 +11,7 @@ from kbroker.simulation.clients.workloads.consumers import consume_assigned, con
 from kbroker.simulation.clients.workloads.context import WorkloadContext
 from kbroker.simulation.clients.workloads.producers import produce
 from tests.unit.simulation.clients.program import LOG, PLACE, Program, client_test, read_until
-from tests.unit.support.simulated_broker import HOST, PORT, Machine, story
+from tests.unit.support.simulated_broker import HOST, PORT, Machine, broker_test
 
 PLACES = [("t", index) for index in range(4)]
 ENDLESS = 1 << 60
@@ -70,7 +70,7 @@ async def run_all_workloads(program: Program, faults: list[Fault]) -> None:
 def run_workloads(seed: int, faults: list[Fault]) -> Program:
     programs = []
 
-    @story(seed=seed, auto_create_topics_enable=False)
+    @broker_test(seed=seed, auto_create_topics_enable=False)
     async def run(machine: Machine) -> None:
         programs.append(Program(machine))
         await run_all_workloads(programs[0], faults)

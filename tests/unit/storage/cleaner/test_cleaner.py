@@ -54,10 +54,10 @@ class Model:
     horizons: dict[int, int] = field(default_factory=dict)
 
     def check(self, log: Log) -> None:
-        found = records(log)
-        assert found.items() <= self.written.items(), "a record has changed or moved"
+        actual = records(log)
+        assert actual.items() <= self.written.items(), "a record has changed or moved"
         for offset in self.latest(log.log_end_offset).values():
-            if offset not in found:
+            if offset not in actual:
                 _, _, value = self.written[offset]
                 assert value is None, f"the last value at {offset} is lost"
                 assert offset in self.horizons, f"the tombstone at {offset} was removed by the first compaction"
@@ -70,8 +70,8 @@ class Model:
 
     def check_compacted(self, log: Log, now_ms: int) -> None:
         """After a compaction: each key is there once, and no tombstone was removed before its delete horizon."""
-        found = records(log)
-        below = {offset: record for offset, record in found.items() if offset < log.cleaned_to}
+        actual = records(log)
+        below = {offset: record for offset, record in actual.items() if offset < log.cleaned_to}
         keys = [key for _, key, _ in below.values()]
         assert len(set(keys)) == len(keys), "a key is there twice"
         for offset in self.latest(log.log_end_offset).values():
@@ -80,9 +80,9 @@ class Model:
             horizon_ms = self.horizons.get(offset)
             if horizon_ms is None:
                 self.horizons[offset] = now_ms + log.config.delete_retention_ms
-                assert offset in found
+                assert offset in actual
             else:
-                assert (offset in found) == (now_ms < horizon_ms), (offset, now_ms - horizon_ms)
+                assert (offset in actual) == (now_ms < horizon_ms), (offset, now_ms - horizon_ms)
 
 
 def write_some(log: Log, model: Model, random: Random, now_ms: int, batches: int = 40) -> None:
@@ -180,8 +180,8 @@ def test_a_crash_at_each_change_of_the_disk(tmp_path: Path, seed: int, group: in
             break
         log = lab.open(0)
         model.check(log)
-        left = [name for name in lab.files() if name.endswith((".swap", ".cleaned", ".deleted"))]
-        assert left == []
+        leftovers = [name for name in lab.files() if name.endswith((".swap", ".cleaned", ".deleted"))]
+        assert leftovers == []
         active = {
             producer.producer_id: (producer.producer_epoch, producer.last_sequence)
             for producer in log.producers.active()
@@ -223,14 +223,14 @@ def test_plans_and_results_survive_encoding(tmp_path: Path) -> None:
     log = Lab(tmp_path, **COMPACT).open()
     write_some(log, Model(), Random(1), NOW)
     log.roll(NOW)
-    found = make_plan_for(log)
-    assert found is not None
-    result = run_plan(log, found)
+    actual_plan = make_plan_for(log)
+    assert actual_plan is not None
+    result = run_plan(log, actual_plan)
     assert len(result.cleaned) > 0
     assert decode_result(encode_result(result)) == result
 
 
-def test_a_producers_last_batch_is_known_by_its_last_sequence_also_beyond_the_largest(tmp_path: Path) -> None:
+def test_a_producers_last_batch_is_kept_when_its_sequence_wraps(tmp_path: Path) -> None:
     lab = Lab(tmp_path, **COMPACT)
     log = lab.open()
     last = 2**31 - 1
@@ -250,7 +250,7 @@ def test_a_producers_last_batch_is_known_by_its_last_sequence_also_beyond_the_la
     assert [header.base_offset for _, header in iter_headers(content(log))] == [5]
 
 
-def test_the_last_batch_of_all_stays_without_its_records(tmp_path: Path) -> None:
+def test_the_last_batch_of_a_log_is_kept_without_its_records(tmp_path: Path) -> None:
     """Otherwise the log would not tell its end offset."""
     log = Lab(tmp_path, **COMPACT).open()
     for value in (b"1", b"2", None):
@@ -272,8 +272,8 @@ def test_a_segment_that_stays_as_it_is_is_not_written_again(tmp_path: Path) -> N
     append(log, build_batch([(NOW, b"key-%d" % log.segments[2].base_offset, b"new", ())]))
     log.roll(NOW)
     assert compact(log)
-    again = {segment.base_offset: (tmp_path / f"{segment.path()}").stat().st_ino for segment in log.segments}
-    changed = [base for base, number in files.items() if again.get(base) != number]
+    inodes_after = {segment.base_offset: (tmp_path / f"{segment.path()}").stat().st_ino for segment in log.segments}
+    changed = [base for base, number in files.items() if inodes_after.get(base) != number]
     assert log.segments[2].base_offset in changed
     assert log.segments[0].base_offset not in changed
     assert log.segments[1].base_offset not in changed
@@ -343,7 +343,7 @@ def test_damage_in_the_second_pass_leaves_no_files(tmp_path: Path) -> None:
     assert lab.files() == files
 
 
-def test_a_body_that_is_not_records_is_damage(tmp_path: Path) -> None:
+def test_a_body_without_valid_records_is_damage(tmp_path: Path) -> None:
     """Header validation accepts it while the topic is not compacted."""
     lab = Lab(tmp_path, **COMPACT)
     log = lab.open()

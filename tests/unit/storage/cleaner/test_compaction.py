@@ -28,9 +28,9 @@ def expected(before: Records, end: int) -> Records:
     return {offset: record for offset, record in before.items() if offset >= end or latest[record[1]] == offset}
 
 
-def is_partly_compacted(found: Records, before: Records, end: int) -> bool:
+def is_partly_compacted(actual: Records, before: Records, end: int) -> bool:
     """Some segments may be compacted and some not."""
-    return expected(before, end).items() <= found.items() <= before.items()
+    return expected(before, end).items() <= actual.items() <= before.items()
 
 
 @pytest.mark.parametrize("codec", range(5))
@@ -239,9 +239,9 @@ def test_a_crash_at_any_step_leaves_the_old_or_the_new_segments(tmp_path: Path) 
         else:
             break
         log = lab.open(0)
-        found = records(log)
-        assert found in (before, after), stop
-        outcomes.add(len(found))
+        actual = records(log)
+        assert actual in (before, after), stop
+        outcomes.add(len(actual))
         assert log.log_end_offset == max(before) + 1
         assert [name for name in lab.files() if name.endswith((".swap", ".cleaned", ".deleted"))] == []
         log.complete_flush(log.flush_blocking(log.log_end_offset))

@@ -25,13 +25,13 @@ Values = dict[bytes, tuple[int, bytes | None]]
 
 def aborted_of(log: Log, start: int, end: int) -> list[AbortedTransaction]:
     """The aborted transactions in the response to a fetch of these offsets."""
-    found: list[AbortedTransaction] = []
+    aborted: list[AbortedTransaction] = []
     for segment in log.segments:
         if (segment.end_offset is None or segment.end_offset > start) and segment.collect_aborted(
-            start, end, True, found
+            start, end, True, aborted
         ):
             break
-    return found
+    return aborted
 
 
 def committed(log: Log, start: int | None = None) -> list[tuple[int, bytes | None, bytes | None]]:
@@ -43,7 +43,7 @@ def committed(log: Log, start: int | None = None) -> list[tuple[int, bytes | Non
     upper = stable(log)
     ahead = sorted(aborted_of(log, start, upper), key=lambda transaction: transaction.first_offset)
     aborting: set[int] = set()
-    found = []
+    records = []
     data = content(log)
     for position, header in iter_headers(data):
         if header.last_offset < start or header.base_offset >= upper:
@@ -56,15 +56,15 @@ def committed(log: Log, start: int | None = None) -> list[tuple[int, bytes | Non
             if marker is not None and not marker.committed:
                 aborting.discard(header.producer_id)
         elif not (header.is_transactional and header.producer_id in aborting):
-            found += [
+            records += [
                 (header.base_offset + record.offset_delta, record.key, record.value)
                 for record in iter_batch_records(batch, header)
             ]
-    return [record for record in found if record[0] >= start]
+    return [record for record in records if record[0] >= start]
 
 
-def latest(found: list[tuple[int, bytes | None, bytes | None]]) -> Values:
-    return {key: (offset, value) for offset, key, value in found if key is not None}
+def latest(committed_records: list[tuple[int, bytes | None, bytes | None]]) -> Values:
+    return {key: (offset, value) for offset, key, value in committed_records if key is not None}
 
 
 def living(values: Values) -> Values:
@@ -134,7 +134,7 @@ def test_aborted_records_are_removed_and_replace_no_others(tmp_path: Path) -> No
     assert [transaction.last_offset for transaction in aborted_of(log, 0, 8)] == [4]
 
 
-def test_a_spent_marker_waits_for_delete_retention(tmp_path: Path) -> None:
+def test_a_marker_without_records_is_kept_for_delete_retention(tmp_path: Path) -> None:
     lab = Lab(tmp_path, **COMPACT)
     log = lab.open()
     first, second = Producer(1), Producer(2)
@@ -269,8 +269,8 @@ def test_all_aborted_records_are_removed_in_the_end(tmp_path: Path) -> None:
     headers = [header for _, header in iter_headers(data)]
     last = {other.producer_id: other.last_sequence for other in log.producers.active()}
     for entry in aborted_of(log, 0, log.log_end_offset):
-        left = [batch for batch in headers if batch.producer_id == entry.producer_id and not batch.is_control]
-        assert any(batch.last_sequence == last[entry.producer_id] and not batch.count for batch in left)
+        remaining = [batch for batch in headers if batch.producer_id == entry.producer_id and not batch.is_control]
+        assert any(batch.last_sequence == last[entry.producer_id] and not batch.count for batch in remaining)
     spent = [batch for batch in headers if batch.is_control and batch.attributes & DELETE_HORIZON]
     assert spent == [], "markers are removed after their delete horizon"
 

@@ -20,12 +20,12 @@ from tests.unit.support.log_lab import NOW, Lab, append
 
 
 def entries(count: int, random: Random) -> list[AbortedTransaction]:
-    found, offset = [], 0
+    transactions, offset = [], 0
     for n in range(count):
         offset += random.randrange(2, 30)
         first = random.randrange(max(offset - 100, 0), offset)
-        found.append(AbortedTransaction(n, first, offset, max(first - 5, 0) if n % 3 else offset + 1))
-    return found
+        transactions.append(AbortedTransaction(n, first, offset, max(first - 5, 0) if n % 3 else offset + 1))
+    return transactions
 
 
 @pytest.mark.parametrize("in_file", [0, 1, 63, 64, 65, 200])
@@ -48,9 +48,9 @@ def test_overlapping_transactions_are_found_in_file_and_memory(in_file: int) -> 
                 if entry.last_stable_offset >= end:
                     complete = True
                     break
-        found: list[AbortedTransaction] = []
-        assert index.collect(lambda size, at: data[at : at + size], start, end, found) == complete
-        assert found == expected
+        transactions: list[AbortedTransaction] = []
+        assert index.collect(lambda size, at: data[at : at + size], start, end, transactions) == complete
+        assert transactions == expected
 
 
 def test_entries_move_to_the_file_one_by_one() -> None:
@@ -86,10 +86,10 @@ def transaction(log: Log, pid: int, *, committed: bool = False, records: int = 2
 
 
 def aborted(log: Log) -> list[tuple[int, int, int]]:
-    found: list[AbortedTransaction] = []
+    transactions: list[AbortedTransaction] = []
     for segment in log.segments:
-        segment.collect_aborted(0, 1 << 62, True, found)
-    return [transaction[:3] for transaction in found]
+        segment.collect_aborted(0, 1 << 62, True, transactions)
+    return [transaction[:3] for transaction in transactions]
 
 
 @pytest.fixture
@@ -169,6 +169,6 @@ def test_a_read_finds_aborted_transactions_with_markers_in_later_segments(lab: L
     marker = append(log, build_end_marker(EndTransactionMarker(False, 0), 9, 0, NOW))
     assert len(log.segments) > 3
     size = len(log.read_blocking(0, 100, log.log_end_offset))
-    found = log.aborted_transactions(0, size, True)
-    assert found is not None
-    assert [transaction[:3] for transaction in found] == [(9, 0, marker)]
+    aborted = log.aborted_transactions(0, size, True)
+    assert aborted is not None
+    assert [transaction[:3] for transaction in aborted] == [(9, 0, marker)]

@@ -39,8 +39,8 @@ def inspect(tmp_path: Path, data: bytes, base: int = 0) -> list[BatchAt | Damage
     return list(iter_batches(opened(tmp_path, data), len(data), base))
 
 
-def sound_positions(found: list[BatchAt | Damage]) -> list[int]:
-    return [item.position for item in found if isinstance(item, BatchAt) and item.fault is None]
+def sound_positions(items: list[BatchAt | Damage]) -> list[int]:
+    return [item.position for item in items if isinstance(item, BatchAt) and item.fault is None]
 
 
 @pytest.fixture(params=[1 << 20, 200])
@@ -54,17 +54,17 @@ pytestmark = pytest.mark.usefixtures("_chunks")
 
 def test_a_sound_segment_has_no_damage(tmp_path: Path) -> None:
     data, positions = segment(30, 1000)
-    found = inspect(tmp_path, bytes(data), 1000)
-    assert sound_positions(found) == positions
-    assert len(found) == 30
+    items = inspect(tmp_path, bytes(data), 1000)
+    assert sound_positions(items) == positions
+    assert len(items) == 30
 
 
 def test_a_batch_with_a_wrong_crc_is_reported_and_so_are_those_after_it(tmp_path: Path) -> None:
     data, positions = segment(10)
     data[positions[4] + 70] ^= 1
-    found = inspect(tmp_path, bytes(data))
-    assert [item.position for item in found] == positions
-    assert [item for item in found if isinstance(item, BatchAt) and item.fault] == [
+    items = inspect(tmp_path, bytes(data))
+    assert [item.position for item in items] == positions
+    assert [item for item in items if isinstance(item, BatchAt) and item.fault] == [
         BatchAt(positions[4], parse_header(data, positions[4]), "its CRC is wrong")
     ]
 
@@ -73,9 +73,9 @@ def test_a_batch_with_a_wrong_crc_is_reported_and_so_are_those_after_it(tmp_path
 def test_a_damaged_length_costs_one_batch(tmp_path: Path, length: int) -> None:
     data, positions = segment(10)
     data[positions[4] + 8 : positions[4] + 12] = pack(">i", length)
-    found = inspect(tmp_path, bytes(data))
-    assert sound_positions(found) == positions[:4] + positions[5:]
-    damage = found[4]
+    items = inspect(tmp_path, bytes(data))
+    assert sound_positions(items) == positions[:4] + positions[5:]
+    damage = items[4]
     assert isinstance(damage, Damage)
     assert (damage.position, damage.size) == (positions[4], positions[5] - positions[4])
     assert damage.offset == parse_header(data, positions[3]).next_offset
@@ -97,16 +97,16 @@ def test_foreign_bytes_between_batches_are_skipped(tmp_path: Path) -> None:
     data, positions = segment(6)
     cut = positions[3]
     foreign = Random(1).randbytes(777)
-    found = inspect(tmp_path, bytes(data[:cut]) + foreign + bytes(data[cut:]))
-    assert sound_positions(found) == positions[:3] + [position + 777 for position in positions[3:]]
-    assert next(item for item in found if isinstance(item, Damage)).size == 777
+    items = inspect(tmp_path, bytes(data[:cut]) + foreign + bytes(data[cut:]))
+    assert sound_positions(items) == positions[:3] + [position + 777 for position in positions[3:]]
+    assert next(item for item in items if isinstance(item, Damage)).size == 777
 
 
 def test_offsets_that_go_back_are_reported_once(tmp_path: Path) -> None:
     first, _ = segment(4, 100)
     second, _ = segment(4, 50)
-    found = inspect(tmp_path, bytes(first + second), 100)
-    assert [item.fault for item in found if isinstance(item, BatchAt) and item.fault] == [
+    items = inspect(tmp_path, bytes(first + second), 100)
+    assert [item.fault for item in items if isinstance(item, BatchAt) and item.fault] == [
         "offsets 50 to 50 where 107 is expected"
     ]
     # A segment under the name of another one.
@@ -143,12 +143,12 @@ def test_batches_outside_of_damaged_bytes_are_found(
     start = data.draw(st.integers(0, len(content) - 1))
     junk = data.draw(st.binary(min_size=1, max_size=150))
     content[start : start + len(junk)] = junk
-    found = inspect(tmp_path_factory.mktemp("s"), bytes(content))
+    items = inspect(tmp_path_factory.mktemp("s"), bytes(content))
     hit = range(start, start + len(junk))
     untouched = [at for at, end in zip(positions, ends, strict=True) if end <= hit.start or at >= hit.stop]
-    assert set(untouched) <= {item.position for item in found if isinstance(item, BatchAt)}
+    assert set(untouched) <= {item.position for item in items if isinstance(item, BatchAt)}
     # Together they cover the file exactly once.
-    covered = [(item.position, item.end if isinstance(item, BatchAt) else item.position + item.size) for item in found]
+    covered = [(item.position, item.end if isinstance(item, BatchAt) else item.position + item.size) for item in items]
     assert covered[0][0] == 0
     assert all(before[1] == after[0] for before, after in pairwise(covered))
     assert covered[-1][1] == len(content)

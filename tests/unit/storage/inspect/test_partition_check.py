@@ -49,12 +49,12 @@ def test_a_sound_log_has_no_findings(lab: Lab) -> None:
 
 def test_a_damaged_batch_is_reported_with_its_position(lab: Lab) -> None:
     name = edit(lab, ".log", 0, lambda data: data.__setitem__(400, data[400] ^ 1))
-    (found,) = check(lab)
-    assert found.path.endswith(name)
-    assert (found.what, found.is_problem) == ("a batch: its CRC is wrong", True)
-    assert found.position is not None
-    header = parse_header((lab.path / name).read_bytes(), found.position)
-    assert (header.base_offset, found.position < 400 < found.position + header.size) == (found.offset, True)
+    (finding,) = check(lab)
+    assert finding.path.endswith(name)
+    assert (finding.what, finding.is_problem) == ("a batch: its CRC is wrong", True)
+    assert finding.position is not None
+    header = parse_header((lab.path / name).read_bytes(), finding.position)
+    assert (header.base_offset, finding.position < 400 < finding.position + header.size) == (finding.offset, True)
 
 
 def test_offset_index_entries_must_point_to_their_batches(lab: Lab) -> None:
@@ -78,9 +78,9 @@ def test_time_index_entries_must_have_the_largest_timestamps(lab: Lab) -> None:
         data[7] += 1
 
     name = edit(lab, ".timeindex", 1, later)
-    ((where, at, _, what),) = findings(lab)
+    ((where, at, _, message),) = findings(lab)
     assert (where, at) == (name, 0)
-    assert what.startswith("has timestamp")
+    assert message.startswith("has timestamp")
     edit(lab, ".timeindex", 0, lambda data: data.__delitem__(slice(-12, None)))
     assert "ends with timestamp" in findings(lab)[0][3]
 
@@ -99,9 +99,9 @@ def test_snapshots_must_agree_with_the_batches(lab: Lab) -> None:
     assert findings(lab) == [(name, None, int(name[:20]), "producer snapshot with a wrong CRC")]
     states_before = lab.path / lab.files(".snapshot")[0]
     (lab.path / name).write_bytes(states_before.read_bytes())
-    ((where, _, _, what),) = findings(lab)
+    ((where, _, _, message),) = findings(lab)
     assert where == name
-    assert what.startswith("producer 7 has epoch 0 and sequence")
+    assert message.startswith("producer 7 has epoch 0 and sequence")
     (lab.path / name).write_bytes(ProducerStateManager().to_snapshot())
     assert findings(lab) == []  # It was written so late that the producer had expired.
     os.utime(lab.path / name, ns=((NOW + 1000) * 10**6, (NOW + 1000) * 10**6))
@@ -116,8 +116,8 @@ def test_a_snapshot_beyond_the_end_is_reported(lab: Lab) -> None:
 def test_epochs_must_agree_with_the_batches(lab: Lab) -> None:
     path = lab.path / file_names.LEADER_EPOCHS
     path.write_bytes(checkpoint_files.encode_epochs([(0, 0), (3, 50)]))
-    ((_, _, offset, what),) = findings(lab)
-    assert (offset, what) == (50, "a batch of leader epoch 0 where leader-epoch-checkpoint has 3")
+    ((_, _, offset, message),) = findings(lab)
+    assert (offset, message) == (50, "a batch of leader epoch 0 where leader-epoch-checkpoint has 3")
     path.write_bytes(b"0\n2\n0 0\n")
     assert findings(lab)[0][3] == "1 entries where 2 are expected"
     path.write_bytes(checkpoint_files.encode_epochs([(0, 0)]))
@@ -136,11 +136,11 @@ def test_epochs_must_agree_with_the_batches(lab: Lab) -> None:
 
 
 def test_checkpoints_must_lie_within_the_log(lab: Lab) -> None:
-    found = [
+    messages = [
         finding.what
         for finding in check(lab, CheckpointedState(recovery_point=10_000, log_start_offset=20_000, cleaned_to=30_000))
     ]
-    assert [what.split(",")[0] for what in found] == [
+    assert [message.split(",")[0] for message in messages] == [
         "recovery-point-offset-checkpoint has 10000",
         "log-start-offset-checkpoint has 20000",
         "cleaner-offset-checkpoint has 30000",
@@ -150,8 +150,8 @@ def test_checkpoints_must_lie_within_the_log(lab: Lab) -> None:
 def test_segments_must_not_overlap(lab: Lab) -> None:
     first, second = lab.files(".log")[:2]
     (lab.path / second).rename(lab.path / f"{int(second[:20]) - 2:020d}.log")
-    whats = [what for _, _, _, what in findings(lab)]
-    assert f"begins at offset {int(second[:20]) - 2}, but the segment before it ends at {int(second[:20])}" in whats
+    messages = [message for _, _, _, message in findings(lab)]
+    assert f"begins at offset {int(second[:20]) - 2}, but the segment before it ends at {int(second[:20])}" in messages
     assert first == "00000000000000000000.log"
 
 
@@ -159,9 +159,9 @@ def test_leftovers_are_reported_but_no_problem(lab: Lab) -> None:
     for name in ("00000000000000000000.log.deleted", "leader-epoch-checkpoint.tmp", "00000000000000000000.log.swap"):
         (lab.path / name).touch()
     (lab.path / "00000000000000000001.index").touch()
-    found = check(lab)
-    assert [finding.is_problem for finding in found] == [False] * 4
-    assert {finding.what for finding in found} == {
+    reported = check(lab)
+    assert [finding.is_problem for finding in reported] == [False] * 4
+    assert {finding.what for finding in reported} == {
         "a leftover; the next start removes it",
         "of an unfinished compaction; the next start finishes it",
         "belongs to no segment; the next start removes it",

@@ -98,26 +98,26 @@ def lab(tmp_path: Path, disk: FaultyDisk) -> Lab:
     return Lab(tmp_path, disk, segment_bytes=10_000, index_interval_bytes=256)
 
 
-def refused(action: Callable[[], object]) -> ErrorCode:
+def error_code_of(action: Callable[[], object]) -> ErrorCode:
     with pytest.raises(KafkaError) as error:
         action()
     return error.value.code
 
 
 @pytest.mark.parametrize("room", [0, 1, 60, 61, 100])
-def test_a_full_disk_leaves_whole_batches_and_refuses_appends_until_there_is_room(
+def test_a_full_disk_keeps_complete_batches_and_rejects_appends_until_there_is_room(
     lab: Lab, disk: FaultyDisk, room: int
 ) -> None:
     log = lab.open()
     fill(log, 10)
     before, end = content(log), log.log_end_offset
     disk.room = room
-    assert refused(lambda: append(log, batch(1, 200))) is ErrorCode.KAFKA_STORAGE_ERROR
+    assert error_code_of(lambda: append(log, batch(1, 200))) is ErrorCode.KAFKA_STORAGE_ERROR
     assert (log.full, log.offline, log.log_end_offset) == (True, None, end)
     assert (lab.path / f"{0:020d}.log").read_bytes() == before
     assert content(log) == before
     disk.room = 10_000
-    assert refused(lambda: append(log, batch(1, 1))) is ErrorCode.KAFKA_STORAGE_ERROR
+    assert error_code_of(lambda: append(log, batch(1, 1))) is ErrorCode.KAFKA_STORAGE_ERROR
     assert not log.probe_blocking()
     disk.room = None
     assert log.probe_blocking()
@@ -130,7 +130,7 @@ def test_a_full_disk_leaves_whole_batches_and_refuses_appends_until_there_is_roo
 def test_a_full_disk_at_the_first_batch(lab: Lab, disk: FaultyDisk) -> None:
     log = lab.open()
     disk.room = 10
-    assert refused(lambda: append(log, batch(1, timestamp=NOW))) is ErrorCode.KAFKA_STORAGE_ERROR
+    assert error_code_of(lambda: append(log, batch(1, timestamp=NOW))) is ErrorCode.KAFKA_STORAGE_ERROR
     disk.room = None
     log.resume()
     assert append(log, batch(1, timestamp=NOW + 10**9)) == 0
@@ -143,7 +143,7 @@ def test_a_full_disk_when_a_segment_is_to_be_created(lab: Lab, disk: FaultyDisk)
     log.set_config(Lab(lab.path, segment_bytes=log.size_bytes + 10).config)
     end = log.log_end_offset
     disk.broken["create"] = errno.ENOSPC
-    assert refused(lambda: append(log, batch(1, 200))) is ErrorCode.KAFKA_STORAGE_ERROR
+    assert error_code_of(lambda: append(log, batch(1, 200))) is ErrorCode.KAFKA_STORAGE_ERROR
     assert (log.full, log.offline, len(log.segments)) == (True, None, 1)
     disk.broken.clear()
     log.resume()
@@ -162,12 +162,12 @@ def test_retention_makes_room_on_a_full_disk(lab: Lab, disk: FaultyDisk) -> None
     assert (len(log.segments), log.full) == (1, True)
 
 
-def test_too_many_open_files_refuse_one_append_only(lab: Lab, disk: FaultyDisk) -> None:
+def test_an_append_without_a_file_descriptor_fails_alone(lab: Lab, disk: FaultyDisk) -> None:
     log = lab.open()
     fill(log, 10)
     log.set_config(Lab(lab.path, segment_bytes=log.size_bytes + 10).config)
     disk.broken["create"] = errno.EMFILE
-    assert refused(lambda: append(log, batch(1, 200))) is ErrorCode.KAFKA_STORAGE_ERROR
+    assert error_code_of(lambda: append(log, batch(1, 200))) is ErrorCode.KAFKA_STORAGE_ERROR
     disk.broken.clear()
     assert append(log, batch(1, 200))
 
@@ -191,12 +191,12 @@ def test_a_failed_append_takes_the_log_offline(lab: Lab, disk: FaultyDisk) -> No
     log = lab.open()
     fill(log, 5)
     disk.broken["append"] = errno.EIO
-    assert refused(lambda: append(log, batch(1))) is ErrorCode.KAFKA_STORAGE_ERROR
+    assert error_code_of(lambda: append(log, batch(1))) is ErrorCode.KAFKA_STORAGE_ERROR
     disk.broken.clear()
     assert log.offline is not None
-    assert refused(lambda: append(log, batch(1))) is ErrorCode.KAFKA_STORAGE_ERROR
+    assert error_code_of(lambda: append(log, batch(1))) is ErrorCode.KAFKA_STORAGE_ERROR
     log.resume()
-    assert refused(lambda: append(log, batch(1))) is ErrorCode.KAFKA_STORAGE_ERROR
+    assert error_code_of(lambda: append(log, batch(1))) is ErrorCode.KAFKA_STORAGE_ERROR
     assert lab.open().log_end_offset == log.log_end_offset
 
 
@@ -206,7 +206,7 @@ def test_a_full_disk_that_cannot_be_cut_back_takes_the_log_offline(lab: Lab, dis
     end = log.log_end_offset
     disk.room = 30
     disk.broken["truncate"] = errno.EIO
-    assert refused(lambda: append(log, batch(1))) is ErrorCode.KAFKA_STORAGE_ERROR
+    assert error_code_of(lambda: append(log, batch(1))) is ErrorCode.KAFKA_STORAGE_ERROR
     assert log.offline is not None
     disk.broken.clear()
     disk.room = None
@@ -216,7 +216,7 @@ def test_a_full_disk_that_cannot_be_cut_back_takes_the_log_offline(lab: Lab, dis
 
 
 @pytest.mark.parametrize("room", [None, 30])
-def test_a_read_only_file_system_refuses_appends_and_cuts_until_it_is_writable(
+def test_a_read_only_file_system_rejects_appends_and_truncations_until_it_is_writable(
     lab: Lab, disk: FaultyDisk, room: int | None
 ) -> None:
     """`room`: a part of the batch is written before the error."""
@@ -225,7 +225,7 @@ def test_a_read_only_file_system_refuses_appends_and_cuts_until_it_is_writable(
     before, end = content(log), log.log_end_offset
     disk.room = room
     disk.broken.update(dict.fromkeys(("append", "create", "truncate", "write"), errno.EROFS))
-    assert refused(lambda: append(log, batch(1))) is ErrorCode.KAFKA_STORAGE_ERROR
+    assert error_code_of(lambda: append(log, batch(1))) is ErrorCode.KAFKA_STORAGE_ERROR
     assert (log.full, log.read_only, log.offline, content(log)) == (True, True, None, before)
     assert not log.probe_blocking()
     disk.room = None
@@ -234,8 +234,8 @@ def test_a_read_only_file_system_refuses_appends_and_cuts_until_it_is_writable(
     log.resume()
     assert (log.full, log.read_only) == (False, False)
     assert append(log, batch(1)) == end
-    again = lab.open()
-    assert (again.repairs, again.log_end_offset) == ([], end + 1)
+    reopened = lab.open()
+    assert (reopened.repairs, reopened.log_end_offset) == ([], end + 1)
 
 
 @pytest.mark.parametrize("operation", ["append", "sync"])
@@ -259,7 +259,7 @@ def test_after_a_failed_read_nothing_can_be_read(lab: Lab, disk: FaultyDisk) -> 
     fill(log, 5)
     log.complete_flush(log.flush_blocking(log.log_end_offset))
     disk.broken["read"] = errno.EIO
-    assert refused(lambda: log.read_blocking(0, 1000, log.log_end_offset)) is ErrorCode.KAFKA_STORAGE_ERROR
+    assert error_code_of(lambda: log.read_blocking(0, 1000, log.log_end_offset)) is ErrorCode.KAFKA_STORAGE_ERROR
     assert log.readable_end == 0
 
 
@@ -289,7 +289,7 @@ def test_a_failed_sync_in_the_background_takes_the_log_offline(lab: Lab, disk: F
     assert log.recovery_point == 0
 
 
-def test_a_failed_sync_at_closing_is_no_clean_close(lab: Lab, disk: FaultyDisk) -> None:
+def test_a_failed_sync_makes_a_close_unclean(lab: Lab, disk: FaultyDisk) -> None:
     log = lab.open()
     fill(log, 5)
     disk.broken["sync"] = errno.EIO
@@ -303,7 +303,7 @@ def test_a_failed_read_takes_the_log_offline(lab: Lab, disk: FaultyDisk, read: C
     log = lab.open()
     fill(log, 5)
     disk.broken["read"] = errno.EIO
-    assert refused(lambda: read(log, 0, 1000, log.log_end_offset)) is ErrorCode.KAFKA_STORAGE_ERROR
+    assert error_code_of(lambda: read(log, 0, 1000, log.log_end_offset)) is ErrorCode.KAFKA_STORAGE_ERROR
     assert log.offline is not None
 
 

@@ -58,7 +58,7 @@ def use(log: "Log", partition, fine):
 
 
 def violations(file: str, tree: ast.Module) -> list[str]:
-    found = []
+    lines = []
     for function in ast.walk(tree):
         if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
             known = {**USUAL_NAMES, **dict(_annotated(function))}
@@ -66,8 +66,8 @@ def violations(file: str, tree: ast.Module) -> list[str]:
             for node in ast.walk(function):
                 for kind in _changes(node, known, parts):
                     if file not in OWNERS[kind]:
-                        found.append(f"{file}:{node.lineno}: {ast.unparse(node)}")  # type: ignore[attr-defined]
-    return sorted(set(found))
+                        lines.append(f"{file}:{node.lineno}: {ast.unparse(node)}")  # type: ignore[attr-defined]
+    return sorted(set(lines))
 
 
 def _annotated(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[tuple[str, str]]:
@@ -129,10 +129,10 @@ def _changes(node: ast.AST, known: dict[str, str], parts: set[str]) -> Iterator[
 
 
 def test_only_the_owner_of_a_log_or_segment_changes_it() -> None:
-    found = []
+    lines = []
     for path in sorted(ROOT.glob("kbroker/**/*.py")):
-        found += violations(path.relative_to(ROOT).as_posix(), ast.parse(path.read_text()))
-    assert found == []
+        lines += violations(path.relative_to(ROOT).as_posix(), ast.parse(path.read_text()))
+    assert lines == []
 
 
 def test_every_violation_is_found_and_nothing_else() -> None:

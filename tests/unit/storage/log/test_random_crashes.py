@@ -201,8 +201,8 @@ class CrashTest:
         (self.disk,) = states
         while True:
             # Recovery may crash too.
-            again = random.random() < 0.3
-            if again:
+            crashes_again = random.random() < 0.3
+            if crashes_again:
                 power_again = random.random() < 0.6
                 power = power or power_again
                 states = self._crash_after(random.randrange(20), power_again)
@@ -230,23 +230,23 @@ class CrashTest:
             assert end >= state.end, f"appended up to {state.end}, left up to {end}"
         assert self.compacted or end - 1 in state.batches or end <= log.log_start_offset, "the end of a batch"
         assert state.start <= log.log_start_offset <= max(end, state.start)
-        found = self._read_all()
+        batches = self._read_all()
         expected = {offset: record for offset, record in state.written.items() if log.log_start_offset <= offset < end}
         if self.compacted:
-            assert found.items() <= expected.items()
+            assert batches.items() <= expected.items()
             # A gap between two unsynced segments is not noticed, since compaction leaves gaps as well.
             latest = {key: offset for offset, (key, _) in expected.items() if offset < (state.safe if power else end)}
-            later = {key: offset for offset, (key, _) in found.items()}
+            later = {key: offset for offset, (key, _) in batches.items()}
             missing = [offset for key, offset in latest.items() if later.get(key, -1) < offset]
             assert all(expected[offset][1] is None for offset in missing), f"lost: {missing}"
         else:
-            assert found == expected
+            assert batches == expected
         self._check_producer(end, power)
         self._check_files()
         for offset in (log.log_start_offset, end // 2, end - 1):
             self._check_read(offset)
         # Continue with what is left.
-        state.written = found | {
+        state.written = batches | {
             offset: record for offset, record in state.written.items() if offset < log.log_start_offset
         }
         state.batches = {last: sequence for last, sequence in state.batches.items() if last < end}
@@ -254,7 +254,7 @@ class CrashTest:
 
     def _read_all(self) -> dict[int, tuple[bytes | None, bytes | None]]:
         log = self.log
-        found = {}
+        batches = {}
         offset = log.log_start_offset
         while offset < log.log_end_offset:
             data = bytes(log.read_blocking(offset, 1 << 20, log.log_end_offset))
@@ -262,13 +262,13 @@ class CrashTest:
             for position, header in iter_headers(data):
                 for record in iter_batch_records(data[position : position + header.size], header):
                     if header.base_offset + record.offset_delta >= log.log_start_offset:
-                        found[header.base_offset + record.offset_delta] = (record.key, record.value)
+                        batches[header.base_offset + record.offset_delta] = (record.key, record.value)
                 offset = header.next_offset
             if not data:
                 # Compaction has removed everything there.
                 offset = min(segment.base_offset for segment in log.segments if segment.base_offset > before)
             assert offset > before, f"nothing can be read at {offset}"
-        return found
+        return batches
 
     def _check_producer(self, end: int, power: bool) -> None:
         """The producer continues after its last batch in the log."""

@@ -160,18 +160,18 @@ class TransactionCrashTest(CrashTest):
     def _check_transactions(self, model: Model) -> None:
         log = self.log
         oldest = log.segments[0].base_offset
-        found = {
+        actual = {
             producer.producer_id: producer.current_txn_start_offset
             for producer in log.producers.active()
             if producer.current_txn_start_offset >= 0
         }
         # Transactions that begin before the oldest segment are known only from a snapshot.
-        assert {p: first for p, first in found.items() if first >= oldest and model.open.get(p, -1) >= oldest} == {
+        assert {p: first for p, first in actual.items() if first >= oldest and model.open.get(p, -1) >= oldest} == {
             p: first for p, first in model.open.items() if first >= oldest
         }
-        assert all(p in model.open and first >= model.open[p] for p, first in found.items())
+        assert all(p in model.open and first >= model.open[p] for p, first in actual.items())
         first = log.producers.transactions.first_unstable_offset
-        assert first == min(found.values(), default=NO_UNSTABLE_OFFSET)
+        assert first == min(actual.values(), default=NO_UNSTABLE_OFFSET)
         indexed = [entry for segment in log.segments for entry in self._entries(segment)]
         known = [
             (transaction.producer_id, transaction.first_offset, transaction.last_offset) for transaction in indexed
@@ -183,13 +183,13 @@ class TransactionCrashTest(CrashTest):
         self._check_readers(model, min(max(first, log.log_start_offset), log.log_end_offset))
 
     def _entries(self, segment: LogSegment) -> list[AbortedTransaction]:
-        found: list[AbortedTransaction] = []
-        segment.collect_aborted(segment.base_offset, NO_UNSTABLE_OFFSET, True, found)
-        assert len(found) == len(segment.indexes.transaction)
+        entries: list[AbortedTransaction] = []
+        segment.collect_aborted(segment.base_offset, NO_UNSTABLE_OFFSET, True, entries)
+        assert len(entries) == len(segment.indexes.transaction)
         if segment.indexes.transaction.persisted:
             in_file = list(iter_transaction_index(self.disk, segment.path(file_names.TXN_INDEX)))
-            assert in_file == found[: segment.indexes.transaction.persisted]
-        return found
+            assert in_file == entries[: segment.indexes.transaction.persisted]
+        return entries
 
     def _check_readers(self, model: Model, stable: int) -> None:
         log = self.log

@@ -88,10 +88,10 @@ def test_records_without_timestamps_age_with_their_file(tmp_path: Path) -> None:
 
 def test_segments_expire_while_the_rest_of_the_log_is_large_enough(tmp_path: Path) -> None:
     size = len(batch(2, 100))
-    for limit, left in ((0, 0), (1, 1), (size, 1), (size + 1, 2), (3 * size, 3), (99 * size, 5), (-1, 5)):
+    for limit, remaining in ((0, 0), (1, 1), (size, 1), (size + 1, 2), (3 * size, 3), (99 * size, 5), (-1, 5)):
         log = log_of_days(Lab(tmp_path / str(limit), retention_ms=-1, retention_bytes=limit), 5)
         log.enforce_retention(NOW, log.log_end_offset)
-        assert log.size_bytes == left * size, limit
+        assert log.size_bytes == remaining * size, limit
 
 
 def test_deleted_records_free_whole_segments_even_of_compacted_topics(tmp_path: Path) -> None:

@@ -221,9 +221,9 @@ def test_a_log_that_goes_offline_reports_it_once(lab: Lab, caplog: pytest.LogCap
 
 def test_a_compaction_is_installed_or_abandoned_whenever_file_descriptors_run_out(tmp_path: Path) -> None:
     outcomes = set()
-    for left in range(100):
+    for descriptors in range(100):
         disk = ShortDisk()
-        lab = Lab(tmp_path / str(left), disk, **COMPACT)
+        lab = Lab(tmp_path / str(descriptors), disk, **COMPACT)
         log = lab.open()
         write(log, Random(9), 60, keys=5)
         before, after = records(log), expected(records(log), log.active.base_offset)
@@ -231,7 +231,7 @@ def test_a_compaction_is_installed_or_abandoned_whenever_file_descriptors_run_ou
         assert plan is not None
         result = run_plan(log, plan)
         log.close_closed_segments()
-        disk.missing, disk.left = errno.EMFILE, left
+        disk.missing, disk.left = errno.EMFILE, descriptors
         done: list[bool] = []
         install_result(log, result, lambda: done.append(True))  # noqa: B023
         short = disk.left < 0
@@ -243,13 +243,13 @@ def test_a_compaction_is_installed_or_abandoned_whenever_file_descriptors_run_ou
         complete = log.cleaned_to == result.cleaned_to
         outcomes.add(complete)
         assert lab.files(".swap") == []
-        found = records(log)
-        assert found == after if complete else expected(before, log.active.base_offset).items() <= found.items()
-        assert found.items() <= before.items()
+        actual = records(log)
+        assert actual == after if complete else expected(before, log.active.base_offset).items() <= actual.items()
+        assert actual.items() <= before.items()
         assert lab.close(log)
         remove_leftovers_blocking(log)
         log = lab.open(log.recovery_point, clean=True)
-        assert (log.repairs, records(log)) == ([], found)
+        assert (log.repairs, records(log)) == ([], actual)
         if not short:
             break
     else:
@@ -258,16 +258,16 @@ def test_a_compaction_is_installed_or_abandoned_whenever_file_descriptors_run_ou
 
 
 def test_a_log_that_is_closed_in_the_middle_of_a_replacement_is_checked_by_the_next_start(tmp_path: Path) -> None:
-    for left in range(100):
+    for descriptors in range(100):
         disk = ShortDisk()
-        lab = Lab(tmp_path / str(left), disk, **COMPACT)
+        lab = Lab(tmp_path / str(descriptors), disk, **COMPACT)
         log = lab.open()
         write(log, Random(9), 60, keys=5)
         before, after = records(log), expected(records(log), log.active.base_offset)
         plan = make_plan_for(log)
         assert plan is not None
         result = run_plan(log, plan)
-        disk.missing, disk.left = errno.EMFILE, left
+        disk.missing, disk.left = errno.EMFILE, descriptors
         install_result(log, result, lambda: None)
         if is_retrying(lab):
             break

@@ -181,7 +181,7 @@ def test_damaged_snapshots_are_rejected():
 
 
 @given(st.integers(min_value=0, max_value=len(SNAPSHOT) - 1), st.integers(min_value=1, max_value=255))
-def test_any_damaged_byte_is_noticed(place, change):
+def test_any_damaged_byte_is_detected(place, change):
     data = bytearray(SNAPSHOT)
     data[place] ^= change
     with pytest.raises(ValueError, match="producer snapshot"):

@@ -110,9 +110,9 @@ def test_unchecked_damage_does_not_affect_the_batches_around_it(number: int, cle
             log.clear_position_cache()
             in_hole = hole.base_offset <= offset < hole.next_offset
             with corrupt_if(in_hole):
-                found = bytes(log.read_blocking(offset, 1 << 20, log.log_end_offset))
-            at = len(damaged) - len(found)
-            assert found == damaged[at:]
+                data = bytes(log.read_blocking(offset, 1 << 20, log.log_end_offset))
+            at = len(damaged) - len(data)
+            assert data == damaged[at:]
             assert at in starts, "a read must begin at a batch"
             # With a base offset that is too low the batch seems to be before the offset, and the next one is returned.
             # Kafka does the same: after a compaction this is right.
@@ -129,9 +129,9 @@ def check_times(log: Log, written: Written, number: int, bit: int) -> None:
         # With a damaged max timestamp the batch seems to have the timestamp of the lookup.
         misleading = bit in TIMESTAMPS
         with corrupt_if(misleading):
-            found = log.offset_for_timestamp_blocking(header.base_timestamp, log.log_end_offset)
-            assert found is not None, (bit, other)
-            assert found[0] == header.base_offset or misleading, (bit, other)
+            position = log.offset_for_timestamp_blocking(header.base_timestamp, log.log_end_offset)
+            assert position is not None, (bit, other)
+            assert position[0] == header.base_offset or misleading, (bit, other)
 
 
 @pytest.mark.parametrize("damage", [b"\x7f", b"\xff" * HEADER_SIZE], ids=["its length", "its header"])

@@ -53,9 +53,9 @@ def test_cut_at_every_byte_of_the_last_three_batches(state: str, codec: int) -> 
         send_again(log, written, BATCHES - RETRIED)
         assert content(log) == written.data
         # After another kill the new batches are there, and nothing is repaired twice.
-        again = lab.open(min(point, log.recovery_point), False)
-        assert (again.repairs, again.log_end_offset) == ([], 3 * BATCHES)
-        assert append(again, idempotent(BATCHES, codec)) == 3 * BATCHES
+        reopened = lab.open(min(point, log.recovery_point), False)
+        assert (reopened.repairs, reopened.log_end_offset) == ([], 3 * BATCHES)
+        assert append(reopened, idempotent(BATCHES, codec)) == 3 * BATCHES
 
 
 @pytest.mark.parametrize("in_last", [0, 1, 2, 4])

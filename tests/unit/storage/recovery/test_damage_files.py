@@ -121,9 +121,9 @@ def check(copy: LogCopy, written: Written, name: str, damage: Damage, stop: str)
     check_append(log, name)
     log.checkpoint()
     assert lab.close(log)
-    again = lab.open(log.log_end_offset, True)
-    assert (again.repairs, again.log_end_offset) == ([], LAST + RECORDS)
-    check_reads(again, written)
+    reopened = lab.open(log.log_end_offset, True)
+    assert (reopened.repairs, reopened.log_end_offset) == ([], LAST + RECORDS)
+    check_reads(reopened, written)
     return repairs
 
 
@@ -142,30 +142,30 @@ def test_a_damaged_file_of_a_segment(suffix: str, damages: dict[str, Damage], se
     names = sorted(name for name in copy.files if name.endswith(f".{suffix}"))
     # By offset. A snapshot is at the end of its segment.
     name = names[segment]
-    for what, damage in {**ANY, **damages}.items():
+    for kind, damage in {**ANY, **damages}.items():
         try:
             repairs = check(copy, written, name, damage, stop)
         except AssertionError as error:
-            raise AssertionError(f"{name} {what}, {stop}") from error
-        if suffix == "snapshot" and segment == 2 and what != "gone" and stop != STOPS[2]:
-            assert any(name in line for line in repairs), what
+            raise AssertionError(f"{name} {kind}, {stop}") from error
+        if suffix == "snapshot" and segment == 2 and kind != "gone" and stop != STOPS[2]:
+            assert any(name in line for line in repairs), kind
 
 
 @pytest.mark.parametrize("stop", STOPS)
 @pytest.mark.parametrize(("name", "damages"), [("leader-epoch-checkpoint", EPOCHS), ("partition.metadata", METADATA)])
 def test_a_damaged_file_of_a_partition(name: str, damages: dict[str, Damage], stop: str) -> None:
     copy, written = stopped_log() if stop == "stopped" else killed_log()
-    for what, damage in {**ANY, **damages}.items():
+    for kind, damage in {**ANY, **damages}.items():
         try:
             repairs = check(copy, written, name, damage, stop)
         except AssertionError as error:
-            raise AssertionError(f"{name} {what}, {stop}") from error
-        if name.startswith("leader") and what not in ("gone", "beyond the end"):
-            assert any(name in line for line in repairs), what
+            raise AssertionError(f"{name} {kind}, {stop}") from error
+        if name.startswith("leader") and kind not in ("gone", "beyond the end"):
+            assert any(name in line for line in repairs), kind
 
 
 @pytest.mark.parametrize("stop", STOPS)
-def test_only_the_log_files_are_left(stop: str) -> None:
+def test_a_log_opens_without_any_file_but_the_segments(stop: str) -> None:
     copy, written = stopped_log() if stop == "stopped" else killed_log()
     copy.files = {name: data for name, data in copy.files.items() if name.endswith(".log")}
     copy.files["partition.metadata"] = b""

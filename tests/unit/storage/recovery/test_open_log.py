@@ -201,8 +201,7 @@ def test_damaged_indexes_are_rebuilt(
     assert content(log) == data
     for offset in range(log.log_end_offset):
         log.clear_position_cache()
-        found = log.read_blocking(offset, 1, log.log_end_offset)
-        header = parse_header(found)
+        header = parse_header(log.read_blocking(offset, 1, log.log_end_offset))
         assert header.base_offset <= offset <= header.last_offset
     log.checkpoint()
     assert lab.close(log)
@@ -241,9 +240,9 @@ def test_batches_in_flight_at_the_shutdown_are_recognized_as_duplicates(tmp_path
         log.checkpoint()
     log = lab.open(log.log_end_offset, clean=clean)
     for n, data in enumerate(sent[-5:], start=55):
-        found = log.producers.check(parse_header(data))
-        assert found is not None
-        assert found[0] == n
+        duplicate = log.producers.check(parse_header(data))
+        assert duplicate is not None
+        assert duplicate[0] == n
     with pytest.raises(KafkaError):
         log.producers.check(parse_header(sent[-6]))
 
@@ -438,10 +437,10 @@ def test_truncation_removes_batches_and_the_state_of_them(tmp_path: Path, closed
         assert all(int(name[:20]) <= end for name in lab.files(".snapshot"))
         assert append(log, batch(1), epoch=9) == end
         assert lab.close(log)
-        again = lab.open(0)
-        assert (again.log_end_offset, again.repairs) == (end + 1, [])
-        again.truncate_blocking(end)
+        reopened = lab.open(0)
+        assert (reopened.log_end_offset, reopened.repairs) == (end + 1, [])
+        reopened.truncate_blocking(end)
         for n in range(end, 60):
-            append(again, batch(1, 60, NOW + n, producer_id=5, producer_epoch=0, base_sequence=n), epoch=n // 10)
-        again.checkpoint()
-        lab.close(again)
+            append(reopened, batch(1, 60, NOW + n, producer_id=5, producer_epoch=0, base_sequence=n), epoch=n // 10)
+        reopened.checkpoint()
+        lab.close(reopened)

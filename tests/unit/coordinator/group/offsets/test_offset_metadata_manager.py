@@ -90,7 +90,7 @@ def test_a_later_ordinary_commit_counts_although_the_transaction_ends_after_it(s
 
 
 @pytest.mark.parametrize("order", [(A, B), (B, A)])
-def test_of_two_transactions_the_last_commit_counts_whichever_ends_first(story: Story, order: tuple[int, int]) -> None:
+def test_the_last_commit_of_two_transactions_counts_whichever_ends_first(story: Story, order: tuple[int, int]) -> None:
     story.commit(5, producer_id=A)
     story.commit(6, producer_id=B)
     for producer_id in order:

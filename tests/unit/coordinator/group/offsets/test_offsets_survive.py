@@ -32,16 +32,16 @@ from protocol.messages.k28_txn_offset_commit import (
 from protocol.messages.k42_delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
 from tests.unit.support.client import Client
 from tests.unit.support.simulated_broker import DAY, MINUTE, Machine
-from tests.unit.support.simulated_broker import story as any_story
+from tests.unit.support.simulated_broker import broker_test as any_broker_test
 
 MIB = 1 << 20
 UNSTABLE = ErrorCode.UNSTABLE_OFFSET_COMMIT
 
 
-def story(function: Any = None, **configs: object) -> Any:
-    """A story in which clients and transactions live for days."""
+def broker_test(function: Any = None, **configs: object) -> Any:
+    """Make a test whose clients and transactions live for days."""
     configs |= {"connections_max_idle_ms": 1 << 40, "transaction_max_timeout_ms": 1 << 30}
-    return any_story(function, **configs, transaction_state_log_num_partitions=1)
+    return any_broker_test(function, **configs, transaction_state_log_num_partitions=1)
 
 
 def log_size(m: Machine) -> int:
@@ -154,16 +154,16 @@ async def group_client(m: Machine, predecessor: GroupClient | None = None) -> Gr
     return client
 
 
-@story
+@broker_test
 @pytest.mark.parametrize("death", ["stop", "kill", "power"])
 async def test_open_transactions_of_groups_survive_the_broker(m: Machine, death: str) -> None:
-    one = await group_client(m)
-    await one.commit(0, 1)
-    await one.commit_in_transaction("T", 0, 5)
-    await one.commit_in_transaction("U", 1, 6)
-    await one.commit_in_transaction("V", 2, 7)
-    await one.end("V")
-    assert await one.offsets() == [UNSTABLE, UNSTABLE, 7]
+    client = await group_client(m)
+    await client.commit(0, 1)
+    await client.commit_in_transaction("T", 0, 5)
+    await client.commit_in_transaction("U", 1, 6)
+    await client.commit_in_transaction("V", 2, 7)
+    await client.end("V")
+    assert await client.offsets() == [UNSTABLE, UNSTABLE, 7]
     if death == "power":
         for partition in m.broker.services.replicas.partitions.values():
             m.broker.services.replicas.maintenance.flusher.request_flush(partition)
@@ -173,7 +173,7 @@ async def test_open_transactions_of_groups_survive_the_broker(m: Machine, death:
     else:
         await m.crash(power=death == "power")
         await m.start()
-    two = await group_client(m, one)
+    two = await group_client(m, client)
     assert await two.offsets() == [UNSTABLE, UNSTABLE, 7]
     assert await two.offsets(stable=False) == [1, -1, 7]
     await two.commit_in_transaction("T", 2, 8)
@@ -182,54 +182,54 @@ async def test_open_transactions_of_groups_survive_the_broker(m: Machine, death:
     assert await two.stable_offsets() == [5, -1, 8]
 
 
-@story
+@broker_test
 async def test_a_transaction_that_was_committed_before_a_kill_counts_after_it(m: Machine) -> None:
-    one = await group_client(m)
-    await one.commit_in_transaction("T", 0, 5)
+    client = await group_client(m)
+    await client.commit_in_transaction("T", 0, 5)
     # Killed at once after the response: the marker may or may not have been written.
-    await one.end("T")
+    await client.end("T")
     await m.crash()
     await m.start()
-    two = await group_client(m, one)
+    two = await group_client(m, client)
     assert await two.stable_offsets() == [5, -1, -1]
     await two.commit_in_transaction("T", 0, 6)
     await two.end("T", committed=False)
     assert await two.stable_offsets() == [5, -1, -1]
 
 
-async def fill(one: GroupClient, m: Machine) -> None:
+async def fill(client: GroupClient, m: Machine) -> None:
     """Write until a segment of the log is rolled."""
     log = m.partition(GROUP_METADATA_TOPIC).log
     before = len(log.segments)
     offset = 0
     while len(log.segments) == before:
         offset += 1
-        await one.commit(0, offset, group="filler", metadata_bytes=4096)
+        await client.commit(0, offset, group="filler", metadata_bytes=4096)
 
 
-@story(offsets_topic_segment_bytes=MIB, log_cleaner_min_cleanable_ratio=0)
+@broker_test(offsets_topic_segment_bytes=MIB, log_cleaner_min_cleanable_ratio=0)
 async def test_compaction_keeps_the_outcome_of_transactions(m: Machine) -> None:
-    one = await group_client(m)
-    await one.commit(0, 1)
-    await one.commit(1, 2)
-    await one.commit_in_transaction("T", 0, 5)
-    await one.end("T")
-    await one.commit_in_transaction("U", 1, 6)
-    await one.end("U", committed=False)
-    await fill(one, m)
-    await one.commit_in_transaction("V", 2, 7)
-    await one.commit_in_transaction("T", 0, 8)
-    await one.commit(0, 9)
-    await one.end("T")
-    await fill(one, m)
-    await fill(one, m)
+    client = await group_client(m)
+    await client.commit(0, 1)
+    await client.commit(1, 2)
+    await client.commit_in_transaction("T", 0, 5)
+    await client.end("T")
+    await client.commit_in_transaction("U", 1, 6)
+    await client.end("U", committed=False)
+    await fill(client, m)
+    await client.commit_in_transaction("V", 2, 7)
+    await client.commit_in_transaction("T", 0, 8)
+    await client.commit(0, 9)
+    await client.end("T")
+    await fill(client, m)
+    await fill(client, m)
     before = log_size(m)
     await asyncio.sleep(MINUTE)
     assert m.processes.started["run"] > 0
     assert log_size(m) < before
     await m.crash()
     await m.start()
-    two = await group_client(m, one)
+    two = await group_client(m, client)
     assert await two.offsets() == [9, 2, UNSTABLE]
     await two.end("V")
     assert await two.stable_offsets() == [9, 2, 7]
@@ -240,26 +240,26 @@ async def test_compaction_keeps_the_outcome_of_transactions(m: Machine) -> None:
     await asyncio.sleep(MINUTE)
     assert log_size(m) < 3 * MIB
     await m.restart()
-    assert await (await group_client(m, one)).offsets() == [9, 2, 7]
+    assert await (await group_client(m, client)).offsets() == [9, 2, 7]
 
 
-@story(offsets_topic_segment_bytes=MIB, log_cleaner_min_cleanable_ratio=0)
+@broker_test(offsets_topic_segment_bytes=MIB, log_cleaner_min_cleanable_ratio=0)
 async def test_deleted_offsets_do_not_come_back_after_their_tombstones_are_compacted(m: Machine) -> None:
-    one = await group_client(m)
-    await one.commit_in_transaction("T", 0, 5)
-    await one.end("T")
-    await one.commit_in_transaction("T", 1, 6)
-    assert await one.offsets() == [5, UNSTABLE, -1]
+    client = await group_client(m)
+    await client.commit_in_transaction("T", 0, 5)
+    await client.end("T")
+    await client.commit_in_transaction("T", 1, 6)
+    assert await client.offsets() == [5, UNSTABLE, -1]
     request = DeleteGroupsRequest(groups_names=["g"])
-    (deleted,) = (await one.client.request(request, 2, DeleteGroupsResponse)).results
+    (deleted,) = (await client.client.request(request, 2, DeleteGroupsResponse)).results
     assert deleted.error_code == 0
-    await one.end("T")
-    assert await one.stable_offsets() == [-1, -1, -1]
+    await client.end("T")
+    assert await client.stable_offsets() == [-1, -1, -1]
     for _ in range(4):
-        await fill(one, m)
+        await fill(client, m)
         await asyncio.sleep(1.5 * DAY)
     await m.crash()
     await m.start()
-    two = await group_client(m, one)
+    two = await group_client(m, client)
     assert await two.offsets() == [-1, -1, -1]
     assert await two.groups() == ["filler"]

@@ -38,7 +38,10 @@ def make_state(*files: DataFile) -> ArchiveState:
 
 
 def names(bins: tuple[MergeBin, ...]) -> list[str]:
-    return ["+".join(file.path.rpartition("/")[2].removesuffix(".parquet") for file in one.files) for one in bins]
+    return [
+        "+".join(file.path.rpartition("/")[2].removesuffix(".parquet") for file in merge_bin.files)
+        for merge_bin in bins
+    ]
 
 
 def test_small_files_of_one_topic_and_date_are_merged_up_to_the_target() -> None:
@@ -96,16 +99,16 @@ def test_every_small_file_is_in_at_most_one_bin_and_no_bin_is_larger_than_the_ta
 ) -> None:
     files = [make_file(f"{n}", size, first=n) for n, size in enumerate(sizes)]
     bins = plan_merges(make_state(*files), target)
-    merged = [file for one in bins for file in one.files]
+    merged = [file for merge_bin in bins for file in merge_bin.files]
     assert len(merged) == len(set(merged))
-    assert all(one.size <= target and len(one.files) > 1 for one in bins)
+    assert all(merge_bin.size <= target and len(merge_bin.files) > 1 for merge_bin in bins)
     assert all(file.size * 2 < target for file in merged)
     # Adjacent bins do not fit into one.
     assert all(a.size + b.files[0].size > target for a, b in pairwise(bins) if are_adjacent(a, b))
 
 
-def are_adjacent(one: MergeBin, other: MergeBin) -> bool:
-    return one.files[-1].partitions[0].first + 1 == other.files[0].partitions[0].first
+def are_adjacent(first: MergeBin, second: MergeBin) -> bool:
+    return first.files[-1].partitions[0].first + 1 == second.files[0].partitions[0].first
 
 
 def make_bin(topic: str, *sizes: int) -> MergeBin:
@@ -116,9 +119,9 @@ def make_bin(topic: str, *sizes: int) -> MergeBin:
 
 def test_a_round_is_limited_in_bytes_and_files_and_has_at_least_one_bin() -> None:
     bins = [make_bin("a", 50, 50), make_bin("b", 5, 5), make_bin("c", 2, 2, 2), make_bin("d", 1, 1)]
-    assert [len(one) for one in split_rounds(bins, 16, 100)] == [1, 2, 1]
-    assert [len(one) for one in split_rounds(bins, 1000, 4)] == [2, 1, 1]
-    assert [len(one) for one in split_rounds(bins)] == [4]
+    assert [len(round_bins) for round_bins in split_rounds(bins, 16, 100)] == [1, 2, 1]
+    assert [len(round_bins) for round_bins in split_rounds(bins, 1000, 4)] == [2, 1, 1]
+    assert [len(round_bins) for round_bins in split_rounds(bins)] == [4]
     assert split_rounds([]) == []
 
 
@@ -141,7 +144,9 @@ def test_small_bins_share_a_task_unless_they_have_the_same_topic_and_date() -> N
 def test_no_task_has_two_bins_of_the_same_topic_and_date(topics: list[tuple[str, int]], target: int) -> None:
     bins = [make_bin(topic, size, size) for topic, size in sorted(topics)]
     numbers = assign_tasks(bins, target, 2)
-    assert len({(number, one.topic, one.date) for number, one in zip(numbers, bins, strict=True)}) == len(bins)
+    assert len(
+        {(number, merge_bin.topic, merge_bin.date) for number, merge_bin in zip(numbers, bins, strict=True)}
+    ) == len(bins)
     assert sorted(set(numbers)) == list(range(len(set(numbers))))
 
 

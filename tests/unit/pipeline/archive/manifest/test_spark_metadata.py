@@ -115,7 +115,7 @@ def test_an_empty_archive_has_an_empty_log(storage):
     assert [read_as_spark(storage, default) for default in DEFAULT_INTERVALS] == [[]] * len(DEFAULT_INTERVALS)
 
 
-def test_additions_are_separate_files_until_the_next_compact(storage):
+def test_additions_are_separate_files_until_the_next_compaction(storage):
     log, paths = SparkMetadataLog(storage), [new_data_path(number=number) for number in range(25)]
     for count in range(len(paths)):
         log.update(lambda count=count: state_of(*paths[: count + 1]))
@@ -133,18 +133,18 @@ def test_nothing_is_written_when_nothing_changed(storage):
     assert storage.list_directory("_spark_metadata") == before
 
 
-def test_a_removal_is_written_at_the_next_compact(storage):
-    log, one, two = SparkMetadataLog(storage), new_data_path(), new_data_path()
-    log.update(lambda: state_of(one))
-    log.update(lambda: state_of(one, two))
-    log.update(lambda: state_of(two))
+def test_a_removal_is_written_at_the_next_compaction(storage):
+    log, first, second = SparkMetadataLog(storage), new_data_path(), new_data_path()
+    log.update(lambda: state_of(first))
+    log.update(lambda: state_of(first, second))
+    log.update(lambda: state_of(second))
     assert [e.name for e in storage.list_directory("_spark_metadata")] == [
         "19.compact",
         "20",
         "29.compact",
         "9.compact",
     ]
-    assert read_as_spark(storage) == uris_of(storage, state_of(two))
+    assert read_as_spark(storage) == uris_of(storage, state_of(second))
 
 
 def test_spark_reads_a_complete_state_after_any_crash(tmp_path, no_sync):
@@ -211,16 +211,16 @@ def test_a_damaged_log_is_rewritten(storage, damage):
 
 def test_a_late_writer_does_not_list_an_older_state(storage):
     """Two processes: the one with the older commit updates the log last."""
-    one, two = new_data_path(), new_data_path()
-    states = [state_of(one)]
+    first, second = new_data_path(), new_data_path()
+    states = [state_of(first)]
     SparkMetadataLog(storage).update(lambda: states[-1])
 
     def read_state_late() -> ArchiveState:
         if len(states) == 1:
-            states.append(state_of(two))
+            states.append(state_of(second))
             SparkMetadataLog(storage).update(lambda: states[-1])
             return states[0]
         return states[-1]
 
     SparkMetadataLog(storage).update(read_state_late)
-    assert read_as_spark(storage) == uris_of(storage, state_of(two))
+    assert read_as_spark(storage) == uris_of(storage, state_of(second))

@@ -96,9 +96,9 @@ def test_rows_that_were_not_committed_are_found_by_partition() -> None:
 
 
 def test_lost_offsets_are_known_only_if_each_offset_had_a_row() -> None:
-    found = [OffsetRange(0, 4), OffsetRange(5, 10)]
-    assert lost_offsets(make_stats(0, 9), found) == (OffsetRange(4, 5),)
-    assert lost_offsets(make_stats(0, 9, rows=9), found) == ()
+    ranges = [OffsetRange(0, 4), OffsetRange(5, 10)]
+    assert lost_offsets(make_stats(0, 9), ranges) == (OffsetRange(4, 5),)
+    assert lost_offsets(make_stats(0, 9, rows=9), ranges) == ()
 
 
 def test_buckets_beyond_a_covered_range_may_have_uncovered_rows() -> None:
@@ -121,14 +121,14 @@ def test_rows_of_another_date_are_found_by_file() -> None:
 
 
 def test_buckets_are_compared_by_row_count_and_checksum() -> None:
-    one, other = make_file("a", make_stats(0, 29)), make_file("b", make_stats(0, 29))
+    first, second = make_file("a", make_stats(0, 29)), make_file("b", make_stats(0, 29))
     buckets = [
-        make_bucket(one.path, 0, 4),
-        make_bucket(other.path, 5, 9, checksum=4),
-        make_bucket(one.path, 10, 19),
-        make_bucket(one.path, 20, 29)._replace(is_compared=False),
+        make_bucket(first.path, 0, 4),
+        make_bucket(second.path, 5, 9, checksum=4),
+        make_bucket(first.path, 10, 19),
+        make_bucket(first.path, 20, 29)._replace(is_compared=False),
     ]
-    archive = archive_sums(buckets, make_state(one, other).files)
+    archive = archive_sums(buckets, make_state(first, second).files)
     assert archive == {(TP, 0): BucketSum(10, 3 ^ 4), (TP, 1): BucketSum(10, 3)}
     broker = {(TP, 0): BucketSum(10, 7), (TP, 1): BucketSum(10, 3)}
     assert unequal_buckets(archive, broker) == {}

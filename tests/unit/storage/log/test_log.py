@@ -89,9 +89,7 @@ def test_reads_agree_with_a_list_of_batches(tmp_path: Path, reopen: bool) -> Non
         assert bytes(data) == expected, (offset, max_bytes, max_offset, min_one)
 
 
-def test_a_read_from_the_end_of_the_last_one_needs_no_search(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_read_from_the_end_of_the_last_one_needs_no_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = Lab(tmp_path, index_interval_bytes=256).open()
     fill(log, 400)
 

@@ -34,20 +34,11 @@ def path_of(file: str) -> str:
 # Show files.
 
 
-@COMMANDS.add("ls <directory>")
-async def ls(play: Play, directory: str) -> list[str]:
-    """Files with their sizes."""
-    return [_listing(play, f"{DATA}/{directory}")]
-
-
 @COMMANDS.add("ls")
-async def ls_all(play: Play) -> list[str]:
-    """The data directory."""
-    return [_listing(play, DATA)]
-
-
-def _listing(play: Play, path: str) -> str:
-    disk = play.machine.disk
+@COMMANDS.add("ls <directory>")
+def ls(play: Play, directory: str = "") -> str:
+    """Files with their sizes; without a directory those of the data directory."""
+    disk, path = play.machine.disk, posixpath.join(DATA, directory).rstrip("/")
     if not disk.isdir(path):
         return "no such directory"
     entries = []
@@ -59,13 +50,13 @@ def _listing(play: Play, path: str) -> str:
 
 
 @COMMANDS.add("dump <file>")
-async def dump(play: Play, file: str) -> list[str]:
+def dump(play: Play, file: str) -> str:
     """The entries of a file on one line."""
     disk, path = play.machine.disk, path_of(file)
     if not disk.exists(path):
-        return ["no such file"]
+        return "no such file"
     show = DUMPS.get(posixpath.splitext(path)[1], _checkpoint)
-    return [" / ".join(show(bytes(disk.data(path)))) or "nothing"]
+    return " / ".join(show(bytes(disk.data(path)))) or "nothing"
 
 
 def _log(data: bytes) -> list[str]:
@@ -104,9 +95,9 @@ DUMPS: dict[str, Callable[[bytes], list[str]]] = {
 
 
 @COMMANDS.add("synced <partition>")
-async def synced(play: Play, partition: str) -> list[str]:
+def synced(play: Play, partition: str) -> str:
     """The first offset that a power loss now would lose."""
-    return [f"synced to {durable_end(play.machine.disk, f'{DATA}/{partition}')}"]
+    return f"synced to {durable_end(play.machine.disk, f'{DATA}/{partition}')}"
 
 
 # Damage.
@@ -125,138 +116,113 @@ def _data(play: Play, file: str) -> bytes:
 
 
 @COMMANDS.add("cut <file> by <count> bytes")
-async def cut_by(play: Play, file: str, count: str) -> list[str]:
+def cut_by(play: Play, file: str, count: str) -> None:
     _replace(play, file, _data(play, file)[: -int(count)])
-    return []
 
 
 @COMMANDS.add("append <count> zeros to <file>")
-async def append_zeros(play: Play, count: str, file: str) -> list[str]:
+def append_zeros(play: Play, count: str, file: str) -> None:
     _replace(play, file, _data(play, file) + bytes(int(count)))
-    return []
 
 
 @COMMANDS.add("append <count> bytes of garbage to <file>")
-async def append_garbage(play: Play, count: str, file: str) -> list[str]:
+def append_garbage(play: Play, count: str, file: str) -> None:
     _replace(play, file, _data(play, file) + Random(file).randbytes(int(count)))
-    return []
 
 
 @COMMANDS.add("zero the last <count> bytes of <file>")
-async def zero_end(play: Play, count: str, file: str) -> list[str]:
+def zero_end(play: Play, count: str, file: str) -> None:
     _replace(play, file, _data(play, file)[: -int(count)] + bytes(int(count)))
-    return []
 
 
 @COMMANDS.add("flip a bit of batch <offset> in <file>")
-async def flip(play: Play, offset: str, file: str) -> list[str]:
+def flip(play: Play, offset: str, file: str) -> str | None:
     """A bit in the first byte of its records."""
     data = bytearray(_data(play, file))
     start = next((batch.start for batch in read_batches(data) if batch.header.base_offset == int(offset)), None)
     if start is None:
-        return ["no such batch"]
+        return "no such batch"
     data[start + HEADER_SIZE] ^= 1
     _replace(play, file, bytes(data))
-    return []
 
 
 @COMMANDS.add("stop checking invariants")
-async def stop_checking(play: Play) -> list[str]:
+def stop_checking(play: Play) -> None:
     """The broker cannot detect the damage that follows."""
     play.checks_invariants = False
-    return []
 
 
 @COMMANDS.add("fill <file> with garbage")
-async def fill(play: Play, file: str) -> list[str]:
+def fill(play: Play, file: str) -> None:
     """Its size stays."""
     _replace(play, file, Random(file).randbytes(len(_data(play, file))))
-    return []
 
 
 @COMMANDS.add("empty <file>")
-async def empty(play: Play, file: str) -> list[str]:
+def empty(play: Play, file: str) -> None:
     _replace(play, file, b"")
-    return []
 
 
 @COMMANDS.add("copy <file> to <other>")
-async def copy(play: Play, file: str, other: str) -> list[str]:
+def copy(play: Play, file: str, other: str) -> None:
     _replace(play, other, _data(play, file))
-    return []
 
 
 @COMMANDS.add("rm <file>")
-async def remove(play: Play, file: str) -> list[str]:
+def remove(play: Play, file: str) -> None:
     play.machine.disk.unlink(path_of(file))
-    return []
 
 
 # Disk faults.
 
 
 @COMMANDS.add("disk full")
-async def full(play: Play) -> list[str]:
+def full(play: Play) -> None:
     """No further byte fits."""
-    play.machine.disk.capacity = play.machine.disk.used
-    return []
+    nearly_full(play, "0")
 
 
 @COMMANDS.add("disk full except <count> bytes")
-async def nearly_full(play: Play, count: str) -> list[str]:
+def nearly_full(play: Play, count: str) -> None:
     play.machine.disk.capacity = play.machine.disk.used + int(count)
-    return []
-
-
-@COMMANDS.add("disk read-only")
-async def read_only(play: Play) -> list[str]:
-    """As ext4 with errors=remount-ro after an error: all changes and syncs fail."""
-    play.machine.disk.read_only = True
-    return []
-
-
-@COMMANDS.add("disk writable")
-async def writable(play: Play) -> list[str]:
-    play.machine.disk.read_only = False
-    return []
 
 
 @COMMANDS.add("disk has space")
-async def space(play: Play) -> list[str]:
+def space(play: Play) -> None:
     play.machine.disk.capacity = None
-    return []
+
+
+@COMMANDS.add("disk <state>")
+def mount(play: Play, state: str) -> None:
+    """`read-only`, as ext4 with errors=remount-ro after an error: all changes and syncs fail; or `writable`."""
+    play.machine.disk.read_only = {"read-only": True, "writable": False}[state]
 
 
 @COMMANDS.add("no file descriptors")
-async def no_descriptors(play: Play) -> list[str]:
+def no_descriptors(play: Play) -> None:
     """Opening files fails with EMFILE."""
     play.machine.disk.faults.open = 1.0
-    return []
 
 
 @COMMANDS.add("file descriptors available")
-async def descriptors(play: Play) -> list[str]:
+def descriptors(play: Play) -> None:
     play.machine.disk.faults.open = 0.0
-    return []
 
 
 @COMMANDS.add("syncs take <time>")
-async def slow_syncs(play: Play, time: str) -> list[str]:
+def slow_syncs(play: Play, time: str) -> None:
     """In addition to the usual time."""
     play.machine.disk.faults.slow_sync_ns = round(1e9 * seconds(time))
-    return []
 
 
 @COMMANDS.add("page cache <state>")
-async def page_cache(play: Play, state: str) -> list[str]:
+def page_cache(play: Play, state: str) -> None:
     """`warm`: all reads hit the page cache; `cold`: none does."""
     play.machine.disk.cold = {"warm": 0.0, "cold": 1.0}[state]
-    return []
 
 
 @COMMANDS.add("next <operation> of <file> fails")
-async def fail_next(play: Play, operation: str, file: str) -> list[str]:
+def fail_next(play: Play, operation: str, file: str) -> None:
     """Operations: read, write, sync."""
     pattern = path_of(file)
     play.machine.disk.faults.fail_next(cast("Operation", operation), lambda path: fnmatchcase(path, pattern))
-    return []

@@ -15,13 +15,12 @@ COMMANDS = Table()
 
 
 @COMMANDS.add("with <configs...>")
-async def configure(play: Play, configs: list[str]) -> list[str]:
+def configure(play: Play, configs: list[str]) -> None:
     """The first command: the broker's configs. `coordination`: it uses a service instead of its disk."""
     plain, named = options(configs)
     play.configs.update(named)
     if "coordination" in plain:
         play.coordination = SimCoordination(play.loop, Random(f"{SEED}/coordination"))
-    return []
 
 
 @COMMANDS.add("start <configs...>")
@@ -31,31 +30,28 @@ async def start(play: Play, configs: list[str]) -> list[str]:
 
 
 @COMMANDS.add("stop")
-async def stop(play: Play) -> list[str]:
+async def stop(play: Play) -> str:
     """SIGTERM."""
     if play.machine.broker is None:
-        return ["not running"]
+        return "not running"
     await play.machine.stop()
     await asyncio.sleep(SETTLE_S)
-    return ["stopped"]
+    return "stopped"
 
 
-@COMMANDS.add("kill")
-async def kill(play: Play) -> list[str]:
+@COMMANDS.add("kill", settles=True)
+def kill(play: Play) -> None:
     """kill -9: the page cache survives."""
     play.machine.kill()
-    await asyncio.sleep(SETTLE_S)
-    return []
 
 
 @COMMANDS.add("power off")
-async def power_off(play: Play) -> list[str]:
+def power_off(play: Play) -> None:
     """Only synced data survives, also when no broker runs."""
     if play.machine.broker is None:
         play.machine.disk = play.machine.disk.after_crash(power=True)
     else:
         _lose_power(play)
-    return []
 
 
 def _lose_power(play: Play) -> None:
@@ -64,30 +60,25 @@ def _lose_power(play: Play) -> None:
 
 
 @COMMANDS.add("pause")
-async def pause(play: Play) -> list[str]:
+def pause(play: Play) -> None:
     """SIGSTOP."""
     play.machine.pause()
-    return []
 
 
-@COMMANDS.add("resume")
-async def resume(play: Play) -> list[str]:
+@COMMANDS.add("resume", settles=True)
+def resume(play: Play) -> None:
     play.machine.resume()
-    await asyncio.sleep(SETTLE_S)
-    return []
 
 
 @COMMANDS.add("kill before <operation> of <file>")
-async def kill_before(play: Play, operation: str, file: str) -> list[str]:
+def kill_before(play: Play, operation: str, file: str) -> None:
     """Operations: write, truncate, sync, sync_dir, create, mkdir, rename, unlink, rmdir. The file may contain a `*`."""
     _crash_before(play, operation, file, lambda: play.machine.kill())
-    return []
 
 
 @COMMANDS.add("power off before <operation> of <file>")
-async def power_off_before(play: Play, operation: str, file: str) -> list[str]:
+def power_off_before(play: Play, operation: str, file: str) -> None:
     _crash_before(play, operation, file, lambda: _lose_power(play))
-    return []
 
 
 def _crash_before(play: Play, operation: str, file: str, crash: Callable[[], None]) -> None:
@@ -110,46 +101,39 @@ def _crash_before(play: Play, operation: str, file: str, crash: Callable[[], Non
 
 
 @COMMANDS.add("wait <time>")
-async def wait(play: Play, time: str) -> list[str]:
+async def wait(play: Play, time: str) -> None:
     await asyncio.sleep(seconds(time))
-    return []
 
 
 @COMMANDS.add("clock <by>")
-async def clock(play: Play, by: str) -> list[str]:
+def clock(play: Play, by: str) -> None:
     """Let the wall clock jump."""
     play.machine.clock.skew_ms += round(seconds(by) * 1000)
-    return []
 
 
 # The network.
 
 
 @COMMANDS.add("network loses <what>")
-async def lose(play: Play, what: str) -> list[str]:
+def lose(play: Play, what: str) -> None:
     """`requests`, `responses` or `everything` between clients and the broker."""
     faults = play.loop.network.faults
     if what != "responses":
         faults.cut(CLIENT, NAME)
     if what != "requests":
         faults.cut(NAME, CLIENT)
-    return []
 
 
-@COMMANDS.add("network healed")
-async def heal_network(play: Play) -> list[str]:
+@COMMANDS.add("network healed", settles=True)
+def heal_network(play: Play) -> None:
     play.loop.network.faults.heal_all()
-    await asyncio.sleep(SETTLE_S)
-    return []
 
 
-@COMMANDS.add("reset connections")
-async def reset(play: Play) -> list[str]:
+@COMMANDS.add("reset connections", settles=True)
+def reset(play: Play) -> None:
     """Bytes in flight are lost; a client's next request opens a new connection."""
     for endpoint in play.loop.network.faults.connections(CLIENT, NAME):
         play.loop.network.faults.reset(endpoint)
-    await asyncio.sleep(SETTLE_S)
-    return []
 
 
 # The coordination service.
@@ -161,27 +145,22 @@ def _service(play: Play) -> SimCoordination:
 
 
 @COMMANDS.add("coordination unreachable")
-async def cut_off(play: Play) -> list[str]:
+def cut_off(play: Play) -> None:
     _service(play).cut(NAME)
-    return []
 
 
-@COMMANDS.add("coordination reachable")
-async def heal(play: Play) -> list[str]:
+@COMMANDS.add("coordination reachable", settles=True)
+def heal(play: Play) -> None:
     _service(play).heal(NAME)
-    await asyncio.sleep(SETTLE_S)
-    return []
 
 
 @COMMANDS.add("sessions")
-async def sessions(play: Play) -> list[str]:
+def sessions(play: Play) -> str:
     """The broker's sessions that are alive."""
-    return [f"sessions: {_service(play).sessions(NAME)}"]
+    return f"sessions: {_service(play).sessions(NAME)}"
 
 
-@COMMANDS.add("session expires")
-async def expire(play: Play) -> list[str]:
+@COMMANDS.add("session expires", settles=True)
+def expire(play: Play) -> None:
     for number in _service(play).sessions(NAME):
         _service(play).expire(number)
-    await asyncio.sleep(SETTLE_S)
-    return []

@@ -6,6 +6,7 @@ invariants must hold after each command.
 """
 
 import asyncio
+import inspect
 import logging
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -140,15 +141,20 @@ class Play:
         for table in self._tables:
             match = table.find(command)
             if match is not None:
-                run, parameters = match
+                pattern, parameters = match
                 try:
-                    lines = await run(self, **parameters)
+                    output = pattern.run(self, **parameters)
+                    if inspect.isawaitable(output):
+                        output = await output
                 except FileNotFoundError:
-                    lines = ["no such file"]
+                    output = "no such file"
+                if pattern.settles:
+                    await asyncio.sleep(SETTLE_S)
                 if self.power_lost:
                     self.power_lost = False
                     await self._close_clients()
                 self._check()
+                lines = [output] if isinstance(output, str) else output or []
                 return [*self._log.take(), *lines, *self._new_responses()]
         raise LookupError(f"no such command: {command}")
 

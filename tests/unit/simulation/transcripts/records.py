@@ -1,6 +1,7 @@
 """Commands of clients: topics and records."""
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
 
 from crc32c import crc32c
 
@@ -47,11 +48,23 @@ COMMANDS = Table()
 LATEST, EARLIEST = -1, -2
 
 
+def client_command(pattern: str, request: str) -> Callable[[Callable[..., Awaitable[str]]], None]:
+    """Add a command that sends a request: the function receives the client and the parameters of the pattern. The
+    output names the command `request` when its response is late."""
+
+    def register(send: Callable[..., Awaitable[str]]) -> None:
+        @COMMANDS.add(pattern)
+        async def run(play: Play, **parameters: Any) -> list[str]:
+            return await play.request(request.format(**parameters), lambda client: send(client, **parameters))
+
+    return register
+
+
 # Topics.
 
 
-@COMMANDS.add("create <topic> <configs...>")
-async def create(play: Play, topic: str, configs: list[str]) -> list[str]:
+@client_command("create <topic> <configs...>", "create {topic}")
+async def create(client: Client, topic: str, configs: list[str]) -> str:
     """One partition, unless partitions=n."""
     named = configs_of(configs)
     creatable = CreatableTopic(
@@ -60,73 +73,49 @@ async def create(play: Play, topic: str, configs: list[str]) -> list[str]:
         replication_factor=1,
         configs=[CreatableTopicConfig(name=name, value=value) for name, value in named.items()],
     )
-
-    async def send(client: Client) -> str:
-        response = await client.request(
-            CreateTopicsRequest(topics=[creatable], timeout_ms=60_000), 7, CreateTopicsResponse
-        )
-        return _done("created", response.topics[0].error_code)
-
-    return await play.request(f"create {topic}", send)
+    response = await client.request(CreateTopicsRequest(topics=[creatable], timeout_ms=60_000), 7, CreateTopicsResponse)
+    return _done("created", response.topics[0].error_code)
 
 
-@COMMANDS.add("delete <topic>")
-async def delete(play: Play, topic: str) -> list[str]:
-    async def send(client: Client) -> str:
-        request = DeleteTopicsRequest(topics=[DeleteTopicState(name=topic)], timeout_ms=60_000)
-        response = await client.request(request, 6, DeleteTopicsResponse)
-        return _done("deleted", response.responses[0].error_code)
-
-    return await play.request(f"delete {topic}", send)
+@client_command("delete <topic>", "delete {topic}")
+async def delete(client: Client, topic: str) -> str:
+    request = DeleteTopicsRequest(topics=[DeleteTopicState(name=topic)], timeout_ms=60_000)
+    response = await client.request(request, 6, DeleteTopicsResponse)
+    return _done("deleted", response.responses[0].error_code)
 
 
 def _done(text: str, error: int) -> str:
     return code(error) if error else text
 
 
-@COMMANDS.add("delete records of <partition> before <offset>")
-async def delete_records(play: Play, partition: str, offset: str) -> list[str]:
+@client_command("delete records of <partition> before <offset>", "delete records of {partition}")
+async def delete_records(client: Client, partition: str, offset: str) -> str:
     topic, index = tp(partition)
-
-    async def send(client: Client) -> str:
-        error, start = await client.delete_records(topic, int(offset), index)
-        return code(error) if error else f"starts at {start}"
-
-    return await play.request(f"delete records of {partition}", send)
+    error, start = await client.delete_records(topic, int(offset), index)
+    return code(error) if error else f"starts at {start}"
 
 
-@COMMANDS.add("partitions of <topic>")
-async def partitions(play: Play, topic: str) -> list[str]:
-    async def send(client: Client) -> str:
-        request = MetadataRequest(topics=[MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False)
-        (described,) = (await client.request(request, 9, MetadataResponse)).topics
-        return _done(str(len(described.partitions)), described.error_code)
-
-    return await play.request(f"partitions of {topic}", send)
+@client_command("partitions of <topic>", "partitions of {topic}")
+async def partitions(client: Client, topic: str) -> str:
+    request = MetadataRequest(topics=[MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False)
+    (described,) = (await client.request(request, 9, MetadataResponse)).topics
+    return _done(str(len(described.partitions)), described.error_code)
 
 
-@COMMANDS.add("add partitions to <topic> up to <count>")
-async def add_partitions(play: Play, topic: str, count: str) -> list[str]:
+@client_command("add partitions to <topic> up to <count>", "add partitions to {topic}")
+async def add_partitions(client: Client, topic: str, count: str) -> str:
     topic_request = CreatePartitionsTopic(name=topic, count=int(count), assignments=None)
-
-    async def send(client: Client) -> str:
-        request = CreatePartitionsRequest(topics=[topic_request], timeout_ms=60_000)
-        response = await client.request(request, 3, CreatePartitionsResponse)
-        return _done("added", response.results[0].error_code)
-
-    return await play.request(f"add partitions to {topic}", send)
+    request = CreatePartitionsRequest(topics=[topic_request], timeout_ms=60_000)
+    response = await client.request(request, 3, CreatePartitionsResponse)
+    return _done("added", response.results[0].error_code)
 
 
-@COMMANDS.add("producer id")
-async def producer_id(play: Play) -> list[str]:
+@client_command("producer id", "producer id")
+async def producer_id(client: Client) -> str:
     """Request a new producer id."""
-
-    async def send(client: Client) -> str:
-        request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
-        response = await client.request(request, 4, InitProducerIdResponse)
-        return _done(f"producer {response.producer_id}", response.error_code)
-
-    return await play.request("producer id", send)
+    request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
+    response = await client.request(request, 4, InitProducerIdResponse)
+    return _done(f"producer {response.producer_id}", response.error_code)
 
 
 # Records.
@@ -210,38 +199,26 @@ async def _list(client: Client, topic: str, index: int, at: int) -> int:
     return partition.offset if not partition.error_code else 0
 
 
-@COMMANDS.add("offsets of <partition>")
-async def offsets(play: Play, partition: str) -> list[str]:
+@client_command("offsets of <partition>", "offsets of {partition}")
+async def offsets(client: Client, partition: str) -> str:
     """The log start offset and the high watermark."""
     topic, index = tp(partition)
-
-    async def send(client: Client) -> str:
-        return f"{await _list(client, topic, index, EARLIEST)} to {await _list(client, topic, index, LATEST)}"
-
-    return await play.request(f"offsets of {partition}", send)
+    return f"{await _list(client, topic, index, EARLIEST)} to {await _list(client, topic, index, LATEST)}"
 
 
-@COMMANDS.add("offset of <time> in <partition>")
-async def offset_for_time(play: Play, time: str, partition: str) -> list[str]:
+@client_command("offset of <time> in <partition>", "offset of {time} in {partition}")
+async def offset_for_time(client: Client, time: str, partition: str) -> str:
     """The first offset with at least this timestamp, relative to the start of the transcript; -1: none."""
     topic, index = tp(partition)
-
-    async def send(client: Client) -> str:
-        return f"offset {await _list(client, topic, index, EPOCH_MS + round(1000 * seconds(time)))}"
-
-    return await play.request(f"offset of {time} in {partition}", send)
+    return f"offset {await _list(client, topic, index, EPOCH_MS + round(1000 * seconds(time)))}"
 
 
-@COMMANDS.add("end of epoch <epochs...>")
-async def end_of_epoch(play: Play, epochs: list[str]) -> list[str]:
+@client_command("end of epoch <epochs...>", "end of epoch")
+async def end_of_epoch(client: Client, epochs: list[str]) -> str:
     """`end of epoch 0 1 2 in orders-0`: the request of a consumer that checks whether its records were truncated."""
     *numbers, _, partition = epochs
     topic, index = tp(partition)
-
-    async def send(client: Client) -> str:
-        return ", ".join([await _end_of_epoch(client, topic, index, int(number)) for number in numbers])
-
-    return await play.request(f"end of epoch in {partition}", send)
+    return ", ".join([await _end_of_epoch(client, topic, index, int(number)) for number in numbers])
 
 
 async def _end_of_epoch(client: Client, topic: str, index: int, epoch: int) -> str:
@@ -257,16 +234,12 @@ async def _end_of_epoch(client: Client, topic: str, index: int, epoch: int) -> s
     return f"{end.leader_epoch} ends at {end.end_offset}"
 
 
-@COMMANDS.add("producers of <partition>")
-async def producers(play: Play, partition: str) -> list[str]:
+@client_command("producers of <partition>", "producers of {partition}")
+async def producers(client: Client, partition: str) -> str:
     topic, index = tp(partition)
-
-    async def send(client: Client) -> str:
-        topics = [TopicRequest(name=topic, partition_indexes=[index])]
-        response = await client.request(DescribeProducersRequest(topics=topics), 0, DescribeProducersResponse)
-        return " / ".join(_producers(response.topics[0].partitions[0].active_producers)) or "none"
-
-    return await play.request(f"producers of {partition}", send)
+    topics = [TopicRequest(name=topic, partition_indexes=[index])]
+    response = await client.request(DescribeProducersRequest(topics=topics), 0, DescribeProducersResponse)
+    return " / ".join(_producers(response.topics[0].partitions[0].active_producers)) or "none"
 
 
 def _producers(active: Sequence[ProducerState]) -> list[str]:

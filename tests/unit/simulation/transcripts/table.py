@@ -8,12 +8,17 @@
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
-Run = Callable[..., Awaitable[list[str]]]
+# What a command prints: nothing, a line or several.
+Output = list[str] | str | None
+Run = Callable[..., Awaitable[Output] | Output]
 
 
 class Pattern(NamedTuple):
+    """`settles`: after the command, wait until the broker and the clients have noticed its effect."""
+
     words: list[str]
     run: Run
+    settles: bool
 
     def match(self, words: list[str]) -> dict[str, Any] | None:
         """Return the parameters of a command; None if the pattern does not match."""
@@ -37,19 +42,19 @@ class Table:
     def __init__(self) -> None:
         self.patterns: list[Pattern] = []
 
-    def add(self, pattern: str) -> Callable[[Run], Run]:
+    def add(self, pattern: str, *, settles: bool = False) -> Callable[[Run], Run]:
         def register(run: Run) -> Run:
-            self.patterns.append(Pattern(pattern.split(), run))
+            self.patterns.append(Pattern(pattern.split(), run, settles))
             return run
 
         return register
 
-    def find(self, command: str) -> tuple[Run, dict[str, Any]] | None:
+    def find(self, command: str) -> tuple[Pattern, dict[str, Any]] | None:
         words = command.split()
         for pattern in self.patterns:
             parameters = pattern.match(words)
             if parameters is not None:
-                return pattern.run, parameters
+                return pattern, parameters
         return None
 
 

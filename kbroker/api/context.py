@@ -6,9 +6,12 @@ Each API that the broker supports is one file, kNN_name.py, with one function:
 
 - The caller decodes the request, encodes the response, and logs and counts the error codes in it.
 - A handler that has to wait is a coroutine function or returns a DelayedResponse. Until the response is complete, no
-further request of the same connection is handled; only Produce requests with a DelayedResponse may overlap.
+  further request of the same connection is handled; only Produce requests with a DelayedResponse may overlap.
 - If the connection closes meanwhile, a DelayedResponse is abandoned, but a coroutine runs to its end, so that no change
-is left half done.
+  is left half done.
+- If the response follows from the request, the version, the metadata image and the broker's config alone, the file may
+  have a second function, `is_cacheable(request)`. Where it is true, a response without an error is sent again to the
+  same request, without decoding and handling it, until the image or the config changes.
 - None: the request gets no response (Produce with acks=0).
 - The records of a Produce request are views of a receive buffer that is reused as soon as the handler returns. A
   coroutine must copy them first.
@@ -85,17 +88,19 @@ class ApiHandler(NamedTuple):
     """How one API is served in one version.
 
     `overlaps`: further requests of the connection may be handled while one waits for a DelayedResponse (Produce).
+    `report_errors` returns whether the response has errors; Produce and Fetch return None.
     """
 
     decode: Callable[[memoryview, int, int], Any]
     handle: Callable[[Services, RequestContext, Any], Any]
     encode: Callable[[Any, int], Body]
-    report_errors: Callable[[RequestContext, Any, Any], None]
+    report_errors: Callable[[RequestContext, Any, Any], bool | None]
     response_type: type
     stats: RequestStats
     is_flexible: bool
     has_flexible_response_header: bool
     overlaps: bool
+    is_cacheable: Callable[[Any], bool] | None = None
 
 
 class RequestContext:

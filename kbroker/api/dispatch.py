@@ -73,7 +73,7 @@ class Codec(NamedTuple):
     decode: Callable[[memoryview, int, int], Any]
     encode: Callable[[Any, int], Body]
     response_type: type
-    report_errors: Callable[[RequestContext, Any, Any], None]
+    report_errors: Callable[[RequestContext, Any, Any], bool | None]
 
 
 FAST_CODECS = {
@@ -86,9 +86,10 @@ def load_handler(key: ApiKey, version: int) -> ApiHandler:
     """Import the handler of an API, with the codec of one version."""
     is_flexible = version >= APIS[key].flexible_from
     codec = FAST_CODECS.get(key) or message_codec(key, version)
+    module = import_module(f"kbroker.api.{APIS[key].module}")
     return ApiHandler(
         decode=codec.decode,
-        handle=import_module(f"kbroker.api.{APIS[key].module}").handle,
+        handle=module.handle,
         encode=codec.encode,
         report_errors=codec.report_errors,
         response_type=codec.response_type,
@@ -96,6 +97,7 @@ def load_handler(key: ApiKey, version: int) -> ApiHandler:
         is_flexible=is_flexible,
         has_flexible_response_header=is_flexible and key is not ApiKey.API_VERSIONS,
         overlaps=key is ApiKey.PRODUCE,
+        is_cacheable=getattr(module, "is_cacheable", None),
     )
 
 

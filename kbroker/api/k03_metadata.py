@@ -50,6 +50,10 @@ def handle(
     return builder.response(map(builder.topic_by_name, names))
 
 
+def is_cacheable(request: MetadataRequest) -> bool:
+    return True
+
+
 async def _create_missing_topics(
     services: Services, builder: "ResponseBuilder", missing: list[str], names: list[str]
 ) -> MetadataResponse:

@@ -1,14 +1,17 @@
 """FindCoordinator (key 10), versions 0 to 6: the broker that coordinates a group or a transactional id.
 
 - The first request creates __consumer_offsets or __transaction_state. Kafka returns COORDINATOR_NOT_AVAILABLE in the
-meantime, and the client retries; in kbroker the response waits.
+  meantime, and the client retries; in kbroker the response waits.
 - Several keys at once from version 4 on (KIP-699).
 - Keys of share groups and unknown key types get INVALID_REQUEST.
 """
 
+from collections.abc import Awaitable
+from functools import partial
 from typing import Any
 
 from kbroker.api.context import RequestContext, Services
+from kbroker.api.slices import is_long, map_in_slices
 from kbroker.common import KafkaError
 from kbroker.coordinator.internal_log import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 from kbroker.coordinator.runtime.coordinator_runtime import CoordinatorRuntime
@@ -16,51 +19,77 @@ from protocol.errors import ErrorCode
 from protocol.messages.k10_find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 
 GROUP, TRANSACTION = 0, 1
+TOPICS = {GROUP: GROUP_METADATA_TOPIC, TRANSACTION: TRANSACTION_STATE_TOPIC}
 SEVERAL_KEYS_VERSION = 4
 NO_NODE = -1
+NOT_AVAILABLE = "The coordinator is not available."
 
 
-async def handle(
+def handle(
     services: Services, context: RequestContext, request: FindCoordinatorRequest
+) -> FindCoordinatorResponse | Awaitable[FindCoordinatorResponse]:
+    key_type = request.key_type
+    keys = request.coordinator_keys if context.version >= SEVERAL_KEYS_VERSION else [request.key]
+    if key_type not in TOPICS:
+        message = f"This broker has no coordinators of key type {key_type}."
+        return _response(context, [_error(key, ErrorCode.INVALID_REQUEST, message) for key in keys])
+    if keys and TOPICS[key_type] not in services.metadata.topics:
+        return _create_topic(services, context, key_type, keys)
+    sizes = list(map(len, keys))
+    if is_long(sizes):
+        return _find_in_slices(services, context, key_type, keys)
+    return _response(context, [_find(services, key_type, key) for key in keys])
+
+
+def is_cacheable(request: FindCoordinatorRequest) -> bool:
+    return True
+
+
+async def _create_topic(
+    services: Services, context: RequestContext, key_type: int, keys: list[str]
 ) -> FindCoordinatorResponse:
-    if context.version >= SEVERAL_KEYS_VERSION:
-        return FindCoordinatorResponse(
-            coordinators=[await _find(services, request.key_type, key, "") for key in request.coordinator_keys]
-        )
-    # In these versions Kafka's message for no error is the name of the code.
-    coordinator = await _find(services, request.key_type, request.key, ErrorCode.NONE.name)
-    return FindCoordinatorResponse(
-        error_code=coordinator.error_code,
-        error_message=coordinator.error_message,
-        node_id=coordinator.node_id,
-        host=coordinator.host,
-        port=coordinator.port,
-    )
-
-
-async def _find(services: Services, key_type: int, key: str, no_error_message: str) -> Coordinator:
-    if key_type not in (GROUP, TRANSACTION):
-        return _error(key, ErrorCode.INVALID_REQUEST, f"This broker has no coordinators of key type {key_type}.")
     try:
-        leader = await _leader(services, key_type, key)
+        await services.controller.ensure_internal_topic(TOPICS[key_type])
     except KafkaError as error:
-        return _error(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, error.message or "The coordinator is not available.")
-    node = services.metadata.brokers.get(leader)
+        message = error.message or NOT_AVAILABLE
+        return _response(context, [_error(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, message) for key in keys])
+    # The client's next request should not find its partition loading.
+    await _runtime(services, key_type).wait_until_loaded(keys[0])
+    return await _find_in_slices(services, context, key_type, keys)
+
+
+async def _find_in_slices(
+    services: Services, context: RequestContext, key_type: int, keys: list[str]
+) -> FindCoordinatorResponse:
+    find = partial(_find, services, key_type)
+    return _response(context, await map_in_slices(services.environment, find, keys, list(map(len, keys))))
+
+
+def _find(services: Services, key_type: int, key: str) -> Coordinator:
+    partition = services.metadata.partition(TOPICS[key_type], _runtime(services, key_type).partition_for(key))
+    node = None if partition is None else services.metadata.brokers.get(partition.leader)
     if node is None:
-        return _error(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, "The coordinator is not available.")
-    return Coordinator(key=key, node_id=node.id, host=node.host, port=node.port, error_message=no_error_message)
+        return _error(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, NOT_AVAILABLE)
+    return Coordinator(key=key, node_id=node.id, host=node.host, port=node.port, error_message="")
 
 
-async def _leader(services: Services, key_type: int, key: str) -> int:
-    topic = GROUP_METADATA_TOPIC if key_type == GROUP else TRANSACTION_STATE_TOPIC
-    runtime: CoordinatorRuntime[Any] = (services.groups if key_type == GROUP else services.transactions).runtime
-    if topic not in services.metadata.topics:
-        await services.controller.ensure_internal_topic(topic)
-        # Wait, so that the client's next request does not find the partition still loading.
-        await runtime.wait_until_loaded(key)
-    image = services.metadata.partition(topic, runtime.partition_for(key))
-    return NO_NODE if image is None else image.leader
+def _runtime(services: Services, key_type: int) -> CoordinatorRuntime[Any]:
+    return services.groups.runtime if key_type == GROUP else services.transactions.runtime
 
 
 def _error(key: str, error: ErrorCode, message: str) -> Coordinator:
     return Coordinator(key=key, node_id=NO_NODE, host="", port=NO_NODE, error_code=error, error_message=message)
+
+
+def _response(context: RequestContext, coordinators: list[Coordinator]) -> FindCoordinatorResponse:
+    if context.version >= SEVERAL_KEYS_VERSION:
+        return FindCoordinatorResponse(coordinators=coordinators)
+    (coordinator,) = coordinators
+    return FindCoordinatorResponse(
+        error_code=coordinator.error_code,
+        # In these versions Kafka's message for no error is the name of the code.
+        error_message=coordinator.error_message or ErrorCode.NONE.name,
+        node_id=coordinator.node_id,
+        host=coordinator.host,
+        port=coordinator.port,
+    )

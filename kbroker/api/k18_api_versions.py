@@ -50,6 +50,10 @@ def handle(services: Services, context: RequestContext, request: ApiVersionsRequ
     )
 
 
+def is_cacheable(request: ApiVersionsRequest) -> bool:
+    return True
+
+
 def unsupported_version_response() -> ApiVersionsResponse:
     """Return the response, in version 0, to an unsupported version."""
     return ApiVersionsResponse(

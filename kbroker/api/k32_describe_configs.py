@@ -37,6 +37,11 @@ def handle(services: Services, context: RequestContext, request: DescribeConfigs
     return DescribeConfigsResponse(results=[_result(services, resource, request) for resource in request.resources])
 
 
+def is_cacheable(request: DescribeConfigsRequest) -> bool:
+    """Levels of loggers are neither in the image nor in the config."""
+    return all(resource.resource_type != ConfigResourceType.BROKER_LOGGER for resource in request.resources)
+
+
 def _result(
     services: Services, resource: DescribeConfigsResource, request: DescribeConfigsRequest
 ) -> DescribeConfigsResult:

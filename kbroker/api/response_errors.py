@@ -81,15 +81,18 @@ def error_fields(cls: StructType) -> ErrorFields | None:
     return ErrorFields("error_code" in rows, "error_message" in rows, subjects, tuple(children))
 
 
-def report_errors(fields: ErrorFields, context: RequestContext, request: Message | None, response: Message) -> None:
+def report_errors(fields: ErrorFields, context: RequestContext, request: Message | None, response: Message) -> bool:
+    """Report the errors of a response, and return whether there are any."""
     paths: list[ErrorPath] = []
     _find_errors(fields, response, paths)
     if paths:
         _report(context, [(path[-1][1].error_code, path) for path in paths], partial(_error_at, request))
+    return bool(paths)
 
 
-def report_no_errors(context: RequestContext, request: object, response: object) -> None:
+def report_no_errors(context: RequestContext, request: object, response: object) -> bool:
     """Report nothing, for a response without error codes."""
+    return False
 
 
 def errors_of(fields: ErrorFields, request: Message | None, response: Message) -> list[ResponseError]:

@@ -93,6 +93,8 @@ class MetadataImage:
     """The topics, brokers, config overrides and features of the cluster."""
 
     def __init__(self) -> None:
+        # Incremented by every change.
+        self.version = 0
         self.cluster_id = ""
         self.controller_id = NO_LEADER
         self.features = INITIAL_FEATURES
@@ -102,6 +104,7 @@ class MetadataImage:
         self._overrides: dict[ConfigResource, dict[str, str]] = {}
 
     def apply(self, delta: MetadataDelta) -> None:
+        self.version += 1
         # Deletions come first: a created topic may have the name of a deleted one.
         for topic in delta.deleted:
             del self.topics[topic.name]

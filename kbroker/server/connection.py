@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 from struct import Struct
 from struct import error as StructError
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from kbroker.api.context import RequestContext
 from kbroker.api.dispatch import UnsupportedRequest
@@ -21,6 +21,7 @@ from kbroker.common import Buffer
 from kbroker.server.error_reporter import api_name
 from kbroker.server.fair_scheduler import EXPENSIVE_NS, LAST_DATA_API_KEY
 from kbroker.server.receive_buffer import HEADER_END, ReceiveBuffer
+from kbroker.server.response_cache import MAX_REQUEST_BYTES
 from kbroker.server.response_queue import ResponseQueue
 from kbroker.storage.shortage import is_shortage
 from protocol.errors import MalformedError
@@ -273,11 +274,20 @@ class Connection(asyncio.BufferedProtocol):
             stats.requests += 1
             stats.bytes_in += len(frame)
             context = RequestContext(self, handler, version, correlation_id, client_id, self.last_active_ns)
+            cache_key = None
+            if handler.is_cacheable is not None and len(frame) <= MAX_REQUEST_BYTES:
+                cache_key = bytes(frame[:4]) + bytes(frame[pos:])
+                context.body = server.cached_responses.get(server.services, cache_key)
+                if context.body is not None:
+                    responses.send(context)
+                    return
             request = handler.decode(frame, pos, version)
             response = handler.handle(server.services, context, request)
             if isinstance(response, handler.response_type):
-                handler.report_errors(context, request, response)
+                has_errors = handler.report_errors(context, request, response)
                 context.body = handler.encode(response, version)
+                if cache_key is not None and not has_errors:
+                    self._cache_response(context, cache_key, request)
                 responses.send(context)
             elif response is not None:
                 responses.wait_for(context, request, response)
@@ -290,6 +300,11 @@ class Connection(asyncio.BufferedProtocol):
                 elapsed_ns = server.mono_ns() - self.last_active_ns
                 if elapsed_ns > EXPENSIVE_NS:
                     server.scheduler.pause_after(elapsed_ns)
+
+    def _cache_response(self, context: RequestContext, key: bytes, request: Any) -> None:
+        is_cacheable, body = context.handler.is_cacheable, context.body
+        if is_cacheable is not None and isinstance(body, bytes) and is_cacheable(request):
+            self._server.cached_responses.put(key, body)
 
     def hold(self, size: int) -> None:
         """Count `size` more bytes (fewer, if negative) of a request in progress. It may outlive the connection."""

@@ -9,6 +9,7 @@ from kbroker.api.dispatch import Dispatch
 from kbroker.server.error_reporter import ErrorReporter
 from kbroker.server.fair_scheduler import LAST_DATA_API_KEY, FairScheduler
 from kbroker.server.request_memory import RequestMemory
+from kbroker.server.response_cache import ResponseCache
 
 if TYPE_CHECKING:
     from asyncio import Task
@@ -44,6 +45,7 @@ class ServerContext:
         self.small_receive_view = self.receive_view[:SMALL_RECEIVE_BUFFER_BYTES]
         self.scheduler = FairScheduler(loop.call_soon, loop.call_later, self._data_time_ns)
         self.memory = RequestMemory(loop.call_soon, loop.call_later, clock.mono_ns)
+        self.cached_responses = ResponseCache()
         self.errors = ErrorReporter(clock.mono_ms, loop.call_later)
         self.mono_ns = clock.mono_ns
         self.call_soon = loop.call_soon

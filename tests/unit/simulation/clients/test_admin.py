@@ -14,33 +14,33 @@ from tests.unit.simulation.clients.program import PLACE, Program, client_test
 @pytest.mark.parametrize("seed", range(4))
 @client_test(partitions=0)
 async def test_topics_are_created_and_deleted(program: Program, seed: int) -> None:
-    one = program.admin(caps=draw_older_versions(program.random("caps")) if seed else {})
-    assert await one.describe("t") is None
-    await one.create_topic("t", 2, {"cleanup.policy": "compact"})
+    admin = program.admin(caps=draw_older_versions(program.random("caps")) if seed else {})
+    assert await admin.describe("t") is None
+    await admin.create_topic("t", 2, {"cleanup.policy": "compact"})
     with pytest.raises(RefusedError, match="TOPIC_ALREADY_EXISTS"):
-        await one.create_topic("t", 2)
-    described = await one.describe("t")
+        await admin.create_topic("t", 2)
+    described = await admin.describe("t")
     assert described is not None
     assert described.partitions == 2
-    await one.create_partitions("t", 5)
-    described = await one.describe("t")
+    await admin.create_partitions("t", 5)
+    described = await admin.describe("t")
     assert described is not None
     assert described.partitions == 5
-    await one.alter_configs("t", {"cleanup.policy": None, "retention.ms": "1000"})
+    await admin.alter_configs("t", {"cleanup.policy": None, "retention.ms": "1000"})
     assert program.machine.partition("t").log.config.has_delete_policy
     with pytest.raises(RefusedError, match="INVALID_CONFIG"):
-        await one.alter_configs("t", {"no.such.config": "1"})
-    await one.delete_topic("t")
+        await admin.alter_configs("t", {"no.such.config": "1"})
+    await admin.delete_topic("t")
     with pytest.raises(RefusedError, match="UNKNOWN_TOPIC_OR_PARTITION"):
-        await one.delete_topic("t")
+        await admin.delete_topic("t")
 
 
 @client_test(partitions=0)
 async def test_operation_with_lost_response_counts_as_done_when_repeated(program: Program) -> None:
-    one = program.admin(timeout_s=1)
-    await one.create_topic("first")
+    admin = program.admin(timeout_s=1)
+    await admin.create_topic("first")
     program.cut_responses()
-    making = program.machine.loop.create_task(one.create_topic("t"))
+    making = program.machine.loop.create_task(admin.create_topic("t"))
     await program.machine.until(lambda: program.machine.broker.services.replicas.get("t", 0) is not None)
     await asyncio.sleep(2)
     program.heal()
@@ -49,26 +49,26 @@ async def test_operation_with_lost_response_counts_as_done_when_repeated(program
 
 @client_test(partitions=0)
 async def test_retries_end_at_the_timeout(program: Program) -> None:
-    one = Admin(program.cluster("admin", timeout_s=1), program.history, "admin", timeout_s=5)
+    admin = Admin(program.cluster("admin", timeout_s=1), program.history, "admin", timeout_s=5)
     program.cut_requests()
     with pytest.raises(TimeoutError):
-        await one.create_topic("t")
+        await admin.create_topic("t")
     program.heal()
 
 
 @client_test(partitions=0)
 async def test_records_are_deleted(program: Program) -> None:
-    one = program.admin(timeout_s=1)
-    await one.create_topic("t")
+    admin = program.admin(timeout_s=1)
+    await admin.create_topic("t")
     producer = program.producer()
     await program.send(producer, PLACE, 10)
-    assert await one.delete_records(PLACE, 4) == 4
-    assert (await list_offset(one.cluster, PLACE, EARLIEST))[0] == 4
-    assert (await list_offset(one.cluster, PLACE, LATEST))[0] == 10
+    assert await admin.delete_records(PLACE, 4) == 4
+    assert (await list_offset(admin.cluster, PLACE, EARLIEST))[0] == 4
+    assert (await list_offset(admin.cluster, PLACE, LATEST))[0] == 10
     assert program.actions(DeleteRecords) == [DeleteRecords(PLACE, 4)]
-    await one.delete_records(PLACE, 99)
+    await admin.delete_records(PLACE, 99)
     assert program.actions(DeleteRecords, Outcome.FAILED) == [DeleteRecords(PLACE, 99)]
     program.cut_responses()
-    assert await one.delete_records(PLACE, 6) == -1
+    assert await admin.delete_records(PLACE, 6) == -1
     assert program.actions(DeleteRecords, Outcome.UNKNOWN) == [DeleteRecords(PLACE, 6)]
     program.heal()

@@ -50,7 +50,6 @@ async def test_deleted_position_is_reset_to_the_log_start(program: Program) -> N
     reads = await read_until(consumer, 8)
     assert [read.offset for read in reads] == list(range(12, 20))
     assert [action.positions for action in resets(program)] == [{PLACE: 12}]
-    program.clusters[-1].close()
 
 
 @client_test
@@ -61,20 +60,25 @@ async def test_position_beyond_the_end_is_reset_to_the_log_start(program: Progra
     assert [read.offset for read in await read_until(consumer, 5)] == list(range(5))
 
 
+async def read_and_lose(program: Program, config: ConsumerConfig) -> Consumer:
+    """Return a consumer that is at offset 20 of a log that was truncated to 10 and has grown to 25."""
+    await fill(program, 2)
+    size = program.log_size()
+    await fill(program, 2, name="second")
+    consumer = program.consumer(config=config)
+    consumer.assign({PLACE: 0})
+    await read_until(consumer, 20)
+    await program.lose_log_after(size, offset=10)
+    await fill(program, 3, name="third")
+    return consumer
+
+
 @pytest.mark.parametrize("sends_last_fetched_epoch", [True, False])
 @client_test
 async def test_consumer_goes_back_to_where_the_leaders_log_diverges(
     program: Program, sends_last_fetched_epoch: bool
 ) -> None:
-    await fill(program, 2)
-    size = program.log_size()
-    await fill(program, 2, name="second")
-    consumer = program.consumer(config=ConsumerConfig(sends_last_fetched_epoch=sends_last_fetched_epoch))
-    consumer.assign({PLACE: 0})
-    await read_until(consumer, 20)
-    await program.lose_log_after(size, offset=10)
-    # New records are written up to the consumer's position and beyond.
-    await fill(program, 3, name="third")
+    consumer = await read_and_lose(program, ConsumerConfig(sends_last_fetched_epoch=sends_last_fetched_epoch))
     reads = await read_until(consumer, 15)
     assert [read.offset for read in reads] == list(range(10, 25))
     assert [action.positions for action in resets(program)] == [{PLACE: 10}]
@@ -83,14 +87,7 @@ async def test_consumer_goes_back_to_where_the_leaders_log_diverges(
 @client_test
 async def test_broker_reports_the_diverging_epoch(program: Program) -> None:
     """KIP-595: the position counts as validated, so only the Fetch response reports the divergence."""
-    await fill(program, 2)
-    size = program.log_size()
-    await fill(program, 2, name="second")
-    consumer = program.consumer(config=ConsumerConfig(sends_last_fetched_epoch=True))
-    consumer.assign({PLACE: 0})
-    await read_until(consumer, 20)
-    await program.lose_log_after(size, offset=10)
-    await fill(program, 3, name="third")
+    consumer = await read_and_lose(program, ConsumerConfig(sends_last_fetched_epoch=True))
     await consumer.cluster.refresh_metadata(["t"])
     consumer.positions[PLACE].validated_epoch = consumer.cluster.leaders[PLACE].epoch
     assert [read.offset for read in await read_until(consumer, 15)] == list(range(10, 25))
@@ -114,7 +111,7 @@ async def test_broken_fetch_session_is_recreated(program: Program) -> None:
     program.machine.broker.services.fetching.sessions._sessions.clear()
     await fill(program, 1, partitions=3, name="fourth")
     assert len(await read_until(consumer, 15)) == 15
-    assert any(one.detail == "FETCH_SESSION_ID_NOT_FOUND" for one in program.history.operations)
+    assert any(operation.detail == "FETCH_SESSION_ID_NOT_FOUND" for operation in program.history.operations)
 
 
 @client_test(partitions=3)
@@ -156,8 +153,6 @@ async def test_recreated_topic_is_read_from_its_start(program: Program) -> None:
     await client.create_topic("t")
     await fill(program, 1, name="second")
     assert [read.offset for read in await read_until(consumer, 5)] == list(range(5))
-    for cluster in program.clusters:
-        cluster.close()
 
 
 @client_test

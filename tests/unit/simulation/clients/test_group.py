@@ -116,25 +116,25 @@ async def test_partitions_of_a_crashed_member_are_reassigned(program: Program) -
 @group_test
 async def test_expired_member_cannot_commit_and_rejoins(program: Program) -> None:
     await fill(program)
-    one, other = program.member("one"), program.member("other")
-    await work([one], 5)
-    one._stop_heartbeats()
+    member, other = program.member("one"), program.member("other")
+    await work([member], 5)
+    member._stop_heartbeats()
     await work([other], 30)
     assert len(owned(other)) == PARTITIONS
-    assert not await one.commit()
-    assert program.actions(Commit, Outcome.FAILED)[-1].member == one.member_id or one.member_id == ""
-    await work([one, other], 20)
-    assert [len(owned(one)), len(owned(other))] == [3, 3]
+    assert not await member.commit()
+    assert program.actions(Commit, Outcome.FAILED)[-1].member == member.member_id or member.member_id == ""
+    await work([member, other], 20)
+    assert [len(owned(member)), len(owned(other))] == [3, 3]
 
 
 @group_test
 async def test_member_of_an_old_generation_cannot_commit(program: Program) -> None:
     """It must not commit without a generation either, which the coordinator of an empty group accepts."""
     await fill(program)
-    one = program.member("one")
-    await work([one], 5)
-    one._handle_error(ErrorCode.UNKNOWN_MEMBER_ID)
-    assert not await one.commit()
+    member = program.member("one")
+    await work([member], 5)
+    member._handle_error(ErrorCode.UNKNOWN_MEMBER_ID)
+    assert not await member.commit()
     assert [operation for operation in program.history.operations if isinstance(operation.action, Commit)] == []
 
 
@@ -193,10 +193,10 @@ async def test_restarted_coordinator_is_found(program: Program) -> None:
 @group_test
 async def test_commit_without_a_response_is_unknown(program: Program) -> None:
     await fill(program)
-    one = program.member("one", timeout_s=1)
-    await work([one], 5)
+    member = program.member("one", timeout_s=1)
+    await work([member], 5)
     program.cut_responses()
-    assert not await one.commit()
+    assert not await member.commit()
     assert len(program.actions(Commit, Outcome.UNKNOWN)) == 1
     program.heal()
 

@@ -37,10 +37,25 @@ def send(queue: PartitionQueue, identity: tuple[int, int] = IDENTITY) -> list[in
     return sent
 
 
+def return_all(queue: PartitionQueue) -> None:
+    for batch in queue.pending:
+        queue.mark_returned(batch)
+
+
 def acknowledge(queue: PartitionQueue) -> None:
     batch = queue.pending.pop(0)
     queue.mark_returned(batch)
     queue.mark_acknowledged(batch)
+
+
+def queue_with_returned_batches(loop: asyncio.AbstractEventLoop, count: int) -> PartitionQueue:
+    """The first batch was acknowledged, the others came back and wait for their retries."""
+    queue = queue_of(loop, count)
+    send(queue)
+    acknowledge(queue)
+    send(queue)
+    return_all(queue)
+    return queue
 
 
 def sequences(queue: PartitionQueue) -> list[int]:
@@ -66,19 +81,12 @@ def test_plain_producer_sends_up_to_max_in_flight_at_once(loop) -> None:
 
 
 def test_retries_are_sent_one_at_a_time_with_their_sequences(loop) -> None:
-    queue = queue_of(loop, 4)
-    send(queue)
-    acknowledge(queue)
-    send(queue)
+    queue = queue_with_returned_batches(loop, 4)
     encoded = [batch.data for batch in queue.pending]
-    for batch in queue.pending:
-        queue.mark_returned(batch)
-    assert send(queue) == [1]
-    acknowledge(queue)
-    assert send(queue) == [2]
-    acknowledge(queue)
-    assert send(queue) == [3]
-    assert queue.pending[0].data is encoded[2]
+    for order in (1, 2, 3):
+        assert send(queue) == [order]
+        assert queue.pending[0].data is encoded[order - 1]
+        acknowledge(queue)
 
 
 def test_queue_that_backs_off_or_is_broken_sends_nothing(loop) -> None:
@@ -90,12 +98,7 @@ def test_queue_that_backs_off_or_is_broken_sends_nothing(loop) -> None:
 
 
 def test_unrepeatable_batches_end_at_the_last_maybe_written_batch(loop) -> None:
-    queue = queue_of(loop, 5)
-    send(queue)
-    acknowledge(queue)
-    send(queue)
-    for batch in queue.pending:
-        queue.mark_returned(batch)
+    queue = queue_with_returned_batches(loop, 5)
     queue.pending[1].maybe_applied = True
     assert [batch.order for batch in queue.unrepeatable_batches()] == [1, 2]
     del queue.pending[:2]
@@ -105,12 +108,7 @@ def test_unrepeatable_batches_end_at_the_last_maybe_written_batch(loop) -> None:
 
 
 def test_batch_before_an_acknowledged_batch_is_unrepeatable(loop) -> None:
-    queue = queue_of(loop, 5)
-    send(queue)
-    acknowledge(queue)
-    send(queue)
-    for batch in queue.pending:
-        queue.mark_returned(batch)
+    queue = queue_with_returned_batches(loop, 5)
     queue.mark_acknowledged(queue.pending.pop(2))
     assert [batch.order for batch in queue.unrepeatable_batches()] == [1, 2]
 

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -10,11 +11,12 @@ from kbroker.simulation.checker.history import Assign, Commit, Corrupt, Join, No
 from kbroker.simulation.clients.workloads.consumers import consume_assigned, consume_group, final_reads
 from kbroker.simulation.clients.workloads.context import WorkloadContext
 from kbroker.simulation.clients.workloads.producers import produce
-from tests.unit.simulation.clients.program import LOG, PLACE, Program, client_test, read_until
-from tests.unit.support.simulated_broker import HOST, PORT, Machine, broker_test
+from tests.unit.simulation.clients.program import BOOTSTRAP, LOG, PLACE, Program, client_test, read_until
 
 PLACES = [("t", index) for index in range(4)]
 ENDLESS = 1 << 60
+
+workload_test = client_test(partitions=len(PLACES), auto_create_topics_enable=False)
 
 Fault = Callable[[Program, Random], Awaitable[None]]
 
@@ -35,12 +37,9 @@ async def crash(program: Program, random: Random) -> None:
     await program.machine.start()
 
 
-async def run_all_workloads(program: Program, faults: list[Fault]) -> None:
+async def run_workloads(program: Program, faults: list[Fault]) -> None:
     """Run all workloads concurrently until the writers have finished, then the final reads."""
-    machine = program.machine
-    context = WorkloadContext(machine.loop, program.history, [(HOST, PORT)])
-    await (await machine.client()).create_topic("t", len(PLACES))
-    create = machine.loop.create_task
+    context, create = context_of(program), program.machine.loop.create_task
     writers = [
         create(
             produce(context, name, program.random(name), program.values, PLACES, 50, idempotent=acks == -1, acks=acks)
@@ -67,40 +66,29 @@ async def run_all_workloads(program: Program, faults: list[Fault]) -> None:
     assert await final_reads(context, program.random("final"), PLACES) == []
 
 
-def run_workloads(seed: int, faults: list[Fault]) -> Program:
-    programs = []
-
-    @broker_test(seed=seed, auto_create_topics_enable=False)
-    async def run(machine: Machine) -> None:
-        programs.append(Program(machine))
-        await run_all_workloads(programs[0], faults)
-        programs[0].close()
-
-    run()
-    return programs[0]
+def context_of(program: Program, **options: Any) -> WorkloadContext:
+    return WorkloadContext(program.machine.loop, program.history, BOOTSTRAP, **options)
 
 
-def test_workloads_without_faults() -> None:
-    program = run_workloads(1, [])
+@workload_test
+async def test_workloads_without_faults(program: Program) -> None:
+    await run_workloads(program, [])
+    operations = program.history.operations
     assert len(program.actions(Send)) + len(program.actions(Send, Outcome.UNKNOWN)) == 200
-    reasons = {one.detail for one in program.history.operations if one.outcome is Outcome.UNKNOWN}
+    reasons = {operation.detail for operation in operations if operation.outcome is Outcome.UNKNOWN}
     assert reasons <= {"no acknowledgement was asked for", "the producer was closed", "REBALANCE_IN_PROGRESS"}
-    sent = {value for send in program.actions(Send) for value in send.values}
-    final = {
-        read.value
-        for operation in program.history.operations
-        if isinstance(operation.action, Poll) and operation.process.startswith("final-")
-        for read in operation.action.reads
-    }
-    assert final >= sent
+    final_polls = [operation.action for operation in operations if operation.process.startswith("final-")]
+    final = {read.value for poll in final_polls if isinstance(poll, Poll) for read in poll.reads}
+    assert final >= {value for send in program.actions(Send) for value in send.values}
     assert any(join.instance for join in program.actions(Join))
     assert len([commit for commit in program.actions(Commit) if commit.group == "g"]) > 10
     assert len([commit for commit in program.actions(Commit) if commit.member == ""]) > 3
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_workloads_with_faults(seed: int) -> None:
-    program = run_workloads(seed, [reset, cut, crash])
+@workload_test
+async def test_workloads_with_faults(program: Program, seed: int) -> None:
+    await run_workloads(program, [reset, cut, crash])
     assert len(program.actions(Send)) > 90
     assert any(operation.detail for operation in program.history.operations if not isinstance(operation.action, Note))
 
@@ -113,26 +101,20 @@ async def test_corrupt_batch_is_recorded_and_skipped(program: Program) -> None:
     await program.send(producer, PLACE, 4)
     await program.send(producer, PLACE, 5)
     program.machine.disk.data(LOG)[size + 70] ^= 1
-    context = WorkloadContext(program.machine.loop, program.history, [(HOST, PORT)])
-    reading = program.machine.loop.create_task(
-        consume_assigned(context, "c", Random(4), [PLACE], 60, restarts=0, seeks=0)
-    )
-    await reading
+    await consume_assigned(context_of(program), "c", Random(4), [PLACE], 60, restarts=0, seeks=0)
     assert [(corrupt.tp, corrupt.offset) for corrupt in program.actions(Corrupt)] == [(PLACE, 3)]
     assert [action.positions for action in program.actions(Assign) if action.reason == "seek"] == [{PLACE: 7}]
     values = [read.value for poll in program.actions(Poll) for read in poll.reads]
     assert values == [0, 1, 2, 7, 8, 9, 10, 11]
-    for cluster in program.clusters:
-        cluster.close()
 
 
 @client_test
 async def test_standalone_consumer_starts_at_its_committed_offsets(program: Program) -> None:
     await program.send(program.producer(), PLACE, 9)
-    context = WorkloadContext(program.machine.loop, program.history, [(HOST, PORT)], old_versions=0)
+    context = context_of(program, old_versions=0)
     for _ in range(2):
         await consume_assigned(context, "c", Random(5), [PLACE], 40, restarts=0, seeks=0, group="alone", commits=1)
-    assert [found.offsets for found in program.actions(OffsetFetch)] == [{PLACE: -1}, {PLACE: 9}]
+    assert [fetch.offsets for fetch in program.actions(OffsetFetch)] == [{PLACE: -1}, {PLACE: 9}]
     assert [action.positions for action in program.actions(Assign)] == [{PLACE: 0}, {PLACE: 9}]
 
 
@@ -142,7 +124,7 @@ async def test_final_reads_return_unfinished_partitions(program: Program) -> Non
     consumer.assign({("t", 0): 0})
     await program.send(program.producer(), ("t", 0))
     await read_until(consumer, 1)
-    context = WorkloadContext(program.machine.loop, program.history, [(HOST, PORT)])
+    context = context_of(program)
     program.history.begin_final_reads()
     assert await final_reads(context, Random(1), [("t", 0), ("t", 7)], deadline_s=10) == [("t", 7)]
     await program.machine.stop()

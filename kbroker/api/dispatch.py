@@ -63,7 +63,7 @@ class Dispatch:
         return handler
 
     def stats(self) -> list[RequestStats]:
-        """The statistics of every API version that has been requested."""
+        """Return the statistics of every API version that has been requested."""
         return [self._unsupported_api_versions.stats, *(handler.stats for handler in self._handlers.values())]
 
 

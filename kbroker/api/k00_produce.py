@@ -79,7 +79,7 @@ def _size_of(topics: list[TopicRecords]) -> int:
 
 
 def _close_if_failed(context: RequestContext, results: Response) -> None:
-    """With acks=0 an error closes the connection."""
+    """Close the connection if a response to acks=0, which is not sent, has an error."""
     context.handler.report_errors(context, None, results)
     errors = {ErrorCode(row[1]).name for _, rows in results for row in rows if row[1]}
     if errors:

@@ -1,6 +1,6 @@
 """LeaveGroup (key 13), versions 0 to 5: leave a group.
 
-- Several members at once from version 3 on, each with its own result, also by instance id only (KIP-345).
+- Version 3 adds requests for several members, each with its own result, also by instance id only (KIP-345).
 - Before version 3 the result of the member is the result of the request.
 """
 

@@ -49,7 +49,7 @@ def _topics(services: Services, requested: list[DescribableLogDirTopic] | None) 
 
 
 def _partitions(services: Services, requested: list[DescribableLogDirTopic] | None) -> list[tuple[str, int]]:
-    """The requested partitions, without repeats."""
+    """Return the requested partitions without duplicates."""
     if requested is None:
         return [(tp.topic, tp.partition) for tp in services.replicas.partitions]
     return list(dict.fromkeys((topic.topic, index) for topic in requested for index in topic.partitions))

@@ -45,7 +45,7 @@ def no_effect_reason(key: ConfigKey) -> str | None:
 
 
 def _unopened_listeners(texts: Mapping[str, str]) -> list[str]:
-    """Warnings about controller listeners, which the broker does not open."""
+    """Return warnings about controller listeners, which the broker does not open."""
     listeners = parse_endpoints("listeners", texts["listeners"].split(",") if "listeners" in texts else ())
     controller_names = texts.get("controller.listener.names", "CONTROLLER").split(",")
     opened = exclude_controller_listeners(listeners, [name.strip() for name in controller_names])

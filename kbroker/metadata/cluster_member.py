@@ -90,7 +90,7 @@ async def join_cluster(
     if member.controller.is_elected:
         member.has_new_epochs = await member.renew_epochs()
         if not member.has_new_epochs:
-            log.warning("the disk is full: no appends until there is room for new leader epochs")
+            log.warning("the disk is full: no appends until there is space for new leader epochs")
     return member
 
 

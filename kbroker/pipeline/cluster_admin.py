@@ -59,8 +59,8 @@ class ClusterAdmin:
     ) -> dict[str, TopicInfo]:
         """Return the topics with these names, or those that the pattern matches, or all.
 
-        `pattern`: a regular expression that must match the whole name, or a function. Topics that do not exist are left
-        out, and internal topics unless they are named.
+        `pattern`: a regular expression that must match the whole name, or a function. Topics that do not exist are
+        omitted, and so are internal topics unless they are named.
         """
         topics = self._describe_topics(names, pattern)
         configs = self._describe_configs(list(topics))

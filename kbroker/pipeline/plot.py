@@ -12,7 +12,7 @@ Points = Sequence[tuple[int, float]]  # (time_ms, value), ascending
 Series = Mapping[str, Points]
 
 MAX_BUCKETS = 150
-MAX_SERIES = 8  # more colours cannot be told apart
+MAX_SERIES = 8  # more colours cannot be distinguished
 OTHERS = "others"
 MAX_NAME_CHARACTERS = 40
 MAX_LINE_CHARACTERS = 110
@@ -20,7 +20,7 @@ MAX_LINE_CHARACTERS = 110
 LAST_MS = 221_845_392_000_000  # the beginning of the year 9000
 
 _SECOND, _MINUTE, _HOUR, _DAY = 1000, 60_000, 3_600_000, 86_400_000
-# Okabe and Ito's colours, which colour-blind people can tell apart, without the yellow, which is faint on white.
+# Okabe and Ito's colours, which colour-blind people can distinguish, without the yellow, which is faint on white.
 _COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#56B4E9", "#CC79A7", "#5F4690", "#000000")
 _GREY = "#999999"
 

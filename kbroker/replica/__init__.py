@@ -1,1 +1,1 @@
-"""The partitions that this broker holds: appends, fetches, high watermarks, and their logs."""
+"""The partitions on this broker: appends, fetches, high watermarks, and their logs."""

@@ -31,7 +31,7 @@ class AppendListener(Protocol):
     """The PartitionMaintenance of the replica manager, which flushes and compacts the logs."""
 
     def on_append(self, partition: Partition, now_ms: int) -> None:
-        """Records were appended. With `flush_before_ack`: sync the log, then call `advance_high_watermark`."""
+        """Called after an append. With `flush_before_ack`: sync the log, then call `advance_high_watermark`."""
         ...
 
     def on_append_failed(self, partition: Partition) -> None: ...

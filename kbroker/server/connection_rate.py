@@ -2,7 +2,7 @@
 
 
 class ConnectionRateLimiter:
-    """Delays connections that exceed the rate. The connections of one second may all arrive at once."""
+    """Delays connections that exceed the rate. The connections of one second may all arrive at the same time."""
 
     def __init__(self) -> None:
         # The time from which on another connection does not exceed the rate.

@@ -136,4 +136,4 @@ def _print_result(result: "ArchiveCompactionResult", foreign: "Sequence[str]", a
         print_error(f"{path}: {problem}; it was not merged, find out more with: kbroker archive verify")
     if foreign:
         count = count_text(len(foreign), "file")
-        print_error(f"{count} not in any commit, which readers without the manifest take for data: {foreign[0]}")
+        print_error(f"{count} not in any commit, which readers that ignore the manifest read as data: {foreign[0]}")

@@ -52,7 +52,7 @@ def run(
     max_records: Annotated[
         int,
         typer.Option(
-            "--max-records-per-batch", metavar="RECORDS", min=1, max=INT64, help="Commit at most this many at once."
+            "--max-records-per-batch", metavar="RECORDS", min=1, max=INT64, help="Commit at most this many in a batch."
         ),
     ] = 2_000_000,
     rate: Annotated[
@@ -65,7 +65,7 @@ def run(
     ] = None,
     broker_wait: BrokerWait = "5m",
     verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Print a line per batch, also without a terminal.")
+        bool, typer.Option("--verbose", "-v", help="Print a line per batch, even without a terminal.")
     ] = False,
     as_json: AsJson = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,

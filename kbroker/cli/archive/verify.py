@@ -142,7 +142,7 @@ def _parse_scope(
     if len(kinds) > 1:
         raise usage_error("--from and --to must both be offsets, or both be times")
     if first[1] >= last[1]:
-        raise usage_error(f"there is nothing from {start} to {end}")
+        raise usage_error(f"the range from {start} to {end} is empty")
     return VerificationScope(
         frozenset(topics),
         frozenset(map(parse_date, dates)),
@@ -187,7 +187,7 @@ def _comparison_text(report: "VerificationReport") -> str:
     if not report.bootstrap:
         return "not compared with a broker"
     if not report.compared:
-        return f"nothing to compare at {report.bootstrap}: it has none of the archived offsets any longer"
+        return f"nothing to compare at {report.bootstrap}: it no longer has any of the archived offsets"
     unequal = sum(not comparison.is_equal for comparison in report.compared)
     records = count_text(report.records_compared, "record")
     partitions = count_text(len(report.compared), "partition")

@@ -100,7 +100,7 @@ def format_help(command: Any, ctx: Any) -> str:
 
 
 def _format_rows(rows: Sequence[HelpRow], width: int) -> Iterator[str]:
-    """Yield lines with texts in a second column. A long name has a line of its own."""
+    """Yield lines with texts in a second column. A long name has its own line."""
     indent = min(max(len(row.name) for row in rows), 30) + 4
     for name, text in rows:
         lines = textwrap.wrap(text, max(width - indent, 30)) or [""]

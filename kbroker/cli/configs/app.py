@@ -52,7 +52,7 @@ NameAndConfigs = Annotated[
         autocompletion=complete_config_words,
     ),
 ]
-AllBrokers = Annotated[bool, typer.Option("--default", help="The defaults of all brokers, in place of a NAME.")]
+AllBrokers = Annotated[bool, typer.Option("--default", help="The defaults of all brokers, instead of a NAME.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Validate the change on the broker, but do not make it.")]
 
 

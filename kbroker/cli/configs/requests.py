@@ -79,7 +79,7 @@ def _requestable(resources: Sequence[Resource]) -> list[Sequence[Resource]]:
 
 
 def _broker_id(resource: Resource) -> int | None:
-    """The broker that a request must be sent to; None for any broker."""
+    """Return the broker that a request must be sent to; None for any broker."""
     if resource.kind not in ("broker", "logger") or resource == ALL_BROKERS:
         return None
     if not resource.name.isdecimal():
@@ -139,7 +139,7 @@ def _resource_error_text(resource: Resource, code: int, message: str | None) -> 
 
 
 def list_resources(client: Any, kinds: Sequence[str]) -> list[Resource]:
-    """Return all resources of these kinds that can have configs of their own."""
+    """Return all resources of these kinds that can have configs."""
     resources = []
     if "topic" in kinds:
         resources += [Resource("topic", topic["name"]) for topic in client.describe_topics(None)]

@@ -118,7 +118,7 @@ def _running_origin(config: Mapping[str, str], static: StaticConfigs) -> str:
 
 
 def _agrees(name: str, value: str | None, static: StaticConfigs) -> bool:
-    """Whether `static` sets the value that the broker runs with. Brokers hide passwords, which count as equal."""
+    """Return whether `static` sets the broker's current value. Brokers hide passwords, which count as equal."""
     source = static.get(name) or static.get(ALIASES.get(name, ""))
     if source is None or value is None:
         return source is not None

@@ -59,7 +59,7 @@ def check_advertised(context: CheckContext) -> Iterator[CheckResult]:
         return
     if all(_is_loopback(address) for address in addresses) and not _is_local(listener):
         message = f"{endpoint.address} is reachable from this machine only, but {listener} accepts others"
-        advice = "Advertise a name that other machines know, with --advertise, or listen on 127.0.0.1 only."
+        advice = "Advertise a name that other machines can resolve, with --advertise, or listen on 127.0.0.1 only."
         yield CheckResult(name, WARNING, message, advice)
         return
     if context.is_running and endpoint.port:

@@ -30,7 +30,7 @@ def check_data_directory(context: CheckContext) -> Iterator[CheckResult]:
     try:
         properties = meta_properties.read_meta_properties(context.disk, path)
     except ValueError as error:
-        advice = "Restore it: the broker does not start without knowing whose data this is."
+        advice = "Restore it: without it the broker does not start."
         yield CheckResult(name, PROBLEM, f"{path}/{meta_properties.FILE} is damaged: {error}", advice)
         return
     if properties is not None and properties.node_id != context.config.node_id:

@@ -61,7 +61,7 @@ def list_groups(
 @paginated
 def describe(
     groups: Groups,
-    members: Annotated[bool, typer.Option("--members", help="Show members in place of offsets.")] = False,
+    members: Annotated[bool, typer.Option("--members", help="Show members instead of offsets.")] = False,
     as_json: AsJson = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:

@@ -13,7 +13,7 @@ Offsets = Mapping[Any, int]  # by kafka.TopicPartition or any (topic, partition)
 class ResetTarget(NamedTuple):
     """The target of committed offsets. `value` is an offset, a distance, or milliseconds since the epoch.
 
-    With "file" each partition has an offset of its own.
+    With "file" each partition has its own offset.
     """
 
     kind: Literal["earliest", "latest", "current", "offset", "shift", "time", "file"]
@@ -21,7 +21,7 @@ class ResetTarget(NamedTuple):
 
 
 class OffsetReset(NamedTuple):
-    """The reset of one partition. `old` is None if nothing is committed; `note` says why `new` is not the target."""
+    """The reset of one partition. `old` is None if nothing is committed; `note` explains a `new` that is not the target."""
 
     topic: str
     partition: int

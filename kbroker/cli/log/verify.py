@@ -35,7 +35,7 @@ BROKER_FILES = (
 # Renamed partition directories, by suffix.
 _RENAMED_DIRECTORIES = {
     "-delete": "a deleted partition; the next start removes it",
-    "-stray": "a partition without a topic; the broker keeps it until you remove it",
+    "-stray": "a partition without a topic; the broker keeps it until it is removed",
     "-future": "a replica that Apache Kafka was moving",
 }
 
@@ -142,7 +142,9 @@ class DirectoryVerifier:
                 report.add_note(path, "missing; the next broker that starts here writes its own")
         except ValueError as error:
             report.add_finding(LogFinding(path, str(error)))
-            report.repairs.append(f"{self._path}: the broker does not start: it cannot tell whose data this is")
+            report.repairs.append(
+                f"{self._path}: the broker does not start: it is unknown which broker the data belongs to"
+            )
         for name in sorted(self._disk.listdir(self._path)):
             for suffix, text in _RENAMED_DIRECTORIES.items():
                 if name.endswith(suffix):
@@ -152,7 +154,7 @@ class DirectoryVerifier:
                 if offset < 0:
                     report.add_finding(LogFinding(f"{self._path}/{name}", f"{tp} has offset {offset}"))
                 if tp not in present and not is_running:
-                    report.add_note(f"{self._path}/{name}", f"names {tp}, which has no directory")
+                    report.add_note(f"{self._path}/{name}", f"contains {tp}, which has no directory")
         if not is_running:
             self._verify_coordination(f"{self._path}/{COORDINATION}")
 

@@ -28,7 +28,7 @@ def run_file(file: str, args: Sequence[str], session: Any) -> int:
 
 
 def _exit_status(error: SystemExit) -> int:
-    """The exit status of an interpreter that ends with this error. Prints a message as the interpreter does."""
+    """Return the exit status of an interpreter that ends with this error. Prints a message as the interpreter does."""
     if error.code is None:
         return 0
     if isinstance(error.code, int):
@@ -38,7 +38,7 @@ def _exit_status(error: SystemExit) -> int:
 
 
 def _program_frames(trace: TracebackType | None, file: str) -> TracebackType | None:
-    """The traceback from the program's first frame; None if the program cannot be compiled."""
+    """Return the traceback from the program's first frame; None if the program cannot be compiled."""
     while trace is not None and trace.tb_frame.f_code.co_filename != file:
         trace = trace.tb_next
     return trace

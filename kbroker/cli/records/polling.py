@@ -19,8 +19,8 @@ COMMIT_TIMEOUT_MS = 5000
 class InterruptGuard:
     """Raises KeyboardInterrupt for SIGINT and SIGTERM, but not in the middle of a poll.
 
-    kafka-python may swallow an exception that a signal handler raises during a poll. A second signal interrupts at
-    once.
+    kafka-python may swallow an exception that a signal handler raises during a poll. A second signal interrupts
+    immediately.
     """
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ class InterruptGuard:
 
 
 class Printer:
-    """Writes records to standard output, all records of a poll at once."""
+    """Writes records to standard output, all records of a poll in one write."""
 
     def __init__(self, *, as_json: bool, separator: bytes | None, for_terminal: bool) -> None:
         self._as_json = as_json

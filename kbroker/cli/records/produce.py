@@ -39,9 +39,7 @@ def produce(
         bool,
         typer.Option("--json", help="Read each line as an object with key, value, headers, partition, timestamp."),
     ] = False,
-    key: Annotated[
-        str | None, typer.Option("--key", "-k", metavar="KEY", help="Key of records that have none.")
-    ] = None,
+    key: Annotated[str | None, typer.Option("--key", "-k", metavar="KEY", help="Key of records without one.")] = None,
     key_separator: Annotated[
         str | None, typer.Option("--key-separator", "-K", metavar="SEP", help="Read each line as KEY SEP VALUE.")
     ] = None,
@@ -57,7 +55,7 @@ def produce(
             metavar="PARTITION",
             min=0,
             max=INT32,
-            help="Partition of records that name none.",
+            help="Partition of records without one.",
             show_default="by key",
         ),
     ] = None,

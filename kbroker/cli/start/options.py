@@ -82,7 +82,7 @@ def load_properties(options: StartOptions, environment: Mapping[str, str]) -> tu
 
 
 def _dedicated(options: StartOptions) -> StaticConfigs:
-    """The properties that have options of their own."""
+    """Return the properties that are set by dedicated options."""
     properties = {}
     if options.data_dir is not None:
         properties["log.dirs"] = StaticConfig(options.data_dir, "--data-dir")

@@ -158,7 +158,7 @@ def _message_class(frame: ParsedFrame, position: int) -> type[Message]:
     """Raise FieldError for an API or version whose fields are not known."""
     assert frame.api_key is not None
     if frame.api_key not in APIS:
-        raise FieldError("", position, f"kbroker does not have the fields of API {frame.api}")
+        raise FieldError("", position, f"kbroker does not know the fields of API {frame.api}")
     cls = message_classes(frame.api_key)[0 if frame.kind == "request" else 1]
     info = message_info(cls)
     if not info.min_version <= (frame.version or 0) <= info.max_version:

@@ -156,7 +156,9 @@ def producers(
     ],
     broker: Annotated[
         int | None,
-        typer.Option("--broker", metavar="ID", min=0, max=INT32, help="Ask this replica in place of the leaders."),
+        typer.Option(
+            "--broker", metavar="ID", min=0, max=INT32, help="Send the request to this broker instead of the leaders."
+        ),
     ] = None,
     as_json: AsJson = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,

@@ -55,7 +55,7 @@ def find_hanging(
     ] = None,
     broker: Annotated[
         int | None,
-        typer.Option("--broker", metavar="ID", min=0, max=INT32, help="Search partitions that this broker leads only."),
+        typer.Option("--broker", metavar="ID", min=0, max=INT32, help="Search only partitions that this broker leads."),
     ] = None,
     max_transaction_timeout: Annotated[
         str, typer.Option(metavar="DURATION", help="Longest transaction timeout that the cluster allows.")
@@ -149,7 +149,7 @@ def abort(
     producer_id: Annotated[
         int | None,
         typer.Option(
-            metavar="ID", min=0, max=INT64, help="Producer id, in place of --start-offset; requires both epochs."
+            metavar="ID", min=0, max=INT64, help="Producer id, instead of --start-offset; requires both epochs."
         ),
     ] = None,
     producer_epoch: Annotated[

@@ -160,7 +160,7 @@ def _find_coordinator(client: Any, transactional_id: str) -> int:
 
 
 def describe_producers(client: Any, partitions: Mapping[Partition, int]) -> list[PartitionProducer]:
-    """Return the producers of partitions, sorted; `partitions` maps each to the broker to ask."""
+    """Return the producers of partitions, sorted; `partitions` maps each to the broker that receives the request."""
     by_broker: dict[int, list[Partition]] = {}
     for partition, broker_id in partitions.items():
         by_broker.setdefault(broker_id, []).append(partition)

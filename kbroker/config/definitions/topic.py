@@ -41,7 +41,7 @@ def _key(
     importance: Importance = MEDIUM,
     no_effect: NoEffect | None = None,
 ) -> ConfigKey:
-    """`synonym` is the name of the broker config that is this config's default, or "" if there is none."""
+    """Return a definition. `synonym` is the name of the broker config that is its default, or "" if there is none."""
     synonyms = synonym if isinstance(synonym, tuple) else (BrokerSynonym(synonym),) if synonym else ()
     return ConfigKey(
         name, config_type, default, validator, importance, CLUSTER_WIDE, documentation, synonyms, no_effect

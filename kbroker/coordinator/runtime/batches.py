@@ -1,7 +1,7 @@
 """Groups the writes of a coordinator into record batches, and encodes these.
 
 Writes outside of transactions share batches up to the size limit. A batch has one producer, so the writes of a
-transaction have batches of their own.
+transaction have separate batches.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ W = TypeVar("W", bound=EncodedWrite)
 
 
 def split_into_batches(writes: Sequence[W], max_bytes: int) -> Iterator[list[W]]:
-    """Yield the writes of each batch, in order. A write that is too large has a batch of its own."""
+    """Yield the writes of each batch, in order. A write that is too large has its own batch."""
     batch: list[W] = []
     batch_bytes = BATCH_OVERHEAD
     for write in writes:

@@ -50,7 +50,7 @@ def prepare_end(
 def _prepare_end_with_epoch_bump(
     entry: TransactionEntry | None, producer: ProducerIdAndEpoch, committed: bool, new_producer_id: int, now_ms: int
 ) -> TransactionMetadata | None:
-    """Transactions version 2: the epoch distinguishes a repeated request from the end of the next transaction."""
+    """Handle EndTxn of version 2, where the epoch distinguishes a repeated request from the next transaction's end."""
     if entry is None:
         raise KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
     if entry.pending_state is not None:

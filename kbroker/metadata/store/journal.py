@@ -252,7 +252,7 @@ class Journal:
         record = frame(NUMBER.pack(self._number + 1) + encode_ops(ops))
         try:
             if self._file.append(record) < len(record):
-                raise OSError(ENOSPC, "no room for the coordination journal")
+                raise OSError(ENOSPC, "no space for the coordination journal")
         except OSError:
             # A read-only file system has written nothing, and does not allow truncation.
             if self._file.size() != self._size:

@@ -105,7 +105,7 @@ def config_path(resource: ConfigResource) -> str:
 
 
 def config_resource(path: str) -> ConfigResource:
-    """The inverse of config_path."""
+    """Return the resource of a path; the inverse of config_path."""
     _, _, directory, name = path.removeprefix(ROOT).split("/")
     return ConfigResource(_RESOURCE_TYPES[directory], "" if name == DEFAULT_BROKER else unquote(name))
 

@@ -1,4 +1,4 @@
-"""A file in an aggregate's checkpoint that says which aggregate the state belongs to.
+"""A file in an aggregate's checkpoint that identifies the aggregate.
 
 Spark detects another definition late or not at all, and its error does not say what changed.
 """

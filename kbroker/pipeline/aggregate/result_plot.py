@@ -52,7 +52,7 @@ def draw_results(path: str, definition: AggregateDefinition, rows: "DataFrame") 
 
 
 def _bucket_ms(definition: AggregateDefinition, results: list[Any]) -> int:
-    """The length of a window, or of a longer bucket if there are too many windows for a plot."""
+    """Return the length of a window, or of a longer bucket if there are too many windows for a plot."""
     starts = [row.from_ms for row in results]
     return max(definition.window_ms, plot.bucket_length(min(starts), max(starts)).ms)
 

@@ -60,13 +60,13 @@ def _time(definition: AggregateDefinition) -> str:
 
 
 def source_columns(definition: AggregateDefinition) -> list[str]:
-    """The columns of the Kafka source, and the parsed JSON if the definition needs it."""
+    """Return the columns of the Kafka source, and the parsed JSON if the definition needs it."""
     parsed = ["try_parse_json(CAST(value AS STRING)) AS __document"] if definition.needs_json else []
     return ["key", "value", "topic", "partition", "offset", "timestamp", *parsed]
 
 
 def record_columns(definition: AggregateDefinition) -> list[str]:
-    """The columns of a parsed record: time, size, position, number, group keys."""
+    """Return the columns of a parsed record: time, size, position, number, group keys."""
     groups = [
         f"{RECORD_KEYS.get(key.source) or _field(key.source, 'string')} AS `{key.name}`" for key in definition.keys
     ]
@@ -88,7 +88,7 @@ def record_columns(definition: AggregateDefinition) -> list[str]:
 
 
 def problem_column(definition: AggregateDefinition) -> str:
-    """The column `__problem`: why a record is skipped, or NULL."""
+    """Return the column `__problem`: why a record is skipped, or NULL."""
     whens = []
     if definition.needs_json:
         whens += ["WHEN __empty THEN 'empty'", "WHEN __broken THEN 'not_json'"]
@@ -103,7 +103,7 @@ def problem_column(definition: AggregateDefinition) -> str:
 
 
 def aggregate_columns(definition: AggregateDefinition) -> list[str]:
-    """The aggregate functions over the records of a window."""
+    """Return the aggregate functions over the records of a window."""
     sql = {
         "count": "count(*)",
         "bytes": "sum(__bytes)",
@@ -121,7 +121,7 @@ def aggregate_columns(definition: AggregateDefinition) -> list[str]:
 
 
 def result_columns(definition: AggregateDefinition) -> list[str]:
-    """The columns of the result in their order."""
+    """Return the columns of the result in their order."""
     index_of = {name: index for index, name in enumerate(definition.percentiles)}
     return [
         "window.start AS window_start",
@@ -135,7 +135,7 @@ def result_columns(definition: AggregateDefinition) -> list[str]:
 
 
 def message_columns(definition: AggregateDefinition) -> list[str]:
-    """A row of the result as a Kafka record: the key is JSON with window and group, the value JSON with all columns."""
+    """Return the columns of a Kafka record for a row: a JSON key of window and group, a JSON value of all columns."""
     start, end = (f"date_format({name}, '{_TIME_FORMAT}') AS {name}" for name in ("window_start", "window_end"))
     groups = [f"`{key.name}`" for key in definition.keys]
     aggregates = [f"`{column_name(name)}`" for name in definition.compute]

@@ -1,1 +1,1 @@
-"""Topics as Parquet files, and the manifest that says which files there are."""
+"""Topics as Parquet files, and the manifest that lists the files."""

@@ -1,4 +1,4 @@
-"""An archive: reads the manifest's commits and adds new ones, with several processes writing at once."""
+"""An archive: reads the manifest's commits and adds new ones, while other processes may write, too."""
 
 import time
 import uuid

@@ -20,7 +20,7 @@ READ_OPTIONS = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false"}
 
 # With this setting Spark does not read _spark_metadata.
 _IGNORE_METADATA = "spark.sql.streaming.fileStreamSink.ignoreMetadata"
-# Spark lists more paths than this in a job of its own, which takes seconds for some thousands. A temporary
+# Spark lists more paths than this in a separate job, which takes seconds for some thousands. A temporary
 # _spark_metadata directory avoids that job.
 _MAX_PATHS = 32
 

@@ -26,12 +26,12 @@ from kbroker.pipeline.storage.walk import walk
 
 # Manifest files older than this are not needed by an Archive object that still has an old state.
 HISTORY_RETENTION_MS = 24 * 3600 * 1000
-# A temporary file is renamed at once; an older one belongs to a writer that died.
+# A temporary file is renamed immediately; an older one belongs to a writer that died.
 _TEMPORARY_MS = 3600 * 1000
 
 
 def list_data_files(storage: Storage) -> list[DirectoryEntry]:
-    """Return every file that readers may take for data.
+    """Return every file that readers may read as data.
 
     pyarrow reads all files as Parquet, except names that begin with `_` or `.`. A directory in the result cannot be
     listed, or is a link that `walk` does not follow.

@@ -118,8 +118,8 @@ def derive_id(cluster_id: str, targets: Mapping[str, TargetTopic]) -> str:
 def save_new(storage: Storage, plan: ReplayPlan) -> ReplayPlan:
     """Store a plan and return it.
 
-    If the same request has just stored an unfinished plan with the same id, return that one: two commands at once are
-    one replay.
+    If the same request has just stored an unfinished plan with the same id, return that one: two simultaneous commands
+    are one replay.
     """
     if storage.create(plan.path, plan.to_bytes()):
         return plan

@@ -133,7 +133,7 @@ def require_empty(starts: Mapping[TopicPartition, TargetStart]) -> None:
 def _source_partitions(
     context: ReplayContext, state: ArchiveState, request: ReplayRequest, end_offsets: EndOffsets
 ) -> list[TopicPartition]:
-    """The partitions that can have selected records, judged by the manifest."""
+    """Return the partitions that can have selected records, according to the manifest."""
     require_topics(context.archive, request.selection.topics)
     sources = {
         TopicPartition(file.topic, part.partition)
@@ -152,7 +152,7 @@ def _target_topics(
     sources: list[TopicPartition],
     configs: Mapping[str, str],
 ) -> tuple[dict[str, DescribedTopic], dict[str, NewTargetTopic]]:
-    """The target topics that exist, and those that the replay creates."""
+    """Return the target topics that exist, and those that the replay creates."""
     existing: dict[str, DescribedTopic] = {}
     new: dict[str, NewTargetTopic] = {}
     for name in dict.fromkeys(request.names.values()):
@@ -171,7 +171,7 @@ def _target_topics(
 def _effective_configs(
     cluster: ClusterClient, existing: Mapping[str, DescribedTopic], new: Mapping[str, NewTargetTopic]
 ) -> dict[str, Mapping[str, str]]:
-    """The configs of each target topic; a new topic inherits the broker's defaults."""
+    """Return the configs of each target topic; a new topic inherits the broker's defaults."""
     defaults = broker_defaults(cluster) if new else {}
     return {
         **{name: topic.configs for name, topic in existing.items()},
@@ -180,7 +180,7 @@ def _effective_configs(
 
 
 def _totals_from_manifest(records: SelectedRecords) -> dict[TopicPartition, RecordTotals] | None:
-    """The records of each target; None if that cannot be known without reading records."""
+    """Return the totals of each target; None if they cannot be computed without reading records."""
     if records.routing.by_key or records.selection.reads_records:
         return None
     targets = records.routing.targets

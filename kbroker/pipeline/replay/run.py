@@ -184,7 +184,7 @@ def _send_settings(context: ReplayContext, plan: ReplayPlan) -> SendSettings:
 
 
 def _read_positions(context: ReplayContext, plan: ReplayPlan, settings: SendSettings) -> dict[TopicPartition, int]:
-    """How many records of the replay each target has."""
+    """Return how many records of the replay each target has."""
     producer = ReplayProducer(context.cluster, settings.producer, settings.starts, patience_s=context.patience_s)
     return {target: producer.position(target) for target in plan.counts()}
 
@@ -203,7 +203,7 @@ def _restore_groups(
         for group, group_offsets in offsets.items():
             name = plan.request.group_prefix + group
             cluster.commit_offsets(name, group_offsets)
-            # Stored at once: after a failure here, the group may consume before the replay is resumed.
+            # Stored immediately: after a failure here, the group may consume before the replay is resumed.
             plan = mark_group_restored(context.archive.storage, plan, group)
             restored[name] = group_offsets
     return plan, restored

@@ -9,8 +9,8 @@ if TYPE_CHECKING:
 def partition_keys(spark: "SparkSession", count: int) -> list[int]:
     """Return for each of `count` Spark partitions a bigint that hash partitioning assigns to it.
 
-    `repartition(count, column)` of a column with these numbers puts the rows of each number into their own partition,
-    and so into a task of their own. Runs a Spark job.
+    `repartition(count, column)` of a column with these numbers puts the rows of each number into a separate partition,
+    and so into a separate task. Runs a Spark job.
     """
     numbers = spark.range(30 * count + 100)  # the probability that they miss a partition is count / 10^13
     rows = numbers.selectExpr(f"pmod(hash(id), {count}) AS part", "id").groupBy("part").agg({"id": "min"}).collect()

@@ -45,7 +45,7 @@ def spark_session(
 
     A session that already runs in this process is yielded instead, and not stopped.
 
-    Raises PipelineError if something is missing or incompatible, and in place of exceptions of Spark, whose text is
+    Raises PipelineError if something is missing or incompatible, and instead of exceptions of Spark, whose text is
     lost when the JVM ends.
     """
     conf = dict(conf or {})

@@ -42,7 +42,7 @@ class WaitingFetch(Protocol):
 
 
 def partition_bytes(key: TopicKey) -> int:
-    """An upper bound of the memory of one partition of a topic in a session."""
+    """Return an upper bound of the memory of one partition of a topic in a session."""
     return PARTITION_BYTES + len(key) * (1 if isinstance(key, bytes) or key.isascii() else 4)
 
 

@@ -66,9 +66,9 @@ class DataDirectory:
                 new = MetaProperties(cluster_id, node_id, directory_id.replace("-", "_"))
                 write_meta_properties(disk, self.path, new)
         elif meta.node_id != node_id:
-            raise ForeignDirectory(f"{self.path} is the data of node.id={meta.node_id}; this broker is {node_id}")
+            raise ForeignDirectory(f"{self.path} belongs to node.id={meta.node_id}; this broker has node.id={node_id}")
         elif cluster_id is not None and meta.cluster_id != cluster_id:
-            raise ForeignDirectory(f"{self.path} is of cluster {meta.cluster_id}; this broker is in {cluster_id}")
+            raise ForeignDirectory(f"{self.path} belongs to cluster {meta.cluster_id}; this broker is in {cluster_id}")
 
     def check_new(self, coordination: str) -> None:
         """Raise ForeignDirectory if the directory was used before. Called if its `coordination` directory is empty.
@@ -77,7 +77,7 @@ class DataDirectory:
         """
         if self._meta_properties is not None:
             raise ForeignDirectory(
-                f"{self.path} is the data of cluster {self._meta_properties.cluster_id}, and the metadata of its "
+                f"{self.path} belongs to cluster {self._meta_properties.cluster_id}, and the metadata of its "
                 f"topics is missing from {coordination}: restore that directory, or remove {META_PROPERTIES} to begin "
-                "a new cluster, which puts all partitions aside"
+                "a new cluster, which renames all partitions to .stray"
             )

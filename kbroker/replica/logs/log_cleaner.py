@@ -131,7 +131,7 @@ class LogCleaner:
             # Recovery would treat gaps above the recovery point as lost records.
             await self._logs.write_checkpoints()
         except OSError as error:
-            event_log.warning("compaction put off", partition=partition.tp, reason=error)
+            event_log.warning("compaction postponed", partition=partition.tp, reason=error)
             await self._environment.offload(remove_leftovers_blocking, log)
             self._back_off(partition)
             return

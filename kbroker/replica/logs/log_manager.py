@@ -85,7 +85,7 @@ class LogManager:
     # Opening and creating.
 
     async def open_at_startup(self, assigned: Sequence[AssignedPartition]) -> list[Log]:
-        """Open the logs, with recovery after an unclean shutdown. Logs that cannot be opened are left out."""
+        """Open the logs, with recovery after an unclean shutdown. Logs that cannot be opened are omitted."""
         offload = self._environment.offload
         self._startup = await offload(self._checkpoints.load_blocking)
         self._unopened = {tp: topic_id for tp, topic_id, _ in assigned}

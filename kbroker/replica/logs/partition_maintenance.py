@@ -95,7 +95,7 @@ class PartitionMaintenance:
         if partition.log.offline is not None:
             partition.fail_waiting(ErrorCode.KAFKA_STORAGE_ERROR)
         elif partition.log.full and partition not in self.full:
-            event_log.error("appends are refused", partition=partition.tp, reason=partition.log.append_error)
+            event_log.error("appends are rejected", partition=partition.tp, reason=partition.log.append_error)
             self.full[partition] = None
             self._notify()
 

@@ -102,7 +102,7 @@ class ScheduledTasks:
         if not log.full or partition.is_closed or log.offline is not None:
             self._maintenance.full.pop(partition, None)
         elif await self._environment.offload(log.probe_blocking) and not partition.is_closed:
-            cause = "the file system is writable again" if log.read_only else "there is room again"
+            cause = "the file system is writable again" if log.read_only else "there is space again"
             log.resume()
             self._maintenance.full.pop(partition, None)
             event_log.info(f"{cause}, appends resume", partition=partition.tp)

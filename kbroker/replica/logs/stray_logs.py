@@ -36,7 +36,7 @@ class StrayLogs:
             except OSError as error:
                 # No log uses the directory.
                 event_log.warning(
-                    "directory not removed or put aside, will be retried at the next start",
+                    "directory not removed or renamed, will be retried at the next start",
                     path=directory,
                     reason=error,
                 )
@@ -60,4 +60,4 @@ class StrayLogs:
     def _rename(self, directory: str, tp: TopicPartition) -> None:
         stray = file_names.stray_dir(self._path, tp, self._unique())
         self._disk.rename(directory, stray)
-        event_log.warning("directory belongs to no topic, put aside", directory=directory, now=stray)
+        event_log.warning("directory belongs to no topic, renamed", directory=directory, now=stray)

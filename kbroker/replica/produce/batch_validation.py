@@ -89,7 +89,7 @@ def validate_batch(
         raise too_large(size, config)
     if crc32c(records[CRC_START:]) != crc:
         raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "The record batch does not match its CRC.")
-    # The log assigns `count` offsets, so the batch must be able to hold as many records.
+    # The log assigns `count` offsets, so the batch must be able to contain as many records.
     max_body_size = MAX_DECOMPRESSED if codec else size - HEADER_SIZE
     if (
         not 0 < count <= max_body_size // MIN_RECORD_BYTES

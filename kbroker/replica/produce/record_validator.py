@@ -49,7 +49,7 @@ PACE_S = 0.001
 
 
 class NeedsSlowValidation(Exception):
-    """The records of a batch cannot be validated at once."""
+    """The records of a batch take too long to be validated in one iteration of the event loop."""
 
     def __init__(self, batch: WritableBatch, header: BatchHeader, config: TopicConfig, now_ms: int) -> None:
         super().__init__("the records of a batch need slow validation")

@@ -96,7 +96,7 @@ def find_entry(read: Read, count: int, relative_offset: int, cache: BlockCache |
 
 
 def find_entry_by_position(read: Read, count: int, position: int, cache: BlockCache | None = None) -> int | None:
-    """`OffsetIndex.at_position` on a file of `count` entries. Raises as `find_entry`."""
+    """`OffsetIndex.at_position` on a file of `count` entries. Raises WouldBlock, ValueError."""
     return _find(read, count, position, position_of, cache or BlockCache())
 
 

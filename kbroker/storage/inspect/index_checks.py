@@ -143,7 +143,9 @@ class TransactionIndexCheck(_IndexCheck):
         entry = self._entry
         if entry is None or entry.values[3] != header.base_offset:
             if first_offset is not None and self._is_complete and not transactions.has_gaps:
-                what = f"lacks what producer {header.producer_id} aborted at offset {header.base_offset}"
+                what = (
+                    f"lacks the transaction that producer {header.producer_id} aborted at offset {header.base_offset}"
+                )
                 self._found.append(IndexFinding(0, first_offset, what))
             return self._take_findings()
         _, producer_id, entry_first, entry_last, _ = entry.values

@@ -27,7 +27,7 @@ _MIN_CRC_BYTES = 1 << 26
 
 
 def is_plausible(header: BatchHeader, available: int, first_offset: int, end_offset: int) -> bool:
-    """Whether this can be the header of a batch in `available` bytes, with offsets in [first_offset, end_offset)."""
+    """Return whether a header fits a batch in `available` bytes, with offsets in [first_offset, end_offset)."""
     base, length, _, magic, _, _, delta, _, _, _, _, _, _ = header
     is_complete = HEADER_SIZE <= length + LENGTH_OVERHEAD <= available
     return is_complete and magic == MAGIC and delta >= 0 and first_offset <= base <= base + delta < end_offset

@@ -55,5 +55,5 @@ def choose_jitter_ms(config: TopicConfig, random: Random) -> int:
 
 
 def _max_segment_ms(config: TopicConfig) -> int:
-    """A compacted log rolls after max.compaction.lag.ms at the latest (KIP-354)."""
+    """Return the time limit of a segment. A compacted log rolls after max.compaction.lag.ms at the latest (KIP-354)."""
     return min(config.segment_ms, config.max_compaction_lag_ms) if config.is_compacted else config.segment_ms

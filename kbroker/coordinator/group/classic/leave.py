@@ -19,7 +19,7 @@ from protocol.errors import ErrorCode
 def leave_group(
     group: ClassicGroup, members: list[LeavingMember], now: Now, config: BrokerConfig
 ) -> tuple[list[ErrorCode], PendingRecord | None]:
-    """Remove members, each with a result of its own, and start one rebalance for all of them."""
+    """Remove members, each with its own result, and start one rebalance for all of them."""
     errors = [_leave(group, member) for member in members]
     if ErrorCode.NONE not in errors or group.state is GroupState.EMPTY:
         return errors, None

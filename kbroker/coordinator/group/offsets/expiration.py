@@ -35,7 +35,7 @@ def expired_offsets(
 
 def _is_expired(offset: OffsetAndMetadata, empty_since_ms: int, retention_ms: int, now_wall_ms: int) -> bool:
     if offset.expire_ms != NO_TIMESTAMP:
-        # OffsetCommit requests of versions 2 to 4 can have a retention time of their own.
+        # OffsetCommit requests of versions 2 to 4 can have their own retention time.
         return now_wall_ms >= offset.expire_ms
     start_ms = empty_since_ms if empty_since_ms != NO_TIMESTAMP else offset.commit_ms
     return now_wall_ms - start_ms >= retention_ms

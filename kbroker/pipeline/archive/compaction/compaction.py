@@ -135,7 +135,7 @@ class _Compaction:
         if conflicts == MAX_CONFLICTS:
             raise PipelineError(
                 f"{self._archive.storage.root}: another compaction removed files {conflicts} times while they were "
-                f"merged; what was merged before remains; run this one again when no other one runs"
+                f"merged; earlier merges remain; run this one again when no other one runs"
             )
 
     def _plan(self, candidates: Collection[str]) -> tuple[MergeBin, ...]:

@@ -54,7 +54,7 @@ class _Logs(NamedTuple):
 
 @dataclass
 class BatchCommitter:
-    """The foreachBatch function of the streaming query. Spark calls it in a thread of its own."""
+    """The foreachBatch function of the streaming query. Spark calls it in a separate thread."""
 
     spark: "SparkSession"
     archive: Archive

@@ -28,7 +28,7 @@ class Subscription:
 
 
 def create_subscription(topics: Iterable[str], pattern: str | None) -> Subscription:
-    """Raises PipelineError unless there are either valid topic names or a pattern."""
+    """Return a subscription. Raises PipelineError unless there are either valid topic names or a pattern."""
     names = tuple(sorted(set(topics)))
     if bool(names) == (pattern is not None):
         raise PipelineError("specify either the topics to archive or --pattern REGEX")

@@ -146,7 +146,7 @@ class _Run:
             self._spark,
             self._archive,
             self._query_start.choose_checkpoint(),
-            self._new_cluster(),  # a connection of its own, because Spark calls the committer in another thread
+            self._new_cluster(),  # a separate connection, because Spark calls the committer in another thread
             self._stop,
             self._rate_limit,
             self._reporter,

@@ -1,1 +1,1 @@
-"""The manifest of an archive: its commits, their JSON, and the files that hold them."""
+"""The manifest of an archive: its commits, their JSON, and their files."""

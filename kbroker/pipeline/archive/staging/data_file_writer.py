@@ -153,7 +153,7 @@ def _normalize(frame: "DataFrame", sort: bool) -> "DataFrame":
     missing = [name for name in schema.NAMES[:-1] if name not in frame.columns]
     if missing:
         raise PipelineError(f"rows for an archive need the column {missing[0]}")
-    # Spark replaces a nullable partition column by an expression of its own, and then ignores our sort order.
+    # Spark replaces a nullable partition column by another expression, and then ignores the sort order.
     columns = {"topic": f.coalesce(f.col("topic"), f.lit("")), "date": f.expr(schema.DATE)}
     rows = frame.withColumns(columns).select(*schema.NAMES)
     return rows.sortWithinPartitions("topic", "date", "partition", "offset") if sort else rows

@@ -205,7 +205,7 @@ class _Verification:
         return [difference("uncovered", "rows that no commit covers", tp, file.path, uncovered)] if uncovered else []
 
     def _find_uncommitted(self) -> list[Finding]:
-        """Find files that readers may take for data and that no commit contains."""
+        """Find files that readers may read as data and that no commit contains."""
         entries = {entry.name: entry for entry in list_data_files(self._storage)}
         unknown = {path: entry for path, entry in entries.items() if path not in self._state.files}
         writer_ids, findings = self._list_writers()

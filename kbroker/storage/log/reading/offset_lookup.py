@@ -61,7 +61,7 @@ def search_segment(log: IndexedLog, segment: LogSegment, offset: int, wait: bool
     if not segment.indexes.rebuilt:
         rebuild_indexes(segment, log.config.index_interval_bytes, end_offset)
         found = _look_up(segment, offset, end_offset, wait)
-        what = "log damaged" if found is None else "index did not fit the log, rebuilt"
+        what = "log damaged" if found is None else "index did not match the log, rebuilt"
         events.warning(what, partition=log.tp, file=segment.path(), offset=offset)
     if found is None:
         found = _find_past_damage(segment, offset, end_offset)

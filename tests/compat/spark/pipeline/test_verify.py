@@ -273,7 +273,7 @@ def test_exit_status_and_output_of_the_command(
         (["--bootstrap", "127.0.0.1:1"], 1, "--offline verifies without a broker"),
         (["--offline", "--require-broker"], 2, "--offline excludes --bootstrap"),
         (["--offline", "--from", "5", "--to", "@7"], 2, "must both be offsets, or both be times"),
-        (["--offline", "--from", "5", "--to", "5"], 2, "there is nothing from 5 to 5"),
+        (["--offline", "--from", "5", "--to", "5"], 2, "the range from 5 to 5 is empty"),
         (["--offline", "--date", "yesterday"], 2, "--date must be a date"),
         (["--offline", "--report", f"{tmp_path}/absent/file"], 1, "No such file or directory"),
     ):

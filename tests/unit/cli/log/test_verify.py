@@ -100,7 +100,7 @@ def test_checkpoints_of_missing_partitions_and_offsets(data: Path, capsys: pytes
     points = {TP: 10**6, TP._replace(partition=5): 3}
     checkpoint_files.write_offsets(RealDisk(), str(data), file_names.RECOVERY_POINTS, points)
     lines = verify(capsys, data, 1)
-    assert "note: recovery-point-offset-checkpoint: names t-5, which has no directory" in lines
+    assert "note: recovery-point-offset-checkpoint: contains t-5, which has no directory" in lines
     assert any("recovery-point-offset-checkpoint has 1000000, beyond the end of the log" in line for line in lines)
 
 

@@ -172,7 +172,7 @@ async def test_damaged_or_foreign_meta_properties(m: Machine, stop: str) -> None
             await m.stop()
         else:
             reason = await refusal_of_start(m, changed, ForeignDirectory)
-            assert path in reason or "/data is" in reason, name
+            assert path in reason or "/data belongs to" in reason, name
 
 
 @pytest.mark.parametrize("stop", ["stopped", "killed"])

@@ -20,7 +20,7 @@ async def test_a_directory_belongs_to_one_broker(m: Machine) -> None:
     await m.restart()
     assert read_meta_properties(m.disk, "/data") == first
     await m.stop()
-    with pytest.raises(ForeignDirectory, match=r"^/data is the data of node.id=1; this broker is 2$"):
+    with pytest.raises(ForeignDirectory, match=r"^/data belongs to node.id=1; this broker has node.id=2$"):
         await m.start(node_id=2)
     await m.stop()
     await m.start(node_id=1)
@@ -32,20 +32,20 @@ async def test_a_directory_of_another_cluster(m: Machine) -> None:
     properties = read_meta_properties(m.disk, "/data")
     assert properties is not None
     write_meta_properties(m.disk, "/data", properties._replace(cluster_id="x" * 22))
-    with pytest.raises(ForeignDirectory, match=r"/data is of cluster x{22}; this broker is in .{22}"):
+    with pytest.raises(ForeignDirectory, match=r"/data belongs to cluster x{22}; this broker is in .{22}"):
         await m.start()
 
 
 @broker_test
 async def test_a_directory_whose_metadata_is_missing(m: Machine) -> None:
-    """As a new cluster, the broker would put all logs aside. It starts once the metadata is restored."""
+    """In a new cluster, the broker would rename all logs to .stray. It starts once the metadata is restored."""
     client = await m.client()
     await client.create_topic("t")
     await client.produce("t", batch(b"a"))
     await m.stop()
     files = {path: bytes(m.disk.data(path)) for path in m.disk.find("") if "/coordination/" in path}
     m.disk.rmtree("/data/coordination")
-    reason = r"/data is the data of cluster .{22}, and the metadata of its topics is missing from /data/coordination"
+    reason = r"/data belongs to cluster .{22}, and the metadata of its topics is missing from /data/coordination"
     for _ in range(2):
         with pytest.raises(ForeignDirectory, match=reason):
             await m.start()

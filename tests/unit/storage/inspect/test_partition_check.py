@@ -218,7 +218,7 @@ def test_an_aborted_transaction_without_an_index_entry_is_reported(transacted: L
     entries = file.read_bytes()
     _, producer_id, first, last, _ = TRANSACTION_ENTRY.unpack_from(entries)
     file.write_bytes(entries[TRANSACTION_ENTRY.size :])
-    missing = f"lacks what producer {producer_id} aborted at offset {last}"
+    missing = f"lacks the transaction that producer {producer_id} aborted at offset {last}"
     assert findings(transacted) == [(file.name, 0, first, missing)]
     # After an unclean shutdown the next start rebuilds what was not synced.
     assert findings(transacted, CheckpointedState(is_clean=False)) == []

@@ -183,7 +183,7 @@ def test_damage_noticed_by_a_read_is_logged_once(what: str, caplog: pytest.LogCa
             with corrupt_if(what == "log" and offset // RECORDS == MIDDLE):
                 log.read_blocking(offset, 1, log.log_end_offset)
     (message,) = [record.getMessage() for record in caplog.records]
-    assert message.startswith("log damaged" if what == "log" else "index did not fit the log, rebuilt")
+    assert message.startswith("log damaged" if what == "log" else "index did not match the log, rebuilt")
 
 
 def test_the_search_among_bytes_that_look_like_batches_ends() -> None:

@@ -42,9 +42,14 @@ def decode_count(buf: memoryview, pos: int, *, flexible: bool) -> tuple[int, int
     else:
         count = I32.unpack_from(buf, pos)[0]
         pos += 4
-    if count < 0 or count > len(buf) - pos:
-        raise MalformedError(f"array of {count} elements in {len(buf) - pos} bytes")
+    check_count(count, len(buf) - pos)
     return count, pos
+
+
+def check_count(count: int, left: int) -> None:
+    """Raise MalformedError if an array is null, or has more elements than there are bytes left."""
+    if count < 0 or count > left:
+        raise MalformedError(f"array of {count} elements in {left} bytes")
 
 
 def deduct(remaining: int, count: int) -> int:

@@ -11,7 +11,9 @@ from typing import NamedTuple
 
 from protocol.errors import MalformedError
 from protocol.fast.primitives import (
+    I16,
     I32,
+    check_count,
     decode_count,
     decode_string,
     deduct,
@@ -49,8 +51,16 @@ _make_request = partial(tuple.__new__, ProduceRequest)
 
 
 _ACKS = Struct(">hi")
+# The length of the transactional id, which is usually null; acks, timeout, number of topics.
+_HEAD_V3 = Struct(">hhii")
+_ACKS_AND_COUNT = Struct(">hii")
+# The index of a partition and the size of its records.
+_INDEX_AND_SIZE = Struct(">ii")
 _RESULT_V3 = Struct(">ihqq")
 _RESULT_V5 = Struct(">ihqqq")
+# With the number of record errors and the length of the error message.
+_RESULT_V8 = Struct(">ihqqqih")
+_RESULT_V9 = Struct(">ihqqqBBB")
 
 
 def decode_produce_request(buf: memoryview, pos: int, version: int) -> ProduceRequest:
@@ -99,21 +109,32 @@ def _decode_flexible(buf: memoryview, pos: int, version: int) -> ProduceRequest:
 
 
 def _decode_classic(buf: memoryview, pos: int) -> ProduceRequest:
-    transactional_id, pos = decode_string(buf, pos, flexible=False)
-    acks, timeout_ms = _ACKS.unpack_from(buf, pos)
-    topic_count, pos = decode_count(buf, pos + 6, flexible=False)
+    transactional_id = None
+    id_size, acks, timeout_ms, topic_count = _HEAD_V3.unpack_from(buf, pos)
+    if id_size == -1:
+        pos += 12
+    else:
+        transactional_id, pos = decode_string(buf, pos, flexible=False)
+        acks, timeout_ms, topic_count = _ACKS_AND_COUNT.unpack_from(buf, pos)
+        pos += 10
+    end = len(buf)
+    check_count(topic_count, end - pos)
     remaining = deduct(MAX_REQUEST_ELEMENTS, topic_count)
     topics: list[TopicRecords] = []
     for _ in range(topic_count):
-        name, pos = decode_string(buf, pos, flexible=False)
-        if name is None:
+        name_size: int = I16.unpack_from(buf, pos)[0]
+        pos += 2
+        if name_size == -1:
             raise MalformedError("Produce request has a null topic name")
-        partition_count, pos = decode_count(buf, pos, flexible=False)
+        name = str(slice_bytes(buf, pos, name_size), "utf-8", "replace")
+        pos += name_size
+        partition_count: int = I32.unpack_from(buf, pos)[0]
+        pos += 4
+        check_count(partition_count, end - pos)
         remaining = deduct(remaining, partition_count)
         partitions: list[PartitionRecords] = []
         for _ in range(partition_count):
-            index: int = I32.unpack_from(buf, pos)[0]
-            size: int = I32.unpack_from(buf, pos + 4)[0]
+            index, size = _INDEX_AND_SIZE.unpack_from(buf, pos)
             pos += 8
             if size >= 0:
                 partitions.append((index, slice_bytes(buf, pos, size)))
@@ -136,15 +157,15 @@ def encode_produce_response(topics: list[TopicResult], version: int) -> bytes:
 def _encode_flexible(topics: list[TopicResult], version: int) -> bytes:
     uses_topic_ids = version >= FIRST_TOPIC_ID_VERSION
     out = [encode_uvarint(len(topics) + 1)]
-    pack = _RESULT_V5.pack
     for key, partitions in topics:
         out.append(key if uses_topic_ids else encode_compact_string(key))  # type: ignore[arg-type]
         out.append(encode_uvarint(len(partitions) + 1))
         for index, code, base_offset, append_time_ms, log_start_offset, record_errors, message in partitions:
-            out.append(pack(index, code, base_offset, append_time_ms, log_start_offset))
-            if code == 0 and not record_errors and message is None:
-                out.append(b"\1\0\0")
+            if message is None and not record_errors:
+                # No record errors, a null message, no tagged fields.
+                out.append(_RESULT_V9.pack(index, code, base_offset, append_time_ms, log_start_offset, 1, 0, 0))
                 continue
+            out.append(_RESULT_V5.pack(index, code, base_offset, append_time_ms, log_start_offset))
             out.append(encode_uvarint(len(record_errors) + 1))
             for batch_index, text in record_errors:
                 out.append(I32.pack(batch_index) + encode_compact_string(text) + b"\0")
@@ -162,9 +183,12 @@ def _encode_classic(topics: list[TopicResult], version: int) -> bytes:
         for index, code, base_offset, append_time_ms, log_start_offset, record_errors, message in partitions:
             if version < 5:
                 out.append(_RESULT_V3.pack(index, code, base_offset, append_time_ms))
-                continue
-            out.append(_RESULT_V5.pack(index, code, base_offset, append_time_ms, log_start_offset))
-            if version >= 8:
+            elif version < 8:
+                out.append(_RESULT_V5.pack(index, code, base_offset, append_time_ms, log_start_offset))
+            elif message is None and not record_errors:
+                out.append(_RESULT_V8.pack(index, code, base_offset, append_time_ms, log_start_offset, 0, -1))
+            else:
+                out.append(_RESULT_V5.pack(index, code, base_offset, append_time_ms, log_start_offset))
                 out.append(I32.pack(len(record_errors)))
                 out.extend(I32.pack(batch_index) + encode_string(text) for batch_index, text in record_errors)
                 out.append(encode_string(message))

@@ -203,6 +203,7 @@ FAMILIES = (
 
 BY_NAME = {family.name: family for family in FAMILIES}
 
+_END = "\nRead on: [operations.md](operations.md#monitoring) says which of them to alert on.\n"
 _HEAD = """# Metrics
 
 `kbroker start --metrics HOST:PORT` (broker config `kbroker.metrics.listener`) serves these metrics at `/metrics` in the
@@ -227,9 +228,8 @@ This page is generated: `python -m kbroker.exporter.families > docs/metrics.md`.
 
 def render_document() -> str:
     """Return docs/metrics.md."""
-    return _HEAD + "".join(
-        f"| `{family.name}` | {family.kind} | {family.labels} | {family.help} |\n" for family in FAMILIES
-    )
+    rows = [f"| `{family.name}` | {family.kind} | {family.labels} | {family.help} |\n" for family in FAMILIES]
+    return "".join([_HEAD, *rows, _END])
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from typing import Any
 
 from kbroker.config.config_resource import ConfigResourceType
 from kbroker.config.definitions.broker import BROKER_CONFIGS
+from kbroker.config.definitions.topic import ALL_TOPIC_CONFIGS
 from kbroker.metadata.topics.create_topics import NewTopic
 from protocol.apis import ApiKey
 from protocol.messages import k32_describe_configs as k32
@@ -30,7 +31,7 @@ PROPERTIES = {
 }
 
 # Configs that Kafka does not have.
-OWN = {"flush.before.ack", *(name for name in BROKER_CONFIGS if name.startswith("kbroker."))}
+OWN = {"flush.before.ack"} | {name for name in [*ALL_TOPIC_CONFIGS, *BROKER_CONFIGS] if name.startswith("kbroker.")}
 # Configs whose defaults differ, and those that the recorded node had set besides PROPERTIES.
 OTHER_VALUES = {
     "broker.id",

@@ -179,7 +179,8 @@ def _alter_list(current: Value, op: AlterConfigOp) -> list[str]:
     elements = parsed if isinstance(parsed, tuple) else ()
     if op.op_type == OpType.APPEND:
         return list(dict.fromkeys((*old, *elements)))
-    return [element for element in old if element not in elements]
+    removed = frozenset(elements)
+    return [element for element in old if element not in removed]
 
 
 def _normalize(texts: ConfigTexts, definition: ConfigDef) -> dict[str, str]:

@@ -3,7 +3,8 @@
 Error codes and messages are those of Apache Kafka 4.3.1.
 """
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 
 from kbroker.common import KafkaError
@@ -41,12 +42,13 @@ def plan_deletions(
     """Resolve the topics of a request. A topic that is named more than once, in any way, is not deleted."""
     valid = [ref for ref in requested if (ref.name is None) != (ref.topic_id == ZERO_UUID)]
     deletions = [_malformed(ref) for ref in requested if (ref.name is None) == (ref.topic_id == ZERO_UUID)]
-    names = [ref.name for ref in valid if ref.name is not None]
-    ids = [ref.topic_id for ref in valid if ref.name is None]
-    for name in dict.fromkeys(names):
-        deletions.append(_deletion_by_name(name, names.count(name), ids, topics))
-    for topic_id in dict.fromkeys(ids):
-        if ids.count(topic_id) > 1:
+    # How often each is in the request, in order.
+    names = Counter(ref.name for ref in valid if ref.name is not None)
+    ids = Counter(ref.topic_id for ref in valid if ref.name is None)
+    for name, times_named in names.items():
+        deletions.append(_deletion_by_name(name, times_named, ids, topics))
+    for topic_id, times_named in ids.items():
+        if times_named > 1:
             deletions.append(TopicDeletion(None, topic_id, _invalid_request("Duplicate topic id.")))
         elif topic_id not in topics_by_id:
             deletions.append(TopicDeletion(None, topic_id, KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, _UNKNOWN_ID)))
@@ -62,7 +64,7 @@ def _malformed(ref: TopicNameOrId) -> TopicDeletion:
 
 
 def _deletion_by_name(
-    name: str, times_named: int, ids: list[bytes], topics: Mapping[str, ExistingTopic]
+    name: str, times_named: int, ids: Container[bytes], topics: Mapping[str, ExistingTopic]
 ) -> TopicDeletion:
     if times_named > 1:
         return TopicDeletion(name, ZERO_UUID, _invalid_request("Duplicate topic name."))
@@ -74,8 +76,8 @@ def _deletion_by_name(
     return TopicDeletion(name, topic.topic_id)
 
 
-def _add_deletion_by_id(topic: ExistingTopic, names: list[str], deletions: list[TopicDeletion]) -> None:
-    times_named = names.count(topic.name)
+def _add_deletion_by_id(topic: ExistingTopic, names: Mapping[str, int], deletions: list[TopicDeletion]) -> None:
+    times_named = names.get(topic.name, 0)
     if times_named == 0:
         deletions.append(TopicDeletion(topic.name, topic.topic_id))
     elif times_named > 1:

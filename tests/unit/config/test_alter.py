@@ -1,5 +1,7 @@
 """Decisions of alter.py that the recorded responses of the config APIs (tests/unit/api) do not cover."""
 
+import time
+
 import pytest
 
 from kbroker.common import KafkaError
@@ -62,3 +64,17 @@ def test_internal_segment_bytes_overrides_segment_bytes():
 def test_tiered_storage_is_rejected():
     with pytest.raises(KafkaError, match="Tiered Storage functionality is disabled"):
         validate_topic_configs({"remote.storage.enable": "true"})
+
+
+def test_the_time_of_a_subtraction_grows_with_the_length_of_the_lists():
+    """Two lists of 32 KB took seconds when each element of one was compared with all of the other."""
+
+    def time_of(count: int) -> float:
+        old = {"metrics": ",".join(f"a{number}" for number in range(count))}
+        op = AlterConfigOp("metrics", OpType.SUBTRACT, ",".join(f"b{number}" for number in range(count)))
+        start = time.thread_time()
+        assert alter_client_metrics(old, [op]) == old
+        return time.thread_time() - start
+
+    short = min(time_of(500) for _ in range(5))
+    assert min(time_of(5000) for _ in range(3)) < 30 * short

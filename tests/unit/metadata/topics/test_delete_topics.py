@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from kbroker.metadata.topics.delete_topics import TopicNameOrId, plan_deletions
+from tests.unit.support.counted import CountedString, counted_strings
 from tests.unit.support.topic_planning import ID_1, ID_2, TOPICS, UNKNOWN_ID
 
 UNKNOWN_NAME_MESSAGE = "This server does not host this topic-partition."
@@ -48,3 +49,10 @@ def test_deletions(requested: list[TopicNameOrId], expected: set[tuple[Any, ...]
     ]
     assert len(rows) == len(expected)
     assert set(rows) == expected
+
+
+def test_the_number_of_comparisons_grows_with_the_number_of_topics():
+    """A request with 100,000 names delayed all clients for minutes when each name was compared with all others."""
+    names = counted_strings(2000)
+    assert len(plan_deletions([TopicNameOrId(name) for name in names], TOPICS, {})) == len(names)
+    assert CountedString.comparisons < 10 * len(names)

@@ -36,7 +36,7 @@ from protocol.messages.k44_incremental_alter_configs import (
 from protocol.schema.codec import decode, encode
 from protocol.schema.message import Message
 from tests.unit.support.client import Client
-from tests.unit.support.simulated_broker import Machine, story
+from tests.unit.support.simulated_broker import Machine, broker_test
 
 TOPIC, BROKER, BROKER_LOGGER = 2, 4, 8
 
@@ -117,7 +117,7 @@ async def prepared(m: Machine) -> Client:
     return client
 
 
-@story(auto_create_topics_enable=False)
+@broker_test(auto_create_topics_enable=False)
 async def test_topics_that_are_created_and_deleted(m: Machine) -> None:
     client = await prepared(m)
     deleted = DeleteTopicsRequest(topics=[DeleteTopicState(name="u")], timeout_ms=1000)
@@ -131,7 +131,7 @@ async def test_topics_that_are_created_and_deleted(m: Machine) -> None:
     await check(m, client)
 
 
-@story
+@broker_test
 async def test_partitions_that_are_added(m: Machine) -> None:
     client = await prepared(m)
     request = CreatePartitionsRequest(
@@ -142,7 +142,7 @@ async def test_partitions_that_are_added(m: Machine) -> None:
     await check(m, client)
 
 
-@story
+@broker_test
 @pytest.mark.parametrize(
     ("kind", "name", "key"),
     [(TOPIC, "t", "retention.ms"), (BROKER, "", "log.retention.ms"), (BROKER, "1", "log.retention.ms")],
@@ -156,7 +156,7 @@ async def test_configs_that_are_altered(m: Machine, kind: int, name: str, key: s
         await check(m, client)
 
 
-@story
+@broker_test
 async def test_every_change_of_the_image(m: Machine) -> None:
     """Changes that one broker does not make: leader epochs, in-sync replicas, other brokers, another listener."""
     client = await prepared(m)
@@ -190,7 +190,7 @@ async def test_every_change_of_the_image(m: Machine) -> None:
     assert len(seen) == len(deltas)
 
 
-@story
+@broker_test
 async def test_a_response_with_an_error_is_made_and_counted_each_time(m: Machine) -> None:
     client = await m.client()
     request = metadata("a/b")
@@ -201,14 +201,14 @@ async def test_a_response_with_an_error_is_made_and_counted_each_time(m: Machine
     assert not len(cache_of(m))
 
 
-@story
+@broker_test
 async def test_levels_of_loggers_are_not_cached(m: Machine) -> None:
     client = await m.client()
     await client.request(configs(BROKER_LOGGER, "1"), 4, DescribeConfigsResponse)
     assert not len(cache_of(m))
 
 
-@story
+@broker_test
 async def test_a_missing_topic_is_created_only_if_the_request_allows_it(m: Machine) -> None:
     client = await m.client()
     for _ in range(2):
@@ -220,7 +220,7 @@ async def test_a_missing_topic_is_created_only_if_the_request_allows_it(m: Machi
     assert response.topics[0].error_code == 0
 
 
-@story
+@broker_test
 async def test_a_cached_response_counts_as_a_request_and_has_its_place(m: Machine) -> None:
     client = await m.client()
     await client.create_topic("t", 2)
@@ -283,7 +283,7 @@ def test_all_responses_are_dropped_when_the_image_or_the_config_changes(other: A
     assert cache.get(first, b"a") is None
 
 
-@story
+@broker_test
 async def test_a_long_request_is_not_cached(m: Machine) -> None:
     client = await m.client()
     await client.create_topic("t", 1)

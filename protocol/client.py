@@ -16,8 +16,8 @@ The caller owns the socket and the clock. With a blocking socket:
     metadata = exchange(connection.send(MetadataRequest(topics=None))).decode(MetadataResponse)
 
 A response identifies its request only by the correlation id. It does not contain its API and version, without which it
-cannot be decoded. Brokers respond to the requests of one connection in order. So the connection keeps a queue
-of the requests in flight, and a response that does not belong to the oldest one is an error.
+cannot be decoded. Brokers respond to the requests of one connection in order. So the connection keeps a queue of the
+requests in flight, and a response that does not belong to the oldest one is an error.
 
 After an error, or when a response takes too long, the connection must be closed: there is no way to skip a response. It
 is then unknown whether the broker has processed the requests in flight.

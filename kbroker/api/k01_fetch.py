@@ -4,7 +4,7 @@
 - The first batch is sent even if it exceeds the limits (KIP-74).
 - From version 13 on topics are named by id (KIP-516).
 - With read_committed the consumer reads up to the last stable offset.
-A request from a follower (replica id ≥ 0) is refused with NOT_LEADER_OR_FOLLOWER, since there is no replication yet.
+- A request from a follower (replica id ≥ 0) is refused with NOT_LEADER_OR_FOLLOWER, since there is no replication yet.
 """
 
 from kbroker.api.context import RequestContext, Services

@@ -8,7 +8,7 @@
     -6 earliest not yet in tiered storage (version 11, KIP-1023): -1 likewise
 
 - The result for a timestamp is the first record that is not older, if consumers may read it, else offset and timestamp
-are -1.
+  are -1.
 - Version 4 adds the leader epoch.
 - The lookups of a request that read logs run together in one thread.
 - timeout_ms (version 10) is ignored: it applies to remote storage only.

@@ -2,7 +2,7 @@
 
 - Topics: null means all. An empty list means none, but in version 0 it means all.
 - A topic that does not exist is created with the broker's defaults if the request (version 4) and
-auto.create.topics.enable allow it. Kafka returns UNKNOWN_TOPIC_OR_PARTITION in the meantime, and the client retries;
+  auto.create.topics.enable allow it. Kafka returns UNKNOWN_TOPIC_OR_PARTITION in the meantime, and the client retries;
   kbroker waits for the creation and returns the new topic. If the creation fails, the error is Kafka's.
 - Versions 12 and later find topics by id. A request with ids ignores its names, as in Kafka.
 - Racks, offline replicas and available leaders are derived from the registered brokers.

@@ -2,7 +2,7 @@
 
 - Topics are named by id from version 10 on. Each partition that does not exist has its own error.
 - A member's commit must have the current generation. A commit without a member (generation -1) is accepted while the
-group has no members; simple consumers and tools that reset offsets send it.
+  group has no members; simple consumers and tools that reset offsets send it.
 - Versions 2 to 4 can have a retention time.
 - A group that does not exist gets GROUP_ID_NOT_FOUND from version 9 on, ILLEGAL_GENERATION in earlier versions.
 """

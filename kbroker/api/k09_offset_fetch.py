@@ -1,11 +1,11 @@
 """OffsetFetch (key 9), versions 1 to 10: the committed offsets of groups.
 
 - Version 2 adds null topics, which mean all topics with committed offsets; version 8 adds requests for several groups;
-version 10 adds topic ids.
+  version 10 adds topic ids.
 - A partition without a committed offset has offset -1 and no error, whether its topic exists or not.
 - require_stable (version 7, KIP-447) waits for commits in flight. A partition for which an open transaction has written
-an offset gets UNSTABLE_OFFSET_COMMIT, and the client retries; with null topics it is only returned if it also has a
-committed offset.
+  an offset gets UNSTABLE_OFFSET_COMMIT, and the client retries; with null topics it is only returned if it also has a
+  committed offset.
 - An error applies to the whole group; in version 1 it is in every partition.
 """
 

@@ -1,7 +1,7 @@
 """DescribeGroups (key 15), versions 0 to 6: the state and the members of groups.
 
 - A group that does not exist gets GROUP_ID_NOT_FOUND from version 6 on (KIP-1043); in earlier versions it is returned
-with the state Dead.
+  with the state Dead.
 - Protocol and member metadata are returned in state Stable only: during a rebalance they may not match.
 """
 

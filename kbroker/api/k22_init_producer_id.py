@@ -1,7 +1,7 @@
 """InitProducerId (key 22), versions 0 to 5: a producer id for an idempotent producer or a transactional id.
 
 - An idempotent producer that sends its old id and epoch (KIP-360) gets a new id, since it cannot continue its old
-sequences.
+  sequences.
 - A transactional id keeps its producer id. Each request bumps the epoch, which fences the former producer, and aborts
   its open transaction. With producer id and epoch (from version 3 on, KIP-360) only the current producer is accepted.
 - Versions 0 to 3 do not know PRODUCER_FENCED.

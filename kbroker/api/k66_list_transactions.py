@@ -40,11 +40,11 @@ async def handle(
         unknown_state_filters=[name for name in request.state_filters if name not in STATE_NAMES.values()],
         transaction_states=[
             TransactionState(
-                transactional_id=one.transactional_id,
-                producer_id=one.producer_id,
-                transaction_state=one.state.state_name,
+                transactional_id=transaction.transactional_id,
+                producer_id=transaction.producer_id,
+                transaction_state=transaction.state.state_name,
             )
-            for one in transactions
+            for transaction in transactions
         ],
     )
 

@@ -2,7 +2,7 @@
 
 - Version 0 lists client metrics subscriptions only (KIP-714).
 - Version 1 lists resources of the requested types, or of all types if it requests none: all topics and brokers, but
-only the groups and client metrics subscriptions that have configs (KIP-1142).
+  only the groups and client metrics subscriptions that have configs (KIP-1142).
 """
 
 from kbroker.api.context import RequestContext, Services

@@ -6,7 +6,7 @@ request are verified together:
   the coordinator completes the previous transaction it returns CONCURRENT_TRANSACTIONS; the broker retries for
   add.partitions.to.txn.retry.backoff.max.ms, because the client's retry would take longer.
 - Older clients add the partitions themselves, and the coordinator verifies this
-(transaction.partition.verification.enable).
+  (transaction.partition.verification.enable).
 
 Each batch is then appended with a guard, which is issued before the coordinator is called and becomes invalid if the
 transaction ends before the append. Errors that older clients do not know, or do not retry, are translated.

@@ -14,7 +14,7 @@ from kbroker.metadata.metadata_loader import MetadataLoader
 from kbroker.metadata.producer_id_manager import ProducerIdManager
 from kbroker.metadata.registration import register_broker
 from kbroker.metadata.store import znodes
-from kbroker.metadata.store.coordination import Create, NodeExists, NoRoom
+from kbroker.metadata.store.coordination import Create, NodeExists, NoSpace
 from kbroker.runtime.event_log import EventLogger
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class ClusterMember:
         """Start new leader epochs for the partitions that this broker leads. Returns False if the disk is full."""
         try:
             await self.controller.bump_leader_epochs()
-        except NoRoom:
+        except NoSpace:
             return False
         return True
 

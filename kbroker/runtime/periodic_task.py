@@ -35,13 +35,13 @@ class PeriodicTask:
         environment: Environment,
         name: str,
         period_ms: Callable[[], int],
-        work: Callable[[], Awaitable[None]],
+        run: Callable[[], Awaitable[None]],
         is_needed: Callable[[], object] = always,
     ) -> None:
         self._environment = environment
         self._name = name
         self._period_ms = period_ms
-        self._work = work
+        self._run_once = run
         self._is_needed = is_needed
         self._timer: TimerHandle | None = None
         self._task: Task[None] | None = None
@@ -58,9 +58,9 @@ class PeriodicTask:
 
     async def _run(self) -> None:
         try:
-            await self._work()
+            await self._run_once()
         except Exception as error:
-            log.failure("periodic task failed", error, work=self._name)
+            log.failure("periodic task failed", error, task=self._name)
         self._task = None
         self.schedule()
 

@@ -107,23 +107,23 @@ class RealFile:
         if len(data) == size or not data:
             return data
         parts = [data]
-        got = len(data)
-        while got < size and (data := os.pread(self._fd, size - got, offset + got)):
+        count = len(data)
+        while count < size and (data := os.pread(self._fd, size - count, offset + count)):
             parts.append(data)
-            got += len(data)
+            count += len(data)
         return b"".join(parts)
 
     def pread_reused(self, size: int, offset: int, /) -> memoryview:
         data = memoryview(self._file_system.buffers.get(size))[:size]
-        got = os.preadv(self._fd, (data,), offset)
-        while 0 < got < size:
-            more = os.preadv(self._fd, (data[got:],), offset + got)
+        count = os.preadv(self._fd, (data,), offset)
+        while 0 < count < size:
+            more = os.preadv(self._fd, (data[count:],), offset + count)
             if not more:
                 break
-            got += more
-        if self._readahead_disabled and got == size:
+            count += more
+        if self._readahead_disabled and count == size:
             os.posix_fadvise(self._fd, offset + size, _READ_AHEAD_BYTES, os.POSIX_FADV_WILLNEED)
-        return data if got == size else data[:got]
+        return data if count == size else data[:count]
 
     def pread_nowait(self, size: int, offset: int, /) -> memoryview | None:
         file_system = self._file_system
@@ -136,14 +136,14 @@ class RealFile:
             os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_RANDOM)
         data = memoryview(file_system.buffers.get(size))[:size]
         try:
-            got = os.preadv(self._fd, (data,), offset, RWF_NOWAIT)
+            count = os.preadv(self._fd, (data,), offset, RWF_NOWAIT)
         except OSError as error:
             if error.errno not in _NOT_NOW:
                 raise
             if error.errno != errno.EAGAIN:
                 file_system.nowait = False
             return None
-        return data if got == size else data[:got]
+        return data if count == size else data[:count]
 
     def truncate(self, size: int, /) -> None:
         os.ftruncate(self._fd, size)

@@ -100,8 +100,13 @@ def _parse_seconds(text: str) -> float:
 def _print_plan(bins: "Sequence[MergeBin]", leftovers: int, as_json: bool) -> None:
     if as_json:
         merged = [
-            {"topic": one.topic, "date": one.date, "bytes": one.size, "files": [file.path for file in one.files]}
-            for one in bins
+            {
+                "topic": merge_bin.topic,
+                "date": merge_bin.date,
+                "bytes": merge_bin.size,
+                "files": [file.path for file in merge_bin.files],
+            }
+            for merge_bin in bins
         ]
         print_json({"merged": merged, "leftovers": leftovers})
         return
@@ -109,8 +114,14 @@ def _print_plan(bins: "Sequence[MergeBin]", leftovers: int, as_json: bool) -> No
     for merge_bin in bins:
         bins_by_date[merge_bin.topic, merge_bin.date].append(merge_bin)
     rows: list[list[Cell]] = [
-        [topic, date, sum(len(one.files) for one in listed), len(listed), format_size(sum(one.size for one in listed))]
-        for (topic, date), listed in bins_by_date.items()
+        [
+            topic,
+            date,
+            sum(len(merge_bin.files) for merge_bin in bins_of_date),
+            len(bins_of_date),
+            format_size(sum(merge_bin.size for merge_bin in bins_of_date)),
+        ]
+        for (topic, date), bins_of_date in bins_by_date.items()
     ]
     if rows:
         print_table(("topic", "date", "files", "become", "size"), rows)

@@ -21,7 +21,7 @@ class ResetTarget(NamedTuple):
 
 
 class OffsetReset(NamedTuple):
-    """The reset of one partition. `old` is None if nothing is committed; `note` explains a `new` besides the target."""
+    """The reset of one partition. `old` is None if nothing is committed; `note`: why `new` is not the target."""
 
     topic: str
     partition: int

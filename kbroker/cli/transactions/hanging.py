@@ -1,7 +1,7 @@
 """`kbroker transactions find-hanging`, `abort` and `terminate`.
 
-No coordinator will ever end a hanging transaction (see requests.py), and consumers with
-isolation.level=read_committed stop before it. An abort marker that is written to the partition ends it.
+No coordinator will ever end a hanging transaction (see requests.py), and consumers with isolation.level=read_committed
+stop before it. An abort marker that is written to the partition ends it.
 """
 
 import time

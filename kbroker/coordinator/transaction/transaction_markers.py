@@ -173,10 +173,10 @@ class TransactionMarkerSender:
             if markers.delayed_partition is None and markers.retry_delay_s >= LOGGED_RETRY_DELAY_S:
                 markers.delayed_partition = tp
                 log.warning("a transaction's marker cannot be written yet", **markers.log_fields(tp), reason=error.name)
-            self.retry_later(markers.metadata.transactional_id, lambda: self._send_again(markers))
+            self.retry_later(markers.metadata.transactional_id, lambda: self._resend(markers))
         markers.retries.append(tp)
 
-    def _send_again(self, markers: PendingMarkers) -> None:
+    def _resend(self, markers: PendingMarkers) -> None:
         retries, markers.retries = markers.retries, []
         for tp in retries:
             self._send(markers, tp)

@@ -51,7 +51,7 @@ class Unavailable(CoordinationError):
     """The service cannot be reached or cannot write. It is unknown whether the change was made."""
 
 
-class NoRoom(Unavailable):
+class NoSpace(Unavailable):
     """The disk of the service is full, and the change was not made."""
 
 

@@ -16,7 +16,7 @@ from kbroker.metadata.store.coordination import (
     Create,
     Delete,
     Node,
-    NoRoom,
+    NoSpace,
     Op,
     SessionExpired,
     Set,
@@ -28,7 +28,7 @@ from kbroker.metadata.store.data_tree import DataTree, Undo, roll_back
 from kbroker.metadata.store.journal import Journal, JournalFailed, encode_snapshot
 from kbroker.metadata.store.watch_manager import WatchManager
 from kbroker.runtime.event_log import EventLogger
-from kbroker.storage.shortage import NO_ROOM
+from kbroker.storage.shortage import NO_SPACE
 
 if TYPE_CHECKING:
     from asyncio import Future, TimerHandle
@@ -187,12 +187,12 @@ class EmbeddedStore:
         try:
             await self._environment.offload(self._journal.append, [*self._unwritten, *commit.persistent_ops])
         except OSError as error:
-            is_full = error.errno in NO_ROOM
+            is_full = error.errno in NO_SPACE
             if is_full and all(isinstance(op, Set) and op.per_session for op in commit.persistent_ops):
                 self._unwritten += commit.persistent_ops
                 return None
             roll_back(commit.undo)
-            return NoRoom("", str(error)) if is_full else Unavailable("", str(error))
+            return NoSpace("", str(error)) if is_full else Unavailable("", str(error))
         except JournalFailed as error:
             roll_back(commit.undo)
             return self._fail(error)

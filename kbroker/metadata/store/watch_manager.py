@@ -21,11 +21,11 @@ class WatchManager(Generic[K]):
         watches = self._of_children if children else self._of_nodes
         watches.setdefault(path, {})[watcher] = None
 
-    def forget(self, is_gone: Callable[[K], bool]) -> None:
+    def forget(self, is_closed: Callable[[K], bool]) -> None:
         """Remove the watches of watchers that no longer exist."""
         for watches in (self._of_nodes, self._of_children):
             for path in list(watches):
-                remaining = {watcher: None for watcher in watches[path] if not is_gone(watcher)}
+                remaining = {watcher: None for watcher in watches[path] if not is_closed(watcher)}
                 if remaining:
                     watches[path] = remaining
                 else:

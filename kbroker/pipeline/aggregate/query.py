@@ -1,8 +1,8 @@
 """Runs an aggregate as a streaming query: checks, start, report of each batch, end.
 
-Results are upserts, so repeating a batch after a crash changes nothing. For each window and group that a batch
-changes, a topic gets a record whose key is the window and the group, and Parquet files get a row that replaces the
-earlier one (see result_files).
+Results are upserts, so repeating a batch after a crash changes nothing. For each window and group that a batch changes,
+a topic gets a record whose key is the window and the group, and Parquet files get a row that replaces the earlier one
+(see result_files).
 """
 
 import json

@@ -14,7 +14,7 @@ class OffsetRange(NamedTuple):
 def merge_ranges(ranges: Iterable[OffsetRange]) -> tuple[OffsetRange, ...]:
     """Return the union as ascending ranges that neither touch nor overlap."""
     result: list[OffsetRange] = []
-    for current in sorted(one for one in ranges if one.start < one.end):
+    for current in sorted(item for item in ranges if item.start < item.end):
         if result and current.start <= result[-1].end:
             result[-1] = OffsetRange(result[-1].start, max(result[-1].end, current.end))
         else:

@@ -76,11 +76,11 @@ class TopicReport:
 
     @property
     def from_ms(self) -> int | None:
-        return min((one.from_ms for one in self.partitions if one.from_ms is not None), default=None)
+        return min((partition.from_ms for partition in self.partitions if partition.from_ms is not None), default=None)
 
     @property
     def to_ms(self) -> int | None:
-        return max((one.to_ms for one in self.partitions if one.to_ms is not None), default=None)
+        return max((partition.to_ms for partition in self.partitions if partition.to_ms is not None), default=None)
 
 
 class ArchiveTotals(NamedTuple):
@@ -129,8 +129,8 @@ def _report_topic(
 ) -> TopicReport:
     stats: dict[int, list[PartitionStats]] = defaultdict(list)
     for file in files:
-        for one in file.partitions:
-            stats[one.partition].append(one)
+        for part in file.partitions:
+            stats[part.partition].append(part)
     gaps: dict[int, list[Gap]] = defaultdict(list)
     for gap in state.gaps:
         if gap.topic == topic:
@@ -158,10 +158,10 @@ def _report_partition(
         covered,
         tuple(sorted([*explained, *unexplained], key=lambda gap: (gap.start, gap.end))),
         len(stats),
-        sum(one.rows for one in stats),
-        sum(one.bytes for one in stats),
-        min((one.from_ms for one in stats), default=None),
-        max((one.to_ms for one in stats), default=None),
+        sum(part.rows for part in stats),
+        sum(part.bytes for part in stats),
+        min((part.from_ms for part in stats), default=None),
+        max((part.to_ms for part in stats), default=None),
     )
 
 

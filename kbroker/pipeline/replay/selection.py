@@ -130,13 +130,13 @@ def select_rows(
 
     for condition in _conditions(selection):
         rows = rows.where(condition)
-    reaching_beyond = {
+    with_later_rows = {
         TopicPartition(file.topic, part.partition)
         for file in files
         for part in file.partitions
         if part.last >= end_offsets[file.topic].get(part.partition, 0)
     }
-    for topic, partition in sorted(reaching_beyond):
+    for topic, partition in sorted(with_later_rows):
         is_partition = (f.col("topic") == topic) & (f.col("partition") == partition)
         rows = rows.where(~is_partition | (f.col("offset") < end_offsets[topic].get(partition, 0)))
     return rows

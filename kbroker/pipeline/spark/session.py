@@ -45,8 +45,8 @@ def spark_session(
 
     A session that already runs in this process is yielded instead, and not stopped.
 
-    Raises PipelineError if something is missing or incompatible, and instead of exceptions of Spark, whose text is
-    lost when the JVM ends.
+    Raises PipelineError if something is missing or incompatible, and instead of exceptions of Spark, whose text is lost
+    when the JVM ends.
     """
     conf = dict(conf or {})
     spark_home = require_spark(os.environ)

@@ -65,11 +65,11 @@ class LogCleaner:
         """Start as many workers as log.cleaner.threads allows. A worker ends when no log is ready."""
         self._manager.remove_closed()
         for _ in range(self._config().log_cleaner_threads - len(self._workers)):
-            worker = self._environment.loop.create_task(self._work())
+            worker = self._environment.loop.create_task(self._run_worker())
             self._workers.add(worker)
             worker.add_done_callback(self._workers.discard)
 
-    async def _work(self) -> None:
+    async def _run_worker(self) -> None:
         while not self._stopped and len(self._workers) <= self._config().log_cleaner_threads:
             candidate = await self._manager.next_candidate(lambda: self._stopped)
             if candidate is None:

@@ -131,6 +131,7 @@ class LogCleanerManager:
 
     def remove_closed(self) -> None:
         """Remove the partitions that have left this broker."""
-        for partition in [one for one in (*self._uncleanable, *self._backoffs) if one.is_closed]:
+        closed = [partition for partition in (*self._uncleanable, *self._backoffs) if partition.is_closed]
+        for partition in closed:
             self._uncleanable.pop(partition, None)
             self._backoffs.pop(partition, None)

@@ -118,12 +118,12 @@ class LogManager:
         results: dict[int, list[Log | None]] = {}
         queue = iter(enumerate(groups))
 
-        async def work() -> None:
+        async def run_worker() -> None:
             for number, group in queue:
                 states = [self._startup if partition.tp in self._unopened else NEW_LOG for partition in group]
                 results[number] = await self._environment.offload(self._open_group_blocking, group, states)
 
-        workers = [self._environment.loop.create_task(work()) for _ in range(min(max_jobs, len(groups)))]
+        workers = [self._environment.loop.create_task(run_worker()) for _ in range(min(max_jobs, len(groups)))]
         for worker in workers:
             await worker
         logs = [log for number in range(len(groups)) for log in results[number] if log is not None]

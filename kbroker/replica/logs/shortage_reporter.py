@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from kbroker.runtime.event_log import EventLogger
-from kbroker.storage.shortage import NO_FILES
+from kbroker.storage.shortage import NO_DESCRIPTORS
 
 if TYPE_CHECKING:
     from kbroker.common import TopicPartition
@@ -40,7 +40,7 @@ class ShortageReporter:
             return
 
     def _report(self, tp: TopicPartition, operation: str, error: OSError) -> None:
-        if error.errno in NO_FILES:
+        if error.errno in NO_DESCRIPTORS:
             self.on_out_of_descriptors()
         now_ms = self._environment.clock.mono_ms()
         if now_ms - self._window_start_ms >= WINDOW_MS:

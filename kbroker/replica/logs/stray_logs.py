@@ -43,8 +43,8 @@ class StrayLogs:
 
     def replace(self, directory: str, tp: TopicPartition, topic_id: bytes) -> bool:
         """Rename the log of a partition if it belongs to another topic id. Returns whether it did. Raises OSError."""
-        known_id = read_topic_id(self._disk, directory)
-        if known_id is None or known_id == topic_id:
+        stored_id = read_topic_id(self._disk, directory)
+        if stored_id is None or stored_id == topic_id:
             return False
         self._rename(directory, tp)
         return True

@@ -214,8 +214,7 @@ class _SegmentWriter:
         """Return the retained part of a batch.
 
         The last batch of the log is always retained, if necessary without records, since it has the end offset of the
-        log.
-        So is the last batch of each producer, from which the producer state is rebuilt.
+        log. So is the last batch of each producer, from which the producer state is rebuilt.
         """
         plan, transactions = self._plan, self._transactions
         keep_empty = header.next_offset == plan.end_offset or header.last_offset in plan.last_batch_offsets

@@ -99,9 +99,9 @@ class SourceReader:
         for position in range(0, size, self._chunk_bytes):
             yield self._read(position, min(self._chunk_bytes, size - position))
 
-    def damaged(self, what: str) -> SegmentDamaged:
+    def damaged(self, fault: str) -> SegmentDamaged:
         """Return the error for the current batch."""
-        return SegmentDamaged(f"{self._path} has at position {self._position} {what}")
+        return SegmentDamaged(f"{self._path} has at position {self._position} {fault}")
 
     def _read(self, position: int, size: int) -> bytes:
         data = self._file.pread(min(size, self._source.size - position), position)

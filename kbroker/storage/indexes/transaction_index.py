@@ -1,9 +1,9 @@
 """The index of a segment's aborted transactions, `.txnindex` in Kafka's format (KIP-98).
 
-An entry is in the segment of the marker: version, producer id, first offset, last offset (the marker's), last
-stable offset when the marker was appended. Last offsets ascend, and so do last stable offsets: a lookup begins at the
-first entry whose last offset is not before the read, and ends where everything that was read was stable. A segment
-without entries has no file.
+An entry is in the segment of the marker: version, producer id, first offset, last offset (the marker's), last stable
+offset when the marker was appended. Last offsets ascend, and so do last stable offsets: a lookup begins at the first
+entry whose last offset is not before the read, and ends where everything that was read was stable. A segment without
+entries has no file.
 """
 
 from array import array

@@ -193,15 +193,15 @@ class PartitionCheck:
     def _path(self, base_offset: int, suffix: str) -> str:
         return file_names.segment_file(self._directory, base_offset, suffix)
 
-    def _open_if_there(self, path: str) -> DiskFile | None:
+    def _open_if_exists(self, path: str) -> DiskFile | None:
         return self._disk.open(path, write=False) if self._disk.exists(path) else None
 
     def _open_indexes(self, base_offset: int) -> tuple[OffsetIndexCheck | None, TimeIndexCheck | None]:
         offset_index = time_index = None
-        file = self._open_if_there(self._path(base_offset, file_names.INDEX))
+        file = self._open_if_exists(self._path(base_offset, file_names.INDEX))
         if file is not None:
             offset_index = OffsetIndexCheck(base_offset, iter_offset_entries(file, file.size()))
-        file = self._open_if_there(self._path(base_offset, file_names.TIME_INDEX))
+        file = self._open_if_exists(self._path(base_offset, file_names.TIME_INDEX))
         if file is not None:
             time_index = TimeIndexCheck(base_offset, iter_time_entries(file, file.size()))
         return offset_index, time_index
@@ -211,7 +211,7 @@ class PartitionCheck:
         state = self._state
         is_written = state.is_clean or (next_base_offset is not None and next_base_offset <= self._trusted_to)
         entries: Iterator[IndexEntry | Damage] = iter(())
-        file = self._open_if_there(self._path(base_offset, file_names.TXN_INDEX))
+        file = self._open_if_exists(self._path(base_offset, file_names.TXN_INDEX))
         if file is not None:
             entries = iter_transaction_entries(file, file.size())
         return TransactionIndexCheck(entries, self._open_transactions, is_written and not state.is_running)

@@ -5,13 +5,13 @@ from errno import EROFS
 
 from kbroker.common import KafkaError, TopicPartition
 from kbroker.runtime.event_log import EventLogger
-from kbroker.storage.shortage import NO_ROOM, is_shortage
+from kbroker.storage.shortage import NO_SPACE, is_shortage
 from protocol.errors import ErrorCode
 
 event_log = EventLogger("kbroker.logs")
 
 # Errors of a file system that accepts no data now, but may do so later.
-_REFUSED = (*NO_ROOM, EROFS)
+_REFUSED = (*NO_SPACE, EROFS)
 
 
 class LogHealth:

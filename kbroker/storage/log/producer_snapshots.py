@@ -76,7 +76,7 @@ class ProducerSnapshots:
 
     def remove_after_blocking(self, offset: int) -> None:
         """Remove the snapshots after an offset to which the log was truncated. Raises OSError."""
-        for later in [one for one in self.offsets if one > offset]:
+        for later in [known for known in self.offsets if known > offset]:
             self._remove_blocking(later)
 
     def _remove_blocking(self, offset: int) -> None:

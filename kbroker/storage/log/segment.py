@@ -21,7 +21,7 @@ from kbroker.storage.indexes.time_index import NO_TIMESTAMP, TimeIndex
 from kbroker.storage.indexes.transaction_index import AbortedTransaction
 from kbroker.storage.log.reading.file_slice import FileSlice
 from kbroker.storage.log.segment_indexes import IndexCounts, SegmentIndexes, open_unless_retired
-from kbroker.storage.shortage import NO_ROOM
+from kbroker.storage.shortage import NO_SPACE
 from protocol.records.batch import HEADER_SIZE, parse_header
 
 # After this many appended bytes the kernel is asked to start writing them to the disk.
@@ -302,7 +302,7 @@ class LogSegment:
             try:
                 self.disk.rename(path, path + file_names.DELETED)
             except OSError as error:
-                if error.errno not in NO_ROOM:
+                if error.errno not in NO_SPACE:
                     raise
                 self.disk.unlink(path)
             else:

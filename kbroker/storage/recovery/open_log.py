@@ -54,8 +54,8 @@ def open_log(
 
     `recovery_point`, `log_start_offset` and `cleaned_to` are those of the checkpoint files, 0 if these have none;
     `checkpointed`: the checkpoint files are the ones that were written last; `clean`: the last shutdown was clean.
-    `Log.repairs` lists the repairs. Raises OSError, and KafkaError(INCONSISTENT_TOPIC_ID) if the directory belongs
-    to another topic of the same name.
+    `Log.repairs` lists the repairs. Raises OSError, and KafkaError(INCONSISTENT_TOPIC_ID) if the directory belongs to
+    another topic of the same name.
     """
     loaded = LoadedLog(disk, directory, tp, config)
     if not disk.isdir(directory):
@@ -231,6 +231,6 @@ class LogLoader:
         loaded = self._loaded
         if loaded.segments:
             self._remove(loaded.segments, f"it ends before the log start offset {loaded.log_start_offset}")
-        loaded.log_end_offset = self._state.known_to = loaded.log_start_offset
+        loaded.log_end_offset = self._state.replayed_to = loaded.log_start_offset
         loaded.producers = ProducerStateManager()
         _begin_empty(loaded, self._now_ms)

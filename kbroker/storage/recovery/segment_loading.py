@@ -20,7 +20,7 @@ _OFFSET_ENTRY = Struct(">ii")
 
 _EMPTY = "empty"
 _NO_TIMESTAMPS = "without timestamps"
-_DOES_NOT_MATCH = "does not match the log"
+_MISMATCH = "does not match the log"
 
 # Called with each batch that is read, its segment and its position. It is called twice for some batches.
 OnBatch = Callable[[LogSegment, int, BatchHeader], None]
@@ -91,13 +91,13 @@ def _check_index_files(segment: LogSegment, end_offset: int, index_interval: int
         indexed_offset = base + offset
         # Both ascend, and the first batch never has an entry.
         if not (count - 1 <= offset <= last_offset and count * HEADER_SIZE <= position < segment.size):
-            return _IndexFiles(_DOES_NOT_MATCH)
+            return _IndexFiles(_MISMATCH)
     max_timestamp, max_timestamp_offset = NO_TIMESTAMP, base
     if time_count:
         max_timestamp, offset = read_time_entry(time_file.pread, time_count - 1)
         max_timestamp_offset = base + offset
         if max_timestamp < 0 or not time_count - 1 <= offset <= last_offset:
-            return _IndexFiles(_DOES_NOT_MATCH)
+            return _IndexFiles(_MISMATCH)
     if not count and segment.size > index_interval:
         fault: str | None = _EMPTY
     elif not time_count and segment.size:
@@ -118,11 +118,11 @@ def _check_last_batches(
     file = segment.disk.open(segment.path(), write=False)
     for _, header in BatchScan(file, position, segment.size, base, base, check_crc=False):
         if indexed_offset not in (None, header.last_offset):
-            return _DOES_NOT_MATCH
+            return _MISMATCH
         indexed_offset = None
         if header.max_timestamp > max_timestamp:
             return "lacks timestamps"
-    return _DOES_NOT_MATCH if indexed_offset is not None else None
+    return _MISMATCH if indexed_offset is not None else None
 
 
 # The tail of the log.

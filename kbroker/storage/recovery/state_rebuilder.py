@@ -38,12 +38,12 @@ _MAX_MARKER_BYTES = 1 << 16
 class StateRebuilder:
     """The rebuilder of one log that is being loaded. `on_batch` updates the state while `is_listening`.
 
-    The producer state includes everything below `known_to`. `last_epoch` is the latest leader epoch.
+    The producer state includes everything below `replayed_to`. `last_epoch` is the latest leader epoch.
     """
 
     def __init__(self, loaded: LoadedLog) -> None:
         self._loaded = loaded
-        self.known_to = 0
+        self.replayed_to = 0
         self.last_epoch = -1
         self.is_listening = False
         self._epochs_lost = False
@@ -54,7 +54,7 @@ class StateRebuilder:
     def finish(self) -> None:
         """Remove all state beyond the final log end offset, and complete the state up to it."""
         loaded = self._loaded
-        if self.known_to > loaded.log_end_offset:
+        if self.replayed_to > loaded.log_end_offset:
             self.load_producers(loaded.log_end_offset)
         self.replay(loaded.log_end_offset)
         self._rebuild_damaged_indexes()
@@ -72,8 +72,8 @@ class StateRebuilder:
 
     def _update(self, segment: LogSegment, position: int, header: BatchHeader) -> None:
         base, _, leader_epoch, _, _, attributes, delta, _, _, producer_id, _, _, _ = header
-        if base >= self.known_to:
-            self.known_to = base + delta + 1
+        if base >= self.replayed_to:
+            self.replayed_to = base + delta + 1
             if producer_id >= 0 and not attributes & CONTROL:
                 self._loaded.producers.update(header, base)
             elif producer_id >= 0:
@@ -84,7 +84,7 @@ class StateRebuilder:
 
     def replay(self, to: int) -> None:
         """Update the state from the headers between the producer snapshot and `to`."""
-        snapshot_offset = self.known_to
+        snapshot_offset = self.replayed_to
         before = ProducerStateManager()
         for _, _, header in _iter_batches(self._loaded, self._window_start(), min(snapshot_offset, to)):
             if header.producer_id >= 0 and not header.is_control:
@@ -100,7 +100,7 @@ class StateRebuilder:
         A producer that had no response before the broker stopped resends up to five batches. These must be recognized
         as duplicates, but a snapshot has only the last batch of each producer.
         """
-        start = snapshot_offset = self.known_to
+        start = snapshot_offset = self.replayed_to
         missing = _WINDOW_ENTRIES if len(self._loaded.producers) else 0
         for segment in reversed(self._loaded.segments):
             if missing <= 0:
@@ -119,9 +119,9 @@ class StateRebuilder:
         The transaction indexes are known to be complete only up to a snapshot, so later entries are rebuilt.
         """
         loaded = self._loaded
-        loaded.producers, self.known_to = self._load_snapshot(limit)
+        loaded.producers, self.replayed_to = self._load_snapshot(limit)
         for segment in loaded.segments:
-            self._trust_transaction_index_to(segment, self.known_to)
+            self._trust_transaction_index_to(segment, self.replayed_to)
 
     def _load_snapshot(self, limit: int) -> tuple[ProducerStateManager, int]:
         loaded = self._loaded

@@ -40,6 +40,6 @@ def truncate_blocking(loaded: LoadedLog, offset: int) -> None:
     loaded.log_end_offset = max(recovered.next_offset, last.base_offset)
     loaded.recovery_point = min(loaded.recovery_point, loaded.log_end_offset)
     # No producer state beyond the newest snapshot is trusted.
-    state.known_to = END_OF_LOG
+    state.replayed_to = END_OF_LOG
     state.last_epoch = loaded.epochs.latest
     state.finish()

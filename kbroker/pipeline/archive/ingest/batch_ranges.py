@@ -98,9 +98,9 @@ def lost_ranges(
     batch_range: BatchRange, log_start: int, missing: Iterable[OffsetRange] | None = None
 ) -> tuple[OffsetRange, ...]:
     """Return the offsets below the log start offset that have no row; `missing` are all without a row, default all."""
-    whole = OffsetRange(batch_range.start, batch_range.end)
+    batch_offsets = OffsetRange(batch_range.start, batch_range.end)
     deleted = OffsetRange(batch_range.start, min(log_start, batch_range.end))
-    return intersect_ranges([whole] if missing is None else missing, [deleted])
+    return intersect_ranges([batch_offsets] if missing is None else missing, [deleted])
 
 
 def covered_and_gaps(
@@ -109,7 +109,7 @@ def covered_and_gaps(
     """Return the ranges that a commit covers, and its gaps."""
     covered, gaps = [], []
     for tp, start, end in ranges:
-        lost_here = lost.get(tp, ())
-        covered += [CoveredRange(*tp, *kept) for kept in subtract_ranges([OffsetRange(start, end)], lost_here)]
-        gaps += [Gap(*tp, *deleted, RETENTION) for deleted in lost_here]
+        lost_in_range = lost.get(tp, ())
+        covered += [CoveredRange(*tp, *kept) for kept in subtract_ranges([OffsetRange(start, end)], lost_in_range)]
+        gaps += [Gap(*tp, *deleted, RETENTION) for deleted in lost_in_range]
     return covered, gaps

@@ -39,8 +39,8 @@ def archive_topics(
 ) -> IngestSummary:
     """Archive topics until `stop` is set or, with `once`, up to the current ends of the logs.
 
-    `checkpoint` is a directory for Spark's checkpoint, by default one within the archive. If it
-    raises PipelineError, earlier commits remain.
+    `checkpoint` is a directory for Spark's checkpoint, by default one within the archive. If it raises PipelineError,
+    earlier commits remain.
     """
     pattern = options.subscription.pattern
     matches = None if pattern is None else _compile_pattern(spark, pattern)

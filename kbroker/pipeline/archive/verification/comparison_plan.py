@@ -50,10 +50,10 @@ def plan_comparison(
     log_starts = cluster.beginning_offsets(partitions)
     log_ends = cluster.end_offsets(partitions, bool(state.settings.get("committed_only")))
     for tp in partitions:
-        beyond = subtract_ranges(scope.limit(state.covered[tp]), [OffsetRange(0, log_ends[tp])])
-        if beyond:
+        offsets_after_end = subtract_ranges(scope.limit(state.covered[tp]), [OffsetRange(0, log_ends[tp])])
+        if offsets_after_end:
             text = f"archived, but the broker's log ends at {log_ends[tp]}"
-            findings.append(difference("unknown record", text, tp, offsets=beyond))
+            findings.append(difference("unknown record", text, tp, offsets=offsets_after_end))
     ranges = comparable_ranges(state, scope, log_starts, log_ends)
     return ComparisonPlan(ranges, _compacted_topics(cluster, state, topics), findings)
 

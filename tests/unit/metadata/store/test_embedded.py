@@ -15,7 +15,7 @@ from kbroker.metadata.store.coordination import (
     Delete,
     NodeExists,
     NoNode,
-    NoRoom,
+    NoSpace,
     NotEmpty,
     SessionExpired,
     Set,
@@ -393,7 +393,7 @@ async def test_per_session_writes_stay_in_memory_while_the_disk_is_full():
     disk.room = 0
     await session.multi([Set("/epoch", b"1", 0, per_session=True), Create("/me", b"", ephemeral=True)])
     assert await session.get("/epoch") == (b"1", 1)
-    with pytest.raises(NoRoom):
+    with pytest.raises(NoSpace):
         await session.multi([Set("/epoch", b"2", per_session=True), Set("/other", b"x")])
     assert await session.get("/epoch") == (b"1", 1)
     assert await (await opened(disk)).session().get("/epoch") == (b"", 0), "nothing came of it"

@@ -1,9 +1,11 @@
 """A simulated network with one listener, and a protocol that records its calls."""
 
 import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any
 
 from kbroker.simulation.network.faults import NetworkFaults
-from tests.unit.support.simulated_hosts import SimulatedHosts
+from tests.unit.support.simulated_hosts import SimulatedHosts, simulated
 
 BROKER, CLIENT, PORT = "broker", "client", 9092
 
@@ -89,3 +91,20 @@ class ListeningBroker(SimulatedHosts):
     def crash(self, name: str, *, silent: bool) -> None:
         self.host(name).die()
         self.network.crash_host(name, silent)
+
+
+def simulated_pair(seeds: Iterable[int]) -> Callable[[Callable[..., Awaitable[None]]], Any]:
+    """As `simulated`, for a coroutine whose further arguments are the client's and the broker's protocol."""
+
+    def decorate(test: Callable[..., Awaitable[None]]) -> Any:
+        async def connect(s: ListeningBroker) -> None:
+            await test(s, *await s.pair())
+
+        return simulated(ListeningBroker, seeds)(connect)
+
+    return decorate
+
+
+async def assert_reset(*connections: Recorder) -> None:
+    for connection in connections:
+        assert isinstance(await connection.lost, ConnectionResetError)

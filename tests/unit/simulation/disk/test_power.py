@@ -436,23 +436,6 @@ def test_the_trace_of_changes(clock):
     ]
 
 
-def test_the_seed_decides(clock):
-    def run(seed: int) -> list[object]:
-        disk = SimDisk(clock, Random(seed))
-        disk.makedirs("/d")
-        disk.faults.write = 0.1
-        for number in range(50):
-            file = disk.open(f"/d/{number % 7}", create=True)
-            try:
-                file.append(bytes([number]) * 1000)
-            except OSError:
-                file.fdatasync()
-        left = disk.after_crash(True)
-        return [(path, left.read(path)) for path in left.find("")] + [left.listdir("/d"), left.take_busy_ns()]
-
-    assert run(1) == run(1) != run(2)
-
-
 def test_files_that_a_power_loss_may_bring_back(disk: SimDisk) -> None:
     disk.open("/d/a", create=True)
     disk.sync_dir("/d")

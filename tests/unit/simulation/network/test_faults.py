@@ -7,17 +7,27 @@ import pytest
 from kbroker.simulation.network.faults import ANY
 from kbroker.simulation.network.tcp import SOCKET_BUFFER, TCP_TIMEOUT_S
 from tests.unit.support.simulated_hosts import simulated
-from tests.unit.support.simulated_network import BROKER, CLIENT, PORT, ListeningBroker, Recorder
+from tests.unit.support.simulated_network import (
+    BROKER,
+    CLIENT,
+    PORT,
+    ListeningBroker,
+    Recorder,
+    assert_reset,
+    simulated_pair,
+)
 
-network_test = simulated(ListeningBroker, range(5))
+SEEDS = range(5)
+
+network_test = simulated(ListeningBroker, SEEDS)
+pair_test = simulated_pair(SEEDS)
 
 
 # Hosts.
 
 
-@network_test
-async def test_a_paused_host_receives_later(s):
-    client, broker = await s.pair()
+@pair_test
+async def test_a_paused_host_receives_later(s, client, broker):
     s.host(BROKER).pause()
     client.write(b"request")
     other = await s.connect("other")
@@ -39,7 +49,7 @@ def test_the_connections_of_a_killed_process_are_closed_or_reset():
         other.write(b"response")
         s.crash(BROKER, silent=False)
         writing.write(b"?")
-        assert isinstance(await writing.lost, ConnectionResetError)
+        await assert_reset(writing)
         error = await client.lost
         assert s.loop.time() < 1
         assert len(client.received) == (SOCKET_BUFFER if error is None else 0), "only the kernel's buffer survives"
@@ -79,11 +89,11 @@ async def test_a_rebooted_host_resets_its_former_connections(s):
     await asyncio.sleep(2)
     assert writing.is_open
     await s.listen()
-    assert isinstance(await writing.lost, ConnectionResetError)
+    await assert_reset(writing)
     await asyncio.sleep(100)
     assert reading.is_open
     reading.write(b"?")
-    assert isinstance(await reading.lost, ConnectionResetError)
+    await assert_reset(reading)
 
 
 @network_test
@@ -116,9 +126,8 @@ async def test_a_client_that_dies_while_it_connects(s):
 # Links.
 
 
-@network_test
-async def test_a_clogged_link_delays_bytes_and_resets(s):
-    client, broker = await s.pair()
+@pair_test
+async def test_a_clogged_link_delays_bytes_and_resets(s, client, broker):
     aborted, reset = await s.pair()
     client.write(b"one ")
     s.faults.clog(CLIENT, BROKER, 30)
@@ -166,9 +175,8 @@ async def test_latency_rules(s):
         assert 2 <= s.loop.time() - before <= 3.01
 
 
-@network_test
-async def test_a_short_partition_loses_nothing(s):
-    client, broker = await s.pair()
+@pair_test
+async def test_a_short_partition_loses_nothing(s, client, broker):
     s.faults.partition(CLIENT, BROKER)
     client.write(b"request")
     broker.write(b"response")
@@ -181,9 +189,8 @@ async def test_a_short_partition_loses_nothing(s):
     assert broker.is_open
 
 
-@network_test
-async def test_a_long_partition_closes_connections_with_bytes_in_flight(s):
-    client, broker = await s.pair()
+@pair_test
+async def test_a_long_partition_closes_connections_with_bytes_in_flight(s, client, broker):
     aborted, half_open = await s.pair()
     idle, idle_peer = await s.pair()
     s.faults.partition(CLIENT, BROKER)
@@ -195,16 +202,15 @@ async def test_a_long_partition_closes_connections_with_bytes_in_flight(s):
     for peer in (broker, half_open):
         assert peer.is_open, "it has not sent anything"
         peer.write(b"?")
-        assert isinstance(await peer.lost, ConnectionResetError)
+        await assert_reset(peer)
     assert idle.is_open
     idle.write(b"request")
     await s.until(lambda: idle_peer.received)
 
 
-@network_test
-async def test_a_one_way_cut_of_responses(s):
+@pair_test
+async def test_a_one_way_cut_of_responses(s, client, broker):
     """Requests arrive, their acknowledgements do not."""
-    client, broker = await s.pair()
     s.faults.cut(BROKER, CLIENT)
     client.write(b"request")
     await s.until(lambda: broker.received == b"request", 1)
@@ -214,18 +220,16 @@ async def test_a_one_way_cut_of_responses(s):
     assert isinstance(await broker.lost, TimeoutError | ConnectionResetError)
 
 
-@network_test
-async def test_a_one_way_cut_of_acknowledgements_times_out_the_writer(s):
-    client, broker = await s.pair()
+@pair_test
+async def test_a_one_way_cut_of_acknowledgements_times_out_the_writer(s, client, broker):
     s.faults.cut(BROKER, CLIENT)
     client.write(b"request")
     assert isinstance(await client.lost, TimeoutError)
     assert isinstance(await broker.lost, ConnectionResetError), "the reset arrives"
 
 
-@network_test
-async def test_a_one_way_cut_of_requests(s):
-    client, broker = await s.pair()
+@pair_test
+async def test_a_one_way_cut_of_requests(s, client, broker):
     s.faults.cut(CLIENT, BROKER)
     client.write(b"request")
     assert isinstance(await client.lost, TimeoutError)
@@ -249,17 +253,15 @@ async def test_connecting_over_a_cut_link_times_out(s):
 # Connections.
 
 
-@network_test
-async def test_a_reset_in_the_middle_of_a_stream(s):
-    client, broker = await s.pair()
+@pair_test
+async def test_a_reset_in_the_middle_of_a_stream(s, client, broker):
     (endpoint,) = s.faults.connections(CLIENT, BROKER)
     client.write(b"12345")
     s.faults.reset(endpoint, after=7)
     await s.until(lambda: broker.received == b"12345")
     assert broker.is_open
     client.write(b"67890")
-    assert isinstance(await client.lost, ConnectionResetError)
-    assert isinstance(await broker.lost, ConnectionResetError)
+    await assert_reset(client, broker)
     assert broker.received == b"1234567"
     assert s.faults.connections() == []
 
@@ -271,8 +273,7 @@ async def test_random_resets(s):
         assert s.faults.reset_any()
         client.write(bytes(5000))
         broker.write(bytes(5000))
-        assert isinstance(await client.lost, ConnectionResetError)
-        assert isinstance(await broker.lost, ConnectionResetError)
+        await assert_reset(client, broker)
     assert not s.faults.reset_any()
     s.network.reset_chance = 0.2
     client, broker = await s.pair()
@@ -285,9 +286,8 @@ async def test_random_resets(s):
     assert s.network.reset_chance == 0
 
 
-@network_test
-async def test_a_blackholed_connection(s):
-    client, broker = await s.pair()
+@pair_test
+async def test_a_blackholed_connection(s, client, broker):
     client.write(b"lost")
     assert s.faults.blackhole(CLIENT, BROKER) == 1
     assert isinstance(await asyncio.wait_for(client.lost, 20), TimeoutError)

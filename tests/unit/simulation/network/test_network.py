@@ -6,11 +6,12 @@ import pytest
 
 from kbroker.simulation.runtime.loop import SimLoop, UnhandledError
 from tests.unit.support.simulated_hosts import simulated
-from tests.unit.support.simulated_network import PORT, ListeningBroker, Recorder
+from tests.unit.support.simulated_network import PORT, ListeningBroker, Recorder, assert_reset, simulated_pair
 
 HOUR = 3600.0
 
 network_test = simulated(ListeningBroker, [1])
+pair_test = simulated_pair([1])
 
 
 async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -53,9 +54,8 @@ def test_asyncio_streams_work_and_equal_seeds_give_equal_traces():
     assert len(trace) > 10, "a write arrives in several pieces"
 
 
-@network_test
-async def test_addresses(s):
-    client, broker = await s.pair()
+@pair_test
+async def test_addresses(s, client, broker):
     name = client.transport.get_extra_info("sockname")
     assert (name[0], client.transport.get_extra_info("peername")) == ("client", ("broker", PORT))
     assert broker.transport.get_extra_info("sockname") == ("broker", PORT)
@@ -86,9 +86,8 @@ async def test_listening(s):
     await s.loop.create_server(lambda: Recorder(s.loop), "other", PORT)
 
 
-@network_test
-async def test_a_stream_arrives_in_order_in_pieces_of_any_size(s):
-    client, broker = await s.pair()
+@pair_test
+async def test_a_stream_arrives_in_order_in_pieces_of_any_size(s, client, broker):
     parts = [bytes([i]) * (50 * i) for i in range(100)]
     for part in parts:
         if len(part) % 20:
@@ -141,9 +140,8 @@ async def test_buffered_protocols_receive_into_their_own_buffer(s):
     assert recorder.received == stream
 
 
-@network_test
-async def test_a_writer_pauses_while_its_peer_does_not_read(s):
-    client, broker = await s.pair()
+@pair_test
+async def test_a_writer_pauses_while_its_peer_does_not_read(s, client, broker):
     client.transport.set_write_buffer_limits(high=1000)
     assert client.transport.get_write_buffer_limits() == (250, 1000)
     broker.transport.pause_reading()
@@ -161,9 +159,8 @@ async def test_a_writer_pauses_while_its_peer_does_not_read(s):
     assert client.transport.get_write_buffer_size() == 0
 
 
-@network_test
-async def test_close_delivers_what_was_written(s):
-    client, broker = await s.pair()
+@pair_test
+async def test_close_delivers_what_was_written(s, client, broker):
     stream = bytes(300_000)
     client.write(stream)
     client.transport.close()
@@ -176,9 +173,8 @@ async def test_close_delivers_what_was_written(s):
     assert broker.events == ["made", "eof", "lost"]
 
 
-@network_test
-async def test_a_half_closed_connection(s):
-    client, broker = await s.pair()
+@pair_test
+async def test_a_half_closed_connection(s, client, broker):
     broker.keeps_open = True
     client.write(b"request")
     client.transport.write_eof()
@@ -192,24 +188,22 @@ async def test_a_half_closed_connection(s):
     assert client.received == b"response"
 
 
-@network_test
-async def test_abort_resets_the_peer(s):
-    client, broker = await s.pair()
+@pair_test
+async def test_abort_resets_the_peer(s, client, broker):
     client.write(bytes(1000))
     client.transport.abort()
     assert await client.lost is None
-    assert isinstance(await broker.lost, ConnectionResetError)
+    await assert_reset(broker)
     assert (broker.received, broker.events) == (b"", ["made", "lost"])
 
 
-@network_test
-async def test_writing_to_a_closed_connection_is_reset(s):
-    client, broker = await s.pair()
+@pair_test
+async def test_writing_to_a_closed_connection_is_reset(s, client, broker):
     client.keeps_open = True
     broker.transport.close()
     client.write(b"?")
     assert await broker.lost is None
-    assert isinstance(await client.lost, ConnectionResetError)
+    await assert_reset(client)
 
 
 def test_a_protocol_that_raises_fails_the_simulation():

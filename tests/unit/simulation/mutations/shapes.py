@@ -13,12 +13,27 @@ from kbroker.simulation.scenarios.plan import Plan
 from kbroker.simulation.scenarios.simulation import Simulation
 from kbroker.storage.file_names import LOG, SWAP
 
-Shape = Callable[[Plan], None]
+Shape = Callable[[Plan], object]
 
 NEVER = 1 << 62
 SLOW_SYNC_NS = 5_000_000_000
 
 FAULTS: dict[str, Fault] = {**NODE, **NETWORK, **DISK, **POWER, **ROT, **CLOCK}
+
+
+def changed(shape: Shape, change: Shape) -> Shape:
+    """Change a plan further after a shape has restricted it."""
+
+    def shaped(plan: Plan) -> None:
+        shape(plan)
+        change(plan)
+
+    return shaped
+
+
+def with_values(shape: Shape, **values: Any) -> Shape:
+    """Set values of the plan after a shape has restricted it."""
+    return changed(shape, lambda plan: [setattr(plan, name, value) for name, value in values.items()])
 
 
 def short(seconds: float = 4.0, **values: Any) -> Shape:
@@ -28,56 +43,40 @@ def short(seconds: float = 4.0, **values: Any) -> Shape:
         plan.seconds = min(plan.seconds, seconds)
         plan.pause_s = min(plan.pause_s, 1.0)
         plan.recreation = False
-        for name, value in values.items():
-            setattr(plan, name, value)
 
-    return shape
+    return with_values(shape, **values)
 
 
 def only(*faults: str | Fault, seconds: float = 4.0, pause_s: float = 0.3, **values: Any) -> Shape:
     """Use these faults only, one at a time, `pause_s` seconds apart."""
-    chosen = {one if isinstance(one, str) else one.__name__: one for one in faults}
+    chosen = {fault: FAULTS[fault] if isinstance(fault, str) else fault for fault in faults}
 
     def shape(plan: Plan) -> None:
-        plan.faults = {name: FAULTS[one] if isinstance(one, str) else one for name, one in chosen.items()}
+        plan.faults = {name if isinstance(name, str) else name.__name__: fault for name, fault in chosen.items()}
         plan.concurrent_faults, plan.pause_s, plan.seconds = int(bool(faults)), pause_s, seconds
         plan.recreation = False
-        for name, value in values.items():
-            setattr(plan, name, value)
 
-    return shape
+    return with_values(shape, **values)
+
+
+def _dotted(configs: dict[str, str]) -> dict[str, str]:
+    return {name.replace("_", "."): value for name, value in configs.items()}
 
 
 def topics(shape: Shape, **configs: str) -> Shape:
     """Add topic configs; underscores in the names stand for dots."""
-
-    def shaped(plan: Plan) -> None:
-        shape(plan)
-        for topic in plan.topics.values():
-            topic.configs.update({name.replace("_", "."): value for name, value in configs.items()})
-
-    return shaped
+    return changed(shape, lambda plan: [topic.configs.update(_dotted(configs)) for topic in plan.topics.values()])
 
 
 def broker(shape: Shape, **configs: str) -> Shape:
     """Add broker configs; underscores in the names stand for dots."""
-
-    def shaped(plan: Plan) -> None:
-        shape(plan)
-        plan.broker.update({name.replace("_", "."): value for name, value in configs.items()})
-
-    return shaped
+    return changed(shape, lambda plan: plan.broker.update(_dotted(configs)))
 
 
 def compacted(shape: Shape, keys: int) -> Shape:
     """Use small compacted topics that are synced only when a segment rolls."""
-
-    def shaped(plan: Plan) -> None:
-        shape(plan)
-        plan.compact(Random(0), keys)
-
     return topics(
-        shaped,
+        changed(shape, lambda plan: plan.compact(Random(0), keys)),
         internal_segment_bytes="2048",
         min_cleanable_dirty_ratio="0",
         max_compaction_lag_ms="500",
@@ -89,13 +88,12 @@ def compacted(shape: Shape, keys: int) -> Shape:
 def one_partition(shape: Shape) -> Shape:
     """Use one topic with one partition."""
 
-    def shaped(plan: Plan) -> None:
-        shape(plan)
+    def reduce(plan: Plan) -> None:
         plan.topics = dict(list(plan.topics.items())[:1])
         for topic in plan.topics.values():
             topic.partitions = 1
 
-    return shaped
+    return changed(shape, reduce)
 
 
 async def blink(simulation: Simulation, random: Random) -> None:

@@ -21,14 +21,13 @@ from kbroker.replica.logs import log_manager
 from kbroker.simulation.clients.consumer.group_offsets import Membership
 from kbroker.simulation.clients.consumer.member import Member
 from kbroker.simulation.clients.producer import transactional_offsets
-from kbroker.simulation.scenarios.plan import Plan
 from kbroker.simulation.scenarios.simulation import Simulation
 from kbroker.storage.producers import producer_state_manager
 from kbroker.storage.producers.ongoing_transactions import NO_UNSTABLE_OFFSET, OngoingTransactions
 from kbroker.storage.producers.producer_state_manager import ProducerStateManager
 from protocol.errors import ErrorCode
 from tests.unit.simulation.mutations.mutation import INVARIANT, ignore_errors, mutation, wrap
-from tests.unit.simulation.mutations.shapes import Shape, broker, crash, only, slow_syncs
+from tests.unit.simulation.mutations.shapes import Shape, broker, crash, only, slow_syncs, with_values
 
 # Anomalies of a transaction that is committed in one partition and aborted in another.
 TORN = ["aborted read", "torn transaction", "skipped records", "lost write", "pre-committed read"]
@@ -36,16 +35,9 @@ TORN = ["aborted read", "torn transaction", "skipped records", "lost write", "pr
 
 def transacting(shape: Shape, **values: Any) -> Shape:
     """Run only transactional producers and readers."""
-
-    def shaped(plan: Plan) -> None:
-        shape(plan)
-        plan.producers = plan.members = plan.deleters = plan.transformers = plan.stale_clients = 0
-        plan.transactors, plan.transactional_ids, plan.readers = 3, 2, 2
-        plan.coordination = False
-        for name, value in values.items():
-            setattr(plan, name, value)
-
-    return shaped
+    others = dict.fromkeys(("producers", "members", "deleters", "transformers", "stale_clients"), 0)
+    transactional = {"transactors": 3, "transactional_ids": 2, "readers": 2, "coordination": False}
+    return with_values(shape, **{**others, **transactional, **values})
 
 
 def transforming(shape: Shape, **values: Any) -> Shape:
@@ -147,7 +139,8 @@ def timeouts_are_ignored(patch: pytest.MonkeyPatch) -> None:
     "transactions-durable",
     [INVARIANT, "LivenessError", *TORN],
     broker(
-        transacting(only(slow_syncs, seconds=12.0)), transaction_abort_timed_out_transaction_cleanup_interval_ms="100"
+        transacting(only(slow_syncs, seconds=20.0), transactors=6, transactional_ids=6),
+        transaction_abort_timed_out_transaction_cleanup_interval_ms="100",
     ),
     first_seed=4,
 )

@@ -26,17 +26,22 @@ from scripts.benchmark.peers import ROOT, Kafka, Kbroker, Peer, environment
 IMAGES = ROOT / "docs" / "images"
 
 
+def tree_of(option: str) -> tuple[str, Path]:
+    """Return the label and the source tree of DIR or LABEL=DIR."""
+    label, _, directory = option.rpartition("=")
+    path = Path(directory).resolve()
+    if not (path / "kbroker" / "__main__.py").exists():
+        raise SystemExit(f"{path} is not a source tree of kbroker")
+    return label or path.name, path
+
+
 def peers_of(base: Path, trees: Sequence[str]) -> list[tuple[str, Peer]]:
-    """Return the servers and their labels. A tree is DIR or LABEL=DIR."""
+    """Return the servers and their labels."""
     if not trees:
         return [("kbroker", Kbroker(base / "kbroker")), ("kafka", Kafka(base / "kafka"))]
     peers: list[tuple[str, Peer]] = []
     for number, tree in enumerate(trees):
-        label, _, directory = tree.rpartition("=")
-        path = Path(directory).resolve()
-        if not (path / "kbroker" / "__main__.py").exists():
-            raise SystemExit(f"{path} is not a source tree of kbroker")
-        label = label or path.name
+        label, path = tree_of(tree)
         if label in [other for other, _ in peers]:
             label = f"{label} {number + 1}"
         peers.append((label, Kbroker(base / str(number), path)))
@@ -129,15 +134,17 @@ def draw_profiles(args: argparse.Namespace, base: Path) -> None:
 
 
 def draw_growth(args: argparse.Namespace, base: Path) -> None:
+    tree = tree_of(args.kbroker[0] if args.kbroker else str(ROOT))[1]
     costs = {}
     for number, series in enumerate(growth.SERIES):
         if not args.only or any(text in series.title for text in args.only):
-            # A server of its own, so that what a series leaves behind is not part of the next.
-            with started(peers_of(base / str(number), args.kbroker or [str(ROOT)])[:1]) as [server]:
-                costs[series.title] = growth.run_series(server, series, args.rounds, args.seconds)
+            peers = [(f"{size:,}", Kbroker(base / f"{number}-{size}", tree)) for size in series.sizes]
+            with started(peers) as servers:
+                costs[series.title] = growth.run_series(servers, series, args.rounds, args.seconds)
             print(".", end="", file=sys.stderr, flush=True)
     print(f"\n{footer(args)}\n\n{growth.table(costs)}")
-    growth.draw(costs, IMAGES / "growth.svg")
+    if not args.only:
+        growth.draw(costs, IMAGES / "growth.svg")
     write_json(args, costs)
 
 

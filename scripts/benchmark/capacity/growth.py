@@ -33,14 +33,14 @@ class Series:
 
 
 def appending_to_log(mebibytes: int) -> Prepare:
-    """Appends of 16 KiB to a partition whose log has a length."""
+    """Produce of one record to a partition whose log has a length."""
 
     @contextmanager
     def prepare(server: Server) -> Iterator[Load]:
         version = server.version(ApiKey.PRODUCE)
         topic = filled_topic(server, 1, [0], 60, 1024, mebibytes << 20)
-        frames = produce_frames(topic, [0], 15, 1024, version)
-        yield Load(rotated(frames, 4), 5, requests.produce_error_at(topic, version))
+        frames = produce_frames(topic, [0], 1, 100, version)
+        yield Load(rotated(frames, 8), 5, requests.produce_error_at(topic, version))
 
     return prepare
 
@@ -105,7 +105,7 @@ def send_once(server: Server, frames: Sequence[bytes], error_at: int) -> None:
 
 
 SERIES = (
-    Series("append of 16 KiB", "MiB of log", (1, 16, 128, 1024), appending_to_log),
+    Series("produce of one record to a log", "MiB of log", (16, 128, 1024), appending_to_log),
     Series("fetch of 8 KiB in a session", "idle partitions", (10, 100, 1_000, 4_000), fetching_in_session),
     Series("produce of one record", "idle connections", (1, 10, 100, 1_000), beside_idle_connections),
     Series("offset commit", "other groups", (10, 100, 1_000, 10_000), beside_groups),
@@ -116,14 +116,20 @@ SERIES = (
 Costs = dict[int, float]
 
 
-def run_series(server: Server, series: Series, rounds: int, seconds: float) -> Costs:
-    """Return the median processor time per response for each size; the first run warms the server up."""
-    costs = {}
-    for size in series.sizes:
-        case = Case(f"{series.title}, {size:,} {series.unit}", series.prepare(size))
-        figures = [measure(server, case, seconds)[PROCESSOR] for _ in range(rounds + 1)]
-        costs[size] = median(figures[1:])
-    return costs
+def run_series(servers: Sequence[Server], series: Series, rounds: int, seconds: float) -> Costs:
+    """Return the median processor time per response for each size; the round before the first warms the servers up.
+
+    Each size has a server of its own, so that what a size leaves behind is not part of another, and takes turns with
+    the others, so that all have the same share of the machine's bad moments.
+    """
+    figures: dict[int, list[float]] = {size: [] for size in series.sizes}
+    for number in range(-1, rounds):
+        for server, size in zip(servers, series.sizes, strict=True):
+            case = Case(f"{series.title}, {size:,} {series.unit}", series.prepare(size))
+            cost = measure(server, case, seconds)[PROCESSOR]
+            if number >= 0:
+                figures[size].append(cost)
+    return {size: median(costs) for size, costs in figures.items()}
 
 
 def table(costs: Mapping[str, Costs]) -> str:
@@ -143,14 +149,15 @@ def draw(costs: Mapping[str, Costs], path: Path) -> None:
     import matplotlib
     from matplotlib.figure import Figure
 
-    # The same file for the same costs.
-    matplotlib.rcParams["svg.hashsalt"] = "growth"
+    # The same file for the same costs, with text as text.
+    matplotlib.rcParams.update({"svg.hashsalt": "growth", "svg.fonttype": "none"})
     drawn = [series for series in SERIES if series.title in costs]
     figure = Figure(figsize=(3 * len(drawn), 2.6), layout="constrained")
     for series, axes in zip(drawn, figure.subplots(1, len(drawn), squeeze=False)[0], strict=True):
         mine = costs[series.title]
         axes.plot(list(mine), list(mine.values()), marker="o")
         axes.set_xscale("log")
+        axes.minorticks_off()
         axes.set_ylim(0, 1.5 * max(mine.values()))
         axes.set_title(series.title, fontsize=9)
         axes.set_xlabel(series.unit, fontsize=8)

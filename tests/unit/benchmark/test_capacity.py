@@ -2,6 +2,8 @@
 
 import shutil
 from collections.abc import Iterator
+from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -9,7 +11,8 @@ from protocol.messages.k00_produce import PartitionProduceResponse, ProduceRespo
 from protocol.messages.k01_fetch import FetchRequest
 from protocol.records.batch import HEADER_SIZE, crc_of, parse_header
 from protocol.schema.codec import encode
-from scripts.benchmark.capacity import requests, syscalls
+from scripts.benchmark.capacity import flame_graph, growth, requests, syscalls
+from scripts.benchmark.capacity.__main__ import chosen_cases, peers_of
 from scripts.benchmark.capacity.case import Case, rotated
 from scripts.benchmark.capacity.cases import all_cases
 from scripts.benchmark.capacity.client import Load, connected
@@ -18,7 +21,7 @@ from scripts.benchmark.capacity.measure import PROCESSOR, RATE, measure
 from scripts.benchmark.capacity.producer_cases import init_producer_id, produce_load
 from scripts.benchmark.capacity.server import Server, started
 from scripts.benchmark.capacity.table import heading, results_of, row
-from scripts.benchmark.peers import Kbroker
+from scripts.benchmark.peers import ROOT, Kbroker
 
 TOPIC = ("topic", bytes(range(16)))
 SECONDS = 0.02
@@ -140,3 +143,66 @@ def test_summary_of_strace() -> None:
         "100.00    0.001000           1       800        10 total\n"
     )
     assert syscalls.parse_summary(text) == {"write": 600, "read": 200}
+
+
+def test_flame_graph() -> None:
+    root = "run (kbroker/broker.py)"
+    stacks = f"""main (a.py);{root};serve (kbroker/server/x.py);read (kbroker/storage/y.py) 3
+main (a.py);{root};serve (kbroker/server/x.py) 6
+main (a.py);{root} 1
+Thread.run (threading.py);work (b.py) 90
+"""
+    top = flame_graph.parse_stacks(stacks, root)
+    assert top.samples == 10
+    [serve] = top.callees.values()
+    assert (serve.name, serve.samples) == ("serve (kbroker/server/x.py)", 9)
+    svg = flame_graph.draw(top, "a < b")
+    ElementTree.fromstring(svg)
+    assert "a &lt; b" in svg
+    assert "<title>serve (kbroker/server/x.py): 90.0%</title>" in svg
+    assert "<title>read (kbroker/storage/y.py): 30.0%</title>" in svg
+    assert "Thread.run" not in svg
+
+
+@pytest.mark.parametrize("series", growth.SERIES, ids=lambda series: f"{series.title}, {series.unit}")
+def test_smallest_size_of_each_growth_series_runs(series: growth.Series, server: Server) -> None:
+    case = Case(series.title, series.prepare(series.sizes[0]))
+    assert measure(server, case, SECONDS)[RATE] > 0
+
+
+def test_growth_table() -> None:
+    sessions = growth.SERIES[1]
+    costs = {sessions.title: dict(zip(sessions.sizes, (20.0, 21.0, 22.0, 40.0), strict=True))}
+    line = growth.table(costs).splitlines()[-1]
+    assert line.startswith(f"| {sessions.title} | idle partitions 10: 20, 100: 21, 1,000: 22,")
+    assert line.endswith("| 2.00 |")
+
+
+@pytest.mark.parametrize(
+    ("options", "labels"),
+    [
+        ([], ["kbroker", "kafka"]),
+        (["."], [ROOT.name]),
+        ([".", "."], [ROOT.name, f"{ROOT.name} 2"]),
+        (["new=.", "old=."], ["new", "old"]),
+    ],
+)
+def test_servers_of_the_options(
+    options: list[str], labels: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    assert [label for label, _ in peers_of(tmp_path, options)] == labels
+
+
+def test_a_tree_without_kbroker_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match="is not a source tree of kbroker"):
+        peers_of(tmp_path, [str(tmp_path)])
+
+
+def test_cases_are_chosen_by_parts_of_their_names() -> None:
+    assert [case.name for case in chosen_cases(["500", "heartbeat"])] == [
+        "heartbeat",
+        "produce 1 record, 500 connections",
+    ]
+    with pytest.raises(SystemExit, match="no case has such a name; there are: produce 64 KiB"):
+        chosen_cases(["no such case"])

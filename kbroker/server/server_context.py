@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from kbroker.api.context import Services
     from kbroker.runtime.environment import Environment
 
-RECEIVE_BUFFER_BYTES = 512 * 1024
+# Five pipelined batches of 64 KiB.
+RECEIVE_BUFFER_BYTES = 384 * 1024
 # Used where received bytes must be copied and kept.
 SMALL_RECEIVE_BUFFER_BYTES = 8 * 1024
 # If one connection has more unsent bytes, none of its requests is handled.

@@ -1,13 +1,15 @@
 """The interface to a disk. RealDisk (real_disk.py) implements it; the simulation has its own.
 
-All calls may block, except `pread_nowait`; `append` and `appendv` block only when the kernel throttles writers, which
-early writeback avoids. Every implementation fails with OSError and an errno (ENOSPC, EIO, ENOENT, ...).
+All calls may block, except `pread_nowait` and `send_nowait`; `append` and `appendv` block only when the kernel
+throttles writers, which early writeback avoids. Every implementation fails with OSError and an errno (ENOSPC, EIO,
+ENOENT, ...).
 """
 
 from collections.abc import Sequence
 from typing import Protocol
 
 from kbroker.common import Buffer
+from kbroker.runtime.direct_socket import DirectSocket
 
 
 class DiskFile(Protocol):
@@ -31,6 +33,14 @@ class DiskFile(Protocol):
 
     def pread_nowait(self, size: int, offset: int, /) -> Buffer | None:
         """Read at most `size` bytes from the page cache. Returns None if there are none, or if that is unknown."""
+        ...
+
+    def send_nowait(self, socket: DirectSocket, size: int, offset: int, /) -> int | None:
+        """Send `size` bytes at `offset` from the page cache to a socket, without copying them.
+
+        Returns how many were sent: fewer if the socket's buffer is full, or only the first ones are in the page cache.
+        None if they must be read instead, whose result then tells why.
+        """
         ...
 
     def truncate(self, size: int, /) -> None: ...

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 if TYPE_CHECKING:
-    from asyncio import AbstractEventLoop, Future, Handle
+    from asyncio import AbstractEventLoop, Future, Handle, Transport
     from random import Random
 
+    from kbroker.runtime.direct_socket import DirectSocket
     from kbroker.runtime.disk import Disk
 
 T = TypeVar("T")
@@ -92,12 +93,17 @@ def _ignore_thread_count(count: int) -> None:
     """Do nothing; for environments without threads."""
 
 
+def _no_direct_socket(transport: "Transport") -> None:
+    """For environments without sockets."""
+
+
 @dataclass(slots=True)
 class Environment:
     """The machine of one broker.
 
     Everything but the edge (tests/unit/test_imports.py) uses asyncio through `loop`: timers, futures, tasks, sockets.
-    `set_thread_count`: sets the number of threads of `offload`.
+    `set_thread_count`: sets the number of threads of `offload`. `direct_socket`: returns the socket of a transport, or
+    None if files cannot be sent to it directly, for example because it encrypts.
     """
 
     loop: "AbstractEventLoop"
@@ -108,6 +114,7 @@ class Environment:
     process_runner: ProcessRunner
     set_thread_count: Callable[[int], None] = _ignore_thread_count
     descriptors: DescriptorLimits = UNLIMITED_DESCRIPTORS
+    direct_socket: "Callable[[Transport], DirectSocket | None]" = _no_direct_socket
 
     async def yield_to_loop(self) -> None:
         """Wait until the other callbacks that are ready have run."""

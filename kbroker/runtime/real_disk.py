@@ -10,12 +10,16 @@ from threading import Lock
 from typing import Any
 
 from kbroker.common import Buffer
+from kbroker.runtime.direct_socket import DirectSocket
+from kbroker.runtime.page_cache import FileMapping, PageCache
 
 # After a read in a thread the kernel is asked to read ahead by this many bytes.
 _READ_AHEAD_BYTES = 8 << 20
 RWF_NOWAIT: int = getattr(os, "RWF_NOWAIT", 0)
 # Errors of a read that is not in the page cache (EAGAIN), or of a file system without RWF_NOWAIT.
 _NOT_NOW = (errno.EAGAIN, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
+# The file system or the socket does not support sendfile.
+_NOT_SUPPORTED = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
 _SYNC_FILE_RANGE_WRITE = 2
 _MAX_PAGE_BYTES = 1 << 16
 
@@ -28,7 +32,7 @@ class _ReadBuffers:
 
     SIZE = 1 << 20
     # The allocator itself reuses smaller buffers.
-    MIN_SIZE = 1 << 17
+    MIN_SIZE = 1 << 15
     MAX_BUFFERS = 8
     # The references to a free buffer: one from the list, one from the argument of getrefcount.
     _FREE_REFERENCES = 2
@@ -55,12 +59,15 @@ class _ReadBuffers:
 class _FileSystem:
     """The features of one mounted file system. `nowait`: it supports reads with RWF_NOWAIT."""
 
-    __slots__ = ("_sync_file_range", "buffers", "nowait")
+    __slots__ = ("_can_send", "_page_cache", "_sync_file_range", "buffers", "nowait")
 
     def __init__(self, buffers: _ReadBuffers) -> None:
         self.buffers = buffers
         self.nowait = RWF_NOWAIT != 0
         self._sync_file_range: Any = _load_sync_file_range
+        # Loaded by the first use.
+        self._page_cache: PageCache | None = None
+        self._can_send = hasattr(os, "sendfile")
 
     def start_writeback(self, fd: int, offset: int, size: int) -> None:
         if self._sync_file_range is _load_sync_file_range:
@@ -71,6 +78,21 @@ class _FileSystem:
                 return
         if self._sync_file_range is not None:
             self._sync_file_range(fd, offset, size, _SYNC_FILE_RANGE_WRITE)
+
+    def map_file(self, fd: int, size: int) -> FileMapping | None:
+        """Map at least `size` bytes of a file for sendfile. Returns None if sendfile must not be used."""
+        if self._page_cache is None and self._can_send:
+            try:
+                self._page_cache = PageCache()
+            except AttributeError:
+                self._can_send = False
+            except (OSError, ImportError):
+                # Loading needs a file descriptor; there may be one the next time.
+                pass
+        return self._page_cache.map(fd, size) if self._page_cache is not None and self._can_send else None
+
+    def disable_sendfile(self) -> None:
+        self._can_send = False
 
 
 def _load_sync_file_range() -> Any:
@@ -89,11 +111,12 @@ def _load_sync_file_range() -> Any:
 class RealFile:
     """A file descriptor opened with O_APPEND: a write after a truncation goes to the new end."""
 
-    __slots__ = ("_fd", "_file_system", "_readahead_disabled")
+    __slots__ = ("_fd", "_file_system", "_mapping", "_readahead_disabled")
 
     def __init__(self, fd: int, file_system: _FileSystem) -> None:
         self._fd = fd
         self._file_system = file_system
+        self._mapping: FileMapping | None = None
         self._readahead_disabled = False
 
     def append(self, data: Buffer, /) -> int:
@@ -130,10 +153,7 @@ class RealFile:
         if not file_system.nowait:
             return None
         if not self._readahead_disabled:
-            # The kernel's readahead runs in the thread that reads a marked page, here the event loop's, and takes
-            # milliseconds. It is disabled; threads that read from the disk read ahead instead (`pread_reused`).
-            self._readahead_disabled = True
-            os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_RANDOM)
+            self._disable_readahead()
         data = memoryview(file_system.buffers.get(size))[:size]
         try:
             count = os.preadv(self._fd, (data,), offset, RWF_NOWAIT)
@@ -144,6 +164,37 @@ class RealFile:
                 file_system.nowait = False
             return None
         return data if count == size else data[:count]
+
+    def send_nowait(self, socket: DirectSocket, size: int, offset: int, /) -> int | None:
+        mapping = self._mapping
+        if mapping is None or mapping.size < offset + size:
+            self._disable_readahead()
+            mapping = self._mapping = self._file_system.map_file(self._fd, offset + size)
+            if mapping is None:
+                return None
+        resident = mapping.resident_bytes(size, offset)
+        if not resident:
+            return None
+        try:
+            # 0 at the end of the file, which a read reports.
+            return os.sendfile(socket.fileno(), self._fd, offset, resident) or None
+        except BlockingIOError:
+            return 0
+        except OSError as error:
+            # A read, or a write to the socket, reports other errors.
+            if error.errno in _NOT_SUPPORTED:
+                self._file_system.disable_sendfile()
+                self._mapping = None
+            return None
+
+    def _disable_readahead(self) -> None:
+        """Let threads that read from the disk read ahead instead of the kernel (`pread_reused`).
+
+        The kernel's readahead runs in the thread that reads a marked page, here the event loop's, and takes
+        milliseconds.
+        """
+        self._readahead_disabled = True
+        os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_RANDOM)
 
     def truncate(self, size: int, /) -> None:
         os.ftruncate(self._fd, size)
@@ -163,6 +214,7 @@ class RealFile:
 
     def close(self) -> None:
         fd, self._fd = self._fd, -1
+        self._mapping = None
         if fd >= 0:
             os.close(fd)
 

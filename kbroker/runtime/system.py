@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import resource
+import socket
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from random import SystemRandom
@@ -50,7 +51,27 @@ def system_environment(loop: asyncio.AbstractEventLoop) -> Environment:
         process_runner=SystemProcessRunner(loop),
         set_thread_count=threads.resize,
         descriptors=descriptors,
+        direct_socket=direct_socket,
     )
+
+
+class BorrowedSocket(socket.socket):
+    """A socket whose file descriptor belongs to a transport, which closes it."""
+
+    def __del__(self) -> None:
+        self.detach()
+
+
+def direct_socket(transport: asyncio.Transport) -> BorrowedSocket | None:
+    """Return the socket of a transport, to send files to it; None if that is not possible."""
+    owned = transport.get_extra_info("socket")
+    if owned is None or transport.get_extra_info("ssl_object") is not None or not hasattr(socket, "MSG_MORE"):
+        return None
+    try:
+        return BorrowedSocket(owned.family, owned.type, owned.proto, owned.fileno())
+    except OSError:
+        # The connection is broken, which the transport will notice.
+        return None
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:

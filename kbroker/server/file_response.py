@@ -1,49 +1,68 @@
-"""Sends a response whose records are read from the log while it is sent."""
+"""Sends a response whose records are in the log's files.
+
+Normally the records go from the page cache to the socket without a copy (direct_send.py). The transport gets a part of
+the response instead where that is not possible:
+
+- Records that are not in the page cache are read in a thread.
+- If the socket's buffer is full, the transport gets a small part. It pauses the connection until that is sent.
+- A connection that encrypts has no socket to send to directly.
+"""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from kbroker.common import Buffer
+from kbroker.server.direct_send import Part, SendState, send_parts
 from kbroker.storage.log.reading.file_slice import FileSlice
 
 if TYPE_CHECKING:
     import asyncio
 
+    from kbroker.runtime.direct_socket import DirectSocket
     from kbroker.server.server_context import ServerContext
 
-# The number of bytes that are read and sent in one iteration of the event loop.
+# Sent in one iteration of the event loop, directly or through the transport.
+DIRECT_BYTES = 1024 * 1024
 PIECE_BYTES = 512 * 1024
+# What the transport gets if the socket's buffer is full.
+_WAITING_BYTES = 16 * 1024
 
 
 class FileResponseWriter:
     """Writes the parts of a response, file slices piece by piece, no faster than the client reads.
 
-    The connection sets `is_paused` and calls `resume`. `on_done` is called once: with None, or with the error that
-    prevents the response from being completed.
+    The connection sets `is_paused` and calls `resume`. `on_done` is called once, with None or with the error that keeps
+    the response from being completed.
     """
 
-    __slots__ = ("_is_scheduled", "_on_done", "_parts", "_server", "_transport", "is_paused")
+    __slots__ = (
+        "_is_scheduled", "_is_unbuffered", "_on_done", "_parts", "_server", "_socket", "_transport", "is_paused",
+    )  # fmt: skip
 
     def __init__(
         self,
         server: ServerContext,
         transport: asyncio.Transport,
-        parts: Iterable[Buffer | FileSlice],
+        socket: DirectSocket | None,
+        parts: deque[Part],
         on_done: Callable[[OSError | None], None],
     ) -> None:
         self.is_paused = False
         self._server = server
         self._transport: asyncio.Transport | None = transport
-        self._parts = deque(parts)
+        self._socket = socket
+        self._parts = parts
         self._on_done = on_done
-        # Whether the next piece is scheduled or being read.
+        # The next piece is scheduled or being read.
         self._is_scheduled = False
+        # The transport pauses the connection whenever its write buffer is not empty.
+        self._is_unbuffered = False
 
     def stop(self) -> None:
-        """Write nothing more, because the connection is closed."""
+        """The connection is closed."""
         self._transport = None
 
     def resume(self) -> None:
@@ -52,34 +71,60 @@ class FileResponseWriter:
             self._server.scheduler.response_pieces.add(self._write_piece)
 
     def _write_piece(self) -> None:
-        """Write the parts up to the next file slice, and a piece of that."""
         self._is_scheduled = False
-        if self._transport is None or self.is_paused:
+        transport = self._transport
+        if transport is None or self.is_paused:
             return
+        if self._socket is None:
+            self._read_and_write(PIECE_BYTES)
+            return
+        if transport.get_write_buffer_size():
+            self._pause_while_buffered(transport)
+            if not self.is_paused:
+                self._read_and_write(PIECE_BYTES)
+            return
+        result = send_parts(self._socket, self._parts, DIRECT_BYTES)
+        if result is SendState.DONE:
+            self._finish(None)
+        elif result is SendState.LIMIT_REACHED:
+            self.resume()
+        elif result is SendState.MUST_WAIT:
+            self._pause_while_buffered(transport)
+            self._read_and_write(_WAITING_BYTES)
+        else:
+            self._read_and_write(PIECE_BYTES)
+
+    def _pause_while_buffered(self, transport: asyncio.Transport) -> None:
+        if not self._is_unbuffered:
+            self._is_unbuffered = True
+            transport.set_write_buffer_limits(high=0)
+
+    def _read_and_write(self, limit: int) -> None:
+        """Give the transport the parts up to the next file slice, and at most `limit` bytes of that."""
         ready = self._take_buffers()
         if self._parts:
             file_slice = self._parts[0]
             assert isinstance(file_slice, FileSlice)
             try:
-                piece = file_slice.read_nowait(PIECE_BYTES)
+                piece = file_slice.read_nowait(limit)
             except OSError as error:
-                self._on_done(error)
+                self._finish(error)
                 return
             if piece is None:
                 self._write(ready)
                 self._is_scheduled = True
-                self._server.spawn(self._read_and_write(file_slice))
+                self._server.spawn(self._read_in_thread(file_slice))
                 return
             ready.append(piece)
         self._write_and_continue(ready)
 
-    async def _read_and_write(self, file_slice: FileSlice) -> None:
-        """Read a piece that is not in the page cache, in a thread."""
+    async def _read_in_thread(self, file_slice: FileSlice) -> None:
+        """Read a piece that is not in the page cache, and write it."""
         try:
             piece = await self._server.offload(file_slice.read_blocking, PIECE_BYTES)
         except OSError as error:
             if self._transport is not None:
-                self._on_done(error)
+                self._finish(error)
             return
         self._is_scheduled = False
         if self._transport is not None:
@@ -103,8 +148,13 @@ class FileResponseWriter:
         if self._parts:
             self.resume()
         else:
-            self._on_done(None)
+            self._finish(None)
 
     def _write(self, buffers: list[Buffer]) -> None:
         if buffers and self._transport is not None:
             self._transport.writelines(buffers)
+
+    def _finish(self, error: OSError | None) -> None:
+        if self._is_unbuffered and self._transport is not None:
+            self._transport.set_write_buffer_limits(high=self._server.write_high_water)
+        self._on_done(error)

@@ -6,11 +6,12 @@ from collections import deque
 from collections.abc import Awaitable, Coroutine
 from functools import partial
 from struct import Struct
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 
 from kbroker.api.context import RequestContext
 from kbroker.common import Buffer
 from kbroker.runtime.delayed_response import DelayedResponse
+from kbroker.server.direct_send import Part, send_parts
 from kbroker.server.file_response import FileResponseWriter
 from kbroker.storage.log.reading.file_slice import BULK_BYTES, FileSlice
 
@@ -18,11 +19,14 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Sequence
 
+    from kbroker.runtime.direct_socket import DirectSocket
     from kbroker.server.server_context import ServerContext
 
 _HEADER = Struct(">ii")
 # Gathered responses of fewer bytes in all are joined into one buffer for the transport.
 _JOIN_BELOW = 4096
+# Larger responses from the log wait for their turn: one is sent in each iteration of the event loop.
+_AT_ONCE_BYTES = 256 * 1024
 # The most requests of a connection that may wait for their responses, or for those of the requests before them.
 MAX_OVERLAPPING = 64
 
@@ -50,8 +54,9 @@ class ResponseQueue:
     """
 
     __slots__ = (
-        "_blocking", "_contexts", "_file_writer", "_gathered", "_gathered_bytes", "_is_flush_scheduled", "_is_paused",
-        "_owner", "_sent_contexts", "_server", "_transport", "_unsent_bytes", "is_blocked", "is_serving",
+        "_blocking", "_contexts", "_direct_socket", "_file_writer", "_gathered", "_gathered_bytes",
+        "_is_flush_scheduled", "_is_paused", "_owner", "_sent_contexts", "_server", "_transport", "_unsent_bytes",
+        "is_blocked", "is_serving",
     )  # fmt: skip
 
     def __init__(self, server: ServerContext, transport: asyncio.Transport, owner: QueueOwner) -> None:
@@ -66,6 +71,8 @@ class ResponseQueue:
         # The request among them that must not overlap with others.
         self._blocking: RequestContext | None = None
         self._file_writer: FileResponseWriter | None = None
+        # Opened for the first response from the log; False before that.
+        self._direct_socket: DirectSocket | Literal[False] | None = False
         # Encoded responses, with their headers, that the transport does not have yet.
         self._gathered: list[Buffer] = []
         self._gathered_bytes = 0
@@ -171,7 +178,7 @@ class ResponseQueue:
             header = _HEADER.pack(size, context.correlation_id) + tags
             if size >= BULK_BYTES and any(isinstance(part, FileSlice) for part in body):
                 self.flush()
-                self._start_file_writer([header, *cast("Sequence[Buffer | FileSlice]", body)])
+                self._send_file_response(cast("deque[Part]", deque((header, *body))), size)
             else:
                 self._gathered += (header, *cast("Sequence[Buffer]", body))
         handler.stats.bytes_out += size
@@ -212,10 +219,18 @@ class ResponseQueue:
         self._is_flush_scheduled = False
         self.flush()
 
-    def _start_file_writer(self, parts: Sequence[Buffer | FileSlice]) -> None:
-        if self._transport is None:
+    def _send_file_response(self, parts: deque[Part], size: int) -> None:
+        transport = self._transport
+        if transport is None:
             return
-        self._file_writer = FileResponseWriter(self._server, self._transport, parts, self._on_file_written)
+        socket = self._direct_socket
+        if socket is False:
+            socket = self._direct_socket = self._server.direct_socket(transport)
+        if size <= _AT_ONCE_BYTES and socket is not None and not transport.get_write_buffer_size():
+            send_parts(socket, parts, 2 * _AT_ONCE_BYTES)
+            if not parts:
+                return
+        self._file_writer = FileResponseWriter(self._server, transport, socket, parts, self._on_file_written)
         self._file_writer.is_paused = self._is_paused
         self._file_writer.resume()
         self._update_blocked()
@@ -260,6 +275,7 @@ class ResponseQueue:
         """Abandon the waiting requests. Returns whether the client was not reading its responses."""
         was_stuck = self._is_paused or self._file_writer is not None
         self._transport = None
+        self._direct_socket = None
         self._is_paused = False
         self._count_unsent()
         if self._file_writer is not None:

@@ -52,6 +52,7 @@ class ServerContext:
         self.call_soon = loop.call_soon
         self.call_later = loop.call_later
         self.offload = environment.offload
+        self.direct_socket = environment.direct_socket
         # Bytes of responses that clients have not read yet.
         self.unsent_bytes = 0
         self._loop = loop

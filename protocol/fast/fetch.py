@@ -238,7 +238,8 @@ def encode_fetch_response(response: FetchResponse, version: int) -> Buffers:
             head += b"\0"
     if flexible:
         head += b"\0"
-    out.append(head)
+    if head:
+        out.append(head)
     return out
 
 

@@ -83,6 +83,7 @@ MACHINE = {
 EDGE_PACKAGES = {"broker", "exporter", "server", "simulation", *CLIENTS}
 EDGE_FILES = {
     "kbroker/runtime/child_process.py",
+    "kbroker/runtime/page_cache.py",
     "kbroker/runtime/process_runner.py",
     "kbroker/runtime/real_disk.py",
     "kbroker/runtime/system.py",

@@ -4,6 +4,7 @@ import errno
 from collections.abc import Sequence
 
 from kbroker.common import Buffer
+from kbroker.runtime.direct_socket import DirectSocket
 from kbroker.simulation.disk.device import Device
 from kbroker.simulation.disk.faults import raise_os_error
 from kbroker.simulation.disk.inode import Inode
@@ -57,6 +58,21 @@ class SimFile:
         if device.cold and device.random.random() < device.cold:
             return None
         return bytes(memoryview(inode.data)[offset : offset + size])
+
+    def send_nowait(self, socket: DirectSocket, size: int, offset: int, /) -> int | None:
+        try:
+            data = self.pread_nowait(size, offset)
+        except OSError:
+            # A read reports it.
+            return None
+        if not data:
+            return None
+        try:
+            return socket.send(data, 0)
+        except BlockingIOError:
+            return 0
+        except OSError:
+            return None
 
     def truncate(self, size: int, /) -> None:
         inode, device = self._open_inode(writing=True), self._device

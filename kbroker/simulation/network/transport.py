@@ -1,6 +1,8 @@
 """The asyncio transport of one end of a simulated connection."""
 
 import asyncio
+import errno
+import os
 from collections.abc import Callable, Iterable
 from typing import cast
 
@@ -9,6 +11,19 @@ from kbroker.simulation.network.fabric import Fabric
 from kbroker.simulation.network.tcp import SOCKET_BUFFER, Address, TcpEndpoint
 
 DEFAULT_HIGH_WATER = 64 * 1024
+
+
+class SimDirectSocket:
+    """Implements DirectSocket: sends at most what the buffers of both kernels have room for."""
+
+    def __init__(self, transport: "SimTransport") -> None:
+        self._transport = transport
+
+    def fileno(self) -> int:
+        return -1
+
+    def send(self, data: Buffer, flags: int, /) -> int:
+        return self._transport.send_directly(data)
 
 
 class SimTransport(TcpEndpoint, asyncio.Transport):
@@ -53,9 +68,20 @@ class SimTransport(TcpEndpoint, asyncio.Transport):
         self._send_queue.append(piece)
         self._queued_bytes += len(piece)
         self._transmit()
-        if not self._writing_paused and self.get_write_buffer_size() > self._high_water:
-            self._writing_paused = True
-            self.get_protocol().pause_writing()
+        self._maybe_pause_writing()
+
+    def send_directly(self, data: Buffer) -> int:
+        """Send past the write buffer, which is empty. Returns how many bytes were sent."""
+        if self._closing:
+            raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+        room = SOCKET_BUFFER - self._queued_bytes
+        if room <= 0:
+            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        piece = bytes(memoryview(data)[:room])
+        self._send_queue.append(piece)
+        self._queued_bytes += len(piece)
+        self._transmit()
+        return len(piece)
 
     def writelines(self, list_of_data: Iterable[Buffer]) -> None:
         self.write(b"".join(list_of_data))
@@ -72,6 +98,12 @@ class SimTransport(TcpEndpoint, asyncio.Transport):
             high = DEFAULT_HIGH_WATER if low is None else 4 * low
         self._high_water = high
         self._low_water = high // 4 if low is None else low
+        self._maybe_pause_writing()
+
+    def _maybe_pause_writing(self) -> None:
+        if not self._writing_paused and self.get_write_buffer_size() > self._high_water:
+            self._writing_paused = True
+            self.get_protocol().pause_writing()
 
     def get_write_buffer_limits(self) -> tuple[int, int]:
         return self._low_water, self._high_water
@@ -161,3 +193,8 @@ class SimTransport(TcpEndpoint, asyncio.Transport):
     def _notify_lost(self, error: Exception | None) -> None:
         if self._protocol is not None:
             self._loop.call_soon(self._protocol.connection_lost, error)
+
+
+def direct_socket(transport: asyncio.Transport) -> SimDirectSocket:
+    assert isinstance(transport, SimTransport)
+    return SimDirectSocket(transport)

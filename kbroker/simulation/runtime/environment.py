@@ -6,6 +6,7 @@ from typing import TypeVar
 
 from kbroker.runtime.environment import Environment
 from kbroker.simulation.disk.disk import SimDisk
+from kbroker.simulation.network.transport import direct_socket
 from kbroker.simulation.runtime.clock import SimClock
 from kbroker.simulation.runtime.loop import SimLoop
 from kbroker.simulation.runtime.processes import SimProcesses
@@ -32,4 +33,5 @@ def simulated_environment(seed: int, *, loop: SimLoop | None = None, name: str =
         random=Random(f"{seed}/{name}"),
         offload=offload,
         process_runner=SimProcesses(loop, disk, clock, Random(f"{seed}/{name}/processes")),
+        direct_socket=direct_socket,
     )

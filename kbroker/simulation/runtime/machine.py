@@ -14,6 +14,7 @@ from kbroker.broker import Broker
 from kbroker.config import BrokerConfig
 from kbroker.runtime.environment import Environment
 from kbroker.simulation.disk.disk import SimDisk
+from kbroker.simulation.network.transport import direct_socket
 from kbroker.simulation.runtime.clock import SimClock
 from kbroker.simulation.runtime.host_loop import HostLoop
 from kbroker.simulation.runtime.processes import SimProcesses
@@ -85,6 +86,7 @@ class Machine:
             random=Random(seed),
             offload=loop.offload,
             process_runner=SimProcesses(loop, disk, self.clock, Random(f"{seed}/processes")),
+            direct_socket=direct_socket,
         )
         self.sim_loop.trace.record("start", self.name)
         if self._coordination is not None:

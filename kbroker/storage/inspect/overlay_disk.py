@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from kbroker.common import Buffer
+from kbroker.runtime.direct_socket import DirectSocket
 from kbroker.runtime.disk import Disk, DiskFile, DiskLock
 
 
@@ -44,6 +45,9 @@ class _OverlayFile:
 
     def pread_nowait(self, size: int, offset: int, /) -> Buffer | None:
         return self.pread(size, offset)
+
+    def send_nowait(self, socket: DirectSocket, size: int, offset: int, /) -> int | None:
+        return None
 
     def truncate(self, size: int, /) -> None:
         content = self._content

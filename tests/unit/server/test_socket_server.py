@@ -120,6 +120,7 @@ async def test_fetch_responses_shrink_as_unsent_bytes_grow(m: Machine) -> None:
 
     async def fetch_batches() -> int:
         response = await client.fetch_partition("t", 0, partition_max_bytes=20 * MIB)
+        await m.until(lambda: m.broker._server.context.unsent_bytes == 0)
         return len(values_of(response))
 
     assert await fetch_batches() == 9

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Iterable, Mapping
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from kbroker.common import Buffer
 from kbroker.simulation.runtime.clock import EPOCH_MS
@@ -74,8 +74,7 @@ class Client(asyncio.Protocol):
         self._pending: dict[int, tuple[type[Message], asyncio.Future[Any]]] = {}
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
+        self.transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
         self.bytes_received += len(data)

@@ -16,6 +16,7 @@ from kbroker.config import BrokerConfig
 from kbroker.replica.partition import Partition
 from kbroker.runtime.environment import Environment
 from kbroker.simulation.disk.disk import SimDisk
+from kbroker.simulation.network.transport import direct_socket
 from kbroker.simulation.runtime.clock import SimClock
 from kbroker.simulation.runtime.loop import SimLoop
 from kbroker.simulation.runtime.processes import SimProcesses
@@ -95,7 +96,9 @@ class Machine:
         self.configs.update(dotted(configs))
         random = Random(f"{self.seed}/{self.starts}")
         self.processes = SimProcesses(self.loop, self.disk, self.clock, Random(f"{self.seed}/{self.starts}/processes"))
-        environment = Environment(self.loop, self.clock, self.disk, random, self.threads.offload, self.processes)
+        environment = Environment(
+            self.loop, self.clock, self.disk, random, self.threads.offload, self.processes, direct_socket=direct_socket
+        )
         self.broker = Broker(environment, BrokerConfig.load(self.configs))
         self._brokers.append(self.broker)
         await self.broker.start()

@@ -1,0 +1,15 @@
+"""The socket of a connection, to which files are sent past the write buffer of its transport."""
+
+from typing import Protocol
+
+from kbroker.common import Buffer
+
+
+class DirectSocket(Protocol):
+    """It may be used while the transport is open and its write buffer is empty. It does not block."""
+
+    def fileno(self) -> int: ...
+
+    def send(self, data: Buffer, flags: int, /) -> int:
+        """Return how many bytes were sent. `flags`: MSG_MORE. Raises BlockingIOError if the socket's buffer is full."""
+        ...

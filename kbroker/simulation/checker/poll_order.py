@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from kbroker.simulation.checker.anomaly import Anomaly, anomaly, partition_name, shorten
-from kbroker.simulation.checker.compaction import LastOffsets
+from kbroker.simulation.checker.compaction import SupersedingRecords
 from kbroker.simulation.checker.history import Assign, Operation, Outcome, Poll, Send, TopicPartition
 from kbroker.simulation.checker.index import NEVER, Index, Observation, PartitionIndex
 from kbroker.simulation.checker.transactions import TransactionOutcome, transaction_outcomes
@@ -173,14 +173,17 @@ def _skips(index: Index, jumps: list[_Jump]) -> Iterator[Anomaly]:
     offsets_by_partition: dict[TopicPartition, dict[int, None]] = {}
     for jump, offsets in offsets_by_jump:
         offsets_by_partition.setdefault(jump.tp, {}).update(dict.fromkeys(offsets))
+    for tp, observed in offsets_by_partition.items():
+        if index.partition(tp).keys:
+            observed.update(index.partition(tp).conflicting_offsets)
     seen = index.observations(offsets_by_partition)
     ends = transaction_outcomes(index)
-    last = {jump.tp: _last_offsets(index.partition(jump.tp)) for jump, _ in offsets_by_jump}
+    superseding = {tp: SupersedingRecords(index, index.partition(tp), seen) for tp in offsets_by_partition}
     for jump, offsets in offsets_by_jump:
         skipped = [
             proof
             for offset in offsets
-            if (proof := _proof(index, jump, seen.by_offset.get((jump.tp, offset), []), ends, last[jump.tp]))
+            if (proof := _proof(index, jump, seen.by_offset.get((jump.tp, offset), []), ends, superseding[jump.tp]))
             is not None
         ]
         if skipped:
@@ -196,10 +199,6 @@ def _skips(index: Index, jumps: list[_Jump]) -> Iterator[Anomaly]:
             )
 
 
-def _last_offsets(partition: PartitionIndex) -> LastOffsets:
-    return LastOffsets(partition.value_at, partition.keys)
-
-
 def _skipped_offsets(partition: PartitionIndex, jump: _Jump) -> list[int]:
     """Return the offsets in the jump at which a record was observed at any time. Without losses, deleted offsets need
     no further check and are left out."""
@@ -210,7 +209,11 @@ def _skipped_offsets(partition: PartitionIndex, jump: _Jump) -> list[int]:
 
 
 def _proof(
-    index: Index, jump: _Jump, observations: list[Observation], ends: dict[int, TransactionOutcome], last: LastOffsets
+    index: Index,
+    jump: _Jump,
+    observations: list[Observation],
+    ends: dict[int, TransactionOutcome],
+    superseding: SupersedingRecords,
 ) -> Observation | None:
     """Return an observation which proves that the jump skipped a record that was present and visible to the consumer:
     no Loss between them, not deleted or compacted before, and its transaction, if any, is committed."""
@@ -224,7 +227,7 @@ def _proof(
             continue
         if partition.may_be_deleted(observation.offset, observation.since if sender is None else sender.begun, ended):
             continue
-        if last.is_superseded(observation.value, observation.offset):
+        if superseding.may_have_removed(observation.value, observation.offset, ended):
             continue
         if not jump.committed_only or _is_visible(sender, observation, ends):
             return observation

@@ -111,16 +111,24 @@ async def blink_while_syncs_are_slow(simulation: Simulation, random: Random) -> 
 
 async def blink_between_swaps(simulation: Simulation, random: Random) -> None:
     """Kill the process while several segments are not synced. After its restart lose power when a compacted segment may
-    be durable and others are not."""
+    be durable and others are not. From the kill on nothing is produced, so no later record supersedes a lost one."""
     machine = simulation.machine
     machine.disk.faults.slow_sync_ns = SLOW_SYNC_NS
     await asyncio.sleep(random.uniform(0.5, 1.5))
     machine.disk.faults.slow_sync_ns = 0
     machine.kill()
-    await simulation.until_serving()
-    await _until(simulation, lambda: bool(machine.disk.find(LOG + SWAP)), 2.0)
-    await asyncio.sleep(random.random() * 0.02)
-    machine.power_off()
+    producers = [client for client in simulation.clients if client.host.startswith("producer")]
+    for producer in producers:
+        producer.pause()
+    try:
+        await simulation.until_serving()
+        await _until(simulation, lambda: bool(machine.disk.find(LOG + SWAP)), 2.0)
+        await asyncio.sleep(random.random() * 0.06)
+        machine.power_off()
+        await asyncio.sleep(NEVER)
+    finally:
+        for producer in producers:
+            producer.resume()
 
 
 async def die_in_a_swap(simulation: Simulation, random: Random) -> None:

@@ -313,7 +313,10 @@ class _SyncedLog:
 @mutation(
     "compaction",
     ["lost write", "skipped records"],
-    compacted(one_partition(only(blink_between_swaps, seconds=6.0, members=0, producers=2)), keys=200),
+    compacted(
+        one_partition(only(blink_between_swaps, members=0, producers=2, pause_between_sends_s=0.01)),
+        keys=100,
+    ),
     first_seed=1,
 )
 def unsynced_segments_are_compacted(patch: pytest.MonkeyPatch) -> None:

@@ -446,7 +446,8 @@ class Log(LogReads):
             self._write_epochs()
 
     def enforce_retention(self, now_ms: int, high_watermark: int) -> int:
-        """Delete expired segments; returns their number. If all have expired, the log first rolls to an empty one."""
+        """Delete expired segments that are synced; returns their number. If all have expired, the log first rolls to an
+        empty one."""
         if self._offline is not None:
             return 0
         count = count_expired_segments(
@@ -458,6 +459,10 @@ class Log(LogReads):
             except KafkaError:
                 # The disk is full. Deleting the closed segments frees space.
                 count -= 1
+        # Until its file is renamed, a power loss would leave an unsynced segment torn, and recovery would remove the
+        # synced segments that follow it.
+        synced = sum(1 for segment in self.segments[1:] if segment.base_offset <= self.recovery_point)
+        count = min(count, synced)
         if count:
             self._remove_oldest_segments(count)
         return count

@@ -65,9 +65,9 @@ def open_log(
         _begin_empty(loaded, now_ms)
     else:
         _check_topic_id(disk, directory, topic_id)
-        # Only compaction leaves gaps between segments, and a checkpoint is written before it replaces any.
-        gapless = checkpointed and not config.is_compacted
-        LogLoader(loaded, now_ms, clean, gapless).load(recovery_point, log_start_offset)
+        # Only compaction leaves gaps between segments, below the recovery point, and the checkpoint files are written
+        # before it replaces any.
+        LogLoader(loaded, now_ms, clean, gapless=checkpointed).load(recovery_point, log_start_offset)
     loaded.cleaned_to = min(cleaned_to, loaded.segments[-1].base_offset)
     return Log(loaded, topic_id, background, random)
 

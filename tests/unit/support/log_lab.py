@@ -68,6 +68,8 @@ class Lab:
         log_start: int = 0,
         now_ms: int = NOW,
         cleaned_to: int = 0,
+        *,
+        checkpointed: bool = False,
     ) -> Log:
         return open_log(
             self.disk,
@@ -82,6 +84,7 @@ class Lab:
             random=Random(1),
             log_start_offset=log_start,
             cleaned_to=cleaned_to,
+            checkpointed=checkpointed,
         )
 
     def close(self, log: Log) -> bool:

@@ -86,6 +86,23 @@ def test_records_without_timestamps_age_with_their_file(tmp_path: Path) -> None:
     assert log.enforce_retention(written_ms + DAY + 1, 1) == 1
 
 
+def test_unsynced_segments_do_not_expire(tmp_path: Path) -> None:
+    """A power loss before their files are renamed would leave them torn, in front of synced segments."""
+    lab = Lab(tmp_path, retention_ms=DAY)
+    log = lab.open(now_ms=NOW - 3 * DAY)
+    lab.background.hold = True
+    for _ in range(3):
+        append(log, batch(2, 100, NOW - 3 * DAY))
+        log.roll(NOW)
+    log.complete_flush(log.flush_blocking(3))
+    log.delete_records(6)
+    assert log.enforce_retention(NOW, 6) == 1
+    assert base_offsets(log) == [2, 4, 6]
+    log.complete_flush(log.flush_blocking(6))
+    assert log.enforce_retention(NOW, 6) == 2
+    assert base_offsets(log) == [6]
+
+
 def test_segments_expire_while_the_rest_of_the_log_is_large_enough(tmp_path: Path) -> None:
     size = len(batch(2, 100))
     for limit, remaining in ((0, 0), (1, 1), (size, 1), (size + 1, 2), (3 * size, 3), (99 * size, 5), (-1, 5)):

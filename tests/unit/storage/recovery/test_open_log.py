@@ -25,6 +25,21 @@ def produce(log: Log, count: int, producer_id: int = 7, start: int = 0) -> list[
     return sent
 
 
+@pytest.mark.parametrize("policy", ["delete", "compact"])
+def test_the_log_ends_at_a_segment_that_a_power_loss_has_emptied(tmp_path: Path, policy: str) -> None:
+    """Only below the recovery point may compaction have left a gap."""
+    lab = Lab(tmp_path, cleanup_policy=(policy,))
+    log = lab.open()
+    for _ in range(4):
+        append(log, batch(2))
+        log.roll(NOW)
+    (lab.path / f"{2:020d}.log").write_bytes(b"")
+    for recovery_point, end in ((4, 8), (2, 2)):
+        log = lab.open(recovery_point, checkpointed=True)
+        assert log.log_end_offset == end
+    assert lab.files(".log") == [f"{0:020d}.log", f"{2:020d}.log"]
+
+
 def producers(log: Log) -> list[object]:
     return sorted(log.producers.active())
 

@@ -192,7 +192,7 @@ class ClientConnection:
     def continue_negotiation(self, response: Response) -> EncodedRequest | None:
         """Process an ApiVersions response. Returns another request to send, or None when the versions are known.
 
-        Raises MalformedError; NegotiationError if the broker returns another error than UNSUPPORTED_VERSION.
+        Raises MalformedError; NegotiationError if the broker returns an error other than UNSUPPORTED_VERSION.
         """
         message = response.decode(ApiVersionsResponse)
         versions = {row.api_key: (row.min_version, row.max_version) for row in message.api_keys}

@@ -34,7 +34,7 @@ class ResourceAlteration(NamedTuple):
 async def alter_resources(
     services: Services, alterations: Sequence[ResourceAlteration], *, replace: bool, validate_only: bool
 ) -> list[KafkaError | None]:
-    """Alter each resource on its own, and return its error or None. A resource that is named twice is not altered.
+    """Alter each resource independently, and return its error or None. A resource that is named twice is not altered.
 
     With `replace` the changes apply to empty overrides, as in AlterConfigs.
     """

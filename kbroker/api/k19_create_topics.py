@@ -1,6 +1,6 @@
 """CreateTopics (key 19), versions 2 to 7.
 
-- Each topic is created on its own: an invalid one does not prevent the others.
+- Each topic is created independently: an invalid one does not prevent the others.
 - Version 5 adds the effective configs and the numbers of partitions and replicas to the response, version 7 the topic
   id. With validate_only the response is the same, and no topic is created.
 - The response is sent when this broker has opened the logs. timeout_ms is ignored: this takes no longer than a write to

@@ -5,7 +5,7 @@
   AddOffsetsToTxn, and the transaction coordinator verifies that (transaction.partition.verification.enable).
 - The group is validated after that: a member's commit must have the current generation (KIP-447). Clients that do not
   send their member, such as those before version 3, are accepted.
-- Each partition that does not exist gets an error of its own; every other error is that of the whole request.
+- Each partition that does not exist has its own error; every other error applies to the whole request.
 - TRANSACTION_ABORTABLE is returned from version 4 on.
 """
 

@@ -1,6 +1,6 @@
 """CreatePartitions (key 37), versions 0 to 3: increase the number of partitions of topics.
 
-- Each topic is handled on its own. With validate_only no partition is added.
+- Each topic is handled independently. With validate_only no partition is added.
 - The response is sent when this broker has opened the logs. timeout_ms is ignored: this takes no longer than a write to
   the coordination service.
 """

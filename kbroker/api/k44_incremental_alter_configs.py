@@ -1,6 +1,6 @@
 """IncrementalAlterConfigs (key 44), versions 0 and 1: set, delete, append to or subtract from single configs (KIP-339).
 
-- Each resource is altered on its own; either all or none of its changes are made.
+- Each resource is altered independently; either all or none of its changes are made.
 - The response is sent when this broker uses the new values.
 - A resource that is named twice gets INVALID_REQUEST each time.
 """

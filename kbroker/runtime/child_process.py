@@ -1,8 +1,8 @@
 """The program of a child process: runs one job at low priority, and ends if the broker ends.
 
-The command line names the job (module:function). Standard input has the length of the task and the task; standard
-output gets a byte for success or failure and then the result or the traceback. Standard input stays open: its end means
-that the parent has died. On Linux the kernel kills the child at once when the parent dies.
+The command line names the job (module:function). The child reads the length of the task and the task from standard
+input, and writes to standard output a byte for success or failure and then the result or the traceback. Standard input
+stays open: its end means that the parent has died. On Linux the kernel kills the child when the parent dies.
 """
 
 from __future__ import annotations

@@ -36,14 +36,14 @@ class Deadlines(Generic[K]):
 
     def set(self, key: K, deadline_ms: int) -> None:
         """Set or move the deadline of a key."""
-        known = self._deadlines.get(key)
-        if known is None:
+        times = self._deadlines.get(key)
+        if times is None:
             self._deadlines[key] = [deadline_ms, deadline_ms]
             self._push(key, deadline_ms)
         else:
-            known[0] = deadline_ms
-            if deadline_ms < known[1]:
-                known[1] = deadline_ms
+            times[0] = deadline_ms
+            if deadline_ms < times[1]:
+                times[1] = deadline_ms
                 self._push(key, deadline_ms)
 
     def cancel(self, key: K) -> None:
@@ -56,13 +56,13 @@ class Deadlines(Generic[K]):
         """Return the earliest deadline, or None."""
         while self._heap:
             entry_ms, _, key = self._heap[0]
-            known = self._deadlines.get(key)
-            if known is not None and known[0] == entry_ms:
+            times = self._deadlines.get(key)
+            if times is not None and times[0] == entry_ms:
                 return entry_ms
             heappop(self._heap)
-            if known is not None and known[1] == entry_ms:
-                known[1] = known[0]
-                self._push(key, known[0])
+            if times is not None and times[1] == entry_ms:
+                times[1] = times[0]
+                self._push(key, times[0])
         return None
 
     def pop_due(self, now_ms: int) -> K | None:
@@ -80,8 +80,8 @@ class Deadlines(Generic[K]):
         heappush(self._heap, (deadline_ms, self._sequence, key))
 
     def _rebuild(self) -> None:
-        for known in self._deadlines.values():
-            known[1] = known[0]
-        self._heap = [(known[0], i, key) for i, (key, known) in enumerate(self._deadlines.items())]
+        for times in self._deadlines.values():
+            times[1] = times[0]
+        self._heap = [(times[0], i, key) for i, (key, times) in enumerate(self._deadlines.items())]
         self._sequence = len(self._heap)
         heapify(self._heap)

@@ -55,7 +55,7 @@ class DiskFile(Protocol):
         """Ask the kernel to start to write these dirty bytes. It does not make them durable, and never fails."""
         ...
 
-    def forget_clean(self, offset: int, /) -> None:
+    def drop_clean_pages(self, offset: int, /) -> None:
         """Drop the clean pages from `offset` on from the page cache, so that they are read from the disk again.
 
         After a failed sync they may differ from the disk: Linux marks pages as clean that it could not write. Never

@@ -205,7 +205,7 @@ class RealFile:
     def fdatasync(self) -> None:
         os.fdatasync(self._fd)
 
-    def forget_clean(self, offset: int, /) -> None:
+    def drop_clean_pages(self, offset: int, /) -> None:
         # Only whole pages are dropped.
         os.posix_fadvise(self._fd, offset - offset % _MAX_PAGE_BYTES, 0, os.POSIX_FADV_DONTNEED)
 

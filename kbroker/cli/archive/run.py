@@ -52,12 +52,12 @@ def run(
     max_records: Annotated[
         int,
         typer.Option(
-            "--max-records-per-batch", metavar="RECORDS", min=1, max=INT64, help="Commit at most this many in a batch."
+            "--max-records-per-batch", metavar="RECORDS", min=1, max=INT64, help="Commit at most RECORDS in a batch."
         ),
     ] = 2_000_000,
     rate: Annotated[
         float | None,
-        typer.Option(metavar="RECORDS", help="Archive at most this many per second.", show_default="no limit"),
+        typer.Option(metavar="RECORDS", help="Archive at most RECORDS per second.", show_default="no limit"),
     ] = None,
     checkpoint: Annotated[
         str | None,

@@ -102,7 +102,7 @@ def timestamp_range(file: "DataFile") -> tuple[int | None, int | None]:
 
 
 def format_utc(time_ms: int | None) -> str | None:
-    """Return milliseconds since the epoch as 2025-10-09T08:53:20Z; a number out of range is returned as it is."""
+    """Return milliseconds since the epoch as 2025-10-09T08:53:20Z; a number out of range is returned unchanged."""
     if time_ms is None:
         return None
     try:

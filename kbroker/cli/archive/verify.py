@@ -70,7 +70,7 @@ def verify(
     jars: Jars = None,
     conf: SparkConf = None,
 ) -> None:
-    """Check an archive, and compare each record with the broker's as far as the broker still has it.
+    """Check an archive, and compare each record with the broker's if the broker still has it.
 
     Reads every file and changes nothing. Exit status: 0 without differences, 1 with differences or if the verification
     failed, 2 for wrong usage.

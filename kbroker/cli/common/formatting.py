@@ -32,7 +32,7 @@ def format_duration(duration_ms: int) -> str:
 
 
 def format_timestamp(timestamp_ms: int) -> str:
-    """Return milliseconds since the epoch as local time with milliseconds; a number out of range as it is."""
+    """Return milliseconds since the epoch as local time with milliseconds; a number out of range unchanged."""
     try:
         local = datetime.fromtimestamp(timestamp_ms / 1000)
     except (ValueError, OverflowError, OSError):

@@ -75,7 +75,7 @@ def get(
     kind: Kind,
     words: NameAndConfigs = None,
     default: AllBrokers = False,
-    include_defaults: Annotated[bool, typer.Option("--all", "-a", help="Show configs at their defaults too.")] = False,
+    include_defaults: Annotated[bool, typer.Option("--all", "-a", help="Also show configs at their defaults.")] = False,
     documented: Annotated[
         bool, typer.Option("--describe", "-d", help="Show types, documentation and the values that this one overrides.")
     ] = False,

@@ -49,7 +49,7 @@ def show(
     listen: Listen = None,
     advertise: Advertise = None,
     properties: Properties = None,
-    everything: Annotated[bool, typer.Option("--all", help="Show configs at their defaults as well.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Also show configs at their defaults.")] = False,
     bootstrap: Annotated[
         str | None,
         typer.Option("--bootstrap", "-b", metavar="HOST:PORT", help="Show the configs of this running broker."),
@@ -123,8 +123,8 @@ def _agrees(name: str, value: str | None, static: StaticConfigs) -> bool:
     if source is None or value is None:
         return source is not None
     try:
-        row = broker_config_key(name)
-        return row.parse(source.text) == row.parse(value)
+        key = broker_config_key(name)
+        return key.parse(source.text) == key.parse(value)
     except ConfigError:
         return source.text == value
 

@@ -26,7 +26,7 @@ from kbroker.config import BrokerConfig, ConfigError
 from kbroker.runtime.disk import Disk
 from kbroker.runtime.real_disk import RealDisk
 
-# In the order of a start. They need the one data directory and the one listener that check_configuration ensures.
+# In the order of the startup. They rely on check_configuration: there is one data directory and one listener.
 CHECKS: tuple[Check, ...] = (
     check_listener,
     check_advertised,

@@ -142,7 +142,7 @@ def aggregate(
     options = RunOptions(once, parse_duration_ms(every or "10s"), from_ == "earliest", max_records, accept_loss)
     target = ResultSink(to_topic, to_parquet)
     with pipeline_errors():
-        # Before Spark starts, which takes seconds.
+        # Checked before Spark starts, which takes seconds.
         require_topics(bootstrap, definition, target)
     with spark_session_for("kbroker pipeline aggregate", master, jars, conf) as session:
         summary = _run(session, bootstrap, definition, target, checkpoint, options)

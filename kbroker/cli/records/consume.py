@@ -66,7 +66,7 @@ def consume(
     key_separator: Annotated[
         str | None, typer.Option("--key-separator", "-K", metavar="SEP", help="Print KEY SEP VALUE.")
     ] = None,
-    values: Annotated[bool, typer.Option("--values", help="Print values only, also on a terminal.")] = False,
+    values: Annotated[bool, typer.Option("--values", help="Print values only, even on a terminal.")] = False,
     read_committed: Annotated[
         bool, typer.Option("--read-committed", help="Skip records of open and aborted transactions.")
     ] = False,

@@ -47,7 +47,7 @@ def replay(
     prefix: Annotated[
         str | None, typer.Option("--prefix", metavar="TEXT", help="Add this prefix to the names of the target topics.")
     ] = None,
-    append: Annotated[bool, typer.Option("--append", help="Produce also to topics that are not empty.")] = False,
+    append: Annotated[bool, typer.Option("--append", help="Allow target topics that are not empty.")] = False,
     partitions_by: Annotated[
         str,
         typer.Option(

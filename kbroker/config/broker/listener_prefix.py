@@ -8,7 +8,7 @@ _PREFIXED_NAME = re.compile(r"listener\.name\.[^.]+\.(.+)")
 
 
 def strip_listener_prefix(name: str) -> str:
-    """Return the config's name without its listener prefix; a name without a prefix is returned as it is."""
+    """Return the config's name without its listener prefix; a name without a prefix is returned unchanged."""
     match = _PREFIXED_NAME.fullmatch(name)
     if match is None:
         return name

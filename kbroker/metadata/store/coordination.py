@@ -36,7 +36,7 @@ class NoNode(CoordinationError):
 
 
 class BadVersion(CoordinationError):
-    """The node has another version than the expected one."""
+    """The node does not have the expected version."""
 
 
 class NotEmpty(CoordinationError):

@@ -241,8 +241,8 @@ class EmbeddedStore:
         if callback is not None:
             self._watches.add(path, (session, callback), children=children)
 
-    def forget_watches(self, session: EmbeddedSession) -> None:
-        self._watches.forget(lambda watcher: watcher[0] is session)
+    def remove_watches(self, session: EmbeddedSession) -> None:
+        self._watches.remove(lambda watcher: watcher[0] is session)
 
     def _notify(self, events: list[WatchEvent]) -> None:
         for (_, callback), event in self._watches.fire(events):
@@ -323,7 +323,7 @@ class EmbeddedSession:
 
     def _end(self, commit: PendingCommit) -> None:
         self._is_closed = True
-        self._store.forget_watches(self)
+        self._store.remove_watches(self)
         owned = self._store.tree.ephemerals(self._id)
         self._store.apply(commit, [Delete(path) for path in owned], self._id)
 

@@ -13,17 +13,17 @@ class WatchManager(Generic[K]):
 
     def __init__(self) -> None:
         # By path; a dict keeps the order of registration.
-        self._of_nodes: dict[str, dict[K, None]] = {}
-        self._of_children: dict[str, dict[K, None]] = {}
+        self._node_watches: dict[str, dict[K, None]] = {}
+        self._child_watches: dict[str, dict[K, None]] = {}
 
     def add(self, path: str, watcher: K, *, children: bool = False) -> None:
         """Watch a node, or its list of children."""
-        watches = self._of_children if children else self._of_nodes
+        watches = self._child_watches if children else self._node_watches
         watches.setdefault(path, {})[watcher] = None
 
-    def forget(self, is_closed: Callable[[K], bool]) -> None:
-        """Remove the watches of watchers that no longer exist."""
-        for watches in (self._of_nodes, self._of_children):
+    def remove(self, is_closed: Callable[[K], bool]) -> None:
+        """Remove the watches of closed watchers."""
+        for watches in (self._node_watches, self._child_watches):
             for path in list(watches):
                 remaining = {watcher: None for watcher in watches[path] if not is_closed(watcher)}
                 if remaining:
@@ -34,9 +34,9 @@ class WatchManager(Generic[K]):
     def fire(self, events: Iterable[WatchEvent]) -> Iterator[tuple[K, WatchEvent]]:
         """Yield (watcher, event) for each watch that the events fire, and remove these watches."""
         for event in events:
-            watches = self._of_children if event.kind == "children" else self._of_nodes
+            watches = self._child_watches if event.kind == "children" else self._node_watches
             watchers = watches.pop(event.path, {})
             if event.kind == "deleted":
-                watchers |= self._of_children.pop(event.path, {})
+                watchers |= self._child_watches.pop(event.path, {})
             for watcher in watchers:
                 yield watcher, event

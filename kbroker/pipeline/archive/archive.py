@@ -64,7 +64,7 @@ class Archive:
         return archive
 
     def state(self) -> ArchiveState:
-        """Return the current state; reads the commits since the last call. Raises as `open`."""
+        """Return the current state; reads the commits since the last call. Raises the errors of `open`."""
         listing = list_manifest(self.storage)
         if not listing.commits:
             raise PipelineError(_describe_missing_archive(self.storage))

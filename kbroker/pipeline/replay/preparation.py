@@ -126,7 +126,7 @@ def require_empty(starts: Mapping[TopicPartition, TargetStart]) -> None:
         if not start.was_empty:
             raise PipelineError(
                 f"topic {target.topic} is not empty: partition {target.partition} ends at offset {start.offset}; "
-                f"replay into another topic (--to), or after the records that are there (--append)"
+                f"replay into another topic (--to), or after its records (--append)"
             )
 
 

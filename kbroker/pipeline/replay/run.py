@@ -164,7 +164,7 @@ def _require_same_targets(context: ReplayContext, plan: ReplayPlan, state: Archi
     for name, planned in plan.targets.items():
         topic = describe_topic(context.cluster, name)
         if context.cluster.cluster_id() != plan.cluster:
-            raise PipelineError(f"replay {plan.id} goes into another cluster than the one at {context.bootstrap}")
+            raise PipelineError(f"replay {plan.id} goes into a different cluster than the one at {context.bootstrap}")
         if topic is None or topic.topic_id != planned.topic_id:
             raise PipelineError(f"topic {name} was deleted since replay {plan.id} was planned")
 

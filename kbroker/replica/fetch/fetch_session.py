@@ -182,7 +182,7 @@ class FetchSessionCache:
     def count_bytes(self, session: FetchSession, now_ms: int) -> list[FetchSession]:
         """Count the memory of a session whose partitions have changed. Returns the sessions evicted for it.
 
-        If there is no room, the session is removed and gets the id 0: its client sends full requests from then on.
+        If there is no space, the session is removed and gets the id 0: its client sends full requests from then on.
         """
         self.size_bytes += session.size_bytes - session.counted_bytes
         session.counted_bytes = session.size_bytes

@@ -1,7 +1,7 @@
 """Reads the partitions of a fetch session, within the limits of a request.
 
 Records in memory are read at once. If the first partition's records are on disk only, the whole request is read in a
-thread. So partitions that are read from disk get their share beside those in memory.
+thread. So partitions on disk are read as often as those in memory.
 """
 
 from __future__ import annotations

@@ -293,7 +293,7 @@ class SimCoordination:
             return
         session.over = True
         session.unacknowledged.clear()
-        self._watches.forget(lambda number: number == session.number)
+        self._watches.remove(lambda number: number == session.number)
         deletes = [Delete(path) for path in self.tree.ephemerals(session.number)]
         self._fire_watches(self.tree.apply(deletes, session.number))
 

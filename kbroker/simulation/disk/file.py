@@ -97,7 +97,7 @@ class SimFile:
             raise
         inode.sync()
 
-    def forget_clean(self, offset: int, /) -> None:
+    def drop_clean_pages(self, offset: int, /) -> None:
         self._open_inode().evict_clean_pages(offset)
 
     def start_writeback(self, offset: int, size: int, /) -> None:

@@ -63,7 +63,7 @@ class _OverlayFile:
     def start_writeback(self, offset: int, size: int, /) -> None:
         pass
 
-    def forget_clean(self, offset: int, /) -> None:
+    def drop_clean_pages(self, offset: int, /) -> None:
         pass
 
     def close(self) -> None:

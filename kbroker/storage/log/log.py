@@ -337,7 +337,7 @@ class Log(LogReads):
             self.recovery_point = max(self.recovery_point, min(offset, self.log_end_offset))
 
     def checkpoint(self, done: Callable[[], None] | None = None) -> None:
-        """Sync the log, and write the index entries and the producer snapshot of this moment.
+        """Sync the log, and write its current index entries and a producer snapshot.
 
         Recovery then reads only later batches, even within a segment (Kafka reads all of an unflushed segment). `done`
         is called when no task is left.
@@ -473,7 +473,7 @@ class Log(LogReads):
             segment.retire()
         self.segments = kept
         self._advance_log_start(kept[0].base_offset)
-        self.snapshots.forget([segment.base_offset for segment in removed])
+        self.snapshots.remove([segment.base_offset for segment in removed])
         self._tasks.add(RenameDeleted(removed), self.unlink_later, required=True)
 
     def unlink_later(self, paths: Iterable[str]) -> None:
@@ -493,7 +493,7 @@ class Log(LogReads):
         self.segments = [*self.segments[:at], replacement, *self.segments[at + len(replaced) :]]
         for segment in replaced:
             segment.retire()
-        self.snapshots.forget(base_offsets[1:])
+        self.snapshots.remove(base_offsets[1:])
         return replaced
 
     def truncate_blocking(self, offset: int) -> None:

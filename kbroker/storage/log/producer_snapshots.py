@@ -57,7 +57,7 @@ class ProducerSnapshots:
 
         return write
 
-    def forget(self, offsets: Iterable[int]) -> None:
+    def remove(self, offsets: Iterable[int]) -> None:
         """Remove snapshots from `offsets`, because they are deleted together with their segments."""
         self.offsets.difference_update(offsets)
 

@@ -221,7 +221,7 @@ class LogLoader:
     def _remove(self, segments: list[LogSegment], reason: str) -> None:
         for segment in segments:
             self._loaded.repairs.append(f"{segment.path()}: removed, {reason}")
-            self._loaded.snapshots.forget([segment.base_offset])
+            self._loaded.snapshots.remove([segment.base_offset])
             delete_now_blocking(segment)
         # Otherwise a power loss could bring them back, after the batches that are appended from now on.
         self._loaded.disk.sync_dir(self._loaded.directory)

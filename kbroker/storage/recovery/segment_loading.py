@@ -190,7 +190,7 @@ def recover_segment(
         assert segment.file is not None
         base = segment.base_offset
         if check_crc:
-            segment.file.forget_clean(position)
+            segment.file.drop_clean_pages(position)
         scan = BatchScan(
             segment.file,
             position,

@@ -17,7 +17,7 @@ def truncate_blocking(loaded: LoadedLog, offset: int) -> None:
     old = kept[-1]
     position = search_segment(loaded, old, offset, True)
     for segment in loaded.segments[len(kept) :]:
-        loaded.snapshots.forget([segment.base_offset])
+        loaded.snapshots.remove([segment.base_offset])
         delete_now_blocking(segment)
     # The names of removed files must not come back.
     loaded.directory_sync.mark_changed()

@@ -1,4 +1,4 @@
-"""A classic group: its state, generation and members. The requests that change them are in the modules beside it."""
+"""A classic group: its state, generation and members. The other modules change them."""
 
 from collections import Counter
 from collections.abc import Iterable

@@ -37,7 +37,7 @@ def validate_transactional_offset_commit(
     """Raise KafkaError unless the offsets may be committed in a transaction (KIP-447).
 
     It differs from an ordinary commit: clients may not know their member id and generation (versions before 3), a
-    member of the generation may commit during a rebalance, and the commit is no heartbeat.
+    member of the generation may commit during a rebalance, and the commit does not count as a heartbeat.
     """
     if group is None:
         if generation >= 0:

@@ -94,7 +94,7 @@ def encode_state(state: ArchiveState, digest: str) -> bytes:
 
 
 def decode_state(data: bytes, number: int, location: str) -> Decoded[ArchiveState]:
-    """Decode the state file of commit `number`. Raises as `decode_commit`."""
+    """Decode the state file of commit `number`. Raises the errors of `decode_commit`."""
     return _decode(data, location, lambda document: _parse_state(document, number))
 
 

@@ -44,7 +44,7 @@ def read_commit(storage: Storage, number: int) -> Decoded[ManifestCommit]:
 
 
 def read_state(storage: Storage, number: int) -> Decoded[ArchiveState]:
-    """Read the state file of commit `number`. Raises as `read_commit`."""
+    """Read the state file of commit `number`. Raises the errors of `read_commit`."""
     path = state_path(number)
     return decode_state(read_manifest_file(storage, path), number, storage.uri(path))
 

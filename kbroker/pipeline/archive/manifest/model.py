@@ -133,7 +133,7 @@ def apply_commit(state: ArchiveState, number: int, commit: ManifestCommit) -> Ar
 
 
 def apply_commits(state: ArchiveState, commits: Iterable[tuple[int, ManifestCommit]]) -> ArchiveState:
-    """Return the state after several commits with their numbers. Raises as `apply_commit`.
+    """Return the state after several commits with their numbers. Raises the errors of `apply_commit`.
 
     The state is copied once, so that the time is linear in the size of the state and the commits.
     """

@@ -26,7 +26,7 @@ class BucketStats(NamedTuple):
     from_ms: int
     to_ms: int
     checksum: int  # unsigned
-    misdated: int  # rows whose timestamp has another date than the directory
+    misdated: int  # rows whose timestamp has a different date than the directory
 
     @property
     def partition_stats(self) -> PartitionStats:
@@ -137,7 +137,7 @@ def _is_covered(bucket: BucketStats, state: ArchiveState) -> bool:
 
 
 def check_dates(buckets: Iterable[BucketStats], state: ArchiveState) -> Iterator[Finding]:
-    """Find files with rows of another date than that of their directory."""
+    """Find files with rows whose date is not that of the directory."""
     misdated: dict[tuple[str, int], list[BucketStats]] = defaultdict(list)
     for bucket in buckets:
         if bucket.misdated:
@@ -145,7 +145,7 @@ def check_dates(buckets: Iterable[BucketStats], state: ArchiveState) -> Iterator
     for (path, partition), listed in sorted(misdated.items()):
         file = state.files[path]
         count = sum(bucket.misdated for bucket in listed)
-        text = f"{count} row{'s have' if count > 1 else ' has'} another date than {file.date} (UTC), within"
+        text = f"{count} row{'s have' if count > 1 else ' has'} a different date than {file.date} (UTC), within"
         offsets = merge_ranges(OffsetRange(bucket.first, bucket.last + 1) for bucket in listed)
         yield difference("date", text, TopicPartition(file.topic, partition), path, offsets)
 

@@ -23,7 +23,7 @@ DIFFERENCES = {
     "rows": "its rows are not those that were committed",
     "doubled": "a record that is in the archive more than once",
     "uncovered": "a row at an offset that no commit covers",
-    "date": "a row in the directory of another date than that of its timestamp",
+    "date": "a row in a directory whose date is not that of its timestamp",
     "foreign file": "a file or directory that readers see and no commit contains",
     "view": "Spark's metadata does not list the files of the manifest",
     "missing record": "at the broker, but not in the archive",

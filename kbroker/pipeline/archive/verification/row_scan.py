@@ -95,7 +95,7 @@ class RowScan:
         return rows.select(*schema.NAMES, "_metadata.file_path")
 
     def rows(self, files: Iterable[DataFile]) -> "DataFrame":
-        """Return the rows of the readable ones of these files: schema.NAMES, and the URI as `file_path`."""
+        """Return the rows of these files, except unreadable ones: schema.NAMES, and the URI as `file_path`."""
         return self._read(file for file in files if file.path not in self.unreadable)
 
     def find_duplicates(self, files: Sequence[DataFile]) -> list[Finding]:

@@ -163,12 +163,12 @@ def test_evicted_clean_pages_are_read_from_the_disk(disk):
     file = synced_file(disk, b"kept")
     file.append(b"lost")
     fail_sync(disk, file)
-    file.forget_clean(0)
+    file.drop_clean_pages(0)
     assert content(disk) == b"kept\0\0\0\0"
     file.append(b"x" * PAGE)
     fail_sync(disk, file)
     file.fdatasync()
-    file.forget_clean(PAGE)
+    file.drop_clean_pages(PAGE)
     assert (content(disk)[:PAGE].count(b"x"), content(disk)[PAGE:]) == (PAGE - 8, bytes(8))
 
 

@@ -108,7 +108,7 @@ def dropped_segments_come_back(patch: pytest.MonkeyPatch) -> None:
 
     def remove(loader: recovery.LogLoader, segments: list[LogSegment], reason: str) -> None:
         for segment in segments:
-            loader._loaded.snapshots.forget([segment.base_offset])
+            loader._loaded.snapshots.remove([segment.base_offset])
             recovery.delete_now_blocking(segment)
 
     patch.setattr(recovery.LogLoader, "_remove", remove)

@@ -24,7 +24,7 @@ USUAL_NAMES = {"log": LOG, "segment": SEGMENT}
 USUAL_ATTRIBUTES = {"log": LOG, "active": SEGMENT}
 # Methods that change a container, or one of the objects that a log consists of.
 MUTATING = {
-    "add", "append", "assign", "clear", "difference_update", "discard", "end_transaction", "extend", "forget",
+    "add", "append", "assign", "clear", "difference_update", "discard", "end_transaction", "extend",
     "insert", "on_high_watermark_updated", "pop", "popleft", "prepend_batches", "remove", "restore", "setdefault",
     "truncate_from_end", "truncate_from_start", "update",
 }  # fmt: skip

@@ -116,7 +116,7 @@ def test_rows_of_another_date_are_found_by_file() -> None:
         make_bucket(file.path, 20, 20, misdated=1),
     ]
     assert texts(check_dates(buckets, make_state(file))) == [
-        f"date: {file.path} (t-0): 3 rows have another date than {DATE} (UTC), within: offsets 0 to 9, 20"
+        f"date: {file.path} (t-0): 3 rows have a different date than {DATE} (UTC), within: offsets 0 to 9, 20"
     ]
 
 

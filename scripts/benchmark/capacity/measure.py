@@ -1,7 +1,7 @@
 """Rounds over cases and servers."""
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from scripts.benchmark.capacity.case import Case
 from scripts.benchmark.capacity.client import connected
@@ -44,27 +44,26 @@ def measure(server: Server, case: Case, seconds: float) -> dict[str, float]:
 
 
 def run_rounds(
-    columns: Sequence[tuple[str, Server]],
-    cases: Sequence[Case],
-    rounds: int,
-    seconds: float,
-    on_round: Callable[[dict[str, dict[str, Figures]]], None] = lambda figures: None,
+    columns: Sequence[tuple[str, Server]], cases: Sequence[Case], rounds: int, seconds: float
 ) -> dict[str, dict[str, Figures]]:
     """Measure the cases with each column's server in turn; returns the figures by case and column.
 
-    The round before the first warms the servers up and is not counted.
+    The round before the first warms the servers up and is not counted. A case that fails is reported and left out.
     """
     figures: dict[str, dict[str, Figures]] = {
         case.name: {column: {name: [] for name in UNITS} for column, _ in columns} for case in cases
     }
     for number in range(-1, rounds):
-        for case in cases:
-            first = number % len(columns)
-            for column, server in (*columns[first:], *columns[:first]):
-                for name, value in measure(server, case, seconds).items():
-                    if number >= 0:
-                        figures[case.name][column][name].append(value)
+        first = number % len(columns)
+        for case in [case for case in cases if case.name in figures]:
+            try:
+                for column, server in (*columns[first:], *columns[:first]):
+                    for name, value in measure(server, case, seconds).items():
+                        if number >= 0:
+                            figures[case.name][column][name].append(value)
+            except SystemExit as error:
+                print(f"\nleft out: {error}", file=sys.stderr)
+                del figures[case.name]
             print(".", end="", file=sys.stderr, flush=True)
-        on_round(figures)
     print(file=sys.stderr)
     return figures

@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -17,9 +18,10 @@ from scripts.benchmark.capacity.case import Case, rotated
 from scripts.benchmark.capacity.cases import all_cases
 from scripts.benchmark.capacity.client import Load, connected
 from scripts.benchmark.capacity.data_cases import PARTITIONS
-from scripts.benchmark.capacity.measure import PROCESSOR, RATE, measure
+from scripts.benchmark.capacity.measure import PROCESSOR, RATE, measure, run_rounds
 from scripts.benchmark.capacity.producer_cases import init_producer_id, produce_load
 from scripts.benchmark.capacity.server import Server, started
+from scripts.benchmark.capacity.small_cases import metadata
 from scripts.benchmark.capacity.table import heading, results_of, row
 from scripts.benchmark.peers import ROOT, Kbroker
 
@@ -35,11 +37,37 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield server
 
 
+@pytest.fixture(scope="module")
+def newest(server: Server) -> Server:
+    return Server(server.peer, "kbroker", newest_versions=True)
+
+
 @pytest.mark.parametrize("case", all_cases(), ids=lambda case: case.name)
 def test_each_case_runs(case: Case, server: Server) -> None:
     figures = measure(server, case, SECONDS)
     assert figures[RATE] > 0
     assert figures["p50"] <= figures["p99"]
+
+
+@pytest.mark.parametrize(
+    "name", ["produce 1 record", "transactional produce 16 KiB", "fetch 1 MiB", "metadata", "offset commit"]
+)
+def test_a_case_runs_in_the_newest_versions(name: str, newest: Server) -> None:
+    [case] = [case for case in all_cases() if case.name == name]
+    assert measure(newest, case, SECONDS)[RATE] > 0
+
+
+def test_a_case_that_fails_is_left_out(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    @contextmanager
+    def failing(server: Server) -> Iterator[Load]:
+        raise SystemExit("no reason")
+        yield
+
+    cases = [Case("failing", failing), Case("metadata", metadata)]
+    figures = run_rounds([("first", server), ("second", server)], cases, 2, SECONDS)
+    assert list(figures) == ["metadata"]
+    assert [len(figures["metadata"][column]["p50"]) for column in ("first", "second")] == [2, 2]
+    assert "left out: no reason" in capsys.readouterr().err
 
 
 def test_each_record_is_in_the_log(server: Server) -> None:

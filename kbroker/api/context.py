@@ -20,10 +20,11 @@ Each API that the broker supports is one file, kNN_name.py, with one function:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from kbroker.api.slices import Division
 from kbroker.common import Buffer
 from protocol.fast.fetch import Records
 
@@ -84,10 +85,21 @@ class RequestConnection(Protocol):
     def close(self, reason: str, context: RequestContext | None = None, **detail: object) -> None: ...
 
 
+class StepCodec(NamedTuple):
+    """Generators that decode and encode large messages, and yield while there is more to do.
+
+    `decode` returns the request. `encode` appends to a list of buffers.
+    """
+
+    decode: Callable[[Buffer, int], Generator[None, None, Any]]
+    encode: Callable[[Any, list[Buffer]], Iterator[None]]
+
+
 class ApiHandler(NamedTuple):
     """How one API is served in one version.
 
     `overlaps`: further requests of the connection may be handled while one waits for a DelayedResponse (Produce).
+    `in_steps`, `division`: for large requests other than Produce and Fetch; the division is the API file's DIVISION.
     `report_errors` returns whether the response has errors; Produce and Fetch return None.
     """
 
@@ -101,6 +113,8 @@ class ApiHandler(NamedTuple):
     has_flexible_response_header: bool
     overlaps: bool
     is_cacheable: Callable[[Any], bool] | None = None
+    in_steps: StepCodec | None = None
+    division: Division | None = None
 
 
 class RequestContext:

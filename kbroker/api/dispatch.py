@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from functools import partial
 from importlib import import_module
 from typing import Any, NamedTuple
 
-from kbroker.api.context import ApiHandler, Body, RequestContext, Services
+from kbroker.api.context import ApiHandler, Body, RequestContext, Services, StepCodec
 from kbroker.api.response_errors import (
     error_fields,
     report_errors,
@@ -15,12 +15,13 @@ from kbroker.api.response_errors import (
     report_no_errors,
     report_produce_errors,
 )
+from kbroker.common import Buffer
 from kbroker.runtime.metrics import RequestStats
 from protocol.apis import APIS, ApiKey
 from protocol.fast.fetch import FetchResponse, decode_fetch_request, encode_fetch_response
 from protocol.fast.produce import decode_produce_request, encode_produce_response
 from protocol.messages import message_classes
-from protocol.schema.codec import decoder, encode
+from protocol.schema.codec import decode_in_steps, decoder, encode, encode_in_steps
 from protocol.schema.message import Message
 
 
@@ -98,6 +99,8 @@ def load_handler(key: ApiKey, version: int) -> ApiHandler:
         has_flexible_response_header=is_flexible and key is not ApiKey.API_VERSIONS,
         overlaps=key is ApiKey.PRODUCE,
         is_cacheable=getattr(module, "is_cacheable", None),
+        in_steps=None if key in FAST_CODECS else step_codec(key, version),
+        division=getattr(module, "DIVISION", None),
     )
 
 
@@ -108,6 +111,17 @@ def message_codec(key: ApiKey, version: int) -> Codec:
     fields = error_fields(response_class)
     report = report_no_errors if fields is None else partial(report_errors, fields)
     return Codec(lambda frame, pos, version: decode(frame, pos)[0], encode, response_class, report)
+
+
+def step_codec(key: ApiKey, version: int) -> StepCodec:
+    """The codec of large messages, which is generated at the first of them."""
+    request_class, _ = message_classes(key)
+
+    def decode(frame: Buffer, pos: int) -> Generator[None, None, Message]:
+        request, _ = yield from decode_in_steps(request_class, frame, version, pos)
+        return request
+
+    return StepCodec(decode, lambda response, out: encode_in_steps(response, version, out))
 
 
 def _unsupported_api_versions() -> ApiHandler:

@@ -7,11 +7,10 @@
 """
 
 from collections.abc import Awaitable
-from functools import partial
 from typing import Any
 
 from kbroker.api.context import RequestContext, Services
-from kbroker.api.slices import is_long, map_in_slices
+from kbroker.api.slices import Division
 from kbroker.common import KafkaError
 from kbroker.coordinator.internal_log import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 from kbroker.coordinator.runtime.coordinator_runtime import CoordinatorRuntime
@@ -22,6 +21,7 @@ GROUP, TRANSACTION = 0, 1
 TOPICS = {GROUP: GROUP_METADATA_TOPIC, TRANSACTION: TRANSACTION_STATE_TOPIC}
 SEVERAL_KEYS_VERSION = 4
 NO_NODE = -1
+DIVISION = Division(("coordinator_keys",), ("coordinators",))
 NOT_AVAILABLE = "The coordinator is not available."
 
 
@@ -35,9 +35,6 @@ def handle(
         return _response(context, [_error(key, ErrorCode.INVALID_REQUEST, message) for key in keys])
     if keys and TOPICS[key_type] not in services.metadata.topics:
         return _create_topic(services, context, key_type, keys)
-    sizes = list(map(len, keys))
-    if is_long(sizes):
-        return _find_in_slices(services, context, key_type, keys)
     return _response(context, [_find(services, key_type, key) for key in keys])
 
 
@@ -55,14 +52,7 @@ async def _create_topic(
         return _response(context, [_error(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, message) for key in keys])
     # The client's next request should not find its partition loading.
     await _runtime(services, key_type).wait_until_loaded(keys[0])
-    return await _find_in_slices(services, context, key_type, keys)
-
-
-async def _find_in_slices(
-    services: Services, context: RequestContext, key_type: int, keys: list[str]
-) -> FindCoordinatorResponse:
-    find = partial(_find, services, key_type)
-    return _response(context, await map_in_slices(services.environment, find, keys, list(map(len, keys))))
+    return _response(context, [_find(services, key_type, key) for key in keys])
 
 
 def _find(services: Services, key_type: int, key: str) -> Coordinator:

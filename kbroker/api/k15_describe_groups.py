@@ -7,6 +7,7 @@
 
 from kbroker.api.authorized_operations import NOT_REQUESTED
 from kbroker.api.context import RequestContext, Services
+from kbroker.api.slices import Division
 from kbroker.common import KafkaError
 from kbroker.coordinator.group.classic.classic_group import ClassicGroup
 from kbroker.coordinator.group.classic.group_state import GroupState
@@ -21,6 +22,7 @@ from protocol.messages.k15_describe_groups import (
 NOT_FOUND_VERSION = 6
 # Read, Delete, Describe, DescribeConfigs, AlterConfigs; the bits are explained in authorized_operations.py.
 GROUP_OPERATIONS = 3400
+DIVISION = Division(("groups",), ("groups",), element_cost=5_000)
 
 
 def handle(services: Services, context: RequestContext, request: DescribeGroupsRequest) -> DescribeGroupsResponse:

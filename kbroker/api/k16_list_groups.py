@@ -9,10 +9,13 @@ from protocol.messages.k16_list_groups import ListedGroup, ListGroupsRequest, Li
 
 CLASSIC = "classic"
 
+MAX_NAME = 32
+
 
 def handle(services: Services, context: RequestContext, request: ListGroupsRequest) -> ListGroupsResponse:
-    states = {name.lower() for name in request.states_filter}
-    types = {name.lower() for name in request.types_filter}
+    # Names that are longer than that of any state or type are not converted as a whole.
+    states = {name[:MAX_NAME].lower() for name in request.states_filter}
+    types = {name[:MAX_NAME].lower() for name in request.types_filter}
     if types and CLASSIC not in types:
         return ListGroupsResponse()
     try:

@@ -5,6 +5,7 @@ For an unknown epoch, or -1, both the epoch and the end offset are -1.
 """
 
 from kbroker.api.context import RequestContext, Services
+from kbroker.api.slices import Division
 from kbroker.common import KafkaError
 from protocol.errors import ErrorCode
 from protocol.messages.k23_offset_for_leader_epoch import (
@@ -14,6 +15,8 @@ from protocol.messages.k23_offset_for_leader_epoch import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopicResult,
 )
+
+DIVISION = Division(("topics", "partitions"), ("topics", "partitions"))
 
 
 def handle(

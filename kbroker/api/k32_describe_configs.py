@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from kbroker.api.config_resources import invalid_request, parse_node_id
 from kbroker.api.context import RequestContext, Services
+from kbroker.api.slices import Division
 from kbroker.common import KafkaError
 from kbroker.config.broker_loggers import logger_levels
 from kbroker.config.config_resource import ConfigResourceType
@@ -31,6 +32,8 @@ from protocol.messages.k32_describe_configs import (
     DescribeConfigsResult,
     DescribeConfigsSynonym,
 )
+
+DIVISION = Division(("resources",), ("results",), element_cost=25_000)
 
 
 def handle(services: Services, context: RequestContext, request: DescribeConfigsRequest) -> DescribeConfigsResponse:

@@ -1,6 +1,7 @@
 """DescribeProducers (key 61), version 0 (KIP-664): the producers whose state partitions keep."""
 
 from kbroker.api.context import RequestContext, Services
+from kbroker.api.slices import Division
 from kbroker.common import KafkaError
 from kbroker.metadata.topics.topic_names import topic_name_error
 from protocol.errors import ErrorCode
@@ -11,6 +12,8 @@ from protocol.messages.k61_describe_producers import (
     ProducerState,
     TopicResponse,
 )
+
+DIVISION = Division(("topics", "partition_indexes"), ("topics", "partitions"))
 
 
 def handle(services: Services, context: RequestContext, request: DescribeProducersRequest) -> DescribeProducersResponse:

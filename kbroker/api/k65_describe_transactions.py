@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from kbroker.api.context import RequestContext, Services
+from kbroker.api.slices import Division
 from kbroker.common import KafkaError, TopicPartition
 from protocol.messages.k65_describe_transactions import (
     DescribeTransactionsRequest,
@@ -10,6 +11,8 @@ from protocol.messages.k65_describe_transactions import (
     TopicData,
     TransactionState,
 )
+
+DIVISION = Division(("transactional_ids",), ("transaction_states",))
 
 
 def handle(

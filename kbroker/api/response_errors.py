@@ -63,6 +63,23 @@ class ResponseError(NamedTuple):
     subject: Subject
 
 
+class FoundErrors:
+    """The error codes of a response: how often each occurs, and the path to the first."""
+
+    __slots__ = ("counts", "first")
+
+    def __init__(self) -> None:
+        self.counts: dict[int, int] = {}
+        self.first: dict[int, ErrorPath] = {}
+
+    def add(self, code: int, path: ErrorPath) -> None:
+        if code in self.counts:
+            self.counts[code] += 1
+        else:
+            self.counts[code] = 1
+            self.first[code] = path
+
+
 # Responses that are declared as rows.
 
 
@@ -83,11 +100,13 @@ def error_fields(cls: StructType) -> ErrorFields | None:
 
 def report_errors(fields: ErrorFields, context: RequestContext, request: Message | None, response: Message) -> bool:
     """Report the errors of a response, and return whether there are any."""
-    paths: list[ErrorPath] = []
-    _find_errors(fields, response, paths)
-    if paths:
-        _report(context, [(path[-1][1].error_code, path) for path in paths], partial(_error_at, request))
-    return bool(paths)
+    found = FoundErrors()
+    _find_errors(fields, response, found)
+    # Each code once: how often it occurs, and what the first one is about.
+    for code, path in found.first.items():
+        error = _error_at(request, path)
+        context.connection.errors.report_error(context, code, found.counts[code], error.message, error.subject)
+    return bool(found.counts)
 
 
 def report_no_errors(context: RequestContext, request: object, response: object) -> bool:
@@ -96,26 +115,26 @@ def report_no_errors(context: RequestContext, request: object, response: object)
 
 
 def errors_of(fields: ErrorFields, request: Message | None, response: Message) -> list[ResponseError]:
-    paths: list[ErrorPath] = []
-    _find_errors(fields, response, paths)
-    return [_error_at(request, path) for path in paths]
+    """Return the first error of each code."""
+    found = FoundErrors()
+    _find_errors(fields, response, found)
+    return [_error_at(request, path) for path in found.first.values()]
 
 
-def _find_errors(fields: ErrorFields, struct: Any, paths: list[ErrorPath], path: ErrorPath = ()) -> None:
-    """Append to `paths` the path to each struct with an error."""
+def _find_errors(fields: ErrorFields, struct: Any, found: FoundErrors, path: ErrorPath = ()) -> None:
     if fields.has_code and struct.error_code:
-        paths.append((*path, (fields, struct)))
+        found.add(struct.error_code, (*path, (fields, struct)))
     for name, child_fields in fields.children:
         structs = getattr(struct, name)
         if not structs:
             continue
         if child_fields.children:
             for child in structs:
-                _find_errors(child_fields, child, paths, (*path, (fields, struct)))
+                _find_errors(child_fields, child, found, (*path, (fields, struct)))
         else:
             for child in structs:
                 if child.error_code:
-                    paths.append((*path, (fields, struct), (child_fields, child)))
+                    found.add(child.error_code, (*path, (fields, struct), (child_fields, child)))
 
 
 def _error_at(request: Message | None, path: ErrorPath) -> ResponseError:

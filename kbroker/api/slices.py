@@ -1,37 +1,69 @@
-"""Long lists of a request are handled in slices, between which the event loop serves other requests.
+"""Large requests are divided into slices, between which the event loop serves other requests.
 
 A request of the largest size has thousands of elements, or a name of 32 KB in each of them. Handled at once it would
 delay all other clients by as long as it takes; a slice takes one or two milliseconds.
 """
 
-from collections.abc import Callable, Sequence
-from typing import TypeVar
-
-from kbroker.runtime.environment import Environment
-
-T = TypeVar("T")
-R = TypeVar("R")
+from collections.abc import Iterator
+from copy import copy
+from typing import Any, NamedTuple
 
 # The cost of an element besides its size in bytes, and the cost of a slice.
 ELEMENT_COST = 500
 SLICE_COST = 256 * 1024
 
 
-def is_long(sizes: Sequence[int]) -> bool:
-    """Return whether elements of these sizes, in bytes, are more than one slice."""
-    return len(sizes) * ELEMENT_COST + sum(sizes) > SLICE_COST
+class Division(NamedTuple):
+    """How a large request is divided into requests of one slice each, and how their responses are joined.
+
+    It is for APIs whose elements have results that do not depend on each other. `elements` and `results` are the list
+    fields from the request and the response down: ("groups",), or ("topics", "partitions").
+    `element_cost`: of one element besides its size in bytes; a slice has SLICE_COST.
+    """
+
+    elements: tuple[str, ...]
+    results: tuple[str, ...]
+    element_cost: int = ELEMENT_COST
+
+    def divide(self, request: Any) -> Iterator[tuple[Any, bool]]:
+        """Yield requests of one slice each, and whether the first element continues the last one of the slice before.
+
+        The structs of a request are shared, and not changed.
+        """
+        outer = self.elements[0]
+        elements: list[Any] = []
+        cost, continues = 0, False
+        for element in getattr(request, outer):
+            for part, part_cost, is_rest in self._parts(element):
+                if elements and cost + part_cost > SLICE_COST:
+                    yield _with_list(request, outer, elements), continues
+                    elements, cost, continues = [], 0, is_rest
+                elements.append(part)
+                cost += part_cost
+        yield _with_list(request, outer, elements), continues
+
+    def _parts(self, element: Any) -> Iterator[tuple[Any, int, bool]]:
+        """Yield an element in parts of at most a slice: each with its cost, and whether it is not the first part."""
+        if len(self.elements) == 1:
+            yield element, self.element_cost + (len(element) if isinstance(element, str) else 0), False
+            return
+        inner = self.elements[1]
+        values = getattr(element, inner)
+        size = SLICE_COST // self.element_cost - 1
+        for start in range(0, len(values) or 1, size):
+            part = element if len(values) <= size else _with_list(element, inner, values[start : start + size])
+            yield part, self.element_cost * (1 + len(getattr(part, inner))), start > 0
+
+    def join(self, response: Any, more: Any, continues: bool) -> None:
+        """Append the results of the response to a slice to the response to those before it."""
+        results, added = getattr(response, self.results[0]), getattr(more, self.results[0])
+        if continues:
+            getattr(results[-1], self.results[1]).extend(getattr(added[0], self.results[1]))
+            added = added[1:]
+        results.extend(added)
 
 
-async def map_in_slices(
-    environment: Environment, function: Callable[[T], R], elements: Sequence[T], sizes: Sequence[int]
-) -> list[R]:
-    """Return the results of a function for the elements, whose sizes are in bytes."""
-    results = []
-    cost = 0
-    for element, size in zip(elements, sizes, strict=True):
-        cost += ELEMENT_COST + size
-        if cost > SLICE_COST:
-            await environment.yield_to_loop()
-            cost = ELEMENT_COST + size
-        results.append(function(element))
-    return results
+def _with_list(struct: Any, name: str, values: list[Any]) -> Any:
+    changed = copy(struct)
+    setattr(changed, name, values)
+    return changed

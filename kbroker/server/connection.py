@@ -20,6 +20,8 @@ from kbroker.api.dispatch import UnsupportedRequest
 from kbroker.common import Buffer
 from kbroker.server.error_reporter import api_name
 from kbroker.server.fair_scheduler import EXPENSIVE_NS, LAST_DATA_API_KEY
+from kbroker.server.frame_buffers import BUFFER_BYTES
+from kbroker.server.large_request import LARGE_REQUEST_BYTES, serve_large_request
 from kbroker.server.receive_buffer import HEADER_END, ReceiveBuffer
 from kbroker.server.response_cache import MAX_REQUEST_BYTES
 from kbroker.server.response_queue import ResponseQueue
@@ -281,6 +283,12 @@ class Connection(asyncio.BufferedProtocol):
                 if context.body is not None:
                     responses.send(context)
                     return
+            if len(frame) > LARGE_REQUEST_BYTES and handler.in_steps is not None:
+                # A larger frame has a buffer of its own, a smaller one is in a buffer that is used again.
+                kept = frame if len(frame) > BUFFER_BYTES else bytes(frame)
+                self.hold(len(frame))
+                responses.wait_for_body(context, self._serve_large_request(context, kept, pos))
+                return
             request = handler.decode(frame, pos, version)
             response = handler.handle(server.services, context, request)
             if isinstance(response, handler.response_type):
@@ -305,6 +313,12 @@ class Connection(asyncio.BufferedProtocol):
         is_cacheable, body = context.handler.is_cacheable, context.body
         if is_cacheable is not None and isinstance(body, bytes) and is_cacheable(request):
             self._server.cached_responses.put(key, body)
+
+    async def _serve_large_request(self, context: RequestContext, frame: Buffer, pos: int) -> bool:
+        try:
+            return await serve_large_request(self._server, context, frame, pos)
+        finally:
+            self.hold(-len(frame))
 
     def hold(self, size: int) -> None:
         """Count `size` more bytes (fewer, if negative) of a request in progress. It may outlive the connection."""

@@ -7,6 +7,7 @@
 - A large response is read from the log and sent in pieces of 1 MiB, each of which takes as long as a hundred small
   requests. Each iteration of the event loop sends one piece, over all connections.
 - Each iteration of the event loop handles the backlog of one connection.
+- Each iteration of the event loop handles a slice of one large request (large_request.py).
 """
 
 from __future__ import annotations
@@ -55,9 +56,10 @@ class FairScheduler:
     ) -> None:
         """`data_time_ns`: the total time of all Produce and Fetch requests since the start."""
         self.is_paused = False
-        # Pieces of large responses, and connections with a backlog.
+        # Pieces of large responses, connections with a backlog, and slices of large requests.
         self.response_pieces = CallQueue(call_soon)
         self.backlogs = CallQueue(call_soon)
+        self.request_slices = CallQueue(call_soon)
         self._data_time_ns = data_time_ns
         self._last_data_time_ns = 0
         self._call_soon = call_soon

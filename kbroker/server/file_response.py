@@ -100,11 +100,10 @@ class FileResponseWriter:
             transport.set_write_buffer_limits(high=0)
 
     def _read_and_write(self, limit: int) -> None:
-        """Give the transport the parts up to the next file slice, and at most `limit` bytes of that."""
+        """Give the transport the next buffers, up to PIECE_BYTES, or up to `limit` bytes of a file slice."""
         ready = self._take_buffers()
-        if self._parts:
-            file_slice = self._parts[0]
-            assert isinstance(file_slice, FileSlice)
+        file_slice = self._parts[0] if self._parts else None
+        if isinstance(file_slice, FileSlice):
             try:
                 piece = file_slice.read_nowait(limit)
             except OSError as error:
@@ -131,15 +130,17 @@ class FileResponseWriter:
             self._write_and_continue([piece])
 
     def _take_buffers(self) -> list[Buffer]:
-        """Remove and return the parts before the next file slice."""
+        """Remove and return the parts before the next file slice, up to about PIECE_BYTES."""
         buffers: list[Buffer] = []
-        while self._parts:
+        size = 0
+        while self._parts and size < PIECE_BYTES:
             part = self._parts[0]
             if isinstance(part, FileSlice):
                 if part:
                     break
             else:
                 buffers.append(part)
+                size += len(part)
             self._parts.popleft()
         return buffers
 

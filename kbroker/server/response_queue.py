@@ -108,6 +108,27 @@ class ResponseQueue:
             self._server.spawn(self._await(context, kept, response))
         self._update_blocked()
 
+    def wait_for_body(self, context: RequestContext, serving: Awaitable[bool]) -> None:
+        """Respond when `serving` has set the body of the response. Its result is false if there is no response."""
+        self._contexts.append(context)
+        self._blocking = context
+        self._server.spawn(self._await_body(context, serving))
+        self._update_blocked()
+
+    async def _await_body(self, context: RequestContext, serving: Awaitable[bool]) -> None:
+        try:
+            has_response = await serving
+        except Exception as error:
+            self._owner.on_request_error(error, context)
+            return
+        if self._transport is None:
+            return
+        self._owner.last_active_ns = self._server.mono_ns()
+        self._blocking = None
+        if not has_response:
+            self._contexts.remove(context)
+        self._send_completed()
+
     async def _await(self, context: RequestContext, request: Any, response: Awaitable[Any]) -> None:
         try:
             completed = await response
@@ -134,6 +155,9 @@ class ResponseQueue:
                 # It must not be raised in the append or the timer that completed the response.
                 self._owner.on_request_error(error, context)
                 return
+        self._send_completed()
+
+    def _send_completed(self) -> None:
         self._send_ready()
         if not self.is_serving:
             self._flush_soon()
@@ -176,7 +200,8 @@ class ResponseQueue:
             assert body is not None
             size = sum(map(len, body)) + 4 + len(tags)
             header = _HEADER.pack(size, context.correlation_id) + tags
-            if size >= BULK_BYTES and any(isinstance(part, FileSlice) for part in body):
+            is_encoded_in_steps = handler.in_steps is not None
+            if size >= BULK_BYTES and (is_encoded_in_steps or any(isinstance(part, FileSlice) for part in body)):
                 self.flush()
                 self._send_file_response(cast("deque[Part]", deque((header, *body))), size)
             else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kbroker.api.dispatch import Dispatch
@@ -12,7 +13,7 @@ from kbroker.server.request_memory import RequestMemory
 from kbroker.server.response_cache import ResponseCache
 
 if TYPE_CHECKING:
-    from asyncio import Task
+    from asyncio import Future, Task
 
     from kbroker.api.context import Services
     from kbroker.runtime.environment import Environment
@@ -64,6 +65,12 @@ class ServerContext:
             self.unsent_bytes += change
             self.services.fetching.unsent_bytes = self.unsent_bytes
 
+    async def next_slice(self) -> None:
+        """Wait until the next slice of a large request may be handled: one in each iteration of the event loop."""
+        turn = self._loop.create_future()
+        self.scheduler.request_slices.add(partial(_end, turn))
+        await turn
+
     def spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(coroutine)
         self._tasks[task] = None
@@ -78,3 +85,9 @@ class ServerContext:
 
     def _data_time_ns(self) -> int:
         return sum(stats.total_ns for stats in self.dispatch.stats() if stats.api_key <= LAST_DATA_API_KEY)
+
+
+def _end(turn: Future[None]) -> None:
+    """End the wait, unless the broker stops, which cancels it."""
+    if not turn.done():
+        turn.set_result(None)

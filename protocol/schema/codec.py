@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from protocol.schema.message import Message
@@ -14,6 +14,9 @@ M = TypeVar("M", bound=Message)
 
 _encoders: dict[tuple[type[Message], int], Callable[[Any, list[Buffer]], None]] = {}
 _decoders: dict[tuple[type[Message], int], Callable[[Buffer, int], tuple[Any, int]]] = {}
+# The same as generators, for large messages.
+_step_encoders: dict[tuple[type[Message], int], Callable[[Any, list[Buffer]], Iterator[None]]] = {}
+_step_decoders: dict[tuple[type[Message], int], Callable[[Buffer, int], Generator[None, None, tuple[Any, int]]]] = {}
 
 
 def encoder(cls: type[M], version: int) -> Callable[[M, list[Buffer]], None]:
@@ -43,6 +46,29 @@ def decoder(cls: type[M], version: int) -> Callable[[Buffer, int], tuple[M, int]
         title = f"decode {cls.__name__} v{version}"
         function = _decoders[cls, version] = decoder_source(cls, version).compile(title)
     return function
+
+
+def encode_in_steps(message: Message, version: int, out: list[Buffer]) -> Iterator[None]:
+    """Append the encoding of a message to a list, as `encoder` does; yields while there is more to do."""
+    cls = message.__class__
+    function = _step_encoders.get((cls, version))
+    if function is None:
+        from protocol.schema.encoder_source import encoder_source
+
+        title = f"encode {cls.__name__} v{version} in steps"
+        function = _step_encoders[cls, version] = encoder_source(cls, version, in_steps=True).compile(title)
+    return function(message, out)
+
+
+def decode_in_steps(cls: type[M], buf: Buffer, version: int, pos: int) -> Generator[None, None, tuple[M, int]]:
+    """Decode as `decoder` does; yields while there is more to do, and returns (message, next position)."""
+    function = _step_decoders.get((cls, version))
+    if function is None:
+        from protocol.schema.decoder_source import decoder_source
+
+        title = f"decode {cls.__name__} v{version} in steps"
+        function = _step_decoders[cls, version] = decoder_source(cls, version, in_steps=True).compile(title)
+    return function(buf, pos)
 
 
 def encode(message: Message, version: int) -> bytes:

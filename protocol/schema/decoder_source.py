@@ -22,6 +22,8 @@ from protocol.schema.message import Message, StructType, default_expression, mes
 from protocol.schema.primitives import FIXED, LENGTH_FORMATS, Buffer
 from protocol.varints import decode_uvarint, skip_tagged_fields
 
+# Decoding this many bytes of small elements takes 1 or 2 ms.
+STEP_BYTES = 8192
 # Arrays of numbers with fewer elements have a separate unpacker for each length.
 _SHORT_ARRAY = 9
 
@@ -47,8 +49,11 @@ def short_array_unpackers(format: str) -> tuple[Callable[..., tuple[Any, ...]], 
     return tuple(Format(f">{size}{format}").unpack_from for size in range(_SHORT_ARRAY))
 
 
-def decoder_source(cls: type[Message], version: int) -> FunctionSource:
-    """Return the source of `function(buf, pos)`, which returns (message, next position) or raises MalformedError."""
+def decoder_source(cls: type[Message], version: int, *, in_steps: bool = False) -> FunctionSource:
+    """Return the source of `function(buf, pos)`, which returns (message, next position) or raises MalformedError.
+
+    With `in_steps` it is a generator, which yields at first and after every STEP_BYTES of an array.
+    """
     max_elements = message_info(cls).max_elements
     source = FunctionSource("def function(buf, pos):")
     title = f"{cls.__name__} v{version}"
@@ -66,8 +71,12 @@ def decoder_source(cls: type[Message], version: int) -> FunctionSource:
     )
     source.emit("limit = len(buf)")
     source.emit("elements_left = MAX_ELEMENTS")
+    if in_steps:
+        # A function without a yield is no generator.
+        source.emit("yield")
+        source.emit(f"pause = pos + {STEP_BYTES}")
     with source.block("try:"):
-        _Decoder(source, version).message(cls)
+        _Decoder(source, version, in_steps).message(cls)
         source.emit("return message, pos")
     with source.block("except (IndexError, StructError) as error:"):
         source.emit(f"raise MalformedError({f'{title} is truncated'!r}) from error")
@@ -80,9 +89,10 @@ class _Decoder:
     Adjacent fields of fixed size are collected in `_run` and unpacked by one `struct` call, emitted by `_flush`.
     """
 
-    def __init__(self, source: FunctionSource, version: int) -> None:
+    def __init__(self, source: FunctionSource, version: int, in_steps: bool) -> None:
         self._source = source
         self._version = version
+        self._in_steps = in_steps
         self._run: list[tuple[str, str]] = []
 
     def message(self, cls: type[Message]) -> None:
@@ -240,3 +250,7 @@ class _Decoder:
                 self._value(kind, element, path, False, flexible)
             self._flush()
             self._source.emit(f"{values}.append({element})")
+            if self._in_steps:
+                with self._source.block("if pos > pause:"):
+                    self._source.emit("yield")
+                    self._source.emit(f"pause = pos + {STEP_BYTES}")

@@ -17,6 +17,8 @@ from protocol.schema.primitives import FIXED, LENGTH_FORMATS
 from protocol.varints import encode_uvarint
 
 MAX_STRING = 0x7FFF
+# Encoding this many buffers takes a millisecond if each has 32 KB, and less if they are small.
+STEP_BUFFERS = 100
 # Arrays of numbers with fewer elements have a separate packer for each length.
 _SHORT_ARRAY = 9
 COMPACT_NULL = b"\0"
@@ -47,8 +49,11 @@ def pack_array(format: str, flexible: bool, values: Sequence[Any]) -> bytes:
     return head + Format(f">{count}{format}").pack(*values)
 
 
-def encoder_source(cls: type[Message], version: int) -> FunctionSource:
-    """Return the source of `function(message, out)`, which appends the encoding of a message to the list `out`."""
+def encoder_source(cls: type[Message], version: int, *, in_steps: bool = False) -> FunctionSource:
+    """Return the source of `function(message, out)`, which appends the encoding of a message to the list `out`.
+
+    With `in_steps` it is a generator, which yields at first and after every STEP_BUFFERS of an array.
+    """
     source = FunctionSource("def function(message, out):")
     title = f"{cls.__name__} v{version}"
     source.constants.update(
@@ -59,8 +64,12 @@ def encoder_source(cls: type[Message], version: int) -> FunctionSource:
         StructError=StructError,
     )
     source.emit("append = out.append")
+    if in_steps:
+        # A function without a yield is no generator.
+        source.emit("yield")
+        source.emit(f"pause = {STEP_BUFFERS}")
     with source.block("try:"):
-        _Encoder(source, title, version).message(cls)
+        _Encoder(source, title, version, in_steps).message(cls)
     with source.block("except (StructError, TypeError, AttributeError) as error:"):
         source.emit(f"raise ValueError(f'{title} cannot carry a value: {{error}}') from error")
     return source
@@ -72,7 +81,8 @@ class _Encoder:
     Adjacent fields of fixed size are collected in `_run` and packed by one `struct` call, emitted by `_flush`.
     """
 
-    def __init__(self, source: FunctionSource, title: str, version: int) -> None:
+    def __init__(self, source: FunctionSource, title: str, version: int, in_steps: bool) -> None:
+        self._in_steps = in_steps
         self._source = source
         self._title = title
         self._version = version
@@ -240,3 +250,7 @@ class _Encoder:
         with self._source.block(f"for {element} in {values}:"):
             self._value(kind, element, False, flexible)
             self._flush()
+            if self._in_steps:
+                with self._source.block("if len(out) > pause:"):
+                    self._source.emit("yield")
+                    self._source.emit(f"pause = len(out) + {STEP_BUFFERS}")

@@ -1,0 +1,80 @@
+"""Large requests other than Produce and Fetch, which are handled in steps: other clients are served between them.
+
+Such a request has up to 100,000 elements, or up to 100 MB of names. Decoding it, and encoding its response, may take
+half a second. So each is done in slices, one of all large requests in each iteration of the event loop.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kbroker.common import Buffer
+
+if TYPE_CHECKING:
+    from kbroker.api.context import RequestContext
+    from kbroker.server.server_context import ServerContext
+
+# From this size on, requests are decoded in steps.
+LARGE_REQUEST_BYTES = 16 * 1024
+# The response is sent as buffers of at least this many bytes.
+RESPONSE_BUFFER_BYTES = 64 * 1024
+
+
+async def serve_large_request(server: ServerContext, context: RequestContext, frame: Buffer, pos: int) -> bool:
+    """Decode and handle a request, and encode its response. Returns whether there is a response.
+
+    `frame` must not change meanwhile. Raises what the decoder, the handler and the encoder raise.
+    """
+    handler = context.handler
+    assert handler.in_steps is not None
+    steps = handler.in_steps.decode(frame, pos)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            request = end.value
+            break
+        await server.next_slice()
+    response = await _handle(server, context, request)
+    if response is None:
+        return False
+    await server.next_slice()
+    handler.report_errors(context, request, response)
+    out: list[Buffer] = []
+    body: list[Buffer] = []
+    for _ in handler.in_steps.encode(response, out):
+        _join_buffers(out, body)
+        await server.next_slice()
+    _join_buffers(out, body, 0)
+    context.body = body
+    return True
+
+
+async def _handle(server: ServerContext, context: RequestContext, request: Any) -> Any:
+    """Return the response, None if there is none."""
+    division = context.handler.division
+    if division is None:
+        return await _handle_part(server, context, request)
+    response = None
+    for part, continues in division.divide(request):
+        more = await _handle_part(server, context, part)
+        if response is None:
+            response = more
+        else:
+            division.join(response, more, continues)
+        await server.next_slice()
+    return response
+
+
+async def _handle_part(server: ServerContext, context: RequestContext, request: Any) -> Any:
+    response = context.handler.handle(server.services, context, request)
+    if response is None or isinstance(response, context.handler.response_type):
+        return response
+    return await response
+
+
+def _join_buffers(parts: list[Buffer], body: list[Buffer], size: int = RESPONSE_BUFFER_BYTES) -> None:
+    """Move the parts to `body` as one buffer, if they have at least `size` bytes."""
+    if sum(map(len, parts)) >= size:
+        body.append(b"".join(parts))
+        parts.clear()

@@ -1,0 +1,112 @@
+"""Large requests: the same responses and logs as small ones, in steps between which others are served."""
+
+import asyncio
+
+import pytest
+
+from kbroker.server.large_request import LARGE_REQUEST_BYTES
+from protocol.apis import ApiKey
+from protocol.errors import ErrorCode
+from protocol.messages.k03_metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from protocol.messages.k10_find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from protocol.messages.k15_describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
+from protocol.messages.k18_api_versions import ApiVersionsRequest, ApiVersionsResponse
+from tests.unit.support.client import Client
+from tests.unit.support.simulated_broker import Machine, broker_test
+
+LONGEST = 32_767
+
+
+def count_steps(m: Machine, monkeypatch: pytest.MonkeyPatch) -> list[None]:
+    """Return a list that gets an element each time a large request lets others be served."""
+    steps: list[None] = []
+    context = m.broker._server.context
+    next_slice = context.next_slice
+
+    async def counted() -> None:
+        steps.append(None)
+        await next_slice()
+
+    monkeypatch.setattr(context, "next_slice", counted)
+    return steps
+
+
+async def connected(m: Machine) -> Client:
+    client = await m.client()
+    await client.request(FindCoordinatorRequest(key="g"), 2, FindCoordinatorResponse)
+    return client
+
+
+@broker_test
+@pytest.mark.parametrize(("count", "size", "least"), [(9_000, 1, 25), (600, LONGEST - 10, 300), (1, LONGEST, 3)])
+async def test_describe_groups(m: Machine, monkeypatch: pytest.MonkeyPatch, count: int, size: int, least: int) -> None:
+    """600 keys of 32 KB held the event loop for seconds."""
+    client = await connected(m)
+    steps = count_steps(m, monkeypatch)
+    names = [f"{number:05d}" + "x" * (size - 5) for number in range(count)]
+    response = await client.request(DescribeGroupsRequest(groups=names), 5, DescribeGroupsResponse)
+    assert [group.group_id for group in response.groups] == names
+    assert {group.group_state for group in response.groups} == {"Dead"}
+    assert len(steps) >= least
+
+
+@broker_test
+async def test_find_coordinator(m: Machine) -> None:
+    client = await connected(m)
+    names = [f"{number:05d}" + "x" * 30_000 for number in range(100)]
+    request = FindCoordinatorRequest(coordinator_keys=names)
+    response = await client.request(request, 6, FindCoordinatorResponse)
+    assert [(found.key, found.error_code, found.node_id) for found in response.coordinators] == [
+        (name, 0, 1) for name in names
+    ]
+
+
+@broker_test
+async def test_requests_after_a_large_one_are_answered_after_it(m: Machine) -> None:
+    client = await connected(m)
+    done: list[str] = []
+    large = client.send(DescribeGroupsRequest(groups=["g" * 100] * 5000), 5, DescribeGroupsResponse)
+    small = client.send(ApiVersionsRequest(), 0, ApiVersionsResponse)
+    large.add_done_callback(lambda _: done.append("large"))
+    small.add_done_callback(lambda _: done.append("small"))
+    await asyncio.wait([large, small])
+    assert done == ["large", "small"]
+    assert m.broker._server.context.memory.in_progress_bytes == 0
+
+
+@broker_test
+async def test_errors_are_counted(m: Machine) -> None:
+    client = await connected(m)
+    topics = [MetadataRequestTopic(name=f"a/{number}") for number in range(LARGE_REQUEST_BYTES // 4)]
+    response = await client.request(MetadataRequest(topics=topics), 9, MetadataResponse)
+    assert {topic.error_code for topic in response.topics} == {ErrorCode.INVALID_TOPIC_EXCEPTION}
+    counted = m.broker._server.context.errors.errors
+    assert counted[ApiKey.METADATA, ErrorCode.INVALID_TOPIC_EXCEPTION] == len(topics)
+
+
+@broker_test
+async def test_a_malformed_large_request_closes_the_connection(m: Machine) -> None:
+    client = await connected(m)
+    frame, future = client.prepare(DescribeGroupsRequest(groups=["g" * 100] * 5000), 5, DescribeGroupsResponse)
+    client.transport.write(frame[:-300] + b"\xff" * 300)
+    with pytest.raises(ConnectionResetError):
+        await future
+    context = m.broker._server.context
+    assert context.errors.closed["malformed request"] == 1
+    assert context.memory.in_progress_bytes == 0
+
+
+@broker_test
+async def test_a_connection_that_is_closed_during_a_large_request(m: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    client, other = await connected(m), await connected(m)
+    closed = asyncio.Event()
+    monkeypatch.setattr(m.broker._server.context, "next_slice", closed.wait)
+    large = client.send(DescribeGroupsRequest(groups=["g" * 100] * 5000), 5, DescribeGroupsResponse)
+    await m.until(lambda: m.broker._server.context.memory.in_progress_bytes > 0)
+    client.close()
+    with pytest.raises(ConnectionResetError):
+        await large
+    await other.request(ApiVersionsRequest(), 0, ApiVersionsResponse)
+    await m.until(lambda: len(m.broker._server.connections) == 1)
+    closed.set()
+    await m.until(lambda: m.broker._server.context.memory.in_progress_bytes == 0)

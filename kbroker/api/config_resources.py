@@ -24,7 +24,7 @@ Overrides = dict[str, str]
 
 
 class ResourceAlteration(NamedTuple):
-    """The changes of one resource. `type` is the number in the request, perhaps not that of a ConfigResourceType."""
+    """The changes of one resource. `type` is the number in the request, which may be unknown."""
 
     type: int
     name: str

@@ -38,7 +38,7 @@ LISTENER_PREFIX_REQUIRED = frozenset(
     )
 )
 # Kafka can alter these while it runs. kbroker opens its listeners only at startup.
-READ_ONLY_HERE = frozenset({"listeners", "listener.security.protocol.map"})
+READ_ONLY_IN_KBROKER = frozenset({"listeners", "listener.security.protocol.map"})
 
 
 class OpType(IntEnum):
@@ -49,7 +49,7 @@ class OpType(IntEnum):
 
 
 class AlterConfigOp(NamedTuple):
-    """One change of a config. `op_type` is the number in the request, perhaps not that of an OpType."""
+    """One change of a config. `op_type` is the number in the request, which may be unknown."""
 
     name: str
     op_type: int
@@ -101,7 +101,7 @@ def alter_broker(
 ) -> dict[str, str]:
     """Return the new dynamic configs of this broker, or with `cluster_default` those of all brokers.
 
-    An invalid value is INVALID_REQUEST, as in Kafka. Unlike Kafka, unknown names are rejected: in Kafka they may be
+    An invalid value gets INVALID_REQUEST, as in Kafka. Unlike Kafka, unknown names are rejected: in Kafka they may be
     meant for a plugin class. Raises KafkaError.
     """
     altered = _apply(overrides, ops, _find_broker_config, config.values, _not_a_broker_list)
@@ -121,7 +121,7 @@ def alter_broker(
 
 
 def _check_alterable(keys: ConfigDef) -> None:
-    read_only = [name for name, key in keys.items() if key.update_mode is READ_ONLY or name in READ_ONLY_HERE]
+    read_only = [name for name, key in keys.items() if key.update_mode is READ_ONLY or name in READ_ONLY_IN_KBROKER]
     if read_only:
         raise _invalid_request(f"Cannot update these configs dynamically: {_format_names(read_only)}")
     security = [name for name in keys if name in LISTENER_PREFIX_REQUIRED]
@@ -152,7 +152,7 @@ def _apply(
 ) -> dict[str, str]:
     """Apply the changes to the overrides; the values are not validated yet.
 
-    `not_a_list` makes the error for an APPEND or SUBTRACT to a config that is not a list, or is unknown.
+    `not_a_list` returns the error of an APPEND or SUBTRACT to a config that is not a list, or is unknown.
     """
     validate_ops(ops)
     altered = dict(overrides)

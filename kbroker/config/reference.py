@@ -5,7 +5,7 @@ python -m kbroker.config.reference > docs/configuration.md
 
 from collections.abc import Iterable, Iterator
 
-from kbroker.config.alter import READ_ONLY_HERE
+from kbroker.config.alter import READ_ONLY_IN_KBROKER
 from kbroker.config.config_def import CLUSTER_WIDE, PER_BROKER, READ_ONLY, ConfigKey
 from kbroker.config.definitions.broker import BROKER_CONFIGS, DYNAMIC_ONLY
 from kbroker.config.definitions.client_metrics import CLIENT_METRICS_CONFIGS
@@ -57,7 +57,7 @@ def _effective(title: str, keys: Iterable[ConfigKey]) -> Iterator[str]:
     yield "| config | default | can be changed | description |\n|---|---|---|---|"
     for key in keys:
         if key.no_effect is None:
-            mode = READ_ONLY if key.name in READ_ONLY_HERE else key.update_mode
+            mode = READ_ONLY if key.name in READ_ONLY_IN_KBROKER else key.update_mode
             yield f"| `{key.name}` | {_default(key)} | {_CHANGES[mode]} | {_cell(key.documentation)} |"
     yield ""
 

@@ -1,4 +1,4 @@
-"""Parsed frames as text and as JSON."""
+"""Formats parsed frames as text and as JSON."""
 
 import base64
 import json

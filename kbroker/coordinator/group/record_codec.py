@@ -149,7 +149,7 @@ def _decode_group(group_id: str, value: bytes) -> GroupRecord:
 
 
 def _decode_member(member: GroupMetadataMember) -> MemberRecord:
-    # Version 0 has no rebalance timeout. At that time the session timeout was used for both.
+    # Version 0 has no rebalance timeout: the session timeout was used for both.
     rebalance_timeout_ms = member.rebalance_timeout if member.rebalance_timeout != -1 else member.session_timeout
     return MemberRecord(
         member_id=member.member_id,

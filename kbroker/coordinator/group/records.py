@@ -56,8 +56,8 @@ class OffsetKey(NamedTuple):
 class OffsetAndMetadata:
     """A committed offset. Timestamps are wall clock; with `expire_ms` -1 the retention of the broker applies.
 
-    `topic_id` is zero if the commit did not know it (KIP-848 clients and brokers since 4.1 store it). `record_offset`
-    is the offset of the record in __consumer_offsets, set when the record is replayed.
+    `topic_id` is zero if the commit did not contain it (KIP-848 clients and brokers since 4.1 store it).
+    `record_offset` is the offset of the record in __consumer_offsets, set when the record is replayed.
     """
 
     offset: int

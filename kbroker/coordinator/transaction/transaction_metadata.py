@@ -64,7 +64,7 @@ class TransactionEntry:
     """The committed metadata of a transactional id, and the state that a transition in flight leads to.
 
     While `pending_state` is set, other requests get CONCURRENT_TRANSACTIONS. It is set from the decision until its
-    record is committed and, for a prepared transaction, until that is completed.
+    record is committed and, for a prepared transaction, until the transaction is completed.
     """
 
     metadata: TransactionMetadata

@@ -1,8 +1,8 @@
 """Fetch sessions (KIP-227): the partitions that a consumer fetches, remembered between its requests.
 
 A session has a set of the partitions that may have something to send (`ready`). A partition adds itself when its high
-watermark moves, so an incremental fetch costs as much as has changed, not as much as is fetched. A request without a
-session is served by the same code, with a session that is dropped afterwards.
+watermark moves, so the cost of an incremental fetch depends on the partitions that have changed, not on all that are
+fetched. A request without a session is served by the same code, with a session that is dropped afterwards.
 """
 
 from __future__ import annotations

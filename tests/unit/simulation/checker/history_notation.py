@@ -56,9 +56,9 @@ from kbroker.simulation.checker.history import (
 PARTITIONS: dict[str, TopicPartition] = {"p": ("t", 0), "q": ("t", 1)}
 OPTIONS = ("by", "in", "acks", "order", "next", "from", "commits", "instance", "sources")
 FLAGS = ("failed", "unknown", "committed", "plain")
-CLIENTS = {"final": "final", "delete": "admin", "offset": "admin", "fetch": "asker", "loss": "nemesis"} | dict.fromkeys(
-    ("assign", "seek", "rebalance", "reset", "poll"), "consumer"
-)
+CONSUMER_STEPS = ("assign", "seek", "rebalance", "reset", "poll")
+CLIENTS = {"final": "final", "delete": "admin", "offset": "admin", "fetch": "reader", "loss": "nemesis"}
+CLIENTS |= dict.fromkeys(CONSUMER_STEPS, "consumer")
 
 
 @dataclass
@@ -129,14 +129,14 @@ class Recorder:
         if verb == "note":
             self.history.note("nemesis", " ".join(rest))
             return
-        words = None if verb in ("end", "retry") else Words.parse(rest)
-        if words is None:
-            operation = self._open[rest[0]]
-            if verb == "end":
-                self._end(operation, Words.parse(rest[1:]))
-            else:
-                operation.action.attempted = self.history.step  # type: ignore[union-attr]
-        elif label:
+        if verb == "end":
+            self._end(self._open[rest[0]], Words.parse(rest[1:]))
+            return
+        if verb == "retry":
+            self._open[rest[0]].action.attempted = self.history.step
+            return
+        words = Words.parse(rest)
+        if label:
             self._open[label.strip()] = self._begin(verb, words)
         elif verb == "sends":
             for offset, value in enumerate(words.values, words.base_offset or 0):

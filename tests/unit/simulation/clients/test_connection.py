@@ -30,9 +30,9 @@ async def connected(
 @broker_test
 async def test_several_requests_are_in_flight(machine: Machine) -> None:
     connection = await connected(machine)
-    asked = [connection.request(MetadataRequest(topics=[]), MetadataResponse) for _ in range(20)]
-    answers = await asyncio.gather(*asked)
-    assert [answer.brokers[0].host for answer in answers] == [HOST] * 20
+    requests = [connection.request(MetadataRequest(topics=[]), MetadataResponse) for _ in range(20)]
+    responses = await asyncio.gather(*requests)
+    assert [response.brokers[0].host for response in responses] == [HOST] * 20
     connection.close()
 
 
@@ -41,8 +41,8 @@ async def test_late_response_closes_the_connection(program: Program) -> None:
     connection = await connected(program.machine, timeout_s=3)
     began = program.machine.loop.time()
     program.cut_responses()
-    asked = [connection.request(MetadataRequest(topics=[]), MetadataResponse, timeout_s=s) for s in (20, 3, 8)]
-    outcomes = await asyncio.gather(*asked, return_exceptions=True)
+    requests = [connection.request(MetadataRequest(topics=[]), MetadataResponse, timeout_s=s) for s in (20, 3, 8)]
+    outcomes = await asyncio.gather(*requests, return_exceptions=True)
     assert [type(outcome) for outcome in outcomes] == [ConnectionLostError] * 3
     assert program.machine.loop.time() - began == pytest.approx(3)
     with pytest.raises(ConnectionLostError, match="closed"):

@@ -184,7 +184,7 @@ async def test_poll_without_a_broker_returns_nothing(program: Program) -> None:
     await program.machine.start()
     assert len(await read_until(consumer, 5)) == 5
     program.cut_responses()
-    program.history.note("story", "answers are cut")
+    program.history.note("story", "responses are lost")
     for _ in range(5):
         assert await consumer.poll() == []
     program.heal()

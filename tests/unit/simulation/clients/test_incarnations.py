@@ -49,7 +49,7 @@ def test_a_broken_deletion(check: Callable[[Incarnation], None], problem: str):
         check(topic())
 
 
-def test_what_is_acknowledged_during_the_read_may_be_missing():
+def test_a_record_acknowledged_during_the_read_may_be_missing():
     deleted = topic()
     before = deleted.acknowledged
     deleted.acknowledge(2, [3], after_deletion=False)

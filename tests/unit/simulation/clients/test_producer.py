@@ -59,7 +59,7 @@ async def test_lost_acknowledgement_is_retried(program: Program) -> None:
     sent = [program.send(producer, PLACE) for _ in range(5)]
     await asyncio.sleep(2)
     assert program.machine.partition("t").log.log_end_offset > 1
-    healed = program.history.record("story", Note("the network is mended"))
+    healed = program.history.record("story", Note("the network is healed"))
     program.heal()
     operations = await asyncio.gather(*sent)
     assert [operation.outcome for operation in operations] == [Outcome.OK] * 5

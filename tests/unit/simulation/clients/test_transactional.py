@@ -231,9 +231,9 @@ async def test_offsets_are_committed_with_the_transaction(program: Program, vers
 
 
 async def committed_offset(program: Program) -> int:
-    cluster = program.cluster(f"looker of step {program.history.step}")
+    cluster = program.cluster(f"reader of offsets at step {program.history.step}")
     await cluster.refresh_metadata(["t"])
-    return (await StandaloneGroupOffsets(cluster, program.history, "looker", "g").committed([P]))[P][0]
+    return (await StandaloneGroupOffsets(cluster, program.history, "reader of offsets", "g").committed([P]))[P][0]
 
 
 @VERSIONS
@@ -245,7 +245,7 @@ async def test_removed_member_cannot_commit_in_a_transaction(program: Program, v
     await read_some(reader)
     membership, positions = reader.membership_and_positions()
     await reader.leave()
-    for number, wrong in enumerate((membership, membership._replace(generation=77), Membership(1, "nobody"))):
+    for number, wrong in enumerate((membership, membership._replace(generation=77), Membership(1, "unknown"))):
         transactional.begin(number)
         with pytest.raises(AbortableError):
             await send_offsets(transactional, "g", wrong, positions)

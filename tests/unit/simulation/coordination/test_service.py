@@ -1,4 +1,4 @@
-"""The guarantees that the simulated coordination service gives to its sessions, and those that it does not give."""
+"""What the simulated coordination service guarantees to its sessions, and what it does not."""
 
 import asyncio
 from random import Random

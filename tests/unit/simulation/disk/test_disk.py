@@ -143,7 +143,7 @@ def test_locks_and_usage(disk, root):
 # The simulated disk alone.
 
 
-def test_a_full_disk_writes_what_fits(loop):
+def test_a_full_disk_writes_a_part(loop):
     disk = SimDisk(SimClock(loop), Random(1))
     disk.capacity = 10
     file = disk.open("file", create=True)

@@ -81,7 +81,7 @@ def test_a_kill_loses_nothing(disk):
     assert outcomes(left, names) == {(), ("/d/f",), ("/d/e/g",)}
 
 
-def test_what_is_synced_survives(disk):
+def test_synced_bytes_survive(disk):
     file = synced_file(disk, b"kept")
     file.append(b"more")
     assert disk.durable("/d/f") == b"kept"

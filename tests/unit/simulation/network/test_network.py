@@ -160,7 +160,7 @@ async def test_a_writer_pauses_while_its_peer_does_not_read(s, client, broker):
 
 
 @pair_test
-async def test_close_delivers_what_was_written(s, client, broker):
+async def test_close_delivers_the_written_bytes(s, client, broker):
     stream = bytes(300_000)
     client.write(stream)
     client.transport.close()

@@ -75,7 +75,7 @@ async def test_a_killed_or_stopped_broker_loses_nothing(s):
 
 
 @simulated(lambda seed: OneBroker(seed, flush_interval="7"), [1])
-async def test_a_power_loss_loses_at_most_what_the_oracle_says(s):
+async def test_a_power_loss_keeps_the_durable_records(s):
     losses = []
     s.machine.on_process_end = lambda power: losses.append(durable_ends(s.machine.disk, DATA)["t", 0])
     acknowledged = lost = 0
@@ -173,7 +173,7 @@ async def test_invariants_detect_a_leader_epoch_that_is_used_again(s):
 
 
 @broker_test
-async def test_invariants_detect_an_acknowledgement_of_what_is_not_synced(s):
+async def test_invariants_detect_an_acknowledged_record_that_is_not_synced(s):
     await s.machine.start()
     await s.produce(10)
     s.partition.log.flush_blocking(4)

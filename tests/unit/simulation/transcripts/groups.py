@@ -92,36 +92,20 @@ def _state(response: dict[str, Any]) -> str:
 FORMATS = {"commit": _committed, "fetch": _fetched, "describe": _state}
 
 
-@COMMANDS.add("<name> join <words...>")
-async def join(play: Play, name: str, words: list[str]) -> list[str]:
-    """In group g by default. instance=i: a static member; member=a1: a known member.
+def _add_verb(verb: str) -> None:
+    """In group g by default.
 
-    After MEMBER_ID_REQUIRED the client joins again at once.
+    `join`: instance=i: a static member; member=a1: a known member. After MEMBER_ID_REQUIRED the client joins again at
+    once. `sync`: the leader has assign=a1:x,b1:y. `leave`: members=a1. `commit`: offsets=orders:0:3.
     """
-    return await _ask(play, name, "join", words)
+
+    @COMMANDS.add(f"<name> {verb} <words...>")
+    async def ask(play: Play, name: str, words: list[str]) -> list[str]:
+        return await _ask(play, name, verb, words)
 
 
-@COMMANDS.add("<name> sync <words...>")
-async def sync(play: Play, name: str, words: list[str]) -> list[str]:
-    """The leader's sync has assign=a1:x,b1:y."""
-    return await _ask(play, name, "sync", words)
-
-
-@COMMANDS.add("<name> heartbeat <words...>")
-async def heartbeat(play: Play, name: str, words: list[str]) -> list[str]:
-    return await _ask(play, name, "heartbeat", words)
-
-
-@COMMANDS.add("<name> leave <words...>")
-async def leave(play: Play, name: str, words: list[str]) -> list[str]:
-    """members=a1"""
-    return await _ask(play, name, "leave", words)
-
-
-@COMMANDS.add("<name> commit <words...>")
-async def commit(play: Play, name: str, words: list[str]) -> list[str]:
-    """offsets=orders:0:3"""
-    return await _ask(play, name, "commit", words)
+for each in ("join", "sync", "heartbeat", "leave", "commit"):
+    _add_verb(each)
 
 
 @COMMANDS.add("committed by <group>")

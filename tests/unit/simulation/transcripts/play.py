@@ -224,7 +224,7 @@ def _result(future: "asyncio.Future[Any]") -> str:
     if error is None:
         return str(future.result())
     if isinstance(error, OSError):
-        return {"ConnectionResetError": "connection lost", "ConnectionRefusedError": "nobody listens"}.get(
+        return {"ConnectionResetError": "connection lost", "ConnectionRefusedError": "connection refused"}.get(
             type(error).__name__, type(error).__name__
         )
     raise error

@@ -126,25 +126,25 @@ class Recorder:
     def run(self, step: str) -> None:
         label, _, text = step.rpartition(":")
         verb, *rest = text.split()
-        if verb == "note":
-            self.history.note("nemesis", " ".join(rest))
-            return
-        if verb == "end":
-            self._end(self._open[rest[0]], Words.parse(rest[1:]))
-            return
-        if verb == "retry":
-            self._open[rest[0]].action.attempted = self.history.step
-            return
-        words = Words.parse(rest)
         if label:
-            self._open[label.strip()] = self._begin(verb, words)
-        elif verb == "sends":
-            for offset, value in enumerate(words.values, words.base_offset or 0):
-                self._end(self._begin("send", Words([value], options=words.options)), Words(base_offset=offset))
-        elif verb == "final":
-            self._final(words)
-        else:
-            self._end(self._begin(verb, words), words)
+            self._open[label.strip()] = self._begin(verb, Words.parse(rest))
+            return
+        match verb:
+            case "note":
+                self.history.note("nemesis", " ".join(rest))
+            case "end":
+                self._end(self._open[rest[0]], Words.parse(rest[1:]))
+            case "retry":
+                self._open[rest[0]].action.attempted = self.history.step
+            case "sends":
+                words = Words.parse(rest)
+                for offset, value in enumerate(words.values, words.base_offset or 0):
+                    self._end(self._begin("send", Words([value], options=words.options)), Words(base_offset=offset))
+            case "final":
+                self._final(Words.parse(rest))
+            case _:
+                words = Words.parse(rest)
+                self._end(self._begin(verb, words), words)
 
     def _begin(self, verb: str, words: Words) -> Operation:
         client = words.options.get("by") or CLIENTS.get(verb, "producer")

@@ -9,6 +9,7 @@ import pytest
 from kbroker.metadata.store.coordination import (
     Node,
     NoNode,
+    NotEmpty,
     SessionExpired,
     Unavailable,
     WatchEvent,
@@ -61,9 +62,13 @@ with_ephemeral_node = simulated(EnsembleWithEphemeralNode, SEEDS)
 
 
 @with_node
-async def test_several_nodes_are_read_at_once(s):
+async def test_nodes_are_read_together_and_deleted(s):
     await s.a.call("create", "/x/y", b"2")
     assert await s.b.call("get_many", ["/x", "/nothing", "/x/y"]) == [Node(b"", 0), None, Node(b"2", 0)]
+    with pytest.raises(NotEmpty):
+        await s.b.call("delete", "/x")
+    await s.b.call("delete", "/x/y")
+    assert await s.a.call("children", "/x") == []
     assert s.a.session.session_id != s.b.session.session_id
 
 

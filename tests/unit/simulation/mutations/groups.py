@@ -12,7 +12,7 @@ from kbroker.coordinator.runtime.coordinator_context import CoordinatorContext
 from kbroker.storage.cleaner import cleaner
 from protocol.errors import ErrorCode
 from protocol.records.batch import iter_headers
-from tests.unit.simulation.mutations.mutation import ignore_errors, mutation, wrap
+from tests.unit.simulation.mutations.mutation import ignore_errors, mutation, replaces
 from tests.unit.simulation.mutations.shapes import broker, crash, member_out_of_reach, only, short
 
 
@@ -26,56 +26,50 @@ def stale_member_commits(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutation("disk", ["lost commit"], only("full", members=3), first_seed=1)
-def commit_is_acknowledged_early(patch: pytest.MonkeyPatch) -> None:
+@replaces(GroupCoordinator, "commit_offsets")
+def commit_is_acknowledged_early(real: Any, groups: GroupCoordinator, *arguments: Any) -> Any:
     """A commit is acknowledged before it is appended."""
-
-    def commit_offsets(real: Any, groups: GroupCoordinator, *arguments: Any) -> Any:
-        written = real(groups, *arguments)
-        if written.done():
-            return written
-        written.add_done_callback(lambda future: future.exception())
-        acknowledged = groups._environment.loop.create_future()
-        acknowledged.set_result(None)
-        return acknowledged
-
-    wrap(patch, GroupCoordinator, "commit_offsets", commit_offsets)
+    written = real(groups, *arguments)
+    if written.done():
+        return written
+    written.add_done_callback(lambda future: future.exception())
+    acknowledged = groups._environment.loop.create_future()
+    acknowledged.set_result(None)
+    return acknowledged
 
 
 @mutation("disk", ["lost commit"], only("full", "kill", concurrent_faults=3, members=3), first_seed=1)
-def commit_counts_although_refused(patch: pytest.MonkeyPatch) -> None:
+@replaces(CoordinatorContext, "_on_append_failed")
+def commit_counts_although_refused(
+    _: Any, context: CoordinatorContext[Any], events: Any, codec: int, error: ErrorCode
+) -> None:
     """A commit takes effect although its append failed."""
-
-    def on_append_failed(context: CoordinatorContext[Any], events: Any, codec: int, error: ErrorCode) -> None:
-        for event in events:
-            for record in event.result.records:
-                context.shard.replay(record, -1, -1)
-            context._finish(event, ErrorCode.NONE)
-
-    patch.setattr(CoordinatorContext, "_on_append_failed", on_append_failed)
+    for event in events:
+        for record in event.result.records:
+            context.shard.replay(record, -1, -1)
+        context._finish(event, ErrorCode.NONE)
 
 
 @mutation("crash", ["backward generation", "double assignment"], only(crash, pause_s=1.0, members=3, readers=1))
-def generation_restarts_at_zero(patch: pytest.MonkeyPatch) -> None:
+@replaces(group_shard, "group_from_record")
+def generation_restarts_at_zero(real: Any, record: Any) -> Any:
     """A loaded group restarts at generation 0."""
-
-    def group_from_record(real: Any, record: Any) -> Any:
-        group = real(record)
-        group.generation = 0
-        return group
-
-    wrap(patch, group_shard, "group_from_record", group_from_record)
+    group = real(record)
+    group.generation = 0
+    return group
 
 
 @mutation("crash", ["lost commit", "backward generation"], only(crash, pause_s=1.0, members=3, readers=1), first_seed=2)
-def load_misses_the_last_batch(patch: pytest.MonkeyPatch) -> None:
+@replaces(loader, "iter_headers")
+def load_misses_the_last_batch(_: Any, data: Any) -> Any:
     """Loading a group omits the last batch."""
-    patch.setattr(loader, "iter_headers", lambda data: list(iter_headers(data))[:-1])
+    return list(iter_headers(data))[:-1]
 
 
 @mutation("calm", ["LivenessError"], short(members=2))
-def sessions_never_end(patch: pytest.MonkeyPatch) -> None:
+@replaces(heartbeat, "_expire_session")
+def sessions_never_end(_: Any, *arguments: Any) -> None:
     """A member's session never ends."""
-    patch.setattr(heartbeat, "_expire_session", lambda *_: None)
 
 
 @mutation(
@@ -98,11 +92,8 @@ def sessions_never_end(patch: pytest.MonkeyPatch) -> None:
     ),
     first_seed=1,
 )
-def compaction_drops_the_newest(patch: pytest.MonkeyPatch) -> None:
+@replaces(cleaner, "build_offset_map")
+def compaction_drops_the_newest(real: Any, *arguments: Any) -> Any:
     """Compaction drops each key's newest record."""
-
-    def build_offset_map(real: Any, *arguments: Any) -> Any:
-        offsets, cleaned_to = real(*arguments)
-        return {key: offset + 1 for key, offset in offsets.items()}, cleaned_to
-
-    wrap(patch, cleaner, "build_offset_map", build_offset_map)
+    offsets, cleaned_to = real(*arguments)
+    return {key: offset + 1 for key, offset in offsets.items()}, cleaned_to

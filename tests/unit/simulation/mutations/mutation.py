@@ -1,5 +1,6 @@
 """A mutation: a mistake planted in the broker, and the search for a seed whose run detects it."""
 
+import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -66,6 +67,19 @@ def wrap(patch: pytest.MonkeyPatch, owner: Any, name: str, wrapper: Callable[...
     """Replace a function or method by `wrapper`, whose first argument is the original."""
     original = getattr(owner, name)
     patch.setattr(owner, name, lambda *arguments, **named: wrapper(original, *arguments, **named))
+
+
+def replaces(owner: Any, name: str) -> Callable[[Callable[..., Any]], Plant]:
+    """Plant the decorated function in place of a function or method; its first argument is the original."""
+
+    def make(wrapper: Callable[..., Any]) -> Plant:
+        @functools.wraps(wrapper)
+        def plant(patch: pytest.MonkeyPatch) -> None:
+            wrap(patch, owner, name, wrapper)
+
+        return plant
+
+    return make
 
 
 def ignore_errors(patch: pytest.MonkeyPatch, owner: Any, name: str, *codes: ErrorCode) -> None:

@@ -18,7 +18,7 @@ from kbroker.storage.log.log import Log
 from kbroker.storage.producers.producer_state_manager import ProducerStateManager
 from protocol.errors import ErrorCode
 from protocol.records.batch import parse_header
-from tests.unit.simulation.mutations.mutation import INVARIANT, Without, ignore_errors, mutation, wrap
+from tests.unit.simulation.mutations.mutation import INVARIANT, Without, ignore_errors, mutation, replaces, wrap
 from tests.unit.simulation.mutations.shapes import blink, only, short
 
 # Only the end of the run matters.
@@ -38,31 +38,25 @@ def acknowledged_and_never_written(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutation("disk", ["lost write", "unreadable at the end", "inconsistent offsets"], only("full", members=0, producers=3))
-def acknowledged_although_the_append_failed(patch: pytest.MonkeyPatch) -> None:
+@replaces(Partition, "append_as_leader")
+def acknowledged_although_the_append_failed(real: Any, partition: Partition, records: Any, *arguments: Any) -> Any:
     """A batch is acknowledged although its append failed."""
-
-    def append(real: Any, partition: Partition, records: Any, *arguments: Any) -> Any:
-        try:
-            return real(partition, records, *arguments)
-        except KafkaError as error:
-            if error.code is not ErrorCode.KAFKA_STORAGE_ERROR:
-                raise
-            base_offset = partition.log.log_end_offset
-            return base_offset, base_offset + parse_header(records).last_offset_delta + 1, -1
-
-    wrap(patch, Partition, "append_as_leader", append)
+    try:
+        return real(partition, records, *arguments)
+    except KafkaError as error:
+        if error.code is not ErrorCode.KAFKA_STORAGE_ERROR:
+            raise
+        base_offset = partition.log.log_end_offset
+        return base_offset, base_offset + parse_header(records).last_offset_delta + 1, -1
 
 
 @mutation("durable", [INVARIANT, "unflushed acknowledgement"])
-def unsynced_is_committed(patch: pytest.MonkeyPatch) -> None:
+@replaces(Partition, "advance_high_watermark")
+def unsynced_is_committed(real: Any, partition: Partition) -> None:
     """Under flush.before.ack, unsynced records are acknowledged."""
-
-    def advance_high_watermark(real: Any, partition: Partition) -> None:
-        partition.flush_before_ack, flush_before_ack = False, partition.flush_before_ack
-        real(partition)
-        partition.flush_before_ack = flush_before_ack
-
-    wrap(patch, Partition, "advance_high_watermark", advance_high_watermark)
+    partition.flush_before_ack, flush_before_ack = False, partition.flush_before_ack
+    real(partition)
+    partition.flush_before_ack = flush_before_ack
 
 
 @mutation(
@@ -70,37 +64,32 @@ def unsynced_is_committed(patch: pytest.MonkeyPatch) -> None:
     [INVARIANT, "stale poll"],
     only("slow_disk", "reset", producers=3, members=0, coordination=False),
 )
-def retry_does_not_wait_for_the_sync(patch: pytest.MonkeyPatch) -> None:
+@replaces(Partition, "append_as_leader")
+def retry_does_not_wait_for_the_sync(real: Any, partition: Partition, *arguments: Any) -> tuple[int, int, int]:
     """A retry of a batch that waits for its sync is acknowledged at once."""
-
-    def append(real: Any, partition: Partition, *arguments: Any) -> tuple[int, int, int]:
-        log_end_offset = partition.log.log_end_offset
-        base_offset, end_offset, append_time_ms = real(partition, *arguments)
-        return base_offset, 0 if end_offset <= log_end_offset else end_offset, append_time_ms
-
-    wrap(patch, Partition, "append_as_leader", append)
+    log_end_offset = partition.log.log_end_offset
+    base_offset, end_offset, append_time_ms = real(partition, *arguments)
+    return base_offset, 0 if end_offset <= log_end_offset else end_offset, append_time_ms
 
 
 # Sequences.
 
 
 @mutation("network", [INVARIANT], only("reset", "cut", concurrent_faults=2, producers=3, members=0), first_seed=2)
-def duplicates_are_appended(patch: pytest.MonkeyPatch) -> None:
+@replaces(ProducerStateManager, "check")
+def duplicates_are_appended(real: Any, states: Any, *batch: Any) -> Any:
     """A repeated batch is appended again."""
-    wrap(patch, ProducerStateManager, "check", lambda real, states, *batch: real(states, *batch) and None)
+    return real(states, *batch) and None
 
 
 @mutation(
     "network", ["inconsistent offsets"], only("reset", "cut", concurrent_faults=2, producers=3, members=0), first_seed=2
 )
-def duplicates_get_a_wrong_offset(patch: pytest.MonkeyPatch) -> None:
+@replaces(ProducerStateManager, "check")
+def duplicates_get_a_wrong_offset(real: Any, states: ProducerStateManager, *batch: Any) -> Any:
     """A repeated batch is acknowledged with a wrong offset."""
-
-    def check(real: Any, states: ProducerStateManager, *batch: Any) -> Any:
-        duplicate = real(states, *batch)
-        return duplicate and (duplicate[0] + 1, *duplicate[1:])
-
-    wrap(patch, ProducerStateManager, "check", check)
+    duplicate = real(states, *batch)
+    return duplicate and (duplicate[0] + 1, *duplicate[1:])
 
 
 @mutation("power", [INVARIANT], only(blink, producers=3, members=0), first_seed=1)
@@ -124,54 +113,46 @@ def session_loses_idle_partitions(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutation("calm", ["LateResponse"], alone)
-def first_fetch_of_a_session_waits_on(patch: pytest.MonkeyPatch) -> None:
+@replaces(FetchManager, "_end_waiter")
+def first_fetch_of_a_session_waits_on(_: Any, manager: Any, session: Any) -> None:
     """A second fetch in a session leaves the first waiting."""
-    patch.setattr(FetchManager, "_end_waiter", lambda manager, session: None)
 
 
 @mutation("calm", ["LateResponse"], alone)
-def next_deadline_has_no_timer(patch: pytest.MonkeyPatch) -> None:
+@replaces(Purgatory, "_expire")
+def next_deadline_has_no_timer(_: Any, purgatory: Purgatory) -> None:
     """After a deadline the timer for the next one is not set."""
-
-    def expire(purgatory: Purgatory) -> None:
-        purgatory._timer = None
-        now_ms = purgatory._environment.clock.mono_ms()
-        while (operation := purgatory._deadlines.pop_due(now_ms)) is not None:
-            operation.expire()
-
-    patch.setattr(Purgatory, "_expire", expire)
+    purgatory._timer = None
+    now_ms = purgatory._environment.clock.mono_ms()
+    while (operation := purgatory._deadlines.pop_due(now_ms)) is not None:
+        operation.expire()
 
 
 # Responses.
 
 
 @mutation("durable", ["UnhandledError"], first_seed=2)
-def responses_are_out_of_order(patch: pytest.MonkeyPatch) -> None:
+@replaces(ResponseQueue, "_send_ready")
+def responses_are_out_of_order(real: Any, queue: ResponseQueue) -> None:
     """A response is sent before the responses to earlier requests."""
-
-    def send_ready(real: Any, queue: ResponseQueue) -> None:
-        queue._contexts = deque(sorted(queue._contexts, key=lambda context: context.body is None))
-        real(queue)
-
-    wrap(patch, ResponseQueue, "_send_ready", send_ready)
+    queue._contexts = deque(sorted(queue._contexts, key=lambda context: context.body is None))
+    real(queue)
 
 
 # Metadata.
 
 
 @mutation("power", [INVARIANT, "ForeignDirectory", "NotServing", "lost write"], only("power"))
-def metadata_is_not_synced(patch: pytest.MonkeyPatch) -> None:
+@replaces(Journal, "append")
+def metadata_is_not_synced(real: Any, journal: Any, ops: Any) -> None:
     """The metadata journal is not synced."""
-
-    def append(real: Any, journal: Any, ops: Any) -> None:
-        if not isinstance(journal._file, Without):
-            journal._file = Without(journal._file, "fdatasync")
-        real(journal, ops)
-
-    wrap(patch, Journal, "append", append)
+    if not isinstance(journal._file, Without):
+        journal._file = Without(journal._file, "fdatasync")
+    real(journal, ops)
 
 
 @mutation("power", [INVARIANT])
-def leader_epoch_stays(patch: pytest.MonkeyPatch) -> None:
+@replaces(controller, "_next_leader_epoch")
+def leader_epoch_stays(_: Any, partition: Any) -> Any:
     """A broker that starts leads on in its old leader epoch."""
-    patch.setattr(controller, "_next_leader_epoch", lambda partition: partition)
+    return partition

@@ -24,7 +24,7 @@ from kbroker.storage.producers.producer_state_manager import ProducerStateManage
 from kbroker.storage.recovery import open_log as recovery
 from kbroker.storage.recovery import segment_loading as loading
 from protocol.errors import ErrorCode
-from tests.unit.simulation.mutations.mutation import INVARIANT, Without, mutation, wrap
+from tests.unit.simulation.mutations.mutation import INVARIANT, Without, mutation, replaces, wrap
 from tests.unit.simulation.mutations.shapes import (
     NEVER,
     Shape,
@@ -61,70 +61,56 @@ def unsynced_segments(fault: Fault, **values: Any) -> Shape:
 
 
 @mutation("rot", [INVARIANT, "corrupt read"], only("rot", seconds=8.0, producers=3, members=0))
-def recovery_trusts_every_crc(patch: pytest.MonkeyPatch) -> None:
+@replaces(recovery, "recover_segment")
+def recovery_trusts_every_crc(real: Any, *arguments: Any, **named: Any) -> Any:
     """After a crash the CRCs of batches are not checked."""
-    wrap(
-        patch,
-        recovery,
-        "recover_segment",
-        lambda real, *arguments, **named: real(*arguments, **named | {"check_crc": False}),
-    )
+    return real(*arguments, **named | {"check_crc": False})
 
 
 @mutation(
     "crash", [INVARIANT, "duplicate"], only(crash, producers=3, members=0, pause_between_sends_s=0.01), first_seed=1
 )
-def recovery_forgets_producers(patch: pytest.MonkeyPatch) -> None:
+@replaces(log_manager, "open_log")
+def recovery_forgets_producers(real: Any, *arguments: Any, **named: Any) -> Log:
     """Producer state is lost when the broker stops."""
-
-    def open_log(real: Any, *arguments: Any, **named: Any) -> Log:
-        log: Log = real(*arguments, **named)
-        log.producers = ProducerStateManager()
-        return log
-
-    wrap(patch, log_manager, "open_log", open_log)
+    log: Log = real(*arguments, **named)
+    log.producers = ProducerStateManager()
+    return log
 
 
 @mutation("crash", [INVARIANT, "duplicate"], only(unheard_stop, producers=3, members=0, pause_between_sends_s=0.01))
-def recovery_skips_the_snapshot(patch: pytest.MonkeyPatch) -> None:
+@replaces(ProducerStateManager, "from_snapshot")
+def recovery_skips_the_snapshot(_: Any, *arguments: Any) -> Any:
     """A producer snapshot that was not read counts as read."""
-    patch.setattr(ProducerStateManager, "from_snapshot", lambda *_: ProducerStateManager())
+    return ProducerStateManager()
 
 
 @mutation("power", [INVARIANT], unsynced_segments(blink_while_syncs_are_slow))
-def recovery_keeps_segments_after_a_gap(patch: pytest.MonkeyPatch) -> None:
+@replaces(recovery.LogLoader, "__init__")
+def recovery_keeps_segments_after_a_gap(
+    real: Any, loader: Any, loaded: Any, now_ms: Any, clean: Any, gapless: Any
+) -> Any:
     """Recovery keeps segments after a gap in the log."""
-    wrap(
-        patch,
-        recovery.LogLoader,
-        "__init__",
-        lambda real, loader, loaded, now_ms, clean, gapless: real(loader, loaded, now_ms, clean, False),
-    )
+    return real(loader, loaded, now_ms, clean, False)
 
 
 @mutation("power", [INVARIANT], unsynced_segments(blink_while_syncs_are_slow))
-def dropped_segments_come_back(patch: pytest.MonkeyPatch) -> None:
+@replaces(recovery.LogLoader, "_remove")
+def dropped_segments_come_back(_: Any, loader: recovery.LogLoader, segments: list[LogSegment], reason: str) -> None:
     """The directory is not synced after recovery removed segments."""
-
-    def remove(loader: recovery.LogLoader, segments: list[LogSegment], reason: str) -> None:
-        for segment in segments:
-            loader._loaded.snapshots.remove([segment.base_offset])
-            recovery.delete_now_blocking(segment)
-
-    patch.setattr(recovery.LogLoader, "_remove", remove)
+    for segment in segments:
+        loader._loaded.snapshots.remove([segment.base_offset])
+        recovery.delete_now_blocking(segment)
 
 
 @mutation("power", [INVARIANT], only(blink, members=0))
-def recovery_leaves_the_torn_tail(patch: pytest.MonkeyPatch) -> None:
+@replaces(recovery, "recover_segment")
+def recovery_leaves_the_torn_tail(real: Any, segment: Any, *arguments: Any, **named: Any) -> Any:
     """A torn tail stays in the file."""
-
-    def recover_segment(real: Any, segment: Any, *arguments: Any, **named: Any) -> Any:
-        file, segment.file = segment.file, Without(segment.file, "truncate")
-        loaded = real(segment, *arguments, **named)
-        segment.file = file
-        return loaded
-
-    wrap(patch, recovery, "recover_segment", recover_segment)
+    file, segment.file = segment.file, Without(segment.file, "truncate")
+    loaded = real(segment, *arguments, **named)
+    segment.file = file
+    return loaded
 
 
 @mutation(
@@ -175,28 +161,25 @@ def clean_marker_of_dirty_logs(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutation("power", [INVARIANT])
-def sync_does_nothing(patch: pytest.MonkeyPatch) -> None:
+@replaces(LogSegment, "sync_blocking")
+def sync_does_nothing(_: Any, segment: Any) -> None:
     """A sync does nothing, and the recovery point moves."""
-    patch.setattr(LogSegment, "sync_blocking", lambda segment: None)
 
 
 @mutation("durable", [INVARIANT], topics(only(members=1), internal_segment_bytes="2048"), first_seed=1)
-def file_names_are_not_synced(patch: pytest.MonkeyPatch) -> None:
+@replaces(DirectorySync, "sync_blocking")
+def file_names_are_not_synced(_: Any, directory: Any) -> None:
     """Names of new files are not synced."""
-    patch.setattr(DirectorySync, "sync_blocking", lambda directory: None)
 
 
 @mutation("disk", [INVARIANT], topics(only(syncs_fail), flush_messages="2"))
-def failed_sync_is_repeated(patch: pytest.MonkeyPatch) -> None:
+@replaces(LogSegment, "sync_blocking")
+def failed_sync_is_repeated(real: Any, segment: LogSegment) -> None:
     """A failed sync is repeated as if it could succeed."""
-
-    def sync(real: Any, segment: LogSegment) -> None:
-        for _ in range(5):
-            with suppress(OSError):
-                return real(segment)
-        return real(segment)
-
-    wrap(patch, LogSegment, "sync_blocking", sync)
+    for _ in range(5):
+        with suppress(OSError):
+            return real(segment)
+    return real(segment)
 
 
 @mutation("disk", ["LivenessError"], topics(only("out_of_files"), flush_messages="2"))
@@ -207,34 +190,28 @@ def shortage_is_a_failing_disk(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutation("crash", [INVARIANT], only(start_without_room, members=0))
-def appends_without_new_epochs(patch: pytest.MonkeyPatch) -> None:
+@replaces(PartitionMaintenance, "suspend_appends")
+def appends_without_new_epochs(_: Any, self: Any, partition: Any) -> None:
     """A broker that starts on a full disk appends without new leader epochs."""
-    patch.setattr(PartitionMaintenance, "suspend_appends", lambda self, partition: None)
 
 
 # Appends.
 
 
 @mutation("disk", [INVARIANT], only("full"))
-def partial_write_is_not_cut_back(patch: pytest.MonkeyPatch) -> None:
+@replaces(Log, "_cut_back")
+def partial_write_is_not_cut_back(_: Any, log: Log, error: OSError) -> KafkaError:
     """A partial batch on a full disk is kept, and the next batch is appended after it."""
-
-    def cut_back(log: Log, error: OSError) -> KafkaError:
-        log.full = True
-        log._update_limits()
-        return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error))
-
-    patch.setattr(Log, "_cut_back", cut_back)
+    log.full = True
+    log._update_limits()
+    return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error))
 
 
 @mutation("disk", [INVARIANT], topics(only("leftovers"), internal_segment_bytes="2048"))
-def leftover_file_is_appended_to(patch: pytest.MonkeyPatch) -> None:
+@replaces(LogSegment, "create_file")
+def leftover_file_is_appended_to(_: Any, segment: LogSegment) -> None:
     """A new segment keeps the old content of its file."""
-
-    def create_file(segment: LogSegment) -> None:
-        segment.file = segment.disk.open(segment.path(), create=True)
-
-    patch.setattr(LogSegment, "create_file", create_file)
+    segment.file = segment.disk.open(segment.path(), create=True)
 
 
 # Reads.
@@ -245,56 +222,52 @@ def leftover_file_is_appended_to(patch: pytest.MonkeyPatch) -> None:
     ["unsent value", "inconsistent offsets", "corrupt read", "AssertionError", "skipped records"],
     only("slow_disk", "restart"),
 )
-def cold_reads_are_mixed_up(patch: pytest.MonkeyPatch) -> None:
+@replaces(fetch_manager, "read_cold_blocking")
+def cold_reads_are_mixed_up(real: Any, cold: Any, budget: Any) -> Any:
     """Results of cold reads of two partitions are exchanged."""
-    wrap(patch, fetch_manager, "read_cold_blocking", lambda real, cold, budget: real(cold, budget)[::-1])
+    return real(cold, budget)[::-1]
 
 
 @mutation("crash", ["skipped records", "lost write"], topics(only("restart", "kill"), index_interval_bytes="0"))
-def index_lookup_off_by_one(patch: pytest.MonkeyPatch) -> None:
+@replaces(SegmentIndexes, "entry_at_offset")
+def index_lookup_off_by_one(real: Any, own: Any, relative: Any, wait: Any) -> Any:
     """An index lookup uses the entry of the next offset."""
-    wrap(patch, SegmentIndexes, "entry_at_offset", lambda real, own, relative, wait: real(own, relative + 1, wait))
+    return real(own, relative + 1, wait)
 
 
 @mutation("durable", [INVARIANT, "unflushed read"])
-def reads_pass_the_high_watermark(patch: pytest.MonkeyPatch) -> None:
+@replaces(log_reads, "read_batches")
+def reads_pass_the_high_watermark(
+    real: Any, log: Log, offset: int, max_bytes: int, max_offset: int, *flags: bool
+) -> Any:
     """Reads go on above the high watermark."""
-
-    def read(real: Any, log: Log, offset: int, max_bytes: int, max_offset: int, *flags: bool) -> Any:
-        return real(log, offset, max_bytes, log.log_end_offset, *flags)
-
-    wrap(patch, log_reads, "read_batches", read)
+    return real(log, offset, max_bytes, log.log_end_offset, *flags)
 
 
 # Deletion.
 
 
 @mutation("calm", ["lost write"], first_seed=2)
-def retention_deletes_one_too_many(patch: pytest.MonkeyPatch) -> None:
+@replaces(log_module, "count_expired_segments")
+def retention_deletes_one_too_many(real: Any, segments: Any, *arguments: Any) -> int:
     """Retention removes one segment too many."""
-
-    def count(real: Any, segments: Any, *arguments: Any) -> int:
-        return min(real(segments, *arguments) + 1, len(segments) - 1)
-
-    wrap(patch, log_module, "count_expired_segments", count)
+    return min(real(segments, *arguments) + 1, len(segments) - 1)
 
 
 @mutation("calm", ["lost write"], short(deleters=2))
-def delete_records_deletes_one_too_many(patch: pytest.MonkeyPatch) -> None:
+@replaces(Log, "delete_records")
+def delete_records_deletes_one_too_many(real: Any, log: Any, offset: Any) -> Any:
     """DeleteRecords deletes one record too many."""
-    wrap(patch, Log, "delete_records", lambda real, log, offset: real(log, offset + 1))
+    return real(log, offset + 1)
 
 
 @mutation(
     "crash", ["deleted record"], broker(only(crash, deleters=2, members=0), log_retention_check_interval_ms="300000")
 )
-def log_start_is_forgotten(patch: pytest.MonkeyPatch) -> None:
+@replaces(log_manager, "open_log")
+def log_start_is_forgotten(real: Any, *arguments: Any, log_start_offset: int, **named: Any) -> Any:
     """Deleted records are back after a crash."""
-
-    def open_log(real: Any, *arguments: Any, log_start_offset: int, **named: Any) -> Any:
-        return real(*arguments, **named)
-
-    wrap(patch, log_manager, "open_log", open_log)
+    return real(*arguments, **named)
 
 
 # Compaction.
@@ -319,11 +292,10 @@ class _SyncedLog:
     ),
     first_seed=1,
 )
-def unsynced_segments_are_compacted(patch: pytest.MonkeyPatch) -> None:
+@replaces(log_cleaner_manager, "find_log_to_clean")
+def unsynced_segments_are_compacted(real: Any, log: Any, *arguments: Any) -> Any:
     """Segments that are not synced are compacted."""
-    wrap(
-        patch, log_cleaner_manager, "find_log_to_clean", lambda real, log, *arguments: real(_SyncedLog(log), *arguments)
-    )
+    return real(_SyncedLog(log), *arguments)
 
 
 @mutation(
@@ -331,11 +303,8 @@ def unsynced_segments_are_compacted(patch: pytest.MonkeyPatch) -> None:
     [INVARIANT, "lost write", "inconsistent offsets"],
     compacted(one_partition(only(die_in_a_swap, seconds=6.0, members=0, producers=3)), keys=100),
 )
-def swap_leaves_sources(patch: pytest.MonkeyPatch) -> None:
+@replaces(segment_swap, "_remove_segment")
+def swap_leaves_sources(real: Any, disk: Any, directory: str, base_offset: int) -> None:
     """A start removes only the first of the segments that a compacted segment replaces."""
-
-    def remove_segment(real: Any, disk: Any, directory: str, base_offset: int) -> None:
-        if disk.exists(file_names.segment_file(directory, base_offset, file_names.LOG) + file_names.SWAP):
-            real(disk, directory, base_offset)
-
-    wrap(patch, segment_swap, "_remove_segment", remove_segment)
+    if disk.exists(file_names.segment_file(directory, base_offset, file_names.LOG) + file_names.SWAP):
+        real(disk, directory, base_offset)

@@ -26,7 +26,7 @@ from kbroker.storage.producers import producer_state_manager
 from kbroker.storage.producers.ongoing_transactions import NO_UNSTABLE_OFFSET, OngoingTransactions
 from kbroker.storage.producers.producer_state_manager import ProducerStateManager
 from protocol.errors import ErrorCode
-from tests.unit.simulation.mutations.mutation import INVARIANT, ignore_errors, mutation, wrap
+from tests.unit.simulation.mutations.mutation import INVARIANT, ignore_errors, mutation, replaces, wrap
 from tests.unit.simulation.mutations.shapes import Shape, broker, crash, only, slow_syncs, with_values
 
 # Anomalies of a transaction that is committed in one partition and aborted in another.
@@ -61,15 +61,14 @@ async def transformer_stalls(simulation: Simulation, random: Random) -> None:
 
 
 @mutation("transactions", TORN, transacting(only("full", crash, pause_s=0.3, concurrent_faults=2, seconds=8.0)))
-def markers_come_before_the_prepare(patch: pytest.MonkeyPatch) -> None:
+@replaces(TransactionShard, "_transition")
+def markers_come_before_the_prepare(
+    real: Any, shard: TransactionShard, entry: Any, metadata: Any, response: Any
+) -> Any:
     """Markers are written before the prepare is."""
-
-    def transition(real: Any, shard: TransactionShard, entry: Any, metadata: Any, response: Any) -> Any:
-        if metadata.state in PREPARED:
-            shard._markers.send_markers(metadata, shard._context.epoch, lambda: None)
-        return real(shard, entry, metadata, response)
-
-    wrap(patch, TransactionShard, "_transition", transition)
+    if metadata.state in PREPARED:
+        shard._markers.send_markers(metadata, shard._context.epoch, lambda: None)
+    return real(shard, entry, metadata, response)
 
 
 @mutation("transactions", ["LivenessError", *TORN, INVARIANT], transacting(only(crash, pause_s=0.3, seconds=8.0)))
@@ -94,21 +93,18 @@ def completed_with_the_first_marker(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutation("transactions", ["LivenessError"], transacting(only(crash, pause_s=0.3)), first_seed=7)
-def prepared_is_not_resumed(patch: pytest.MonkeyPatch) -> None:
+@replaces(TransactionShard, "on_loaded")
+def prepared_is_not_resumed(_: Any, shard: Any) -> None:
     """A prepared transaction is not completed after a restart."""
-    patch.setattr(TransactionShard, "on_loaded", lambda shard: None)
 
 
 @mutation("transactions", TORN, transacting(only(), stale_clients=2))
-def old_ends_are_accepted(patch: pytest.MonkeyPatch) -> None:
+@replaces(end_transaction, "_prepare_end_with_epoch_bump")
+def old_ends_are_accepted(real: Any, entry: Any, producer: Any, *arguments: Any) -> Any:
     """EndTxn is accepted with any earlier epoch."""
-
-    def end(real: Any, entry: Any, producer: Any, *arguments: Any) -> Any:
-        if entry is not None and producer.epoch < entry.metadata.producer_epoch:
-            producer = producer._replace(epoch=entry.metadata.producer_epoch)
-        return real(entry, producer, *arguments)
-
-    wrap(patch, end_transaction, "_prepare_end_with_epoch_bump", end)
+    if entry is not None and producer.epoch < entry.metadata.producer_epoch:
+        producer = producer._replace(epoch=entry.metadata.producer_epoch)
+    return real(entry, producer, *arguments)
 
 
 @mutation(
@@ -130,9 +126,10 @@ def zombies_add_partitions(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutation("transactions", ["LivenessError"], transacting(only(seconds=6.0)), first_seed=1)
-def timeouts_are_ignored(patch: pytest.MonkeyPatch) -> None:
+@replaces(transaction_shard, "is_timed_out")
+def timeouts_are_ignored(_: Any, *arguments: Any) -> Any:
     """A transaction stays open after its timeout."""
-    patch.setattr(transaction_shard, "is_timed_out", lambda *_: False)
+    return False
 
 
 @mutation(
@@ -144,21 +141,19 @@ def timeouts_are_ignored(patch: pytest.MonkeyPatch) -> None:
     ),
     first_seed=4,
 )
-def timeouts_overtake_the_end(patch: pytest.MonkeyPatch) -> None:
+@replaces(transaction_shard, "is_timed_out")
+def timeouts_overtake_the_end(real: Any, entry: Any, now: Any) -> Any:
     """A transaction times out while its EndTxn waits for its append."""
-    wrap(patch, transaction_shard, "is_timed_out", lambda real, entry, now: real(TransactionEntry(entry.metadata), now))
+    return real(TransactionEntry(entry.metadata), now)
 
 
 @mutation("transactions", TORN, transacting(only("full", crash, pause_s=0.3, concurrent_faults=2, seconds=8.0)))
-def ends_are_acknowledged_early(patch: pytest.MonkeyPatch) -> None:
+@replaces(CoordinatorContext, "_run")
+def ends_are_acknowledged_early(real: Any, context: CoordinatorContext[Any], event: Any) -> None:
     """EndTxn is acknowledged before it is written."""
-
-    def run(real: Any, context: CoordinatorContext[Any], event: Any) -> None:
-        real(context, event)
-        if any(getattr(record, "state", None) in PREPARED for record in event.result.records):
-            complete(event.future, event.result.response)
-
-    wrap(patch, CoordinatorContext, "_run", run)
+    real(context, event)
+    if any(getattr(record, "state", None) in PREPARED for record in event.result.records):
+        complete(event.future, event.result.response)
 
 
 @mutation(
@@ -180,9 +175,9 @@ def producer_ids_are_assigned_twice(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutation("transactions", [INVARIANT, *TORN], transacting(only(), stale_clients=3))
-def markers_are_accepted_with_any_epoch(patch: pytest.MonkeyPatch) -> None:
+@replaces(ProducerStateManager, "check_marker")
+def markers_are_accepted_with_any_epoch(_: Any, *arguments: Any) -> None:
     """A transaction marker is accepted with any epoch."""
-    patch.setattr(ProducerStateManager, "check_marker", lambda *_: None)
 
 
 @mutation("transactions", ["pre-committed read", "aborted read"], transacting(only()))
@@ -192,60 +187,50 @@ def reads_pass_the_last_stable_offset(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutation("transactions", ["aborted read"], transacting(only()))
-def aborted_transactions_are_not_returned(patch: pytest.MonkeyPatch) -> None:
+@replaces(partition_reads, "aborted_transactions")
+def aborted_transactions_are_not_returned(_: Any, *arguments: Any, **__: Any) -> Any:
     """Fetch responses omit the aborted transactions."""
-    patch.setattr(partition_reads, "aborted_transactions", lambda *_, **__: [])
+    return []
 
 
 @mutation("transactions-durable", [INVARIANT], transacting(only("slow_disk")))
-def markers_count_before_the_high_watermark(patch: pytest.MonkeyPatch) -> None:
+@replaces(OngoingTransactions, "end")
+def markers_count_before_the_high_watermark(real: Any, transactions: OngoingTransactions, *arguments: Any) -> Any:
     """The LSO passes a transaction whose marker is not synced."""
-
-    def end(real: Any, transactions: OngoingTransactions, *arguments: Any) -> Any:
-        ended = real(transactions, *arguments)
-        transactions._completed.clear()
-        transactions.first_unstable_offset = next(iter(transactions._open), NO_UNSTABLE_OFFSET)
-        return ended
-
-    wrap(patch, OngoingTransactions, "end", end)
+    ended = real(transactions, *arguments)
+    transactions._completed.clear()
+    transactions.first_unstable_offset = next(iter(transactions._open), NO_UNSTABLE_OFFSET)
+    return ended
 
 
 @mutation("transactions", [INVARIANT, "pre-committed read"], transacting(only(crash, pause_s=0.3)))
-def open_transactions_are_forgotten(patch: pytest.MonkeyPatch) -> None:
+@replaces(log_manager, "open_log")
+def open_transactions_are_forgotten(real: Any, *arguments: Any, **named: Any) -> Any:
     """Open transactions are lost when a log is opened."""
-
-    def open_log(real: Any, *arguments: Any, **named: Any) -> Any:
-        log = real(*arguments, **named)
-        log.producers.transactions = OngoingTransactions()
-        return log
-
-    wrap(patch, log_manager, "open_log", open_log)
+    log = real(*arguments, **named)
+    log.producers.transactions = OngoingTransactions()
+    return log
 
 
 @mutation("transactions", [INVARIANT, "pre-committed read", "LivenessError"], transacting(only("restart", pause_s=0.3)))
-def snapshots_have_no_open_transactions(patch: pytest.MonkeyPatch) -> None:
+@replaces(producer_state_manager, "encode_snapshot")
+def snapshots_have_no_open_transactions(real: Any, entries: Any) -> Any:
     """A producer snapshot omits open transactions."""
-    wrap(
-        patch,
-        producer_state_manager,
-        "encode_snapshot",
-        lambda real, entries: real([(*entry[:-1], -1) for entry in entries]),
-    )
+    return real([(*entry[:-1], -1) for entry in entries])
 
 
 # Groups.
 
 
 @mutation("exactly-once", ["unknown commit", "lost commit", "offset without its result"], transforming(only()))
-def offsets_count_before_the_marker(patch: pytest.MonkeyPatch) -> None:
+@replaces(OffsetMetadataManager, "replay")
+def offsets_count_before_the_marker(
+    real: Any, offsets: OffsetMetadataManager, record: Any, record_offset: int, producer_id: int
+) -> None:
     """Offsets of a transaction take effect before its marker."""
-
-    def replay(real: Any, offsets: OffsetMetadataManager, record: Any, record_offset: int, producer_id: int) -> None:
-        real(offsets, record, record_offset, producer_id)
-        if producer_id >= 0 and record.value is not None:
-            offsets._put(record.key, record.value)
-
-    wrap(patch, OffsetMetadataManager, "replay", replay)
+    real(offsets, record, record_offset, producer_id)
+    if producer_id >= 0 and record.value is not None:
+        offsets._put(record.key, record.value)
 
 
 @mutation(
@@ -254,9 +239,10 @@ def offsets_count_before_the_marker(patch: pytest.MonkeyPatch) -> None:
     transforming(only(transformer_stalls, seconds=5.0)),
     first_seed=2,
 )
-def unstable_offsets_are_returned(patch: pytest.MonkeyPatch) -> None:
+@replaces(PendingTransactionalOffsets, "partitions")
+def unstable_offsets_are_returned(_: Any, *arguments: Any) -> Any:
     """OffsetFetch with require_stable returns the previously committed offset."""
-    patch.setattr(PendingTransactionalOffsets, "partitions", lambda *_: [])
+    return []
 
 
 @mutation(
@@ -265,9 +251,9 @@ def unstable_offsets_are_returned(patch: pytest.MonkeyPatch) -> None:
     transforming(only(transformer_stalls, seconds=30.0), pause_between_sends_s=0.2),
     first_seed=16,
 )
-def stale_members_commit_in_transactions(patch: pytest.MonkeyPatch) -> None:
+@replaces(group_shard, "validate_transactional_offset_commit")
+def stale_members_commit_in_transactions(_: Any, *arguments: Any) -> None:
     """A removed member commits offsets in a transaction."""
-    patch.setattr(group_shard, "validate_transactional_offset_commit", lambda *_: None)
 
 
 @mutation(

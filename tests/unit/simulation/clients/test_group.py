@@ -57,8 +57,8 @@ async def committed_offsets(program: Program) -> dict[TopicPartition, int]:
     cluster = program.cluster("reader of offsets")
     coordinator = await cluster.coordinator("g")
     await cluster.refresh_metadata(["t"])
-    found = await committed(cluster, coordinator, "g", cluster.partitions(["t"]))
-    return {tp: offset for tp, (offset, _) in found.items() if offset >= 0}
+    offsets = await committed(cluster, coordinator, "g", cluster.partitions(["t"]))
+    return {tp: offset for tp, (offset, _) in offsets.items() if offset >= 0}
 
 
 @group_test
@@ -87,8 +87,8 @@ async def test_next_member_continues_from_the_committed_offsets(program: Program
     second = program.member("second")
     reads = await work([second], 5)
     assert sorted(read.value for read in reads) == list(range(30, 60))
-    begins = [found for found in program.actions(OffsetFetch) if set(found.offsets.values()) == {5}]
-    assert len(begins) == 1
+    fetches = [fetch for fetch in program.actions(OffsetFetch) if set(fetch.offsets.values()) == {5}]
+    assert len(fetches) == 1
     assert program.actions(Assign)[-1].reason == "rebalance"
 
 

@@ -47,22 +47,22 @@ def test_foreign_content_is_rejected(content: bytes | None) -> None:
 @pytest.mark.parametrize("codec", range(5))
 def test_batches_are_read_from_a_position(codec: int) -> None:
     data = batch(10, 1, 2, 3, codec=codec) + batch(13, 4, 5, codec=codec, epoch=4)
-    given = read_batches(data, 11, (), 100)
-    assert (given.reads, given.next_offset, given.epoch) == ([(11, 2), (12, 3), (13, 4), (14, 5)], 15, 4)
-    given = read_batches(data, 10, (), 2)
-    assert (given.reads, given.next_offset) == ([(10, 1), (11, 2)], 12)
+    fetched = read_batches(data, 11, (), 100)
+    assert (fetched.reads, fetched.next_offset, fetched.epoch) == ([(11, 2), (12, 3), (13, 4), (14, 5)], 15, 4)
+    fetched = read_batches(data, 10, (), 2)
+    assert (fetched.reads, fetched.next_offset) == ([(10, 1), (11, 2)], 12)
     assert read_batches(b"", 10, (), 100).next_offset == 10
 
 
 def test_offset_gaps_of_compaction_are_skipped() -> None:
     emptied = assemble_batch(b"", count=0, last_offset_delta=4, base_timestamp=0, max_timestamp=0, base_offset=3)
-    given = read_batches(batch(0, 9) + bytes(emptied), 0, (), 100)
-    assert (given.reads, given.next_offset) == ([(0, 9)], 8)
+    fetched = read_batches(batch(0, 9) + bytes(emptied), 0, (), 100)
+    assert (fetched.reads, fetched.next_offset) == ([(0, 9)], 8)
 
 
 def test_control_batches_are_skipped() -> None:
-    given = read_batches(batch(0, 9) + marker(1, 7, committed=True), 0, (), 100)
-    assert (given.reads, given.next_offset) == ([(0, 9)], 2)
+    fetched = read_batches(batch(0, 9) + marker(1, 7, committed=True), 0, (), 100)
+    assert (fetched.reads, fetched.next_offset) == ([(0, 9)], 2)
 
 
 def test_aborted_batches_are_skipped() -> None:
@@ -82,8 +82,8 @@ def test_aborted_batches_are_skipped() -> None:
 def test_corrupt_batch_raises_only_if_it_is_first() -> None:
     good, bad = batch(0, 1, 2), bytearray(batch(2, 3))
     bad[-1] ^= 1
-    given = read_batches(good + bad, 0, (), 100)
-    assert (given.reads, given.next_offset) == ([(0, 1), (1, 2)], 2)
+    fetched = read_batches(good + bad, 0, (), 100)
+    assert (fetched.reads, fetched.next_offset) == ([(0, 1), (1, 2)], 2)
     with pytest.raises(CorruptRecordError, match="wrong CRC"):
         read_batches(bytes(bad), 2, (), 100)
 

@@ -49,14 +49,14 @@ async def all_read(program: Program, partitions: Iterable[TopicPartition] = (P, 
     """Return the values of each of these partitions."""
     name = f"reader of step {program.history.step}"
     reader = program.consumer(name, config=ConsumerConfig(committed_only=committed, sessions=False))
-    found = []
+    values_read = []
     for tp in partitions:
         reader.assign({tp: 0})
         values: list[int] = []
         while reads := await reader.poll():
             values += [read.value for read in reads]
-        found.append(values)
-    return found
+        values_read.append(values)
+    return values_read
 
 
 async def wait_until_quiescent(program: Program) -> None:

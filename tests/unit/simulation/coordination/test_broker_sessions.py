@@ -187,9 +187,9 @@ async def test_requests_without_the_service_fail_in_time_with_retriable_errors(s
     singles = asyncio.gather(*(s.client(request) for request in (delete, find_coordinator, metadata, produce)))
     creating = [s.create(f"t{number}") for number in range(50)]
     initializing = [s.producer_id() for _ in range(50)]
-    deleted, found, described, produced = await singles
+    deleted, coordinator, described, produced = await singles
     assert {deleted, *await asyncio.gather(*creating)} <= RETRIABLE
-    assert {found, *await asyncio.gather(*initializing)} == {ErrorCode.COORDINATOR_NOT_AVAILABLE}
+    assert {coordinator, *await asyncio.gather(*initializing)} == {ErrorCode.COORDINATOR_NOT_AVAILABLE}
     assert described in {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.LEADER_NOT_AVAILABLE}
     assert produced == ErrorCode.NONE
     assert s.loop.time() - before < 20, "they do not wait for each other"

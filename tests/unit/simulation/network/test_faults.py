@@ -149,17 +149,17 @@ async def test_a_clogged_link_delays_bytes_and_resets(s, client, broker):
 @network_test
 async def test_connections_share_a_slow_link(s):
     s.faults.slow(CLIENT, BROKER, 10_000)
-    one, broker = await s.pair()
-    two, other = await s.pair()
+    client, broker = await s.pair()
+    second, other = await s.pair()
     before = s.loop.time()
-    one.write(bytes(50_000))
-    two.write(bytes(50_000))
+    client.write(bytes(50_000))
+    second.write(bytes(50_000))
     await s.until(lambda: len(broker.received) == len(other.received) == 50_000)
     assert 9 <= s.loop.time() - before <= 11
     broker.write(bytes(50_000))
-    await s.until(lambda: len(one.received) == 50_000, 0.1)
+    await s.until(lambda: len(client.received) == 50_000, 0.1)
     s.faults.restore(CLIENT, BROKER)
-    one.write(bytes(50_000))
+    client.write(bytes(50_000))
     await s.until(lambda: len(broker.received) == 100_000, 0.1)
 
 

@@ -40,10 +40,10 @@ def run(*arguments: str, hash_seed: str = "0") -> str:
 @pytest.mark.timeout(WITHIN_S + 60)
 def test_seeds_of_all_scenarios_pass():
     output = run("--seeds", f"0..{SEEDS}", "--scenario", "any")
-    found = re.fullmatch(rf"{SEEDS} seeds passed, ([\d.]+) virtual hours, ([\d,]+) client operations, .*\n", output)
-    assert found, output
-    assert float(found[1]) > 0.3
-    assert int(found[2].replace(",", "")) > 100 * SEEDS
+    summary = re.fullmatch(rf"{SEEDS} seeds passed, ([\d.]+) virtual hours, ([\d,]+) client operations, .*\n", output)
+    assert summary, output
+    assert float(summary[1]) > 0.3
+    assert int(summary[2].replace(",", "")) > 100 * SEEDS
 
 
 def test_equal_seeds_are_equal_whatever_python_hashes():

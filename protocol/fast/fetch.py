@@ -155,7 +155,10 @@ def _decode(buf: memoryview, pos: int, version: int) -> FetchRequest:
 
 def _topic_key(buf: memoryview, pos: int, version: int) -> tuple[TopicKey, int]:
     if version >= FIRST_TOPIC_ID_VERSION:
-        return bytes(slice_bytes(buf, pos, 16)), pos + 16
+        topic_id = bytes(buf[pos : pos + 16])
+        if len(topic_id) < 16:
+            raise MalformedError("Fetch request is truncated")
+        return topic_id, pos + 16
     name, pos = decode_string(buf, pos, flexible=version >= FIRST_FLEXIBLE_VERSION)
     if name is None:
         raise MalformedError("Fetch request has a null topic name")
@@ -202,11 +205,14 @@ def _decode_replica_id(buf: memoryview, pos: int, replica_id: int) -> int:
     return replica_id
 
 
+_RESPONSE_HEAD = Struct(">ihi")
+# A partition with null for the aborted transactions and -1 for the preferred read replica, as nearly all have it: up to
+# the size of the records, in non-flexible versions with it.
+_PLAIN_RESULT_V12 = Struct(">ihqqqbi")
+_PLAIN_RESULT_V11 = Struct(">ihqqqiii")
 _RESULT_V5 = Struct(">ihqqq")
 _RESULT_V4 = Struct(">ihqq")
 _NO_PREFERRED_REPLICA = I32.pack(-1)
-# Aborted transactions null and preferred read replica -1, as in nearly all partitions of a response.
-_PLAIN_FLEXIBLE = b"\0" + _NO_PREFERRED_REPLICA
 
 Buffers = list[bytes | bytearray | memoryview | Records]
 
@@ -215,9 +221,7 @@ def encode_fetch_response(response: FetchResponse, version: int) -> Buffers:
     """Encode a Fetch response body of versions 4 to 18 (throttle time 0) as buffers to write one after the other."""
     error_code, session_id, topics = response
     flexible = version >= FIRST_FLEXIBLE_VERSION
-    head = bytearray(4)
-    if version >= FIRST_SESSION_VERSION:
-        head += Struct(">hi").pack(error_code, session_id)
+    head = bytearray(_RESPONSE_HEAD.pack(0, error_code, session_id) if version >= FIRST_SESSION_VERSION else 4)
     out: Buffers = []
     head += encode_uvarint(len(topics) + 1) if flexible else I32.pack(len(topics))
     for key, partitions in topics:
@@ -227,13 +231,20 @@ def encode_fetch_response(response: FetchResponse, version: int) -> Buffers:
             head += encode_compact_string(key) if flexible else encode_string(key)  # type: ignore[arg-type]
         head += encode_uvarint(len(partitions) + 1) if flexible else I32.pack(len(partitions))
         for result in partitions:
-            _encode_result(head, result, version, flexible)
-            if result.records:
-                out.append(head)
-                out.append(result.records)
+            index, code, high_watermark, last_stable_offset, log_start_offset, aborted, records, diverging = result
+            size = len(records)
+            offsets = high_watermark, last_stable_offset, log_start_offset
+            if aborted is not None or version < 11:
+                _encode_result(head, result, version, flexible)
+            elif flexible:
+                head += _PLAIN_RESULT_V12.pack(index, code, *offsets, 0, -1) + encode_uvarint(size + 1)
+            else:
+                head += _PLAIN_RESULT_V11.pack(index, code, *offsets, -1, -1, size)
+            if size:
+                out += (head, records)
                 head = bytearray()
             if flexible:
-                head += b"\0" if result.diverging is None else _encode_diverging_epoch(result.diverging)
+                head += b"\0" if diverging is None else _encode_diverging_epoch(diverging)
         if flexible:
             head += b"\0"
     if flexible:
@@ -250,13 +261,10 @@ def _encode_result(head: bytearray, result: FetchResult, version: int, flexible:
     else:
         head += _RESULT_V4.pack(index, code, high_watermark, last_stable_offset)
     if flexible:
-        if aborted is None:
-            head += _PLAIN_FLEXIBLE
-        else:
-            head += encode_uvarint(len(aborted) + 1)
-            for producer_id, first_offset in aborted:
-                head += _ABORTED.pack(producer_id, first_offset) + b"\0"
-            head += _NO_PREFERRED_REPLICA
+        head += encode_uvarint(0 if aborted is None else len(aborted) + 1)
+        for producer_id, first_offset in aborted or ():
+            head += _ABORTED.pack(producer_id, first_offset) + b"\0"
+        head += _NO_PREFERRED_REPLICA
         head += encode_uvarint(len(records) + 1)
         return
     if aborted is None:

@@ -31,7 +31,10 @@ def decode_string(buf: memoryview, pos: int, *, flexible: bool) -> tuple[str | N
         pos += 2
     if size == -1:
         return None, pos
-    return str(slice_bytes(buf, pos, size), "utf-8", "replace"), pos + size
+    end = pos + size
+    if size < 0 or end > len(buf):
+        raise MalformedError(f"field of {size} bytes exceeds the frame")
+    return str(buf[pos:end], "utf-8", "replace"), end
 
 
 def decode_count(buf: memoryview, pos: int, *, flexible: bool) -> tuple[int, int]:
@@ -42,7 +45,8 @@ def decode_count(buf: memoryview, pos: int, *, flexible: bool) -> tuple[int, int
     else:
         count = I32.unpack_from(buf, pos)[0]
         pos += 4
-    check_count(count, len(buf) - pos)
+    if not 0 <= count <= len(buf) - pos:
+        check_count(count, len(buf) - pos)
     return count, pos
 
 

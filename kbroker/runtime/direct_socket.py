@@ -1,4 +1,4 @@
-"""The socket of a connection, to which files are sent past the write buffer of its transport."""
+"""The socket of a connection. Files are sent to it directly, bypassing the write buffer of its transport."""
 
 from typing import Protocol
 

@@ -72,7 +72,7 @@ def decoder_source(cls: type[Message], version: int, *, in_steps: bool = False) 
     source.emit("limit = len(buf)")
     source.emit("elements_left = MAX_ELEMENTS")
     if in_steps:
-        # A function without a yield is no generator.
+        # A function without a yield is not a generator.
         source.emit("yield")
         source.emit(f"pause = pos + {STEP_BYTES}")
     with source.block("try:"):

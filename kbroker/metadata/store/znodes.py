@@ -159,7 +159,7 @@ def encode_chunk(chunk: Chunk) -> bytes:
 
 
 def _partition_fields(partition: PartitionRegistration) -> list[object]:
-    """Return a list instead of a dict with names, which would be larger. The ELR fields are omitted if empty."""
+    """Return the fields as a list, which is smaller than a dict with names. The ELR fields are omitted if empty."""
     fields = [
         partition.leader,
         partition.leader_epoch,

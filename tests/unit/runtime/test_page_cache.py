@@ -78,7 +78,7 @@ def test_bytes_that_are_not_in_the_page_cache_must_be_read(
     ours, theirs = sockets
     # Without readahead.
     file.pread_nowait(1, 0)
-    file.forget_clean(0)
+    file.drop_clean_pages(0)
     if file.send_nowait(ours, 10, 50 * PAGE) is not None:
         pytest.skip("the file system keeps its pages in memory")
     file.pread(4 * PAGE, 50 * PAGE)

@@ -137,13 +137,34 @@ class Loss:
 
 
 @dataclass(slots=True)
+class UnsyncedStart:
+    """The broker serves these partitions although it could not sync their recovered records yet. Under
+    flush.before.ack consumers do not receive them before it has, which ends the operation."""
+
+    partitions: tuple[TopicPartition, ...]
+
+
+@dataclass(slots=True)
 class Note:
     """A comment for the reader of the history: a fault that began or ended, a start, a kill."""
 
     text: str
 
 
-Action = Send | Poll | Corrupt | Assign | Join | Commit | OffsetFetch | EndTransaction | DeleteRecords | Loss | Note
+Action = (
+    Send
+    | Poll
+    | Corrupt
+    | Assign
+    | Join
+    | Commit
+    | OffsetFetch
+    | EndTransaction
+    | DeleteRecords
+    | Loss
+    | UnsyncedStart
+    | Note
+)
 
 
 @dataclass(slots=True)
@@ -243,6 +264,8 @@ def _format_action(action: Action) -> str:
         case Loss(reason, floors, commit_floors):
             commits = ", ".join(f"{group} {_name(tp)}@{at}" for (group, tp), at in sorted(commit_floors.items()))
             return f"LOSS {reason}: durable below {_positions(floors)}; commits {commits or 'none'}"
+        case UnsyncedStart(partitions):
+            return f"started without a sync of {', '.join(map(_name, partitions))}"
         case Note(text):
             return text
 

@@ -26,6 +26,7 @@ from kbroker.simulation.checker.history import (
     Poll,
     Send,
     TopicPartition,
+    UnsyncedStart,
 )
 
 # The end of an operation that has no end: later than any step.
@@ -132,6 +133,7 @@ class Index:
     commits: list[Operation] = field(default_factory=list)
     offset_fetches: list[Operation] = field(default_factory=list)
     losses: list[Operation] = field(default_factory=list)
+    unsynced_starts: list[Operation] = field(default_factory=list)
     corrupt: list[Operation] = field(default_factory=list)
     transaction_ends: dict[int, list[Operation]] = field(default_factory=dict)
 
@@ -204,6 +206,8 @@ def _add_operation(index: Index, operation: Operation) -> None:
     elif isinstance(action, DeleteRecords):
         if operation.outcome is not Outcome.FAILED:
             index.partition(action.tp).deletions.append(operation)
+    elif kind is UnsyncedStart:
+        index.unsynced_starts.append(operation)
     elif isinstance(action, Loss):
         index.losses.append(operation)
         for tp, floor in action.floors.items():

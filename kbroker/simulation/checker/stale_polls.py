@@ -4,7 +4,8 @@ The high watermark advances before the acknowledgement is sent, so a poll that b
 the record. Because response sizes are limited, a poll may return records of one partition and none of another; but a
 successful poll that returns no record at all must have been at the end of every partition that it requested.
 
-Not checked: polls with read_committed if the history has transactions (an open transaction holds back later records),
+Not checked: polls while the broker had not synced the recovered records of a partition after its start (UnsyncedStart);
+polls with read_committed if the history has transactions (an open transaction holds back later records),
 and polls that advanced without a record: they read transaction markers, or batches that compaction emptied.
 In a cluster a new leader may not know the high watermark yet; this rule would then hold only once it does.
 """
@@ -14,8 +15,8 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from kbroker.simulation.checker.anomaly import Anomaly, anomaly, partition_name
-from kbroker.simulation.checker.history import Assign, Operation, Outcome, Poll, Send, TopicPartition
-from kbroker.simulation.checker.index import Index, PartitionIndex, acknowledged, acknowledged_since
+from kbroker.simulation.checker.history import Assign, Operation, Outcome, Poll, Send, TopicPartition, UnsyncedStart
+from kbroker.simulation.checker.index import NEVER, Index, PartitionIndex, acknowledged, acknowledged_since
 
 
 def stale_polls(index: Index) -> Iterator[Anomaly]:
@@ -39,6 +40,8 @@ def stale_polls(index: Index) -> Iterator[Anomaly]:
                 insort(sends, operation, key=_end)
         elif isinstance(action, Poll):
             for tp, position in action.positions.items():
+                if _overlaps_unsynced_start(index, tp, operation):
+                    continue
                 partition, now = index.partition(tp), operation.ended or 0
                 sends = acknowledged_sends[tp]
                 send = next((send for send in reversed(sends) if not _may_be_lost(partition, send, now)), None)
@@ -50,6 +53,16 @@ def stale_polls(index: Index) -> Iterator[Anomaly]:
                         send,
                         operation,
                     )
+
+
+def _overlaps_unsynced_start(index: Index, tp: TopicPartition, poll: Operation) -> bool:
+    return any(
+        isinstance(start.action, UnsyncedStart)
+        and tp in start.action.partitions
+        and start.begun < (poll.ended or NEVER)
+        and poll.begun < (start.ended or NEVER)
+        for start in index.unsynced_starts
+    )
 
 
 def _sends(index: Index) -> Iterator[Operation]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from kbroker.common import KafkaError
 from kbroker.config.values import ConfigError
 from kbroker.metadata.store.coordination import CoordinationError
-from kbroker.simulation.checker.history import History, Loss, Operation, Outcome, Poll, Send
+from kbroker.simulation.checker.history import History, Loss, Operation, Outcome, Poll, Send, UnsyncedStart
 from kbroker.simulation.checker.invariants import BrokenInvariant, Invariants
 from kbroker.simulation.coordination.service import SimCoordination
 from kbroker.simulation.disk.log_files import GROUPS_TOPIC, durable_commits, durable_ends, partition_directories
@@ -61,6 +61,7 @@ class Simulation:
         self.clients: list[HostLoop] = []
         self.faults_over = False
         self._down = 0
+        self._unsynced_start: Operation | None = None
         self._invariants: tuple[object, Invariants] = (None, Invariants(self.machine))
         self._broken: BrokenInvariant | None = None
         if durable:
@@ -89,6 +90,7 @@ class Simulation:
     def _record_loss(self, power: bool) -> None:
         """Record what the end of a process may lose. After a kill, only data that a failed sync left unwritten is lost:
         the next start reads what is on the disk."""
+        self._end_unsynced_start()
         disk = self.machine.disk
         ends, commits = durable_ends(disk, DATA), durable_commits(disk, DATA)
         if power:
@@ -139,11 +141,29 @@ class Simulation:
                 raise NotServing(f"{error!r}") from error
             return failing_since or now
         self.note("the broker serves")
+        unsynced = [(partition.tp.topic, partition.tp.partition) for partition in self._unsynced_partitions()]
+        if unsynced:
+            self._unsynced_start = self.history.begin("simulation", UnsyncedStart(tuple(unsynced)))
         return None
+
+    def _unsynced_partitions(self) -> list[Partition]:
+        """Return the partitions whose recovered records are not synced although consumers may only see synced ones."""
+        return [
+            partition
+            for partition in self.partitions()
+            if partition.flush_before_ack and partition.high_watermark < partition.first_offset
+        ]
+
+    def _end_unsynced_start(self) -> None:
+        if self._unsynced_start is not None:
+            self.history.end(self._unsynced_start, Outcome.OK)
+            self._unsynced_start = None
 
     async def watch(self) -> None:
         """Check the invariants periodically. Raises BrokenInvariant."""
         for number in range(1 << 62):
+            if not self._unsynced_partitions():
+                self._end_unsynced_start()
             self.check_invariants(durability=number % CHECKS_PER_DURABILITY_CHECK == 0)
             await asyncio.sleep(INVARIANT_CHECK_INTERVAL_S)
 

@@ -20,6 +20,7 @@ There is one topic with the partitions p and q; p is meant unless q is named. Th
     fetch 5                   a read of the committed offset of p
     loss 1                    a power loss; 1 is the durable end offset; `commits 5`: the durable committed offset
     delete 2                  DeleteRecords of the records before offset 2
+    unsynced p                the broker has started and cannot sync the recovered records of p yet
     note kill -9              a comment
 
 Words that modify a step: `by NAME` (the client), `in NUMBER`, `t1` (in transaction 1), `failed`, `unknown` (without a
@@ -51,6 +52,7 @@ from kbroker.simulation.checker.history import (
     Read,
     Send,
     TopicPartition,
+    UnsyncedStart,
 )
 
 PARTITIONS: dict[str, TopicPartition] = {"p": ("t", 0), "q": ("t", 1)}
@@ -176,6 +178,8 @@ class Recorder:
             case "loss":
                 commits = {("g", tp): words.option("commits", -1)} if "commits" in options else {}
                 return Loss("power", {tp: values[0]} if values else {}, commits)
+            case "unsynced":
+                return UnsyncedStart((tp,))
             case "delete":
                 return DeleteRecords(tp, values[0])
         raise LookupError(f"no such step: {verb}")

@@ -16,6 +16,11 @@ from tests.unit.simulation.checker.history_notation import cases, found, history
     The record may be lost or deleted.
         assign 0; send 10 @0; loss 0; poll next 0 => nothing
         assign 0; send 10 @0; delete 1; poll next 0 => nothing
+    After a start the broker cannot sync the recovered records of the partition yet.
+        assign 0; send 10 @0; u: unsynced p; poll next 0; end u => nothing
+        assign 0; send 10 @0; u: unsynced p; x: poll; end u; end x next 0 => nothing
+        assign 0; send 10 @0; u: unsynced p; end u; poll next 0 => stale poll
+        assign 0; send 10 @0; u: unsynced q; poll next 0; end u => stale poll
     Another record was acknowledged after the loss.
         assign 0; send 10 11 12 @0; loss 0; send 13 @0 by another; poll next 0 => stale poll
     With read_committed an open transaction holds back the records after it.

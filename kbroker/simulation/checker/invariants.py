@@ -129,23 +129,23 @@ class Invariants:
             self._fail(tp, f"a client saw offset {end - 1}, but the recovery point is {partition.log.recovery_point}")
 
     def _check_bytes(self, tp: TopicPartition, partition: Partition) -> None:
-        walk = self._logs.setdefault((partition.topic_id, tp[1]), LogChecker())
-        error = walk.check_new_batches(self._machine, partition)
+        checker = self._logs.setdefault((partition.topic_id, tp[1]), LogChecker())
+        error = checker.check_new_batches(self._machine, partition)
         if error:
             self._fail(tp, error)
-        if not walk.is_compacted:
-            self._check_stable(tp, partition, walk)
+        if not checker.is_compacted:
+            self._check_stable(tp, partition, checker)
 
-    def _check_stable(self, tp: TopicPartition, partition: Partition, walk: LogChecker) -> None:
+    def _check_stable(self, tp: TopicPartition, partition: Partition, checker: LogChecker) -> None:
         """Check the LSO. It may be lower than the log's bytes imply if the first batches of a transaction were deleted
         before they were checked; it must never be higher."""
         high_watermark = partition.high_watermark
-        first = walk.first_unstable_offset(high_watermark)
+        first = checker.first_unstable_offset(high_watermark)
         expected = high_watermark
         if first is not None:
             expected = min(high_watermark, max(first, partition.log.log_start_offset))
         stable = partition.last_stable_offset
-        if stable > expected or (stable < expected and walk.from_start):
+        if stable > expected or (stable < expected and checker.from_start):
             self._fail(tp, f"LSO {stable}; the transactions in the log make it {expected} (HW {high_watermark})")
 
     def _fail(self, tp: TopicPartition, message: str) -> None:

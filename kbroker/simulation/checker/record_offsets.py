@@ -86,13 +86,13 @@ def _write_key(sender: Operation | None, loss_steps: Sequence[int], first: int, 
     if sender is None:
         return 0, 0
     end = effect_end(sender)
-    reborn = [era for era, step in enumerate(loss_steps, 1) if sender.begun < step < end]
-    if not reborn:
+    rewrite_eras = [era for era, step in enumerate(loss_steps, 1) if sender.begun < step < end]
+    if not rewrite_eras:
         return 0, 0
     if first != last:
         return first, last
-    born = max((era for era in reborn if era <= first), default=0)
-    return born, born
+    written_in = max((era for era in rewrite_eras if era <= first), default=0)
+    return written_in, written_in
 
 
 def duplicates(index: Index, seen: Observations) -> Iterator[Anomaly]:

@@ -21,7 +21,7 @@ from scripts.benchmark.capacity.case import Case
 from scripts.benchmark.capacity.cases import all_cases
 from scripts.benchmark.capacity.measure import run_rounds
 from scripts.benchmark.capacity.server import started
-from scripts.benchmark.capacity.table import CONTROL, heading, results_of, row
+from scripts.benchmark.capacity.table import CONTROL, Result, heading, results_of, row
 from scripts.benchmark.peers import ROOT, Kafka, Kbroker, Peer, environment
 
 IMAGES = ROOT / "docs" / "images"
@@ -126,7 +126,7 @@ def compare(args: argparse.Namespace, base: Path) -> int:
             }
     print(footer(args) + ": ", end="")
     print(heading([column for column, _ in columns]))
-    results = []
+    results: list[Result] = []
     for case in cases:
         if case.name in figures:
             of_case = results_of(case, figures[case.name], ours, theirs)

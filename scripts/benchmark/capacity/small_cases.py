@@ -78,11 +78,11 @@ def join(server: Server, group: str) -> HeartbeatRequest:
     )
     joined = server.request(join_group, lambda response: response.error_code, JOIN_VERSION)
     assert isinstance(joined, JoinGroupResponse)
-    member = {"group_id": group, "generation_id": joined.generation_id, "member_id": joined.member_id}
-    assignments = [SyncGroupRequestAssignment(member_id=joined.member_id)]
-    sync = SyncGroupRequest(**member, assignments=assignments)
+    generation, member = joined.generation_id, joined.member_id
+    assignments = [SyncGroupRequestAssignment(member_id=member)]
+    sync = SyncGroupRequest(group_id=group, generation_id=generation, member_id=member, assignments=assignments)
     server.request(sync, lambda response: response.error_code, JOIN_VERSION)
-    return HeartbeatRequest(**member)
+    return HeartbeatRequest(group_id=group, generation_id=generation, member_id=member)
 
 
 @contextmanager

@@ -22,7 +22,7 @@ class BrokerConnection:
         self,
         bootstrap: str,
         client_id: str | None = "test",
-        timeout_s: float = 20,
+        timeout_s: float = 120,
         receive_buffer_bytes: int | None = None,
     ) -> None:
         host, _, port = bootstrap.rpartition(":")

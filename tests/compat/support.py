@@ -37,8 +37,8 @@ def eventually(
 ) -> T:
     """Call `condition` until its result is true, and return that result.
 
-    Fails with `what` after `timeout` seconds. With `progress` it fails only when the value that `progress` returns has
-    not changed for `timeout` seconds: work of any length on a machine of any speed.
+    Fails with `description` after `timeout` seconds. With `progress` it fails only when the value that `progress`
+    returns has not changed for `timeout` seconds: work of any length on a machine of any speed.
     """
     last = progress() if progress else None
     deadline = time.monotonic() + timeout

@@ -14,7 +14,7 @@ import pytest
 
 from kbroker.cli import main
 
-TIMEOUT_S = 60
+TIMEOUT_S = 180
 
 COMMAND = [sys.executable, "-m", "kbroker"]
 

@@ -20,7 +20,7 @@ PROGRAMS = {
     for text in re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
 }
 # Longer than the session.timeout.ms of the programs.
-WAIT_S = 60
+WAIT_S = 180
 
 
 def test_the_page_has_a_program_for_each_client() -> None:

@@ -137,7 +137,7 @@ def test_the_next_consumer_of_the_group_continues_where_the_last_one_committed(c
     name = filled(20)
     first = consumer()
     first.subscribe([name])
-    assert len(eventually(lambda: first.consume(8, timeout=1), "eight records")) == 8
+    assert len(first.consume(8, timeout=DEADLINE_S)) == 8
     first.close()  # commits what was delivered
     second = consumer()
     second.subscribe([name])

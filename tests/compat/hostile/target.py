@@ -159,7 +159,7 @@ class RoundTrips:
             assert self._process.wait(DEADLINE_S) == 0, "the well-behaved client has failed"
         finally:
             self._process.kill()
-            self._reader.join(5)
+            self._reader.join(DEADLINE_S)
 
 
 class Target:

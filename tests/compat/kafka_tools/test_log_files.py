@@ -114,7 +114,7 @@ def commit(bootstrap, topic):
     """A group with a member that commits, for both kinds of records in the offsets topic."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "dumped", "auto.offset.reset": "earliest"})
     consumer.subscribe([topic])
-    assert len(eventually(lambda: consumer.consume(100, timeout=1), "records")) == 100
+    assert len(consumer.consume(100, timeout=DEADLINE_S)) == 100
     consumer.commit(asynchronous=False)
     consumer.close()
 

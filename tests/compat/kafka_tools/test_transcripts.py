@@ -7,6 +7,7 @@ import pytest
 
 from tests.compat.kafka_tools.jvm import Jvm
 from tests.compat.kafka_tools.transcript import HERE, Shell, Step, read, replay, write
+from tests.compat.support import DEADLINE_S
 
 FEATURES = {
     "topics": "topics",
@@ -38,7 +39,7 @@ def test_every_transcript_is_replayed() -> None:
 )
 def test_a_transcript(shell: Shell, stem: str) -> None:
     recorded = read((HERE / f"{stem}.txt").read_text())
-    printed = list(replay(shell, recorded, timeout_s=30))
+    printed = list(replay(shell, recorded, timeout_s=DEADLINE_S))
     differences = list(unified_diff(brief(recorded), brief(printed), "recorded", "printed", n=1, lineterm=""))
     assert not differences, "\n".join(differences)
 

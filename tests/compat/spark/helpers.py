@@ -8,7 +8,7 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
-from tests.compat.support import eventually, unique
+from tests.compat.support import DEADLINE_S, eventually, unique
 
 Record = dict[str, Any]  # arguments of Producer.produce, without the topic
 
@@ -26,18 +26,18 @@ class Topics:
         """Create a topic, by default without retention, because the records have old timestamps."""
         name = name or unique(self._stem)
         configs = {"retention.ms": "-1", **(configs or {})}
-        self._admin.create_topics([NewTopic(name, partitions, 1, config=configs)])[name].result(20)
+        self._admin.create_topics([NewTopic(name, partitions, 1, config=configs)])[name].result(DEADLINE_S)
         self.created.append(name)
         eventually(lambda: self._has(name, partitions), f"{partitions} partitions of {name} in the metadata")
         return name
 
     def grow(self, name: str, partitions: int) -> None:
-        self._admin.create_partitions([NewPartitions(name, partitions)])[name].result(20)
+        self._admin.create_partitions([NewPartitions(name, partitions)])[name].result(DEADLINE_S)
         eventually(lambda: self._has(name, partitions), f"{partitions} partitions of {name} in the metadata")
 
     def delete_before(self, name: str, partition: int, offset: int) -> None:
         for deleted in self._admin.delete_records([TopicPartition(name, partition, offset)]).values():
-            assert deleted.result(20).low_watermark == offset
+            assert deleted.result(DEADLINE_S).low_watermark == offset
 
     def delete(self) -> None:
         """Delete the topics and close the client: the callback of a query may keep this object after the test."""
@@ -65,8 +65,8 @@ class Topics:
         settings = {"bootstrap.servers": self.bootstrap, "group.id": unique("reader"), "fetch.wait.max.ms": 50}
         consumer = Consumer(settings)
         try:
-            partitions = consumer.list_topics(name, timeout=20).topics[name].partitions
-            ends = {p: consumer.get_watermark_offsets(TopicPartition(name, p), timeout=20) for p in partitions}
+            partitions = consumer.list_topics(name, timeout=DEADLINE_S).topics[name].partitions
+            ends = {p: consumer.get_watermark_offsets(TopicPartition(name, p), timeout=DEADLINE_S) for p in partitions}
             consumer.assign([TopicPartition(name, p, low) for p, (low, high) in ends.items() if low < high])
             missing = {p for p, (low, high) in ends.items() if low < high}
             messages: list[Message] = []
@@ -80,13 +80,13 @@ class Topics:
                         missing.discard(message.partition())
                 return not missing
 
-            eventually(all_read, f"all records of {name}: {ends}", timeout=60, interval=0)
+            eventually(all_read, f"all records of {name}: {ends}", interval=0)
         finally:
             consumer.close()
         return sorted(messages, key=lambda m: (m.partition(), m.offset()))
 
     def _has(self, name: str, partitions: int) -> bool:
-        metadata = self._admin.list_topics(timeout=10).topics.get(name)
+        metadata = self._admin.list_topics(timeout=DEADLINE_S).topics.get(name)
         if metadata is None or metadata.error or len(metadata.partitions) != partitions:
             return False
         return all(partition.leader >= 0 for partition in metadata.partitions.values())
@@ -153,7 +153,7 @@ class Streams:
             query.stop()
 
 
-def finish(query: Any, timeout: float = 60) -> list[dict[str, Any]]:
+def finish(query: Any, timeout: float = 240) -> list[dict[str, Any]]:
     """Wait until a query has ended by itself, and return the progress of its batches with input."""
     assert query.awaitTermination(timeout), f"the query did not end within {timeout:g} s: {query.status}"
     progress = (json.loads(p.json) for p in query.recentProgress)

@@ -33,7 +33,7 @@ def test_flights_are_delivered_once_and_their_totals_equal_the_data_set(spark, b
     query = streams.to_topic(
         spark.sql(TOTALS, flights=rows), bootstrap, sink, mode="update", checkpoint="to-topic", availableNow=True
     )
-    batches = finish(query, 120)
+    batches = finish(query)
     assert sum(batch["numInputRows"] for batch in batches) == len(flights)
     assert len(batches) == -(-len(flights) // BATCH_RECORDS)
     latest = {m.key().decode(): json.loads(m.value()) for m in topics.read(sink)}

@@ -5,7 +5,7 @@ from typing import Any
 from tests.compat.broker_connection import BrokerConnection, ConnectionClosedError
 from tests.compat.wire import kio_messages
 
-TIMEOUT_S = 20
+TIMEOUT_S = 120
 
 
 class Client:

@@ -14,7 +14,7 @@ import cramjam
 import pytest
 
 from tests.compat.broker_connection import ConnectionClosedError
-from tests.compat.support import EXTERNAL_BOOTSTRAP, eventually, free_port, running_broker
+from tests.compat.support import DEADLINE_S, EXTERNAL_BOOTSTRAP, eventually, free_port, running_broker
 from tests.compat.wire import kio_messages, malformed_frames
 from tests.compat.wire.batches import CODECS, HEADER, T0, modify, values
 from tests.compat.wire.client import Client
@@ -82,7 +82,7 @@ class BrokerUnderTest:
     def closed_connections(self) -> Counter[str]:
         """Return the number of connections that the broker has closed by reason, from its metrics."""
         assert self.metrics is not None
-        with urllib.request.urlopen(f"http://{self.metrics}/metrics", timeout=20) as page:
+        with urllib.request.urlopen(f"http://{self.metrics}/metrics", timeout=DEADLINE_S) as page:
             counts = re.findall(
                 r'^kbroker_connections_closed_total\{reason="(.*)"\} (\S+)$', page.read().decode(), re.M
             )

@@ -177,4 +177,4 @@ def test_a_closed_pipe_is_not_an_error_message() -> None:
     writer.stdout.close()
     assert writer.stderr is not None
     assert writer.stderr.read() == ""
-    assert writer.wait(30) == 1
+    assert writer.wait(60) == 1

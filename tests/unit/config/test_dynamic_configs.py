@@ -183,7 +183,7 @@ async def test_num_io_threads_can_be_altered(m: Machine) -> None:
 
 
 def test_the_thread_pool_can_be_resized() -> None:
-    pairs, fours = threading.Barrier(2, timeout=30), threading.Barrier(4, timeout=30)
+    pairs, fours = threading.Barrier(2, timeout=60), threading.Barrier(4, timeout=60)
     lock = threading.Lock()
     running, peak = 0, 0
 

@@ -11,7 +11,7 @@ from kbroker.pipeline.archive.ingest.run import archive_topics
 from kbroker.pipeline.archive.ingest.stop import StopEvent
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.storage.location import open_storage
-from tests.compat.support import eventually
+from tests.compat.support import DEADLINE_S, eventually
 
 
 class Archiver:
@@ -68,7 +68,7 @@ class Archiver:
         for run in self._runs:
             run.stop.set()
             run.stop.set()
-            run.thread.join(60)
+            run.thread.join(DEADLINE_S)
 
 
 class ContinuousRun:
@@ -90,14 +90,14 @@ class ContinuousRun:
     def end(self):
         """Stop the run, and return its summary."""
         self.stop.set()
-        self.thread.join(60)
+        self.thread.join(DEADLINE_S)
         assert not self.thread.is_alive()
         assert self.error is None
         return self.summary
 
-    def wait_for_failure(self, timeout=60):
+    def wait_for_failure(self):
         """Wait until the run ends by itself, and return its error."""
-        self.thread.join(timeout)
+        self.thread.join(DEADLINE_S)
         assert not self.thread.is_alive()
         return self.error
 
@@ -109,4 +109,4 @@ def wait_for_rows(archiver, topic, count, run=None):
         assert run is None or run.thread.is_alive(), run.error
         return len(archiver.rows(topic)) >= count
 
-    eventually(has_rows, f"{count} records of {topic} in the archive", timeout=90)
+    eventually(has_rows, f"{count} records of {topic} in the archive")

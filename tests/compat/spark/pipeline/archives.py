@@ -14,7 +14,7 @@ from kbroker.pipeline.archive.staging.data_file_writer import data_file_writer
 from kbroker.pipeline.cluster_admin import ClusterAdmin
 from kbroker.pipeline.storage.local import LocalStorage
 from tests.compat.spark.helpers import load
-from tests.compat.support import eventually
+from tests.compat.support import DEADLINE_S, eventually
 
 NEW_YEAR_MS = 1_767_225_600_000
 DAY_MS = 86_400_000
@@ -99,7 +99,7 @@ def create_topic(bootstrap: str, topic: str, partitions: int = 1) -> None:
 def delete_topic(bootstrap: str, topic: str) -> None:
     """Delete a topic, and wait until it is gone from the metadata."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.delete_topics([topic])[topic].result(20)
+    admin.delete_topics([topic])[topic].result(DEADLINE_S)
     with ClusterAdmin(bootstrap) as cluster:
         eventually(lambda: topic not in cluster.describe_topics([topic]), f"{topic} gone")
 
@@ -108,4 +108,4 @@ def set_config(bootstrap: str, topic: str, name: str, value: str) -> None:
     entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[entry])
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.incremental_alter_configs([resource])[resource].result(20)
+    admin.incremental_alter_configs([resource])[resource].result(DEADLINE_S)

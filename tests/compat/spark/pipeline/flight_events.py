@@ -11,6 +11,7 @@ import pyarrow as pa
 from confluent_kafka import Producer
 
 from tests.compat.spark.flights import flight_lines, weather_lines
+from tests.compat.support import DEADLINE_S
 
 FLIGHTS, WEATHER = "flights", "weather"
 PARTITIONS = {FLIGHTS: 3, WEATHER: 2}
@@ -178,7 +179,7 @@ class EventProducer:
     def __exit__(self, *_: object) -> None:
         self._stop.set()
         self._finish.set()
-        self._thread.join(60)
+        self._thread.join(DEADLINE_S)
         self._producer.purge()
 
     def finish(self, timeout: float) -> None:

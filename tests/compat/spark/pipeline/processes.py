@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.compat.spark.conftest import IVY
-from tests.compat.support import eventually
+from tests.compat.support import DEADLINE_S, eventually
 
 JARS = IVY / "jars"
 # For processes that live for some seconds: no optimizing compiler, one thread for garbage collection.
@@ -84,7 +84,7 @@ class Command:
         process, self._process = self._process, None
         children = descendants(process.pid)
         process.send_signal(signal.SIGKILL)
-        process.wait(10)
+        process.wait(DEADLINE_S)
         if with_jvm:
             _kill(children)
         try:

@@ -22,7 +22,7 @@ from kbroker.pipeline.errors import PipelineError
 from tests.compat.spark.helpers import Topics, Writer, numbered
 from tests.compat.spark.pipeline.archiver import Archiver, wait_for_rows
 from tests.compat.spark.pipeline.processes import QUICK_JVM, Command
-from tests.compat.support import eventually, unique
+from tests.compat.support import DEADLINE_S, eventually, unique
 
 pytestmark = [pytest.mark.spark, pytest.mark.feature("archive")]
 
@@ -176,7 +176,7 @@ def test_a_start_after_an_open_transaction(archiver, topics):
     start_ms = round(time.time() * 1000) + 1_800_000
     topics.fill(name, ({**record, "timestamp": start_ms} for record in numbered(range(10, 20))))
     run = archiver.start(name, committed_only=True, start=StartPosition("time", start_ms))
-    eventually(lambda: [*archiver.directory.glob("_checkpoint/*/offsets/0")], "the first batch", timeout=60)
+    eventually(lambda: [*archiver.directory.glob("_checkpoint/*/offsets/0")], "the first batch")
     writer.end(committed=True)
     topics.fill(name, numbered(range(20, 30)))
     wait_for_rows(archiver, name, 20, run)
@@ -291,11 +291,11 @@ def test_a_recreated_topic_is_rejected(archiver, topics):
     topics.fill(name, numbered(range(10)))
     archiver.once(name)
     admin = AdminClient({"bootstrap.servers": topics.bootstrap})
-    admin.delete_topics([name])[name].result(20)
-    eventually(lambda: name not in admin.list_topics(timeout=10).topics, "the topic is gone")
+    admin.delete_topics([name])[name].result(DEADLINE_S)
+    eventually(lambda: name not in admin.list_topics(timeout=DEADLINE_S).topics, "the topic is gone")
     with pytest.raises(PipelineError, match=f"topic {name} does not exist"):
         archiver.once(name)
-    admin.create_topics([NewTopic(name, 1, 1)])[name].result(20)
+    admin.create_topics([NewTopic(name, 1, 1)])[name].result(DEADLINE_S)
     topics.fill(name, numbered(range(20)))
     with pytest.raises(PipelineError, match=f"topic {name} was deleted and created again"):
         archiver.once(name)

@@ -26,6 +26,7 @@ from kbroker.pipeline.archive.staging.data_file_writer import data_file_writer
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.spark.hash_partitioning import partition_keys
 from kbroker.pipeline.storage.local import LocalStorage
+from tests.compat.support import DEADLINE_S
 
 pytestmark = [pytest.mark.spark, pytest.mark.feature("archive compact")]
 
@@ -282,7 +283,7 @@ def test_concurrent_readers_read_each_row_once_or_fail(small_archive: SmallFiles
         result = compact(small_archive.spark, small_archive.archive(), CompactionOptions(round_bytes=largest * 8))
     finally:
         stop.set()
-        reader.join(60)
+        reader.join(DEADLINE_S)
     assert result.commits >= 3
     numbers = [result for result in results if isinstance(result, int)]
     assert len(numbers) > 2

@@ -109,7 +109,7 @@ def test_a_job_has_session_connector_and_broker_and_prints_nothing_at_its_end(st
     job.wait_for_output()
     assert job.out == ["25 ['-x']", "waiting"]
     os.killpg(job.process.pid, signal.SIGINT)  # as a terminal does
-    assert job.process.wait(60) == 130
+    assert job.process.wait(START_TIMEOUT_S) == 130
     assert job.errors == ""
     eventually(lambda: not job.child_processes(), "the end of the JVM", 60)
 
@@ -170,6 +170,6 @@ def test_an_error_in_a_batch_function_has_the_text_of_the_pipeline_error(spark, 
 
     frame = spark.readStream.format("rate").load()
     query = streams.run(frame.writeStream.foreachBatch(fail))
-    assert error_of(lambda: query.awaitTermination(60)) == (
+    assert error_of(lambda: query.awaitTermination(START_TIMEOUT_S)) == (
         "/data: no space left on device; archived records stay readable"
     )

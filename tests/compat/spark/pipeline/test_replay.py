@@ -35,7 +35,7 @@ from kbroker.pipeline.replay.sending.task import Pacing
 from kbroker.pipeline.storage.local import LocalStorage
 from tests.compat.spark.helpers import Topics, load
 from tests.compat.spark.pipeline.processes import QUICK_JVM, Command
-from tests.compat.support import eventually, unique
+from tests.compat.support import DEADLINE_S, eventually, unique
 
 pytestmark = [pytest.mark.spark, pytest.mark.feature("replay")]
 
@@ -120,8 +120,8 @@ def test_a_topic_is_replayed_record_by_record(spark, topics: Topics, bootstrap, 
         spark, tmp_path / "archive", bootstrap, {source: 3}, configs={"max.message.bytes": "600000"}
     )
     # into a topic of the same name, after the original is deleted: it is created like it
-    topics._admin.delete_topics([source])[source].result(20)
-    eventually(lambda: source not in topics._admin.list_topics(timeout=10).topics, "the topic is deleted")
+    topics._admin.delete_topics([source])[source].result(DEADLINE_S)
+    eventually(lambda: source not in topics._admin.list_topics(timeout=DEADLINE_S).topics, "the topic is deleted")
     context = context_for(spark, archive, bootstrap)
     summary = replay(context, request_for([source]))
     assert (summary.rows, summary.sent) == (3000, 3000)
@@ -270,8 +270,10 @@ def count_records(topics: Topics, name: str) -> int:
     """Return how many records a topic has, 0 if it does not exist yet."""
     consumer = Consumer({"bootstrap.servers": topics.bootstrap, "group.id": "count"})
     try:
-        partitions = consumer.list_topics(timeout=20).topics.get(name, TopicMetadata()).partitions or {}
-        return sum(consumer.get_watermark_offsets(ConfluentPartition(name, p), timeout=20)[1] for p in partitions)
+        partitions = consumer.list_topics(timeout=DEADLINE_S).topics.get(name, TopicMetadata()).partitions or {}
+        return sum(
+            consumer.get_watermark_offsets(ConfluentPartition(name, p), timeout=DEADLINE_S)[1] for p in partitions
+        )
     except KafkaException:
         return 0
     finally:
@@ -305,7 +307,7 @@ def test_groups_continue_at_their_archived_offsets(spark, topics: Topics, bootst
     assert {at.partition: offset for at, offset in summary.groups[f"new-{group}"].items()} == expected
     admin = AdminClient({"bootstrap.servers": bootstrap})
     request_offsets = [ConsumerGroupTopicPartitions(f"new-{group}")]
-    listed = admin.list_consumer_group_offsets(request_offsets)[f"new-{group}"].result(20).topic_partitions
+    listed = admin.list_consumer_group_offsets(request_offsets)[f"new-{group}"].result(DEADLINE_S).topic_partitions
     assert {p.partition: p.offset for p in listed if p.offset >= 0} == expected
     check_merged_partitions_are_not_skipped(context, topics, source, original)
     # a group with members is not changed
@@ -364,7 +366,7 @@ def arrival_times(context: ReplayContext, topics: Topics, source: str, limit: Sp
     plan = create_plan(context, prepare_replay(context, request_for([source], target), {}))
     entry = ConfigEntry("message.timestamp.type", "LogAppendTime", incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource("TOPIC", target, incremental_configs=[entry])
-    topics._admin.incremental_alter_configs([resource])[resource].result(20)
+    topics._admin.incremental_alter_configs([resource])[resource].result(DEADLINE_S)
     with pytest.raises(PipelineError, match="replaces timestamps by the time of the append"):
         prepare_replay(context, request_for([source], target), {})
     execute_plan(context, plan, limit)

@@ -78,7 +78,7 @@ def test_completion_does_not_wait_for_a_broker_that_does_not_respond(
 ) -> None:
     start = time.monotonic()
     assert complete(monkeypatch, capsys, "topics", "describe", "", bootstrap=silent) == []
-    assert time.monotonic() - start < 10
+    assert time.monotonic() - start < 25
 
 
 @pytest.mark.parametrize(

@@ -102,6 +102,6 @@ def test_send_blocks_while_too_many_bytes_are_in_flight(
     assert sender.is_alive()
     assert len(producer.sent) == 1
     producer.sent[0][1].success(None)
-    sender.join(10)
+    sender.join(60)
     assert not sender.is_alive()
     assert len(producer.sent) == 2

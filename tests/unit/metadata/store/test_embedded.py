@@ -321,7 +321,7 @@ async def test_removed_files_are_rewritten_even_if_nothing_changes(removed: list
     await with_both_files(disk)
     for path in removed:
         del disk.files[path]
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while disk.files.keys() != {SNAPSHOT, JOURNAL}:
             await asyncio.sleep(0.001)
     await settle()

@@ -21,7 +21,7 @@ def test_a_result_directory_belongs_to_one_checkpoint(tmp_path):
         result_files.claim_directory(storage, "yours")
 
 
-@pytest.mark.timeout(30)
+@pytest.mark.timeout(120)
 def test_an_empty_result_file_or_a_fifo_is_an_error(tmp_path):
     storage, path = LocalStorage(str(tmp_path)), result_files.result_path("2024-02-29")
     storage.create(path, b"PAR1")

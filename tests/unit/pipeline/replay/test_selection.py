@@ -47,7 +47,7 @@ STATE = ArchiveState(
 END_OFFSETS = archived_ends(STATE, ["t"])
 
 
-@pytest.mark.timeout(30)
+@pytest.mark.timeout(120)
 def test_files_of_another_size_are_an_error(tmp_path):
     archive = create_archive(LocalStorage(str(tmp_path)))
     files = [append_file(archive) for _ in range(3)]

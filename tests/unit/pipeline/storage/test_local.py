@@ -83,7 +83,7 @@ def test_listings_have_names_sizes_times_and_types(storage, tmp_path):
     assert list(walk(storage, "absent")) == []
 
 
-@pytest.mark.timeout(30)
+@pytest.mark.timeout(120)
 @pytest.mark.parametrize("call", ["read", "read_range", "size", "sha256"])
 def test_only_regular_files_are_opened(storage, tmp_path, call):
     root = tmp_path / "root"

@@ -10,7 +10,7 @@ from kbroker.pipeline.storage.storage import DirectoryEntry
 from kbroker.pipeline.storage.walk import walk
 
 
-@pytest.mark.timeout(30)
+@pytest.mark.timeout(120)
 def test_links_are_followed_once_and_never_in_cycles(tmp_path: Path) -> None:
     root, outside = tmp_path / "root", tmp_path / "outside"
     storage = LocalStorage(str(root))

@@ -205,5 +205,5 @@ def test_the_search_among_bytes_that_look_like_batches_ends() -> None:
     log = lab.open(log.log_end_offset, True)
     with pytest.raises(KafkaError, match="CORRUPT_MESSAGE"):
         log.read_blocking(1, 1, log.log_end_offset)
-    assert time.process_time() - begun < 1
+    assert time.process_time() - begun < 5
     assert bytes(log.read_blocking(3, 1, log.log_end_offset))

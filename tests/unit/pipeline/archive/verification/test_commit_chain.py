@@ -112,7 +112,7 @@ def test_a_commit_that_covers_offsets_again_is_found_and_applied(manifest: Local
     assert chain.state.covered == {TP: (OffsetRange(10, 70),)}
 
 
-@pytest.mark.timeout(30)
+@pytest.mark.timeout(120)
 @pytest.mark.parametrize(
     ("path_of", "problem"),
     [(commit_path, "'append' commit 3 instead of commit"), (state_path, "'state' 3 instead of state")],
@@ -129,7 +129,7 @@ def test_a_file_with_a_huge_number_is_found(
     assert read(manifest) == (findings, 5)
 
 
-@pytest.mark.timeout(30)
+@pytest.mark.timeout(120)
 @pytest.mark.parametrize("kind", ["FIFO", "directory", "socket", "device", "cyclic link", "huge file"])
 @pytest.mark.parametrize("path", [commit_path(5), state_path(3)])
 def test_other_kinds_of_files_are_found(manifest: LocalStorage, path: str, kind: str) -> None:

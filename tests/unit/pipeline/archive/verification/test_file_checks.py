@@ -25,7 +25,7 @@ def test_the_metadata_of_a_moved_archive_is_reported(tmp_path: Path) -> None:
     assert check_spark_metadata(moved.storage, moved.state()) == []
 
 
-@pytest.mark.timeout(30)
+@pytest.mark.timeout(120)
 def test_metadata_that_spark_cannot_read_is_reported(tmp_path: Path) -> None:
     archive = create_archive(LocalStorage(str(tmp_path)))
     append_file(archive)

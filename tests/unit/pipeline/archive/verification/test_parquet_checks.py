@@ -83,7 +83,7 @@ def peak_memory() -> Iterator[list[int]]:
         tracemalloc.stop()
 
 
-@pytest.mark.timeout(30)
+@pytest.mark.timeout(120)
 def test_other_kinds_of_files_are_found_and_huge_files_are_not_read(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     (tmp_path / "directory").mkdir()

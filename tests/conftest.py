@@ -46,7 +46,7 @@ def scope_of(test_id: str) -> str:
 class ExclusionLock:
     """A lock between the processes: shared by any number of tests, or held by the exclusive ones alone.
 
-    A process that waits for the exclusive lock keeps the queue locked, so that others cannot overtake it for ever.
+    A process that waits for the exclusive lock keeps the queue locked, so that others cannot overtake it forever.
     """
 
     def __init__(self, directory: Path) -> None:

@@ -75,7 +75,7 @@ class Clients:
         return name
 
     async def stop(self) -> None:
-        """Stop the clients, then delete the topics: a last commit to a deleted topic is retried for ever."""
+        """Stop the clients, then delete the topics: a last commit to a deleted topic is retried forever."""
         while self._open:
             client = self._open.pop()
             await (client.close() if isinstance(client, AIOKafkaAdminClient) else client.stop())

@@ -143,8 +143,8 @@ async def test_the_smallest_fetches_make_progress(clients, limits):
         await sender.send_and_wait(name, str(n).encode(), partition=n % 3)
     records = await read(await clients.consumer(name, **limits), 45)
     for partition in range(3):
-        mine = [int(r.value) for r in records if r.partition == partition]
-        assert mine == list(range(partition, 45, 3))
+        values = [int(r.value) for r in records if r.partition == partition]
+        assert values == list(range(partition, 45, 3))
 
 
 @pytest.mark.feature("timestamps")

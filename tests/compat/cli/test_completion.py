@@ -9,6 +9,7 @@ import pytest
 from confluent_kafka import Producer
 
 from tests.compat.cli.conftest import COMMAND, TIMEOUT_S, Kbroker
+from tests.compat.support import DEADLINE_S
 
 pytestmark = pytest.mark.compat
 
@@ -54,6 +55,6 @@ def test_topics_groups_and_configs_are_completed(bash: Kbroker, kbroker: Kbroker
 
 
 def test_transactional_ids_are_completed(bash: Kbroker, bootstrap: str, name: str) -> None:
-    Producer({"bootstrap.servers": bootstrap, "transactional.id": f"{name}-id"}).init_transactions(30)
+    Producer({"bootstrap.servers": bootstrap, "transactional.id": f"{name}-id"}).init_transactions(DEADLINE_S)
     assert bash("transactions", "describe", name) == [f"{name}-id"]
     assert bash("transactions", "terminate", name) == [f"{name}-id"]

@@ -24,8 +24,10 @@ def test_topic_configs_are_set_shown_and_unset(kbroker: Kbroker, try_kbroker: Kb
     done = kbroker("configs", "set", "topic", topic, "retention.ms=5000", "cleanup.policy=compact")
     assert done.out == f"topic {topic}: set: retention.ms, cleanup.policy\n"
     kbroker("configs", "set", "topic", topic, "--append", "cleanup.policy=delete")
-    got = kbroker("configs", "get", "topic", topic, "retention.ms", "cleanup.policy", "segment.bytes").out.splitlines()
-    assert [line.split() for line in got] == [
+    shown = kbroker(
+        "configs", "get", "topic", topic, "retention.ms", "cleanup.policy", "segment.bytes"
+    ).out.splitlines()
+    assert [line.split() for line in shown] == [
         ["CONFIG", "VALUE", "SOURCE"],
         ["retention.ms", "5000", "topic"],
         ["cleanup.policy", "compact,delete", "topic"],

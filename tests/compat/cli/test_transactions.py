@@ -13,7 +13,7 @@ from kafka.protocol.producer.transaction import InitProducerIdRequest
 from kafka.record.default_records import DefaultRecordBatchBuilder
 
 from tests.compat.cli.conftest import Kbroker
-from tests.compat.support import eventually
+from tests.compat.support import DEADLINE_S, eventually
 
 pytestmark = pytest.mark.compat
 
@@ -28,21 +28,21 @@ def transactional(bootstrap: str) -> Iterator[Callable[[str], Producer]]:
 
     def made(transactional_id: str) -> Producer:
         producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": transactional_id})
-        producer.init_transactions(30)
+        producer.init_transactions(DEADLINE_S)
         producers.append(producer)
         return producer
 
     yield made
     for producer in producers:
         with suppress(KafkaException):  # no transaction is open, or the test has ended it
-            producer.abort_transaction(10)
+            producer.abort_transaction(DEADLINE_S)
 
 
 def begin(producer: Producer, topic: str) -> None:
     """Begin a transaction with one record in partition 0."""
     producer.begin_transaction()
     producer.produce(topic, b"v", partition=0)
-    assert producer.flush(30) == 0
+    assert producer.flush(DEADLINE_S) == 0
 
 
 def test_an_open_transaction_is_listed_and_described(
@@ -70,7 +70,7 @@ def test_an_open_transaction_is_listed_and_described(
     assert (at["partition"], at["producer_id"], at["start_offset"]) == (0, row["producer_id"], 0)
     assert at["producer_epoch"] == described["producer_epoch"]
     assert kbroker("consume", name, "--read-committed").out == ""
-    producer.commit_transaction(30)
+    producer.commit_transaction(DEADLINE_S)
     # The commit is acknowledged before the markers are written.
     eventually(lambda: kbroker("consume", name, "--read-committed").out == "v\n", "the record is read")
     [at] = kbroker("transactions", "producers", f"{name}:0", "--json").json()
@@ -137,7 +137,7 @@ def test_a_producer_is_fenced_and_its_transaction_aborted(
     [at] = kbroker("transactions", "producers", name, "--json").json()
     assert at["start_offset"] is None
     with pytest.raises(KafkaException, match=r"fenced|epoch"):
-        producer.commit_transaction(30)
+        producer.commit_transaction(DEADLINE_S)
 
 
 @pytest.fixture
@@ -206,13 +206,13 @@ def test_a_hanging_transaction_is_found_and_aborted(
     assert [line.split()[:6] for line in every.out.splitlines()[1:]] == [[name, "0", str(producer_id), "0", "-", "1"]]
     assert "kbroker transactions abort TOPIC:PARTITION --start-offset OFFSET" in every.err
 
-    how = ["--start-offset", "1"]
+    options = ["--start-offset", "1"]
     if by == "producer":
-        how = ["--producer-id", str(producer_id), "--producer-epoch", "0", "--coordinator-epoch", "-1"]
-    done = kbroker("transactions", "abort", f"{name}:0", *how)
+        options = ["--producer-id", str(producer_id), "--producer-epoch", "0", "--coordinator-epoch", "-1"]
+    done = kbroker("transactions", "abort", f"{name}:0", *options)
     assert done.out == f"{name}-0: aborted the transaction of producer {producer_id}, epoch 0\n"
     assert kbroker("transactions", "find-hanging", "--topic", name, "--json").json() == []
     assert kbroker("consume", name, "--read-committed").out == "before\nbehind\n"
     if by == "start offset":
-        repeated = try_kbroker("transactions", "abort", f"{name}:0", *how)
+        repeated = try_kbroker("transactions", "abort", f"{name}:0", *options)
         assert repeated.err == f"kbroker: {name}-0 has no open transaction that begins at offset 1\n"

@@ -25,11 +25,11 @@ def check_sound(before: Sequence[Record], now: Sequence[Record], *, tombstones: 
     """Check what holds at any stage of compaction: no record has moved or changed, offsets ascend, and the last record
     of each key is there; with `tombstones` also if it is a tombstone."""
     check_in_place(by_partition_offset(before), now)
-    there = by_partition_offset(now)
+    remaining = by_partition_offset(now)
     lost = [
         record
         for record in latest(before)
-        if (record.partition, record.offset) not in there and (tombstones or record.value is not None)
+        if (record.partition, record.offset) not in remaining and (tombstones or record.value is not None)
     ]
     assert lost == [], f"the last record of {len(lost)} keys is lost, such as {shown(lost)}"
 
@@ -38,17 +38,17 @@ def check_in_place(before: Mapping[PartitionOffset, Record], now: Sequence[Recor
     """What is at an offset is what was there before."""
     reached: dict[int, int] = {}
     for record in now:
-        place = record.partition, record.offset
-        assert record.offset > reached.get(record.partition, -1), f"offsets ascend up to {place}"
+        position = record.partition, record.offset
+        assert record.offset > reached.get(record.partition, -1), f"offsets ascend up to {position}"
         reached[record.partition] = record.offset
-        assert record == before.get(place, record), f"not what was written at {place}"
+        assert record == before.get(position, record), f"not what was written at {position}"
 
 
 def superseded(before: Sequence[Record], now: Sequence[Record]) -> list[Record]:
     """Return the records of `before` in `now` that a complete compaction removes."""
     last = by_partition_offset(latest(before))
-    mine = by_partition_offset(before)
-    return [r for r in now if (r.partition, r.offset) in mine and (r.partition, r.offset) not in last]
+    written = by_partition_offset(before)
+    return [r for r in now if (r.partition, r.offset) in written and (r.partition, r.offset) not in last]
 
 
 def shown(records: Sequence[Record]) -> str:

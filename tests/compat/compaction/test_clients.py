@@ -37,14 +37,14 @@ def records_of(count: int, seed: str, keys: list[bytes] = KEYS) -> list[Record]:
     """Random records: several of each key, some tombstones, empty values and headers."""
     chance = random.Random(seed)
     start = now_ms() - count
-    made = []
+    records = []
     for number in range(count):
         value = b"%s %d " % (seed.encode(), number) + b"." * chance.choice((0, 20, 300))
         headers = ((b"n", b"%d" % number), (b"nothing", None)) if chance.random() < 0.2 else ()
         kind = chance.random()
         content = None if kind < 0.1 else b"" if kind < 0.13 else value
-        made.append(Record(chance.randrange(PARTITIONS), -1, start + number, chance.choice(keys), content, headers))
-    return made
+        records.append(Record(chance.randrange(PARTITIONS), -1, start + number, chance.choice(keys), content, headers))
+    return records
 
 
 def by_confluent(bootstrap: str, topic: str, records: list[Record], codec: str, idempotent: bool) -> list[Record]:
@@ -174,18 +174,18 @@ def test_a_tombstone_is_kept_for_delete_retention(compacted):
     topic = compacted(1, {"delete.retention.ms": "2000"})
     began = now_ms()
     before = topic.send([Record(0, -1, now_ms(), b"k", b"v"), Record(0, -1, now_ms(), b"k", None)])
-    last_read = gone = began
+    last_read = deleted_ms = began
 
     def over():
-        nonlocal last_read, gone
+        nonlocal last_read, deleted_ms
         read_at = now_ms()
         topic.roll()
         tombstones = [r for r in topic.read() if r.key == b"k" and r.value is None]
-        last_read, gone = (read_at, gone) if tombstones else (last_read, now_ms())
+        last_read, deleted_ms = (read_at, deleted_ms) if tombstones else (last_read, now_ms())
         return not tombstones
 
     eventually(over, "the tombstone is gone", interval=0.05)
-    assert gone - began >= 2000, f"removed after {gone - began} ms, last read after {last_read - began} ms"
+    assert deleted_ms - began >= 2000, f"removed after {deleted_ms - began} ms, last read after {last_read - began} ms"
     assert [r for r in topic.read() if r.key == b"k"] == []
     assert before[1].offset == 1
 
@@ -251,13 +251,13 @@ def test_policy_altered_to_compact(compacted):
     assert [r for r in now if r.key != ROLL_KEY] == latest(before)
     topic.alter({"cleanup.policy": "delete"})
     now = topic.read()
-    more = topic.send(records)
+    later = topic.send(records)
     other = compacted()
     for _ in range(2):
         topic.roll()
         other.read_compacted(other.send(records))
-    check_in_place(by_partition_offset(more), topic.read())
-    assert len(superseded(now + more, topic.read())) >= 100, "no more records are compacted"
+    check_in_place(by_partition_offset(later), topic.read())
+    assert len(superseded(now + later, topic.read())) >= 100, "no more records are compacted"
 
 
 def test_positions_of_removed_records(compacted, group):

@@ -63,18 +63,18 @@ def check_served(topic: CompactedTopic, records: Sequence[Record]) -> None:
     """Check that the records are read as they were, and that the next one is appended after them."""
     assert topic.read() == records
     assert topic.ends() == [records[-1].offset + 1]
-    [more] = topic.send([Record(0, -1, now_ms(), b"more", b"more")])
-    assert more.offset == records[-1].offset + 1
-    assert topic.read() == [*records, more]
+    [appended] = topic.send([Record(0, -1, now_ms(), b"more", b"more")])
+    assert appended.offset == records[-1].offset + 1
+    assert topic.read() == [*records, appended]
 
 
 def test_compacted_log_files_are_exchanged(kafka, clients, tmp_path):
     copies = tmp_path / "copies"
     with running_broker(tmp_path, PROMPT_CLEANING) as broker:
-        ours, theirs = broker.bootstrap, kafka.bootstrap
+        ours, kafkas = broker.bootstrap, kafka.bootstrap
         stopped, killed = (CompactedTopic.created(ours, clients, name, 1, COMPACTED) for name in ("stopped", "killed"))
-        compacted = CompactedTopic.created(theirs, clients, "compacted", 1, COMPACTED)
-        to_theirs = [CompactedTopic.created(theirs, clients, name, 1, RESTING) for name in ("stopped", "killed")]
+        compacted = CompactedTopic.created(kafkas, clients, "compacted", 1, COMPACTED)
+        to_theirs = [CompactedTopic.created(kafkas, clients, name, 1, RESTING) for name in ("stopped", "killed")]
         to_ours = CompactedTopic.created(ours, clients, "compacted", 1, RESTING)
         for topic in (stopped, killed, compacted):
             fill(topic)

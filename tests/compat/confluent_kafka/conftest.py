@@ -18,17 +18,17 @@ def admin(bootstrap: str) -> AdminClient:
 @pytest.fixture
 def topic(admin: AdminClient, request: pytest.FixtureRequest) -> Iterator[Callable[..., str]]:
     """topic(partitions, {config: value}): the name of a new topic, which is deleted after the test."""
-    made: list[str] = []
+    created: list[str] = []
 
     def create(partitions: int = 1, configs: dict[str, str] | None = None) -> str:
         name = unique(request.node.originalname.removeprefix("test_"))
         admin.create_topics([NewTopic(name, partitions, 1, config=configs or {})])[name].result(DEADLINE_S)
-        made.append(name)
+        created.append(name)
         eventually(lambda: exists(admin, name, partitions), f"the new topic {name} in the metadata")
         return name
 
     yield create
-    for name, deleted in (admin.delete_topics(made) if made else {}).items():
+    for name, deleted in (admin.delete_topics(created) if created else {}).items():
         assert deleted.exception(DEADLINE_S) is None, f"deleting {name}"
 
 
@@ -43,14 +43,14 @@ def exists(admin: AdminClient, name: str, partitions: int) -> bool:
 @pytest.fixture
 def producer(bootstrap: str) -> Iterator[Callable[..., Producer]]:
     """producer({setting: value}); retries keep the order only if it is idempotent."""
-    made: list[Producer] = []
+    producers: list[Producer] = []
 
     def create(settings: dict[str, Any] | None = None) -> Producer:
-        made.append(Producer({"bootstrap.servers": bootstrap, "linger.ms": 1, **(settings or {})}))
-        return made[-1]
+        producers.append(Producer({"bootstrap.servers": bootstrap, "linger.ms": 1, **(settings or {})}))
+        return producers[-1]
 
     yield create
-    for client in made:
+    for client in producers:
         client.purge()
         client.flush(5)
 
@@ -58,7 +58,7 @@ def producer(bootstrap: str) -> Iterator[Callable[..., Producer]]:
 @pytest.fixture
 def consumer(bootstrap: str, topic: Callable[..., str], group: str) -> Iterator[Callable[..., Consumer]]:
     """consumer({setting: value}): a consumer of the test's group, from the beginning, with frequent heartbeats."""
-    made: list[Consumer] = []
+    consumers: list[Consumer] = []
 
     def create(settings: dict[str, Any] | None = None) -> Consumer:
         defaults = {
@@ -69,9 +69,9 @@ def consumer(bootstrap: str, topic: Callable[..., str], group: str) -> Iterator[
             "heartbeat.interval.ms": 200,
             "fetch.wait.max.ms": 100,
         }
-        made.append(Consumer({**defaults, **(settings or {})}))
-        return made[-1]
+        consumers.append(Consumer({**defaults, **(settings or {})}))
+        return consumers[-1]
 
     yield create
-    for client in made:
+    for client in consumers:
         client.close()

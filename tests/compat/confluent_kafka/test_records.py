@@ -44,8 +44,8 @@ def test_many_records_in_many_requests_keep_their_order(producer, consumer, topi
         send_all(sender, name, (str(n).encode() for n in range(5000)), partition=partition)
     messages = read(from_the_start(consumer(), name, 3), 15_000)
     for partition in range(3):
-        mine = [(m.offset(), int(m.value())) for m in messages if m.partition() == partition]
-        assert mine == [(n, n) for n in range(5000)]
+        in_partition = [(m.offset(), int(m.value())) for m in messages if m.partition() == partition]
+        assert in_partition == [(n, n) for n in range(5000)]
 
 
 @pytest.mark.feature("compression")
@@ -125,8 +125,8 @@ def test_the_smallest_fetches_make_progress(producer, consumer, topic):
     assert sender.flush(DEADLINE_S) == 0
     messages = read(from_the_start(consumer({"fetch.message.max.bytes": 1}), name, 3), 60)
     for partition in range(3):
-        mine = [int(m.value()) for m in messages if m.partition() == partition]
-        assert mine == list(range(partition, 60, 3))
+        in_partition = [int(m.value()) for m in messages if m.partition() == partition]
+        assert in_partition == list(range(partition, 60, 3))
 
 
 @pytest.mark.feature("fetch limits")

@@ -155,8 +155,8 @@ def test_incremental_changes_set_delete_append_subtract(admin, topic):
     name = topic(configs={"retention.ms": "1000", "cleanup.policy": "delete"})
     op = AlterConfigOpType
 
-    def change(config: str, how: AlterConfigOpType, value: str | None) -> None:
-        entry = ConfigEntry(config, value, incremental_operation=how)
+    def change(config: str, operation: AlterConfigOpType, value: str | None) -> None:
+        entry = ConfigEntry(config, value, incremental_operation=operation)
         resource = ConfigResource(ConfigResource.Type.TOPIC, name, incremental_configs=[entry])
         admin.incremental_alter_configs([resource])[resource].result(DEADLINE_S)
 

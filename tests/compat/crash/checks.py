@@ -21,10 +21,10 @@ def acknowledged_by_partition(ledger: Ledger) -> list[int]:
     return counts
 
 
-def wait_for_acknowledgements(producer: BackgroundProducer, more: int) -> None:
-    """Wait until `more` records have been acknowledged in every partition."""
+def wait_for_acknowledgements(producer: BackgroundProducer, additional: int) -> None:
+    """Wait until `additional` further records have been acknowledged in every partition."""
     ledger = producer.ledger
-    targets = [count + more for count in acknowledged_by_partition(ledger)]
+    targets = [count + additional for count in acknowledged_by_partition(ledger)]
 
     def reached() -> bool:
         counts = acknowledged_by_partition(ledger)
@@ -32,7 +32,7 @@ def wait_for_acknowledgements(producer: BackgroundProducer, more: int) -> None:
 
     eventually(
         reached,
-        f"{more} more records acknowledged in each partition",
+        f"{additional} more records acknowledged in each partition",
         interval=0.01,
         progress=lambda: len(ledger.acknowledged),
     )

@@ -27,7 +27,7 @@ HELD_AFTER_CHECKPOINTS = "responses held, checkpoints written"
 class Kill:
     """The state when the broker was killed."""
 
-    how: str
+    moment: str
     lost: LostRequests
     records: int  # in the lost requests
     in_log: int  # of these records
@@ -36,7 +36,7 @@ class Kill:
 
     def __str__(self) -> str:
         return (
-            f"{self.how}: {self.lost.requests} produce requests outstanding, with {self.lost.batches} batches of "
+            f"{self.moment}: {self.lost.requests} produce requests outstanding, with {self.lost.batches} batches of "
             f"{self.records} records, {self.in_log} of these in the log already; {self.outstanding} records not "
             f"acknowledged; client: {self.client}"
         )
@@ -51,11 +51,11 @@ class Killer:
     kills: list[Kill] = field(default_factory=list)
     repairs: list[str] = field(default_factory=list)
 
-    def kill(self, producer: BackgroundProducer, topic: str, how: str) -> None:
+    def kill(self, producer: BackgroundProducer, topic: str, moment: str) -> None:
         """kill -9 while produce requests are outstanding."""
         ledger = producer.ledger
         try:
-            self._wait_for_moment(producer, topic, how)
+            self._wait_for_moment(producer, topic, moment)
             client = producer.in_flight()
             self.broker.kill()
             eventually(lambda: not self.proxy.connections(), "the end of the dead broker's connections", interval=0.001)
@@ -64,14 +64,14 @@ class Killer:
         lost = self.proxy.take_lost_requests()
         sent = lost.find(VALUE)
         in_log = sent & self._values_in_log(topic, ledger.partitions)
-        self.kills.append(Kill(how, lost, len(sent), len(in_log), ledger.outstanding, client))
+        self.kills.append(Kill(moment, lost, len(sent), len(in_log), ledger.outstanding, client))
 
     def _values_in_log(self, topic: str, partitions: int) -> set[tuple[bytes, ...]]:
         files = [path for index in range(partitions) for path in self.broker.partition_dir(topic, index).glob("*.log")]
         return {match.groups() for path in files for match in find(VALUE, path.read_bytes())}
 
-    def _wait_for_moment(self, producer: BackgroundProducer, topic: str, how: str) -> None:
-        if how == FROZEN:
+    def _wait_for_moment(self, producer: BackgroundProducer, topic: str, moment: str) -> None:
+        if moment == FROZEN:
             self.broker.freeze()
             in_a_row = 0
 
@@ -88,7 +88,7 @@ class Killer:
             "held responses",
             interval=0.001,
         )
-        if how == HELD_AFTER_CHECKPOINTS:
+        if moment == HELD_AFTER_CHECKPOINTS:
             partitions = range(producer.ledger.partitions)
             eventually(lambda: all(self.is_checkpointed(topic, index) for index in partitions), "checkpoints")
 

@@ -98,20 +98,20 @@ def test_retries_after_a_truncation_are_stored_once(broker: BrokerProcess, proxy
             write(partition, data[:cut])
     repairs = "\n".join(repaired_logs(broker))
     read = read_topic(proxy.address, name, 1 + len(cuts))
-    whole = [(number, b"k", value(number)) for number in range(RECORDS * BATCHES)]
+    all_records = [(number, b"k", value(number)) for number in range(RECORDS * BATCHES)]
     with BrokerConnection(proxy.address, "damage", DEADLINE_S) as connection:
         for partition, cut in enumerate(cuts, 1):
             survive = sum(end <= cut for end in ends)
-            assert read[partition] == whole[: RECORDS * survive], cut
+            assert read[partition] == all_records[: RECORDS * survive], cut
             valid = ends[survive - 1]
             cut_off = re.search(rf"partition={name}-{partition} .*cut from {cut} to {valid} bytes", repairs)
             assert (cut_off is not None) == (valid < cut), cut
             for number in range(BATCHES - 5, BATCHES):
                 assert produce(connection, name, partition, sent[number]) == (0, RECORDS * number), cut
-    assert read_topic(proxy.address, name, 1 + len(cuts)) == [whole] * (1 + len(cuts))
+    assert read_topic(proxy.address, name, 1 + len(cuts)) == [all_records] * (1 + len(cuts))
     broker.restart()
     assert repaired_logs(broker) == []
-    assert read_topic(proxy.address, name, 1 + len(cuts)) == [whole] * (1 + len(cuts))
+    assert read_topic(proxy.address, name, 1 + len(cuts)) == [all_records] * (1 + len(cuts))
 
 
 # Bits that the CRC covers, and the length, in a log that is not checked: after a clean stop.

@@ -137,8 +137,8 @@ def test_committed_offsets_never_go_back(killer, new_member, new_producer, name,
     producer.start()
     previous: dict[int, int] = {}
 
-    def wait_for_records(more: int) -> None:
-        target = len(member.processed) + more
+    def wait_for_records(count: int) -> None:
+        target = len(member.processed) + count
         before = sum(member.committed.values())
         eventually(
             lambda: member.error or (len(member.processed) >= target and sum(member.committed.values()) > before),
@@ -147,10 +147,10 @@ def test_committed_offsets_never_go_back(killer, new_member, new_producer, name,
         )
         assert member.error is None
 
-    for how in (RESPONSES_HELD, FROZEN, RESPONSES_HELD):
+    for moment in (RESPONSES_HELD, FROZEN, RESPONSES_HELD):
         wait_for_acknowledgements(producer, 50)
         wait_for_records(500)
-        killer.kill(producer, name, how)
+        killer.kill(producer, name, moment)
         acknowledged = dict(member.committed)
         killer.start()
         committed = committed_offsets(admin_client(killer.proxy), group)

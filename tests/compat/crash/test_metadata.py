@@ -111,11 +111,11 @@ def test_a_topic_is_created_completely_or_not_at_all(broker, proxy, name, moment
         with pytest.raises(KafkaException):
             future.result(DEADLINE_S)
     with closing(KafkaAdminClient(bootstrap_servers=proxy.address)) as client:
-        there = {topic for topic in client.list_topics() if topic in names}
-        assert {t: len(d["partitions"]) for t, d in described(client, there).items()} == dict.fromkeys(there, 3)
+        created = {topic for topic in client.list_topics() if topic in names}
+        assert {t: len(d["partitions"]) for t, d in described(client, created).items()} == dict.fromkeys(created, 3)
         for topic in names:
-            assert len(directories(broker, topic)) == (3 if topic in there else 0), topic
-        for topic in set(names) - there:
+            assert len(directories(broker, topic)) == (3 if topic in created else 0), topic
+        for topic in set(names) - created:
             client.create_topics({topic: {"num_partitions": 3, "replication_factor": 1}})
         client.delete_topics(names)
         assert not set(client.list_topics()) & set(names)

@@ -47,10 +47,10 @@ def run(killer: Killer, producers: Sequence[BackgroundProducer], topic: str, kil
     cleanly, and check what is stored."""
     for producer in producers:
         producer.start()
-    for number, how in enumerate(islice(cycle(WAYS), kills)):
+    for number, moment in enumerate(islice(cycle(WAYS), kills)):
         producer = producers[number % len(producers)]
         wait_for_acknowledgements(producer, 100 + 100 * (number % 3))
-        killer.kill(producer, topic, how)
+        killer.kill(producer, topic, moment)
         killer.start()
     for producer in producers:
         wait_for_acknowledgements(producer, 100)
@@ -60,7 +60,7 @@ def run(killer: Killer, producers: Sequence[BackgroundProducer], topic: str, kil
     for kill in killer.kills:
         assert kill.lost.requests > 0, kill
         assert kill.outstanding >= kill.records > 0, kill
-        assert kill.how == FROZEN or kill.in_log > 0, kill
+        assert kill.moment == FROZEN or kill.in_log > 0, kill
     killer.broker.stop()
     killer.broker.start()
     assert repaired_logs(killer.broker) == [], "no repairs after a clean stop"

@@ -21,26 +21,26 @@ def admin(bootstrap: str) -> Iterator[KafkaAdminClient]:
 @pytest.fixture
 def topic(admin: KafkaAdminClient, request: pytest.FixtureRequest) -> Iterator[Callable[..., str]]:
     """topic(partitions, {config: value}): the name of a new topic, which is deleted after the test."""
-    made: list[str] = []
+    created: list[str] = []
 
     def create(partitions: int = 1, configs: dict[str, str] | None = None) -> str:
         name = unique(request.node.originalname.removeprefix("test_"))
         spec = {"num_partitions": partitions, "replication_factor": 1, "configs": configs or {}}
         admin.create_topics({name: spec})
         admin.wait_for_topics([name])
-        made.append(name)
+        created.append(name)
         return name
 
     yield create
-    if made:
-        admin.delete_topics(made, raise_errors=False)
+    if created:
+        admin.delete_topics(created, raise_errors=False)
 
 
 @pytest.fixture
 def open_client(bootstrap: str, topic: Callable[..., str]) -> Iterator[Callable[..., Any]]:
     """open_client(cls, *args, **settings): a client of the broker under test.
 
-    Clients are closed before topics are deleted: a last commit to a deleted topic is retried for ever.
+    Clients are closed before topics are deleted: a last commit to a deleted topic is retried forever.
     """
     with ExitStack() as stack:
 

@@ -49,7 +49,7 @@ class Member:
     def _run(self) -> None:
         try:
             while not self._leaving.is_set():
-                # A poll that ends in the middle of a rejoin can leave kafka-python waiting for ever, and metadata
+                # A poll that ends in the middle of a rejoin can leave kafka-python waiting forever, and metadata
                 # makes it rejoin 100 ms after its first poll.
                 for part in self.consumer.poll(timeout_ms=350).values():
                     self.records.extend(part)

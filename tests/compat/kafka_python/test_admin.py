@@ -41,8 +41,8 @@ def described(admin, topic):
 
 @pytest.mark.feature("topics")
 def test_a_topic_is_created_described_and_deleted(admin, name, node):
-    made = admin.create_topics({name: {"num_partitions": 3, "replication_factor": 1}})["topics"][0]
-    assert (made["num_partitions"], made["replication_factor"]) == (3, 1)
+    created = admin.create_topics({name: {"num_partitions": 3, "replication_factor": 1}})["topics"][0]
+    assert (created["num_partitions"], created["replication_factor"]) == (3, 1)
     admin.wait_for_topics([name])
     assert name in admin.list_topics()
     description = described(admin, name)
@@ -50,7 +50,7 @@ def test_a_topic_is_created_described_and_deleted(admin, name, node):
     for partition in description["partitions"]:
         assert partition["leader_id"] == node
         assert partition["replica_nodes"] == partition["isr_nodes"] == [node]
-    assert str(description["topic_id"]) == str(made["topic_id"]) != str(uuid.UUID(int=0))
+    assert str(description["topic_id"]) == str(created["topic_id"]) != str(uuid.UUID(int=0))
     [by_id] = admin.describe_topics([uuid.UUID(str(description["topic_id"]))])
     assert by_id["name"] == name
 

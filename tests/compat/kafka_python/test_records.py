@@ -143,8 +143,8 @@ def test_the_smallest_fetches_make_progress(producer, consumer, topic, limits):
     sender.flush(DEADLINE_S)
     records = read(consumer(name, **limits), 60)
     for partition in range(3):
-        mine = [int(r.value) for r in records if r.partition == partition]
-        assert mine == list(range(partition, 60, 3))
+        in_partition = [int(r.value) for r in records if r.partition == partition]
+        assert in_partition == list(range(partition, 60, 3))
 
 
 @pytest.mark.feature("fetch limits")

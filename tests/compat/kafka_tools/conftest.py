@@ -21,15 +21,15 @@ def tool(jvm: Jvm, bootstrap: str) -> Callable[..., Run]:
 @pytest.fixture
 def topic(tool: Callable[..., Run], request: pytest.FixtureRequest) -> Iterator[Callable[..., str]]:
     """topic(partitions, {config: value}): the name of a new topic, which is deleted after the test."""
-    made: list[str] = []
+    created: list[str] = []
 
     def create(partitions: int = 1, configs: dict[str, str] | None = None) -> str:
         name = unique(request.node.originalname.removeprefix("test_"))
         options = [word for item in (configs or {}).items() for word in ("--config", "=".join(item))]
         tool("kafka-topics", "--create", "--topic", name, "--partitions", str(partitions), *options)
-        made.append(name)
+        created.append(name)
         return name
 
     yield create
-    for name in made:
+    for name in created:
         tool("kafka-topics", "--delete", "--topic", name)

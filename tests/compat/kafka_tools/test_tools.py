@@ -15,8 +15,8 @@ def fields(line: str) -> list[str]:
 
 @pytest.mark.feature("topics")
 def test_kafka_topics(tool, jvm, bootstrap, name):
-    made = tool("kafka-topics", "--create", "--topic", name, "--partitions", "3", "--config", "retention.ms=9000")
-    assert f"Created topic {name}." in made.out
+    created = tool("kafka-topics", "--create", "--topic", name, "--partitions", "3", "--config", "retention.ms=9000")
+    assert f"Created topic {name}." in created.out
     assert name in tool("kafka-topics", "--list").lines
     head, *partitions = tool("kafka-topics", "--describe", "--topic", name).lines
     assert f"Topic: {name}" in head
@@ -97,11 +97,11 @@ def test_the_console_producer_and_consumer(tool, jvm, bootstrap, topic):
     )  # fmt: skip
     shown = ["timestamp", "partition", "offset", "key", "headers"]
     properties = [word for field in shown for word in ("--formatter-property", f"print.{field}=true")]
-    got = jvm.consume(
+    output = jvm.consume(
         "--bootstrap-server", bootstrap, "--topic", name, "--from-beginning",
         "--max-messages", "3", "--timeout-ms", "120000", *properties,
     )  # fmt: skip
-    rows = [line.split("\t") for line in got.lines]
+    rows = [line.split("\t") for line in output.lines]
     assert sorted(row[3:] for row in rows) == [
         ["NO_HEADERS", "key", "null"],
         ["a:1,b:two", "key", "value"],

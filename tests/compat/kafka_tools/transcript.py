@@ -220,8 +220,8 @@ class Shell:
 
 
 def _split(words: list[str], sign: str) -> tuple[list[str], list[str]]:
-    place = words.index(sign) if sign in words else len(words)
-    return words[:place], words[place + 1 :]
+    index = words.index(sign) if sign in words else len(words)
+    return words[:index], words[index + 1 :]
 
 
 def masked(lines: Iterable[str]) -> Iterator[str]:

@@ -57,7 +57,7 @@ class Topics:
                 except BufferError:
                     producer.poll(0.1)
             producer.poll(0)
-        assert producer.flush(60) == 0, "not all records were acknowledged within 60 s"
+        assert producer.flush(DEADLINE_S) == 0, "not all records were acknowledged"
         assert errors == []
 
     def read(self, name: str) -> list[Message]:
@@ -176,7 +176,7 @@ class Writer:
 
     def __init__(self, topics: Topics) -> None:
         self._producer = Producer({"bootstrap.servers": topics.bootstrap, "transactional.id": unique("writer")})
-        self._producer.init_transactions(30)
+        self._producer.init_transactions(DEADLINE_S)
         self._open = False
 
     def begin(self, name: str, rows: Iterable[int], partitions: int = 1, pad: str = "") -> None:
@@ -193,14 +193,14 @@ class Writer:
             self._producer.produce(
                 name, value, partition=n % partitions, on_delivery=lambda error, _: error and errors.append(error)
             )
-        assert self._producer.flush(60) == 0, "not all records were acknowledged within 60 s"
+        assert self._producer.flush(DEADLINE_S) == 0, "not all records were acknowledged"
         assert errors == []
 
     def end(self, committed: bool) -> None:
         if committed:
-            self._producer.commit_transaction(30)
+            self._producer.commit_transaction(DEADLINE_S)
         else:
-            self._producer.abort_transaction(30)
+            self._producer.abort_transaction(DEADLINE_S)
         self._open = False
 
     def write(self, name: str, rows: Iterable[int], partitions: int, committed: bool, pad: str = "") -> None:

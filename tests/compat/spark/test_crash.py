@@ -6,7 +6,7 @@ import pytest
 from confluent_kafka import Producer
 
 from tests.compat.spark.helpers import Topics, load, numbers, wait_for_numbers
-from tests.compat.support import eventually
+from tests.compat.support import DEADLINE_S, eventually
 
 pytestmark = [pytest.mark.spark, pytest.mark.feature("kill -9")]
 
@@ -46,7 +46,7 @@ class NumberProducer:
         return self.in_flight > 0
 
     def flush(self):
-        assert self._producer.flush(60) == 0, f"{self.in_flight} records not acknowledged within 60 s"
+        assert self._producer.flush(DEADLINE_S) == 0, f"{self.in_flight} records not acknowledged"
         assert self.errors == []
 
     def _delivered(self, error, _):
@@ -68,7 +68,7 @@ def test_queries_survive_kill_9_and_deliver_everything(spark, broker, streams, c
         producer.send(BURST)
         producer.flush()
         rows = count_input_rows(to_topic)
-        eventually(lambda rows=rows: count_input_rows(to_topic) > rows, "a batch of the query", 60)
+        eventually(lambda rows=rows: count_input_rows(to_topic) > rows, "a batch of the query")
         # A fast broker may acknowledge a whole burst before the first callback; then another one is sent.
         eventually(producer.burst, "a burst of which only a part is acknowledged", interval=0)
         broker.kill()
@@ -80,7 +80,7 @@ def test_queries_survive_kill_9_and_deliver_everything(spark, broker, streams, c
     all_numbers = list(range(producer.sent))
     assert sorted(int(m.value()) for m in topics.read(source)) == all_numbers, "records of the idempotent producer"
     wait_for_numbers(to_files, streams.files, all_numbers)
-    eventually(lambda: count_input_rows(to_topic) >= producer.sent, "the end of the topic, reached by the query", 60)
+    eventually(lambda: count_input_rows(to_topic) >= producer.sent, "the end of the topic, reached by the query")
     copied = Counter(numbers(load(spark.read, broker.bootstrap, sink)))
     assert sorted(copied) == all_numbers
     duplicates = copied.total() - len(all_numbers)

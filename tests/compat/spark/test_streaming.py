@@ -26,7 +26,7 @@ def test_restarts_from_a_checkpoint_lose_and_duplicate_nothing(spark, bootstrap,
     for block in range(3):
         topics.fill(name, numbered(range(block * 1000, block * 1000 + 1000), 3))
         query = streams.to_files(frame)
-        eventually(lambda query=query: query.lastProgress and query.lastProgress["numInputRows"], "a batch", 60)
+        eventually(lambda query=query: query.lastProgress and query.lastProgress["numInputRows"], "a batch")
         query.stop()
     topics.fill(name, numbered(range(3000, 3010), 3))
     finish(streams.to_files(frame, availableNow=True))
@@ -118,7 +118,7 @@ def test_a_stream_starts_at_the_end_at_offsets_or_at_a_timestamp(spark, bootstra
         result = unique("start").replace("-", "_")
         queries.append((streams.to_memory(frame, result, checkpoint=f"start-{index}"), result, old_numbers))
     for query, _, _ in queries:  # the first batch fixes the start
-        eventually(lambda query=query: query.lastProgress, "the query's first progress", 60)
+        eventually(lambda query=query: query.lastProgress, "the query's first progress")
     topics.fill(name, numbered(range(100, 110), 2))
     for query, result, old_numbers in queries:
         wait_for_numbers(query, lambda result=result: spark.table(result), [*old_numbers, *range(100, 110)])

@@ -71,7 +71,7 @@ class KafkaPythonMember(Member):
         return self._consumer.group_metadata()
 
     def poll(self) -> list[bytes]:
-        # A poll that ends in the middle of a rejoin can leave kafka-python waiting for ever.
+        # A poll that ends in the middle of a rejoin can leave kafka-python waiting forever.
         return [record.value for part in self._consumer.poll(timeout_ms=350).values() for record in part]
 
 

@@ -99,8 +99,8 @@ def broker(proxy: Proxy, tmp_path) -> Iterator[BrokerProcess]:
     with running_broker(tmp_path, advertise=proxy.address) as own:
         proxy.forward_to(own.bootstrap)
         admin = AdminClient({"bootstrap.servers": proxy.address})
-        for made in admin.create_topics([NewTopic(SOURCE, 2, 1), NewTopic(TARGET, 1, 1)]).values():
-            made.result(DEADLINE_S)
+        for future in admin.create_topics([NewTopic(SOURCE, 2, 1), NewTopic(TARGET, 1, 1)]).values():
+            future.result(DEADLINE_S)
         producer = KafkaProducer(bootstrap_servers=proxy.address)
         for value in INPUTS:
             producer.send(SOURCE, value, partition=0)

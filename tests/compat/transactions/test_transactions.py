@@ -9,9 +9,9 @@ pytestmark = pytest.mark.feature("transactions")
 
 
 def started(client, transactional_id, **settings):
-    made = client.transactional_producer(transactional_id, **settings)
-    made.init()
-    return made
+    producer = client.transactional_producer(transactional_id, **settings)
+    producer.init()
+    return producer
 
 
 def transact(producer, topic, values, commit=True):

@@ -32,9 +32,9 @@ def finalized_level(admin: KafkaAdminClient) -> int:
 
 
 def set_level(admin: KafkaAdminClient, level: int) -> None:
-    now = finalized_level(admin)
-    how = UpdateFeatureType.UPGRADE if level > now else UpdateFeatureType.SAFE_DOWNGRADE
-    if level != now:
-        result = admin.update_features({FEATURE: (how, level)})
+    current = finalized_level(admin)
+    upgrade_type = UpdateFeatureType.UPGRADE if level > current else UpdateFeatureType.SAFE_DOWNGRADE
+    if level != current:
+        result = admin.update_features({FEATURE: (upgrade_type, level)})
         assert result[FEATURE] == "OK", result
     eventually(lambda: finalized_level(admin) == level, f"{FEATURE} at {level}")

@@ -132,14 +132,14 @@ def _random_request(rng: random.Random, known: list[str]) -> str:
     name, _, epoch = known[max(0, len(known) - 1 - int(rng.expovariate(1)))].partition("/")
     if rng.random() < 0.1:
         epoch = str(max(0, int(epoch) + rng.choice((-1, 1))))
-    who = f"{'p?' if rng.random() < 0.03 else name}/{epoch}"
+    identity = f"{'p?' if rng.random() < 0.03 else name}/{epoch}"
     partition, version = f"a-{rng.randrange(2)}", f"v{rng.choice((0, 2, 2))}"
     return rng.choices(
         (
-            f"init {who} {rng.choice((60_000, 30_000))}",
-            f"add {who} {partition} {version}",
-            f"end {who} {rng.choice(('commit', 'abort'))} {version}",
-            f"verify {who} {partition}",
+            f"init {identity} {rng.choice((60_000, 30_000))}",
+            f"add {identity} {partition} {version}",
+            f"end {identity} {rng.choice(('commit', 'abort'))} {version}",
+            f"verify {identity} {partition}",
         ),
         (1, 3, 3, 1),
     )[0]

@@ -198,16 +198,16 @@ async def test_batches_after_a_lost_one_are_rejected_until_it_is_sent_again(m: M
 
 
 @broker_test
-@pytest.mark.parametrize("how", ["stop", "kill", "power"])
-async def test_producer_state_survives_a_restart(m: Machine, how: str) -> None:
+@pytest.mark.parametrize("stop", ["stop", "kill", "power"])
+async def test_producer_state_survives_a_restart(m: Machine, stop: str) -> None:
     client = await m.client()
     await client.create_topic("t", flush_before_ack=True)
     for sequence in range(7):
         await client.produce("t", batch(b"%d" % sequence, producer=(PRODUCER, 3, sequence)))
-    if how == "stop":
+    if stop == "stop":
         await m.stop()
     else:
-        await m.crash(power=how == "power")
+        await m.crash(power=stop == "power")
     await m.start()
     client = await m.client()
     for sequence in range(2, 7):

@@ -280,12 +280,12 @@ async def test_cold_reads(m: Machine) -> None:
             await client.produce("t", batch(b"%d" % n), index)
     m.disk.cold = 1.0
     everything = {("t", index): 0 for index in range(3)}
-    assert base_offsets(await client.fetch(everything)) == {place: [0, 1, 2, 3, 4] for place in everything}
+    assert base_offsets(await client.fetch(everything)) == {tp: [0, 1, 2, 3, 4] for tp in everything}
     assert m.threads.started["read_cold_blocking"] == 1
     response = await client.fetch(everything, max_bytes=1)
     assert base_offsets(response) == {("t", 0): [0], ("t", 1): [], ("t", 2): []}
     response = await client.fetch(everything, partition_max_bytes=200)
-    assert base_offsets(response) == {place: [0, 1] for place in everything}
+    assert base_offsets(response) == {tp: [0, 1] for tp in everything}
     assert await client.read("t", 3) == [b"3", b"4"]
 
 
@@ -304,9 +304,9 @@ async def test_a_cold_partition_gets_its_share_beside_hot_ones(m: Machine, monke
     response = await client.fetch(offsets, session=(0, 0), max_bytes=2000)
     for epoch in range(1, 30):
         moved = {}
-        for place, batches in base_offsets(response).items():
+        for tp, batches in base_offsets(response).items():
             if batches:
-                offsets[place] = moved[place] = batches[-1] + 1
+                offsets[tp] = moved[tp] = batches[-1] + 1
         response = await client.fetch(moved, session=(response.session_id, epoch), max_bytes=2000)
     assert min(offsets.values()) > 10
 

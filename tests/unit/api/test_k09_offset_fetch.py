@@ -77,8 +77,8 @@ def test_an_offset_of_an_earlier_topic_of_the_same_name_does_not_count_by_id(gro
 
 
 def test_all_topics_by_id_are_those_with_an_id(group_broker: Harness) -> None:
-    gone = OffsetAndMetadata(5, commit_ms=1)
-    group_broker.commit_offset("gone", 0, gone)
+    deleted = OffsetAndMetadata(5, commit_ms=1)
+    group_broker.commit_offset("gone", 0, deleted)
     request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="g", topics=None)])
     assert [topic.name for topic in group_broker.call(request, 9).groups[0].topics] == ["gone"]
     assert group_broker.call(request, 10).groups[0].topics == []

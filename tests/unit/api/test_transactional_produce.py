@@ -227,11 +227,11 @@ async def test_nothing_is_appended_for_a_client_that_disconnects_while_it_waits(
 
 
 @broker_test
-@pytest.mark.parametrize("how", ["stop", "crash"])
-async def test_an_open_transaction_continues_after_a_restart(m: Machine, how: str) -> None:
+@pytest.mark.parametrize("stop", ["stop", "crash"])
+async def test_an_open_transaction_continues_after_a_restart(m: Machine, stop: str) -> None:
     owner = await init_producer(m)
     assert (await owner.send("a", b"x")).error_code == 0
-    if how == "stop":
+    if stop == "stop":
         await m.restart()
     else:
         await m.crash()

@@ -276,9 +276,9 @@ async def test_a_client_without_a_complete_request_is_closed(m: Machine) -> None
 @broker_test(**LISTENER)
 async def test_the_number_of_connections_is_limited(m: Machine) -> None:
     idle = [await open_connection(m) for _ in range(http_server.MAX_CONNECTIONS)]
-    more = await open_connection(m)
-    await more.closed
-    assert more.received == b""
+    refused = await open_connection(m)
+    await refused.closed
+    assert refused.received == b""
     assert not any(client.closed.done() for client in idle)
     for client in idle:
         client.transport.abort()
@@ -288,20 +288,20 @@ async def test_the_number_of_connections_is_limited(m: Machine) -> None:
 
 @broker_test(**LISTENER)
 async def test_concurrent_requests_share_a_scrape(m: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = []
+    scrapes = []
     make = m.broker.exporter._scrape_page
 
     async def counted() -> list[bytes]:
-        made.append(1)
+        scrapes.append(1)
         await asyncio.sleep(1)
         return await make()
 
     monkeypatch.setattr(m.broker.exporter, "_scrape_page", counted)
     responses = await asyncio.gather(*(get(m) for _ in range(5)))
     assert {status for status, _, _ in responses} == {200}
-    assert len(made) == 1
+    assert len(scrapes) == 1
     await get(m)
-    assert len(made) == 2
+    assert len(scrapes) == 2
 
 
 @broker_test(**LISTENER)

@@ -10,8 +10,8 @@ from protocol.schema.message import message_info
 def test_keys_are_those_of_kafka_python() -> None:
     ours = {key.name.title().replace("_", ""): key.value for key in ApiKey}
     # 4 to 7 were APIs between ZooKeeper brokers and controllers; Kafka 4.0 removed them.
-    theirs = {key.name: key.value for key in KafkaPythonApiKey if key.value not in range(4, 8)}
-    assert theirs.items() <= ours.items()
+    kafka_python_keys = {key.name: key.value for key in KafkaPythonApiKey if key.value not in range(4, 8)}
+    assert kafka_python_keys.items() <= ours.items()
 
 
 def test_every_api_has_its_messages() -> None:

@@ -37,8 +37,8 @@ def test_every_header_is_the_one_that_kio_pairs_with_the_message() -> None:
             ("request", has_flexible_request_header(key, version)),
             ("response", has_flexible_response_header(key, version)),
         ):
-            theirs = kio_class(f"{APIS[key].name}{kind.title()}", kind, version)
-            assert theirs.__header_schema__.__flexible__ == flexible, (key, version, kind)
+            kio_header = kio_class(f"{APIS[key].name}{kind.title()}", kind, version)
+            assert kio_header.__header_schema__.__flexible__ == flexible, (key, version, kind)
 
 
 @pytest.mark.parametrize("client_id", [None, "", "me", "語"])

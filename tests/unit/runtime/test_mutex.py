@@ -4,7 +4,7 @@ from kbroker.runtime.mutex import Mutex
 from kbroker.simulation.runtime.loop import SimLoop
 
 
-def test_it_is_acquired_in_the_order_of_arrival_without_cancelled_waiters() -> None:
+def test_waiters_acquire_the_mutex_in_the_order_of_arrival() -> None:
     loop = SimLoop()
     mutex = Mutex(loop)
     entered: list[tuple[str, float]] = []

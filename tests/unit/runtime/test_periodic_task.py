@@ -19,7 +19,7 @@ def test_a_periodic_task_runs_one_at_a_time_while_it_is_needed() -> None:
         if len(started_s) == 2:
             raise ValueError("once")
 
-    async def story() -> None:
+    async def scenario() -> None:
         nonlocal is_needed
         task = PeriodicTask(environment, "work", lambda: 10_000, work, lambda: is_needed)
         task.schedule()
@@ -40,5 +40,5 @@ def test_a_periodic_task_runs_one_at_a_time_while_it_is_needed() -> None:
         await asyncio.sleep(100)
         assert len(started_s) == 4
 
-    loop.run_until_complete(story())
+    loop.run_until_complete(scenario())
     loop.close()

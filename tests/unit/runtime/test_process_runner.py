@@ -129,10 +129,10 @@ def test_a_stopped_process_ends_with_its_parent(tmp_path: Path) -> None:
     wait_for(lambda: gone(child))
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
-def test_a_process_ends_with_its_parent(tmp_path: Path, how: signal.Signals) -> None:
+@pytest.mark.parametrize("sig", [signal.SIGKILL, signal.SIGTERM])
+def test_a_process_ends_with_its_parent(tmp_path: Path, sig: signal.Signals) -> None:
     parent, child = family(tmp_path / "pid")
-    parent.send_signal(how)
+    parent.send_signal(sig)
     parent.wait()
     wait_for(lambda: gone(child))
 

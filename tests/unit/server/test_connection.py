@@ -42,10 +42,10 @@ def test_frames_cut_at_every_byte(client: ConnectionUnderTest):
         assert other.transport.closed == ""
 
 
-@pytest.mark.parametrize("most", [1, 2, 3, 5, 7, 64])
-def test_frames_in_small_pieces(client: ConnectionUnderTest, most: int):
+@pytest.mark.parametrize("max_read_bytes", [1, 2, 3, 5, 7, 64])
+def test_frames_in_small_pieces(client: ConnectionUnderTest, max_read_bytes: int):
     bodies = [bytes([i]) * (17 * i) for i in range(40)]
-    client.receive(b"".join(client.frame(ECHO, body) for body in bodies), most)
+    client.receive(b"".join(client.frame(ECHO, body) for body in bodies), max_read_bytes)
     client.server.run()
     assert client.responses() == [(i + 1, body) for i, body in enumerate(bodies)]
 

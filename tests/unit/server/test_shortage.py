@@ -84,7 +84,7 @@ class Transport:
 
 
 def test_connections_leave_file_descriptors_to_the_logs() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         environment = make_environment()
         environment.descriptors = DescriptorLimits.of(300)
         server = SocketServer(environment, BrokerConfig.load({"listeners": "PLAINTEXT://localhost:9092"}), Dispatch())
@@ -103,7 +103,7 @@ def test_connections_leave_file_descriptors_to_the_logs() -> None:
         assert server.context.errors.closed == Counter({"out of file descriptors": 1})
         await server.stop()
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 @pytest.mark.parametrize("limit", [32, 64, 150, 300, 1024, 65_536, 1 << 30])

@@ -1,7 +1,7 @@
 """Replays recorded requests of the config APIs and compares the responses with those of Apache Kafka 4.3.1.
 
-kafka_4_3_config_answers.jsonl has one step per line, in order, with the response of a single node that was started with
-PROPERTIES. Configs that depend on its machine are omitted. `expected` has the intended differences.
+kafka_4_3_config_responses.jsonl has one step per line, in order, with the response of a single node that was started
+with PROPERTIES. Configs that depend on its machine are omitted. `expected` has the intended differences.
 """
 
 import json
@@ -87,7 +87,7 @@ async def replay(api: str) -> tuple[int, list[str]]:
     handlers.member.add_listener(use_dynamic_configs)
     api_differences: list[str] = []
     steps = 0
-    for line in Path(__file__).with_name("kafka_4_3_config_answers.jsonl").open():
+    for line in Path(__file__).with_name("kafka_4_3_config_responses.jsonl").open():
         step = json.loads(line)
         differences = await globals()[f"_{step['api']}"](handlers, step)
         if step["api"] == api:

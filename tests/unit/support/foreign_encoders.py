@@ -32,21 +32,21 @@ def kio_class(name: str, kind: str, version: int) -> Any:
 def kio_encode(message: Message, version: int) -> bytes | None:
     """Encode a message with kio; returns None if kio does not have it."""
     cls = message.__class__
-    theirs = kio_class(cls.__name__, message_info(cls).kind, version)
-    if theirs is None:
+    foreign_class = kio_class(cls.__name__, message_info(cls).kind, version)
+    if foreign_class is None:
         return None
     out = BytesIO()
-    entity_writer(theirs)(out, _to_kio(message, theirs))
+    entity_writer(foreign_class)(out, _to_kio(message, foreign_class))
     return out.getvalue()
 
 
-def _to_kio(value: Struct, theirs: Any) -> Any:
-    made = {}
-    for field in fields(theirs):
+def _to_kio(value: Struct, foreign_class: Any) -> Any:
+    arguments = {}
+    for field in fields(foreign_class):
         # kio drops the unit from the names of times, which it keeps as timedelta.
         name = field.name if field.name in value.__class__.__rows__ else f"{field.name}_ms"
-        made[field.name] = _kio_value(getattr(value, name), field)
-    return theirs(**made)
+        arguments[field.name] = _kio_value(getattr(value, name), field)
+    return foreign_class(**arguments)
 
 
 def _kio_value(value: Any, field: Any) -> Any:
@@ -98,24 +98,24 @@ def kafka_python_class(name: str) -> Any:
 
 def kafka_python_encode(message: Message, version: int) -> bytes | None:
     """Encode a message with kafka-python; returns None if it does not have it."""
-    theirs = kafka_python_class(message.__class__.__name__)
-    if theirs is None or version > theirs._struct.max_version:
+    foreign_class = kafka_python_class(message.__class__.__name__)
+    if foreign_class is None or version > foreign_class._struct.max_version:
         return None
-    encoded: bytes = _to_kafka_python(message, theirs, version).encode(version=version)
+    encoded: bytes = _to_kafka_python(message, foreign_class, version).encode(version=version)
     # kafka-python encodes the version before the data that consumers exchange.
     return encoded[2:] if message_info(message.__class__).kind == "data" else encoded
 
 
-def _to_kafka_python(value: Struct, theirs: Any, version: int) -> Any:
-    made = {}
+def _to_kafka_python(value: Struct, foreign_class: Any, version: int) -> Any:
+    arguments = {}
     for name, row in value.__class__.__rows__.items():
         item = getattr(value, name)
         if not row.is_in(version) or (row.tag >= 0 and item == row.new_default()):
             continue
         # kafka-python shortens topic_authorized_operations and cluster_authorized_operations.
-        short = name if name in theirs._struct.fields else name[name.index("_") + 1 :]
-        made[short] = _kafka_python_value(item, theirs, theirs._struct.fields[short], version)
-    return theirs(version=version, **made)
+        short = name if name in foreign_class._struct.fields else name[name.index("_") + 1 :]
+        arguments[short] = _kafka_python_value(item, foreign_class, foreign_class._struct.fields[short], version)
+    return foreign_class(version=version, **arguments)
 
 
 def _kafka_python_value(value: Any, parent: Any, field: Any, version: int) -> Any:

@@ -157,8 +157,8 @@ class Builder:
             body["retention_time_ms"] = int(a.get("retention", -1))
         for name, rows in self._topics(a.get("offsets")).items():
             partitions = [
-                {"partition_index": int(p), "committed_offset": int(o), "committed_metadata": self._metadata(more)}
-                for p, o, *more in rows
+                {"partition_index": int(p), "committed_offset": int(o), "committed_metadata": self._metadata(words)}
+                for p, o, *words in rows
             ]
             if version >= 6:
                 partitions = [row | {"committed_leader_epoch": int(a.get("epoch", -1))} for row in partitions]
@@ -166,8 +166,8 @@ class Builder:
         return "OffsetCommit", body
 
     @staticmethod
-    def _metadata(more: list[str]) -> str | None:
-        text = value(more[0]) if more else None
+    def _metadata(words: list[str]) -> str | None:
+        text = value(words[0]) if words else None
         return "m" * int(text[1:]) if text and text.startswith("*") else text
 
     def fetch(self, a: dict[str, str], version: int) -> tuple[str, Body]:
@@ -212,8 +212,8 @@ class Builder:
             {
                 "name": name,
                 "partitions": [
-                    {"partition_index": int(p), "committed_offset": int(o), "committed_metadata": self._metadata(more)}
-                    for p, o, *more in rows
+                    {"partition_index": int(p), "committed_offset": int(o), "committed_metadata": self._metadata(words)}
+                    for p, o, *words in rows
                 ],
             }
             for name, rows in self._topics(a.get("offsets")).items()

@@ -33,23 +33,23 @@ class Background:
         self.held: list[tuple[Callable[[], Any], Callable[[Any], None]]] = []
         self.delayed: list[tuple[int, Callable[[], Any], Callable[[Any], None]]] = []
 
-    def __call__(self, job: Callable[[], Any], then: Callable[[Any], None], delay_ms: int = 0, /) -> None:
+    def __call__(self, job: Callable[[], Any], on_done: Callable[[Any], None], delay_ms: int = 0, /) -> None:
         if delay_ms:
-            self.delayed.append((delay_ms, job, then))
+            self.delayed.append((delay_ms, job, on_done))
         elif self.hold:
-            self.held.append((job, then))
+            self.held.append((job, on_done))
         else:
-            then(job())
+            on_done(job())
 
     def run(self) -> None:
         while self.held:
-            job, then = self.held.pop(0)
-            then(job())
+            job, on_done = self.held.pop(0)
+            on_done(job())
 
     def run_delayed(self) -> None:
         delayed, self.delayed = self.delayed, []
-        for _, job, then in delayed:
-            then(job())
+        for _, job, on_done in delayed:
+            on_done(job())
 
 
 class Lab:

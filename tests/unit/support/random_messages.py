@@ -49,11 +49,11 @@ def random_message(cls: type[M], version: int, rng: Random) -> M:
 
 
 def random_struct(cls: type[Any], version: int, rng: Random) -> Any:
-    made: Struct = cls()
+    struct: Struct = cls()
     for name, row in cls.__rows__.items():
         if row.is_in(version) and not (row.tag >= 0 and rng.random() < 0.4):
-            setattr(made, name, random_value(name, row, version, rng))
-    return made
+            setattr(struct, name, random_value(name, row, version, rng))
+    return struct
 
 
 def random_value(name: str, row: Row, version: int, rng: Random) -> Any:

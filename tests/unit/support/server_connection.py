@@ -213,12 +213,12 @@ class ConnectionUnderTest:
         rest = (client or b"") + body
         return HEADER.pack(10 + len(rest), api, version, self.last_correlation_id, size) + rest
 
-    def receive(self, data: bytes, most: int = 1 << 30) -> None:
+    def receive(self, data: bytes, max_read_bytes: int = 1 << 30) -> None:
         """Deliver bytes, at most `most` in one read."""
         pos = 0
         while pos < len(data):
             buffer = self.connection.get_buffer(-1)
-            size = min(len(buffer), most, len(data) - pos)
+            size = min(len(buffer), max_read_bytes, len(data) - pos)
             buffer[:size] = data[pos : pos + size]
             # The buffer is shared: after the call its content may not be used.
             self.connection.buffer_updated(size)

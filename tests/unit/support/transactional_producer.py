@@ -109,11 +109,11 @@ class Producer:
         """Return the partition responses of each topic. `name_it`: the request has the transactional id."""
         request = None
         for topic, batches in topics.items():
-            more = self.client.produce_request(topic, batches)
+            part = self.client.produce_request(topic, batches)
             if request is None:
-                request = more
+                request = part
             else:
-                request.topic_data += more.topic_data
+                request.topic_data += part.topic_data
         assert request is not None
         request.transactional_id = self.transactional_id if name_it else None
         response = await self.client.request(request, version, ProduceResponse)

@@ -71,7 +71,7 @@ class Command:
         _wait_for_end(children)
         return status
 
-    def stop(self, timeout: float = 60) -> int:
+    def stop(self, timeout: float = DEADLINE_S) -> int:
         """Send SIGTERM, and return the exit status."""
         assert self._process is not None, "not started"
         self._process.terminate()
@@ -92,7 +92,7 @@ class Command:
         finally:
             _kill(children)
 
-    def kill_jvm(self, timeout: float = 60) -> None:
+    def kill_jvm(self, timeout: float = DEADLINE_S) -> None:
         """kill -9 the JVM if there is one: Python must then exit with an error. Otherwise kill everything."""
         assert self._process is not None, "not started"
         jvm = next((pid for pid in descendants(self._process.pid) if _name(pid) == "java"), 0)
@@ -107,7 +107,7 @@ class Command:
 
 
 def descendants(pid: int) -> list[int]:
-    """The ids of all processes below this one."""
+    """Return the ids of all descendants of a process."""
     pids = [pid]
     for parent in pids:
         for children in Path(f"/proc/{parent}/task").glob("*/children"):
@@ -125,7 +125,7 @@ def _kill(pids: Sequence[int]) -> None:
 
 
 def _wait_for_end(pids: Sequence[int]) -> None:
-    eventually(lambda: not any(map(_is_alive, pids)), f"the end of the processes {pids}", 30)
+    eventually(lambda: not any(map(_is_alive, pids)), f"the end of the processes {pids}")
 
 
 def _is_alive(pid: int) -> bool:

@@ -362,7 +362,7 @@ def test_sigterm_stops_the_command_after_its_batch(topics, tmp_path):
     archiver = Archiver(None, topics.bootstrap, tmp_path / "archive")
     command.start()
     try:
-        eventually(lambda: command.running() and len(archiver.rows(name)) == 1000, "the records in the archive", 90)
+        eventually(lambda: command.running() and len(archiver.rows(name)) == 1000, "the archive", 2 * DEADLINE_S)
         assert command.stop() == 0, command.errors
     finally:
         command.kill()

@@ -111,7 +111,7 @@ def test_a_job_has_session_connector_and_broker_and_prints_nothing_at_its_end(st
     os.killpg(job.process.pid, signal.SIGINT)  # as a terminal does
     assert job.process.wait(START_TIMEOUT_S) == 130
     assert job.errors == ""
-    eventually(lambda: not job.child_processes(), "the end of the JVM", 60)
+    eventually(lambda: not job.child_processes(), "the end of the JVM")
 
 
 def test_executors_import_kbroker_and_end_after_a_kill(started, tmp_path):
@@ -129,7 +129,7 @@ def test_executors_import_kbroker_and_end_after_a_kill(started, tmp_path):
         assert len(job.child_processes()) >= 3, "driver, executor, Python on the executor"
         job.process.kill()
         job.process.wait()
-        eventually(lambda: not job.child_processes(), "the end of driver and executor", 60)
+        eventually(lambda: not job.child_processes(), "the end of driver and executor")
         assert job.errors == ""
     finally:
         # Spark's standalone workers keep the files of their executors in Spark's installation.

@@ -254,12 +254,16 @@ def test_kills_of_the_command_and_the_broker_lose_and_duplicate_nothing(broker, 
         assert values == list(range(partition, KILLED_RECORDS, 3))
 
 
-def kill_after(process, broker, command, count, more):
-    """Wait until `more` records have arrived, then kill -9 the command, the broker, or both; restart the broker."""
+def kill_after(process, broker, command, count, additional):
+    """Wait for `additional` records, then kill -9 the command, the broker, or both; restart the broker."""
     if command is not None and not command.started:
         command.start()
     before = count() if command is not None else 0
-    eventually(lambda: (command is None or command.running()) and count() >= before + more, "records arrive", 120)
+    eventually(
+        lambda: (command is None or command.running()) and count() >= before + additional,
+        "records arrive",
+        progress=count,
+    )
     if process in ("command", "both"):
         command.kill()
     if process in ("broker", "both"):

@@ -6,7 +6,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, Message,
 from stages import Arguments, Stages, give_up
 
 TIMEOUT = 120.0
-# librdkafka 2.16 can wait for ever for a coordinator that was down, whatever the timeout (its issues 5456 and 5511).
+# librdkafka 2.16 can wait forever for a coordinator that was down, whatever the timeout (its issues 5456 and 5511).
 HANGS = 3.0
 
 
@@ -86,14 +86,14 @@ def transact(producer: Producer, consumer: Consumer, target: str, records: list[
     stages.reach("committed")
 
 
-def abort(producer: Producer, consumer: Consumer, why: KafkaException) -> None:
+def abort(producer: Producer, consumer: Consumer, failure: KafkaException) -> None:
     """Abort, and seek to the committed offsets."""
     try:
         retried(producer.abort_transaction)
         committed = consumer.committed(consumer.assignment(), timeout=TIMEOUT)
     except KafkaException as error:
-        give_up(f"{why}, and then {error}")
-    print(f"aborted: {why}", flush=True)
+        give_up(f"{failure}, and then {error}")
+    print(f"aborted: {failure}", flush=True)
     for tp in committed:
         if tp.offset < 0:
             tp.offset = OFFSET_BEGINNING

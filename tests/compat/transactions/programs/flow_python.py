@@ -68,7 +68,7 @@ def start_producer(producer_settings: dict) -> KafkaProducer:
 def poll(inputs: TransactionalConsumer) -> Batch:
     while True:
         try:
-            # A poll that ends in the middle of a rejoin can leave kafka-python waiting for ever.
+            # A poll that ends in the middle of a rejoin can leave kafka-python waiting forever.
             return inputs.poll(timeout_ms=350)
         except RetriableError:  # the broker is down
             time.sleep(0.05)
@@ -93,14 +93,14 @@ def transact(producer: KafkaProducer, batch: Batch, target: str, stages: Stages)
     stages.reach("committed")
 
 
-def abort(producer: KafkaProducer, inputs: TransactionalConsumer, why: KafkaError) -> None:
+def abort(producer: KafkaProducer, inputs: TransactionalConsumer, failure: KafkaError) -> None:
     """Abort, and seek to the committed offsets."""
     try:
         producer.abort_transaction()
         inputs.rewind()
     except KafkaError as error:
-        give_up(f"{why!r}, and then {error!r}")
-    print(f"aborted: {why!r}", flush=True)
+        give_up(f"{failure!r}, and then {error!r}")
+    print(f"aborted: {failure!r}", flush=True)
 
 
 main()

@@ -38,7 +38,7 @@ class Stages:
         print(stage, flush=True)
 
 
-def give_up(why: object) -> NoReturn:
+def give_up(reason: object) -> NoReturn:
     """End after an error for which the documentation requires a new producer."""
-    print(f"gave up: {why}", flush=True)
+    print(f"gave up: {reason}", flush=True)
     os._exit(GIVEN_UP)

@@ -178,12 +178,12 @@ def session(story: Story, topic: str, producer: Producer) -> None:
     no_wait = {"max_wait": 0, "min_bytes": 0}
     fields = {**fetch_fields(story, topic, start), **no_wait}
     opened = story.request("transactions: a session", **fields, session_id=0, session_epoch=0)
-    more = {**fields, "topics": [], "session_id": opened["session_id"]}
+    next_fields = {**fields, "topics": [], "session_id": opened["session_id"]}
     producer.send(topic, "in a session")
-    story.request("transactions: a session, records were added", **more, session_epoch=1)
-    story.request("transactions: a session, nothing is new", **more, session_epoch=2)
+    story.request("transactions: a session, records were added", **next_fields, session_epoch=1)
+    story.request("transactions: a session, nothing is new", **next_fields, session_epoch=2)
     producer.end()
-    story.request("transactions: a session, it was committed", **more, session_epoch=3)
+    story.request("transactions: a session, it was committed", **next_fields, session_epoch=3)
 
 
 def after_delete_records(story: Story, request: object, topic: str) -> None:

@@ -177,8 +177,8 @@ def offset_fetch(story: Story) -> None:
     def request(step: str, *groups: str, everything: bool = False, stable: bool = True) -> None:
         topics = [{"name": topic, "topic_id": story.topic_id(topic), "partition_indexes": [0, 1, 2]}]
         fields = [{"group_id": name, "topics": None if everything else topics} for name in groups]
-        more = {"require_stable": True} if stable and story.version >= 7 else {}
-        story.request(f"pending: {step}", groups=fields, **fields[0], **more)
+        options = {"require_stable": True} if stable and story.version >= 7 else {}
+        story.request(f"pending: {step}", groups=fields, **fields[0], **options)
 
     request("stable", group)
     request("not stable", group, stable=False)

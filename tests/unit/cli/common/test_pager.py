@@ -38,28 +38,30 @@ ROWS, COLUMNS = 24, 80
 PAGER = "sed s/^/paged:/"
 
 
-def environment(**more: str) -> dict[str, str]:
+def environment(**variables: str) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if name not in ("LINES", "COLUMNS", "NO_COLOR", "PAGER")}
-    return {**kept, "TERM": "xterm", "PAGER": PAGER, **more}
+    return {**kept, "TERM": "xterm", "PAGER": PAGER, **variables}
 
 
-def in_terminal(program: str, *arguments: str, **more: str) -> str:
+def in_terminal(program: str, *arguments: str, **variables: str) -> str:
     """Return what a Python program writes to a terminal of 24 lines."""
-    ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
+    controller, terminal = pty.openpty()
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
     command = [sys.executable, "-c", program, *arguments]
-    with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment(**more)) as process:
-        os.close(theirs)
+    with subprocess.Popen(
+        command, stdin=terminal, stdout=terminal, stderr=terminal, env=environment(**variables)
+    ) as process:
+        os.close(terminal)
         written = b""
         while True:
             try:
-                part = os.read(ours, 65536)
+                part = os.read(controller, 65536)
             except OSError:  # EIO: the process has exited
                 break
             if not part:
                 break
             written += part
-        os.close(ours)
+        os.close(controller)
         assert process.wait(60) == 0, written
     return written.decode().replace("\r\n", "\n")
 
@@ -78,7 +80,7 @@ def test_long_output_goes_through_the_pager() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "more"),
+    ("arguments", "variables"),
     [
         (["numbers", "5"], {}),
         (["numbers", "100", "--no-pager"], {}),
@@ -87,8 +89,8 @@ def test_long_output_goes_through_the_pager() -> None:
         (["numbers", "100"], {"PAGER": "no-such-pager"}),
     ],
 )
-def test_short_output_and_disabled_pagers_are_not_paged(arguments: list[str], more: dict[str, str]) -> None:
-    output = in_terminal(LISTING, *arguments, **more)
+def test_short_output_and_disabled_pagers_are_not_paged(arguments: list[str], variables: dict[str, str]) -> None:
+    output = in_terminal(LISTING, *arguments, **variables)
     assert "paged:" not in output
     assert "\x1b[" in output
     assert "4" in output

@@ -9,8 +9,8 @@ from kbroker.cli.configs.app import own_configs, parse_resource, select_configs,
 from kbroker.cli.configs.requests import ALL_BROKERS, Resource, parse_kind
 
 
-def config(name: str, source: str = "DEFAULT_CONFIG", value: str | None = "v", **more: object) -> dict[str, Any]:
-    return {"name": name, "value": value, "source": source, "sensitive": False, **more}
+def config(name: str, source: str = "DEFAULT_CONFIG", value: str | None = "v", **fields: object) -> dict[str, Any]:
+    return {"name": name, "value": value, "source": source, "sensitive": False, **fields}
 
 
 TOPIC = Resource("topic", "t")

@@ -291,10 +291,10 @@ def test_an_unclean_shutdown_and_the_bytes_to_recover(data: Path) -> None:
         "last stop", WARNING, f"not clean: the next start reads up to {format_size(last)} in 1 partition",
     )  # fmt: skip
     (data / file_names.RECOVERY_POINTS).write_text("?")
-    whole = sum(path.stat().st_size for path in (data / "t-0").glob("*.log"))
+    total_bytes = sum(path.stat().st_size for path in (data / "t-0").glob("*.log"))
     damaged, unclean = (result.message for result in results(data) if result.check == "last stop")
     assert "is damaged" in damaged
-    assert format_size(whole) in unclean
+    assert format_size(total_bytes) in unclean
 
 
 def test_clocks(data: Path) -> None:

@@ -239,7 +239,7 @@ def check_invariants(group: ClassicGroup) -> None:
     assert group.pending_sync_members <= group.members.keys()
     for member_id in (*group.members, *group.pending_join_members):
         is_waiting = member_id in group.members and group.members[member_id].has_waiting_request
-        assert is_waiting or ("session", member_id) in group.deadlines, f"{member_id} would stay for ever"
+        assert is_waiting or ("session", member_id) in group.deadlines, f"{member_id} would stay forever"
     if group.state is GroupState.EMPTY:
         assert not members
     if group.state is GroupState.PREPARING_REBALANCE:

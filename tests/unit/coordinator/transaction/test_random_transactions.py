@@ -184,16 +184,16 @@ def _check_markers(
                 transaction.producer_epoch,
                 transaction.state is TransactionState.PREPARE_COMMIT,
             ] += 1
-    got: dict[tuple[TopicPartition, int, int, bool], int] = defaultdict(int)
+    marker_counts: dict[tuple[TopicPartition, int, int, bool], int] = defaultdict(int)
     ends: dict[tuple[TopicPartition, int, int], bool] = {}
     for tp, marker in markers:
         key = (tp, marker.producer_id, marker.producer_epoch)
-        got[*key, marker.committed] += 1
+        marker_counts[*key, marker.committed] += 1
         if marker.transaction_version == 2:
             assert ends.setdefault(key, marker.committed) is marker.committed, f"{key} was ended both ways"
-    assert got.keys() == expected.keys()
+    assert marker_counts.keys() == expected.keys()
     for key, count in expected.items():
-        assert got[key] >= count, f"{key} has too few markers"
+        assert marker_counts[key] >= count, f"{key} has too few markers"
 
 
 @pytest.mark.parametrize("seed", range(60))

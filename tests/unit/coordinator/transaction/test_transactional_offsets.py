@@ -291,7 +291,7 @@ def test_the_marker_of_a_former_coordinator_is_fenced(broker: Harness) -> None:
 
 
 def test_a_commit_fails_if_its_transaction_is_aborted_while_it_waits(broker: Harness) -> None:
-    """The transaction may end between the verification and the append. No offset may stay pending for ever."""
+    """The transaction may end between the verification and the append. No offset may stay pending forever."""
     writer = Writer(broker)
     writer.commit(1, group="other")
     broker.log.held = True

@@ -172,11 +172,11 @@ async def test_acknowledged_changes_survive_a_power_loss_and_torn_records_are_dr
             await session.create("/c", b"never acknowledged")
         disk.power_loss(torn)
         disk.sync_fails = False
-        whole = unframe(bytes(disk.files[f"{DIR}/coordination.journal"].data), synced)
+        records = unframe(bytes(disk.files[f"{DIR}/coordination.journal"].data), synced)
         again = (await opened(disk)).session()
         assert await again.get("/a") == (b"kept too", 1)
         assert await again.exists("/b") is None
-        assert (await again.exists("/c") is None) == (whole is None)
+        assert (await again.exists("/c") is None) == (records is None)
         await again.create("/d", b"after")
         assert await (await opened(disk)).session().get("/d") == (b"after", 0)
 

@@ -186,11 +186,12 @@ def test_two_simultaneous_downloads(tmp_path: Path, spark: SparkInstallation):
     """Each waits in Ivy until the other one has started."""
     meet = f"touch {tmp_path}/here-$$; while [ $(ls {tmp_path} | grep -c here-) -lt 2 ]; do sleep 0.01; done; {COPY}"
     java = fake_ivy(tmp_path, meet, make_jars(tmp_path / "complete", IVY_NAMES))
-    got: list[list[str]] = []
+    jars: list[list[str]] = []
     environ = {"XDG_CACHE_HOME": str(tmp_path / "caches")}
     fetchers = [
         threading.Thread(
-            target=lambda: got.append(connector.cached_jars(spark, java, environ, None, lambda _: None)), daemon=True
+            target=lambda: jars.append(connector.cached_jars(spark, java, environ, None, lambda _: None)),
+            daemon=True,
         )
         for _ in range(2)
     ]
@@ -198,9 +199,9 @@ def test_two_simultaneous_downloads(tmp_path: Path, spark: SparkInstallation):
         fetcher.start()
     for fetcher in fetchers:
         fetcher.join(60)
-    assert len(got) == 2
-    assert got[0] == got[1]
-    assert all(zipfile.is_zipfile(jar) for jar in got[0])
+    assert len(jars) == 2
+    assert jars[0] == jars[1]
+    assert all(zipfile.is_zipfile(jar) for jar in jars[0])
 
 
 def test_a_proxy_of_the_environment_becomes_java_options():

@@ -84,9 +84,9 @@ def test_uncompressed_bytes_equal_those_of_kafka_python():
     builder = KafkaPythonBuilder(2, 0, 0, 9000, 4, 17, 1 << 20)
     for i, (timestamp, key, value, headers) in enumerate(java_batches.RECORDS):
         builder.append(i, timestamp, key, value, [(name.decode(), content) for name, content in headers])
-    theirs = bytes(builder.build())
-    ours = built(producer_id=9000, producer_epoch=4, base_sequence=17, leader_epoch=parse_header(theirs).leader_epoch)
-    assert ours == theirs
+    expected = bytes(builder.build())
+    ours = built(producer_id=9000, producer_epoch=4, base_sequence=17, leader_epoch=parse_header(expected).leader_epoch)
+    assert ours == expected
 
 
 def test_offset_and_epoch_are_patched_outside_the_crc():

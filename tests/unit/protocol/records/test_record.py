@@ -107,12 +107,12 @@ def test_malformed_records(body):
 
 
 def test_a_field_may_not_reach_into_the_next_record():
-    whole = encode_record(0, 0, b"key", b"value") + encode_record(1, 0, b"key", b"value")
-    assert len(list(iter_records(whole, 2, 0))) == 2
+    body = encode_record(0, 0, b"key", b"value") + encode_record(1, 0, b"key", b"value")
+    assert len(list(iter_records(body, 2, 0))) == 2
     key_length, value_length = 4, 8
-    for place in (key_length, value_length):
-        bad = bytearray(whole)
-        bad[place] += 2
+    for position in (key_length, value_length):
+        bad = bytearray(body)
+        bad[position] += 2
         with pytest.raises(MalformedError):
             list(iter_records(bad, 2, 0))
 

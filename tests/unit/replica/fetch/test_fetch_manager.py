@@ -216,7 +216,7 @@ async def test_no_partition_of_a_session_starves(m: Machine) -> None:
     response = await session.fetch(offsets, max_bytes=1000)
     fetched: list[TopicPartition] = []
     for _ in range(24):
-        moved = {place: batches[-1] + 1 for place, batches in base_offsets(response).items() if batches}
+        moved = {tp: batches[-1] + 1 for tp, batches in base_offsets(response).items() if batches}
         fetched += moved
         response = await session.fetch(moved, max_bytes=1000)
     assert sorted(fetched[:5]) == sorted(fetched[5:10]) == sorted(offsets)

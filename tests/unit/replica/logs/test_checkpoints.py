@@ -46,7 +46,7 @@ def directory(disk: SlowDisk) -> LogManager:
 def test_checkpoints_are_written_one_at_a_time() -> None:
     """Each call, from the checkpoint task, retention or DeleteRecords, returns after a write that started after it."""
 
-    async def story() -> SlowDisk:
+    async def scenario() -> SlowDisk:
         disk = SlowDisk()
         logs = directory(disk)
         first = asyncio.ensure_future(logs.write_checkpoints())
@@ -59,13 +59,13 @@ def test_checkpoints_are_written_one_at_a_time() -> None:
         await logs.write_checkpoints()
         return disk
 
-    disk = asyncio.run(story())
+    disk = asyncio.run(scenario())
     assert disk.together == 1
     assert disk.jobs == 3
 
 
 def test_write_checkpoints_raises_the_error_of_the_disk() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         disk = SlowDisk(fail=True)
         disk.gate.set()
         logs = directory(disk)
@@ -74,4 +74,4 @@ def test_write_checkpoints_raises_the_error_of_the_disk() -> None:
         disk.fail = False
         await logs.write_checkpoints()
 
-    asyncio.run(story())
+    asyncio.run(scenario())

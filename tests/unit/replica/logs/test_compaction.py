@@ -68,8 +68,8 @@ async def test_offsets_are_compacted_and_a_restart_loads_the_same(m: Machine) ->
     assert m.partition(OFFSETS) not in m.broker.services.replicas.maintenance.uncleaned
     cleaned = decode_offsets(m.disk.read("/data/cleaner-offset-checkpoint"))
     assert list(cleaned.values()) == [log.cleaned_to]
-    for how in ("stop", "kill"):
-        if how == "stop":
+    for stop in ("stop", "kill"):
+        if stop == "stop":
             await m.stop()
         else:
             await m.crash(power=False)

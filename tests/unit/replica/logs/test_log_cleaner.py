@@ -279,12 +279,12 @@ async def test_a_tombstone_is_removed_after_delete_retention_ms(m: Machine) -> N
         await client.produce("t", batch(b"more%d" % n, key=b"other", size=800_000))
     await asyncio.sleep(MINUTE)
     assert await values(client) == [b"v1", b"", b"more0", b"more1"]
-    gone = []
+    deleted = []
     for pause in (DAY / 2, DAY / 2 - 5 * MINUTE, 5 * MINUTE):
         await asyncio.sleep(pause)
         await client.produce("t", batch(b"more", key=b"other", size=800_000))
         await asyncio.sleep(MINUTE)
         # In closed segments there is the latest of each key but one.
         assert (await values(client))[0] == b"v1"
-        gone.append(b"" not in await values(client))
-    assert gone == [False, False, True]
+        deleted.append(b"" not in await values(client))
+    assert deleted == [False, False, True]

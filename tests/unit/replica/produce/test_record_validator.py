@@ -242,13 +242,13 @@ async def test_large_batches_are_decompressed_one_at_a_time(m: Machine) -> None:
     large = batch(b"v" * 2 * MEDIUM_DECOMPRESSED, codec=ZSTD)
     m.threads.held.add("decompress_mapped")
     responses = [client.send_produce("t", bytearray(large)) for client in clients]
-    most = 0
+    maximum = 0
     while not all(response.done() for response in responses):
         await asyncio.sleep(1)
-        most = max(most, len(m.threads._waiting))
+        maximum = max(maximum, len(m.threads._waiting))
         m.threads.release_waiting("decompress_mapped")
     # A large one, and one that is tried with the limit of medium ones first.
-    assert most == 2
+    assert maximum == 2
     assert sorted([(await response).base_offset for response in responses]) == list(range(6))
     assert not is_validating(m)
 

@@ -216,8 +216,8 @@ def test_readers_of_the_old_segments_are_not_disturbed(tmp_path: Path) -> None:
         log.close_idle_files()
         log.close_idle_files()
         assert is_partly_compacted(records(log), before, end)
-        job, then = lab.background.held.pop(0)
-        then(job())
+        job, on_done = lab.background.held.pop(0)
+        on_done(job())
     lab.background.run()
     assert records(log) == expected(before, end)
 

@@ -320,7 +320,7 @@ def test_a_cold_read_needs_a_thread(lab: Lab, disk: FaultyDisk) -> None:
 def test_the_part_in_memory_is_served(lab: Lab, disk: FaultyDisk, short: int) -> None:
     log = lab.open()
     fill(log, 20)
-    whole = content(log)
+    all_bytes = content(log)
     disk.short = short
     first = batch(1, 10)
     data = log.read(0, 100_000, log.log_end_offset)
@@ -329,5 +329,5 @@ def test_the_part_in_memory_is_served(lab: Lab, disk: FaultyDisk, short: int) ->
     else:
         assert data is not None
         assert len(data) <= short
-        assert whole.startswith(bytes(data))
+        assert all_bytes.startswith(bytes(data))
         assert len(data) >= len(first)

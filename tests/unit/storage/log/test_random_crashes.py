@@ -34,9 +34,9 @@ class RandomlyDelayed(Background):
         super().__init__()
         self.random = random
 
-    def __call__(self, job: Callable[[], Any], then: Callable[[Any], None], delay_ms: int = 0, /) -> None:
+    def __call__(self, job: Callable[[], Any], on_done: Callable[[Any], None], delay_ms: int = 0, /) -> None:
         self.hold = self.random.random() < 0.5 or bool(self.held)
-        super().__call__(job, then, delay_ms)
+        super().__call__(job, on_done, delay_ms)
 
 
 @dataclass

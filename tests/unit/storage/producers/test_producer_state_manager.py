@@ -181,8 +181,8 @@ def test_damaged_snapshots_are_rejected():
 
 
 @given(st.integers(min_value=0, max_value=len(SNAPSHOT) - 1), st.integers(min_value=1, max_value=255))
-def test_any_damaged_byte_is_detected(place, change):
+def test_any_damaged_byte_is_detected(position, change):
     data = bytearray(SNAPSHOT)
-    data[place] ^= change
+    data[position] ^= change
     with pytest.raises(ValueError, match="producer snapshot"):
         ProducerStateManager.from_snapshot(bytes(data))

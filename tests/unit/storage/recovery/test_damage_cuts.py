@@ -78,7 +78,7 @@ def test_cut_at_every_byte_of_a_last_segment_of_one_batch() -> None:
     written = write(log, BATCHES, roll_at=(BATCHES - 2,))
     base = log.active.base_offset
     assert base == 3 * (BATCHES - 1)
-    whole, last = written.data[: written.ends[-2]], written.data[written.ends[-2] :]
+    data, last = written.data[: written.ends[-2]], written.data[written.ends[-2] :]
     copy = LogCopy(lab)
     for cut in range(len(last) + 1):
         lab = copy.make(**{f"{base:020d}.log": last[:cut]})
@@ -88,8 +88,8 @@ def test_cut_at_every_byte_of_a_last_segment_of_one_batch() -> None:
         send_again(log, written, BATCHES - RETRIED)
         assert content(log) == written.data
     # The segment before it, as if it had not been synced: the segment after a gap is removed.
-    for cut in range(len(whole) - 300, len(whole)):
-        lab = copy.make(log=whole[:cut])
+    for cut in range(len(data) - 300, len(data)):
+        lab = copy.make(log=data[:cut])
         log = lab.open()
         valid = max(end for end in written.ends if end <= cut)
         assert content(log) == written.data[:valid] + (last if valid == cut else b"")

@@ -18,17 +18,17 @@ class FrameBuffers:
 
     def __init__(self) -> None:
         self._free: list[mmap.mmap] = []
-        self._made = 0
+        self._created = 0
 
     def take(self) -> mmap.mmap | None:
         """Return a buffer of BUFFER_BYTES, or None if all are in use."""
         if self._free:
             return self._free.pop()
-        if self._made == MAX_BUFFERS:
+        if self._created == MAX_BUFFERS:
             return None
-        self._made += 1
+        self._created += 1
         return mmap.mmap(-1, BUFFER_BYTES, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 
     def release(self, buffer: mmap.mmap) -> None:
-        """The frame in the buffer is complete, or its connection is closed. The next `take` may return the buffer."""
+        """Free a buffer, because its frame is complete or its connection is closed. The next `take` may return it."""
         self._free.append(buffer)

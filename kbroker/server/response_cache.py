@@ -1,7 +1,7 @@
 """Encoded responses that are sent again, byte for byte, to requests with the same bytes.
 
-Clients request the same metadata again and again, and it rarely changes. What a cached response says follows from the
-request, the metadata image and the broker's config, so all of them are dropped when the image or the config changes.
+Clients request the same metadata again and again, and it rarely changes. A cached response depends on the
+request, the metadata image and the broker's config, so all responses are dropped when the image or the config changes.
 The correlation id is in the response's header, which is not cached.
 """
 
@@ -28,7 +28,7 @@ class ResponseCache:
         self.size = 0
         # In the order in which they were added.
         self._responses: dict[bytes, bytes] = {}
-        # The image and the config that all of them follow from.
+        # The image and the config from which the responses were made.
         self._image_version = -1
         self._config: BrokerConfig | None = None
 
@@ -36,7 +36,7 @@ class ResponseCache:
         return len(self._responses)
 
     def get(self, services: Services, request: bytes) -> bytes | None:
-        """Return the response to a request if it is cached and still true."""
+        """Return the response to a request if it is cached and still valid."""
         if services.metadata.version != self._image_version or services.config is not self._config:
             self._responses.clear()
             self.size = 0

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _HEADER = Struct(">ii")
 # Gathered responses of fewer bytes in all are joined into one buffer for the transport.
 _JOIN_BELOW = 4096
-# Larger responses from the log wait for their turn: one is sent in each iteration of the event loop.
+# Of larger responses from the log, one is sent in each iteration of the event loop.
 _AT_ONCE_BYTES = 256 * 1024
 # The most requests of a connection that may wait for their responses, or for those of the requests before them.
 MAX_OVERLAPPING = 64
@@ -46,11 +46,11 @@ class QueueOwner(Protocol):
 
 
 class ResponseQueue:
-    """Responses that are there at the same time are gathered, and `flush` sends them with one system call.
+    """Gathers the complete responses of a connection, in order; `flush` sends them with one system call.
 
-    `is_blocked`: no further request may be handled now. Either one waits that must not overlap with others, or too
-    many overlap, or the client does not read its responses, or a response is being read from the log. `is_serving`: the
-    connection is handling received requests, and calls `flush` after the last one.
+    `is_blocked`: no further request may be handled now, because a request waits that must not overlap with others, too
+    many requests overlap, the client does not read its responses, or a response is being read from the log.
+    `is_serving`: the connection is handling received requests, and calls `flush` after the last one.
     """
 
     __slots__ = (
@@ -174,7 +174,7 @@ class ResponseQueue:
     # Sending.
 
     def send(self, context: RequestContext) -> None:
-        """Send the response of a request in its place: with `flush`, or when those before it are there."""
+        """Send the response of a request in its place: with the next `flush`, or after the responses before it."""
         if self._contexts or self._file_writer is not None:
             self._contexts.append(context)
             self._send_ready()
@@ -182,7 +182,7 @@ class ResponseQueue:
             self._gather(context)
 
     def _send_ready(self) -> None:
-        """Gather the responses that are there, up to the first that is not."""
+        """Gather the complete responses, up to the first that is not complete."""
         contexts = self._contexts
         while contexts and contexts[0].body is not None and self._file_writer is None:
             self._gather(contexts.popleft())
@@ -233,7 +233,7 @@ class ResponseQueue:
             self._count_unsent()
 
     def _flush_soon(self) -> None:
-        """Send at once, or in the next iteration of the event loop if more responses may come in this one."""
+        """Send now, or in the next iteration of the event loop if more responses may be completed in this one."""
         if not self._contexts:
             self.flush()
         elif self._sent_contexts and not self._is_flush_scheduled:

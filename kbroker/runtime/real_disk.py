@@ -188,7 +188,7 @@ class RealFile:
             return None
 
     def _disable_readahead(self) -> None:
-        """Let threads that read from the disk read ahead instead of the kernel (`pread_reused`).
+        """Disable the kernel's readahead; threads that read from the disk read ahead instead (`pread_reused`).
 
         The kernel's readahead runs in the thread that reads a marked page, here the event loop's, and takes
         milliseconds.

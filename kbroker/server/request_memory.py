@@ -50,7 +50,7 @@ class RequestMemory:
         call_later: Callable[[float, Callable[[], None]], TimerHandle],
         mono_ns: Callable[[], int],
     ) -> None:
-        # Their memory has a bound of its own, and is not part of `held_bytes`.
+        # They have their own bound, and are not part of `held_bytes`.
         self.frame_buffers = FrameBuffers()
         self.held_bytes = 0
         # Whether LIMIT is exceeded: connections then read few bytes at a time.

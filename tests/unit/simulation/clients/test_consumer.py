@@ -10,6 +10,7 @@ from kbroker.simulation.clients.connections.versions import draw_older_versions
 from kbroker.simulation.clients.consumer.consumer import Consumer, ConsumerConfig, Position
 from kbroker.simulation.clients.producer.producer import ProducerConfig
 from kbroker.simulation.clients.workloads.records import CorruptRecordError, RecordShape
+from protocol.apis import ApiKey
 from tests.unit.simulation.clients.program import LOG, PLACE, Program, client_test, read_until
 
 
@@ -50,6 +51,14 @@ async def test_deleted_position_is_reset_to_the_log_start(program: Program) -> N
     reads = await read_until(consumer, 8)
     assert [read.offset for read in reads] == list(range(12, 20))
     assert [action.positions for action in resets(program)] == [{PLACE: 12}]
+
+
+@client_test
+async def test_first_fetch_version_with_topic_ids(program: Program) -> None:
+    await fill(program, 1)
+    consumer = program.consumer(caps={ApiKey.FETCH: 13})
+    consumer.assign({PLACE: 0})
+    assert len(await read_until(consumer, 5)) == 5
 
 
 @client_test

@@ -7,6 +7,7 @@ invariants must hold after each command.
 
 import asyncio
 import inspect
+import gc
 import logging
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -112,6 +113,8 @@ class Play:
         return self._machine
 
     def __enter__(self) -> "Play":
+        # Tasks that earlier tests left pending are reported when they are collected: not in this transcript.
+        gc.collect()
         logger = logging.getLogger("kbroker")
         self._level = logger.level
         logger.addHandler(self._log)

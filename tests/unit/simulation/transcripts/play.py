@@ -6,8 +6,8 @@ invariants must hold after each command.
 """
 
 import asyncio
-import inspect
 import gc
+import inspect
 import logging
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence

@@ -17,10 +17,12 @@ import pytest
 FOLDER, FILE, TEST = "folder", "file", "test"
 # The scope of the tests whose ids have a prefix (the longest one counts), in the order in which scopes begin.
 SCOPES = {
-    "tests/compat/spark/": "Spark",
+    "tests/compat/spark/pipeline/": "Spark pipeline",
+    "tests/compat/spark/pipeline/test_a": "Spark",
     "tests/compat/transactions/": "JVM",
     "tests/compat/kafka_tools/": "JVM",
     "tests/compat/compaction/": "JVM",
+    "tests/compat/spark/": "Spark",
     "tests/unit/simulation/": TEST,
     "tests/compat/crash/": FILE,
     "tests/compat/": FOLDER,

@@ -106,7 +106,7 @@ def test_the_example_produces_and_consumes_ten_records(bootstrap: str, name: str
     check(PROGRAMS[client](bootstrap, name))
 
 
-# tests/conftest.py runs these two beside the other tests that download the same jars.
+# tests/conftest.py begins the other tests that download the same jars before these two.
 @pytest.mark.client("kafka_tools")
 def test_java_example(bootstrap: str, name: str) -> None:
     check(java(bootstrap, name))

@@ -1,5 +1,6 @@
 """Fixtures of the Spark tests: one Spark session with the Kafka connector, topics, streaming queries."""
 
+import fcntl
 import os
 import sys
 from collections.abc import Iterator
@@ -50,7 +51,11 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     builder = sql.SparkSession.builder.master("local[2]").appName("kbroker-compat")
     for name, value in properties.items():
         builder = builder.config(name, str(value))
-    session = builder.getOrCreate()
+    IVY.mkdir(parents=True, exist_ok=True)
+    with (IVY / "lock").open("w") as lock:
+        # Two processes that download at the same time would damage each other's files.
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        session = builder.getOrCreate()
     yield session
     session.stop()
 

@@ -28,14 +28,14 @@ def test_the_buffer_of_a_complete_frame_is_used_again() -> None:
         client, rest = begin_frame(server, body)
         client.receive(rest)
         assert client.bodies() == [body]
-    assert buffers._made == len(buffers._free) == 1
+    assert buffers._created == len(buffers._free) == 1
 
 
 def test_frames_at_the_same_time_have_a_buffer_each() -> None:
     server = FakeServer()
     bodies = [bytes([number]) * 50_000 for number in range(MAX_BUFFERS + 2)]
     started = [begin_frame(server, body) for body in bodies]
-    assert server.memory.frame_buffers._made == MAX_BUFFERS
+    assert server.memory.frame_buffers._created == MAX_BUFFERS
     # The last two have buffers that grow, which count.
     sizes = [client.connection._received.size for client, _ in started]
     assert sizes[:-2] == [0] * MAX_BUFFERS
@@ -60,7 +60,7 @@ def test_small_frames_do_not_use_them_and_larger_ones_cannot() -> None:
     server.max_request_bytes = 2 * BUFFER_BYTES
     for size in (10_000, BUFFER_BYTES + 1):
         begin_frame(server, bytes(size))
-    assert server.memory.frame_buffers._made == 0
+    assert server.memory.frame_buffers._created == 0
 
 
 def test_no_more_than_the_bound_are_made() -> None:

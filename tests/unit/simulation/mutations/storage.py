@@ -68,7 +68,7 @@ def recovery_trusts_every_crc(real: Any, *arguments: Any, **named: Any) -> Any:
 
 
 @mutation(
-    "crash", [INVARIANT, "duplicate"], only(crash, producers=3, members=0, pause_between_sends_s=0.01), first_seed=1
+    "crash", [INVARIANT, "duplicate"], only(crash, producers=3, members=0, pause_between_sends_s=0.01), first_seed=2
 )
 @replaces(log_manager, "open_log")
 def recovery_forgets_producers(real: Any, *arguments: Any, **named: Any) -> Log:
@@ -198,7 +198,7 @@ def appends_without_new_epochs(_: Any, self: Any, partition: Any) -> None:
 # Appends.
 
 
-@mutation("disk", [INVARIANT], only("full"))
+@mutation("disk", [INVARIANT], only("full"), first_seed=4)
 @replaces(Log, "_cut_back")
 def partial_write_is_not_cut_back(_: Any, log: Log, error: OSError) -> KafkaError:
     """A partial batch on a full disk is kept, and the next batch is appended after it."""
@@ -221,6 +221,7 @@ def leftover_file_is_appended_to(_: Any, segment: LogSegment) -> None:
     "disk",
     ["unsent value", "inconsistent offsets", "corrupt read", "AssertionError", "skipped records"],
     only("slow_disk", "restart"),
+    first_seed=1,
 )
 @replaces(fetch_manager, "read_cold_blocking")
 def cold_reads_are_mixed_up(real: Any, cold: Any, budget: Any) -> Any:

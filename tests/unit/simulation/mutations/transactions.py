@@ -60,7 +60,9 @@ async def transformer_stalls(simulation: Simulation, random: Random) -> None:
 # The coordinator.
 
 
-@mutation("transactions", TORN, transacting(only("full", crash, pause_s=0.3, concurrent_faults=2, seconds=8.0)))
+@mutation(
+    "transactions", TORN, transacting(only("full", crash, pause_s=0.3, concurrent_faults=2, seconds=8.0)), first_seed=7
+)
 @replaces(TransactionShard, "_transition")
 def markers_come_before_the_prepare(
     real: Any, shard: TransactionShard, entry: Any, metadata: Any, response: Any
@@ -125,7 +127,7 @@ def zombies_add_partitions(patch: pytest.MonkeyPatch) -> None:
     ignore_errors(patch, ProducerStateManager, "check", ErrorCode.INVALID_PRODUCER_EPOCH)
 
 
-@mutation("transactions", ["LivenessError"], transacting(only(seconds=6.0)), first_seed=1)
+@mutation("transactions", ["LivenessError"], transacting(only(seconds=6.0)), first_seed=3)
 @replaces(transaction_shard, "is_timed_out")
 def timeouts_are_ignored(_: Any, *arguments: Any) -> Any:
     """A transaction stays open after its timeout."""
@@ -147,7 +149,9 @@ def timeouts_overtake_the_end(real: Any, entry: Any, now: Any) -> Any:
     return real(TransactionEntry(entry.metadata), now)
 
 
-@mutation("transactions", TORN, transacting(only("full", crash, pause_s=0.3, concurrent_faults=2, seconds=8.0)))
+@mutation(
+    "transactions", TORN, transacting(only("full", crash, pause_s=0.3, concurrent_faults=2, seconds=8.0)), first_seed=2
+)
 @replaces(CoordinatorContext, "_run")
 def ends_are_acknowledged_early(real: Any, context: CoordinatorContext[Any], event: Any) -> None:
     """EndTxn is acknowledged before it is written."""
@@ -212,7 +216,12 @@ def open_transactions_are_forgotten(real: Any, *arguments: Any, **named: Any) ->
     return log
 
 
-@mutation("transactions", [INVARIANT, "pre-committed read", "LivenessError"], transacting(only("restart", pause_s=0.3)))
+@mutation(
+    "transactions",
+    [INVARIANT, "pre-committed read", "LivenessError"],
+    transacting(only("restart", pause_s=0.3)),
+    first_seed=1,
+)
 @replaces(producer_state_manager, "encode_snapshot")
 def snapshots_have_no_open_transactions(real: Any, entries: Any) -> Any:
     """A producer snapshot omits open transactions."""

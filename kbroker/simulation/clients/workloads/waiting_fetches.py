@@ -31,6 +31,15 @@ class LateResponse(AssertionError):
 
 async def fetch_on_idle_broker(context: WorkloadContext, random: Random, tp: TopicPartition) -> None:
     """Let two consumers wait at the end of a partition, then send two fetches in one session. Raises LateResponse."""
+    while True:
+        try:
+            return await _fetch_once(context, random, tp)
+        except OSError:
+            # The broker has stopped, because its session expired after the last fault. It is started again.
+            await asyncio.sleep(SLACK_S)
+
+
+async def _fetch_once(context: WorkloadContext, random: Random, tp: TopicPartition) -> None:
     clusters = [Cluster(context.loop, context.bootstrap, random, f"waiter{number}") for number in range(2)]
     try:
         connections, end = await _connect(clusters, tp)
@@ -78,7 +87,12 @@ async def _supersede(
     )
     await asyncio.sleep(SHORT_WAIT_MS / 1000)
     second = _in_session(session_id, INITIAL_EPOCH + 2, SHORT_WAIT_MS)
-    await _fetch_in_time(loop, connections[1], second, SHORT_WAIT_MS / 1000)
+    try:
+        await _fetch_in_time(loop, connections[1], second, SHORT_WAIT_MS / 1000)
+    except OSError:
+        first.cancel()
+        await asyncio.gather(first, return_exceptions=True)
+        raise
     if not first.done():
         first.cancel()
         raise LateResponse("the second fetch of a session has its response, and the first still waits")
@@ -91,8 +105,11 @@ async def _fetch_in_time(
     try:
         response = await connection.request(request, FetchResponse, version=FETCH_VERSION, timeout_s=wait_s + SLACK_S)
     except OSError as error:
+        elapsed_s = loop.time() - begun
+        if elapsed_s < wait_s + SLACK_S:
+            raise
         raise LateResponse(
-            f"a fetch that waits for {wait_s} s has no response after {loop.time() - begun:.3f} s: {error}"
+            f"a fetch that waits for {wait_s} s has no response after {elapsed_s:.3f} s: {error}"
         ) from None
     assert not response.error_code, response
     return response

@@ -111,7 +111,7 @@ class Connection(asyncio.BufferedProtocol):
     def get_buffer(self, sizehint: int) -> memoryview:
         partial_frame = self._received.partial_frame
         if partial_frame is not None:
-            return partial_frame[self._received.filled :]
+            return self._received.free_part(partial_frame)
         server = self._server
         if self._responses.is_blocked or server.memory.is_scarce:
             # The bytes will be copied and kept, so read only a few.

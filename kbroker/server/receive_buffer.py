@@ -3,18 +3,22 @@
 Its size, and that of the bytes which requests in progress hold, is counted in request_memory.py. The buffer of a frame
 grows with the bytes that have arrived, whatever length the frame claims. A large frame is received into a reused buffer
 if one is free (frame_buffers.py), which does not count.
+
+Copying a frame of 100 MiB each time its buffer grows would hold the event loop for 50 ms. So from MAPPED_BYTES on, the
+buffer is a memory map as long as the frame: the kernel commits a page when bytes arrive in it, and `partial_frame` is
+the part of the map that is counted.
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
+from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
 from struct import Struct
 from typing import TYPE_CHECKING, Protocol
 
 from kbroker.server.frame_buffers import BUFFER_BYTES
 
 if TYPE_CHECKING:
-    from mmap import mmap
-
     from kbroker.server.request_memory import RequestMemory
 
 _LENGTH = Struct(">i")
@@ -23,6 +27,9 @@ HEADER_END = 14
 _FIRST_BUFFER = 16 * 1024
 # The free bytes of a new buffer while memory is scarce.
 _SMALL_SPARE = 1024
+MAPPED_BYTES = 256 * 1024
+# The most bytes that one read receives.
+_READ_BYTES = 1024 * 1024
 
 
 class BufferOwner(Protocol):
@@ -41,8 +48,8 @@ class ReceiveBuffer:
     """
 
     __slots__ = (
-        "_held_by_requests", "_memory", "_owner", "_reused", "backlog", "filled", "needs_memory", "partial_frame",
-        "size",
+        "_held_by_requests", "_mapped", "_memory", "_owner", "_reused", "backlog", "filled", "needs_memory",
+        "partial_frame", "size",
     )  # fmt: skip
 
     def __init__(self, owner: BufferOwner, memory: RequestMemory) -> None:
@@ -50,6 +57,8 @@ class ReceiveBuffer:
         self.partial_frame: memoryview | None = None
         # The buffer of `partial_frame`, if it is a reused one.
         self._reused: mmap | None = None
+        # The map that contains `partial_frame`, if the frame is larger than reused buffers.
+        self._mapped: mmap | None = None
         self.filled = 0
         self.needs_memory = False
         self.backlog = bytearray()
@@ -59,6 +68,10 @@ class ReceiveBuffer:
         self._owner: BufferOwner | None = owner
 
     # An incomplete frame.
+
+    def free_part(self, partial_frame: memoryview) -> memoryview:
+        """Return the part of the incomplete frame's buffer for the bytes that arrive next."""
+        return partial_frame[self.filled : self.filled + _READ_BYTES]
 
     def begin_frame(self, start: memoryview) -> None:
         """Copy the first bytes of a frame that is incomplete."""
@@ -80,11 +93,20 @@ class ReceiveBuffer:
         if partial_frame is None:
             return False
         arrived = len(partial_frame)
-        size = min(4 + _LENGTH.unpack_from(partial_frame, 0)[0], 2 * arrived)
+        frame_size: int = 4 + _LENGTH.unpack_from(partial_frame, 0)[0]
+        size = min(frame_size, 2 * arrived)
         if not self._memory.may_grow(self, size - arrived, size):
             self.needs_memory = True
             return False
-        self._move(partial_frame, size)
+        if self._mapped is not None:
+            self.partial_frame = memoryview(self._mapped)[:size]
+            self._count()
+        else:
+            if size >= MAPPED_BYTES and self._reused is None:
+                # Without address space for it, the frame is copied.
+                with suppress(OSError):
+                    self._mapped = mmap(-1, frame_size, MAP_PRIVATE | MAP_ANONYMOUS)
+            self._move(partial_frame, size)
         if self.needs_memory:
             self.needs_memory = False
             if self._owner is not None:
@@ -93,14 +115,14 @@ class ReceiveBuffer:
 
     def end_frame(self) -> None:
         """Release the buffer: the frame is complete, and is handled before the event loop reads anything else."""
-        self.partial_frame = None
+        self.partial_frame = self._mapped = None
         self._release_reused()
         self._count()
 
     def _move(self, start: memoryview, size: int) -> None:
         """Copy the frame to a buffer of `size` bytes."""
         self.filled = len(start)
-        view = memoryview(bytearray(size) if self._reused is None else self._reused)[:size]
+        view = memoryview(self._reused or self._mapped or bytearray(size))[:size]
         view[: self.filled] = start
         self.partial_frame = view
         self._count()
@@ -139,7 +161,7 @@ class ReceiveBuffer:
         """Release the connection's bytes. Those of requests in progress are counted until the requests are done."""
         self._owner = None
         self.backlog = bytearray()
-        self.partial_frame = None
+        self.partial_frame = self._mapped = None
         self._release_reused()
         self._count()
         self._memory.remove(self)

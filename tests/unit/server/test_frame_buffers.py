@@ -1,6 +1,7 @@
 """Large frames are received into a few reused buffers."""
 
 from kbroker.server.frame_buffers import BUFFER_BYTES, MAX_BUFFERS, FrameBuffers
+from kbroker.server.receive_buffer import MAPPED_BYTES
 from tests.unit.support.server_connection import ECHO, ConnectionUnderTest, FakeServer
 
 BODY = bytes(range(256)) * 300
@@ -72,3 +73,29 @@ def test_no_more_than_the_bound_are_made() -> None:
     buffers.release(last)
     assert buffers.take() is last
     assert buffers.take() is None
+
+
+def test_a_frame_of_megabytes_is_copied_only_at_its_start() -> None:
+    """Each copy of a frame of 100 MiB held the event loop for 50 ms."""
+    server = FakeServer()
+    server.max_request_bytes = 16 << 20
+    body = BODY * (server.max_request_bytes // len(BODY) - 1)
+    client, rest = begin_frame(server, body)
+    received = client.connection._received
+    buffers: list[object] = []
+    remaining = memoryview(rest)
+    while remaining:
+        view = client.connection.get_buffer(-1)
+        assert len(view) <= 1 << 20
+        assert received.partial_frame is not None
+        if received.filled > MAPPED_BYTES and received.partial_frame.obj not in buffers:
+            buffers.append(received.partial_frame.obj)
+        part = remaining[: len(view)]
+        view[: len(part)] = part
+        remaining = remaining[len(part) :]
+        # The memory that counts grows with the bytes that have arrived.
+        assert received.size <= max(16 * 1024, 2 * (received.filled + len(part)))
+        client.connection.buffer_updated(len(part))
+    assert client.bodies() == [body]
+    assert len(buffers) == 1
+    assert server.memory.held_bytes == 0

@@ -160,7 +160,7 @@ async def test_a_client_that_disconnects_while_it_waits(m: Machine) -> None:
     assert not any(partition.fetchers for partition in replicas.partitions.values())
 
 
-def test_buffer_sizes_and_backlog_are_set_only_if_configured() -> None:
+def test_buffer_sizes_and_backlog() -> None:
     bound = []
 
     class Socket:
@@ -190,5 +190,8 @@ def test_buffer_sizes_and_backlog_are_set_only_if_configured() -> None:
         loop.run_until_complete(bind(loop, **configs, **({"socket_listen_backlog_size": "7"} if configs else {})))
         loop.close()
     always = {socket.SO_KEEPALIVE: 1}
-    assert bound == [(1024, always), (7, {**always, socket.SO_RCVBUF: 50000})]
+    assert bound == [
+        (1024, {**always, socket.SO_SNDBUF: 102_400}),
+        (7, {**always, socket.SO_RCVBUF: 50000}),
+    ]
     assert replace(BrokerConfig.load(CONFIGS)).socket_receive_buffer_bytes == 102_400

@@ -6,7 +6,7 @@ Each API that the broker supports is one file, kNN_name.py, with one function:
 
 - The caller decodes the request, encodes the response, and logs and counts the error codes in it.
 - A handler that has to wait is a coroutine function or returns a DelayedResponse. Until the response is complete, no
-  further request of the same connection is handled; only Produce requests with a DelayedResponse may overlap.
+  further request of the same connection is handled, except those that may overlap with a DelayedResponse (`Overlap`).
 - If the connection closes meanwhile, a DelayedResponse is abandoned, but a coroutine runs to its end, so that no change
   is left half done.
 - If the response follows from the request, the version, the metadata image and the broker's config alone, the file may
@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
+from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from kbroker.api.slices import Division
@@ -95,10 +96,21 @@ class StepCodec(NamedTuple):
     encode: Callable[[Any, list[Buffer]], Iterator[None]]
 
 
+class Overlap(Enum):
+    """Which further requests of a connection may be handled while one waits for its DelayedResponse.
+
+    ANY: all of them (Produce). SAME_API: requests of the same API (OffsetCommit), so that those of one read share an
+    append; any other request sees their effects.
+    """
+
+    NONE = auto()
+    SAME_API = auto()
+    ANY = auto()
+
+
 class ApiHandler(NamedTuple):
     """How one API is served in one version.
 
-    `overlaps`: further requests of the connection may be handled while one waits for a DelayedResponse (Produce).
     `in_steps`, `division`: for large requests other than Produce and Fetch; the division is the API file's DIVISION.
     `report_errors` returns whether the response has errors; Produce and Fetch return None.
     """
@@ -111,7 +123,7 @@ class ApiHandler(NamedTuple):
     stats: RequestStats
     is_flexible: bool
     has_flexible_response_header: bool
-    overlaps: bool
+    overlap: Overlap
     is_cacheable: Callable[[Any], bool] | None = None
     in_steps: StepCodec | None = None
     division: Division | None = None

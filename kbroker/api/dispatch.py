@@ -7,7 +7,7 @@ from functools import partial
 from importlib import import_module
 from typing import Any, NamedTuple
 
-from kbroker.api.context import ApiHandler, Body, RequestContext, Services, StepCodec
+from kbroker.api.context import ApiHandler, Body, Overlap, RequestContext, Services, StepCodec
 from kbroker.api.response_errors import (
     error_fields,
     report_errors,
@@ -38,6 +38,8 @@ class UnsupportedRequest(Exception):
 # ApiVersions lists Produce 0-2, without which librdkafka does not compress, but such a request closes the connection
 # like one of an unknown version, as with Kafka 4.3.1.
 FIRST_SUPPORTED_VERSION = {ApiKey.PRODUCE: 3}
+
+OVERLAPS = {ApiKey.PRODUCE: Overlap.ANY, ApiKey.OFFSET_COMMIT: Overlap.SAME_API}
 
 
 class Dispatch:
@@ -97,7 +99,7 @@ def load_handler(key: ApiKey, version: int) -> ApiHandler:
         stats=RequestStats(key, version),
         is_flexible=is_flexible,
         has_flexible_response_header=is_flexible and key is not ApiKey.API_VERSIONS,
-        overlaps=key is ApiKey.PRODUCE,
+        overlap=OVERLAPS.get(key, Overlap.NONE),
         is_cacheable=getattr(module, "is_cacheable", None),
         in_steps=None if key in FAST_CODECS else step_codec(key, version),
         division=getattr(module, "DIVISION", None),
@@ -142,5 +144,5 @@ def _unsupported_api_versions() -> ApiHandler:
         stats=RequestStats(ApiKey.API_VERSIONS, 0),
         is_flexible=False,
         has_flexible_response_header=False,
-        overlaps=False,
+        overlap=Overlap.NONE,
     )

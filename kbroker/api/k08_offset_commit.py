@@ -5,13 +5,17 @@
   group has no members; simple consumers and tools that reset offsets send it.
 - Versions 2 to 4 can have a retention time.
 - A group that does not exist gets GROUP_ID_NOT_FOUND from version 9 on, ILLEGAL_GENERATION in earlier versions.
+- The commits of one iteration of the event loop share an append, also those of one connection, which may overlap.
 """
+
+from functools import partial
 
 from kbroker.api.committed_offsets import offset_record, partition_error
 from kbroker.api.context import RequestContext, Services
 from kbroker.common import KafkaError
 from kbroker.coordinator.group.records import NO_TIMESTAMP, OffsetRecord
 from kbroker.metadata.image import MetadataImage, TopicImage
+from kbroker.runtime.delayed_response import DelayedResponse
 from protocol.errors import ErrorCode
 from protocol.messages.k08_offset_commit import (
     OffsetCommitRequest,
@@ -26,7 +30,9 @@ GROUP_ID_NOT_FOUND_VERSION = 9
 DEFAULT_RETENTION = -1
 
 
-async def handle(services: Services, context: RequestContext, request: OffsetCommitRequest) -> OffsetCommitResponse:
+def handle(
+    services: Services, context: RequestContext, request: OffsetCommitRequest
+) -> OffsetCommitResponse | DelayedResponse[OffsetCommitResponse]:
     now_ms = services.environment.clock.now_ms()
     expire_ms = NO_TIMESTAMP
     if request.retention_time_ms != DEFAULT_RETENTION:
@@ -36,7 +42,6 @@ async def handle(services: Services, context: RequestContext, request: OffsetCom
     if context.version >= TOPIC_ID_VERSION:
         unknown_topic = ErrorCode.UNKNOWN_TOPIC_ID
     offsets: list[OffsetRecord] = []
-    # The valid partitions, which all get the result of the commit.
     committed: list[OffsetCommitResponsePartition] = []
     topics = []
     has_known_partition = False
@@ -54,34 +59,50 @@ async def handle(services: Services, context: RequestContext, request: OffsetCom
                 )
             has_known_partition |= error in (ErrorCode.NONE, ErrorCode.OFFSET_METADATA_TOO_LARGE)
         topics.append(OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=partitions))
-    if has_known_partition:
-        error = await _commit(services, context.version, request, offsets)
+    response = OffsetCommitResponse(topics=topics)
+    if not has_known_partition:
+        return response
+    delayed: DelayedResponse[OffsetCommitResponse] = DelayedResponse()
+    respond = partial(_respond, context.version, delayed, response, committed)
+    try:
+        services.groups.commit_offsets(
+            request.group_id,
+            request.member_id,
+            request.group_instance_id,
+            request.generation_id_or_member_epoch,
+            offsets,
+            respond,
+        )
+    except KafkaError as error:
+        respond(None, error)
+    return delayed
+
+
+def _respond(
+    version: int,
+    delayed: DelayedResponse[OffsetCommitResponse],
+    response: OffsetCommitResponse,
+    committed: list[OffsetCommitResponsePartition],
+    _: None,
+    error: KafkaError | None,
+) -> None:
+    """Complete the response. `committed`: its valid partitions, which all get the result of the commit."""
+    if error is not None:
+        code = error_for_client(error.code, version)
         for result in committed:
-            result.error_code = error
-    return OffsetCommitResponse(topics=topics)
+            result.error_code = code
+    delayed.complete(response)
+
+
+def error_for_client(error: ErrorCode, version: int) -> ErrorCode:
+    """Return the error code for clients of this version."""
+    if error is ErrorCode.GROUP_ID_NOT_FOUND and version < GROUP_ID_NOT_FOUND_VERSION:
+        return ErrorCode.ILLEGAL_GENERATION
+    # The records do not fit into a batch.
+    return ErrorCode.INVALID_COMMIT_OFFSET_SIZE if error is ErrorCode.UNKNOWN_SERVER_ERROR else error
 
 
 def find_topic(metadata: MetadataImage, topic: OffsetCommitRequestTopic, version: int) -> TopicImage | None:
     if version >= TOPIC_ID_VERSION:
         return metadata.topics_by_id.get(topic.topic_id)
     return metadata.topics.get(topic.name)
-
-
-async def _commit(
-    services: Services, version: int, request: OffsetCommitRequest, offsets: list[OffsetRecord]
-) -> ErrorCode:
-    try:
-        await services.groups.commit_offsets(
-            request.group_id,
-            request.member_id,
-            request.group_instance_id,
-            request.generation_id_or_member_epoch,
-            offsets,
-        )
-    except KafkaError as error:
-        if error.code is ErrorCode.GROUP_ID_NOT_FOUND and version < GROUP_ID_NOT_FOUND_VERSION:
-            return ErrorCode.ILLEGAL_GENERATION
-        # The records do not fit into a batch.
-        is_too_large = error.code is ErrorCode.UNKNOWN_SERVER_ERROR
-        return ErrorCode.INVALID_COMMIT_OFFSET_SIZE if is_too_large else error.code
-    return ErrorCode.NONE

@@ -1,7 +1,8 @@
 """One client connection: received bytes are split into frames, whose requests are handled.
 
 The requests of a connection are handled one at a time, in order, as in Kafka. Only Produce requests may overlap while
-they wait for their acknowledgements; responses are sent in the order of the requests (response_queue.py).
+they wait for their acknowledgements, and OffsetCommits with one another; responses are sent in the order of the
+requests (response_queue.py).
 
 Complete frames are handled in place, in a buffer that all connections share. Two things are copied and kept
 (receive_buffer.py): an incomplete frame, and the backlog, which is the bytes that arrive while no request may be
@@ -167,7 +168,9 @@ class Connection(asyncio.BufferedProtocol):
             self._serve_request(view[pos + 4 : frame_end])
             pos = frame_end
             frames_left -= 1
-            if pos < end and (responses.is_blocked or not frames_left or scheduler.is_paused):
+            if pos < end and (
+                (responses.is_blocked and not self._may_overlap(view[pos:])) or not frames_left or scheduler.is_paused
+            ):
                 self._received.add_to_backlog(view[pos:])
                 if not responses.is_blocked:
                     self._schedule_backlog()
@@ -210,12 +213,16 @@ class Connection(asyncio.BufferedProtocol):
 
     def _must_wait(self, view: memoryview) -> bool:
         """Return whether a request has to wait; if it waits only for other connections, schedule it."""
-        if self._responses.is_blocked or self._received.backlog:
+        if self._received.backlog or (self._responses.is_blocked and not self._may_overlap(view)):
             return True
-        if not _is_control_request(view):
+        if not self._server.scheduler.is_paused or not _is_control_request(view):
             return False
         self._schedule_backlog()
         return True
+
+    def _may_overlap(self, start: Buffer) -> bool:
+        """Return whether the request that begins with these bytes may overlap with those that wait."""
+        return len(start) >= _API_KEY_END and self._responses.admits(start[4] << 8 | start[5])
 
     def _add_to_backlog(self, view: memoryview) -> None:
         self._received.add_to_backlog(view)

@@ -8,7 +8,7 @@ from functools import partial
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 
-from kbroker.api.context import RequestContext
+from kbroker.api.context import Overlap, RequestContext
 from kbroker.common import Buffer
 from kbroker.runtime.delayed_response import DelayedResponse
 from kbroker.server.direct_send import Part, send_parts
@@ -29,6 +29,7 @@ _JOIN_BELOW = 4096
 _AT_ONCE_BYTES = 256 * 1024
 # The most requests of a connection that may wait for their responses, or for those of the requests before them.
 MAX_OVERLAPPING = 64
+NO_API = -1
 
 
 class QueueOwner(Protocol):
@@ -49,12 +50,13 @@ class ResponseQueue:
     """Gathers the complete responses of a connection, in order; `flush` sends them with one system call.
 
     `is_blocked`: no further request may be handled now, because a request waits that must not overlap with others, too
-    many requests overlap, the client does not read its responses, or a response is being read from the log.
+    many requests overlap, the client does not read its responses, or a response is being read from the log. `admits`
+    says which requests are excepted.
     `is_serving`: the connection is handling received requests, and calls `flush` after the last one.
     """
 
     __slots__ = (
-        "_blocking", "_contexts", "_direct_socket", "_file_writer", "_gathered", "_gathered_bytes",
+        "_admitted_api_key", "_blocking", "_contexts", "_direct_socket", "_file_writer", "_gathered", "_gathered_bytes",
         "_is_flush_scheduled", "_is_paused", "_owner", "_sent_contexts", "_server", "_transport", "_unsent_bytes",
         "is_blocked", "is_serving",
     )  # fmt: skip
@@ -68,8 +70,10 @@ class ResponseQueue:
         self._owner = owner
         # The requests without a response yet, and those whose responses wait for the responses before them.
         self._contexts: deque[RequestContext] = deque()
-        # The request among them that must not overlap with others.
-        self._blocking: RequestContext | None = None
+        # The requests among them that must not overlap with others.
+        self._blocking: set[RequestContext] = set()
+        # The API of requests that may overlap with those in `_blocking`, or NO_API.
+        self._admitted_api_key = NO_API
         self._file_writer: FileResponseWriter | None = None
         # Opened for the first response from the log; False before that.
         self._direct_socket: DirectSocket | Literal[False] | None = False
@@ -95,23 +99,31 @@ class ResponseQueue:
     ) -> None:
         """Send the response when it is complete."""
         self._contexts.append(context)
-        overlaps = context.handler.overlaps
-        # Only Produce may overlap. It refers to the receive buffer, so it must not be kept.
-        kept = None if overlaps else request
+        overlap = context.handler.overlap
+        # A Produce request refers to the receive buffer, so it must not be kept.
+        kept = None if overlap is Overlap.ANY else request
         if isinstance(response, DelayedResponse):
             context.delayed = response
-            if not overlaps:
-                self._blocking = context
+            if overlap is not Overlap.ANY:
+                self._block(context, overlap)
             response.on_complete(partial(self._complete, context, kept))
         else:
-            self._blocking = context
+            self._block(context)
             self._server.spawn(self._await(context, kept, response))
         self._update_blocked()
+
+    def _block(self, context: RequestContext, overlap: Overlap = Overlap.NONE) -> None:
+        self._blocking.add(context)
+        self._admitted_api_key = context.api_key if overlap is Overlap.SAME_API else NO_API
+
+    def admits(self, api_key: int) -> bool:
+        """Return whether a request may be handled although `is_blocked`, since it may overlap with those that wait."""
+        return api_key == self._admitted_api_key and bool(self._blocking) and not self._is_full()
 
     def wait_for_body(self, context: RequestContext, serving: Awaitable[bool]) -> None:
         """Respond when `serving` has set the body of the response. Its result is false if there is no response."""
         self._contexts.append(context)
-        self._blocking = context
+        self._block(context)
         self._server.spawn(self._await_body(context, serving))
         self._update_blocked()
 
@@ -124,7 +136,7 @@ class ResponseQueue:
         if self._transport is None:
             return
         self._owner.last_active_ns = self._server.mono_ns()
-        self._blocking = None
+        self._blocking.discard(context)
         if not has_response:
             self._contexts.remove(context)
         self._send_completed()
@@ -142,8 +154,7 @@ class ResponseQueue:
             return
         self._owner.last_active_ns = self._server.mono_ns()
         context.delayed = None
-        if self._blocking is context:
-            self._blocking = None
+        self._blocking.discard(context)
         if response is None:
             self._contexts.remove(context)
         else:
@@ -164,12 +175,10 @@ class ResponseQueue:
         self._owner.on_unblocked()
 
     def _update_blocked(self) -> None:
-        self.is_blocked = (
-            self._blocking is not None
-            or self._is_paused
-            or self._file_writer is not None
-            or len(self._contexts) >= MAX_OVERLAPPING
-        )
+        self.is_blocked = bool(self._blocking) or self._is_full()
+
+    def _is_full(self) -> bool:
+        return self._is_paused or self._file_writer is not None or len(self._contexts) >= MAX_OVERLAPPING
 
     # Sending.
 
@@ -311,6 +320,6 @@ class ResponseQueue:
         for context in contexts:
             if context.delayed is not None:
                 context.delayed.abandon()
-        self._blocking = None
+        self._blocking.clear()
         self._update_blocked()
         return was_stuck

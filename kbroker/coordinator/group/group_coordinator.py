@@ -15,7 +15,7 @@ from kbroker.coordinator.group.group_shard import GroupShard
 from kbroker.coordinator.internal_log import GROUP_METADATA_TOPIC
 from kbroker.coordinator.runtime.coordinator_context import RuntimeConfig, complete
 from kbroker.coordinator.runtime.coordinator_runtime import CoordinatorRuntime
-from kbroker.coordinator.runtime.operation import LockMode, RecordProducer
+from kbroker.coordinator.runtime.operation import LockMode, RecordProducer, Respond
 from kbroker.runtime.event_log import EventLogger
 from kbroker.runtime.periodic_task import PeriodicTask
 from protocol.errors import ErrorCode
@@ -146,10 +146,18 @@ class GroupCoordinator:
     # Offsets.
 
     def commit_offsets(
-        self, group_id: str, member_id: str, instance_id: str | None, generation: int, offsets: Sequence[OffsetRecord]
-    ) -> Future[None]:
-        return self.runtime.context(group_id).schedule_write(
+        self,
+        group_id: str,
+        member_id: str,
+        instance_id: str | None,
+        generation: int,
+        offsets: Sequence[OffsetRecord],
+        respond: Respond[None],
+    ) -> None:
+        """Commit offsets. `respond` is called when their records are committed, or with the error."""
+        self.runtime.context(group_id).write(
             lambda shard: shard.commit_offsets(group_id, member_id, instance_id, generation, offsets),
+            respond,
             group_id,
             LockMode.SHARED,
             self._config().offsets_commit_timeout_ms,

@@ -26,6 +26,8 @@ from kbroker.coordinator.runtime.operation import (
     CoordinatorShard,
     LockMode,
     RecordProducer,
+    Respond,
+    ignore,
 )
 from kbroker.runtime.timer import DeadlineTimer
 from kbroker.storage.producers.transaction_marker import TransactionMarker
@@ -40,8 +42,11 @@ if TYPE_CHECKING:
 S = TypeVar("S", bound=CoordinatorShard)
 T = TypeVar("T")
 
+NO_RESULT: CoordinatorResult[None] = CoordinatorResult(None)
 # The number of records that are replayed in one iteration of the event loop while loading.
 LOADED_RECORDS_PER_ITERATION = 2_000
+# The number of writes that are appended and completed in one iteration of the event loop, which takes 2 or 3 ms.
+WRITES_PER_ITERATION = 256
 
 
 class CoordinatorState(Enum):
@@ -66,38 +71,49 @@ class RuntimeConfig(NamedTuple):
 
 
 class WriteEvent:
-    """One operation, from its scheduling until its records are committed. `future`: the future of its response."""
+    """One operation, from its scheduling until its records are committed.
 
-    __slots__ = ("encoded", "future", "key", "mode", "operation", "producer", "result", "timeout_ms")
+    `respond` is replaced by `ignore` when it has been called. `has_deadline`: whether the timeout is running.
+    """
+
+    __slots__ = ("encoded", "has_deadline", "key", "mode", "operation", "producer", "respond", "result", "timeout_ms")
 
     def __init__(
         self,
         operation: Callable[[Any], CoordinatorResult[Any]],
-        future: Future[Any] | None,
+        respond: Respond[Any],
         key: str,
         mode: LockMode,
-        timeout_ms: int | None = None,
-        producer: RecordProducer = NO_PRODUCER,
+        timeout_ms: int | None,
+        producer: RecordProducer,
     ) -> None:
         self.operation = operation
-        self.future = future
+        self.respond = respond
         self.key = key
         self.mode = mode
         self.timeout_ms = timeout_ms
         self.producer = producer
-        self.result: CoordinatorResult[Any] = CoordinatorResult(None)
+        self.has_deadline = False
+        self.result: CoordinatorResult[Any] = NO_RESULT
         self.encoded: Sequence[NewRecord] = ()
 
+    def complete(self, response: Any, error: KafkaError | None = None) -> None:
+        """Respond, unless the request has timed out."""
+        respond, self.respond = self.respond, ignore
+        respond(response, error)
 
-def complete(future: Future[T] | None, response: T) -> None:
-    """Set the response, unless the future is done because the request has timed out or the broker is stopping."""
-    if future is not None and not future.done():
+
+def complete(future: Future[T], response: T) -> None:
+    """Set the response, unless the future is done because the broker is stopping."""
+    if not future.done():
         future.set_result(response)
 
 
-def fail(future: Future[Any] | None, error: KafkaError) -> None:
-    """Set an error, as `complete` does."""
-    if future is not None and not future.done():
+def complete_or_fail(future: Future[T], response: T, error: KafkaError | None) -> None:
+    """Set the response, or the error if there is one, as `complete` does."""
+    if error is None:
+        complete(future, response)
+    elif not future.done():
         future.set_exception(error)
 
 
@@ -128,6 +144,28 @@ class CoordinatorContext(Generic[S]):
 
     # Operations.
 
+    def write(
+        self,
+        operation: Callable[[S], CoordinatorResult[T]],
+        respond: Respond[T],
+        key: str = "",
+        mode: LockMode = LockMode.NONE,
+        timeout_ms: int | None = None,
+        producer: RecordProducer = NO_PRODUCER,
+    ) -> None:
+        """Run an operation when the lock of its key admits it, and call `respond` once its records are committed.
+
+        It is called immediately if there are none. The error is the KafkaError that the operation raises, or the reason
+        why its records cannot be committed. It is COORDINATOR_NOT_AVAILABLE if they are not committed within
+        `timeout_ms` of the append, though they may be later.
+        """
+        event = WriteEvent(operation, respond, key, mode, timeout_ms, producer)
+        lock = None if mode is LockMode.NONE else self._locks.get(key)
+        if lock is None:
+            self._run(event)
+        else:
+            lock.run(partial(self._run, event), mode)
+
     def schedule_write(
         self,
         operation: Callable[[S], CoordinatorResult[T]],
@@ -136,56 +174,45 @@ class CoordinatorContext(Generic[S]):
         timeout_ms: int | None = None,
         producer: RecordProducer = NO_PRODUCER,
     ) -> Future[T]:
-        """Run an operation when the lock of its key admits it, and return the future of its response.
-
-        The future raises KafkaError if the operation raises it or its records cannot be committed; it raises
-        COORDINATOR_NOT_AVAILABLE if they are not committed within `timeout_ms` of the append, though they may be later.
-        """
+        """Run an operation as `write` does, and return the future of its response. The future raises the error."""
         future: Future[T] = self._environment.loop.create_future()
-        self._submit(WriteEvent(operation, future, key, mode, timeout_ms, producer))
+        self.write(operation, partial(complete_or_fail, future), key, mode, timeout_ms, producer)
         return future
 
     def post(
         self, operation: Callable[[S], CoordinatorResult[Any]], key: str = "", mode: LockMode = LockMode.NONE
     ) -> None:
-        """Run an operation as `schedule_write` does, and ignore its response or error."""
-        self._submit(WriteEvent(operation, None, key, mode))
+        """Run an operation as `write` does, and ignore its response or error."""
+        self.write(operation, ignore, key, mode)
 
     def locked_keys(self) -> list[str]:
         """Return the keys that have records in flight or waiting operations."""
         return list(self._locks)
 
-    def _submit(self, event: WriteEvent) -> None:
-        lock = None if event.mode is LockMode.NONE else self._locks.get(event.key)
-        if lock is None:
-            self._run(event)
-        else:
-            lock.run(partial(self._run, event), event.mode)
-
     def _run(self, event: WriteEvent) -> None:
         if self.state is not CoordinatorState.ACTIVE:
-            fail(event.future, KafkaError(ErrorCode.NOT_COORDINATOR))
+            event.complete(None, KafkaError(ErrorCode.NOT_COORDINATOR))
             return
         try:
             event.result = event.operation(self.shard)
         except KafkaError as error:
-            fail(event.future, error)
+            event.complete(None, error)
             return
         if event.result.records:
             self._enqueue(event)
         else:
-            complete(event.future, event.result.response)
+            event.complete(event.result.response)
 
     # Appends.
 
     def _enqueue(self, event: WriteEvent) -> None:
-        clock, encode = self._environment.clock, self.shard.encode
-        now_ms = clock.now_ms()
+        now_ms, encode = self._environment.clock.now_ms(), self.shard.encode
         event.encoded = [(now_ms, *encode(record), ()) for record in event.result.records]
         if event.mode is not LockMode.NONE:
-            self._locks.setdefault(event.key, KeyLock()).acquire(event.mode)
-        if event.timeout_ms is not None:
-            self._timeouts.set(event, clock.mono_ms() + event.timeout_ms)
+            lock = self._locks.get(event.key)
+            if lock is None:
+                lock = self._locks[event.key] = KeyLock()
+            lock.acquire(event.mode)
         if not self._queue:
             linger_ms = self._config().append_linger_ms
             if linger_ms > 0:
@@ -195,7 +222,9 @@ class CoordinatorContext(Generic[S]):
         self._queue.append(event)
 
     def _flush(self) -> None:
-        queue, self._queue = self._queue, []
+        queue, self._queue = self._queue[:WRITES_PER_ITERATION], self._queue[WRITES_PER_ITERATION:]
+        if self._queue:
+            self._environment.loop.call_soon(self._flush)
         config = self._config()
         for events in split_into_batches(queue, config.max_batch_bytes):
             self._append(events, config.compression_codec)
@@ -214,6 +243,16 @@ class CoordinatorContext(Generic[S]):
             return
         self._appended.append((end_offset, events))
         self._log.on_committed(self.tp, end_offset, partial(self._on_committed, end_offset))
+        if self._appended and self._appended[-1][1] is events:
+            self._start_timeouts(events)
+
+    def _start_timeouts(self, events: list[WriteEvent]) -> None:
+        """Start the timeouts of writes whose records were not committed at once."""
+        now_ms = self._environment.clock.mono_ms()
+        for event in events:
+            if event.timeout_ms is not None:
+                self._timeouts.set(event, now_ms + event.timeout_ms)
+                event.has_deadline = True
 
     def _on_append_failed(self, events: list[WriteEvent], codec: int, error: ErrorCode) -> None:
         """Retry each write alone. Nothing was appended, and one write may have made the batch too large."""
@@ -243,14 +282,14 @@ class CoordinatorContext(Generic[S]):
 
     def _finish(self, event: WriteEvent, error: ErrorCode) -> None:
         """Send the response of an event whose records are replayed or have failed, and release its lock."""
-        if event.timeout_ms is not None:
+        if event.has_deadline:
             self._timeouts.cancel(event)
         if error is ErrorCode.NONE:
             event.result.on_committed()
-            complete(event.future, event.result.response)
+            event.complete(event.result.response)
         else:
             event.result.on_failed(error)
-            fail(event.future, KafkaError(error))
+            event.complete(None, KafkaError(error))
         if event.mode is not LockMode.NONE:
             lock = self._locks[event.key]
             lock.release(event.mode)
@@ -325,7 +364,7 @@ class CoordinatorContext(Generic[S]):
 
 
 def _time_out(event: WriteEvent) -> None:
-    fail(event.future, KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE))
+    event.complete(None, KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE))
 
 
 _COORDINATOR_ERRORS = {

@@ -6,12 +6,16 @@ from collections.abc import Callable, Sequence
 from enum import Enum, auto
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-from kbroker.common import NO_PRODUCER_ID
+from kbroker.common import NO_PRODUCER_ID, KafkaError
 from kbroker.storage.producers.verification import VerificationGuard
 from protocol.errors import ErrorCode
 from protocol.records.batch import NO_PRODUCER_EPOCH
 
+T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
+
+# Called with the response of an operation, or with None and the error.
+Respond = Callable[[T | None, KafkaError | None], None]
 
 
 def ignore(*_: object) -> None:

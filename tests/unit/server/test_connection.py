@@ -18,6 +18,7 @@ from tests.unit.support.server_connection import (
     NO_RESPONSE,
     OVERLAPPING,
     PARTS,
+    SHARING,
     UNSUPPORTED,
     ConnectionUnderTest,
 )
@@ -160,6 +161,55 @@ def test_no_request_is_handled_while_one_runs_that_must_not_overlap(client: Conn
     assert client.responses() == [(1, b"late 1"), (2, b"late 2"), (3, b"3"), (4, b"4")]
 
 
+def test_requests_of_one_api_overlap_and_share_a_send(client: ConnectionUnderTest):
+    client.receive(client.frame(SHARING, b"1") + client.frame(SHARING, b"2"))
+    client.receive(client.frame(SHARING, b"3"))
+    assert client.server.handled == [b"1", b"2", b"3"]
+    client.server.respond(1)
+    client.server.respond(0)
+    client.server.respond(0)
+    assert client.responses() == [(1, b"late 1"), (2, b"late 2"), (3, b"late 3")]
+    assert client.transport.writes == 1
+
+
+def test_requests_of_other_apis_wait_for_those_that_overlap_with_their_own(client: ConnectionUnderTest):
+    client.receive(client.frame(SHARING, b"1") + client.frame(ECHO, b"2") + client.frame(SHARING, b"3"))
+    client.receive(client.frame(SHARING, b"4"))
+    assert client.server.handled == [b"1"]
+    client.server.respond()
+    client.server.run()
+    assert client.server.handled == [b"1", b"2", b"3", b"4"]
+    client.server.respond(1)
+    client.server.respond(0)
+    assert [number for number, _ in client.responses()] == [1, 2, 3, 4]
+
+
+def test_a_produce_waits_for_requests_that_overlap_with_their_own_api(client: ConnectionUnderTest):
+    client.receive(client.frame(OVERLAPPING, b"1") + client.frame(SHARING, b"2") + client.frame(SHARING, b"3"))
+    assert client.server.handled == [b"1", b"2", b"3"]
+    client.receive(client.frame(OVERLAPPING, b"4"))
+    assert client.server.handled == [b"1", b"2", b"3"]
+    client.server.respond(1)
+    client.server.run()
+    assert client.server.handled == [b"1", b"2", b"3"]
+    client.server.respond(1)
+    client.server.run()
+    assert client.server.handled == [b"1", b"2", b"3", b"4"]
+
+
+def test_no_request_overlaps_if_the_client_does_not_read(client: ConnectionUnderTest):
+    client.receive(client.frame(SHARING, b"1"))
+    client.connection.pause_writing()
+    client.receive(client.frame(SHARING, b"2"))
+    assert client.server.handled == [b"1"]
+    client.connection.resume_writing()
+    client.server.run()
+    assert client.server.handled == [b"1"]
+    client.server.respond()
+    client.server.run()
+    assert client.server.handled == [b"1", b"2"]
+
+
 def test_a_delayed_response_handles_no_request_within_its_call(client: ConnectionUnderTest):
     """It may be completed by another connection's append."""
     client.receive(client.frame(DELAYED) + client.frame(ECHO, b"2"))
@@ -169,8 +219,9 @@ def test_a_delayed_response_handles_no_request_within_its_call(client: Connectio
     assert client.server.handled == [b"", b"2"]
 
 
-def test_the_number_of_overlapping_requests_is_limited(client: ConnectionUnderTest):
-    client.receive(b"".join(client.frame(OVERLAPPING) for _ in range(200)))
+@pytest.mark.parametrize("api", [OVERLAPPING, SHARING])
+def test_the_number_of_overlapping_requests_is_limited(client: ConnectionUnderTest, api: int):
+    client.receive(b"".join(client.frame(api) for _ in range(200)))
     client.server.run()
     assert len(client.server.handled) == MAX_OVERLAPPING
     for _ in range(200):

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable
 from importlib import import_module
+from inspect import isawaitable
 from itertools import count
 from types import SimpleNamespace
 from typing import Any, TypeVar
@@ -148,7 +149,10 @@ class Harness:
     def commit_offset(self, topic: str, partition: int, offset: OffsetAndMetadata, group_id: str = "g") -> None:
         """Commit an offset as a tool does."""
         record = OffsetRecord(OffsetKey(group_id, topic, partition), offset)
-        self.run(self.groups.commit_offsets(group_id, "", None, -1, [record]))
+        errors: list[KafkaError | None] = []
+        self.groups.commit_offsets(group_id, "", None, -1, [record], lambda _, error: errors.append(error))
+        self.loop.run_ready()
+        assert errors == [None]
 
     def unstable_partitions(self, group_id: str = "g") -> frozenset[tuple[str, int]]:
         return self.run(self.groups.fetch_offsets(group_id, require_stable=True)).unstable
@@ -202,7 +206,7 @@ class Harness:
         module = import_module(f"kbroker.api.{APIS[message_info(type(request)).key].module}")
         context = SimpleNamespace(version=version, client_id=client, client_host="/127.0.0.1", peer="127.0.0.1:5")
         response = module.handle(self.services, context, decode(type(request), encode(request, version), version))
-        if asyncio.iscoroutine(response):
+        if isawaitable(response):
             response = await response
         return decode(type(response), encode(response, version), version)
 

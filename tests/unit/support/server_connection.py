@@ -7,7 +7,7 @@ from struct import Struct
 from types import SimpleNamespace
 from typing import Any, cast
 
-from kbroker.api.context import ApiHandler, RequestContext
+from kbroker.api.context import ApiHandler, Overlap, RequestContext
 from kbroker.api.dispatch import UnsupportedRequest
 from kbroker.runtime.delayed_response import DelayedResponse
 from kbroker.runtime.metrics import RequestStats
@@ -19,9 +19,10 @@ from kbroker.server.server_context import ServerContext
 from protocol.errors import MalformedError
 
 HEADER = Struct(">ihhih")
-# The fake APIs. ECHO and PARTS (in two buffers) respond at once; DELAYED and OVERLAPPING (as Produce) return a
-# DelayedResponse, COROUTINE a coroutine; NO_RESPONSE returns None; EXPENSIVE takes 10 ms.
-ECHO, DELAYED, OVERLAPPING, COROUTINE, MALFORMED, FAILING, NO_RESPONSE, PARTS, EXPENSIVE, CHEAP = range(10)
+# The fake APIs. ECHO and PARTS (in two buffers) respond at once; DELAYED, OVERLAPPING (as Produce) and SHARING (as
+# OffsetCommit) return a DelayedResponse, COROUTINE a coroutine; NO_RESPONSE returns None; EXPENSIVE takes 10 ms.
+ECHO, DELAYED, OVERLAPPING, COROUTINE, MALFORMED, FAILING, NO_RESPONSE, PARTS, EXPENSIVE, CHEAP, SHARING = range(11)
+OVERLAPS = {OVERLAPPING: Overlap.ANY, SHARING: Overlap.SAME_API}
 UNSUPPORTED = 99
 MAX_FRAME = 100_000
 
@@ -160,7 +161,7 @@ class FakeServer:
             stats=self.stats.setdefault(key, RequestStats(key, 0)),
             is_flexible=False,
             has_flexible_response_header=version > 0,
-            overlaps=key == OVERLAPPING,
+            overlap=OVERLAPS.get(key, Overlap.NONE),
         )
 
     def handle(self, services: object, context: RequestContext, request: bytes) -> Any:
@@ -168,7 +169,7 @@ class FakeServer:
         match context.api_key:
             case 0 | 7 | 9:
                 return request
-            case 1 | 2:
+            case 1 | 2 | 10:
                 delayed: DelayedResponse[bytes] = DelayedResponse()
                 self.delayed.append((context.correlation_id, delayed))
                 return delayed

@@ -254,6 +254,16 @@ def test_commits_of_one_loop_iteration_share_an_append(broker: Harness) -> None:
     assert offsets_in(broker.call(fetch_request(), 9)) == {"t": [49]}
 
 
+def test_a_failed_append_fails_all_commits_that_share_it(broker: Harness) -> None:
+    broker.call(commit_request(1), 9)
+    broker.log.append_error = ErrorCode.KAFKA_STORAGE_ERROR
+    tasks = [broker.loop.create_task(broker.serve(commit_request(i), 9)) for i in range(2, 5)]
+    broker.loop.run_ready()
+    assert [commit_error(task.result()) for task in tasks] == [ErrorCode.NOT_COORDINATOR] * 3
+    broker.log.append_error = None
+    assert offsets_in(broker.call(fetch_request(), 9)) == {"t": [1]}
+
+
 def test_deleting_a_group_waits_for_commits_in_flight(broker: Harness, make: Make) -> None:
     broker.call(commit_request(1), 9)
     broker.log.held = True

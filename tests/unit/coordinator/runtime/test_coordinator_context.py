@@ -9,6 +9,7 @@ import pytest
 from kbroker.common import KafkaError, TopicPartition
 from kbroker.coordinator.runtime.coordinator_context import (
     LOADED_RECORDS_PER_ITERATION,
+    WRITES_PER_ITERATION,
     CoordinatorContext,
     CoordinatorState,
     RuntimeConfig,
@@ -129,6 +130,39 @@ def test_writes_of_one_loop_iteration_share_an_append(story: Story) -> None:
     story.write("d")
     story.run_ready()
     assert len(story.headers()) == 2
+
+
+def test_many_writes_are_appended_in_several_iterations(story: Story) -> None:
+    records = [str(number) for number in range(WRITES_PER_ITERATION + 2)]
+    for record in records:
+        story.write(record)
+    story.run_ready()
+    assert [header.count for header in story.headers()] == [WRITES_PER_ITERATION, 2]
+    assert story.shard.applied == records
+    assert [record for record, _ in story.results] == records
+
+
+def test_writes_between_the_appends_of_many_keep_their_order(story: Story) -> None:
+    def write_more(response: None, error: KafkaError | None) -> None:
+        story.write("more")
+
+    story.context.write(lambda shard: CoordinatorResult(None, ["0"]), write_more)
+    for number in range(1, WRITES_PER_ITERATION + 1):
+        story.write(str(number))
+    story.run_ready()
+    assert story.shard.applied == [*map(str, range(WRITES_PER_ITERATION + 1)), "more"]
+
+
+def test_a_closed_partition_fails_the_writes_of_later_iterations(story: Story) -> None:
+    def close(response: None, error: KafkaError | None) -> None:
+        story.context.close(ErrorCode.NOT_COORDINATOR)
+
+    story.context.write(lambda shard: CoordinatorResult(None, ["0"]), close)
+    for number in range(1, WRITES_PER_ITERATION + 1):
+        story.write(str(number))
+    story.run_ready()
+    assert dict(story.results)[str(WRITES_PER_ITERATION)] is ErrorCode.NOT_COORDINATOR
+    assert len(story.headers()) == 1
 
 
 def test_writes_are_collected_for_the_linger_time(story: Story) -> None:

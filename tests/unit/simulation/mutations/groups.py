@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from kbroker.common import KafkaError
 from kbroker.coordinator.group import group_shard
 from kbroker.coordinator.group.classic import heartbeat
 from kbroker.coordinator.group.group_coordinator import GroupCoordinator
@@ -27,15 +28,12 @@ def stale_member_commits(patch: pytest.MonkeyPatch) -> None:
 
 @mutation("disk", ["lost commit"], only("full", members=3), first_seed=1)
 @replaces(GroupCoordinator, "commit_offsets")
-def commit_is_acknowledged_early(real: Any, groups: GroupCoordinator, *arguments: Any) -> Any:
+def commit_is_acknowledged_early(real: Any, groups: GroupCoordinator, *arguments: Any) -> None:
     """A commit is acknowledged before it is appended."""
-    written = real(groups, *arguments)
-    if written.done():
-        return written
-    written.add_done_callback(lambda future: future.exception())
-    acknowledged = groups._environment.loop.create_future()
-    acknowledged.set_result(None)
-    return acknowledged
+    *commit, respond = arguments
+    errors: list[KafkaError | None] = []
+    real(groups, *commit, lambda _, error: errors.append(error))
+    respond(None, errors[0] if errors else None)
 
 
 @mutation("disk", ["lost commit"], only("full", "kill", concurrent_faults=3, members=3), first_seed=1)

@@ -9,7 +9,7 @@ import pytest
 from kbroker.coordinator.group import group_shard
 from kbroker.coordinator.group.offsets.offset_metadata_manager import OffsetMetadataManager
 from kbroker.coordinator.group.offsets.pending_transactional_offsets import PendingTransactionalOffsets
-from kbroker.coordinator.runtime.coordinator_context import CoordinatorContext, complete
+from kbroker.coordinator.runtime.coordinator_context import CoordinatorContext
 from kbroker.coordinator.transaction import add_partitions, end_transaction, transaction_shard
 from kbroker.coordinator.transaction.transaction_markers import TransactionMarkerSender
 from kbroker.coordinator.transaction.transaction_metadata import TransactionEntry
@@ -157,7 +157,7 @@ def ends_are_acknowledged_early(real: Any, context: CoordinatorContext[Any], eve
     """EndTxn is acknowledged before it is written."""
     real(context, event)
     if any(getattr(record, "state", None) in PREPARED for record in event.result.records):
-        complete(event.future, event.result.response)
+        event.complete(event.result.response)
 
 
 @mutation(

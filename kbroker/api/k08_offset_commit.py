@@ -44,7 +44,7 @@ def handle(
     offsets: list[OffsetRecord] = []
     committed: list[OffsetCommitResponsePartition] = []
     topics = []
-    has_known_partition = False
+    has_large_metadata = False
     for topic in request.topics:
         image = find_topic(services.metadata, topic, context.version)
         partitions = []
@@ -57,10 +57,11 @@ def handle(
                 offsets.append(
                     offset_record(request.group_id, image.name, partition, now_ms, expire_ms, image.topic_id)
                 )
-            has_known_partition |= error in (ErrorCode.NONE, ErrorCode.OFFSET_METADATA_TOO_LARGE)
+            elif error is ErrorCode.OFFSET_METADATA_TOO_LARGE:
+                has_large_metadata = True
         topics.append(OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=partitions))
     response = OffsetCommitResponse(topics=topics)
-    if not has_known_partition:
+    if not committed and not has_large_metadata:
         return response
     delayed: DelayedResponse[OffsetCommitResponse] = DelayedResponse()
     respond = partial(_respond, context.version, delayed, response, committed)

@@ -160,8 +160,8 @@ class GroupShard:
         self, group_id: str, member_id: str, instance_id: str | None, generation: int, offsets: Sequence[OffsetRecord]
     ) -> CoordinatorResult[None]:
         group = self.groups.get(group_id)
-        validate_offset_commit(group, member_id, instance_id, generation, self._now())
-        if group is not None:
+        validate_offset_commit(group, member_id, instance_id, generation, self._clock.mono_ms())
+        if group is not None and group.members:
             self._update_timer(group)
         return CoordinatorResult(None, offsets)
 

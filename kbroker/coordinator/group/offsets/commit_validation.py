@@ -3,15 +3,16 @@
 from kbroker.common import KafkaError
 from kbroker.coordinator.group.classic.classic_group import ClassicGroup
 from kbroker.coordinator.group.classic.group_state import GroupState
-from kbroker.coordinator.group.classic.requests import UNKNOWN_MEMBER_ID, Now
+from kbroker.coordinator.group.classic.requests import UNKNOWN_MEMBER_ID
 from protocol.errors import ErrorCode
 
 
 def validate_offset_commit(
-    group: ClassicGroup | None, member_id: str, instance_id: str | None, generation: int, now: Now
+    group: ClassicGroup | None, member_id: str, instance_id: str | None, generation: int, now_ms: int
 ) -> None:
     """Raise KafkaError unless the offsets may be committed. A member's commit also counts as its heartbeat.
 
+    `now_ms` is monotonic.
     Generation -1 comes from a simple consumer or a tool, which may commit while the group has no members.
     """
     if group is None:
@@ -28,7 +29,7 @@ def validate_offset_commit(
     if group.state is GroupState.COMPLETING_REBALANCE:
         # The member knows the new generation but has no assignment in it yet.
         raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS)
-    group.restart_session(member, now.mono_ms)
+    group.restart_session(member, now_ms)
 
 
 def validate_transactional_offset_commit(

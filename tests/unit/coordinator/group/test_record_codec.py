@@ -3,9 +3,12 @@
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kbroker.coordinator.group.record_codec import decode_record, encode_record
 from kbroker.coordinator.group.records import (
+    ZERO_TOPIC_ID,
     GroupCoordinatorRecord,
     GroupRecord,
     GroupTombstone,
@@ -15,8 +18,10 @@ from kbroker.coordinator.group.records import (
     OffsetRecord,
 )
 from protocol.errors import MalformedError
+from protocol.messages.group_records import OffsetCommitKey, OffsetCommitValue
 from protocol.records.batch import body_of, iter_headers
 from protocol.records.record import iter_records
+from protocol.schema.codec import encode
 
 LOGS = sorted((Path(__file__).parents[1] / "data").glob("kafka-*.log"))
 TOPIC_ID = bytes.fromhex("31a48bfe838f4b6e98b16ea02aefc0b8")
@@ -93,6 +98,39 @@ def test_a_log_of_apache_kafka_is_decoded(path: Path) -> None:
             if record is not None:
                 assert encode_record(record) == (raw.key, raw.value)
     assert types
+
+
+INT32 = st.integers(-(1 << 31), (1 << 31) - 1)
+INT64 = st.integers(-(1 << 63), (1 << 63) - 1)
+
+
+@given(
+    st.builds(OffsetKey, st.text(), st.text(), INT32),
+    st.builds(
+        OffsetAndMetadata,
+        offset=INT64,
+        leader_epoch=INT32,
+        metadata=st.text() | st.integers(126, 5000).map("m".__mul__),
+        commit_ms=INT64,
+        expire_ms=st.just(-1) | INT64,
+        topic_id=st.just(ZERO_TOPIC_ID) | st.binary(min_size=16, max_size=16),
+    ),
+)
+def test_offsets_are_encoded_as_their_messages(key: OffsetKey, offset: OffsetAndMetadata) -> None:
+    version = 4 if offset.expire_ms == -1 else 1
+    message_key = OffsetCommitKey(group=key.group_id, topic=key.topic, partition=key.partition)
+    message = OffsetCommitValue(
+        offset=offset.offset,
+        leader_epoch=offset.leader_epoch,
+        metadata=offset.metadata,
+        commit_timestamp=offset.commit_ms,
+        expire_timestamp=offset.expire_ms,
+        topic_id=offset.topic_id,
+    )
+    assert encode_record(OffsetRecord(key, offset)) == (
+        b"\0\1" + encode(message_key, 1),
+        version.to_bytes(2, "big") + encode(message, version),
+    )
 
 
 OLD_OFFSET = b"\0\0\0\0\0\0\0\7\0\1m\0\0\0\0\0\0\0\x09"

@@ -116,7 +116,7 @@ def message_codec(key: ApiKey, version: int) -> Codec:
 
 
 def step_codec(key: ApiKey, version: int) -> StepCodec:
-    """The codec of large messages, which is generated at the first of them."""
+    """Return the codec of large messages. Its code is generated when the first of them arrives."""
     request_class, _ = message_classes(key)
 
     def decode(frame: Buffer, pos: int) -> Generator[None, None, Message]:

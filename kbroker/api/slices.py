@@ -1,14 +1,14 @@
 """Large requests are divided into slices, between which the event loop serves other requests.
 
-A request of the largest size has thousands of elements, or a name of 32 KB in each of them. Handled at once it would
-delay all other clients by as long as it takes; a slice takes about half a millisecond.
+A request of the largest size has thousands of elements, or a name of 32 KB in each of them. If it were handled at once,
+all other clients would wait for as long as that takes. A slice takes about half a millisecond.
 """
 
 from collections.abc import Iterator
 from copy import copy
 from typing import Any, NamedTuple
 
-# The cost of an element besides its size in bytes, and the cost of a slice.
+# The cost of an element, to which its size in bytes is added, and the cost of a full slice.
 ELEMENT_COST = 500
 SLICE_COST = 64 * 1024
 
@@ -16,9 +16,9 @@ SLICE_COST = 64 * 1024
 class Division(NamedTuple):
     """How a large request is divided into requests of one slice each, and how their responses are joined.
 
-    It is for APIs whose elements have results that do not depend on each other. `elements` and `results` are the list
-    fields from the request and the response down: ("groups",), or ("topics", "partitions").
-    `element_cost`: of one element besides its size in bytes; a slice has SLICE_COST.
+    It is for APIs whose elements have results that do not depend on each other. `elements` and `results` name the
+    nested list fields of the request and of the response, the outer one first: ("groups",), or ("topics",
+    "partitions"). `element_cost`: the cost of one element, to which its size in bytes is added.
     """
 
     elements: tuple[str, ...]
@@ -55,7 +55,7 @@ class Division(NamedTuple):
             yield part, self.element_cost * (1 + len(getattr(part, inner))), start > 0
 
     def join(self, response: Any, more: Any, continues: bool) -> None:
-        """Append the results of the response to a slice to the response to those before it."""
+        """Append the results of `more`, the response to the next slice, to `response`, the joined ones before it."""
         results, added = getattr(response, self.results[0]), getattr(more, self.results[0])
         if continues:
             getattr(results[-1], self.results[1]).extend(getattr(added[0], self.results[1]))

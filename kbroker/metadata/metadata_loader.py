@@ -39,7 +39,7 @@ RETRY_BACKOFF_S = 0.5
 
 
 class MetadataLoader:
-    """Reads nodes, computes deltas, applies them to the image, and awaits the listeners, one after the other.
+    """Reads nodes, computes deltas, applies them to the image, and awaits the listeners one by one.
 
     `change_log`, `topics` and `chunks` are the nodes as last read, from which the controller makes its changes.
     """

@@ -38,8 +38,8 @@ class DiskFile(Protocol):
     def send_nowait(self, socket: DirectSocket, size: int, offset: int, /) -> int | None:
         """Send `size` bytes at `offset` from the page cache to a socket, without copying them.
 
-        Returns how many were sent: fewer if the socket's buffer is full, or only the first ones are in the page cache.
-        None if they must be read instead, whose result then tells why.
+        Returns how many were sent: fewer if the socket's buffer is full, or if only the first ones are in the page
+        cache. Returns None if nothing could be sent: a read of the bytes succeeds, or raises the error.
         """
         ...
 

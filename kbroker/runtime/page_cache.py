@@ -1,8 +1,8 @@
 """How much of a file is in the page cache, and can be sent by sendfile(2) without waiting for the disk.
 
 Reads have a flag for that, RWF_NOWAIT; sendfile has none. mincore(2) reports which pages of a mapping are in memory. So
-a file is mapped, without access: no page is ever read through the mapping, and the mapping takes no memory. (With
-cachestat(2) no mapping would be needed, but it counts pages that are still being read, and Linux has it since 6.5.)
+a file is mapped, without access: no page is ever read through the mapping, and the mapping takes no memory.
+(cachestat(2) needs no mapping, but it also counts pages that are still being read, and exists only since Linux 6.5.)
 """
 
 import mmap
@@ -15,7 +15,7 @@ _MAP_FAILED = (1 << 64) - 1
 
 
 class FileMapping:
-    """The first `size` bytes of a file, or more than it has."""
+    """A mapping of the first `size` bytes of a file, which may be shorter."""
 
     __slots__ = ("_address", "_page_cache", "size")
 
@@ -33,7 +33,10 @@ class FileMapping:
 
 
 class PageCache:
-    """mincore(2), for the event loop alone. Raises OSError, AttributeError or ImportError if it is not available."""
+    """Calls mincore(2); only the event loop may use it.
+
+    The constructor raises OSError, AttributeError or ImportError if mincore is not available.
+    """
 
     def __init__(self) -> None:
         # ctypes takes milliseconds to import; the broker starts without it.

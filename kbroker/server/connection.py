@@ -291,7 +291,7 @@ class Connection(asyncio.BufferedProtocol):
                     responses.send(context)
                     return
             if len(frame) > LARGE_REQUEST_BYTES and handler.in_steps is not None:
-                # A larger frame has a buffer of its own, a smaller one is in a buffer that is used again.
+                # A larger frame has its own buffer. A smaller one is in a reused buffer, so it is copied.
                 kept = frame if len(frame) > BUFFER_BYTES else bytes(frame)
                 self.hold(len(frame))
                 responses.wait_for_body(context, self._serve_large_request(context, kept, pos))
@@ -328,7 +328,7 @@ class Connection(asyncio.BufferedProtocol):
             self.hold(-len(frame))
 
     def hold(self, size: int) -> None:
-        """Count `size` more bytes (fewer, if negative) of a request in progress. It may outlive the connection."""
+        """Count `size` more bytes (fewer, if negative) of a request in progress, which may outlive the connection."""
         self._received.hold(size)
 
     # The end.

@@ -13,9 +13,9 @@ from kbroker.storage.log.reading.file_slice import FileSlice
 if TYPE_CHECKING:
     from kbroker.runtime.direct_socket import DirectSocket
 
-# The socket waits for what follows instead of sending a small packet.
+# The kernel waits for the next part instead of sending a small packet.
 _MORE: int = getattr(socket_module, "MSG_MORE", 0)
-# Buffers are joined up to this many bytes: the small partitions between two file slices.
+# The buffers between two file slices (small partitions) are joined, up to this many bytes.
 _JOINED_BYTES = 64 * 1024
 
 Part = Buffer | FileSlice
@@ -56,7 +56,7 @@ def send_parts(socket: DirectSocket, parts: deque[Part], limit: int) -> SendStat
         except BlockingIOError:
             return SendState.MUST_WAIT
         except OSError:
-            # The transport will get the same error, and closes the connection.
+            # The transport will get the same error and close the connection.
             return SendState.MUST_READ
         limit -= sent
         if sent < len(part):
@@ -67,7 +67,7 @@ def send_parts(socket: DirectSocket, parts: deque[Part], limit: int) -> SendStat
 
 
 def _take_buffers(parts: deque[Part]) -> bytes:
-    """Remove the buffers before the next file slice, and join them."""
+    """Remove the buffers before the next file slice, up to about _JOINED_BYTES, and return them joined."""
     buffers: list[Buffer] = []
     size = 0
     while parts and size < _JOINED_BYTES and not isinstance(parts[0], FileSlice):

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 log = EventLogger("kbroker.server")
 
 WINDOW_S = 60.0
-# Limits per window: lines for each combination, lines in total, and lines at its end about suppressed errors.
+# Limits per window: lines for each combination, lines in total, lines at its end about suppressed errors, combinations.
 MAX_LINES_EACH = 5
 MAX_LINES = 500
 MAX_SUMMARY_LINES = 20

@@ -4,8 +4,8 @@
   EXPENSIVE_NS. For twice that time afterwards only Produce and Fetch requests are handled immediately; the others wait
   in a queue. So a client that repeatedly requests the metadata of a million partitions gets a third of the broker's
   time. While no client produces or fetches there is no such pause.
-- A large response is read from the log and sent in pieces of 1 MiB, each of which takes as long as a hundred small
-  requests. Each iteration of the event loop sends one piece, over all connections.
+- A large response is read from the log and sent in pieces of at most 1 MiB, each of which takes as long as a hundred
+  small requests. Each iteration of the event loop sends one piece of one connection.
 - Each iteration of the event loop handles the backlog of one connection.
 - Each iteration of the event loop handles a slice of one large request (large_request.py).
 """

@@ -1,11 +1,11 @@
 """Sends a response whose records are in the log's files.
 
-Normally the records go from the page cache to the socket without a copy (direct_send.py). The transport gets a part of
-the response instead where that is not possible:
+Normally the records go from the page cache to the socket without a copy (direct_send.py). Where that is not possible,
+a part of the response is copied to the transport:
 
 - Records that are not in the page cache are read in a thread.
-- If the socket's buffer is full, the transport gets a small part. It pauses the connection until that is sent.
-- A connection that encrypts has no socket to send to directly.
+- If the socket's buffer is full, the transport gets a small part, and pauses the connection until that is sent.
+- An encrypted connection has no socket for direct sends.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
     from kbroker.runtime.direct_socket import DirectSocket
     from kbroker.server.server_context import ServerContext
 
-# Sent in one iteration of the event loop, directly or through the transport.
+# At most this many bytes are sent in one iteration of the event loop, directly or through the transport.
 DIRECT_BYTES = 1024 * 1024
 PIECE_BYTES = 512 * 1024
-# What the transport gets if the socket's buffer is full.
+# The part that the transport gets if the socket's buffer is full.
 _WAITING_BYTES = 16 * 1024
 
 
 class FileResponseWriter:
     """Writes the parts of a response, file slices piece by piece, no faster than the client reads.
 
-    The connection sets `is_paused` and calls `resume`. `on_done` is called once, with None or with the error that keeps
-    the response from being completed.
+    The connection sets `is_paused` and calls `resume`. `on_done` is called once: with None at the end, or with the
+    error that prevents it.
     """
 
     __slots__ = (
@@ -62,7 +62,7 @@ class FileResponseWriter:
         self._is_unbuffered = False
 
     def stop(self) -> None:
-        """The connection is closed."""
+        """Write nothing more, because the connection is closed."""
         self._transport = None
 
     def resume(self) -> None:
@@ -100,7 +100,7 @@ class FileResponseWriter:
             transport.set_write_buffer_limits(high=0)
 
     def _read_and_write(self, limit: int) -> None:
-        """Give the transport the next buffers, up to PIECE_BYTES, or up to `limit` bytes of a file slice."""
+        """Write the next buffers to the transport, up to PIECE_BYTES, and up to `limit` bytes of a file slice."""
         ready = self._take_buffers()
         file_slice = self._parts[0] if self._parts else None
         if isinstance(file_slice, FileSlice):

@@ -2,8 +2,8 @@
 
 Allocating memory for each large request costs more than receiving it: the kernel maps and zeroes the pages, and the
 frame is copied each time its buffer grows. The buffers here are as large as the largest ordinary Produce request, and
-stay mapped. There are at most MAX_BUFFERS, whatever clients send; frames that find none get memory that grows with the
-bytes that have arrived (receive_buffer.py). The kernel commits a page when bytes arrive in it, not before.
+stay mapped. There are at most MAX_BUFFERS, whatever clients send. If none is free, a frame gets memory that grows with
+the bytes that have arrived (receive_buffer.py). The kernel commits a page when bytes arrive in it, not before.
 """
 
 import mmap

@@ -1,7 +1,7 @@
-"""Large requests other than Produce and Fetch, which are handled in steps: other clients are served between them.
+"""Handles large requests other than Produce and Fetch in slices, so that other clients are served between two slices.
 
 Such a request has up to 100,000 elements, or up to 100 MB of names. Decoding it, and encoding its response, may take
-half a second. So each is done in slices, one of all large requests in each iteration of the event loop.
+half a second. Each iteration of the event loop runs one slice of one large request.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from kbroker.api.context import RequestContext
     from kbroker.server.server_context import ServerContext
 
-# From this size on, requests are decoded in steps.
+# Requests larger than this are decoded in steps.
 LARGE_REQUEST_BYTES = 16 * 1024
 # The response is sent as buffers of at least this many bytes.
 RESPONSE_BUFFER_BYTES = 64 * 1024
@@ -51,7 +51,7 @@ async def serve_large_request(server: ServerContext, context: RequestContext, fr
 
 
 async def _handle(server: ServerContext, context: RequestContext, request: Any) -> Any:
-    """Return the response, None if there is none."""
+    """Return the response, or None if the request has no response."""
     division = context.handler.division
     if division is None:
         return await _handle_part(server, context, request)

@@ -2,11 +2,11 @@
 
 Its size, and that of the bytes which requests in progress hold, is counted in request_memory.py. The buffer of a frame
 grows with the bytes that have arrived, whatever length the frame claims. A large frame is received into a reused buffer
-if one is free (frame_buffers.py), which does not count.
+if one is free (frame_buffers.py); its size is not counted.
 
-Copying a frame of 100 MiB each time its buffer grows would hold the event loop for 50 ms. So from MAPPED_BYTES on, the
-buffer is a memory map as long as the frame: the kernel commits a page when bytes arrive in it, and `partial_frame` is
-the part of the map that is counted.
+Copying a frame of 100 MiB each time its buffer grows would keep the event loop busy for 50 ms. So from MAPPED_BYTES on,
+the buffer is a memory map as long as the frame: the kernel commits a page when bytes arrive in it, and `partial_frame`
+is the part of the map that is counted.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ class ReceiveBuffer:
         return backlog
 
     def hold(self, size: int) -> None:
-        """Count `size` more bytes (fewer, if negative) of requests in progress. They may outlive the connection."""
+        """Count `size` more bytes (fewer, if negative) of requests in progress, which may outlive the connection."""
         self._held_by_requests += size
         self._memory.in_progress_bytes += size
         self._count()

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _HEADER = Struct(">ii")
 # Gathered responses of fewer bytes in all are joined into one buffer for the transport.
 _JOIN_BELOW = 4096
-# Of larger responses from the log, one is sent in each iteration of the event loop.
+# Larger responses are sent in pieces, one in each iteration of the event loop.
 _AT_ONCE_BYTES = 256 * 1024
 # The most requests of a connection that may wait for their responses, or for those of the requests before them.
 MAX_OVERLAPPING = 64
@@ -38,7 +38,8 @@ class QueueOwner(Protocol):
     last_active_ns: int
 
     def on_unblocked(self) -> None:
-        """Called when requests may be handled again, but not in this call, which may be part of another's append."""
+        """Called when requests may be handled again. It must not handle any itself: another connection's append may
+        be the caller."""
         ...
 
     def on_request_error(self, error: Exception, context: RequestContext | None) -> None: ...

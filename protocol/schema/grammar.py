@@ -171,7 +171,7 @@ class _Length(construct.Construct):  # type: ignore[misc]
 
 
 class _Sized(construct.Construct):  # type: ignore[misc]
-    """A length, then that many bytes of a string, bytes or records."""
+    """A length, followed by the bytes of a string, bytes or records."""
 
     def __init__(self, kind: str, compact: bool, nullable: bool) -> None:
         super().__init__()
@@ -196,7 +196,7 @@ class _Sized(construct.Construct):  # type: ignore[misc]
 
 
 class _Array(construct.Construct):  # type: ignore[misc]
-    """A count, then that many elements."""
+    """A count, followed by the elements."""
 
     def __init__(self, element: construct.Construct, compact: bool, nullable: bool) -> None:
         super().__init__()

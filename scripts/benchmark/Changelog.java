@@ -5,8 +5,8 @@ import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.clients.producer.ProducerRecord;
 import org.apache.kafka.common.serialization.ByteArraySerializer;
 
-/** Fills partition 0 of a topic with something to compact: records of 100 B to 1 KiB in 64 KiB batches, each with a
- *  random one of so many keys; always the same. Arguments: bootstrap topic megabytes keys. */
+/** Fills partition 0 of a topic for compaction: records of 100 B to 1 KiB in 64 KiB batches, with random keys. Every run
+ *  writes the same records. Arguments: bootstrap topic, MiB to write, number of different keys. */
 public class Changelog {
     public static void main(String[] args) throws Exception {
         long left = Long.parseLong(args[2]) << 20;

@@ -10,7 +10,7 @@ import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 import org.apache.kafka.common.serialization.ByteArraySerializer;
 
-/** Latencies in microseconds, which Kafka's own tools round to milliseconds.
+/** Measures latencies in microseconds; Kafka's own tools round them to milliseconds.
  *  produce: acks=all at a steady rate; end-to-end: one record at a time, produce to poll (as EndToEndLatency does).
  *  Arguments: bootstrap topic produce|end-to-end records rate. Prints one line: p50 p99 p999. */
 public class Latency {

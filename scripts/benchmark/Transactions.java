@@ -10,10 +10,10 @@ import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.clients.producer.ProducerRecord;
 import org.apache.kafka.common.serialization.ByteArraySerializer;
 
-/** Transactions one after the other, each of so many records of 100 bytes, from so many producers at once.
- *  Arguments: bootstrap topic transactional-ids producers transactions records abort-every (0: none is aborted); the ids
- *  get a number each; transactions are those of all producers together; a fifth of them more come before as warm-up, and
- *  none when some are aborted.
+/** Commits transactions one by one, each with a number of records of 100 bytes, from several producers concurrently.
+ *  Arguments: bootstrap topic id-prefix producers transactions records abort-every (0: none is aborted).
+ *  A transactional id is the prefix and the producer's number. `transactions` is the total over all producers. Unless
+ *  some are aborted, a fifth as many are committed before, as warm-up, and not measured.
  *  Prints one line: ended transactions per second. */
 public class Transactions {
     public static void main(String[] args) throws Exception {
@@ -40,7 +40,7 @@ public class Transactions {
             }));
         }
         threads.shutdown();
-        // One that fails leaves the others at the barrier.
+        // If a producer fails, the others wait at the barrier forever.
         for (Future<?> one : running) {
             try {
                 one.get();
@@ -66,9 +66,9 @@ public class Transactions {
         for (int i = 1; i <= count; i++) {
             producer.beginTransaction();
             for (int record = 0; record < records; record++) producer.send(new ProducerRecord<>(topic, new byte[100]));
-            // Without it an abort drops what is not sent yet, and a commit may be sent before the records: the client
-            // (4.3.1) looks whether some are left before it looks what to send, and the two may belong to different
-            // transactions. Seen once in 30,000 transactions as INVALID_TXN_STATE.
+            // Without a flush an abort drops the records that are not sent yet, and a commit may be sent before the
+            // records: the client (4.3.1) first checks whether records are left and then chooses what to send, and the
+            // two may belong to different transactions. Seen once in 30,000 transactions as INVALID_TXN_STATE.
             producer.flush();
             if (abortEvery > 0 && i % abortEvery == 0) {
                 producer.abortTransaction();

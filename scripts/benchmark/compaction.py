@@ -56,7 +56,7 @@ class Filled:
         return any(self.directory.glob("*.cleaned")) or self.clean()
 
     def clean(self) -> bool:
-        """Whether all closed segments are clean, by the checkpoint: a line is `topic partition offset`."""
+        """Return whether all closed segments are clean, by the checkpoint: a line is `topic partition offset`."""
         path: Path = self.peer.directory / "data" / "cleaner-offset-checkpoint"
         if not path.exists():
             return False

@@ -121,5 +121,5 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    """A worker of pytest-xdist has ended; one that crashed has no output."""
+    """Called when a worker of pytest-xdist has ended. A worker that crashed has no output."""
     reports(node.config).add(getattr(node, "workeroutput", {}).get("reports", {"outcomes": [], "sections": {}}))

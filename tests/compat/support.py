@@ -1,4 +1,4 @@
-"""Shared by the tests of all clients: waiting for a condition, unique names, a broker process."""
+"""Helpers of the tests of all clients: wait for a condition, choose unique names, run a broker process."""
 
 import os
 import re
@@ -170,7 +170,7 @@ class BrokerProcess:
         return command
 
     def freeze(self) -> None:
-        """SIGSTOP: it does nothing until it is killed, so a test can count the requests that it leaves unanswered."""
+        """Send SIGSTOP: the broker does nothing until it is killed, so a test can count requests without responses."""
         os.kill(self.pid, signal.SIGSTOP)
 
     def kill(self) -> None:

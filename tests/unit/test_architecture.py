@@ -159,7 +159,10 @@ def test_imports_have_no_cycles() -> None:
 
 
 def cycles(graph: Mapping[str, set[str]]) -> list[list[str]]:
-    """What is left after files that import nothing left, and files that nothing left imports, are removed."""
+    """Return the files that are part of an import cycle, or between two cycles.
+
+    Files that import no remaining file, and files that no remaining file imports, are removed repeatedly.
+    """
     left = {file: set(targets) for file, targets in graph.items()}
     while True:
         imported = {target for targets in left.values() for target in targets}

@@ -179,7 +179,7 @@ def imports(tree: ast.Module) -> Iterator[Import]:
 
 
 def package_of(module: str) -> str | None:
-    """The layer of one of our modules; "" for the package kbroker itself, None for foreign modules."""
+    """Return the layer of a module: "" for the package kbroker itself, None for a module of another project."""
     parts = module.split(".")
     if parts[0] == "protocol":
         return "protocol"
@@ -192,7 +192,7 @@ def sources(root: Path) -> dict[str, ast.Module]:
 
 
 def faults(root: Path) -> list[str]:
-    """One line for each import that is not allowed, by file."""
+    """Return one line for each import that is not allowed, by file."""
     texts = []
     trees = sources(root)
     for file, tree in trees.items():
@@ -267,7 +267,7 @@ def _impure(file: str, tree: ast.Module, trees: Mapping[str, ast.Module]) -> Ite
 
 
 def imported_files(tree: ast.Module, trees: Mapping[str, ast.Module]) -> set[str]:
-    """The files of ours that a module imports, also for types only."""
+    """Return the files of this project that a module imports, including imports for type checking only."""
     files = set()
     for statement in imports(tree):
         base = statement.module.replace(".", "/")

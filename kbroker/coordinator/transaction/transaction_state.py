@@ -39,7 +39,7 @@ class TransactionState(IntEnum):
 
     @property
     def state_name(self) -> str:
-        """Return the name in ListTransactions and DescribeTransactions."""
+        """The name in ListTransactions and DescribeTransactions."""
         return STATE_NAMES[self]
 
 

@@ -18,7 +18,7 @@ RESERVED_TOPIC = "__cluster_metadata"
 
 @dataclass(slots=True)
 class NewTopic:
-    """A topic in a request. -1 means the broker's default.
+    """A topic in a CreateTopics request. Numbers of -1 mean the broker's defaults.
 
     `assignments` are (partition, replicas); if there are none, the controller places the replicas.
     """

@@ -124,7 +124,7 @@ class FetchSession:
                         partition.detach()
 
     def move_to_end(self, partition: FetchPartition) -> None:
-        """Move a partition whose records were sent behind the others, so that none starves."""
+        """Move a partition whose records were sent to the end of the order, so that no other one starves."""
         self.ready.pop(partition, None)
         self.ready[partition] = None
 

@@ -79,7 +79,7 @@ def _effect_interval(index: Index, operation: Operation, commit: Commit) -> tupl
 
 
 def committed_offset_anomalies(index: Index, *, durable: bool) -> Iterator[Anomaly]:
-    """`durable`: what remains after a Loss must satisfy the same rules as a read."""
+    """Report reads that break the rules above. `durable`: what remains after a Loss must satisfy the same rules."""
     for (group, tp), register in commit_histories(index).items():
         yield from _CommittedOffsetChecker(group, tp, register, durable).run()
 
@@ -169,8 +169,8 @@ class _CommittedOffsetChecker:
         )
 
     def _possible(self, offset: int, end: int, overwritten: int, last_read: int, last_read_offset: int) -> bool:
-        """Whether this offset may be the committed one before step `end`. The newest commit is tried first, since it is
-        usually the match."""
+        """Return whether this offset may be the committed one before step `end`. The newest commit is tried first,
+        since it is usually the match."""
         oldest = overwritten if offset == last_read_offset else max(overwritten, last_read)
         return any(write.begun < end and write.end >= oldest for write in reversed(self._by_offset.get(offset, [])))
 

@@ -27,7 +27,7 @@ class LastOffsets:
                 self._last[key] = max(offset, self._last.get(key, -1))
 
     def is_superseded(self, value: int, offset: int = -1) -> bool:
-        """Whether a later record has the same key. `offset` is -1 if it is not known."""
+        """Return whether a later record has the same key. `offset` is -1 if it is not known."""
         return bool(self._keys) and self._last.get(key_of(value, self._keys), -1) > offset
 
 
@@ -67,7 +67,7 @@ class SupersedingRecords:
             self._unobserved.setdefault(key_of(value, partition.keys), sent)
 
     def may_have_removed(self, value: int, offset: int, until: int) -> bool:
-        """Whether compaction may have removed the record with this value and offset before step `until`."""
+        """Return whether compaction may have removed the record with this value and offset before step `until`."""
         if not self._partition.keys:
             return False
         key = key_of(value, self._partition.keys)
@@ -82,7 +82,7 @@ class SupersedingRecords:
         )
 
     def _remains(self, value: int, offset: int, sent: int) -> bool:
-        """Whether the final polls returned a record of this key at `offset` or later, or need not have."""
+        """Return whether the final polls returned a record of this key at `offset` or later, or need not have."""
         return (
             not self._partition.final
             or self._final.is_superseded(value, offset - 1)

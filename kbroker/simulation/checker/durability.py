@@ -53,7 +53,8 @@ def lost_writes(index: Index) -> Iterator[Anomaly]:
 def _lost(
     partition: PartitionIndex, operation: Operation, seen: Mapping[int, list[Observation]], left: Mapping[int, int]
 ) -> Iterator[Anomaly]:
-    """`seen`: the observations of each missing value. `left`: see `_left_by_losses`."""
+    """Report the lost records of a batch. `seen`: the observations of each missing value. `left`: see
+    `_left_by_losses`."""
     if acknowledged(operation) and isinstance(operation.action, Send) and operation.action.base_offset is None:
         unseen = [value for value, observations in seen.items() if not observations]
         if unseen and not _may_be_gone(partition, operation):
@@ -80,7 +81,7 @@ def _lost(
 
 
 def _is_compacted(last: LastOffsets, value: int, seen: list[Observation]) -> bool:
-    """Whether the final polls returned a later record with the same key."""
+    """Return whether the final polls returned a later record with the same key."""
     return last.is_superseded(value, max([observation.offset for observation in seen], default=-1))
 
 
@@ -89,8 +90,8 @@ def _is_committed(send: Send, ends: Mapping[int, TransactionOutcome]) -> bool:
 
 
 def _may_be_gone(partition: PartitionIndex, operation: Operation) -> bool:
-    """Whether a batch that was acknowledged without an offset (as a duplicate) may have been removed. Its offset is not
-    known, so any later Loss or deletion may have removed it."""
+    """Return whether a batch that was acknowledged without an offset (as a duplicate) may have been removed. Its offset
+    is not known, so any later Loss or deletion may have removed it."""
     return any(
         loss.step > acknowledged_since(operation) for loss in partition.possible_losses
     ) or partition.may_be_deleted(-1, operation.begun)
@@ -110,8 +111,8 @@ def _proofs(
 
 
 def _may_have_gone(partition: PartitionIndex, left: Mapping[int, int], offset: int, since: int) -> bool:
-    """Whether a Loss may have removed a record that was observed at step `since`. A Loss removes a suffix of the log,
-    so it did not remove this record if a later one remained."""
+    """Return whether a Loss may have removed a record that was observed at step `since`. A Loss removes a suffix of the
+    log, so it did not remove this record if a later one remained."""
     return any(
         loss.floor <= offset and loss.step > since and left[loss.step] < offset for loss in partition.possible_losses
     )

@@ -18,7 +18,10 @@ Source = tuple[TopicPartition, int]
 
 
 def exactly_once_anomalies(index: Index, *, durable: bool) -> Iterator[Anomaly]:
-    """`durable`: a Loss does not remove acknowledged records."""
+    """Report input records with several results, or whose result and committed offset do not match.
+
+    `durable`: a Loss does not remove acknowledged records.
+    """
     if index.history.final is None or (index.losses and not durable):
         return
     results = _results(index)

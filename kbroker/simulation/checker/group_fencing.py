@@ -24,7 +24,7 @@ _Group = tuple[str, int]
 
 
 def group_fencing_anomalies(index: Index, *, durable: bool) -> Iterator[Anomaly]:
-    """`durable`: a Loss does not remove generations."""
+    """Report backward generations, double assignments and stale commits. `durable`: a Loss removes no generations."""
     eras = [] if durable else [loss.begun for loss in index.losses]
     joins: dict[_Group, list[Operation]] = {}
     for operation in index.joins:
@@ -76,7 +76,7 @@ def _lives(joins: list[Operation], first_commit: int | None) -> list[list[Operat
 
 
 def _precedes(join: Operation, other: Operation) -> bool:
-    """Whether a join ended before the other began, although it has a later generation."""
+    """Return whether a join ended before the other began, although it has a later generation."""
     return (join.ended or 0) < other.begun and _generation(join) > _generation(other)
 
 

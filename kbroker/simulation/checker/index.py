@@ -74,12 +74,13 @@ class PartitionIndex:
     _known: list[int] | None = None
 
     def may_have_lost(self, offset: int, since: int, until: int) -> bool:
-        """Whether a Loss between these steps may have removed the record at this offset."""
+        """Return whether a Loss between these steps may have removed the record at this offset."""
         return any(loss.floor <= offset and since < loss.step < until for loss in self.possible_losses)
 
     def may_be_deleted(self, offset: int, sent: int, until: int = NEVER) -> bool:
-        """Whether a DeleteRecords may have removed a record before step `until`. `sent`: the step at which it was sent;
-        a deletion does not affect records that are sent after it, at offsets that a Loss made free again."""
+        """Return whether a DeleteRecords may have removed a record before step `until`. `sent`: the step at which the
+        record was sent; a deletion does not affect records that are sent after it, at offsets that a Loss made free
+        again."""
         for deletion in self.deletions:
             assert isinstance(deletion.action, DeleteRecords)
             before = deletion.action.before
@@ -99,8 +100,8 @@ class PartitionIndex:
         )
 
     def has_unresolved_deletion(self, offset: int, until: int) -> bool:
-        """Whether a DeleteRecords of this offset began before step `until` and was not acknowledged. A crash may have
-        undone it."""
+        """Return whether a DeleteRecords of this offset began before step `until` and was not acknowledged. A crash may
+        have undone it."""
         return any(
             isinstance(deletion.action, DeleteRecords)
             and not 0 <= deletion.action.before <= offset
@@ -175,7 +176,7 @@ def acknowledged_since(send: Operation) -> int:
 
 
 def acknowledged(send: Operation) -> bool:
-    """Whether the broker acknowledged the batch. With acks=0 it never does."""
+    """Return whether the broker acknowledged the batch. With acks=0 it never does."""
     return send.outcome is Outcome.OK and isinstance(send.action, Send) and send.action.acks != 0
 
 

@@ -235,7 +235,7 @@ def _proof(
 
 
 def _is_visible(sender: Operation | None, observation: Observation, ends: dict[int, TransactionOutcome]) -> bool:
-    """Whether a consumer with read_committed may read the record."""
+    """Return whether a consumer with read_committed may read the record."""
     transaction = sender.action.transaction if sender is not None and isinstance(sender.action, Send) else None
     if transaction is None or ends.get(transaction) is TransactionOutcome.COMMITTED:
         return True

@@ -40,7 +40,7 @@ def inconsistent_offsets(index: Index, seen: Observations) -> Iterator[Anomaly]:
 
 
 def can_hold(observations: Sequence[Observation], loss_steps: Sequence[int], index: Index) -> bool:
-    """Whether one offset can have held these values, one at a time.
+    """Return whether one offset can have held these values, one at a time.
 
     A Loss with a floor at or below the offset may remove the value, and the offset may be assigned again. So the losses
     divide time into eras, each with at most one value. A value is present from its first observation to its last, and
@@ -70,7 +70,7 @@ def can_hold(observations: Sequence[Observation], loss_steps: Sequence[int], ind
 
 
 def _fit(points: Sequence[tuple[int, int, int]], held: Mapping[int, int]) -> bool:
-    """Whether each (first era, last era, value) can be placed in one of its eras. `held`: the value of each used
+    """Return whether each (first era, last era, value) can be placed in one of its eras. `held`: the value of each used
     era."""
     if not points:
         return True
@@ -132,8 +132,8 @@ def duplicates(index: Index, seen: Observations) -> Iterator[Anomaly]:
 def _may_move(
     partition: PartitionIndex, observations: list[Observation], offsets: list[int], sender: Operation
 ) -> bool:
-    """Whether the value can have been at one offset at a time, and moved to each next offset because a Loss removed it
-    while its producer was still retrying."""
+    """Return whether the value can have been at one offset at a time, and moved to each next offset because a Loss
+    removed it while its producer was still retrying."""
     if len(offsets) > MOST_MOVES:
         return False
     possible_losses = [loss for loss in partition.possible_losses if sender.begun < loss.step < effect_end(sender)]

@@ -144,7 +144,7 @@ def final_committed_reads(index: Index) -> tuple[Mapping[int, None], Mapping[Top
 
 
 def _should_be_there(partition: PartitionIndex, operation: Operation, reach: Mapping[TopicPartition, int]) -> bool:
-    """Whether a batch must be present if any other batch of its transaction is."""
+    """Return whether a batch must be present if any other batch of its transaction is."""
     send = operation.action
     assert isinstance(send, Send)
     if operation.outcome is not Outcome.OK or send.base_offset is None:

@@ -74,7 +74,7 @@ class Admin:
         self.cluster.close()
 
     async def create_topic(self, name: str, partitions: int = 1, configs: Mapping[str, str] | None = None) -> None:
-        """Raises RefusedError, TimeoutError."""
+        """Create a topic. Raises RefusedError, TimeoutError."""
         topic = CreatableTopic(
             name=name,
             num_partitions=partitions,
@@ -91,7 +91,7 @@ class Admin:
         self._history.note(self._process, f"topic {name} with {partitions} partitions created")
 
     async def delete_topic(self, name: str) -> None:
-        """Raises RefusedError, TimeoutError."""
+        """Delete a topic. Raises RefusedError, TimeoutError."""
 
         async def attempt() -> int:
             connection = await self.cluster.any_node()

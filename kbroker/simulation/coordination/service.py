@@ -184,7 +184,7 @@ class SimCoordination:
         return connection
 
     def disconnected(self, connection: SessionConnection) -> None:
-        """The client has closed the connection. Messages that it had sent may still arrive."""
+        """Called when the client has closed the connection. Messages that it had sent may still arrive."""
         connection.responses.close()
         session = self._sessions[connection.session]
         if connection is not session.connection or self._random.random() < 0.5:
@@ -299,7 +299,7 @@ class SimCoordination:
 
 
 def _disconnect(session: ServiceSession) -> None:
-    """The service closes the connection."""
+    """Close the session's connection, as the service."""
     if session.connection is not None:
         session.connection.requests.close()
         session.connection.responses.send(ConnectionClosed())

@@ -143,7 +143,7 @@ class DirectoryJournal:
         return left.copy(lambda inode: inode.after_power_loss(random))
 
     def is_durable(self, path: str, inode: Inode) -> bool:
-        """Whether the name refers to this file after any power loss."""
+        """Return whether the name refers to this file after any power loss."""
         if self.durable.files.get(path) is not inode:
             return False
         return not any(
@@ -151,7 +151,7 @@ class DirectoryJournal:
         )
 
     def is_durable_as_either(self, former: str, path: str, inode: Inode) -> bool:
-        """Whether the file has one of these names after any power loss: only its rename is not yet on the disk."""
+        """Return whether the file has one of these names after any power loss: only its rename may be lost."""
         pending = [(old, target) for _, old, target, _ in self.pending if old in (former, path)]
         return self.durable.files.get(former) is inode and pending == [(former, path)]
 

@@ -156,7 +156,7 @@ class SimDisk(Device):
         return self.entries(path)
 
     def entries(self, path: str) -> list[str]:
-        """Do what `listdir` does, without faults: for oracles that read the disk."""
+        """Like `listdir`, but without faults: for oracles that read the disk."""
         self.check_alive()
         path = posixpath.normpath(path)
         entries = self._journal.current.directories.get(path)

@@ -34,7 +34,7 @@ class Channel(Generic[M]):
             self._schedule()
 
     def retransmit(self) -> None:
-        """The channel is open again: send what has waited."""
+        """Send the messages that have waited, because the channel is open again."""
         self._last_due = 0.0
         self._queue = deque((self._due(message), message) for _, message in self._queue)
         self._schedule()

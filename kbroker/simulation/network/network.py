@@ -158,7 +158,7 @@ class SimNetwork(Fabric):
             endpoint.process_died(silent)
 
     def _power_on(self, name: str) -> None:
-        """A host that binds or connects has power again."""
+        """Called when a host binds or connects: it has power again."""
         if name in self._powered_off:
             for endpoint in self._powered_off.pop(name):
                 endpoint.peer_rebooted()

@@ -28,7 +28,7 @@ class SimSocket:
         return self._address[0] or "0.0.0.0", self._address[1]
 
     def setsockopt(self, level: int, option: int, value: int) -> None:
-        """Ignore it: options have no effect here."""
+        """Do nothing: options have no effect here."""
 
 
 class SimServer(asyncio.AbstractServer):

@@ -77,7 +77,7 @@ class TcpEndpoint:
         raise NotImplementedError
 
     def _on_drained(self) -> None:
-        """The peer has received something."""
+        """Called when the peer has received bytes."""
         raise NotImplementedError
 
     def _notify_lost(self, error: Exception | None) -> None:
@@ -265,7 +265,7 @@ class TcpEndpoint:
     # The end of a host.
 
     def process_died(self, silent: bool) -> None:
-        """The process of this end has died; with `silent` its stack has, too."""
+        """Called when the process of this end has died; with `silent` its stack has died, too."""
         was_open = not self._lost
         self.process_dead = self._closing = self._lost = True
         peer = self.peer
@@ -289,6 +289,6 @@ class TcpEndpoint:
             self._on_closed(self)
 
     def peer_rebooted(self) -> None:
-        """The peer's host is up again and does not know this connection: it responds to bytes with a reset."""
+        """Called when the peer's host is up again. It does not know this connection and resets it if bytes arrive."""
         self._unreachable = False
         self.on_link_restored()

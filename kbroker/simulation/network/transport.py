@@ -112,7 +112,7 @@ class SimTransport(TcpEndpoint, asyncio.Transport):
         return max(0, self._queued_bytes - SOCKET_BUFFER)
 
     def _on_drained(self) -> None:
-        """The peer has received something: resume writing, or finish closing."""
+        """Resume writing, or finish closing, because the peer has received bytes."""
         size = self.get_write_buffer_size()
         if self._writing_paused and size <= self._low_water:
             self._writing_paused = False

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-import warnings
 from asyncio.events import _set_running_loop
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Executor
 from contextvars import Context
 from random import Random
 from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple, Unpack
 
+from kbroker.simulation.runtime.tasks import discard_tasks
 from kbroker.simulation.runtime.threads import run_in_simulated_thread
 
 if TYPE_CHECKING:
@@ -61,20 +61,6 @@ def _run_on(loop: HostLoop, handle: asyncio.Handle, run: Callable[[], None]) -> 
         run()
     finally:
         _set_running_loop(loop.sim_loop)
-
-
-def discard_tasks(tasks: Iterable[asyncio.Task[Any]]) -> None:
-    """Close tasks that will never run again, without warnings."""
-    with warnings.catch_warnings():
-        # Coroutines that a task created may never have been awaited.
-        warnings.simplefilter("ignore", RuntimeWarning)
-        for task in tasks:
-            task._log_destroy_pending = False  # type: ignore[attr-defined]
-            try:
-                task.get_coro().close()
-            except BaseException:
-                # Its cleanup code tried to continue on the dead loop.
-                continue
 
 
 class HostLoop(asyncio.BaseEventLoop):
@@ -208,7 +194,7 @@ class HostLoop(asyncio.BaseEventLoop):
         return False
 
     def set_debug(self, enabled: bool) -> None:
-        """Ignore it: debug mode belongs to the SimLoop."""
+        """Do nothing: debug mode belongs to the SimLoop."""
 
     def is_running(self) -> bool:
         return self.sim_loop.is_running()

@@ -20,6 +20,7 @@ from typing import Any, TypeVar, TypeVarTuple, Unpack
 from kbroker.runtime.event_log import EventLogger
 from kbroker.simulation.network.network import Hosts, SimNetwork
 from kbroker.simulation.network.server import SimServer
+from kbroker.simulation.runtime.tasks import discard_tasks
 from kbroker.simulation.runtime.threads import run_in_simulated_thread
 from kbroker.simulation.runtime.trace import Trace
 
@@ -164,6 +165,11 @@ class SimLoop(asyncio.BaseEventLoop):
         if self._unhandled:
             self._raise_unhandled()
         return result
+
+    def close(self) -> None:
+        """Close the loop and discard its pending tasks, which would otherwise be reported during a later simulation."""
+        discard_tasks(asyncio.all_tasks(self))
+        super().close()
 
     def _raise_unhandled(self) -> None:
         context, *_ = self._unhandled

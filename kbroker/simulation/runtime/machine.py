@@ -142,7 +142,7 @@ class Machine:
         self.loop.resume()
 
     def discard(self) -> None:
-        """Close everything that killed processes left behind, at the end of a simulation."""
+        """Close everything that killed processes have left, at the end of a simulation."""
         for loop in self._loops:
             loop.discard()
 

@@ -237,7 +237,7 @@ class Programs:
             await asyncio.sleep(CHECK_INTERVAL_S)
 
     def _own_all_partitions(self, names: list[str]) -> bool:
-        """Whether these members are in the same generation and own all partitions in it."""
+        """Return whether these members are in the same generation and own all partitions in it."""
         last: dict[str, Join] = {}
         for operation in reversed(self._simulation.history.operations):
             if len(last) == len(names):

@@ -15,7 +15,7 @@ from kbroker.simulation.checker.history import History, Loss, Operation, Outcome
 from kbroker.simulation.checker.invariants import BrokenInvariant, Invariants
 from kbroker.simulation.coordination.service import SimCoordination
 from kbroker.simulation.disk.log_files import GROUPS_TOPIC, durable_commits, durable_ends, partition_directories
-from kbroker.simulation.runtime.host_loop import HostCrashed, HostLoop, discard_tasks
+from kbroker.simulation.runtime.host_loop import HostCrashed, HostLoop
 from kbroker.simulation.runtime.loop import WAKEUP_DELAYS_NS, SimLoop
 from kbroker.simulation.runtime.machine import DATA, PORT, Machine
 from kbroker.storage.file_names import LOG
@@ -229,7 +229,6 @@ class Simulation:
         self.machine.discard()
         for loop in self.clients:
             loop.discard()
-        discard_tasks(asyncio.all_tasks(self.sim_loop))
         self.sim_loop.close()
 
     def _trace(self, *facts: object) -> None:

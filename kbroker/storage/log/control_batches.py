@@ -16,7 +16,7 @@ def apply_control_batch(
     offset: int,
     marker: EndTransactionMarker | None,
 ) -> None:
-    """Apply a control batch that was appended at `offset`, to the segment with this transaction index.
+    """Apply a control batch that was appended at `offset`. `index`: the transaction index of its segment.
 
     `marker` is None for other types of control records, and for a batch whose record compaction has removed.
     """

@@ -41,7 +41,7 @@ class DirectorySync:
         self._changes += 1
 
     def mark_unsynced(self) -> None:
-        """Record that no name may be durable, not even that of the directory."""
+        """Record that it is not known whether any name is durable, even that of the directory."""
         self._changes += 1
         self._parent_is_synced = False
 

@@ -187,7 +187,7 @@ class Log(LogReads):
             raise self._cut_back(OSError(ENOSPC, f"{written} of {size} bytes written"))
 
     def _on_index_entry(self, segment: LogSegment, position: int) -> None:
-        """Make the checks that are not necessary for every batch, after the one at `position` got index entries."""
+        """Do what is not necessary after every batch. Called when the batch at `position` got index entries."""
         if segment.indexes.is_full(self.config.segment_index_bytes):
             self._index_full = True
             self._update_limits()

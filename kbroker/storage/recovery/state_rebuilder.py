@@ -233,7 +233,7 @@ class StateRebuilder:
 def _count_back(segment: LogSegment, offset: int, back: int) -> tuple[int, int]:
     """Return the number of offset index entries before `offset`, and the entry `back` places before that.
 
-    The entry is 0, which leads to the start of the segment, if there are not that many.
+    If there are fewer entries, the returned entry is 0, which leads to the start of the segment.
     """
     index = segment.indexes.offset
     if index is not None:

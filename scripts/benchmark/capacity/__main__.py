@@ -1,4 +1,4 @@
-"""Measure what a broker can do itself, with a client that costs almost nothing.
+"""Measure the capacity of a broker, with a client that uses almost no processor time.
 
 A client written in C sends prepared requests and counts the responses. kbroker and Apache Kafka 4.3.1 are measured in
 turn, and Kafka a second time as the control, whose ratio shows the noise of the machine. Figures are medians.
@@ -50,7 +50,7 @@ def peers_of(base: Path, trees: Sequence[str]) -> list[tuple[str, Peer]]:
 
 
 def chosen_cases(only: Sequence[str]) -> list[Case]:
-    """Return the cases whose name contains one of the texts; all without texts."""
+    """Return the cases whose name contains one of the texts, or all cases if there are no texts."""
     cases = [case for case in all_cases() if not only or any(text in case.name for text in only)]
     if not cases:
         raise SystemExit("no case has such a name; there are: " + "; ".join(case.name for case in all_cases()))
@@ -67,21 +67,21 @@ def parser() -> argparse.ArgumentParser:
     result = argparse.ArgumentParser(prog="scripts/bench --capacity", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
     add = result.add_argument
-    add("--rounds", type=positive, default=5, help="after a first one that is not counted; default 5")
-    add("--seconds", type=float, default=4, help="of each measurement; default 4")
+    add("--rounds", type=positive, default=5, help="measured rounds, after a first one that is not counted; default 5")
+    add("--seconds", type=float, default=4, help="duration of each measurement; default 4")
     add("--only", metavar="TEXT", action="append", default=[],
         help="only the cases whose name contains this; may be repeated")  # fmt: skip
     add("--kbroker", metavar="[LABEL=]DIR", action="append", default=[],
         help="measure this source tree of kbroker, not Kafka; at most twice")  # fmt: skip
     add("--no-control", action="store_true", help="do not measure the second server twice")
     add("--newest-versions", action="store_true",
-        help="the newest versions of all requests, not those of the published table")  # fmt: skip
-    add("--strace", action="store_true", help="also count system calls per response, in short runs of their own")
+        help="send the newest versions of all requests, not those of the published table")  # fmt: skip
+    add("--strace", action="store_true", help="also count system calls per response, in separate short runs")
     add("--profile", action="store_true",
-        help="instead, record flame graphs of kbroker into docs/images; with --only: of these cases")  # fmt: skip
+        help="instead, record flame graphs of kbroker into docs/images; with --only: of selected cases")  # fmt: skip
     add("--growth", action="store_true",
-        help="instead, draw the cost of a response beside long logs, idle partitions, connections, groups and "
-        "producer ids into docs/images")  # fmt: skip
+        help="instead, draw charts into docs/images: how the cost of a response grows with the length of the log and "
+        "the number of idle partitions, connections, groups and producer ids")  # fmt: skip
     add("--json", metavar="FILE", help="write the figures here as well")
     return result
 
@@ -92,7 +92,7 @@ def main() -> int:
         raise SystemExit("--kbroker: at most two trees")
     if args.strace and not syscalls.have_strace():
         raise SystemExit("--strace: strace is not installed")
-    # For many connections; the servers and the client inherit it.
+    # Many connections need many files. The servers and the client inherit the limit.
     most_files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))
     base = Path(tempfile.mkdtemp(prefix="kbroker-bench-"))

@@ -1,4 +1,4 @@
-"""What a case is, and what its clients have in common."""
+"""A capacity case, and the load of requests that are repeated unchanged."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -11,7 +11,7 @@ from scripts.benchmark.capacity.client import Load
 from scripts.benchmark.capacity.requests import api_key, error_position, frame
 from scripts.benchmark.capacity.server import Server
 
-# Makes what the requests need, and undoes it at the end of its context.
+# Creates what the requests need, and removes it at the end of its context.
 Prepare = Callable[[Server], AbstractContextManager[Load]]
 # The part of a response that has an error code.
 ErrorRow = Callable[[Any], Any]
@@ -28,7 +28,7 @@ class Case:
 
 
 def rotated(frames: Sequence[bytes], connections: int) -> list[list[bytes]]:
-    """Return the frames of each connection: all, but each begins with another one."""
+    """Return the frames of each connection: all of them, but each connection begins with a different one."""
     count = len(frames)
     return [[frames[(first + index) % count] for index in range(count)] for first in range(connections)]
 
@@ -46,10 +46,10 @@ def error_position_of(response: Message, version: int, error_row: ErrorRow) -> i
 def repeating(
     server: Server, requests: Sequence[Message], error_row: ErrorRow, connections: int, in_flight: int
 ) -> Iterator[Load]:
-    """Send the same request over and over; the connections take turns with several requests.
+    """Yield a load in which each connection repeats one of the requests.
 
-    Each is sent once before, until it has no error: its response shows the size of a response and the position of the
-    error code.
+    Before that, each request is sent until its response has no error. The last response shows the size of a response
+    and the position of its error code.
     """
     version = server.version(api_key(requests[0]))
     for request in requests:

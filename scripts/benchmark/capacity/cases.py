@@ -1,4 +1,4 @@
-"""The cases, and what the project requires of itself."""
+"""The list of capacity cases, with the ratios to Apache Kafka that the project requires."""
 
 from scripts.benchmark.capacity import small_cases
 from scripts.benchmark.capacity.case import Case

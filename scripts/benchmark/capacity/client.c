@@ -1,9 +1,9 @@
-/* A load generator that costs almost nothing: it sends prepared requests and counts the responses.
+/* A load generator that uses almost no processor time: it sends prepared requests and counts the responses.
  *
  * usage: client PORT FILE CONNECTIONS IN_FLIGHT SECONDS MAX_RESPONSES ERROR_AT [COUNTER_AT STEP [CRC_AT MASK...]]
  *
  * FILE contains request frames with their sizes; each connection sends an equal share of them, in turn, with IN_FLIGHT
- * requests outstanding. Positions are counted from the first byte behind a frame's size:
+ * requests outstanding. Positions are counted from the first byte after a frame's size field:
  *   ERROR_AT    the error code of a response, which must be 0; -1: no check.
  *   COUNTER_AT  an int32 of a request, which grows by STEP each time that its frame is sent: a base sequence, or the
  *               epoch of a fetch session.
@@ -42,7 +42,7 @@ typedef struct {
     size_t written;                  /* bytes of the next frame that were sent before the socket was full */
     uint32_t sent, received;         /* requests and responses; also the correlation ids */
     double sent_at[MAX_IN_FLIGHT];
-    uint8_t head[HEAD];              /* the begin of the response that is being received */
+    uint8_t head[HEAD];              /* the first bytes of the response that is being received */
     size_t got, size;                /* bytes of it so far, and in all, with the size */
 } Connection;
 

@@ -14,7 +14,7 @@ from scripts.benchmark.peers import HERE, ROOT
 
 SOURCE = HERE / "capacity" / "client.c"
 CACHE = ROOT / ".cache" / "capacity"
-# A client that has not ended after its time and this is stuck. It waits up to 30 s for outstanding responses itself.
+# A client that is still running this long after its end is stuck. It waits for outstanding responses for up to 30 s.
 STUCK_S = 90
 
 
@@ -53,7 +53,7 @@ def crc_masks(size: int, counter_at: int) -> tuple[int, ...]:
 class Load:
     """What a client sends: for each connection the frames that it sends in turn.
 
-    `error_at`: the position of the error code in a response, behind its size; -1 if it is not checked.
+    `error_at`: the position of the error code in a response, after the size field; -1 if it is not checked.
     `response_bytes`: a smaller response is an error.
     """
 
@@ -93,14 +93,14 @@ def client_program() -> Path:
 
 
 class Client:
-    """A client whose connections are open and have had a response each."""
+    """A running client. Its connections are open, and each has received a response."""
 
     def __init__(self, process: "subprocess.Popen[str]", name: str) -> None:
         self._process = process
         self._name = name
 
     def run(self) -> Measured:
-        """Let it send until its time is over. Raises SystemExit for an error in a response."""
+        """Send until the time is over, and return the measurements. Raises SystemExit for an error in a response."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write("go\n")
@@ -117,7 +117,7 @@ class Client:
 
 @contextmanager
 def connected(port: int, load: Load, seconds: float, *, responses: int = 0, name: str = "client") -> Iterator[Client]:
-    """Start a client. `responses`: it stops after this number of responses if that is before `seconds`; 0: no limit.
+    """Start a client, which stops after `seconds` or, if `responses` is not 0, after that number of responses.
 
     Its connections are closed at the end of the context.
     """

@@ -25,7 +25,7 @@ OTHER_COLOR = "#eeeeee"
 
 @dataclass
 class Call:
-    """A function in a stack; `samples` counts those in which it is there."""
+    """A function in a stack. `samples`: the number of samples that contain it."""
 
     name: str
     samples: int = 0
@@ -72,7 +72,7 @@ def draw(top: Call, title: str) -> str:
 
 
 def color_of(frame: str) -> str:
-    """`frame`: function (path)."""
+    """Return the color of a frame's package. The frame has the form `function (path)`."""
     path = frame.rpartition("(")[2]
     return next((color for package, color in COLORS.items() if path.startswith(package)), OTHER_COLOR)
 

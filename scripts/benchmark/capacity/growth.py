@@ -1,4 +1,4 @@
-"""Costs that must not grow: the processor time per response while something else becomes large."""
+"""Measures whether the processor time per response grows with long logs, many connections, groups or producers."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -33,7 +33,7 @@ class Series:
 
 
 def appending_to_log(mebibytes: int) -> Prepare:
-    """Produce of one record to a partition whose log has a length."""
+    """Produce of one record to a partition whose log has this length."""
 
     @contextmanager
     def prepare(server: Server) -> Iterator[Load]:
@@ -46,7 +46,7 @@ def appending_to_log(mebibytes: int) -> Prepare:
 
 
 def beside_idle_connections(connections: int) -> Prepare:
-    """Produce of one record while connections that have sent one request are open."""
+    """Produce of one record while other connections are open, each of which has sent one request."""
 
     @contextmanager
     def prepare(server: Server) -> Iterator[Load]:
@@ -117,10 +117,10 @@ Costs = dict[int, float]
 
 
 def run_series(servers: Sequence[Server], series: Series, rounds: int, seconds: float) -> Costs:
-    """Return the median processor time per response for each size; the round before the first warms the servers up.
+    """Return the median processor time per response for each size. A first round warms the servers up, uncounted.
 
-    Each size has a server of its own, so that what a size leaves behind is not part of another, and takes turns with
-    the others, so that all have the same share of the machine's bad moments.
+    Each size has its own server, so that the data of one size does not affect another. The sizes are measured in turn,
+    so that all of them have the same share of the machine's slow moments.
     """
     figures: dict[int, list[float]] = {size: [] for size in series.sizes}
     for number in range(-1, rounds):
@@ -133,7 +133,7 @@ def run_series(servers: Sequence[Server], series: Series, rounds: int, seconds: 
 
 
 def table(costs: Mapping[str, Costs]) -> str:
-    """`costs`: by the title of a series."""
+    """Format the costs as a Markdown table. `costs`: by the title of a series."""
     lines = ["| processor time per response, us | with | largest / smallest |", "|---|---|---|"]
     for series in SERIES:
         if series.title in costs:

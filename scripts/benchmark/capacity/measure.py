@@ -1,4 +1,4 @@
-"""Rounds over cases and servers."""
+"""Measures every case on every server, in several rounds."""
 
 import sys
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from scripts.benchmark.capacity.case import Case
 from scripts.benchmark.capacity.client import connected
 from scripts.benchmark.capacity.server import Server
 
-# A column's figures of all rounds, by the figure's name.
+# One column of the table: the values of all rounds, by the figure's name.
 Figures = dict[str, list[float]]
 
 RATE = "responses/s"
@@ -25,7 +25,7 @@ UNITS = {
 
 
 def measure(server: Server, case: Case, seconds: float) -> dict[str, float]:
-    """Run a case once."""
+    """Run a case once. Returns the figures by name, in the units of UNITS."""
     with (
         case.prepare(server) as load,
         connected(server.peer.port, load, seconds, name=f"{server.label}, {case.name}") as client,
@@ -48,7 +48,7 @@ def run_rounds(
 ) -> dict[str, dict[str, Figures]]:
     """Measure the cases with each column's server in turn; returns the figures by case and column.
 
-    The round before the first warms the servers up and is not counted. A case that fails is reported and left out.
+    A first round warms the servers up and is not counted. A case that fails is reported and left out.
     """
     figures: dict[str, dict[str, Figures]] = {
         case.name: {column: {name: [] for name in UNITS} for column, _ in columns} for case in cases

@@ -28,7 +28,7 @@ Producer = tuple[int, int]
 
 
 def idempotent(records: int, size: int, *, connections: int = 4, in_flight: int = 5) -> Prepare:
-    """As the plain Produce cases, but each connection is an idempotent producer."""
+    """Like the plain Produce cases, but each connection is an idempotent producer."""
 
     @contextmanager
     def prepare(server: Server) -> Iterator[Load]:

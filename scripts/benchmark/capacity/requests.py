@@ -50,7 +50,7 @@ def frame(request: Message, version: int) -> bytes:
 
 
 def error_position(response: M, version: int, set_error: Callable[[M], None]) -> int:
-    """Return the position of an error code in a response, behind its size.
+    """Return the position of an error code in a response, after the size field.
 
     `response` has no error and is as long as the real ones up to that code; `set_error` sets the code to -1.
     """
@@ -89,9 +89,9 @@ def produce_frame(
 
 
 def sequence_counter(produce: bytes, records: bytearray, count: int) -> Counter:
-    """Return the counter that gives each batch the sequence that follows the one before. `produce` contains the batch.
+    """Return the counter that increases the base sequence of a batch by `count` each time its request is sent.
 
-    Positions of a client's counter are counted from behind the frame's size.
+    `produce` is the frame, `records` the batch in it. The counter's positions begin after the frame's size field.
     """
     at = produce.index(records) - 4
     masks = crc_masks(len(records) - CRC_START, SEQUENCE_AT - CRC_START)
@@ -137,6 +137,6 @@ def fetch_error_at(topic: Topic, version: int) -> int:
 
 
 def session_epoch_at(version: int) -> int:
-    """Return the position of the session epoch in a Fetch request, behind its size."""
+    """Return the position of the session epoch in a Fetch request, after the size field."""
     first, second = (frame(FetchRequest(session_epoch=epoch), version) for epoch in (0, 0x7F7F7F7F))
     return next(at for at, (a, b) in enumerate(zip(first, second, strict=True)) if a != b) - 4

@@ -45,8 +45,8 @@ LATEST = -1
 SET, BROKERS = 0, 4
 # How long a broker keeps the files of a deleted topic: Kafka begins to look for them 30 s after its start.
 DELETE_DELAY_MS = 200
-# Errors that end by themselves, soon after a topic or a coordinator was created.
-PASSING = {
+# Errors that a request may have soon after a topic or a coordinator was created, and not later.
+TEMPORARY = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     ErrorCode.LEADER_NOT_AVAILABLE,
     ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -56,7 +56,7 @@ PASSING = {
     ErrorCode.CONCURRENT_TRANSACTIONS,
     ErrorCode.UNKNOWN_TOPIC_ID,
 }
-# The versions of the requests that the figures of the first cases are compared in.
+# The published table has these versions of requests, so that its figures are comparable with earlier ones.
 PINNED_VERSIONS = {ApiKey.PRODUCE: 8, ApiKey.FETCH: 11, ApiKey.METADATA: 8, ApiKey.OFFSET_COMMIT: 5}
 _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 _numbers = count()
@@ -114,7 +114,7 @@ class Server:
         return self._pinned.get(key) or self.connection.version(key)
 
     def request(self, request: Message, error_of: Callable[..., int], version: int | None = None) -> Message:
-        """Send a request until it has no error, or another one than those that pass by themselves."""
+        """Send a request until its response has no temporary error. Raises SystemExit for other errors."""
         response_class = message_classes(api_key(request))[1]
         deadline = time.monotonic() + READY_S
         while True:
@@ -122,7 +122,7 @@ class Server:
             code = error_of(response)
             if not code:
                 return response
-            if code not in PASSING or time.monotonic() > deadline:
+            if code not in TEMPORARY or time.monotonic() > deadline:
                 raise SystemExit(f"{self.label}: {api_key(request).name} failed: {error_name(code)}")
             time.sleep(RETRY_S)
 
@@ -208,6 +208,6 @@ def started(peers: Sequence[tuple[str, Peer]], *, newest_versions: bool = False)
         yield servers
     finally:
         for _, peer in peers:
-            # Its data are of no use to anybody.
+            # The data is removed, so a clean shutdown is not necessary.
             peer.kill()
             peer.remove()

@@ -25,7 +25,7 @@ from scripts.benchmark.capacity.server import Server
 
 GROUP = "capacity"
 SESSION_TIMEOUT_MS = 120_000
-# The newest versions in which a member joins with one request and leaves alone.
+# The newest versions in which a join needs one request, and LeaveGroup has one member.
 JOIN_VERSION, LEAVE_VERSION = 3, 2
 TOPIC_CONFIGS = 2
 

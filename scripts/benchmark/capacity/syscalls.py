@@ -1,4 +1,4 @@
-"""System calls per response, counted by strace in short runs of their own: strace slows a server down."""
+"""System calls per response, counted by strace in separate short runs, since strace slows a server down."""
 
 import re
 import shutil
@@ -76,7 +76,7 @@ def is_traced(pid: int) -> bool:
 
 
 def table(counts: Mapping[str, Mapping[str, Mapping[str, float]]]) -> str:
-    """`counts`: calls per response by case, server and system call."""
+    """Format the counts as a Markdown table. `counts`: calls per response by case, server and system call."""
     servers = list(next(iter(counts.values())))
     lines = [f"| system calls per response | {' | '.join(servers)} |", f"|---|{'---|' * len(servers)}"]
     for case, by_server in counts.items():

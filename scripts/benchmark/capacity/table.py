@@ -1,4 +1,4 @@
-"""The table of the figures, and the same as JSON."""
+"""Formats the figures of the cases as a Markdown table."""
 
 from collections.abc import Mapping, Sequence
 

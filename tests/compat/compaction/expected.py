@@ -35,7 +35,7 @@ def check_sound(before: Sequence[Record], now: Sequence[Record], *, tombstones: 
 
 
 def check_in_place(before: Mapping[PartitionOffset, Record], now: Sequence[Record]) -> None:
-    """What is at an offset is what was there before."""
+    """Check that each offset has the record that was there before."""
     reached: dict[int, int] = {}
     for record in now:
         position = record.partition, record.offset

@@ -99,7 +99,7 @@ def offsets_of(ledger: Ledger, records: TopicRecords) -> StoredOffsets:
 
 
 def check_nothing_lost(ledger: Ledger, stored: StoredOffsets) -> None:
-    """Every acknowledged record is stored, at the offset of the response."""
+    """Check that every acknowledged record is stored at the offset of its response."""
     lost = [record for record in ledger.acknowledged if record not in stored]
     assert lost == [], f"{len(lost)} acknowledged records are lost"
     moved = [r for r, offset in ledger.acknowledged.items() if offset is not None and offset not in stored[r]]
@@ -107,7 +107,7 @@ def check_nothing_lost(ledger: Ledger, stored: StoredOffsets) -> None:
 
 
 def check_exactly_once(ledger: Ledger, stored: StoredOffsets) -> None:
-    """No record is stored twice, acknowledged or not, and each partition is in the order of sending."""
+    """Check that no record is stored twice, acknowledged or not, and that each partition is in the order of sending."""
     check_nothing_lost(ledger, stored)
     duplicates = {record: offsets for record, offsets in stored.items() if len(offsets) > 1}
     assert duplicates == {}, f"{len(duplicates)} records are stored more than once"

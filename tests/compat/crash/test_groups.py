@@ -180,7 +180,7 @@ def test_committed_offsets_never_go_back(killer, new_member, new_producer, name,
 
 
 def check_resumes(new_member: Callable[[], Member], producer: BackgroundProducer, ends: dict[int, int]) -> None:
-    """A later member begins at the committed offsets."""
+    """Check that a later member begins at the committed offsets."""
     later = new_member()
     producer.start()
     wait_for_acknowledgements(producer, 1)
@@ -196,7 +196,7 @@ def check_resumes(new_member: Callable[[], Member], producer: BackgroundProducer
 
 
 def check_order(member: Member, ends: dict[int, int]) -> None:
-    """Each partition was processed from 0 to its end without gaps."""
+    """Check that each partition was processed from 0 to its end without gaps."""
     reached = dict.fromkeys(ends, 0)
     for partition, offset in member.processed:
         assert offset <= reached[partition], f"{partition}: {reached[partition]}..{offset - 1} were skipped"

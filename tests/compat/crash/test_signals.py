@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.feature("kill -9"), pytest.mark.client("wire")]
 
 @contextmanager
 def sighup_in_child_processes(action: signal.Handlers) -> Iterator[None]:
-    """Whether child processes ignore SIGHUP: they inherit that, also from a test run under nohup."""
+    """Set the action of SIGHUP, which child processes inherit: it is ignored if the tests run under nohup."""
     before = signal.signal(signal.SIGHUP, action)
     try:
         yield

@@ -171,7 +171,7 @@ def test_metadata_that_is_never_read(target: Target, many_topics: None) -> None:
 
 
 def test_requests_behind_a_waiting_fetch(target: Target) -> None:
-    """100 clients that pipeline requests behind a fetch that waits for records."""
+    """100 clients that pipeline requests after a fetch that waits for records."""
     partitions = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1000)
     create_topic(target.bootstrap, "empty")
     topics = [FetchTopic(topic="empty", partitions=[partitions])]

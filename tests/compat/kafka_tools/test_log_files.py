@@ -72,7 +72,7 @@ def bases(broker, topic):
 
 
 def fill(broker):
-    """Every codec, rolled segments, both types of timestamps, deleted records, a group with offsets."""
+    """Write logs with every codec, rolled segments, both types of timestamps, deleted records and transactions."""
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     topics = {
         "codecs": NewTopic("codecs", 5, 1, config={"index.interval.bytes": "1024"}),
@@ -97,7 +97,7 @@ def fill(broker):
 
 
 def transact(bootstrap, topic):
-    """A committed, an aborted, and an open transaction."""
+    """Run a committed, an aborted and an open transaction."""
     for name in ("ended", "open"):
         sender = Producer({"bootstrap.servers": bootstrap, "transactional.id": name})
         sender.init_transactions(DEADLINE_S)
@@ -111,7 +111,7 @@ def transact(bootstrap, topic):
 
 
 def commit(bootstrap, topic):
-    """A group with a member that commits, for both kinds of records in the offsets topic."""
+    """Join a group and commit, which writes both kinds of records to __consumer_offsets."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "dumped", "auto.offset.reset": "earliest"})
     consumer.subscribe([topic])
     assert len(consumer.consume(100, timeout=DEADLINE_S)) == 100

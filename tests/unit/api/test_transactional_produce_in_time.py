@@ -19,7 +19,7 @@ M = TypeVar("M", bound=Message)
 def receive(
     connection: Connection, client: Client, request: Message, version: int, response_class: type[M]
 ) -> asyncio.Future[M]:
-    """The broker receives a request now, in this iteration of the event loop."""
+    """Let the broker receive a request now, in this iteration of the event loop."""
     frame, response = client.prepare(request, version, response_class)
     connection.get_buffer(-1)[: len(frame)] = frame
     connection.buffer_updated(len(frame))

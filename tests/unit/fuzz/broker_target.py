@@ -151,7 +151,7 @@ class RawClient(Client):
 
 
 async def _check_health(machine: Machine, good: Client) -> None:
-    """The other connection can fetch and produce, and every stored batch is valid."""
+    """Check that the other connection can fetch and produce, and that every stored batch is valid."""
     partition = machine.broker.services.replicas.get(TOPIC, 0)
     if partition is None:
         # A valid request may have deleted it.

@@ -45,7 +45,7 @@ def test_bytes_of_the_page_cache_are_sent(file: RealFile, sockets: tuple[socket.
         assert receive(theirs, size) == CONTENT[position : position + size]
 
 
-def test_as_much_is_sent_as_the_socket_has_room_for(
+def test_only_what_the_socket_has_room_for_is_sent(
     file: RealFile, sockets: tuple[socket.socket, socket.socket]
 ) -> None:
     ours, theirs = sockets
@@ -112,7 +112,7 @@ def test_without_support_for_sendfile_it_is_not_tried_again(
     assert len(calls) == 1
 
 
-def test_a_mapping_goes_with_its_file(tmp_path: Path, sockets: tuple[socket.socket, socket.socket]) -> None:
+def test_a_mapping_is_removed_with_its_file(tmp_path: Path, sockets: tuple[socket.socket, socket.socket]) -> None:
     ours, _ = sockets
     path = f"{tmp_path}/mapped-file"
     file = RealDisk().open(path, create=True)

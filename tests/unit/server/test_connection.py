@@ -325,7 +325,7 @@ def test_delayed_responses_to_a_client_that_does_not_read_are_counted(client: Co
     assert client.server.unsent_bytes == 0
 
 
-# Responses that are there at the same time.
+# Responses that are complete at the same time.
 
 
 def test_the_responses_to_one_read_share_a_write(client: ConnectionUnderTest):

@@ -112,7 +112,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> DirectSends:
 
 
 class SlowReader:
-    """A client with a small receive buffer, which reads when it is told to."""
+    """A client with a small receive buffer, which reads only in `next_fetch`."""
 
     def __init__(self, real: RealBroker) -> None:
         self.loop = real.loop
@@ -252,7 +252,7 @@ def test_a_topic_that_is_deleted_while_it_is_sent_arrives_complete(run: Run) -> 
 def test_pages_that_are_not_in_memory_are_read_in_a_thread(
     run: Run, sent: DirectSends, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every third MiB is said to be missing; a sendfile of it would wait for the disk."""
+    """Every third MiB is reported as not in memory; a sendfile of it would wait for the disk."""
     resident_bytes, pread_nowait = FileMapping.resident_bytes, RealFile.pread_nowait
 
     def is_missing(offset: int) -> bool:

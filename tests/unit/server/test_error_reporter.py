@@ -1,4 +1,4 @@
-"""What the log says of errors, and how much of it."""
+"""The log lines about errors, and the limits on their number."""
 
 import logging
 from collections.abc import Callable

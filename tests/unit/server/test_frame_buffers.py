@@ -37,7 +37,7 @@ def test_frames_at_the_same_time_have_a_buffer_each() -> None:
     bodies = [bytes([number]) * 50_000 for number in range(MAX_BUFFERS + 2)]
     started = [begin_frame(server, body) for body in bodies]
     assert server.memory.frame_buffers._created == MAX_BUFFERS
-    # The last two have buffers that grow, which count.
+    # The last two have buffers that grow, and whose bytes are counted.
     sizes = [client.connection._received.size for client, _ in started]
     assert sizes[:-2] == [0] * MAX_BUFFERS
     assert server.memory.held_bytes == sum(sizes) == 2 * 16 * 1024
@@ -64,7 +64,7 @@ def test_small_frames_do_not_use_them_and_larger_ones_cannot() -> None:
     assert server.memory.frame_buffers._created == 0
 
 
-def test_no_more_than_the_bound_are_made() -> None:
+def test_no_more_buffers_than_the_bound_are_created() -> None:
     buffers = FrameBuffers()
     taken = [buffers.take() for _ in range(MAX_BUFFERS + 1)]
     assert taken[-1] is None

@@ -1,4 +1,4 @@
-"""Large requests: the same responses and logs as small ones, in steps between which others are served."""
+"""Large requests have the same responses and log lines as small ones, and other clients are served in between."""
 
 import asyncio
 
@@ -40,7 +40,7 @@ async def connected(m: Machine) -> Client:
 @broker_test
 @pytest.mark.parametrize(("count", "size", "least"), [(9_000, 1, 25), (600, LONGEST - 10, 300), (1, LONGEST, 3)])
 async def test_describe_groups(m: Machine, monkeypatch: pytest.MonkeyPatch, count: int, size: int, least: int) -> None:
-    """600 keys of 32 KB held the event loop for seconds."""
+    """In one step, 600 names of 32 KB would keep the event loop busy for seconds."""
     client = await connected(m)
     steps = count_steps(m, monkeypatch)
     names = [f"{number:05d}" + "x" * (size - 5) for number in range(count)]
@@ -62,7 +62,7 @@ async def test_find_coordinator(m: Machine) -> None:
 
 
 @broker_test
-async def test_requests_after_a_large_one_are_answered_after_it(m: Machine) -> None:
+async def test_responses_to_requests_after_a_large_one_are_sent_after_its_response(m: Machine) -> None:
     client = await connected(m)
     done: list[str] = []
     large = client.send(DescribeGroupsRequest(groups=["g" * 100] * 5000), 5, DescribeGroupsResponse)

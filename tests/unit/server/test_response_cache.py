@@ -1,4 +1,4 @@
-"""Cached responses: each is what the handler would return now, after any change of what it says."""
+"""A cached response is always equal to the handler's, after any change of metadata or configs."""
 
 import asyncio
 from importlib import import_module

@@ -91,7 +91,7 @@ async def test_a_connection_that_waits_for_a_response_is_not_idle(m: Machine) ->
 
 
 @broker_test
-async def test_a_client_that_does_not_read_takes_little_memory_and_delays_no_other(m: Machine) -> None:
+async def test_a_client_that_does_not_read_needs_little_memory_and_delays_no_other(m: Machine) -> None:
     slow, busy = await m.client(), await m.client()
     await slow.create_topic("t")
     for _ in range(20):

@@ -77,7 +77,7 @@ class CoordinatedBroker(SimulatedHosts):
         return self.client(send)
 
     async def check_works(self) -> None:
-        """The broker knows all topics, and clients can create topics and produce."""
+        """Check that the broker knows all topics, and that clients can create topics and produce."""
         await self.until(lambda: self.topics == self.stored_topics, 2)
         name = f"new-{self.loop.elapsed_ns}"
         assert await self.create(name) == ErrorCode.NONE

@@ -63,7 +63,7 @@ class FakeTransport:
         return self.buffered
 
     def drain(self) -> None:
-        """The client reads everything."""
+        """Let the client read everything."""
         was_paused, self.buffered, self.is_full = self.buffered > self.high_water, 0, False
         if was_paused:
             self.protocol.resume_writing()

@@ -94,7 +94,7 @@ class ListeningBroker(SimulatedHosts):
 
 
 def simulated_pair(seeds: Iterable[int]) -> Callable[[Callable[..., Awaitable[None]]], Any]:
-    """As `simulated`, for a coroutine whose further arguments are the client's and the broker's protocol."""
+    """Like `simulated`, for a coroutine whose further arguments are the client's and the broker's protocol."""
 
     def decorate(test: Callable[..., Awaitable[None]]) -> Any:
         async def connect(s: ListeningBroker) -> None:

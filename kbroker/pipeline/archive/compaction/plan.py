@@ -129,7 +129,7 @@ def merged_stats(files: Iterable[DataFile]) -> Mapping[tuple[str, str, int], Par
 
 
 def require_same_rows(before: Iterable[DataFile], after: Iterable[DataFile]) -> None:
-    """Raise PipelineError unless both have the same statistics, which include row counts and checksums."""
+    """Raise PipelineError unless both sets of files have the same statistics: row counts, checksums and others."""
     old, new = merged_stats(before), merged_stats(after)
     for topic, date, partition in sorted({*old, *new}):
         old_stats, new_stats = old.get((topic, date, partition)), new.get((topic, date, partition))

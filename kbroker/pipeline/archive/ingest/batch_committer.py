@@ -125,7 +125,10 @@ class BatchCommitter:
         self._report(batch, files, gaps, time.monotonic() - start_s)
 
     def _read_logs(self, state: ArchiveState, ranges: Sequence[BatchRange]) -> _Logs:
-        """Read topics and offsets after the records: if the topic ids are unchanged, the records were theirs."""
+        """Return topics and offsets, requested after the records were read.
+
+        If the topic ids have not changed since the last commit, the records belong to these topics.
+        """
         partitions = [tp for tp, _, _ in ranges]
         names = sorted({tp.topic for tp in partitions})
         committed_only = self.checkpoint.metadata.committed_only

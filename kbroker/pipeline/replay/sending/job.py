@@ -33,7 +33,7 @@ class SpeedLimit(NamedTuple):
 
 
 class SendResult(NamedTuple):
-    """The number of a target's records of the replay before this run, and now."""
+    """How many records of the replay the target has: before this run, and after it."""
 
     sent_before: int
     sent: int

@@ -69,7 +69,7 @@ class FetchSessionHandler:
             self._session_partitions = self._requested_partitions
 
     def handle_error(self) -> None:
-        """The session's state on the broker is unknown: make the next request a full one, which closes the session."""
+        """Make the next request a full one, which closes the session: its state on the broker is unknown."""
         self._epoch = INITIAL_EPOCH if self._used else FINAL_EPOCH
 
 

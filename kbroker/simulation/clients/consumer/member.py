@@ -250,7 +250,7 @@ class Member:
 
     @property
     def _join_timeout_s(self) -> float:
-        """A JoinGroup response may take as long as the rebalance timeout."""
+        """The timeout of JoinGroup, whose response may take as long as the rebalance timeout."""
         return self.config.rebalance_timeout_ms / 1000 + 5
 
     def _check_static_member_versions(self, coordinator: SimClientConnection) -> None:
@@ -292,7 +292,7 @@ class Member:
     # The coordinator and its errors.
 
     async def _find_coordinator(self) -> SimClientConnection:
-        """Raises OSError."""
+        """Return a connection to the coordinator. Raises OSError."""
         async with self._coordinator_lock:
             if self._coordinator is None or self._coordinator.lost:
                 self._coordinator = await self._cluster.coordinator(self._group)

@@ -1,4 +1,4 @@
-"""A producer: idempotent or plain, one batch per send, retried until it has an outcome.
+"""A producer, idempotent or plain: each send is one batch, which is retried until it has an outcome.
 
 A Send ends as OK if the broker acknowledged it, as FAILED if every attempt was rejected by a check that precedes the
 append, and as UNKNOWN otherwise.

@@ -1,7 +1,7 @@
 """A transactional producer that follows the rules of the Java client.
 
 In transaction version 2 (KIP-890) Produce and TxnOffsetCommit add their partition to the transaction themselves, and
-EndTxn returns the next epoch. In version 1 the producer sends AddPartitionsToTxn and AddOffsetsToTxn before, and keeps
+EndTxn returns the next epoch. In version 1 the producer first sends AddPartitionsToTxn and AddOffsetsToTxn, and keeps
 its epoch.
 
 - Retriable errors are retried. A batch that fails makes the transaction abortable only.

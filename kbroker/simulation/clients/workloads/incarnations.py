@@ -53,8 +53,8 @@ class Incarnation:
                 raise self._broken(f"offset {offset} has value {value}, which was sent to another topic id")
         self._learn(records)
 
-    def read_whole(self, records: Sequence[tuple[int, int]], acknowledged: Mapping[int, int]) -> None:
-        """Check the whole log. `acknowledged`: the values that were acknowledged before it was read."""
+    def check_log(self, records: Sequence[tuple[int, int]], acknowledged: Mapping[int, int]) -> None:
+        """Check the records of the whole log. `acknowledged`: the values that were acknowledged before it was read."""
         self.read(records, after_deletion=False)
         if records and records[0][0] != 0:
             raise self._broken(f"the log begins at offset {records[0][0]}")
@@ -62,7 +62,7 @@ class Incarnation:
             raise self._broken(f"acknowledged (offset, value) pairs are lost: {sorted(lost)}")
 
     def commit(self, offset: int) -> None:
-        """A group is about to commit this offset, which nobody else commits."""
+        """Record that a group is about to commit this offset, which no other commit has."""
         self._committed.add(offset)
 
     def read_committed(self, offset: int) -> None:

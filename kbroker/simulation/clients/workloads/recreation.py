@@ -1,8 +1,8 @@
 """A topic that is deleted while it is written and read, and created again under the same name.
 
-All requests that matter name the topic by its id: one that arrives late, after the topic was deleted, must not have an
-effect on the next topic of that name. The clients keep no history for the checker; they check what they are told
-themselves, with the rules of incarnations.py.
+All requests for the topic name it by its id. A request that arrives late, after the topic was deleted, must not have an
+effect on the next topic of that name. The clients keep no history for the checker: they check each response themselves,
+with the rules of incarnations.py.
 """
 
 import asyncio
@@ -41,8 +41,8 @@ CHECK_TIMEOUT_S = 2.0
 
 
 class RecreatedTopic:
-    """`configs`: of the topic; with them, no fault of the run may lose acknowledged records. `commits`: a group commits
-    offsets too."""
+    """`configs`: the topic's configs, with which no fault of the run may lose acknowledged records. `commits`: a group
+    commits offsets too."""
 
     def __init__(self, context: WorkloadContext, random: Random, configs: Mapping[str, str], *, commits: bool) -> None:
         self._context = context
@@ -53,11 +53,11 @@ class RecreatedTopic:
         self._current: Incarnation | None = None
         self._deleted: dict[bytes, Incarnation] = {}
         self._clusters: list[Cluster] = []
-        # The checker is not to judge these offsets.
+        # The checker does not check these operations.
         self._no_history = History(lambda: 0)
 
     async def run(self) -> None:
-        """Until the programs are told to stop. Raises BrokenDeletion."""
+        """Recreate, write and read the topic until the workload is asked to stop. Raises BrokenDeletion."""
         programs = [self._recreate(), self._read(), *(self._write() for _ in range(PRODUCERS))]
         try:
             await asyncio.gather(*programs)
@@ -65,7 +65,7 @@ class RecreatedTopic:
             self._close()
 
     async def check_at_the_end(self) -> None:
-        """After all faults: the last incarnation has all its records, and the others are gone."""
+        """Check, after all faults, that the last incarnation has all its records and that the others are gone."""
         current, cluster = self._current, self._cluster()
         assert current is not None
         try:
@@ -73,7 +73,7 @@ class RecreatedTopic:
                 await cluster.backoff()
             if topic_id != current.topic_id:
                 raise BrokenDeletion(f"the topic has the id {topic_id.hex()} instead of {current.topic_id.hex()}")
-            await self._check_whole(cluster, current)
+            await self._check_log(cluster, current)
             while not await self._check_committed(cluster, current):
                 await cluster.backoff()
             for incarnation in self._deleted.values():
@@ -97,7 +97,7 @@ class RecreatedTopic:
             if random.random() < 0.5:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(CHECK_TIMEOUT_S):
-                        await self._check_whole(cluster, current)
+                        await self._check_log(cluster, current)
             await self._delete(cluster, current)
             if random.random() < 0.5:
                 await asyncio.sleep(random.random() * 0.3)
@@ -110,7 +110,7 @@ class RecreatedTopic:
             with suppress(OSError):
                 connection = await cluster.any_node()
                 code = (await connection.request(request, CreateTopicsResponse)).topics[0].error_code
-                # It exists if an earlier attempt has created it.
+                # The topic exists if an earlier attempt has created it.
                 if code in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
                     topic_id = await self._described_id(cluster)
                     if topic_id is not None:
@@ -138,7 +138,7 @@ class RecreatedTopic:
         self._note(f"topic {TOPIC} with the id {incarnation.topic_id.hex()} deleted")
 
     async def _described_id(self, cluster: Cluster) -> bytes | None:
-        """Return the topic's id; None if it does not exist or is unknown. Raises BrokenDeletion for a deleted one."""
+        """Return the topic's id; None if there is no topic or no response. Raises BrokenDeletion for a deleted id."""
         try:
             described = await Admin(cluster, self._no_history, TOPIC).describe(TOPIC)
         except OSError:
@@ -158,7 +158,7 @@ class RecreatedTopic:
             await asyncio.sleep(random.random() * 0.1)
 
     async def _produce(self, cluster: Cluster, incarnation: Incarnation) -> None:
-        """Send one batch, once. Raises OSError."""
+        """Send one batch, without retries. Raises OSError."""
         connection = await cluster.any_node()
         values, after_deletion = self._values.allocate(self._random.choice((1, 3, 10))), incarnation.is_deleted
         at_ms = EPOCH_MS + int(self._context.loop.time() * 1000)
@@ -175,7 +175,7 @@ class RecreatedTopic:
             incarnation.acknowledge(response.base_offset, values, after_deletion=after_deletion)
 
     async def _read(self) -> None:
-        """Fetch from the start to the end of each incarnation, and wait there."""
+        """Fetch each incarnation from its start to its end, and wait there for more records."""
         cluster, random = self._cluster(), self._random
         while not self._context.stop.requested:
             incarnation, position = self._current, 0
@@ -191,9 +191,12 @@ class RecreatedTopic:
         incarnation: Incarnation,
         position: int,
         max_wait_ms: int,
-        found: list[tuple[int, int]] | None = None,
+        records: list[tuple[int, int]] | None = None,
     ) -> tuple[PartitionData | None, int]:
-        """One fetch: the response, None without one, and the next position. The records are added to `found`."""
+        """Send one Fetch. Returns the response, or None if there is none, and the next position.
+
+        The records are appended to `records` as (offset, value).
+        """
         partition = FetchPartition(partition=0, fetch_offset=position, partition_max_bytes=1 << 20)
         request = FetchRequest(
             max_wait_ms=max_wait_ms,
@@ -213,32 +216,33 @@ class RecreatedTopic:
             return data, position
         batches = read_batches(data.records, position, (), 1 << 30)
         incarnation.read(batches.reads, after_deletion=after_deletion)
-        if found is not None:
-            found += batches.reads
+        if records is not None:
+            records += batches.reads
         return data, batches.next_offset
 
-    async def _check_whole(self, cluster: Cluster, incarnation: Incarnation) -> None:
+    async def _check_log(self, cluster: Cluster, incarnation: Incarnation) -> None:
+        """Read the log from its start to its end, and check that all acknowledged records are there."""
         acknowledged = incarnation.acknowledged
-        found: list[tuple[int, int]] = []
+        records: list[tuple[int, int]] = []
         position = 0
         while True:
-            data, position = await self._fetch(cluster, incarnation, position, 0, found)
+            data, position = await self._fetch(cluster, incarnation, position, 0, records)
             if data is None or data.error_code:
                 await cluster.backoff()
             elif position >= data.high_watermark:
                 break
-        incarnation.read_whole(found, acknowledged)
+        incarnation.check_log(records, acknowledged)
 
     # Committed offsets.
 
     async def _commit(self, cluster: Cluster, incarnation: Incarnation) -> None:
-        """One attempt. The offset is a value that nobody else uses."""
+        """Make one attempt to commit an offset that no other commit has."""
         (offset,) = self._values.allocate(1)
         incarnation.commit(offset)
         await self._offsets(cluster).commit({(TOPIC, 0): (offset, NO_EPOCH)})
 
     async def _check_committed(self, cluster: Cluster, incarnation: Incarnation) -> bool:
-        """Return whether the coordinator has responded."""
+        """Check the committed offset. Returns whether the coordinator has responded."""
         if not self._commits:
             return True
         try:

@@ -30,12 +30,12 @@ class LateResponse(AssertionError):
 
 
 async def fetch_on_idle_broker(context: WorkloadContext, random: Random, tp: TopicPartition) -> None:
-    """Let two consumers wait at the end of a partition, then send two fetches in one session. Raises LateResponse."""
+    """Send two fetches that wait at the end of a partition, then two in one session. Raises LateResponse."""
     while True:
         try:
             return await _fetch_once(context, random, tp)
         except OSError:
-            # The broker has stopped, because its session expired after the last fault. It is started again.
+            # The broker's session expired after the last fault, so it has stopped. The supervisor starts it again.
             await asyncio.sleep(SLACK_S)
 
 
@@ -64,7 +64,7 @@ async def _connect(clusters: list[Cluster], tp: TopicPartition) -> tuple[list[Si
 async def _wait_for_deadlines(
     loop: asyncio.AbstractEventLoop, connections: list[SimClientConnection], tp: TopicPartition, end: int
 ) -> None:
-    """The second deadline comes after the first response, when no request sets a timer any more."""
+    """Wait for two fetches. The second deadline is after the first response, when no request sets a timer any more."""
     waits = [
         _fetch_in_time(loop, connection, _request(tp, end, wait_ms), wait_ms / 1000)
         for connection, wait_ms in zip(connections, (SHORT_WAIT_MS, LONG_WAIT_MS), strict=True)
@@ -75,7 +75,7 @@ async def _wait_for_deadlines(
 async def _supersede(
     loop: asyncio.AbstractEventLoop, connections: list[SimClientConnection], tp: TopicPartition, end: int
 ) -> None:
-    """A client loses a connection with a waiting fetch and sends the session's next fetch on another one."""
+    """Send the next fetch of a session on a second connection, while its last one waits on the first connection."""
     session_id = (await _fetch_in_time(loop, connections[0], _request(tp, end, 0, INITIAL_EPOCH), 0.0)).session_id
     if not session_id:
         # The broker's fetch session cache is full.

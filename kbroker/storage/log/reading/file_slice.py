@@ -11,8 +11,8 @@ from kbroker.common import Buffer
 from kbroker.runtime.direct_socket import DirectSocket
 from kbroker.runtime.disk import DiskFile
 
-# A read of at least this many bytes may return a FileSlice. Measured: below 100 KB sendfile, which needs two system
-# calls more, is not cheaper than copying.
+# A read of at least this many bytes may return a FileSlice. Measured: sendfile needs two more system calls, so below
+# 100 KB it is not cheaper than copying.
 BULK_BYTES = 1 << 17
 
 

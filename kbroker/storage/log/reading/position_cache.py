@@ -78,8 +78,8 @@ class PositionCache:
     def find_append_end(self, segment: LogSegment, position: int, max_bytes: int) -> tuple[int, int] | None:
         """Return the size of the complete batches in `max_bytes` at `position`, and the offset that follows them.
 
-        If the first batch is larger, it is that batch. None if they are not among the recent appends. For the event
-        loop only.
+        If the first batch is larger, the result is for that batch. Returns None if the batches are not among the
+        recent appends. Only the event loop may call it.
         """
         active, offsets, positions = self._recent_appends
         if active is not segment or not positions or position < positions[0]:

@@ -1,4 +1,4 @@
-"""Finds the end of a read that is limited in bytes: behind the last complete batch.
+"""Finds the end of a read that is limited in bytes: the end of the last complete batch.
 
 The offset index is used to find the last batches, so only the headers of about one index interval are read.
 """
@@ -21,8 +21,8 @@ _INDEXED_BYTES = 8192
 def find_read_end(segment: LogSegment, position: int, max_bytes: int, available: int) -> tuple[int, int] | None:
     """Return the size of the complete batches in `max_bytes` at `position`, and the offset that follows them.
 
-    If the first batch is larger, it is that batch. Reads only headers near the end. None if they contradict the index
-    or exceed the `available` bytes, or are too many. Raises WouldBlock.
+    If the first batch is larger, the result is for that batch. Reads only headers near the end. Returns None if they
+    contradict the index, exceed the `available` bytes or are too many. Raises WouldBlock.
     """
     end, last = position + max_bytes, position + available
     pos, expected_last_offset = position, None

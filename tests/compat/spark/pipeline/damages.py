@@ -149,7 +149,7 @@ def replace_file_by_directory(at: Target) -> list[ExpectedFinding]:
 
 
 def add_text_files(at: Target) -> list[ExpectedFinding]:
-    """The pyarrow example in docs/pipeline.md fails with them."""
+    """Add text files, which the pyarrow example in docs/pipeline.md cannot read."""
     import pyarrow.dataset
 
     (at.root / "notes.txt").write_text("mine")

@@ -57,7 +57,7 @@ def flight_events() -> list[Event]:
 
 
 def _flights() -> Iterable[Event]:
-    """The key is the aircraft; null if it is unknown."""
+    """Yield the flights. The key is the aircraft, or null if it is unknown."""
     header, *lines = flight_lines(FIRST_MONTH)
     tail, dep_time, dest, minute, hour = map(
         header.split(",").index, ("tailnum", "dep_time", "dest", "minute", "time_hour")
@@ -70,7 +70,7 @@ def _flights() -> Iterable[Event]:
 
 
 def _weather() -> Iterable[Event]:
-    """The key is the airport. No headers."""
+    """Yield the weather reports. The key is the airport; there are no headers."""
     header, *lines = weather_lines(FIRST_MONTH)
     hour = header.split(",").index("time_hour")
     for line in lines:

@@ -112,7 +112,7 @@ class Round:
             time.sleep(0.1)
 
     def wait_for_commit(self) -> None:
-        """Wait for at most a minute: behind an open transaction there may be nothing to commit."""
+        """Wait for at most a minute: after an open transaction there may be nothing to commit."""
         before, end_s = self.count_commits(), time.monotonic() + 60
         while self.count_commits() == before and time.monotonic() < end_s:
             self.wait(0.2)

@@ -141,7 +141,7 @@ def archive_remaining(spark, broker, archive):
 
 
 def has_staged_files(archive):
-    """Whether a batch is being written."""
+    """Return whether a batch is being written."""
     return next(glob.iglob(f"{archive}/_staging/**/*.parquet", recursive=True), None) is not None
 
 

@@ -326,7 +326,7 @@ def test_groups_continue_at_their_archived_offsets(spark, topics: Topics, bootst
 
 
 def check_merged_partitions_are_not_skipped(context, topics, source, original):
-    """A group with an offset in one of two merged partitions continues before all records of the other."""
+    """Check that a group with an offset in one of two merged partitions continues before all records of the other."""
     target = topics.create(1, name=unique("one"))
     group = unique("partly")
     prepared = prepare_replay(context, request_for([source], target, by_key=True), {})

@@ -20,8 +20,8 @@ import org.apache.kafka.common.errors.AuthorizationException;
 import org.apache.kafka.common.errors.OutOfOrderSequenceException;
 import org.apache.kafka.common.errors.ProducerFencedException;
 
-/** Consume, transform, produce with Kafka's Java client, as its documentation says. Arguments and output are those of
- *  stages.py. */
+/** Consumes, transforms and produces with Kafka's Java client, as its documentation says. The arguments and the output
+ *  are those of stages.py. */
 public class Flow {
     private static final int GIVEN_UP = 3;
     private static final BufferedReader IN = new BufferedReader(new InputStreamReader(System.in));
@@ -106,7 +106,7 @@ public class Flow {
         return ranges.toString();
     }
 
-    /** Abort, and seek to the committed offsets. */
+    /** Aborts the transaction, and seeks to the committed offsets. */
     private static void abort(KafkaProducer<String, String> producer, KafkaConsumer<String, String> consumer, KafkaException why) {
         try {
             producer.abortTransaction();

@@ -58,7 +58,10 @@ def test_a_config_is_defined_as_in_kafka(config: list[str]):
 
 
 def _check_range(key: ConfigKey, valid_range: str) -> None:
-    """`valid_range` is "[low,...]", "[low,...,high]" or "". The bounds are valid, values beyond them are not."""
+    """Check that the bounds of `valid_range` are valid, and that values beyond them are not.
+
+    It is "[low,...]", "[low,...,high]" or "".
+    """
     match = re.fullmatch(r"\[(-?[0-9.]+),\.\.\.(?:,(-?[0-9.]+))?\]", valid_range)
     if match is None:
         assert not valid_range

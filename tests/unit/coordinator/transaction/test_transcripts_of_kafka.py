@@ -20,7 +20,7 @@ class Coordinator:
         return self._h.init(timeout_ms=timeout_ms, producer=producer)  # type: ignore[no-any-return]
 
     def bump(self, epoch: int) -> Producer:
-        """Set the epoch at once; so many requests would take long."""
+        """Set the epoch directly, since the requests for thousands of epochs would take too long."""
         set_epoch(self._h, epoch, self._h.entry().metadata.state)
         return self._h.entry().metadata.producer_id, epoch
 

@@ -53,7 +53,7 @@ def of(history: History, kind: type) -> list[Operation]:
 
 
 def is_spared(history: History, tp: TopicPartition, since: int) -> bool:
-    """Whether no Loss or deletion affected this partition after step `since`."""
+    """Return whether no Loss or deletion affected this partition after step `since`."""
     losses = [loss for loss in of(history, Loss) if tp in loss.action.floors and loss.begun > since]
     return not losses and not any(deletion.ended > since for deletion in deletions(history, tp))
 

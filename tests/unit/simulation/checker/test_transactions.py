@@ -62,7 +62,7 @@ def test_a_torn_transaction_is_described() -> None:
 
 
 def read_each_other(count: int, *, committed: str = "committed", cycle: bool = True) -> str:
-    """Each transaction's consumer reads what the one before it wrote."""
+    """Return steps in which each transaction's consumer reads what the transaction before it wrote."""
     sends = [f"send {number} @{number} by p{number} t{number}" for number in range(count)]
     commits = [f"commit t{number}" for number in range(count)]
     polls = [
@@ -81,6 +81,6 @@ def test_write_read_cycles(count: int) -> None:
     assert found(read_each_other(count, committed="")) == "nothing"
 
 
-def test_a_cycle_behind_a_fork() -> None:
+def test_a_cycle_after_a_fork() -> None:
     fork = "; send 100 @100 by another t100; commit t100; assign 100 by reader; poll 100=100 by reader committed t1"
     assert found(read_each_other(3) + fork) == "write-read cycle"

@@ -19,15 +19,15 @@ def topic() -> Incarnation:
 @pytest.mark.parametrize("records", [[(0, 1), (1, 2)], [(0, 1), (1, 2), (2, 3)], [(0, 1), (1, 2), (2, 3), (3, 3)]])
 def test_a_record_without_a_response_may_be_present_or_not(records: list[tuple[int, int]]):
     deleted = topic()
-    deleted.read_whole(records, deleted.acknowledged)
+    deleted.check_log(records, deleted.acknowledged)
 
 
 def read(*records: tuple[int, int], after_deletion: bool = False) -> Callable[[Incarnation], None]:
     return lambda topic: topic.read(records, after_deletion=after_deletion)
 
 
-def read_whole(*records: tuple[int, int]) -> Callable[[Incarnation], None]:
-    return lambda topic: topic.read_whole(records, topic.acknowledged)
+def check_log(*records: tuple[int, int]) -> Callable[[Incarnation], None]:
+    return lambda topic: topic.check_log(records, topic.acknowledged)
 
 
 @pytest.mark.parametrize(
@@ -36,8 +36,8 @@ def read_whole(*records: tuple[int, int]) -> Callable[[Incarnation], None]:
         (read((0, 1), (1, 2), (2, 4)), "offset 2 has value 4, which was sent to another topic id"),
         (read((1, 3)), "offset 1 has the values 2 and 3"),
         (read((0, 1), after_deletion=True), "offset 0 was read after the deletion"),
-        (read_whole((0, 1)), "lost: [(1, 2)]"),
-        (read_whole((7, 1)), "begins at offset 7"),
+        (check_log((0, 1)), "lost: [(1, 2)]"),
+        (check_log((7, 1)), "begins at offset 7"),
         (
             lambda topic: topic.acknowledge(2, [3], after_deletion=True),
             "values [3] were acknowledged after the deletion",
@@ -53,7 +53,7 @@ def test_a_record_acknowledged_during_the_read_may_be_missing():
     deleted = topic()
     before = deleted.acknowledged
     deleted.acknowledge(2, [3], after_deletion=False)
-    deleted.read_whole([(0, 1), (1, 2)], before)
+    deleted.check_log([(0, 1), (1, 2)], before)
     deleted.read([], after_deletion=True)
 
 

@@ -49,7 +49,7 @@ def acknowledge(queue: PartitionQueue) -> None:
 
 
 def queue_with_returned_batches(loop: asyncio.AbstractEventLoop, count: int) -> PartitionQueue:
-    """The first batch was acknowledged, the others came back and wait for their retries."""
+    """Return a queue whose first batch was acknowledged, and whose other batches wait for their retries."""
     queue = queue_of(loop, count)
     send(queue)
     acknowledge(queue)

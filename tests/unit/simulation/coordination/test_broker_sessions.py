@@ -1,4 +1,4 @@
-"""A broker on the simulated coordination service: when its session ends, when the service is unreachable."""
+"""A broker on the simulated coordination service, when its session ends or when the service is unreachable."""
 
 import asyncio
 from random import Random
@@ -68,7 +68,7 @@ async def test_a_second_broker_with_the_same_id_does_not_start(s):
 
 
 async def check_stops_and_restarts(s: CoordinatedBroker) -> None:
-    """The broker learns that its session has expired and stops; another start works."""
+    """Check that the broker stops when it learns that its session has expired, and that it starts again."""
     broker = s.broker
     await s.until(lambda: s.machine.broker is None, 5)
     assert isinstance(broker.stopped.result(), SessionExpired)

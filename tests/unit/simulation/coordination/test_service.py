@@ -1,4 +1,4 @@
-"""What the simulated coordination service guarantees to its sessions, and what it does not."""
+"""The guarantees of the simulated coordination service to its sessions, and what it does not guarantee."""
 
 import asyncio
 from random import Random

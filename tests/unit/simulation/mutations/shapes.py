@@ -142,7 +142,7 @@ async def die_in_a_swap(simulation: Simulation, random: Random) -> None:
 
 
 def _replaces_several(disk: SimDisk) -> bool:
-    """Whether a compacted segment is complete, and several segments that it replaces are still there."""
+    """Return whether a compacted segment is complete, and several segments that it replaces are still there."""
     for path in disk.find(LOG + SWAP):
         directory, _, name = path.rpartition("/")
         end = max([batch.header.next_offset for batch in read_batches(disk.data(path))], default=0)

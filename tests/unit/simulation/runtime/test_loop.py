@@ -1,6 +1,7 @@
 """The event loop in virtual time, and the environment of a simulated machine."""
 
 import asyncio
+import gc
 import time
 
 import pytest
@@ -127,3 +128,18 @@ def test_an_environment_offloads_on_its_loop_and_depends_on_seed_and_name():
     assert number not in (other.random.random(), neighbour.random.random())
     for environment in (one, same, other):
         environment.loop.close()
+
+
+def test_pending_tasks_are_discarded_with_their_loop(caplog):
+    """A task that was destroyed while it is pending would be logged in a later test."""
+    loop = SimLoop()
+
+    async def wait() -> None:
+        await asyncio.get_running_loop().create_future()
+
+    loop.create_task(wait())
+    loop.run_until_complete(asyncio.sleep(1))
+    loop.close()
+    del loop
+    gc.collect()
+    assert caplog.messages == []

@@ -37,7 +37,7 @@ def path_of(file: str) -> str:
 @COMMANDS.add("ls")
 @COMMANDS.add("ls <directory>")
 def ls(play: Play, directory: str = "") -> str:
-    """Files with their sizes; without a directory those of the data directory."""
+    """List the files of a directory with their sizes; by default, those of the data directory."""
     disk, path = play.machine.disk, posixpath.join(DATA, directory).rstrip("/")
     if not disk.isdir(path):
         return "no such directory"
@@ -51,7 +51,7 @@ def ls(play: Play, directory: str = "") -> str:
 
 @COMMANDS.add("dump <file>")
 def dump(play: Play, file: str) -> str:
-    """The entries of a file on one line."""
+    """Show the entries of a file on one line."""
     disk, path = play.machine.disk, path_of(file)
     if not disk.exists(path):
         return "no such file"
@@ -96,7 +96,7 @@ DUMPS: dict[str, Callable[[bytes], list[str]]] = {
 
 @COMMANDS.add("synced <partition>")
 def synced(play: Play, partition: str) -> str:
-    """The first offset that a power loss now would lose."""
+    """Show the first offset that a power loss now would lose."""
     return f"synced to {durable_end(play.machine.disk, f'{DATA}/{partition}')}"
 
 
@@ -137,7 +137,7 @@ def zero_end(play: Play, count: str, file: str) -> None:
 
 @COMMANDS.add("flip a bit of batch <offset> in <file>")
 def flip(play: Play, offset: str, file: str) -> str | None:
-    """A bit in the first byte of its records."""
+    """Flip a bit in the first byte of the batch's records."""
     data = bytearray(_data(play, file))
     start = next((batch.start for batch in read_batches(data) if batch.header.base_offset == int(offset)), None)
     if start is None:
@@ -148,13 +148,13 @@ def flip(play: Play, offset: str, file: str) -> str | None:
 
 @COMMANDS.add("stop checking invariants")
 def stop_checking(play: Play) -> None:
-    """The broker cannot detect the damage that follows."""
+    """Stop checking, because the broker cannot detect the damage that follows."""
     play.checks_invariants = False
 
 
 @COMMANDS.add("fill <file> with garbage")
 def fill(play: Play, file: str) -> None:
-    """Its size stays."""
+    """Replace the content. The size does not change."""
     _replace(play, file, Random(file).randbytes(len(_data(play, file))))
 
 
@@ -178,7 +178,7 @@ def remove(play: Play, file: str) -> None:
 
 @COMMANDS.add("disk full")
 def full(play: Play) -> None:
-    """No further byte fits."""
+    """Fill the disk: no further byte fits."""
     nearly_full(play, "0")
 
 
@@ -194,13 +194,14 @@ def space(play: Play) -> None:
 
 @COMMANDS.add("disk <state>")
 def mount(play: Play, state: str) -> None:
-    """`read-only`, as ext4 with errors=remount-ro after an error: all changes and syncs fail; or `writable`."""
+    """Make the file system `read-only` or `writable`. On a read-only one all changes and syncs fail, as on ext4 with
+    errors=remount-ro after an error."""
     play.machine.disk.read_only = {"read-only": True, "writable": False}[state]
 
 
 @COMMANDS.add("no file descriptors")
 def no_descriptors(play: Play) -> None:
-    """Opening files fails with EMFILE."""
+    """Let every open fail with EMFILE."""
     play.machine.disk.faults.open = 1.0
 
 
@@ -211,18 +212,18 @@ def descriptors(play: Play) -> None:
 
 @COMMANDS.add("syncs take <time>")
 def slow_syncs(play: Play, time: str) -> None:
-    """In addition to the usual time."""
+    """Make syncs slower: the time is added to the usual one."""
     play.machine.disk.faults.slow_sync_ns = round(1e9 * seconds(time))
 
 
 @COMMANDS.add("page cache <state>")
 def page_cache(play: Play, state: str) -> None:
-    """`warm`: all reads hit the page cache; `cold`: none does."""
+    """Set the page cache to `warm`, so that all reads hit it, or to `cold`, so that none does."""
     play.machine.disk.cold = {"warm": 0.0, "cold": 1.0}[state]
 
 
 @COMMANDS.add("next <operation> of <file> fails")
 def fail_next(play: Play, operation: str, file: str) -> None:
-    """Operations: read, write, sync."""
+    """Let the next operation (read, write or sync) on a file fail. The file may contain a `*`."""
     pattern = path_of(file)
     play.machine.disk.faults.fail_next(cast("Operation", operation), lambda path: fnmatchcase(path, pattern))

@@ -93,10 +93,10 @@ FORMATS = {"commit": _committed, "fetch": _fetched, "describe": _state}
 
 
 def _add_verb(verb: str) -> None:
-    """In group g by default.
+    """Add the command of a member's request. The group is g by default.
 
-    `join`: instance=i: a static member; member=a1: a known member. After MEMBER_ID_REQUIRED the client joins again at
-    once. `sync`: the leader has assign=a1:x,b1:y. `leave`: members=a1. `commit`: offsets=orders:0:3.
+    `join`: instance=i: a static member; member=a1: a known member. After MEMBER_ID_REQUIRED the client immediately
+    joins again. `sync`: the leader has assign=a1:x,b1:y. `leave`: members=a1. `commit`: offsets=orders:0:3.
     """
 
     @COMMANDS.add(f"<name> {verb} <words...>")
@@ -120,7 +120,7 @@ async def describe(play: Play, group: str) -> list[str]:
 
 @COMMANDS.add("find coordinator of <group>")
 async def find(play: Play, group: str) -> list[str]:
-    """Creates __consumer_offsets, as the first request of every client does."""
+    """Find the coordinator. This creates __consumer_offsets, as the first request of every client does."""
 
     async def send(client: Client) -> str:
         request = FindCoordinatorRequest(key_type=0, coordinator_keys=[group])

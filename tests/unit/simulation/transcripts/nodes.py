@@ -16,7 +16,7 @@ COMMANDS = Table()
 
 @COMMANDS.add("with <configs...>")
 def configure(play: Play, configs: list[str]) -> None:
-    """The first command: the broker's configs. `coordination`: it uses a service instead of its disk."""
+    """Set the broker's configs, as the first command. With `coordination` its metadata is in a service, not on disk."""
     plain, named = options(configs)
     play.configs.update(named)
     if "coordination" in plain:
@@ -25,7 +25,7 @@ def configure(play: Play, configs: list[str]) -> None:
 
 @COMMANDS.add("start <configs...>")
 async def start(play: Play, configs: list[str]) -> list[str]:
-    """Prints what recovery repairs."""
+    """Start the broker. Prints what recovery repairs."""
     return await play.start(configs_of(configs))
 
 
@@ -41,13 +41,13 @@ async def stop(play: Play) -> str:
 
 @COMMANDS.add("kill", settles=True)
 def kill(play: Play) -> None:
-    """kill -9: the page cache survives."""
+    """Kill the process (kill -9). The page cache survives."""
     play.machine.kill()
 
 
 @COMMANDS.add("power off")
 def power_off(play: Play) -> None:
-    """Only synced data survives, also when no broker runs."""
+    """Lose power: only synced data survives. Works without a running broker, too."""
     if play.machine.broker is None:
         play.machine.disk = play.machine.disk.after_crash(power=True)
     else:
@@ -61,7 +61,7 @@ def _lose_power(play: Play) -> None:
 
 @COMMANDS.add("pause")
 def pause(play: Play) -> None:
-    """SIGSTOP."""
+    """Pause the process (SIGSTOP)."""
     play.machine.pause()
 
 
@@ -72,7 +72,10 @@ def resume(play: Play) -> None:
 
 @COMMANDS.add("kill before <operation> of <file>")
 def kill_before(play: Play, operation: str, file: str) -> None:
-    """Operations: write, truncate, sync, sync_dir, create, mkdir, rename, unlink, rmdir. The file may contain a `*`."""
+    """Kill the process instead of the next such change of a file, which may contain a `*`.
+
+    Operations: write, truncate, sync, sync_dir, create, mkdir, rename, unlink, rmdir.
+    """
     _crash_before(play, operation, file, lambda: play.machine.kill())
 
 
@@ -116,7 +119,7 @@ def clock(play: Play, by: str) -> None:
 
 @COMMANDS.add("network loses <what>")
 def lose(play: Play, what: str) -> None:
-    """`requests`, `responses` or `everything` between clients and the broker."""
+    """Lose `requests`, `responses` or `everything` between clients and the broker."""
     faults = play.loop.network.faults
     if what != "responses":
         faults.cut(CLIENT, NAME)
@@ -131,7 +134,7 @@ def heal_network(play: Play) -> None:
 
 @COMMANDS.add("reset connections", settles=True)
 def reset(play: Play) -> None:
-    """Bytes in flight are lost; a client's next request opens a new connection."""
+    """Reset the clients' connections: bytes in flight are lost, and a client's next request opens a new connection."""
     for endpoint in play.loop.network.faults.connections(CLIENT, NAME):
         play.loop.network.faults.reset(endpoint)
 
@@ -156,7 +159,7 @@ def heal(play: Play) -> None:
 
 @COMMANDS.add("sessions")
 def sessions(play: Play) -> str:
-    """The broker's sessions that are alive."""
+    """Show the broker's sessions that are alive."""
     return f"sessions: {_service(play).sessions(NAME)}"
 
 

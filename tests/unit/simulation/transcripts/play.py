@@ -6,7 +6,6 @@ invariants must hold after each command.
 """
 
 import asyncio
-import gc
 import inspect
 import logging
 import re
@@ -113,8 +112,6 @@ class Play:
         return self._machine
 
     def __enter__(self) -> "Play":
-        # Tasks that earlier tests left pending are reported when they are collected: not in this transcript.
-        gc.collect()
         logger = logging.getLogger("kbroker")
         self._level = logger.level
         logger.addHandler(self._log)
@@ -234,7 +231,7 @@ def _result(future: "asyncio.Future[Any]") -> str:
 
 
 def tp(text: str) -> tuple[str, int]:
-    """`orders-0`."""
+    """Parse a partition such as `orders-0`."""
     topic, _, index = text.rpartition("-")
     return topic, int(index)
 

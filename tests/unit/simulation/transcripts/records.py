@@ -65,7 +65,7 @@ def client_command(pattern: str, request: str) -> Callable[[Callable[..., Awaita
 
 @client_command("create <topic> <configs...>", "create {topic}")
 async def create(client: Client, topic: str, configs: list[str]) -> str:
-    """One partition, unless partitions=n."""
+    """Create a topic with one partition, or with n if partitions=n."""
     named = configs_of(configs)
     creatable = CreatableTopic(
         name=topic,
@@ -201,21 +201,24 @@ async def _list(client: Client, topic: str, index: int, at: int) -> int:
 
 @client_command("offsets of <partition>", "offsets of {partition}")
 async def offsets(client: Client, partition: str) -> str:
-    """The log start offset and the high watermark."""
+    """Show the log start offset and the high watermark."""
     topic, index = tp(partition)
     return f"{await _list(client, topic, index, EARLIEST)} to {await _list(client, topic, index, LATEST)}"
 
 
 @client_command("offset of <time> in <partition>", "offset of {time} in {partition}")
 async def offset_for_time(client: Client, time: str, partition: str) -> str:
-    """The first offset with at least this timestamp, relative to the start of the transcript; -1: none."""
+    """Show the first offset with at least this timestamp, relative to the start of the transcript; -1 if none."""
     topic, index = tp(partition)
     return f"offset {await _list(client, topic, index, EPOCH_MS + round(1000 * seconds(time)))}"
 
 
 @client_command("end of epoch <epochs...>", "end of epoch")
 async def end_of_epoch(client: Client, epochs: list[str]) -> str:
-    """`end of epoch 0 1 2 in orders-0`: the request of a consumer that checks whether its records were truncated."""
+    """Send OffsetForLeaderEpoch, as a consumer does to check whether its records were truncated.
+
+    Example: `end of epoch 0 1 2 in orders-0`.
+    """
     *numbers, _, partition = epochs
     topic, index = tp(partition)
     return ", ".join([await _end_of_epoch(client, topic, index, int(number)) for number in numbers])

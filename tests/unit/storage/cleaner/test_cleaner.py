@@ -251,7 +251,7 @@ def test_a_producers_last_batch_is_kept_when_its_sequence_wraps(tmp_path: Path) 
 
 
 def test_the_last_batch_of_a_log_is_kept_without_its_records(tmp_path: Path) -> None:
-    """Otherwise the log would not tell its end offset."""
+    """Otherwise the log would not show its end offset."""
     log = Lab(tmp_path, **COMPACT).open()
     for value in (b"1", b"2", None):
         append(log, build_batch([(NOW + 5, b"k", value, ())]))

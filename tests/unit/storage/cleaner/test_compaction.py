@@ -29,7 +29,7 @@ def expected(before: Records, end: int) -> Records:
 
 
 def is_partly_compacted(actual: Records, before: Records, end: int) -> bool:
-    """Some segments may be compacted and some not."""
+    """Return whether `actual` is a possible result when some segments are compacted and others are not."""
     return expected(before, end).items() <= actual.items() <= before.items()
 
 

@@ -98,7 +98,7 @@ def _aliases(function: ast.AST, known: dict[str, str]) -> set[str]:
 
 
 def _root(node: ast.expr, known: dict[str, str], parts: set[str]) -> tuple[str | None, int]:
-    """Whether an expression is a log, a segment or a part of one, and how many attributes or items below it."""
+    """Return the kind of object that an expression is part of, None if unknown, and how many levels below it."""
     depth = 0
     while True:
         if isinstance(node, ast.Attribute) and node.attr in USUAL_ATTRIBUTES:
@@ -111,7 +111,7 @@ def _root(node: ast.expr, known: dict[str, str], parts: set[str]) -> tuple[str |
 
 
 def _changes(node: ast.AST, known: dict[str, str], parts: set[str]) -> Iterator[str]:
-    """The owner of each thing that a statement assigns, deletes or changes by a call."""
+    """Yield the kind of each object of which a statement assigns, deletes or changes a part."""
     targets: list[ast.expr] = []
     if isinstance(node, ast.Assign | ast.Delete):
         targets = node.targets

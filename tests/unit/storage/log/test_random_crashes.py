@@ -270,7 +270,7 @@ class CrashTest:
         return batches
 
     def _check_producer(self, end: int, power: bool) -> None:
-        """The producer continues after its last batch in the log."""
+        """Check that the producer can continue after its last batch in the log."""
         state = self.state
         known = {producer.producer_id: producer.last_sequence for producer in self.log.producers.active()}
         last = state.batches.get(end - 1)

@@ -38,7 +38,7 @@ TIMESTAMPS = range(8 * 27, 8 * 43)
 
 @contextmanager
 def corrupt_if(possible: bool) -> Iterator[None]:
-    """Only CORRUPT_MESSAGE may be raised, and only where there is damage."""
+    """Suppress CORRUPT_MESSAGE if damage makes it `possible`; any other error is raised."""
     try:
         yield
     except KafkaError as error:
@@ -122,7 +122,7 @@ def test_unchecked_damage_does_not_affect_the_batches_around_it(number: int, cle
 
 
 def check_times(log: Log, written: Written, number: int, bit: int) -> None:
-    """The batches around the damaged one are found by their timestamps."""
+    """Check that the batches around the damaged one are found by their timestamps."""
     for other, (_, header) in enumerate(written.at):
         if other in (number - 1, number, number + 1):
             continue

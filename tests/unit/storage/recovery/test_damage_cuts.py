@@ -61,7 +61,7 @@ def test_cut_at_every_byte_of_the_last_three_batches(state: str, codec: int) -> 
 @pytest.mark.parametrize("in_last", [0, 1, 2, 4])
 @pytest.mark.parametrize("checkpoint", [False, True])
 def test_batches_in_flight_are_recognized_across_segments(in_last: int, checkpoint: bool) -> None:
-    """A snapshot at the start of a segment or shortly after it has only the last batch of each producer."""
+    """A snapshot has only the last batch of each producer if it is at the start of a segment, or shortly after that."""
     lab = memory_lab(index_interval_bytes=256)
     log = lab.open()
     written = write(log, BATCHES, roll_at=(3, BATCHES - 1 - in_last))

@@ -141,7 +141,7 @@ class ClientConnection:
         return self.send_body(info.key, version, encode(request, version), expect_response=expect_response)
 
     def send_body(self, api_key: int, version: int, body: bytes, *, expect_response: bool = True) -> EncodedRequest:
-        """Encode a request whose body is already encoded."""
+        """Like `send`, for a request whose body is already encoded."""
         self._last_correlation_id = 0 if (last := self._last_correlation_id) == _MAX_CORRELATION_ID else last + 1
         correlation_id = self._last_correlation_id
         header = encode_request_header(api_key, version, correlation_id, self._client_id)

@@ -29,7 +29,7 @@ SCOPES = {
     "tests/unit/": FILE,
     "tests/compat/hostile/": "hostile",
 }
-# The hostile tests compare durations, so no other test runs beside them. They come last, when few tests are left that
+# The hostile tests compare durations, so no other test runs with them. They come last, when few tests are left that
 # have to wait for them.
 EXCLUSIVE = "tests/compat/hostile/"
 

@@ -41,7 +41,7 @@ def handle(services: Services, context: RequestContext, request: DescribeConfigs
 
 
 def is_cacheable(request: DescribeConfigsRequest) -> bool:
-    """Levels of loggers are neither in the image nor in the config."""
+    """Return whether the response depends only on the image and the config, which do not have logger levels."""
     return all(resource.resource_type != ConfigResourceType.BROKER_LOGGER for resource in request.resources)
 
 

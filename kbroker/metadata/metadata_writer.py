@@ -48,7 +48,7 @@ class MetadataWriter:
         self.epoch = 0
         # The version of the controller epoch's node, which a later election changes; None while not elected.
         self._epoch_version: int | None = None
-        # Whether a change of this broker may have been written that the image does not have yet.
+        # Whether this broker may have written a change that the image does not have yet.
         self._image_may_be_stale = False
         self._retry_at = 0.0
 

@@ -181,7 +181,7 @@ class ReplicaManager:
         produce_version: int,
         verified: VerifiedPartitions | None,
     ) -> ProduceResponse:
-        """Append the batches of a Produce request from the first one that needs slow validation on."""
+        """Append the rest of a Produce request, beginning with the first batch that needs slow validation."""
         transactional = verified is not None
         must_verify = verified is not None and verified.must_verify
         for key, index, records, results in remaining:

@@ -58,7 +58,7 @@ class DiskFile(Protocol):
     def drop_clean_pages(self, offset: int, /) -> None:
         """Drop the clean pages from `offset` on from the page cache, so that they are read from the disk again.
 
-        After a failed sync they may differ from the disk: Linux marks pages as clean that it could not write. Never
+        After a failed sync they may differ from the disk: Linux marks pages that it could not write as clean. Never
         fails.
         """
         ...

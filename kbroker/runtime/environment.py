@@ -69,10 +69,10 @@ class ProcessRunner(Protocol):
 class DescriptorLimits(NamedTuple):
     """How the file descriptors of the process (RLIMIT_NOFILE) are divided.
 
-    The system assigns the lowest free number. A connection whose number is not below `connections` is closed, and the
-    disk does not keep a file open whose number is not below `files`. So descriptors are reserved for logs, and others
-    for files that are open for a short time: directories that are synced, checkpoints, modules that are imported at
-    first use, the pipes of the cleaner's process.
+    The system assigns the lowest free number. A connection is closed if its number is not below `connections`, and the
+    disk does not keep a file open if its number is not below `files`. So some descriptors are reserved for logs, and
+    others for files that are open for a short time: directories that are synced, checkpoints, modules that are imported
+    at first use, the pipes of the cleaner's process.
     """
 
     limit: int

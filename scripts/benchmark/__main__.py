@@ -33,7 +33,7 @@ def measure(case: Case, ours: Peer, theirs: Peer, rounds: int) -> dict[str, obje
 
 
 def beside_quiet(results: list[dict[str, object]]) -> list[str]:
-    """Return the growth of p99 beside idle connections, a cold reader and a compaction, against the quiet server."""
+    """Return the growth of p99 with idle connections, a cold reader and a compaction, against the quiet server."""
     by_name = {str(result["case"]): result for result in results if "ratio" in result}
     quiet = by_name.get("produce latency at 2,000/s, p99")
     return [

@@ -261,7 +261,7 @@ def all_cases() -> list[Case]:
         Case("end to end, p50", "us", less, 1.1, end_to_end.figure(0), end_to_end.prepare),
         Case("end to end, p99", "us", less, 1.1, end_to_end.figure(1), end_to_end.prepare),
         Case("p99 while 500 connections idle", "us", less, 1.0, idle.figure(1), idle.prepare),
-        Case("p99 beside a cold reader", "us", less, 1.0, cold.figure(1), cold.prepare),
+        Case("p99 with a cold reader", "us", less, 1.0, cold.figure(1), cold.prepare),
         Case("start to first acknowledged record", "s", less, 0.25, starting(another)),
         Case("kill -9 restart, 1,000 partitions, 2 GB", "s", less, 1.0, restarting.measure, restarting.prepare),
         Case("resident memory after 60 s of overload", "MiB", less, 0.15, flooded(), rounds=1),

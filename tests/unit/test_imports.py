@@ -1,7 +1,7 @@
-"""Which package may import which: imports point down only, and the machine is passed in as a parameter.
+"""Which package may import which: only lower layers, and only a few modules import the clock, disk, network, processes.
 
 docs/architecture.md describes the packages. An import under TYPE_CHECKING counts like any other, but a module may name
-the machine's types there.
+the types of the limited modules there.
 """
 
 import ast
@@ -79,7 +79,7 @@ MACHINE = {
     "uuid",
     "uvloop",
 }
-# The edge reaches the machine. Everything else receives it as a parameter.
+# Only these (the edge) import those modules. All others receive the clock, disk and network as parameters.
 EDGE_PACKAGES = {"broker", "exporter", "server", "simulation", *CLIENTS}
 EDGE_FILES = {
     "kbroker/runtime/child_process.py",
@@ -91,9 +91,9 @@ EDGE_FILES = {
 }
 # Types that may be named anywhere, and instantiated at the edge only.
 PASSED_IN = {"random": {"Random"}, "asyncio": {"AbstractEventLoop"}}
-# Names of machine modules that need nothing of the machine: an anonymous mmap is plain memory.
+# Names of those modules that are allowed everywhere: an anonymous mmap is plain memory.
 HARMLESS = {"uuid": {"UUID"}, "mmap": {"mmap"}}
-# These act on the running event loop, which is passed in too: any module may use them that is not pure.
+# These act on the running event loop, which is passed in too: any module that is not pure may use them.
 RUNNING_LOOP = {"asyncio": {"Future", "Lock", "sleep"}}
 
 # Decisions over plain state: no event loop, disk or clock, not even as a parameter.

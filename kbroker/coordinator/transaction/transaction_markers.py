@@ -1,4 +1,4 @@
-"""The second phase of the end of a transaction (TransactionMarkerChannelManager in Kafka).
+"""Sends the markers that end a transaction (TransactionMarkerChannelManager in Kafka).
 
 PrepareX committed -> a marker to each partition, repeated until it is written -> CompleteX
 """

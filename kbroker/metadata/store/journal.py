@@ -199,7 +199,7 @@ class Journal:
         """Write everything again.
 
         The last process may have ended between a write and its sync, or because a sync failed. The kernel may then
-        consider pages clean that were never written, so another sync would not write them.
+        consider pages that were never written as clean, so another sync would not write them.
         """
         assert self._file is not None
         if self._size:

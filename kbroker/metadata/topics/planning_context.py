@@ -1,4 +1,4 @@
-"""The input of the decisions about topics, besides the request: the cluster, its topics and configs."""
+"""The state on which the controller's decisions about topics depend: the brokers, existing topics and configs."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,1 +1,1 @@
-"""A simulated ZooKeeper ensemble: sessions, watches, partitions."""
+"""A simulated ZooKeeper ensemble: sessions, watches, cut and delayed messages."""

@@ -95,7 +95,7 @@ class Inode:
 
     @property
     def has_unwritten_clean_pages(self) -> bool:
-        """Whether pages are marked clean that the disk does not have."""
+        """Whether pages that the disk does not have are marked clean."""
         return bool(self.holes) or min(self.failed_to, self.redirtied_from) > self.clean_to
 
     def evict_clean_pages(self, offset: int) -> None:

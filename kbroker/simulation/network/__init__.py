@@ -1,1 +1,1 @@
-"""A simulated network between hosts: latency, partitions, resets."""
+"""A simulated network between hosts: latency, cut links, resets."""

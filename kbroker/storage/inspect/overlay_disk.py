@@ -20,7 +20,7 @@ class _OverlayContent:
 
 
 class _OverlayFile:
-    """A DiskFile."""
+    """An open file of an OverlayDisk. Implements DiskFile."""
 
     def __init__(self, content: _OverlayContent) -> None:
         self._content = content

@@ -36,7 +36,7 @@ SECONDS = 1000
 
 @pytest.fixture(scope="module", autouse=True)
 def coordinator(shared_target: Target) -> None:
-    """The coordinator is created on the first FindCoordinator."""
+    """Wait until the group coordinator is available: the first FindCoordinator creates it."""
     with RawClient(shared_target.bootstrap, "setup") as client:
 
         def found() -> bool:

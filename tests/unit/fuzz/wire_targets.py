@@ -32,8 +32,8 @@ from tests.unit.fuzz.damage import Case, Spot
 from tests.unit.fuzz.tracing_encoder import TracingEncoder
 from tests.unit.support.random_messages import all_messages, random_message
 
-# An element of a few bytes can take more than 100 bytes in memory. The constant bound of a message is for MAX_ELEMENTS
-# elements (see test_bounds.py), too much for the small inputs here: their bound is that of the smallest elements.
+# The bound on memory per byte of input: an element of a few bytes can take more than 100 bytes in memory. The constant
+# bound of test_bounds.py, for messages with MAX_ELEMENTS elements, is too large for the small inputs here.
 ELEMENT_MEMORY_PER_BYTE = 75
 # The replacement of invalid UTF-8 can make a string longer than a string may be on the wire.
 _LONGEST = 0x7FFF // 3

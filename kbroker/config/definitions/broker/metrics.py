@@ -1,4 +1,4 @@
-"""Broker configs: quotas, metrics and telemetry."""
+"""Broker configs: quotas, metrics, telemetry and the format of the log."""
 
 from kbroker.config.config_def import CLUSTER_WIDE, LOW, MEDIUM, PER_BROKER, READ_ONLY, ConfigKey
 from kbroker.config.definitions.no_effect import NoEffect

@@ -81,7 +81,10 @@ class BrokerConnection:
             raise ConnectionError(f"the broker sent a malformed response: {error}") from None
 
     def request(self, request: Message, response_type: type[M]) -> M:
-        """Send a request and return its response. No other may be in flight. Raises OSError, UnsupportedApiError."""
+        """Send a request and return its response. Raises OSError, UnsupportedApiError.
+
+        No other request may be in flight.
+        """
         assert not self._client.in_flight, "requests are in flight"
         self.send(request)
         return self.receive(response_type)

@@ -6,7 +6,7 @@ The rules are those of the Java client:
 - Several batches may be in flight. Retries are sent one at a time and in order, and so is the first batch of a new
   epoch: a broker accepts any first sequence number of a producer that it does not know.
 - After a broken sequence the producer continues with the next epoch (KIP-360). Unlike the Java client it does not
-  send batches again that may have been written under the old epoch, or that would be written out of order.
+  retry a batch that may have been written under the old epoch, or that would be written out of order.
 """
 
 import asyncio

@@ -80,7 +80,7 @@ def _weather() -> Iterable[Event]:
 
 
 def _partition(topic: str, time_ms: int) -> int:
-    """One partition per day, because each batch writes a file for each date and partition."""
+    """Return the partition of a day. It is only one, since each batch writes a file for each date and partition."""
     return time_ms // DAY_MS % PARTITIONS[topic]
 
 

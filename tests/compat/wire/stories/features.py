@@ -18,7 +18,7 @@ def update_features(story: Story) -> None:
 
 def changes(story: Story) -> None:
     def request(step: str, *updates: Update, level: int = 2, **more: object) -> None:
-        """Send a request and wait until ApiVersions has the level, in Kafka a little later."""
+        """Send a request, and wait until ApiVersions has the level, which takes a moment in Kafka."""
         rows = [
             {"feature": name, "max_version_level": level, "upgrade_type": kind, "allow_downgrade": kind != UPGRADE}
             for name, level, kind in updates

@@ -51,9 +51,10 @@ def test_a_new_producer_aborts_the_open_transaction_of_the_former_one(h: Harness
 
 @pytest.mark.parametrize("committed", [True, False])
 def test_a_fenced_producer_does_not_get_the_epoch_of_an_older_client(h: Harness, committed: bool):
-    """The end of an older client's transaction bumps no epoch, so one with the epoch before it does not repeat it.
+    """The end of an older client's transaction does not bump the epoch, so an EndTxn with the epoch before is no retry.
 
-    Otherwise both producers write with one epoch, and batches of one are taken for retries of the other.
+    If it counted as a retry, its response would have the newer producer's epoch. Both producers would write with that
+    epoch, and batches of one would count as retries of the other.
     """
     former = h.init()
     end = h.commit if committed else h.abort

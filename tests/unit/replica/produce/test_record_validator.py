@@ -1,4 +1,4 @@
-"""Batches whose records take long to validate are validated beside other requests, and keep their order."""
+"""Batches whose records take long to validate keep their order, and other requests are served meanwhile."""
 
 import asyncio
 from random import Random

@@ -118,7 +118,7 @@ def test_a_truncation_that_was_not_synced_can_be_undone(disk):
 
 
 def test_the_sync_after_a_failed_one_writes_nothing(disk):
-    """Linux marks the pages clean whose write has failed, so a second sync succeeds."""
+    """Linux marks pages whose write has failed as clean, so a second sync succeeds."""
     file = synced_file(disk, b"kept")
     file.append(b"lost")
     fail_sync(disk, file)

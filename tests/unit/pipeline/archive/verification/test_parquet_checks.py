@@ -1,4 +1,4 @@
-"""Committed files with other columns, of other kinds, and with other content."""
+"""Committed data files that have changed: other columns, other kinds of files, other content."""
 
 import io
 import os

@@ -38,6 +38,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         "spark.driver.extraJavaOptions": JVM_OPTIONS,
         "spark.local.dir": directory / "local",
         "spark.log.level": "ERROR",
+        # Compiling a query takes longer than interpreting it for a few hundred rows.
+        "spark.sql.adaptive.enabled": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
         "spark.sql.codegen.wholeStage": "false",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": 2,

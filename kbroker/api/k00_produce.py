@@ -7,8 +7,8 @@ Records are never decoded on an ordinary topic: a slice of the received frame is
 - From version 13 on topics are named by id (KIP-516).
 - With a transactional id: see transactional_produce.py. Without one, a transactional batch is refused together with all
   other batches of the request, as in Kafka.
-- Records that take long to validate are validated while other connections are served. The following batches of the
-  request, and the following requests of the connection, wait.
+- Records that take a long time to validate are validated while other connections are served. The following batches of
+  the request, and the following requests of the connection, wait.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Heartbeat (key 12), versions 0 to 4: a member is alive. The response says whether it has to join again."""
+"""Heartbeat (key 12), versions 0 to 4: keep a member in its group, and report whether it has to join again."""
 
 from kbroker.api.context import RequestContext, Services
 from protocol.errors import ErrorCode

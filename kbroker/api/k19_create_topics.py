@@ -1,4 +1,4 @@
-"""CreateTopics (key 19), versions 2 to 7.
+"""CreateTopics (key 19), versions 2 to 7: create topics with their partitions and configs.
 
 - Each topic is created independently: an invalid one does not prevent the others.
 - Version 5 adds the effective configs and the numbers of partitions and replicas to the response, version 7 the topic

@@ -1,4 +1,4 @@
-"""DeleteTopics (key 20), versions 1 to 6.
+"""DeleteTopics (key 20), versions 1 to 6: delete topics by name or by id.
 
 - Version 6 identifies topics by name or by id; its response has both.
 - A topic that is named more than once is not deleted.

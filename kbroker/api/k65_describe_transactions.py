@@ -1,4 +1,4 @@
-"""DescribeTransactions (key 65), version 0 (KIP-664): the last or open transactions of transactional ids."""
+"""DescribeTransactions (key 65), version 0 (KIP-664): the open or last transaction of each transactional id."""
 
 from collections.abc import Iterable
 

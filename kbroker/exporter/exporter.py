@@ -115,7 +115,7 @@ class Exporter:
             if self._clock.mono_ns() - step_ns > STEP_NS:
                 await asyncio.sleep(0)
                 step_ns = self._clock.mono_ns()
-        # In a thread: counting ten thousand open files takes long.
+        # In a thread: counting ten thousand open files takes a long time.
         parts.append(await self._environment.offload(generate_latest, self._registry))
         return parts
 

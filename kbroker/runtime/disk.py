@@ -39,7 +39,7 @@ class DiskFile(Protocol):
         """Send `size` bytes at `offset` from the page cache to a socket, without copying them.
 
         Returns how many were sent: fewer if the socket's buffer is full, or if only the first ones are in the page
-        cache. Returns None if nothing could be sent: a read of the bytes succeeds, or raises the error.
+        cache. Returns None if the bytes must be read instead; the read returns them or raises the error.
         """
         ...
 

@@ -218,7 +218,7 @@ Buffers = list[bytes | bytearray | memoryview | Records]
 
 
 def encode_fetch_response(response: FetchResponse, version: int) -> Buffers:
-    """Encode a Fetch response body of versions 4 to 18 (throttle time 0) as buffers to write one after the other."""
+    """Encode a Fetch response body of versions 4 to 18 (throttle time 0) as buffers to write one after another."""
     error_code, session_id, topics = response
     flexible = version >= FIRST_FLEXIBLE_VERSION
     head = bytearray(_RESPONSE_HEAD.pack(0, error_code, session_id) if version >= FIRST_SESSION_VERSION else 4)

@@ -130,7 +130,7 @@ class TinyClient:
         self._ask(20, 1, struct.pack(">i", 1) + _string(topic) + struct.pack(">i", 60_000))
 
     def alter(self, kind: int, name: str, configs: Mapping[str, str]) -> None:
-        """IncrementalAlterConfigs v0 of a topic (2) or of all brokers (4, ""); an empty value deletes a config."""
+        """Alter configs of a topic (type 2) or of all brokers (type 4, name ""); an empty value deletes a config."""
         body = struct.pack(">ib", 1, kind) + _string(name) + struct.pack(">i", len(configs))
         for key, value in configs.items():
             body += _string(key) + (b"\0" + _string(value) if value else b"\1\xff\xff")

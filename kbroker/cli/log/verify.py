@@ -58,7 +58,7 @@ class DirectoryVerifier:
         self._report = VerifyReport(path)
 
     def run(self) -> int:
-        """Verify and print the report; returns the number of problems. Raises CliError for other directories."""
+        """Verify and print the report; returns the number of problems. Raises CliError if the directory has no logs."""
         if not self._disk.isdir(self._path):
             raise CliError(f"{self._path}: no such directory")
         partitions = self._find_partitions()

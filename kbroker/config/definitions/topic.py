@@ -68,7 +68,7 @@ TOPIC_CONFIGS = config_def((
     _key("file.delete.delay.ms", LONG, 60_000, at_least(0), "log.segment.delete.delay.ms",
         "How long the files of a deleted segment stay on disk, renamed, before they are removed."),
     _key("flush.before.ack", BOOLEAN, False, None, "",
-        "kbroker's own. A write is acknowledged, and visible to consumers, only after it is flushed to disk. "
+        "Only in kbroker. A write is acknowledged, and visible to consumers, only after it is flushed to disk. "
         "Concurrent writes share one flush.",
         HIGH),
     _key("flush.messages", LONG, LONG_MAX, at_least(1), "log.flush.interval.messages",
@@ -83,7 +83,7 @@ TOPIC_CONFIGS = config_def((
         "Bytes of log between two entries of the offset index. A smaller value makes lookups faster and indexes "
         "larger."),
     _key("kbroker.record.validation", STRING, "header", one_of(*VALIDATION_MODES), "kbroker.record.validation",
-        "kbroker's own. header checks the header and the CRC of a produced batch; full also checks each record, as "
+        "Only in kbroker. header checks the header and the CRC of a produced batch; full also checks each record, as "
         "Apache Kafka does."),
     _key("leader.replication.throttled.replicas", LIST, (), validators.throttled_replicas, "",
         "Replicas that are throttled on the leader's side: partition:broker pairs, or * for all.",

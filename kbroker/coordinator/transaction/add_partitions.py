@@ -1,4 +1,4 @@
-"""Adding partitions to a transaction, and verifying that they are part of it (KIP-890). Pure."""
+"""Adding partitions to a transaction, and verifying that they are part of it (KIP-890; pure)."""
 
 from collections.abc import Iterable
 

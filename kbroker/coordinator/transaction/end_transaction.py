@@ -1,4 +1,4 @@
-"""The end of a transaction: by EndTxn, by a new producer of the transactional id, by its timeout. Pure.
+"""The end of a transaction: by EndTxn, by a new producer of the transactional id, by its timeout (pure).
 
 Decisions are as in init_producer_id.py.
 """

@@ -1,4 +1,4 @@
-"""InitProducerId of a transactional id. Pure.
+"""InitProducerId of a transactional id (pure).
 
 Decisions return the next record. They raise KafkaError with the code for the client, checking in Kafka's order, and
 NewProducerIdRequired if they need a producer id and `new_producer_id` is NO_PRODUCER_ID.

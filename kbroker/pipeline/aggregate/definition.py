@@ -1,4 +1,4 @@
-"""The definition of a windowed aggregate: topics, windows, group keys, functions. Its JSON format. Pure.
+"""The definition of a windowed aggregate (topics, windows, group keys, functions), and its JSON format (pure).
 
 Durations are milliseconds. Windows are [start, end) in UTC.
 """

@@ -1,4 +1,4 @@
-"""The names of files and directories in an archive. Pure.
+"""The names of files and directories in an archive (pure).
 
     _manifest/NNNNNNNNNNNNNNNNNNNN.json            a commit
     _manifest/NNNNNNNNNNNNNNNNNNNN.state.json      the archive state after that commit

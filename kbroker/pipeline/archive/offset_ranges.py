@@ -1,4 +1,4 @@
-"""Offset ranges and set operations on them. Pure."""
+"""Offset ranges and set operations on them (pure)."""
 
 from collections.abc import Iterable
 from typing import NamedTuple

@@ -1,4 +1,4 @@
-"""Reports what an archive contains according to its manifest: sums by topic and partition. Pure."""
+"""Reports what an archive contains according to its manifest: sums by topic and partition (pure)."""
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence

@@ -1,4 +1,4 @@
-"""Offsets in the JSON of Spark's Kafka source: {"topic":{"0":17}}. Pure."""
+"""Offsets in the JSON of Spark's Kafka source: {"topic":{"0":17}} (pure)."""
 
 import json
 from collections import defaultdict

@@ -1,4 +1,4 @@
-"""The hash of Kafka's default partitioner. Pure."""
+"""The hash of Kafka's default partitioner (pure)."""
 
 _SEED = 0x9747B28C
 _MULTIPLIER = 0x5BD1E995

@@ -1,4 +1,4 @@
-"""The Spark properties of a session: kbroker's defaults, the connector, and --conf. Pure."""
+"""The Spark properties of a session: kbroker's defaults, the connector, and --conf (pure)."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -200,7 +200,7 @@ def wait_for_change(session: FetchSession, fetched: FetchPartition, partition: P
 
 
 def read_cold_blocking(cold_reads: list[ColdRead], max_bytes: int) -> list[ColdReadResult]:
-    """Read one partition after the other in a thread, up to `max_bytes`. Returns the results of those that it read."""
+    """Read one partition after another in a thread, up to `max_bytes`. Returns the results of those that it read."""
     results: list[ColdReadResult] = []
     size = 0
     for _, partition, offset, end_offset, partition_max_bytes, read_committed in cold_reads:

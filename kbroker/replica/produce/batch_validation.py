@@ -58,7 +58,7 @@ def validate_batch(
 
     Returns the batch to append in a writable buffer (the one of `records` if possible), its header, and the log append
     time in ms (-1 if the timestamps are the producer's). `transactional`: the request has a transactional id. Raises
-    KafkaError, and NeedsSlowValidation for records whose validation takes long.
+    KafkaError, and NeedsSlowValidation for records whose validation takes a long time.
     """
     if records is None:
         raise _not_one_batch("No records were sent for the partition.")

@@ -32,7 +32,7 @@ log = EventLogger("kbroker.simulation")
 
 NANOSECONDS = 1_000_000_000
 MAX_ITERATIONS_WITHOUT_TIME = 100_000
-# How late a loop wakes up, in nanoseconds: mostly on time, sometimes after something that took long.
+# How late a loop wakes up, in nanoseconds: mostly on time, sometimes after something that took a while.
 WAKEUP_DELAYS_NS = (0, 0, 0, 20_000, 500_000)
 
 

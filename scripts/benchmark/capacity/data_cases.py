@@ -17,7 +17,7 @@ PARTITIONS = 6
 def producing(
     records: int, size: int, *, partitions: int = PARTITIONS, connections: int = 4, in_flight: int = 5
 ) -> Prepare:
-    """Batches of `records` records of `size` bytes, to one partition after the other."""
+    """Batches of `records` records of `size` bytes, to one partition after another."""
 
     @contextmanager
     def prepare(server: Server) -> Iterator[Load]:
@@ -36,7 +36,7 @@ def produce_frames(topic: Topic, partitions: Sequence[int], records: int, size: 
 def fetching(
     limit: int, records: int, size: int, *, response_bytes: int, connections: int = 8, in_flight: int = 2
 ) -> Prepare:
-    """Fetches of at most `limit` bytes from offset 0, from one partition after the other, without a fetch session.
+    """Fetches of at most `limit` bytes from offset 0 of one partition after another, without a fetch session.
 
     The topic has batches of `records` records of `size` bytes. A batch that is larger than the limit is in the response
     as a whole.

@@ -185,7 +185,7 @@ def test_transactions_are_in_kafkas_record_format(jvm, stopped):
     decoded = dump(jvm, logs, "--transaction-log-decoder", "--print-data-log")
     written = {"ended": "", "open": ""}
     for name, state in re.findall(r'"transactionalId":"(\w+)".*"transactionStatus":(\d)', decoded):
-        # Partitions may be added together or one after the other.
+        # Partitions may be added together or one after another.
         written[name] += "" if state == "1" and written[name].endswith("1") else state
     # 0 empty, 1 ongoing, 2 prepared to commit, 3 to abort, 4 and 5 completed.
     assert written == {"ended": "0124135", "open": "01"}

@@ -33,7 +33,7 @@ KEYS = (
     ConfigKey("delete.topic.enable", BOOLEAN, True, None, HIGH, READ_ONLY,
         "Whether clients can delete topics."),
     ConfigKey("kbroker.record.validation", STRING, "header", one_of(*VALIDATION_MODES), MEDIUM, CLUSTER_WIDE,
-        "kbroker's own. header checks the header and the CRC of a produced batch; full also checks each record, as "
+        "Only in kbroker. header checks the header and the CRC of a produced batch; full also checks each record, as "
         "Apache Kafka does."),
     ConfigKey("log.cleaner.backoff.ms", LONG, 15_000, at_least(0), MEDIUM, CLUSTER_WIDE,
         "Pause of the log cleaner when no log needs cleaning."),

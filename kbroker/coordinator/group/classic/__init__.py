@@ -1,1 +1,1 @@
-"""Groups of the classic protocol: JoinGroup, SyncGroup, Heartbeat and LeaveGroup as decisions. Pure."""
+"""Groups of the classic protocol: JoinGroup, SyncGroup, Heartbeat and LeaveGroup as decisions (pure)."""

@@ -1,1 +1,1 @@
-"""Committed offsets of groups: their replay, validation and expiration; offsets of open transactions. Pure."""
+"""Committed offsets of groups: their replay, validation and expiration; offsets of open transactions (pure)."""

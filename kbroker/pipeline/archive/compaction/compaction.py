@@ -1,9 +1,9 @@
 """Merges small data files into large ones while other processes read the archive and write to it.
 
 The merged rows are written to a staging directory, compared with the statistics of the old files, published, and
-exchanged for the old files in one commit. Only then, after Spark's metadata is updated, the old files are deleted. If
-the process is killed at any point, the archive consists of either the old or the new files, and the next writer deletes
-the others as leftovers.
+exchanged for the old files in one commit. Then Spark's metadata is updated, and the old files are deleted. If the
+process is killed at any point, the archive consists of either the old or the new files, and the next writer deletes the
+others as leftovers.
 """
 
 import time

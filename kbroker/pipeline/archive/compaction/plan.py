@@ -1,4 +1,4 @@
-"""Decides which small data files are merged. Pure.
+"""Decides which small data files are merged (pure).
 
 A file of at least half the target size is never merged, so that a compaction that runs every hour does not rewrite the
 same rows again and again. The smaller files of a topic and date are filled into bins of the target size, ordered by

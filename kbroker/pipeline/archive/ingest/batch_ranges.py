@@ -1,4 +1,4 @@
-"""Decides which offsets of a batch are new to the archive, and which were lost before they were read. Pure.
+"""Decides which offsets of a batch are new to the archive, and which were lost before they were read (pure).
 
 An archive continues in each partition after the last offset that is covered or known to be lost.
 """

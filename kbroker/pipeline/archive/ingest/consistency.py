@@ -1,4 +1,4 @@
-"""Checks that the topics and the archive are still those with which a run started. Pure."""
+"""Checks that the topics and the archive are still those with which a run started (pure)."""
 
 from collections.abc import Iterable, Mapping
 

@@ -1,4 +1,4 @@
-"""Commits and archive states as JSON. Pure.
+"""Commits and archive states as JSON (pure).
 
 A manifest file is one line: a JSON object whose last field, `sha256`, is the digest of all bytes before that field.
 `previous` is the digest of the preceding commit (in a state file: of the commit with the same number), so that the

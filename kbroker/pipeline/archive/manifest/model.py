@@ -1,4 +1,4 @@
-"""The content of a manifest: commits, and the archive state that results from applying them. Pure.
+"""The content of a manifest: commits, and the archive state that results from applying them (pure).
 
 Offset ranges are [start, end). Times are milliseconds since the epoch. Sizes are bytes.
 """

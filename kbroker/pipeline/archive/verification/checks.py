@@ -1,4 +1,4 @@
-"""Compares the manifest, the rows and the broker's records by their statistics. Pure."""
+"""Compares the manifest, the rows and the broker's records by their statistics (pure)."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence

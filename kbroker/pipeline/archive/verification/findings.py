@@ -1,4 +1,4 @@
-"""The findings of a verification, and its report. Pure."""
+"""The findings of a verification, and its report (pure)."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence

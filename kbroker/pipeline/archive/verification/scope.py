@@ -1,4 +1,4 @@
-"""The part of an archive that is verified. Pure."""
+"""The part of an archive that is verified (pure)."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Batches whose records take long to validate keep their order, and other requests are served meanwhile."""
+"""Batches whose records take a long time to validate keep their order, and other requests are served meanwhile."""
 
 import asyncio
 from random import Random

@@ -29,7 +29,7 @@ class OneBroker(SimulatedHosts):
         super().discard()
 
     async def produce(self, count: int) -> int:
-        """Produce batches one after the other, at the next offsets; return the offset after them. Raises OSError."""
+        """Produce batches one after another, at the next offsets; return the offset after them. Raises OSError."""
         host = self.host("client")
 
         async def produce() -> list[int]:

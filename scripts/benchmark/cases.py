@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from clients import TinyClient, consume, create_topic, first_acknowledged, latency, produce
+from clients import TinyClient, consume, create_topic, first_acknowledged, latency, produce, with_warm_up
+from metering import RUN, Measured, Meter, Work, per_megabyte, per_record
 from peers import Kafka, Kbroker, Peer
 
 LINGER = ("linger.ms=5", "batch.size=65536")
@@ -22,7 +23,7 @@ class Case:
     unit: str
     better: str
     bound: float
-    measure: Callable[[Peer], float]
+    measure: Callable[[Peer], Measured]
     prepare: Callable[[Peer], None] = field(default=lambda peer: None)
     # The maximum number of rounds, for cases that take minutes.
     rounds: int = 99
@@ -37,15 +38,19 @@ def fresh_topic(peer: Peer, partitions: int, **configs: str) -> str:
     return topic
 
 
-def producing(partitions: int, records: int, size: int, *properties: str) -> Callable[[Peer], float]:
-    def measure(peer: Peer) -> float:
-        return produce(peer, fresh_topic(peer, partitions), records, size, *properties)
+def producing(partitions: int, records: int, size: int, *properties: str) -> Callable[[Peer], Measured]:
+    def measure(peer: Peer) -> Measured:
+        topic, meter = fresh_topic(peer, partitions), Meter(peer)
+        rate = produce(peer, topic, records, size, *properties)
+        return meter.figure(per_record(with_warm_up(records)), rate)
 
     return measure
 
 
 class Consuming:
     """Consumes a topic that is written once per server."""
+
+    SIZE = 100
 
     def __init__(self, partitions: int, records: int) -> None:
         self.partitions = partitions
@@ -54,23 +59,25 @@ class Consuming:
 
     def prepare(self, peer: Peer) -> None:
         self.topics[peer] = fresh_topic(peer, self.partitions)
-        produce(peer, self.topics[peer], self.records, 100, *LINGER)
+        produce(peer, self.topics[peer], self.records, self.SIZE, *LINGER)
 
-    def measure(self, peer: Peer) -> float:
-        return consume(peer, self.topics[peer], self.records)
+    def measure(self, peer: Peer) -> Measured:
+        meter = Meter(peer)
+        rate = consume(peer, self.topics[peer], self.records)
+        return meter.figure(per_megabyte(self.records * self.SIZE / 1e6), rate)
 
 
 class Shared:
     """Several figures of one run; each belongs to a case of its own."""
 
     def __init__(self) -> None:
-        self.unread: dict[tuple[Peer, int], list[float]] = {}
+        self.unread: dict[tuple[Peer, int], list[Measured]] = {}
 
-    def run(self, peer: Peer) -> tuple[float, ...]:
+    def run(self, peer: Peer) -> tuple[Measured, ...]:
         raise NotImplementedError
 
-    def figure(self, which: int) -> Callable[[Peer], float]:
-        def measure(peer: Peer) -> float:
+    def figure(self, which: int) -> Callable[[Peer], Measured]:
+        def measure(peer: Peer) -> Measured:
             mine = self.unread.setdefault((peer, which), [])
             if not mine:
                 for number, value in enumerate(self.run(peer)):
@@ -93,8 +100,13 @@ class LatencyOf(Shared):
         if peer not in self.topics:
             self.topics[peer] = fresh_topic(peer, 1)
 
-    def run(self, peer: Peer) -> tuple[float, float]:
-        return latency(peer, self.topics[peer], self.mode, self.records)
+    def run(self, peer: Peer) -> tuple[Measured, ...]:
+        meter = Meter(peer)
+        return meter.figures(self.work(), *latency(peer, self.topics[peer], self.mode, self.records))
+
+    def work(self) -> Work:
+        # With the warm-up of Latency.java.
+        return per_record(self.records + max(self.records // 5, 500))
 
 
 @contextmanager
@@ -110,7 +122,7 @@ def idle_connections(peer: Peer, count: int) -> Iterator[None]:
 class BesideIdle(LatencyOf):
     """Latency while 500 connections are idle."""
 
-    def run(self, peer: Peer) -> tuple[float, float]:
+    def run(self, peer: Peer) -> tuple[Measured, ...]:
         with idle_connections(peer, 500):
             return super().run(peer)
 
@@ -134,7 +146,10 @@ class BesideColdReader(LatencyOf):
             self.old[peer] = fresh_topic(peer, 1)
             produce(peer, self.old[peer], self.OLD_RECORDS, 1000, *LINGER)
 
-    def run(self, peer: Peer) -> tuple[float, float]:
+    def work(self) -> Work:
+        return RUN
+
+    def run(self, peer: Peer) -> tuple[Measured, ...]:
         os.sync()
         self.evict(peer)
         over = threading.Event()
@@ -169,12 +184,17 @@ class BesideColdReader(LatencyOf):
                 os.close(fd)
 
 
-def starting(make: Callable[[Peer], Peer]) -> Callable[[Peer], float]:
-    def measure(peer: Peer) -> float:
+def first_acknowledged_by(peer: Peer, topic: str) -> Measured:
+    """Start the server; return the seconds until the first acknowledged record."""
+    return Measured(first_acknowledged(peer, topic), peer.processor_time().total, RUN.unit)
+
+
+def starting(make: Callable[[Peer], Peer]) -> Callable[[Peer], Measured]:
+    def measure(peer: Peer) -> Measured:
         fresh = make(peer)
         fresh.prepare()
         try:
-            return first_acknowledged(fresh, "first")
+            return first_acknowledged_by(fresh, "first")
         finally:
             fresh.remove()
 
@@ -202,39 +222,41 @@ class Restarting:
         create_topic(loaded, "big", self.partitions)
         produce(loaded, "big", self.records, 1000, "batch.size=65536", "linger.ms=20", "buffer.memory=268435456")
 
-    def measure(self, peer: Peer) -> float:
+    def measure(self, peer: Peer) -> Measured:
         loaded = self.loaded[peer]
         # In flight when it is killed: the tail has to be looked at.
         produce(loaded, "big", 2000, 1000, *LINGER)
         loaded.kill()
-        return first_acknowledged(loaded, "big")
+        return first_acknowledged_by(loaded, "big")
 
     def close(self) -> None:
         for loaded in self.loaded.values():
             loaded.remove()
 
 
-def resident(peer: Peer) -> float:
-    return peer.resident_mib()
+def resident(peer: Peer) -> Measured:
+    return Measured(peer.resident_mib())
 
 
-def flooded(seconds: float = 60) -> Callable[[Peer], float]:
+def flooded(seconds: float = 60) -> Callable[[Peer], Measured]:
     """Resident memory after eight unthrottled producers have sent for `seconds`."""
+    records = 400_000
 
-    def measure(peer: Peer) -> float:
-        topic = fresh_topic(peer, 6)
+    def measure(peer: Peer) -> Measured:
+        topic, meter = fresh_topic(peer, 6), Meter(peer)
         end = time.monotonic() + seconds
+        rates: list[float] = []
 
         def flood() -> None:
             while time.monotonic() < end:
-                produce(peer, topic, 400_000, 1000, *LINGER, "max.block.ms=120000")
+                rates.append(produce(peer, topic, records, 1000, *LINGER, "max.block.ms=120000"))
 
         threads = [threading.Thread(target=flood) for _ in range(8)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        return peer.resident_mib()
+        return meter.figure(per_record(len(rates) * with_warm_up(records)), peer.resident_mib())
 
     return measure
 
@@ -261,7 +283,7 @@ def all_cases() -> list[Case]:
         Case("end to end, p50", "us", less, 1.1, end_to_end.figure(0), end_to_end.prepare),
         Case("end to end, p99", "us", less, 1.1, end_to_end.figure(1), end_to_end.prepare),
         Case("p99 while 500 connections idle", "us", less, 1.0, idle.figure(1), idle.prepare),
-        Case("p99 with a cold reader", "us", less, 1.0, cold.figure(1), cold.prepare),
+        Case("p99 with a cold reader of 100 MiB/s", "us", less, 1.0, cold.figure(1), cold.prepare),
         Case("start to first acknowledged record", "s", less, 0.25, starting(another)),
         Case("kill -9 restart, 1,000 partitions, 2 GB", "s", less, 1.0, restarting.measure, restarting.prepare),
         Case("resident memory after 60 s of overload", "MiB", less, 0.15, flooded(), rounds=1),

@@ -33,12 +33,17 @@ def create_topic(peer: Peer, topic: str, partitions: int, **configs: str) -> Non
         tiny.close()
 
 
+def with_warm_up(records: int) -> int:
+    """Return how many records `produce` writes."""
+    return records + max(records // 5, 1)
+
+
 def produce(peer: Peer, topic: str, records: int, size: int, *properties: str, throughput: int = -1) -> float:
     """Run ProducerPerformance; return records per second after its warm-up."""
-    warm = max(records // 5, 1)
+    total = with_warm_up(records)
     output = run(
         java("org.apache.kafka.tools.ProducerPerformance", "--bootstrap-server", peer.bootstrap, "--topic", topic,
-             "--num-records", str(records + warm), "--warmup-records", str(warm), "--record-size", str(size),
+             "--num-records", str(total), "--warmup-records", str(total - records), "--record-size", str(size),
              "--throughput", str(throughput), "--reporting-interval", "600000",
              "--command-property", "acks=all", "enable.idempotence=true", *properties)
     )  # fmt: skip

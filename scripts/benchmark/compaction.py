@@ -13,6 +13,7 @@ from pathlib import Path
 
 from cases import Case, LatencyOf, Shared, fresh_topic
 from clients import TinyClient, fill
+from metering import RUN, Measured, Meter, Work, per_megabyte
 from peers import Peer
 
 KEYS = 200_000
@@ -82,15 +83,16 @@ class Compacting(Shared):
         super().__init__()
         self.megabytes = megabytes
 
-    def run(self, peer: Peer) -> tuple[float, float, float]:
-        filled = Filled(peer, self.megabytes)
+    def run(self, peer: Peer) -> tuple[Measured, ...]:
+        filled, meter = Filled(peer, self.megabytes), Meter(peer)
         before = peer.resident_mib()
         begin = time.perf_counter()
         with filled.cleaning():
             peak = filled.wait(filled.clean)
             took = time.perf_counter() - begin
+        megabytes = filled.closed_bytes / 1e6
         # An increase below 1 MiB is not measurable.
-        return filled.closed_bytes / 1e6 / took, peak, max(peak - before, 1.0)
+        return meter.figures(per_megabyte(megabytes), megabytes / took, peak, max(peak - before, 1.0))
 
 
 class BesideCompaction(LatencyOf):
@@ -98,7 +100,10 @@ class BesideCompaction(LatencyOf):
 
     MEGABYTES = 1024
 
-    def run(self, peer: Peer) -> tuple[float, float]:
+    def work(self) -> Work:
+        return RUN
+
+    def run(self, peer: Peer) -> tuple[Measured, ...]:
         filled = Filled(peer, self.MEGABYTES)
         with filled.cleaning():
             filled.wait(filled.begun)

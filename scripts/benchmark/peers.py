@@ -11,11 +11,24 @@ import time
 import uuid
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 CACHE = ROOT / ".cache" / "kafka-4.3.1"
 QUIET = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
+_TICK_S = 1 / os.sysconf("SC_CLK_TCK")
+
+
+class ProcessorTime(NamedTuple):
+    """Seconds of all threads of a process and its children."""
+
+    user: float
+    system: float
+
+    @property
+    def total(self) -> float:
+        return self.user + self.system
 
 
 def kafka_classpath() -> str:
@@ -117,6 +130,17 @@ class Peer:
     def resident_mib(self) -> float:
         """Return the resident memory of the server and its child processes."""
         return sum(map(_resident_kib, self.processes())) / 1024
+
+    def processor_time(self) -> ProcessorTime:
+        """Return the processor time that the server and its child processes have used since it was started."""
+        user = system = 0
+        for pid in self.processes():
+            with suppress(OSError):
+                fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+                # Its own, then those of children that have ended.
+                user += int(fields[11]) + int(fields[13])
+                system += int(fields[12]) + int(fields[14])
+        return ProcessorTime(user * _TICK_S, system * _TICK_S)
 
     def remove(self) -> None:
         self.stop()

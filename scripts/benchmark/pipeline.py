@@ -17,6 +17,7 @@ from typing import Any
 
 from cases import Case, Shared, fresh_topic
 from clients import produce
+from metering import Measured, Meter, per_megabyte, per_record
 from peers import Peer
 
 PARTITIONS = 6
@@ -89,7 +90,8 @@ class Archiving(Shared):
             produce(peer, self.topics[peer], self.records, self.size, *LINGER)
             self.run(peer)
 
-    def run(self, peer: Peer) -> tuple[float, float]:
+    def run(self, peer: Peer) -> tuple[Measured, ...]:
+        meter = Meter(peer)
         directory = Path(tempfile.mkdtemp(prefix="kbroker-bench-archive-"))
         try:
             done = archive(self.spark.session(), peer.bootstrap, self.topics[peer], directory)
@@ -98,7 +100,7 @@ class Archiving(Shared):
         # The topic also has the records of ProducerPerformance's warm-up.
         if done.records < self.records:
             raise SystemExit(f"{peer.name}: {done.records} of {self.records} records were archived")
-        return done.records / done.seconds, done.data / 1e6 / done.seconds
+        return meter.figures(per_record(done.records), done.records / done.seconds, done.data / 1e6 / done.seconds)
 
     def close(self) -> None:
         self.spark.close()
@@ -119,9 +121,10 @@ class Verifying:
             self.archives[peer] = archive(spark, peer.bootstrap, topic, directory)
             self.measure(peer)
 
-    def measure(self, peer: Peer) -> float:
-        one = self.archives[peer]
-        return verified(self.archiving.spark.session(), one, peer.bootstrap) / (one.data / GB)
+    def measure(self, peer: Peer) -> Measured:
+        one, meter = self.archives[peer], Meter(peer)
+        seconds = verified(self.archiving.spark.session(), one, peer.bootstrap)
+        return meter.figure(per_megabyte(one.data / 1e6), seconds / (one.data / GB))
 
     def close(self) -> None:
         for one in self.archives.values():

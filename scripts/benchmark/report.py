@@ -44,12 +44,24 @@ def spread(values: Sequence[float]) -> float:
     return (max(values) - min(values)) / max(statistics.median(values), 1e-9)
 
 
+HEADING = (
+    "| case | kbroker | Apache Kafka | unit | ratio | bound | control | server's processor time | ratio |\n"
+    "|---|---|---|---|---|---|---|---|---|"
+)
+
+
 def row(result: Mapping[str, object]) -> str:
     sign = "≥" if result["better"] == "more" else "≤"
+    used = result.get("processor_time")
+    used_cells = "| | "
+    if isinstance(used, dict):
+        sides = f"{number(used['kbroker'])} / {number(used['kafka'])}"
+        used_cells = f"| {sides} {used['unit']} | {used['ratio']:.2f} "
     return (
         f"| {result['case']} | {number(result['kbroker'])} ±{result['spread_kbroker']:.0%} "
         f"| {number(result['kafka'])} ±{result['spread_kafka']:.0%} | {result['unit']} "
-        f"| **{result['ratio']:.2f}** | {sign} {result['bound']:.2f} | {result['control']:.2f} |"
+        f"| **{result['ratio']:.2f}** | {sign} {result['bound']:.2f} | {result['control']:.2f} "
+        f"{used_cells}|"
     )
 
 

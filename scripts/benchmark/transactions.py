@@ -4,17 +4,24 @@ from collections.abc import Callable
 
 from cases import Case, fresh_topic
 from clients import consume, transactions
+from metering import Measured, Meter, per_megabyte, per_transaction
 from peers import Peer
 
 PARTITIONS = 6
 RECORDS = 100
+# Transactions.java
+RECORD_BYTES = 100
 # Read with isolation.level=read_committed: every tenth transaction was aborted.
 WRITTEN, RECORDS_WRITTEN, ABORT_EVERY = 8_000, 1_000, 10
 
 
-def ending(producers: int, count: int) -> Callable[[Peer], float]:
-    def measure(peer: Peer) -> float:
-        return transactions(peer, fresh_topic(peer, PARTITIONS), producers, count, RECORDS)
+def ending(producers: int, count: int) -> Callable[[Peer], Measured]:
+    def measure(peer: Peer) -> Measured:
+        topic, meter = fresh_topic(peer, PARTITIONS), Meter(peer)
+        rate = transactions(peer, topic, producers, count, RECORDS)
+        # With the warm-up of Transactions.java.
+        each = count // producers
+        return meter.figure(per_transaction(producers * (each + each // 5)), rate)
 
     return measure
 
@@ -29,9 +36,11 @@ class ReadingCommitted:
         topic = self.topics[peer] = fresh_topic(peer, PARTITIONS)
         transactions(peer, topic, 8, WRITTEN, RECORDS_WRITTEN, ABORT_EVERY)
 
-    def measure(self, peer: Peer) -> float:
+    def measure(self, peer: Peer) -> Measured:
         committed = (WRITTEN - WRITTEN // ABORT_EVERY) * RECORDS_WRITTEN
-        return consume(peer, self.topics[peer], committed, "isolation.level=read_committed")
+        meter = Meter(peer)
+        rate = consume(peer, self.topics[peer], committed, "isolation.level=read_committed")
+        return meter.figure(per_megabyte(committed * RECORD_BYTES / 1e6), rate)
 
 
 def transaction_cases() -> list[Case]:

@@ -22,6 +22,7 @@ from scripts.benchmark.capacity.cases import all_cases
 from scripts.benchmark.capacity.measure import run_rounds
 from scripts.benchmark.capacity.server import started
 from scripts.benchmark.capacity.table import CONTROL, Result, heading, results_of, row
+from scripts.benchmark.page import PAGE, write_section, write_table
 from scripts.benchmark.peers import ROOT, Kafka, Kbroker, Peer, environment
 
 IMAGES = ROOT / "docs" / "images"
@@ -78,10 +79,12 @@ def parser() -> argparse.ArgumentParser:
         help="send the newest versions of all requests, not those of the published table")  # fmt: skip
     add("--strace", action="store_true", help="also count system calls per response, in separate short runs")
     add("--profile", action="store_true",
-        help="instead, record flame graphs of kbroker into docs/images; with --only: of selected cases")  # fmt: skip
+        help="instead, record the flame graphs of docs/benchmarks.md; with --only: of selected cases, and leave the "
+        "page as it is")  # fmt: skip
     add("--growth", action="store_true",
-        help="instead, draw charts into docs/images: how the cost of a response grows with the length of the log and "
-        "the number of idle partitions, connections, groups and producer ids")  # fmt: skip
+        help="instead, draw the chart of docs/benchmarks.md: how the cost of a response grows with the length of the "
+        "log and the number of idle partitions, connections, groups and producer ids")  # fmt: skip
+    add("--write", action="store_true", help="update the rows of these cases in docs/benchmarks.md")
     add("--json", metavar="FILE", help="write the figures here as well")
     return result
 
@@ -90,6 +93,8 @@ def main() -> int:
     args = parser().parse_args()
     if len(args.kbroker) > 2:
         raise SystemExit("--kbroker: at most two trees")
+    if args.kbroker and args.write:
+        raise SystemExit("--write: the page compares kbroker with Apache Kafka")
     if args.strace and not syscalls.have_strace():
         raise SystemExit("--strace: strace is not installed")
     # Many connections need many files. The servers and the client inherit the limit.
@@ -124,16 +129,27 @@ def compare(args: argparse.Namespace, base: Path) -> int:
                 for case in cases
                 if case.name in figures
             }
-    print(footer(args) + ": ", end="")
-    print(heading([column for column, _ in columns]))
+    titles = heading([column for column, _ in columns])
+    print(f"{footer(args)}: {' / '.join(server.label for server in servers)}\n\n{titles}")
     results: list[Result] = []
+    rows: dict[str, str] = {}
     for case in cases:
         if case.name in figures:
             of_case = results_of(case, figures[case.name], ours, theirs)
             results += of_case.values()
-            print(row(case, of_case, ours, theirs))
+            line = row(case, of_case, ours, theirs)
+            rows[line] = rounds(args)
+            print(line)
     if counts:
         print(f"\n{syscalls.table(counts)}")
+    if args.write:
+        machine = machine_of("--write")
+        write_table("capacity", f"Measured {machine}, kbroker / Apache Kafka 4.3.1:", titles, rows)
+        if counts:
+            lines = syscalls.table(counts).splitlines()
+            heading_of_counts = "\n".join(lines[:2])
+            intro = f"Counted {machine_of('--strace --write')}:"
+            write_table("system-calls", intro, heading_of_counts, dict.fromkeys(lines[2:], today()))
     write_json(args, results, system_calls=counts)
     missed = [str(result["case"]) for result in results if not result.get("met", True)]
     if missed and not args.kbroker:
@@ -143,10 +159,14 @@ def compare(args: argparse.Namespace, base: Path) -> int:
 
 def draw_profiles(args: argparse.Namespace, base: Path) -> None:
     with started(peers_of(base, args.kbroker or [str(ROOT)])[:1], newest_versions=args.newest_versions) as [server]:
+        images = []
         for case in chosen_cases(args.only or profile.SHOWN):
             path = profile.svg_path(IMAGES, case)
             profile.record(server, case, args.seconds, path)
+            images.append(f"![{case.name}]({path.relative_to(PAGE.parent)})")
             print(path)
+    if not args.only:
+        write_section("profile", "\n\n".join((f"Recorded {machine_of('--profile')}, {today()}:", *images)))
 
 
 def draw_growth(args: argparse.Namespace, base: Path) -> None:
@@ -160,16 +180,34 @@ def draw_growth(args: argparse.Namespace, base: Path) -> None:
             print(".", end="", file=sys.stderr, flush=True)
     print(f"\n{footer(args)}\n\n{growth.table(costs)}")
     if not args.only:
-        growth.draw(costs, IMAGES / "growth.svg")
+        chart = IMAGES / "growth.svg"
+        growth.draw(costs, chart)
+        image = f"![Processor time per response by size]({chart.relative_to(PAGE.parent)})"
+        intro = f"Measured {machine_of('--growth')}, {rounds(args)}:"
+        write_section("growth", "\n\n".join((intro, image, growth.table(costs))))
     write_json(args, costs)
+
+
+def machine_of(option: str) -> str:
+    """Return the part of a sentence that names the command and the machine."""
+    machine = environment()
+    return (
+        f"by `./scripts/bench --capacity {option}` on a machine of {machine['cores']} cores and "
+        f"{machine['memory_gib']} GiB, Python\n{machine['python']}"
+    )
+
+
+def today() -> str:
+    return time.strftime("%Y-%m-%d")
+
+
+def rounds(args: argparse.Namespace) -> str:
+    return f"{today()}, {args.rounds} rounds of {args.seconds:g} s"
 
 
 def footer(args: argparse.Namespace) -> str:
     machine = environment()
-    return (
-        f"{time.strftime('%Y-%m-%d')}, {machine['cores']} cores, {machine['memory_gib']} GiB, "
-        f"Python {machine['python']}, {args.rounds} rounds of {args.seconds:g} s"
-    )
+    return f"{machine['cores']} cores, {machine['memory_gib']} GiB, Python {machine['python']}, {rounds(args)}"
 
 
 def write_json(args: argparse.Namespace, results: object, **others: object) -> None:

@@ -30,9 +30,9 @@ def measure(server: Server, case: Case, seconds: float) -> dict[str, float]:
         case.prepare(server) as load,
         connected(server.peer.port, load, seconds, name=f"{server.label}, {case.name}") as client,
     ):
-        before = server.processor_time()
+        before = server.peer.processor_time()
         run = client.run()
-        after = server.processor_time()
+        after = server.peer.processor_time()
     if run.bytes_received < run.responses * load.response_bytes:
         size = run.bytes_received / run.responses
         raise SystemExit(f"{server.label}, {case.name}: responses of {size:.0f} bytes, expected {load.response_bytes}")

@@ -4,10 +4,9 @@ import os
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from itertools import count
-from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from protocol.apis import ApiKey
 from protocol.client import ClientConnection, EncodedRequest, Response
@@ -58,15 +57,7 @@ TEMPORARY = {
 }
 # The published table has these versions of requests, so that its figures are comparable with earlier ones.
 PINNED_VERSIONS = {ApiKey.PRODUCE: 8, ApiKey.FETCH: 11, ApiKey.METADATA: 8, ApiKey.OFFSET_COMMIT: 5}
-_TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 _numbers = count()
-
-
-class ProcessorTime(NamedTuple):
-    """Seconds of all threads of a process and its children."""
-
-    user: float
-    system: float
 
 
 class Connection:
@@ -184,16 +175,6 @@ class Server:
             return response.coordinators[0].error_code
 
         self.request(FindCoordinatorRequest(key_type=key_type, coordinator_keys=[key]), error_of)
-
-    def processor_time(self) -> ProcessorTime:
-        user = system = 0
-        for pid in self.peer.processes():
-            with suppress(OSError):
-                fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-                # Its own, then those of children that have ended.
-                user += int(fields[11]) + int(fields[13])
-                system += int(fields[12]) + int(fields[14])
-        return ProcessorTime(user * _TICK_S, system * _TICK_S)
 
 
 @contextmanager

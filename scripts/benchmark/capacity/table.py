@@ -25,15 +25,14 @@ def results_of(case: Case, figures: Mapping[str, Figures], ours: str, theirs: st
 
 
 def heading(columns: Sequence[str]) -> str:
-    """`columns`: one or two servers, and perhaps the control."""
-    servers = " / ".join(column for column in columns if column != CONTROL)
+    """Return the first two lines of the table. `columns`: one or two servers, and perhaps the control."""
     titles = ["case", "responses/s", "processor time per response, us (user + system)", "p50, us", "p99, us"]
     if len(columns) > 1:
         titles = ["case", "responses/s", "ratio", "processor time per response, us (user + system)", "ratio",
                   "p50, us", "p99, us"]  # fmt: skip
     if CONTROL in columns:
         titles.append("control: responses/s, processor time")
-    return f"{servers}\n\n| {' | '.join(titles)} |\n|{'---|' * len(titles)}"
+    return f"| {' | '.join(titles)} |\n|{'---|' * len(titles)}"
 
 
 def row(case: Case, results: Mapping[str, Result], ours: str, theirs: str) -> str:

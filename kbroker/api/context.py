@@ -108,7 +108,8 @@ class Overlap(Enum):
     ANY = auto()
 
 
-class ApiHandler(NamedTuple):
+@dataclass(slots=True, frozen=True)
+class ApiHandler:
     """How one API is served in one version.
 
     `in_steps`, `division`: for large requests other than Produce and Fetch; the division is the API file's DIVISION.

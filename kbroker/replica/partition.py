@@ -175,7 +175,8 @@ class Partition:
         if validated is None:
             validated = validate_batch(records, log.config, now_ms, produce_version, transactional)
         batch, header, append_time_ms = validated
-        if header.producer_id >= 0:
+        _, length, _, _, _, _, last_offset_delta, _, _, producer_id, _, _, _ = header
+        if producer_id >= 0:
             duplicate = log.producers.check(header, guard, must_verify)
             if duplicate is not None:
                 base_offset, last_offset, append_time_ms = duplicate
@@ -185,9 +186,9 @@ class Partition:
         except KafkaError:
             self._append_listener.on_append_failed(self)
             raise
-        self._after_append(header.batch_length + LENGTH_OVERHEAD, now_ms)
+        self._after_append(length + LENGTH_OVERHEAD, now_ms)
         # This may differ from the log end offset: requests completed in _after_append may have appended more.
-        return base_offset, base_offset + header.last_offset_delta + 1, append_time_ms
+        return base_offset, base_offset + last_offset_delta + 1, append_time_ms
 
     def append_internal(self, batch: bytearray, now_ms: int, guard: VerificationGuard | None, verify: bool) -> int:
         """Append a batch of a coordinator. Returns the end offset. Raises KafkaError.

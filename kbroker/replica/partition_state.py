@@ -22,9 +22,8 @@ class PartitionState:
     def advance_high_watermark(self, leader_position: int) -> bool:
         """Advance the high watermark to the lowest position of all in-sync replicas. Returns whether it advanced."""
         committed = leader_position
-        for position in self.followers.values():
-            if position < committed:
-                committed = position
+        if self.followers:
+            committed = min(committed, *self.followers.values())
         if committed <= self.high_watermark:
             return False
         self.high_watermark = committed

@@ -147,13 +147,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def _serve_frames(self, view: memoryview) -> None:
         """Handle the complete frames in `view`, keep the rest, and send the responses with one system call."""
-        self._responses.is_serving = True
-        self._serve_complete_frames(view)
-        self._responses.is_serving = False
-        self._responses.flush()
-
-    def _serve_complete_frames(self, view: memoryview) -> None:
-        server, scheduler, responses = self._server, self._server.scheduler, self._responses
+        server, responses = self._server, self._responses
+        scheduler = server.scheduler
+        responses.is_serving = True
         frames_left = MAX_FRAMES_IF_OTHERS_WAIT if scheduler.backlogs.calls else MAX_FRAMES
         pos, end = 0, len(view)
         while end - pos >= 4 and self._transport is not None:
@@ -161,7 +157,7 @@ class Connection(asyncio.BufferedProtocol):
             if not 0 <= length <= server.max_request_bytes:
                 reason = "frame too large" if length > 0 else "malformed frame"
                 self.close(reason, size=length, limit=server.max_request_bytes)
-                return
+                break
             frame_end = pos + 4 + length
             if frame_end > end:
                 break
@@ -172,11 +168,14 @@ class Connection(asyncio.BufferedProtocol):
                 (responses.is_blocked and not self._may_overlap(view[pos:])) or not frames_left or scheduler.is_paused
             ):
                 self._received.add_to_backlog(view[pos:])
+                pos = end
                 if not responses.is_blocked:
                     self._schedule_backlog()
-                return
+                break
         if pos < end and self._transport is not None:
             self._begin_frame(view[pos:])
+        responses.is_serving = False
+        responses.flush()
 
     def _begin_frame(self, start: memoryview) -> None:
         """Keep an incomplete frame, unless its header already says that it is not supported."""
@@ -261,16 +260,16 @@ class Connection(asyncio.BufferedProtocol):
     # Requests.
 
     def _serve_request(self, frame: memoryview) -> None:
-        context, server, responses = None, self._server, self._responses
+        context, server, responses, size = None, self._server, self._responses, len(frame)
         try:
             api_key, version, correlation_id, client_id_size = _HEADER.unpack_from(frame, 0)
             pos = 10
             client_id: str | None
             if client_id_size > 0:
                 pos += client_id_size
-                if pos > len(frame):
+                if pos > size:
                     raise MalformedError("client id exceeds the frame")
-                raw = bytes(frame[10:pos])
+                raw = frame[10:pos].tobytes()
                 if raw != self._client_id_bytes:
                     self._client_id_bytes, self._client_id = raw, raw.decode(errors="replace")
                 client_id = self._client_id
@@ -281,19 +280,19 @@ class Connection(asyncio.BufferedProtocol):
                 pos = pos + 1 if frame[pos] == 0 else skip_tagged_fields(frame, pos)
             stats = handler.stats
             stats.requests += 1
-            stats.bytes_in += len(frame)
+            stats.bytes_in += size
             context = RequestContext(self, handler, version, correlation_id, client_id, self.last_active_ns)
             cache_key = None
-            if handler.is_cacheable is not None and len(frame) <= MAX_REQUEST_BYTES:
+            if handler.is_cacheable is not None and size <= MAX_REQUEST_BYTES:
                 cache_key = bytes(frame[:4]) + bytes(frame[pos:])
                 context.body = server.cached_responses.get(server.services, cache_key)
                 if context.body is not None:
                     responses.send(context)
                     return
-            if len(frame) > LARGE_REQUEST_BYTES and handler.in_steps is not None:
+            if size > LARGE_REQUEST_BYTES and handler.in_steps is not None:
                 # A larger frame has its own buffer. A smaller one is in a reused buffer, so it is copied.
-                kept = frame if len(frame) > BUFFER_BYTES else bytes(frame)
-                self.hold(len(frame))
+                kept = frame if size > BUFFER_BYTES else bytes(frame)
+                self.hold(size)
                 responses.wait_for_body(context, self._serve_large_request(context, kept, pos))
                 return
             request = handler.decode(frame, pos, version)

@@ -1,6 +1,7 @@
 """Decoders and encoders of primitive types, for the hand-written codecs of Produce and Fetch."""
 
 from struct import Struct
+from typing import NoReturn
 
 from protocol.errors import MalformedError
 from protocol.limits import MAX_REQUEST_ELEMENTS, too_many_elements
@@ -46,14 +47,15 @@ def decode_count(buf: memoryview, pos: int, *, flexible: bool) -> tuple[int, int
         count = I32.unpack_from(buf, pos)[0]
         pos += 4
     if not 0 <= count <= len(buf) - pos:
-        check_count(count, len(buf) - pos)
+        refuse_count(count, len(buf) - pos)
     return count, pos
 
 
-def check_count(count: int, left: int) -> None:
-    """Raise MalformedError if an array is null, or has more elements than there are bytes left."""
-    if count < 0 or count > left:
+def refuse_count(count: int, left: int) -> NoReturn:
+    """Raise the error for an array that is null, exceeds the bytes that are left, or has too many elements."""
+    if not 0 <= count <= left:
         raise MalformedError(f"array of {count} elements in {left} bytes")
+    raise MalformedError(too_many_elements(MAX_REQUEST_ELEMENTS))
 
 
 def deduct(remaining: int, count: int) -> int:

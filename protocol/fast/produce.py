@@ -13,13 +13,10 @@ from protocol.errors import MalformedError
 from protocol.fast.primitives import (
     I16,
     I32,
-    check_count,
-    decode_count,
     decode_string,
-    deduct,
     encode_compact_string,
     encode_string,
-    slice_bytes,
+    refuse_count,
 )
 from protocol.limits import MAX_REQUEST_ELEMENTS
 from protocol.varints import decode_uvarint, encode_uvarint, skip_tagged_fields
@@ -50,7 +47,8 @@ class ProduceRequest(NamedTuple):
 _make_request = partial(tuple.__new__, ProduceRequest)
 
 
-_ACKS = Struct(">hi")
+# Acks, timeout, first byte of the number of topics.
+_ACKS_AND_COMPACT_COUNT = Struct(">hiB")
 # The length of the transactional id, which is usually null; acks, timeout, number of topics.
 _HEAD_V3 = Struct(">hhii")
 _ACKS_AND_COUNT = Struct(">hii")
@@ -74,37 +72,56 @@ def decode_produce_request(buf: memoryview, pos: int, version: int) -> ProduceRe
 
 
 def _decode_flexible(buf: memoryview, pos: int, version: int) -> ProduceRequest:
+    # Varints of one byte, which most are, are decoded in place.
     uses_topic_ids = version >= FIRST_TOPIC_ID_VERSION
-    transactional_id, pos = decode_string(buf, pos, flexible=True)
-    acks, timeout_ms = _ACKS.unpack_from(buf, pos)
-    topic_count, pos = decode_count(buf, pos + 6, flexible=True)
-    remaining = deduct(MAX_REQUEST_ELEMENTS, topic_count)
+    end = len(buf)
+    transactional_id, pos = (None, pos + 1) if buf[pos] == 0 else decode_string(buf, pos, flexible=True)
+    acks, timeout_ms, topic_count = _ACKS_AND_COMPACT_COUNT.unpack_from(buf, pos)
+    topic_count, pos = decode_uvarint(buf, pos + 6) if topic_count >= 0x80 else (topic_count, pos + 7)
+    topic_count -= 1
+    remaining = MAX_REQUEST_ELEMENTS - topic_count
+    if not 0 <= topic_count <= end - pos or remaining < 0:
+        refuse_count(topic_count, end - pos)
     topics: list[TopicRecords] = []
     key: str | bytes
     for _ in range(topic_count):
         if uses_topic_ids:
-            key = bytes(slice_bytes(buf, pos, 16))
-            pos += 16
+            key_end = pos + 16
+            key = buf[pos:key_end].tobytes()
         else:
-            size, pos = decode_uvarint(buf, pos)
-            key = str(slice_bytes(buf, pos, size - 1), "utf-8", "replace")
-            pos += size - 1
-        partition_count, pos = decode_count(buf, pos, flexible=True)
-        remaining = deduct(remaining, partition_count)
+            size = buf[pos]
+            size, pos = decode_uvarint(buf, pos) if size >= 0x80 else (size, pos + 1)
+            key_end = pos + size - 1
+            if not size:
+                raise MalformedError("Produce request has a null topic name")
+            key = buf[pos:key_end].tobytes().decode("utf-8", "replace")
+        if key_end > end:
+            raise MalformedError("a topic exceeds the frame")
+        partition_count = buf[key_end]
+        partition_count, pos = (
+            decode_uvarint(buf, key_end) if partition_count >= 0x80 else (partition_count, key_end + 1)
+        )
+        partition_count -= 1
+        remaining -= partition_count
+        if not 0 <= partition_count <= end - pos or remaining < 0:
+            refuse_count(partition_count, end - pos)
         partitions: list[PartitionRecords] = []
         for _ in range(partition_count):
             index: int = I32.unpack_from(buf, pos)[0]
             size, pos = decode_uvarint(buf, pos + 4)
+            records_end = pos + size - 1
+            if records_end > end:
+                raise MalformedError(f"records of {size - 1} bytes exceed the frame")
             if size:
-                size -= 1
-                partitions.append((index, slice_bytes(buf, pos, size)))
-                pos += size
+                partitions.append((index, buf[pos:records_end]))
+                pos = records_end
             else:
                 partitions.append((index, None))
             pos = pos + 1 if buf[pos] == 0 else skip_tagged_fields(buf, pos)
         pos = pos + 1 if buf[pos] == 0 else skip_tagged_fields(buf, pos)
         topics.append((key, partitions))
-    skip_tagged_fields(buf, pos)
+    if buf[pos] != 0:
+        skip_tagged_fields(buf, pos)
     return _make_request((transactional_id, acks, timeout_ms, topics))
 
 
@@ -118,31 +135,34 @@ def _decode_classic(buf: memoryview, pos: int) -> ProduceRequest:
         acks, timeout_ms, topic_count = _ACKS_AND_COUNT.unpack_from(buf, pos)
         pos += 10
     end = len(buf)
-    check_count(topic_count, end - pos)
-    remaining = deduct(MAX_REQUEST_ELEMENTS, topic_count)
+    remaining = MAX_REQUEST_ELEMENTS - topic_count
+    if not 0 <= topic_count <= end - pos or remaining < 0:
+        refuse_count(topic_count, end - pos)
     topics: list[TopicRecords] = []
     for _ in range(topic_count):
         name_size: int = I16.unpack_from(buf, pos)[0]
         pos += 2
-        if name_size == -1:
-            raise MalformedError("Produce request has a null topic name")
-        name = str(slice_bytes(buf, pos, name_size), "utf-8", "replace")
-        pos += name_size
-        partition_count: int = I32.unpack_from(buf, pos)[0]
-        pos += 4
-        check_count(partition_count, end - pos)
-        remaining = deduct(remaining, partition_count)
+        name_end = pos + name_size
+        if name_size < 0 or name_end > end:
+            raise MalformedError(f"topic name of {name_size} bytes in {end - pos} bytes")
+        name = buf[pos:name_end].tobytes().decode("utf-8", "replace")
+        partition_count: int = I32.unpack_from(buf, name_end)[0]
+        pos = name_end + 4
+        remaining -= partition_count
+        if not 0 <= partition_count <= end - pos or remaining < 0:
+            refuse_count(partition_count, end - pos)
         partitions: list[PartitionRecords] = []
         for _ in range(partition_count):
             index, size = _INDEX_AND_SIZE.unpack_from(buf, pos)
             pos += 8
-            if size >= 0:
-                partitions.append((index, slice_bytes(buf, pos, size)))
-                pos += size
+            records_end = pos + size
+            if size >= 0 and records_end <= end:
+                partitions.append((index, buf[pos:records_end]))
+                pos = records_end
             elif size == -1:
                 partitions.append((index, None))
             else:
-                raise MalformedError(f"records of {size} bytes")
+                raise MalformedError(f"records of {size} bytes in {end - pos} bytes")
         topics.append((name, partitions))
     return _make_request((transactional_id, acks, timeout_ms, topics))
 

@@ -109,13 +109,8 @@ class Log(LogReads):
         base = self.log_end_offset
         last = base + delta
         segment = self.active
-        limits = self._limits
-        if (
-            segment.size + size > limits.size
-            or timestamp > limits.max_timestamp
-            or last > limits.last_offset
-            or now_ms > limits.now_ms
-        ):
+        max_size, max_timestamp, max_offset, max_now_ms = self._limits
+        if segment.size + size > max_size or timestamp > max_timestamp or last > max_offset or now_ms > max_now_ms:
             segment = self._prepare_append(size, timestamp, last, now_ms)
         PREFIX.pack_into(batch, 0, base, length, leader_epoch)
         self._write(segment, batch, size)

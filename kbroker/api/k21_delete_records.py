@@ -46,7 +46,7 @@ async def _result(services: Services, topic: str, index: int, offset: int) -> De
 
 
 async def _delete_records(services: Services, topic: str, index: int, offset: int) -> int:
-    """Return the new log start offset. Raises KafkaError."""
+    """Delete the records of a partition before an offset. Returns the new log start offset. Raises KafkaError."""
     partition = services.replicas.leader(topic, index)
     if topic in INTERNAL_TOPICS:
         raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION)

@@ -213,7 +213,7 @@ class Controller:
         return list(results.values())
 
     async def _add_partitions(self, new: NewPartitions, validate_only: bool, max_new_partitions: int) -> int:
-        """Return the number of partitions added, or with `validate_only` to be added."""
+        """Add partitions to a topic, unless `validate_only`. Returns how many are added."""
         await self._writer.prepare()
         added = plan_partitions(new, self._planning_context(), max_new_partitions)
         if validate_only:

@@ -11,5 +11,8 @@ class DirectSocket(Protocol):
     def fileno(self) -> int: ...
 
     def send(self, data: Buffer, flags: int, /) -> int:
-        """Return how many bytes were sent. `flags`: MSG_MORE. Raises BlockingIOError if the socket's buffer is full."""
+        """Send bytes, and return how many were sent. `flags`: 0 or MSG_MORE.
+
+        Raises BlockingIOError if the socket's buffer is full.
+        """
         ...

@@ -40,7 +40,7 @@ def metadata(server: Server) -> Iterator[Load]:
 
 
 def offset_commit(group: str, topic: Topic) -> OffsetCommitRequest:
-    """Commit the offset of one partition, for a group without members."""
+    """Return a request that commits the offset of one partition, for a group without members."""
     partition = OffsetCommitRequestPartition(partition_index=0, committed_offset=5, committed_metadata="")
     topics = [OffsetCommitRequestTopic(name=topic[0], topic_id=topic[1], partitions=[partition])]
     return OffsetCommitRequest(group_id=group, topics=topics)

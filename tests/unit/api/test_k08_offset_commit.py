@@ -1,3 +1,5 @@
+"""OffsetCommit in every version: results, unknown partitions, metadata that is too large, retries."""
+
 import pytest
 
 from kbroker.coordinator.internal_log import GROUP_METADATA_TOPIC

@@ -1,3 +1,5 @@
+"""OffsetFetch in every version: several groups, and topics by name and by id."""
+
 import pytest
 
 from kbroker.coordinator.group.records import OffsetAndMetadata

@@ -1,3 +1,5 @@
+"""FindCoordinator in every version: several keys, the creation of internal topics, errors."""
+
 import pytest
 
 from kbroker.common import KafkaError

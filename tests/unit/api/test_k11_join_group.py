@@ -1,3 +1,5 @@
+"""JoinGroup in every version: member ids, protocols, session timeouts, errors."""
+
 import re
 
 import pytest

@@ -1,3 +1,5 @@
+"""Heartbeat in every version."""
+
 import pytest
 
 from protocol.errors import ErrorCode

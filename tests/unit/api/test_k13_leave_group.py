@@ -1,3 +1,5 @@
+"""LeaveGroup in every version, and when its response is sent."""
+
 import pytest
 
 from protocol.errors import ErrorCode

@@ -1,3 +1,5 @@
+"""SyncGroup in every version."""
+
 import pytest
 
 from protocol.errors import ErrorCode

@@ -1,3 +1,5 @@
+"""DescribeGroups in every version."""
+
 import pytest
 
 from kbroker.coordinator.group.records import OffsetAndMetadata

@@ -1,3 +1,5 @@
+"""ListGroups in every version."""
+
 from typing import Any
 
 import pytest

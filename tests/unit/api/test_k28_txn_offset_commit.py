@@ -1,3 +1,5 @@
+"""TxnOffsetCommit in every version: the group must be part of the transaction; errors by version."""
+
 import pytest
 
 from kbroker.api.k28_txn_offset_commit import error_for_client

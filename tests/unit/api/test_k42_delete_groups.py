@@ -1,3 +1,5 @@
+"""DeleteGroups in every version, and a deletion that cannot be written."""
+
 import pytest
 
 from kbroker.coordinator.group.records import OffsetAndMetadata

@@ -1,3 +1,5 @@
+"""OffsetDelete: results by partition, errors of the whole request."""
+
 from kbroker.coordinator.group.records import OffsetAndMetadata
 from protocol.errors import ErrorCode
 from protocol.messages.k47_offset_delete import (

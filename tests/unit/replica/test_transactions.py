@@ -41,7 +41,7 @@ class Writer:
         )
 
     def append(self, records: bytearray, guard: VerificationGuard | None = None, *, transactional: bool = True) -> int:
-        """Return the base offset. `transactional`: the request has a transactional id."""
+        """Append a batch, and return its base offset. `transactional`: the request has a transactional id."""
         services = self.m.broker.services
         now_ms, must_verify = (
             services.environment.clock.now_ms(),

@@ -1,3 +1,5 @@
+"""Deadlines by key: order, moved and cancelled deadlines, memory."""
+
 from random import Random
 
 from kbroker.runtime.deadlines import MAX_STALE_ENTRIES, Deadlines

@@ -1,3 +1,5 @@
+"""The order in which waiters acquire a mutex, and cancelled waiters."""
+
 import asyncio
 
 from kbroker.runtime.mutex import Mutex

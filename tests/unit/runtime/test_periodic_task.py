@@ -1,3 +1,5 @@
+"""A periodic task runs while it is needed, one run at a time."""
+
 import asyncio
 
 import pytest

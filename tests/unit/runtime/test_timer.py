@@ -1,3 +1,5 @@
+"""One timer for many deadlines."""
+
 import asyncio
 
 import pytest

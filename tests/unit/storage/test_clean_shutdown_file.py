@@ -1,3 +1,5 @@
+"""The clean-shutdown file is read once and removed."""
+
 from pathlib import Path
 
 from kbroker.runtime.real_disk import RealDisk

@@ -1,4 +1,4 @@
-"""Complete validation of batches without a broker, in threads or not."""
+"""Validates batches completely in a test, without a broker."""
 
 import asyncio
 from collections.abc import Callable

@@ -50,7 +50,7 @@ class LineRunner:
         self._names = {-1: "-", UNKNOWN_ID: "p?"}
 
     def run(self, request: str) -> str:
-        """Return the complete line of a request."""
+        """Send a request, and return its complete line."""
         word, *arguments = request.split()
         result = self._send(word, arguments)
         state, producer, timeout_ms, partitions = self._target.describe()

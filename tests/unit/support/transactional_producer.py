@@ -106,7 +106,10 @@ class Producer:
     async def send_all(
         self, topics: Mapping[str, Mapping[int, bytearray]], *, version: int, name_it: bool = True
     ) -> list[list[PartitionProduceResponse]]:
-        """Return the partition responses of each topic. `name_it`: the request has the transactional id."""
+        """Send one Produce request. Returns the partition responses of each topic.
+
+        `name_it`: the request has the transactional id.
+        """
         request = None
         for topic, batches in topics.items():
             part = self.client.produce_request(topic, batches)

@@ -74,7 +74,8 @@ def join_group(
 def accepts_joining_member(group: ClassicGroup, member_id: str, max_size: int) -> bool:
     """Return whether group.max.size admits the member.
 
-    While a rebalance is prepared only members that have joined count, so that a lowered limit removes the last ones.
+    While a rebalance is prepared, only the members that have joined count. So a lowered limit removes the members that
+    join last.
     """
     member = group.members.get(member_id)
     if group.state is GroupState.PREPARING_REBALANCE:

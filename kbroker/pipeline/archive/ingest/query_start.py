@@ -110,7 +110,7 @@ class QueryStart:
         return expected | self._start_offsets([tp for tp in partitions if tp not in expected])
 
     def _start_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return where partitions of topics start that are new to the archive."""
+        """Return the start offsets of partitions whose topics are new to the archive."""
         start, committed_only = self.options.start, self.options.committed_only
         if start.kind == "latest" and partitions:
             return self.cluster.call(lambda cluster: cluster.end_offsets(partitions, committed_only))

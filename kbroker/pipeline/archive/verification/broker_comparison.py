@@ -33,7 +33,7 @@ class BrokerComparison:
     def run(
         self, buckets: Iterable[BucketStats], state: ArchiveState
     ) -> tuple[list[Finding], list[PartitionComparison]]:
-        """Return the findings, and a summary of the comparison for each partition."""
+        """Compare the archive with the broker. Returns the findings, and a summary for each partition."""
         broker = self.records.sums(self.plan.ranges)
         archive = archive_sums(buckets, state.files)
         findings = self._compare_records(unequal_buckets(archive, broker))

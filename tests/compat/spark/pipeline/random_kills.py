@@ -61,7 +61,7 @@ class Round:
         self.verifier = Command(directory / "verifier", "archive", "verify", self.archive, *bootstrap)
 
     def run(self) -> str:
-        """Return a line about what was done. Raises AssertionError for a failure."""
+        """Run one round, and return a line about it. Raises AssertionError for a failure."""
         try:
             self.broker.start()
             self.create_topics(TOPICS)

@@ -6,7 +6,7 @@ from kbroker.cli import main
 
 
 def run_replay(capsys: pytest.CaptureFixture[str], *args: str) -> tuple[int, str]:
-    """Return the exit status and standard error."""
+    """Run `kbroker replay`, and return the exit status and standard error."""
     return main(["replay", *args]), capsys.readouterr().err
 
 

@@ -1,3 +1,5 @@
+"""The lock of a key: shared and exclusive operations, and their order."""
+
 from collections.abc import Callable
 
 from kbroker.coordinator.runtime.key_lock import KeyLock

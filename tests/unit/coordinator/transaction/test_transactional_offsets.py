@@ -105,7 +105,7 @@ def tp_of(broker: Harness, group: str = "g") -> TopicPartition:
 
 
 def write_marker(broker: Harness, marker: TransactionMarker, group: str = "g") -> list[ErrorCode]:
-    """Return the list that the result of the marker is added to."""
+    """Write a marker. Returns a list, to which the result is added."""
     results: list[ErrorCode] = []
     broker.groups.runtime.complete_transaction(tp_of(broker, group), marker, results.append)
     return results

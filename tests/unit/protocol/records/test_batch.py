@@ -1,3 +1,5 @@
+"""Record batches: written and read as other clients do, damaged ones, transaction markers."""
+
 import pytest
 from aiokafka.record.default_records import DefaultRecordBatch as AioBatch
 from kafka.record.default_records import DefaultRecordBatch as KafkaPythonBatch

@@ -1,3 +1,5 @@
+"""Compression codecs: data of other clients, levels, decompression bombs, damaged data."""
+
 import contextlib
 import gzip
 import random

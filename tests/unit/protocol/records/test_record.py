@@ -1,3 +1,5 @@
+"""Varints and records: round trips, malformed and damaged bodies."""
+
 import contextlib
 
 import pytest

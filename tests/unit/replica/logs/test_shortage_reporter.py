@@ -1,3 +1,5 @@
+"""Shortages of disk space or file descriptors are logged once per window and partition."""
+
 import asyncio
 import errno
 

@@ -1,3 +1,5 @@
+"""Validation of produced batches, with the results of Kafka; conversion of codecs and timestamps."""
+
 import pytest
 
 from kbroker.common import KafkaError

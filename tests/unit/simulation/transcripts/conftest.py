@@ -1,3 +1,5 @@
+"""The option --rewrite of the transcript tests."""
+
 import pytest
 
 

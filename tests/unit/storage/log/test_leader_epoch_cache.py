@@ -1,3 +1,5 @@
+"""Leader epochs: assignment, end offsets, truncation."""
+
 import pytest
 
 from kbroker.storage.log.leader_epoch_cache import LeaderEpochCache

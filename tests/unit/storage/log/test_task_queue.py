@@ -1,3 +1,5 @@
+"""The order of a log's background tasks."""
+
 from kbroker.storage.log.task_queue import SerialTaskQueue
 from tests.unit.support.log_lab import Background
 

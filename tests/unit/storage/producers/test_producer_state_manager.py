@@ -1,3 +1,5 @@
+"""Sequences of idempotent producers, with the results of Kafka: duplicates, gaps, epochs, expiry, snapshots."""
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -32,7 +34,7 @@ class Partition:
         self.end = 0
 
     def produce(self, header: BatchHeader) -> tuple[int, int, int]:
-        """Return (error code, base offset, timestamp), as in Kafka's response."""
+        """Produce a batch. Returns (error code, base offset, timestamp), as in Kafka's response."""
         try:
             duplicate = self.states.check(header)
         except KafkaError as error:

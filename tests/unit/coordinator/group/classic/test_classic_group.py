@@ -1,3 +1,5 @@
+"""The state of a classic group: transitions, protocols, leader, static members."""
+
 import pytest
 
 from kbroker.common import KafkaError

@@ -1,3 +1,5 @@
+"""The topics in a member's subscription."""
+
 import struct
 
 import pytest

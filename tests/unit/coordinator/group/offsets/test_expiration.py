@@ -1,3 +1,5 @@
+"""Which committed offsets expire, and when."""
+
 import pytest
 
 from kbroker.coordinator.group.classic.classic_group import ClassicGroup

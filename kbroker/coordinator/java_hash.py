@@ -22,8 +22,8 @@ _LOW_32 = int.from_bytes(b"\0\0\0\0\xff\xff\xff\xff" * (BLOCK_UNITS // 4), "big"
 
 
 def _halving(lanes: int) -> tuple[int, int, int, int]:
-    """Return what adds the upper half of `lanes` lanes of 64 bits, of 4 units each, to the lower half: the bits and the
-    mask of a half, its power of 31, and the mask of the lower 32 bits of its lanes."""
+    """Return the constants with which the upper half of `lanes` lanes (64 bits with 4 units each) is added to the lower
+    half: the bits and the mask of a half, its power of 31, and the mask of the lower 32 bits of its lanes."""
     bits = 32 * lanes
     half = (1 << bits) - 1
     return bits, half, pow(31, 2 * lanes, 1 << 32), _LOW_32 & half

@@ -246,7 +246,10 @@ class Partition:
             self.notify_fetchers(size, stable_size)
 
     def _advance_last_stable_offset(self, high_watermark_before: int) -> int:
-        """Return how many bytes have become stable: 0 if the number is unknown, -1 if none have."""
+        """Advance the last stable offset with the high watermark.
+
+        Returns how many bytes have become stable: 0 if the number is unknown, -1 if none have.
+        """
         transactions, log = self.log.producers.transactions, self.log
         before = max(min(transactions.first_unstable_offset, high_watermark_before), log.log_start_offset)
         log.update_high_watermark(self.state.high_watermark)

@@ -90,7 +90,7 @@ def broker_defaults(cluster: ClusterClient) -> dict[str, str]:
 
 
 def as_topic_configs(broker_configs: Mapping[str, str]) -> dict[str, str]:
-    """Convert a broker's configs that have a value to the topic configs that they are defaults of."""
+    """Convert a broker's configs to the topic configs whose defaults they are. Configs without a value are omitted."""
     configs = {name: broker_configs[source] for name, source in _BROKER_DEFAULTS.items() if source in broker_configs}
     for name, unit_ms in _BROKER_RETENTION.items():
         if name in broker_configs:

@@ -97,7 +97,7 @@ def needs_row_search(batch_range: BatchRange, log_start: int, files: Iterable[Da
 def lost_ranges(
     batch_range: BatchRange, log_start: int, missing: Iterable[OffsetRange] | None = None
 ) -> tuple[OffsetRange, ...]:
-    """Return the offsets below the log start offset that have no row. `missing`: those without a row, by default all."""
+    """Return the offsets below the log start offset that have no row. `missing`: those without a row (default: all)."""
     batch_offsets = OffsetRange(batch_range.start, batch_range.end)
     deleted = OffsetRange(batch_range.start, min(log_start, batch_range.end))
     return intersect_ranges([batch_offsets] if missing is None else missing, [deleted])

@@ -26,7 +26,7 @@ SPEED_START_DELAY_S = 0.5
 
 
 class SpeedLimit(NamedTuple):
-    """How fast a replay sends; at most one of them is set."""
+    """How fast a replay sends. At most one of the fields is set."""
 
     rate: float | None = None  # records per second, of all tasks together
     speed: float | None = None  # times real time

@@ -1,4 +1,4 @@
-"""DescribeConfigs: the configs of topics, brokers, groups.
+"""DescribeConfigs: the configs of topics, brokers, groups and other resources.
 
 1: synonyms and sources.
 3: types and documentation.

@@ -142,7 +142,7 @@ class Message(Struct, kind="base", versions="none"):
 
 
 class MessageInfo(NamedTuple):
-    """The declaration of a message class, besides its fields."""
+    """The declaration of a message class, apart from its fields."""
 
     key: int | None  # API key; None for headers and for data
     kind: str  # "request", "response", "header" or "data" (records of internal topics, member metadata)

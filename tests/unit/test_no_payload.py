@@ -143,7 +143,7 @@ async def wrong_acks(m: Machine, client: Client) -> None:
 
 @case
 async def transactional(m: Machine, client: Client) -> None:
-    """With an unknown transactional id, and without one."""
+    """Send transactional batches with an unknown transactional id, and without one."""
     batch = records(attributes=TRANSACTIONAL, producer_id=1, producer_epoch=0, base_sequence=0)
     for transactional_id in ("tx", None):
         for version in (9, 12):

@@ -230,7 +230,7 @@ class GroupShard:
             self._context.post(operation, group_id, LockMode.EXCLUSIVE_AFTER_SHARED)
 
     def schedule_offset_expiration(self, retention_ms: int) -> None:
-        """Expire the offsets of every group."""
+        """Schedule the expiration of each group's offsets."""
         for group_id in list(self.groups):
             operation = partial(GroupShard.expire_offsets, group_id=group_id, retention_ms=retention_ms)
             self._context.post(operation, group_id, LockMode.EXCLUSIVE_AFTER_SHARED)

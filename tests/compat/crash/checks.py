@@ -44,7 +44,7 @@ def read_topic(bootstrap: str, topic: str, partitions: int) -> TopicRecords:
 
 
 def read_topics(bootstrap: str, topics: dict[str, int]) -> dict[str, TopicRecords]:
-    """As `read_topic`, by topic; `topics`: the number of partitions by name."""
+    """Read several topics as `read_topic` does. `topics`: the number of partitions by name."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,

@@ -185,7 +185,7 @@ class Target:
         _PAUSE.wait(ms * self._slowness / 1000)
 
     def wait_for_round_trips(self, count: int = MIN_ROUND_TRIPS) -> None:
-        """For an attack that only has to last."""
+        """Wait until the probe has made `count` round trips, during an attack that only has to last."""
         self._probe.wait(count)
 
     def _status(self, name: str) -> int:

@@ -82,7 +82,7 @@ def test_a_transaction_spans_topics_and_partitions(client, topic, transactional_
 
 
 def test_an_open_transaction_holds_back_later_records(client, topic, transactional_id):
-    """Of other transactions, and without a transaction."""
+    """Later records of other transactions, and those without a transaction, wait for its end."""
     name = topic()
     first = started(client, transactional_id)
     second = started(client, unique("second"))
@@ -119,7 +119,7 @@ def test_an_empty_transaction_writes_nothing(client, topic, transactional_id):
 
 
 def test_a_second_instance_fences_the_first(client, topic, transactional_id):
-    """Its open transaction is aborted, and whatever it tries is error_of."""
+    """The open transaction of the first instance is aborted, and all its calls fail from then on."""
     name = topic()
     first = started(client, transactional_id)
     first.begin()

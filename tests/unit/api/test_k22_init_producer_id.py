@@ -1,4 +1,4 @@
-"""InitProducerId: ids for idempotent producers, and for transactional ids, which fences former producers."""
+"""InitProducerId: ids of idempotent producers, and of transactional ids, whose former producers are fenced."""
 
 import asyncio
 from typing import Any

@@ -153,7 +153,7 @@ async def create(client: Client, name: str) -> tuple[int, str | None]:
 
 @broker_test
 async def test_a_cordoned_directory_gets_no_new_partitions(m: Machine) -> None:
-    """Except those that an assignment in the request places there. The error messages are those of Kafka 4.3.1."""
+    """Only an assignment in the request places partitions there. The error messages are those of Kafka 4.3.1."""
     client = await m.client()
     assert await create(client, "before") == (0, None)
     await client._alter(ConfigResourceType.BROKER, "1", {"cordoned.log.dirs": "*"})
@@ -252,7 +252,7 @@ async def test_logs_are_recovered_by_num_recovery_threads(m: Machine) -> None:
 async def test_a_combined_broker_and_controller_starts_as_a_broker(
     m: Machine, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """With the configs of Kafka's server.properties."""
+    """The configs are those of Kafka's server.properties."""
     await m.start()
     await greet(await m.client())
     messages = "\n".join(record.message for record in caplog.records)

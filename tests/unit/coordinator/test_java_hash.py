@@ -43,7 +43,7 @@ def test_the_values_are_those_of_java(text: str, value: int) -> None:
 @example("\0", BLOCK_UNITS)
 @example("\udc00\ud800", BLOCK_UNITS // 2)
 def test_the_hash_is_equal_to_its_definition(text: str, length: int) -> None:
-    """Also with unpaired surrogates, and around the limits of a block."""
+    """The strings include unpaired surrogates, and their lengths include those around the limits of a block."""
     repeated = text * (length // max(1, len(text))) + text
     for candidate in (text, repeated, repeated[:length]):
         assert java_hash(candidate) == by_definition(candidate)

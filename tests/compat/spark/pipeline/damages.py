@@ -133,7 +133,7 @@ def copy_to_name_of_same_writer(at: Target) -> list[ExpectedFinding]:
 
 
 def copy_to_name_of_unknown_writer(at: Target) -> list[ExpectedFinding]:
-    """As if from another archive, or from a commit that was lost with the end of the manifest."""
+    """Copy a file as if it came from another archive, or from a commit that was lost with the end of the manifest."""
     return at.copy_file(f"{'e' * 12}-00000.parquet")
 
 

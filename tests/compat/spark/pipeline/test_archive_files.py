@@ -121,7 +121,7 @@ def test_rows_are_read_as_they_were_written(spark, archive):
 
 
 def test_timestamps_beyond_the_year_9999_are_archived(spark, archive):
-    """As from a producer that writes microseconds instead of milliseconds."""
+    """A producer may write microseconds instead of milliseconds."""
     time_ms = 1_709_208_000_000_123
     frame = rows(spark, range(2)).drop("timestamp").selectExpr("*", f"timestamp_millis({time_ms}) AS timestamp")
     (file,) = append(spark, archive, frame)

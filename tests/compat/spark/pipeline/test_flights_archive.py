@@ -181,7 +181,7 @@ def by_duckdb(archive):
 
 
 def replay(spark, archive, broker):
-    """As `kbroker replay DIR flights weather`, into topics that are not there."""
+    """Replay both topics into new ones, as `kbroker replay DIR flights weather` does."""
     opened = Archive.open(open_storage(str(archive)))
     request = ReplayRequest(Selection(tuple(PARTITIONS)), target_names(PARTITIONS, None, None))
     with ClusterClient(broker.bootstrap) as cluster:

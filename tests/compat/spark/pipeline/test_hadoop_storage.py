@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.feature("archive files")]
 
 @pytest.mark.parametrize("has_context", [True, False])
 def test_file_operations(spark, tmp_path, has_context, monkeypatch):
-    """With FileContext as for HDFS, and without as for some object stores."""
+    """`has_context`: Hadoop has a FileContext, as for HDFS, or has none, as for some object stores."""
     if not has_context:
         monkeypatch.setattr(HadoopStorage, "_open_file_context", lambda *_: None)
     storage, local = HadoopStorage(f"file://{tmp_path}/d", spark), LocalStorage(f"{tmp_path}/d")

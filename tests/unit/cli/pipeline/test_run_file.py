@@ -83,7 +83,7 @@ def test_without_java_the_error_is_one_sentence(
 
 @pytest.mark.parametrize("args", [["--help"], ["pipeline", "run", "--help"], ["archive", "run", "--help"]])
 def test_help_does_not_import_spark(args: list[str]):
-    """Nor other packages of the extra, nor the client library: their imports take a long time."""
+    """Other packages of the extra and the client library are not imported either: that takes a long time."""
     heavy = "{'pyspark', 'py4j', 'pyarrow', 'matplotlib', 'kafka'}"
     program = f"import sys\nfrom kbroker.cli import main\nmain({args})\nsys.exit(str(sys.modules.keys() & {heavy}))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)

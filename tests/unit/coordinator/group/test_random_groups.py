@@ -213,7 +213,7 @@ class Story:
             check_invariants(group)
 
     def end(self) -> None:
-        """Without further requests, all requests get a response and all members time out."""
+        """Check that without further requests all requests get a response and all members time out."""
         self.broker.log.held, self.broker.log.append_error = False, None
         self.broker.log.commit()
         for _ in range(12):

@@ -97,7 +97,7 @@ def polls_and_assignments(history: History, process: str) -> list[Operation]:
 
 @mutation("lost write", "skipped records")
 def remove_record_from_final_reads(history: History, random: Random) -> Iterator[Change]:
-    """Of an idempotent producer, since a duplicate of another producer's batch may remain."""
+    """Remove a record of an idempotent producer, since a duplicate of another producer's batch may remain."""
     finals = final_reads(history)
     for send in kept_sends(history, idempotent=True):
         poll, read = finals[random.choice(send.action.values)]

@@ -69,7 +69,7 @@ class Model:
         return {key: offset for offset, (_, key, _) in self.written.items() if offset < end}
 
     def check_compacted(self, log: Log, now_ms: int) -> None:
-        """After a compaction: each key is there once, and no tombstone was removed before its delete horizon."""
+        """Check after a compaction that each key is there once, and no tombstone was removed before its horizon."""
         actual = records(log)
         below = {offset: record for offset, record in actual.items() if offset < log.cleaned_to}
         keys = [key for _, key, _ in below.values()]

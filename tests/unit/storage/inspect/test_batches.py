@@ -45,7 +45,7 @@ def sound_positions(items: list[BatchAt | Damage]) -> list[int]:
 
 @pytest.fixture(params=[1 << 20, 200])
 def _chunks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also with chunks so small that batches cross them."""
+    """Run each test also with chunks so small that batches cross their boundaries."""
     monkeypatch.setattr(batches_module, "_CHUNK", request.param)
 
 

@@ -53,7 +53,7 @@ def test_when_all_segments_expire_an_empty_one_remains(tmp_path: Path) -> None:
 
 
 def test_the_snapshot_that_stays_behind_is_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Even if a checkpoint has written it before, without a sync: retention writes it again."""
+    """If a checkpoint has written the snapshot without a sync, retention writes it again."""
     synced: dict[str, bool] = {}
     real = RealDisk.write_atomic
 

@@ -136,7 +136,7 @@ def check_times(log: Log, written: Written, number: int, bit: int) -> None:
 
 @pytest.mark.parametrize("damage", [b"\x7f", b"\xff" * HEADER_SIZE], ids=["its length", "its header"])
 def test_a_rebuilt_index_leads_past_the_damage(damage: bytes) -> None:
-    """Also after the next start."""
+    """The index leads past the damage after the next start, too."""
     lab = memory_lab(index_interval_bytes=200)
     log = lab.open()
     written = write(log, 2 * BATCHES, roll_at=(BATCHES - 1,))
@@ -187,7 +187,7 @@ def test_damage_noticed_by_a_read_is_logged_once(what: str, caplog: pytest.LogCa
 
 
 def test_the_search_among_bytes_that_look_like_batches_ends() -> None:
-    """After damage, a record that consists of batch headers: CRCs of 25,000 times 1.4 MB would take minutes."""
+    """The damaged batch is followed by 25,000 headers of batches of 1.4 MB, whose CRCs would take minutes."""
     lab = memory_lab(index_interval_bytes=200)
     log = lab.open()
     append(log, batch(1, 40))

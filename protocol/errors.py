@@ -152,6 +152,9 @@ class ErrorCode(IntEnum):
         return self in RETRIABLE
 
 
+# The same member. Finding it in the class takes 50 ns longer, which counts where a request needs it several times.
+NO_ERROR = ErrorCode.NONE
+
 RETRIABLE = frozenset(
     {
         ErrorCode.CORRUPT_MESSAGE,

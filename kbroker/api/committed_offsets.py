@@ -2,7 +2,7 @@
 
 from kbroker.coordinator.group.records import NO_TIMESTAMP, ZERO_TOPIC_ID, OffsetAndMetadata, OffsetKey, OffsetRecord
 from kbroker.metadata.image import TopicImage
-from protocol.errors import ErrorCode
+from protocol.errors import NO_ERROR, ErrorCode
 from protocol.messages.k08_offset_commit import OffsetCommitRequestPartition
 from protocol.messages.k28_txn_offset_commit import TxnOffsetCommitRequestPartition
 
@@ -15,7 +15,7 @@ def partition_error(topic: TopicImage, partition: CommitPartition, max_metadata_
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     if partition.committed_metadata is not None and len(partition.committed_metadata) > max_metadata_bytes:
         return ErrorCode.OFFSET_METADATA_TOO_LARGE
-    return ErrorCode.NONE
+    return NO_ERROR
 
 
 def offset_record(

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from functools import partial
 from importlib import import_module
 from typing import Any, NamedTuple
 
 from kbroker.api.context import ApiHandler, Body, Overlap, RequestContext, Services, StepCodec
 from kbroker.api.response_errors import (
-    error_fields,
-    report_errors,
+    error_reporter,
     report_fetch_errors,
-    report_no_errors,
     report_produce_errors,
 )
 from kbroker.common import Buffer
@@ -21,7 +18,7 @@ from protocol.apis import APIS, ApiKey
 from protocol.fast.fetch import FetchResponse, decode_fetch_request, encode_fetch_response
 from protocol.fast.produce import decode_produce_request, encode_produce_response
 from protocol.messages import message_classes
-from protocol.schema.codec import decode_in_steps, decoder, encode, encode_in_steps
+from protocol.schema.codec import decode_in_steps, decoder, encode, encode_in_steps, encoder
 from protocol.schema.message import Message
 
 
@@ -110,9 +107,15 @@ def message_codec(key: ApiKey, version: int) -> Codec:
     """Return the codec of an API whose messages are declared as rows."""
     request_class, response_class = message_classes(key)
     decode = decoder(request_class, version)
-    fields = error_fields(response_class)
-    report = report_no_errors if fields is None else partial(report_errors, fields)
-    return Codec(lambda frame, pos, version: decode(frame, pos)[0], encode, response_class, report)
+    append_response = encoder(response_class, version)
+
+    def encode_response(response: Message, version: int) -> bytes:
+        out: list[Buffer] = []
+        append_response(response, out)
+        return b"".join(out)
+
+    report = error_reporter(response_class)
+    return Codec(lambda frame, pos, version: decode(frame, pos)[0], encode_response, response_class, report)
 
 
 def step_codec(key: ApiKey, version: int) -> StepCodec:
@@ -133,13 +136,11 @@ def _unsupported_api_versions() -> ApiHandler:
         response: Message = import_module("kbroker.api.k18_api_versions").unsupported_version_response()
         return response
 
-    fields = error_fields(message_classes(ApiKey.API_VERSIONS)[1])
-    assert fields is not None
     return ApiHandler(
         decode=lambda frame, pos, version: None,
         handle=handle,
         encode=lambda response, version: encode(response, 0),
-        report_errors=partial(report_errors, fields),
+        report_errors=error_reporter(message_classes(ApiKey.API_VERSIONS)[1]),
         response_type=Message,
         stats=RequestStats(ApiKey.API_VERSIONS, 0),
         is_flexible=False,

@@ -16,7 +16,7 @@ from kbroker.common import KafkaError
 from kbroker.coordinator.group.records import NO_TIMESTAMP, OffsetRecord
 from kbroker.metadata.image import MetadataImage, TopicImage
 from kbroker.runtime.delayed_response import DelayedResponse
-from protocol.errors import ErrorCode
+from protocol.errors import NO_ERROR, ErrorCode
 from protocol.messages.k08_offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestTopic,
@@ -52,7 +52,7 @@ def handle(
             error = unknown_topic if image is None else partition_error(image, partition, max_metadata_bytes)
             result = OffsetCommitResponsePartition(partition_index=partition.partition_index, error_code=error)
             partitions.append(result)
-            if image is not None and error is ErrorCode.NONE:
+            if image is not None and error is NO_ERROR:
                 committed.append(result)
                 offsets.append(
                     offset_record(request.group_id, image.name, partition, now_ms, expire_ms, image.topic_id)

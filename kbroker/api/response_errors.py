@@ -1,16 +1,18 @@
 """Reports the error codes of a response to the log and to the counters, one line per code.
 
 Responses are declared as rows (protocol/messages), so the fields with error codes are found in the declaration, once
-per class. After that, a response without errors costs one comparison per code.
+per class, and a function is generated that checks them. After that, a response without errors costs one comparison per
+code.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from protocol.errors import ErrorCode
+from protocol.schema.function_source import FunctionSource
 from protocol.schema.message import Message, StructType
 
 if TYPE_CHECKING:
@@ -98,20 +100,50 @@ def error_fields(cls: StructType) -> ErrorFields | None:
     return ErrorFields("error_code" in rows, "error_message" in rows, subjects, tuple(children))
 
 
-def report_errors(fields: ErrorFields, context: RequestContext, request: Message | None, response: Message) -> bool:
-    """Report the errors of a response, and return whether there are any."""
+def error_check(fields: ErrorFields, title: str) -> Callable[[Message], bool]:
+    """Generate the function that returns whether a response has an error."""
+    source = FunctionSource("def function(response):")
+    _emit_check(source, fields, "response")
+    source.emit("return False")
+    function: Callable[[Message], bool] = source.compile(title)
+    return function
+
+
+def _emit_check(source: FunctionSource, fields: ErrorFields, struct: str) -> None:
+    if fields.has_code:
+        with source.block(f"if {struct}.error_code:"):
+            source.emit("return True")
+    for name, child in fields.children:
+        element = source.variable("v")
+        with source.block(f"for {element} in {struct}.{name} or ():"):
+            _emit_check(source, child, element)
+
+
+@cache
+def error_reporter(cls: type[Message]) -> Callable[[RequestContext, Message | None, Message], bool]:
+    """Return the function that reports the errors of a response, and returns whether there are any."""
+    fields = error_fields(cls)
+    if fields is None:
+        return lambda context, request, response: False
+    error_fields_of_class = fields
+    has_errors = error_check(fields, f"errors of {cls.__name__}")
+
+    def report(context: RequestContext, request: Message | None, response: Message) -> bool:
+        if not has_errors(response):
+            return False
+        report_errors(error_fields_of_class, context, request, response)
+        return True
+
+    return report
+
+
+def report_errors(fields: ErrorFields, context: RequestContext, request: Message | None, response: Message) -> None:
     found = FoundErrors()
     _find_errors(fields, response, found)
     # Each code once: how often it occurs, and what the first one is about.
     for code, path in found.first.items():
         error = _error_at(request, path)
         context.connection.errors.report_error(context, code, found.counts[code], error.message, error.subject)
-    return bool(found.counts)
-
-
-def report_no_errors(context: RequestContext, request: object, response: object) -> bool:
-    """Report nothing, for a response without error codes."""
-    return False
 
 
 def errors_of(fields: ErrorFields, request: Message | None, response: Message) -> list[ResponseError]:

@@ -165,7 +165,7 @@ class Connection(asyncio.BufferedProtocol):
             pos = frame_end
             frames_left -= 1
             if pos < end and (
-                (responses.is_blocked and not self._may_overlap(view[pos:])) or not frames_left or scheduler.is_paused
+                (responses.is_blocked and not self._may_overlap(view, pos)) or not frames_left or scheduler.is_paused
             ):
                 self._received.add_to_backlog(view[pos:])
                 pos = end
@@ -219,9 +219,9 @@ class Connection(asyncio.BufferedProtocol):
         self._schedule_backlog()
         return True
 
-    def _may_overlap(self, start: Buffer) -> bool:
-        """Return whether the request that begins with these bytes may overlap with those that wait."""
-        return len(start) >= _API_KEY_END and self._responses.admits(start[4] << 8 | start[5])
+    def _may_overlap(self, view: memoryview, pos: int = 0) -> bool:
+        """Return whether the request that begins at `pos` may overlap with those that wait."""
+        return len(view) - pos >= _API_KEY_END and self._responses.admits(view[pos + 4] << 8 | view[pos + 5])
 
     def _add_to_backlog(self, view: memoryview) -> None:
         self._received.add_to_backlog(view)

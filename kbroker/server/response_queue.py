@@ -101,11 +101,12 @@ class ResponseQueue:
         """Send the response when it is complete."""
         self._contexts.append(context)
         overlap = context.handler.overlap
+        overlaps_with_any = overlap is Overlap.ANY
         # A Produce request refers to the receive buffer, so it must not be kept.
-        kept = None if overlap is Overlap.ANY else request
+        kept = None if overlaps_with_any else request
         if isinstance(response, DelayedResponse):
             context.delayed = response
-            if overlap is not Overlap.ANY:
+            if not overlaps_with_any:
                 self._block(context, overlap)
             response.on_complete(partial(self._complete, context, kept))
         else:
@@ -119,7 +120,7 @@ class ResponseQueue:
 
     def admits(self, api_key: int) -> bool:
         """Return whether a request may be handled although `is_blocked`, since it may overlap with those that wait."""
-        return api_key == self._admitted_api_key and bool(self._blocking) and not self._is_full()
+        return api_key == self._admitted_api_key and not self._is_full()
 
     def wait_for_body(self, context: RequestContext, serving: Awaitable[bool]) -> None:
         """Respond when `serving` has set the body of the response. Its result is false if there is no response."""

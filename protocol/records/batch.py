@@ -216,15 +216,17 @@ def build_batch(
     """Encode a batch of at least one record; their offsets are consecutive."""
     base_timestamp = records[0][0]
     body = b"".join(
-        encode_record(delta, timestamp - base_timestamp, key, value, headers)
-        for delta, (timestamp, key, value, headers) in enumerate(records)
+        [
+            encode_record(delta, timestamp - base_timestamp, key, value, headers)
+            for delta, (timestamp, key, value, headers) in enumerate(records)
+        ]
     )
     return assemble_batch(
         compress(codec, body, level),
         count=len(records),
         last_offset_delta=len(records) - 1,
         base_timestamp=base_timestamp,
-        max_timestamp=max(record[0] for record in records),
+        max_timestamp=max([record[0] for record in records]),
         attributes=attributes & ~CODEC_MASK | codec,
         base_offset=base_offset,
         leader_epoch=leader_epoch,

@@ -19,6 +19,8 @@ Headers = Sequence[Header]
 MIN_RECORD_BYTES = 7
 # A header of two bytes takes a hundred bytes in memory, and a small batch may decompress to a large record.
 MAX_HEADERS = 100_000
+# The length -1.
+_NULL = b"\1"
 
 
 class Record(NamedTuple):
@@ -35,8 +37,10 @@ class Record(NamedTuple):
 def encode_varint(value: int) -> bytes:
     """Encode a signed integer of at most 64 bits as a zigzag varint."""
     value = value << 1 if value >= 0 else (~value << 1) | 1
-    if value < 0x80:
-        return _SMALL[value]
+    return _SMALL[value] if value < len(_SMALL) else _encode_unsigned(value)
+
+
+def _encode_unsigned(value: int) -> bytes:
     out = bytearray()
     while value >= 0x80:
         out.append(value & 0x7F | 0x80)
@@ -45,7 +49,8 @@ def encode_varint(value: int) -> bytes:
     return bytes(out)
 
 
-_SMALL = tuple(bytes((value,)) for value in range(0x80))
+# Those of lengths up to 255.
+_SMALL = tuple(_encode_unsigned(value) for value in range(512))
 
 
 def decode_varint(buf: bytes | bytearray | memoryview, pos: int, max_bytes: int = 5) -> tuple[int, int]:
@@ -75,19 +80,20 @@ def encode_record(
     offset_delta: int, timestamp_delta: int, key: bytes | None, value: bytes | None, headers: Headers = ()
 ) -> bytes:
     """Encode one record, preceded by its length."""
-    parts = [b"\0", encode_varint(timestamp_delta), encode_varint(offset_delta), _sized(key), _sized(value)]
+    parts = [b"\0", encode_varint(timestamp_delta), encode_varint(offset_delta)]
+    if key is None:
+        parts.append(_NULL)
+    else:
+        parts += (encode_varint(len(key)), key)
+    if value is None:
+        parts.append(_NULL)
+    else:
+        parts += (encode_varint(len(value)), value)
     parts.append(encode_varint(len(headers)))
     for name, content in headers:
-        parts.append(_sized(name))
-        parts.append(_sized(content))
+        parts += (encode_varint(len(name)), name, _NULL if content is None else encode_varint(len(content)) + content)
     record = b"".join(parts)
     return encode_varint(len(record)) + record
-
-
-def _sized(content: bytes | None) -> bytes:
-    if content is None:
-        return b"\x01"
-    return encode_varint(len(content)) + content
 
 
 def iter_records(body: bytes | bytearray | memoryview, count: int, base_timestamp: int) -> Iterator[Record]:

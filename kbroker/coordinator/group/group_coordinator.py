@@ -15,7 +15,7 @@ from kbroker.coordinator.group.group_shard import GroupShard
 from kbroker.coordinator.internal_log import GROUP_METADATA_TOPIC
 from kbroker.coordinator.runtime.coordinator_context import RuntimeConfig, complete
 from kbroker.coordinator.runtime.coordinator_runtime import CoordinatorRuntime
-from kbroker.coordinator.runtime.operation import LockMode, RecordProducer, Respond
+from kbroker.coordinator.runtime.operation import SHARED, LockMode, RecordProducer, Respond
 from kbroker.runtime.event_log import EventLogger
 from kbroker.runtime.periodic_task import PeriodicTask
 from protocol.errors import ErrorCode
@@ -159,7 +159,7 @@ class GroupCoordinator:
             lambda shard: shard.commit_offsets(group_id, member_id, instance_id, generation, offsets),
             respond,
             group_id,
-            LockMode.SHARED,
+            SHARED,
             self._config().offsets_commit_timeout_ms,
         )
 
@@ -176,7 +176,7 @@ class GroupCoordinator:
         return self.runtime.context(group_id).schedule_write(
             lambda shard: shard.commit_transactional_offsets(group_id, member_id, instance_id, generation, offsets),
             group_id,
-            LockMode.SHARED,
+            SHARED,
             self._config().offsets_commit_timeout_ms,
             producer,
         )

@@ -50,6 +50,8 @@ _TIMESTAMP = Struct(">q")
 _NO_TAGGED_FIELDS = b"\0"
 # One tagged field, with tag 0 and 16 bytes.
 _TOPIC_ID_HEAD = b"\1\0\x10"
+# A value with a topic id and without metadata, as consumers write it.
+_USUAL_VALUE = Struct(">hqiBq3s16s")
 
 
 def encode_record(record: GroupCoordinatorRecord) -> tuple[bytes, bytes | None]:
@@ -111,13 +113,18 @@ def _encode_offset(offset: OffsetAndMetadata) -> bytes:
             expire_timestamp=offset.expire_ms,
         )
         return _with_version(message, OFFSET_COMMIT_VALUE_VERSION_WITH_EXPIRY)
-    head = _VALUE_HEAD.pack(OFFSET_COMMIT_VALUE_VERSION, offset.offset, offset.leader_epoch)
+    version, topic_id = OFFSET_COMMIT_VALUE_VERSION, offset.topic_id
+    if not offset.metadata and topic_id != ZERO_TOPIC_ID:
+        return _USUAL_VALUE.pack(
+            version, offset.offset, offset.leader_epoch, 1, offset.commit_ms, _TOPIC_ID_HEAD, topic_id
+        )
+    head = _VALUE_HEAD.pack(version, offset.offset, offset.leader_epoch)
     metadata = offset.metadata.encode()
     size = encode_string_length(len(metadata) + 1)
     timestamp = _TIMESTAMP.pack(offset.commit_ms)
-    if offset.topic_id == ZERO_TOPIC_ID:
+    if topic_id == ZERO_TOPIC_ID:
         return b"".join((head, size, metadata, timestamp, _NO_TAGGED_FIELDS))
-    return b"".join((head, size, metadata, timestamp, _TOPIC_ID_HEAD, offset.topic_id))
+    return b"".join((head, size, metadata, timestamp, _TOPIC_ID_HEAD, topic_id))
 
 
 def _decode_offset(value: bytes) -> OffsetAndMetadata:

@@ -45,7 +45,10 @@ def split_into_batches(writes: Sequence[W], max_bytes: int) -> Iterator[list[W]]
 
 
 def _max_bytes(write: EncodedWrite) -> int:
-    return sum([len(key or b"") + len(value or b"") + RECORD_OVERHEAD for _, key, value, _ in write.encoded])
+    size = 0
+    for _, key, value, _ in write.encoded:
+        size += RECORD_OVERHEAD + len(key or b"") + len(value or b"")
+    return size
 
 
 def encode_batch(writes: Sequence[EncodedWrite], codec: int) -> bytearray:

@@ -21,6 +21,7 @@ from kbroker.coordinator.runtime.batches import encode_batch, split_into_batches
 from kbroker.coordinator.runtime.key_lock import KeyLock
 from kbroker.coordinator.runtime.loader import END_OF_LOG, LoadedMarker, read_chunk_blocking
 from kbroker.coordinator.runtime.operation import (
+    NO_LOCK,
     NO_PRODUCER,
     CoordinatorResult,
     CoordinatorShard,
@@ -31,7 +32,7 @@ from kbroker.coordinator.runtime.operation import (
 )
 from kbroker.runtime.timer import DeadlineTimer
 from kbroker.storage.producers.transaction_marker import TransactionMarker
-from protocol.errors import ErrorCode, MalformedError
+from protocol.errors import NO_ERROR, ErrorCode, MalformedError
 from protocol.records.batch import NewRecord
 
 if TYPE_CHECKING:
@@ -53,6 +54,9 @@ class CoordinatorState(Enum):
     LOADING = auto()
     ACTIVE = auto()
     CLOSED = auto()
+
+
+ACTIVE = CoordinatorState.ACTIVE
 
 
 class RuntimeConfig(NamedTuple):
@@ -160,7 +164,7 @@ class CoordinatorContext(Generic[S]):
         `timeout_ms` of the append, though they may be later.
         """
         event = WriteEvent(operation, respond, key, mode, timeout_ms, producer)
-        lock = None if mode is LockMode.NONE else self._locks.get(key)
+        lock = None if mode is NO_LOCK else self._locks.get(key)
         if lock is None:
             self._run(event)
         else:
@@ -190,7 +194,7 @@ class CoordinatorContext(Generic[S]):
         return list(self._locks)
 
     def _run(self, event: WriteEvent) -> None:
-        if self.state is not CoordinatorState.ACTIVE:
+        if self.state is not ACTIVE:
             event.complete(None, KafkaError(ErrorCode.NOT_COORDINATOR))
             return
         try:
@@ -208,7 +212,7 @@ class CoordinatorContext(Generic[S]):
     def _enqueue(self, event: WriteEvent) -> None:
         now_ms, encode = self._environment.clock.now_ms(), self.shard.encode
         event.encoded = [(now_ms, *encode(record), ()) for record in event.result.records]
-        if event.mode is not LockMode.NONE:
+        if event.mode is not NO_LOCK:
             lock = self._locks.get(event.key)
             if lock is None:
                 lock = self._locks[event.key] = KeyLock()
@@ -230,7 +234,7 @@ class CoordinatorContext(Generic[S]):
             self._append(events, config.compression_codec)
 
     def _append(self, events: list[WriteEvent], codec: int) -> None:
-        if self.state is not CoordinatorState.ACTIVE:
+        if self.state is not ACTIVE:
             self._fail_all(events, ErrorCode.NOT_COORDINATOR)
             return
         producer = events[0].producer
@@ -266,9 +270,9 @@ class CoordinatorContext(Generic[S]):
 
     def _on_committed(self, end_offset: int, error: ErrorCode) -> None:
         """Replay the batches below `end_offset`, which the high watermark has reached, or fail them."""
-        if self.state is not CoordinatorState.ACTIVE:
+        if self.state is not ACTIVE:
             return
-        if error is not ErrorCode.NONE:
+        if error is not NO_ERROR:
             self.close(coordinator_error(error))
             return
         while self._appended and self._appended[0][0] <= end_offset:
@@ -278,19 +282,19 @@ class CoordinatorContext(Generic[S]):
                 for record in event.result.records:
                     self.shard.replay(record, offset, event.producer.producer_id)
                     offset += 1
-                self._finish(event, ErrorCode.NONE)
+                self._finish(event, NO_ERROR)
 
     def _finish(self, event: WriteEvent, error: ErrorCode) -> None:
         """Send the response of an event whose records are replayed or have failed, and release its lock."""
         if event.has_deadline:
             self._timeouts.cancel(event)
-        if error is ErrorCode.NONE:
+        if error is NO_ERROR:
             event.result.on_committed()
             event.complete(event.result.response)
         else:
             event.result.on_failed(error)
             event.complete(None, KafkaError(error))
-        if event.mode is not LockMode.NONE:
+        if event.mode is not NO_LOCK:
             lock = self._locks[event.key]
             lock.release(event.mode)
             if lock.is_idle:
@@ -307,14 +311,14 @@ class CoordinatorContext(Generic[S]):
         """
 
         def on_committed(error: ErrorCode) -> None:
-            if error is ErrorCode.NONE:
-                if self.state is CoordinatorState.ACTIVE:
+            if error is NO_ERROR:
+                if self.state is ACTIVE:
                     self.shard.replay_end_transaction(marker.producer_id, marker.committed)
                 else:
                     error = ErrorCode.NOT_LEADER_OR_FOLLOWER
             on_completed(error)
 
-        if self.state is CoordinatorState.ACTIVE:
+        if self.state is ACTIVE:
             self._log.append_marker(self.tp, marker, on_committed)
         else:
             on_completed(ErrorCode.NOT_LEADER_OR_FOLLOWER)
@@ -346,7 +350,7 @@ class CoordinatorContext(Generic[S]):
     def activate(self) -> None:
         """Allow operations, since the partition is loaded."""
         if self.state is CoordinatorState.LOADING:
-            self.state = CoordinatorState.ACTIVE
+            self.state = ACTIVE
             self.shard.on_loaded()
 
     def close(self, error: ErrorCode) -> None:

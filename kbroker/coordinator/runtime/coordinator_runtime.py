@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from kbroker.common import KafkaError, TopicPartition
 from kbroker.coordinator.java_hash import java_hash
-from kbroker.coordinator.runtime.coordinator_context import CoordinatorContext, CoordinatorState, RuntimeConfig
+from kbroker.coordinator.runtime.coordinator_context import ACTIVE, CoordinatorContext, CoordinatorState, RuntimeConfig
 from kbroker.coordinator.runtime.operation import CoordinatorShard
 from kbroker.runtime.event_log import EventLogger
 from protocol.errors import ErrorCode, MalformedError
@@ -61,11 +61,12 @@ class CoordinatorRuntime(Generic[S]):
     def context(self, key: str) -> CoordinatorContext[S]:
         """Return the loaded partition of a key. Raises NOT_COORDINATOR or COORDINATOR_LOAD_IN_PROGRESS."""
         context = self._contexts.get(self.partition_for(key))
-        if context is None or context.state is CoordinatorState.CLOSED:
-            raise KafkaError(ErrorCode.NOT_COORDINATOR)
-        if context.state is CoordinatorState.LOADING:
-            raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-        return context
+        if context is not None:
+            if context.state is ACTIVE:
+                return context
+            if context.state is CoordinatorState.LOADING:
+                raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        raise KafkaError(ErrorCode.NOT_COORDINATOR)
 
     def complete_transaction(
         self, tp: TopicPartition, marker: TransactionMarker, on_completed: Callable[[ErrorCode], None]

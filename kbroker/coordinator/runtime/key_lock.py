@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Callable
 
-from kbroker.coordinator.runtime.operation import LockMode
+from kbroker.coordinator.runtime.operation import EXCLUSIVE_AFTER_SHARED, SHARED, LockMode
 
 
 class KeyLock:
@@ -29,14 +29,14 @@ class KeyLock:
 
     def acquire(self, mode: LockMode) -> None:
         """Acquire the lock for an operation that has run and whose records are in flight."""
-        if mode is LockMode.SHARED:
+        if mode is SHARED:
             self._shared += 1
         else:
             self._exclusive = True
 
     def release(self, mode: LockMode) -> None:
         """Release the lock, because the records are committed or have failed. Runs operations that waited."""
-        if mode is LockMode.SHARED:
+        if mode is SHARED:
             self._shared -= 1
         else:
             self._exclusive = False
@@ -44,4 +44,4 @@ class KeyLock:
             self._waiting.popleft()[1]()
 
     def _admits(self, mode: LockMode) -> bool:
-        return not self._exclusive and not (mode is LockMode.EXCLUSIVE_AFTER_SHARED and self._shared)
+        return not self._exclusive and not (mode is EXCLUSIVE_AFTER_SHARED and self._shared)

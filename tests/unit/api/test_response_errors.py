@@ -1,10 +1,11 @@
 """The errors that are reported of a response: code, message, and what each error is about."""
 
+from random import Random
 from typing import Any
 
 import pytest
 
-from kbroker.api.response_errors import ResponseError, error_fields, errors_of
+from kbroker.api.response_errors import ResponseError, error_check, error_fields, errors_of
 from protocol.errors import ErrorCode
 from protocol.messages.k29_describe_acls import DescribeAclsResponse
 from protocol.messages.k30_create_acls import AclCreationResult, CreateAclsResponse
@@ -16,6 +17,8 @@ from protocol.messages.k50_describe_user_scram_credentials import (
     DescribeUserScramCredentialsResult,
 )
 from protocol.messages.k55_describe_quorum import DescribeQuorumResponse, PartitionData, TopicData
+from protocol.schema.message import Message, message_info
+from tests.unit.support.random_messages import all_messages, random_message
 
 DISABLED = {"error_code": ErrorCode.SECURITY_DISABLED, "error_message": "none"}
 NOT_FOUND = {"error_code": ErrorCode.RESOURCE_NOT_FOUND, "error_message": "no user"}
@@ -54,3 +57,15 @@ def test_errors_with_their_subjects(response: Any, expected: list[tuple[int, str
     fields = error_fields(type(response))
     assert fields is not None
     assert errors_of(fields, None, response) == [ResponseError(*fields_of_error) for fields_of_error in expected]
+
+
+@pytest.mark.parametrize("cls", [cls for cls in all_messages() if message_info(cls).kind == "response"])
+def test_the_check_finds_an_error_where_there_is_one(cls: type[Message]):
+    fields = error_fields(cls)
+    if fields is None:
+        return
+    has_errors = error_check(fields, cls.__name__)
+    for seed in range(30):
+        response = random_message(cls, message_info(cls).max_version, Random(seed))
+        assert has_errors(response) is bool(errors_of(fields, None, response))
+    assert not has_errors(cls())

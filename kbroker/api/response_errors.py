@@ -214,8 +214,10 @@ def report_fetch_errors(context: RequestContext, request: FetchRequest, response
         return
     for _, results in response.topics:
         for result in results:
-            if result[1]:
-                errors = [(row[1], (key, row)) for key, rows in response.topics for row in rows if row[1]]
+            if result.error_code:
+                errors = [
+                    (row.error_code, (key, row)) for key, rows in response.topics for row in rows if row.error_code
+                ]
                 _report(context, errors, partial(_fetch_error, request))
                 return
 

@@ -148,13 +148,13 @@ class RealFile:
             os.posix_fadvise(self._fd, offset + size, _READ_AHEAD_BYTES, os.POSIX_FADV_WILLNEED)
         return data if count == size else data[:count]
 
-    def pread_nowait(self, size: int, offset: int, /) -> memoryview | None:
+    def pread_nowait(self, size: int, offset: int, /) -> Buffer | None:
         file_system = self._file_system
         if not file_system.nowait:
             return None
         if not self._readahead_disabled:
             self._disable_readahead()
-        data = memoryview(file_system.buffers.get(size))[:size]
+        data = bytearray(size) if size < _ReadBuffers.MIN_SIZE else memoryview(file_system.buffers.get(size))[:size]
         try:
             count = os.preadv(self._fd, (data,), offset, RWF_NOWAIT)
         except OSError as error:
@@ -163,7 +163,7 @@ class RealFile:
             if error.errno != errno.EAGAIN:
                 file_system.nowait = False
             return None
-        return data if count == size else data[:count]
+        return data if count == size else memoryview(data)[:count]
 
     def send_nowait(self, socket: DirectSocket, size: int, offset: int, /) -> int | None:
         mapping = self._mapping

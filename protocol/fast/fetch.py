@@ -4,18 +4,18 @@ The rows in messages/k01_fetch.py are the reference: property tests require equa
 buffers, among them the slices of the log that hold the records: these are not copied.
 """
 
+from dataclasses import dataclass
 from struct import Struct
 from struct import error as StructError
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from protocol.errors import MalformedError
 from protocol.fast.primitives import (
     I32,
-    decode_count,
     decode_string,
-    deduct,
     encode_compact_string,
     encode_string,
+    refuse_count,
     slice_bytes,
 )
 from protocol.limits import MAX_REQUEST_ELEMENTS, MAX_TAGGED_FIELDS
@@ -32,7 +32,8 @@ FetchedPartition = tuple[int, int, int, int, int]
 TopicKey = str | bytes
 
 
-class FetchRequest(NamedTuple):
+@dataclass(slots=True)
+class FetchRequest:
     """A decoded Fetch request; sizes in bytes, waits in milliseconds."""
 
     replica_id: int
@@ -53,7 +54,8 @@ class Records(Protocol):
     def __len__(self) -> int: ...
 
 
-class FetchResult(NamedTuple):
+@dataclass(slots=True)
+class FetchResult:
     """One partition of a response. `aborted` is None for read_uncommitted."""
 
     partition: int
@@ -66,7 +68,8 @@ class FetchResult(NamedTuple):
     diverging: tuple[int, int] | None = None
 
 
-class FetchResponse(NamedTuple):
+@dataclass(slots=True)
+class FetchResponse:
     """A Fetch response; `error_code` is that of the whole request or of its session."""
 
     error_code: int
@@ -74,9 +77,11 @@ class FetchResponse(NamedTuple):
     topics: list[tuple[TopicKey, list[FetchResult]]]
 
 
+# Up to the number of topics. From version 12 on that is a varint.
 _HEAD_V15 = Struct(">iiibii")
-_HEAD_V7 = Struct(">iiiibii")
-_HEAD_V4 = Struct(">iiiib")
+_HEAD_V12 = Struct(">iiiibii")
+_HEAD_V7 = Struct(">iiiibiii")
+_HEAD_V4 = Struct(">iiiibi")
 _PARTITION_V4 = Struct(">iqi")
 _PARTITION_V5 = Struct(">iqqi")
 _PARTITION_V9 = Struct(">iiqqi")
@@ -87,70 +92,127 @@ _ABORTED = Struct(">qq")
 def decode_fetch_request(buf: memoryview, pos: int, version: int) -> FetchRequest:
     """Decode a Fetch request of versions 4 to 18 that starts at `pos`. Raises MalformedError."""
     try:
-        return _decode(buf, pos, version)
+        return _decode_flexible(buf, pos, version) if version >= 12 else _decode_plain(buf, pos, version)
     except (IndexError, StructError) as error:
         raise MalformedError("Fetch request is truncated") from error
 
 
-def _decode(buf: memoryview, pos: int, version: int) -> FetchRequest:
-    flexible = version >= FIRST_FLEXIBLE_VERSION
-    replica_id = -1
+def _decode_plain(buf: memoryview, pos: int, version: int) -> FetchRequest:
+    """Decode versions 4 to 11."""
     session_id, session_epoch = 0, -1
-    if version >= 15:
-        max_wait_ms, min_bytes, max_bytes, isolation_level, session_id, session_epoch = _HEAD_V15.unpack_from(buf, pos)
-        pos += _HEAD_V15.size
-    elif version >= FIRST_SESSION_VERSION:
-        replica_id, max_wait_ms, min_bytes, max_bytes, isolation_level, session_id, session_epoch = (
+    if version >= FIRST_SESSION_VERSION:
+        replica_id, max_wait_ms, min_bytes, max_bytes, isolation_level, session_id, session_epoch, topic_count = (
             _HEAD_V7.unpack_from(buf, pos)
         )
-        pos += _HEAD_V7.size
+        pos += 29
     else:
-        replica_id, max_wait_ms, min_bytes, max_bytes, isolation_level = _HEAD_V4.unpack_from(buf, pos)
-        pos += _HEAD_V4.size
-    count, pos = decode_count(buf, pos, flexible=flexible)
-    remaining = deduct(MAX_REQUEST_ELEMENTS, count)
-    topics = []
-    for _ in range(count):
-        key, pos = _topic_key(buf, pos, version)
-        partitions, pos = _decode_partitions(buf, pos, version, remaining)
-        remaining -= len(partitions)
-        topics.append((key, partitions))
-        if flexible:
-            pos = pos + 1 if buf[pos] == 0 else skip_tagged_fields(buf, pos)
+        replica_id, max_wait_ms, min_bytes, max_bytes, isolation_level, topic_count = _HEAD_V4.unpack_from(buf, pos)
+        pos += 21
+    remaining = _deduct(MAX_REQUEST_ELEMENTS, topic_count, len(buf) - pos)
+    topics: list[tuple[TopicKey, list[FetchedPartition]]] = []
+    for _ in range(topic_count):
+        name, pos = decode_string(buf, pos, flexible=False)
+        if name is None:
+            raise MalformedError("Fetch request has a null topic name")
+        count: int = I32.unpack_from(buf, pos)[0]
+        pos += 4
+        remaining = _deduct(remaining, count, len(buf) - pos)
+        partitions: list[FetchedPartition] = []
+        current_epoch = -1
+        for _ in range(count):
+            if version >= 9:
+                index, current_epoch, offset, _, size = _PARTITION_V9.unpack_from(buf, pos)
+                pos += 28
+            elif version >= 5:
+                index, offset, _, size = _PARTITION_V5.unpack_from(buf, pos)
+                pos += 24
+            else:
+                index, offset, size = _PARTITION_V4.unpack_from(buf, pos)
+                pos += 16
+            partitions.append((index, current_epoch, offset, -1, size))
+        topics.append((name, partitions))
     forgotten: list[tuple[TopicKey, list[int]]] = []
     if version >= FIRST_SESSION_VERSION:
-        count, pos = decode_count(buf, pos, flexible=flexible)
-        remaining = deduct(remaining, count)
-        for _ in range(count):
-            key, pos = _topic_key(buf, pos, version)
-            size, pos = decode_count(buf, pos, flexible=flexible)
-            remaining = deduct(remaining, size)
-            slice_bytes(buf, pos, 4 * size)
-            forgotten.append((key, [I32.unpack_from(buf, pos + 4 * i)[0] for i in range(size)]))
-            pos += 4 * size
-            if flexible:
-                pos = skip_tagged_fields(buf, pos)
+        topic_count = I32.unpack_from(buf, pos)[0]
+        pos += 4
+        remaining = _deduct(remaining, topic_count, len(buf) - pos)
+        for _ in range(topic_count):
+            name, pos = decode_string(buf, pos, flexible=False)
+            if name is None:
+                raise MalformedError("Fetch request has a null topic name")
+            count = I32.unpack_from(buf, pos)[0]
+            pos += 4
+            remaining = _deduct(remaining, count, len(buf) - pos)
+            forgotten.append((name, _decode_indexes(buf, pos, count)))
+            pos += 4 * count
     rack_id: str | None = ""
     if version >= 11:
-        rack_id, pos = decode_string(buf, pos, flexible=flexible)
+        rack_id, pos = decode_string(buf, pos, flexible=False)
         if rack_id is None:
             raise MalformedError("Fetch request has a null rack id")
+    return FetchRequest(
+        replica_id, max_wait_ms, min_bytes, max_bytes, isolation_level,
+        session_id, session_epoch, topics, forgotten, rack_id or "",
+    )  # fmt: skip
+
+
+def _decode_flexible(buf: memoryview, pos: int, version: int) -> FetchRequest:
+    """Decode versions from 12 on."""
+    replica_id = -1
     if version >= FIRST_REPLICA_STATE_VERSION:
-        replica_id = _decode_replica_id(buf, pos, replica_id)
-    elif flexible:
+        max_wait_ms, min_bytes, max_bytes, isolation_level, session_id, session_epoch = _HEAD_V15.unpack_from(buf, pos)
+        pos += 21
+    else:
+        replica_id, max_wait_ms, min_bytes, max_bytes, isolation_level, session_id, session_epoch = (
+            _HEAD_V12.unpack_from(buf, pos)
+        )
+        pos += 25
+    topic_count, pos = decode_uvarint(buf, pos)
+    topic_count -= 1
+    remaining = _deduct(MAX_REQUEST_ELEMENTS, topic_count, len(buf) - pos)
+    topics: list[tuple[TopicKey, list[FetchedPartition]]] = []
+    for _ in range(topic_count):
+        key, pos = _topic_key(buf, pos, version)
+        count, pos = decode_uvarint(buf, pos)
+        count -= 1
+        remaining = _deduct(remaining, count, len(buf) - pos)
+        partitions: list[FetchedPartition] = []
+        for _ in range(count):
+            index, current_epoch, offset, last_epoch, _, size = _PARTITION_V12.unpack_from(buf, pos)
+            pos += 32
+            pos = pos + 1 if buf[pos] == 0 else skip_tagged_fields(buf, pos)
+            partitions.append((index, current_epoch, offset, last_epoch, size))
+        topics.append((key, partitions))
+        pos = pos + 1 if buf[pos] == 0 else skip_tagged_fields(buf, pos)
+    forgotten: list[tuple[TopicKey, list[int]]] = []
+    topic_count, pos = decode_uvarint(buf, pos)
+    topic_count -= 1
+    remaining = _deduct(remaining, topic_count, len(buf) - pos)
+    for _ in range(topic_count):
+        key, pos = _topic_key(buf, pos, version)
+        count, pos = decode_uvarint(buf, pos)
+        count -= 1
+        remaining = _deduct(remaining, count, len(buf) - pos)
+        forgotten.append((key, _decode_indexes(buf, pos, count)))
+        pos = skip_tagged_fields(buf, pos + 4 * count)
+    rack_id, pos = decode_string(buf, pos, flexible=True)
+    if rack_id is None:
+        raise MalformedError("Fetch request has a null rack id")
+    if version >= FIRST_REPLICA_STATE_VERSION:
+        replica_id = _decode_replica_id(buf, pos)
+    else:
         skip_tagged_fields(buf, pos)
     return FetchRequest(
-        replica_id,
-        max_wait_ms,
-        min_bytes,
-        max_bytes,
-        isolation_level,
-        session_id,
-        session_epoch,
-        topics,
-        forgotten,
-        rack_id or "",
-    )
+        replica_id, max_wait_ms, min_bytes, max_bytes, isolation_level,
+        session_id, session_epoch, topics, forgotten, rack_id,
+    )  # fmt: skip
+
+
+def _deduct(remaining: int, count: int, left: int) -> int:
+    """Return how many more elements the request may have after an array of `count`, for which `left` bytes are left."""
+    if not 0 <= count <= left or count > remaining:
+        refuse_count(count, left)
+    return remaining - count
 
 
 def _topic_key(buf: memoryview, pos: int, version: int) -> tuple[TopicKey, int]:
@@ -159,39 +221,20 @@ def _topic_key(buf: memoryview, pos: int, version: int) -> tuple[TopicKey, int]:
         if len(topic_id) < 16:
             raise MalformedError("Fetch request is truncated")
         return topic_id, pos + 16
-    name, pos = decode_string(buf, pos, flexible=version >= FIRST_FLEXIBLE_VERSION)
+    name, pos = decode_string(buf, pos, flexible=True)
     if name is None:
         raise MalformedError("Fetch request has a null topic name")
     return name, pos
 
 
-def _decode_partitions(buf: memoryview, pos: int, version: int, remaining: int) -> tuple[list[FetchedPartition], int]:
-    """Decode at most `remaining` partitions."""
-    flexible = version >= FIRST_FLEXIBLE_VERSION
-    count, pos = decode_count(buf, pos, flexible=flexible)
-    deduct(remaining, count)
-    partitions: list[FetchedPartition] = []
-    last_epoch = current_epoch = -1
-    for _ in range(count):
-        if flexible:
-            index, current_epoch, offset, last_epoch, _, size = _PARTITION_V12.unpack_from(buf, pos)
-            pos += _PARTITION_V12.size
-            pos = pos + 1 if buf[pos] == 0 else skip_tagged_fields(buf, pos)
-        elif version >= 9:
-            index, current_epoch, offset, _, size = _PARTITION_V9.unpack_from(buf, pos)
-            pos += _PARTITION_V9.size
-        elif version >= 5:
-            index, offset, _, size = _PARTITION_V5.unpack_from(buf, pos)
-            pos += _PARTITION_V5.size
-        else:
-            index, offset, size = _PARTITION_V4.unpack_from(buf, pos)
-            pos += _PARTITION_V4.size
-        partitions.append((index, current_epoch, offset, last_epoch, size))
-    return partitions, pos
+def _decode_indexes(buf: memoryview, pos: int, count: int) -> list[int]:
+    slice_bytes(buf, pos, 4 * count)
+    return [I32.unpack_from(buf, pos + 4 * i)[0] for i in range(count)]
 
 
-def _decode_replica_id(buf: memoryview, pos: int, replica_id: int) -> int:
-    """Return the replica id of ReplicaState, a tagged field since version 15 (KIP-903); else `replica_id`."""
+def _decode_replica_id(buf: memoryview, pos: int) -> int:
+    """Return the replica id of ReplicaState, a tagged field since version 15 (KIP-903); -1 if it is not there."""
+    replica_id = -1
     count, pos = decode_uvarint(buf, pos)
     if count > MAX_TAGGED_FIELDS:
         raise MalformedError(f"{count} tagged fields")
@@ -205,7 +248,10 @@ def _decode_replica_id(buf: memoryview, pos: int, replica_id: int) -> int:
     return replica_id
 
 
-_RESPONSE_HEAD = Struct(">ihi")
+# Throttle time, error code, session id and, below version 12, the number of topics.
+_RESPONSE_V12 = Struct(">ihi")
+_RESPONSE_V7 = Struct(">ihii")
+_RESPONSE_V4 = Struct(">ii")
 # A partition with null for the aborted transactions and -1 for the preferred read replica, as nearly all have it: up to
 # the size of the records, in non-flexible versions with it.
 _PLAIN_RESULT_V12 = Struct(">ihqqqbi")
@@ -219,63 +265,87 @@ Buffers = list[bytes | bytearray | memoryview | Records]
 
 def encode_fetch_response(response: FetchResponse, version: int) -> Buffers:
     """Encode a Fetch response body of versions 4 to 18 (throttle time 0) as buffers to write one after another."""
-    error_code, session_id, topics = response
-    flexible = version >= FIRST_FLEXIBLE_VERSION
-    head = bytearray(_RESPONSE_HEAD.pack(0, error_code, session_id) if version >= FIRST_SESSION_VERSION else 4)
+    return (
+        _encode_flexible(response, version) if version >= FIRST_FLEXIBLE_VERSION else _encode_plain(response, version)
+    )
+
+
+def _encode_plain(response: FetchResponse, version: int) -> Buffers:
+    """Encode versions 4 to 11."""
+    topics = response.topics
+    if version >= FIRST_SESSION_VERSION:
+        head = bytearray(_RESPONSE_V7.pack(0, response.error_code, response.session_id, len(topics)))
+    else:
+        head = bytearray(_RESPONSE_V4.pack(0, len(topics)))
     out: Buffers = []
-    head += encode_uvarint(len(topics) + 1) if flexible else I32.pack(len(topics))
-    for key, partitions in topics:
-        if version >= FIRST_TOPIC_ID_VERSION:
-            head += key  # type: ignore[arg-type]
-        else:
-            head += encode_compact_string(key) if flexible else encode_string(key)  # type: ignore[arg-type]
-        head += encode_uvarint(len(partitions) + 1) if flexible else I32.pack(len(partitions))
+    for name, partitions in topics:
+        head += encode_string(name)  # type: ignore[arg-type]
+        head += I32.pack(len(partitions))
         for result in partitions:
-            index, code, high_watermark, last_stable_offset, log_start_offset, aborted, records, diverging = result
-            size = len(records)
-            offsets = high_watermark, last_stable_offset, log_start_offset
-            if aborted is not None or version < 11:
-                _encode_result(head, result, version, flexible)
-            elif flexible:
-                head += _PLAIN_RESULT_V12.pack(index, code, *offsets, 0, -1) + encode_uvarint(size + 1)
+            size = len(result.records)
+            if result.aborted is None and version == 11:
+                head += _PLAIN_RESULT_V11.pack(
+                    result.partition, result.error_code, result.high_watermark, result.last_stable_offset,
+                    result.log_start_offset, -1, -1, size,
+                )  # fmt: skip
             else:
-                head += _PLAIN_RESULT_V11.pack(index, code, *offsets, -1, -1, size)
+                _encode_result(head, result, version)
             if size:
-                out += (head, records)
+                out += (head, result.records)
                 head = bytearray()
-            if flexible:
-                head += b"\0" if diverging is None else _encode_diverging_epoch(diverging)
-        if flexible:
-            head += b"\0"
-    if flexible:
-        head += b"\0"
     if head:
         out.append(head)
     return out
 
 
-def _encode_result(head: bytearray, result: FetchResult, version: int, flexible: bool) -> None:
-    index, code, high_watermark, last_stable_offset, log_start_offset, aborted, records, _ = result
+def _encode_result(head: bytearray, result: FetchResult, version: int) -> None:
+    """Encode a partition of versions 4 to 11, up to the size of the records."""
+    offsets = result.high_watermark, result.last_stable_offset
     if version >= 5:
-        head += _RESULT_V5.pack(index, code, high_watermark, last_stable_offset, log_start_offset)
+        head += _RESULT_V5.pack(result.partition, result.error_code, *offsets, result.log_start_offset)
     else:
-        head += _RESULT_V4.pack(index, code, high_watermark, last_stable_offset)
-    if flexible:
-        head += encode_uvarint(0 if aborted is None else len(aborted) + 1)
-        for producer_id, first_offset in aborted or ():
-            head += _ABORTED.pack(producer_id, first_offset) + b"\0"
-        head += _NO_PREFERRED_REPLICA
-        head += encode_uvarint(len(records) + 1)
-        return
-    if aborted is None:
+        head += _RESULT_V4.pack(result.partition, result.error_code, *offsets)
+    if result.aborted is None:
         head += b"\xff\xff\xff\xff"
     else:
-        head += I32.pack(len(aborted))
-        for producer_id, first_offset in aborted:
+        head += I32.pack(len(result.aborted))
+        for producer_id, first_offset in result.aborted:
             head += _ABORTED.pack(producer_id, first_offset)
     if version >= 11:
         head += _NO_PREFERRED_REPLICA
-    head += I32.pack(len(records))
+    head += I32.pack(len(result.records))
+
+
+def _encode_flexible(response: FetchResponse, version: int) -> Buffers:
+    """Encode versions from 12 on."""
+    topics = response.topics
+    head = bytearray(_RESPONSE_V12.pack(0, response.error_code, response.session_id))
+    head += encode_uvarint(len(topics) + 1)
+    out: Buffers = []
+    for key, partitions in topics:
+        head += key if version >= FIRST_TOPIC_ID_VERSION else encode_compact_string(key)  # type: ignore[arg-type]
+        head += encode_uvarint(len(partitions) + 1)
+        for result in partitions:
+            records, aborted, diverging = result.records, result.aborted, result.diverging
+            offsets = result.high_watermark, result.last_stable_offset, result.log_start_offset
+            if aborted is None:
+                head += _PLAIN_RESULT_V12.pack(result.partition, result.error_code, *offsets, 0, -1)
+            else:
+                head += _RESULT_V5.pack(result.partition, result.error_code, *offsets)
+                head += encode_uvarint(len(aborted) + 1)
+                for producer_id, first_offset in aborted:
+                    head += _ABORTED.pack(producer_id, first_offset) + b"\0"
+                head += _NO_PREFERRED_REPLICA
+            size = len(records)
+            head += encode_uvarint(size + 1)
+            if size:
+                out += (head, records)
+                head = bytearray()
+            head += b"\0" if diverging is None else _encode_diverging_epoch(diverging)
+        head += b"\0"
+    head += b"\0"
+    out.append(head)
+    return out
 
 
 def _encode_diverging_epoch(diverging: tuple[int, int]) -> bytes:

@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, cast
 
 from kbroker.common import KafkaError
 from kbroker.replica.fetch.delayed_fetch import DelayedFetch
-from kbroker.replica.fetch.fetch_session import FINAL_EPOCH, INITIAL_EPOCH, FetchSession, FetchSessionCache
+from kbroker.replica.fetch.fetch_session import (
+    FINAL_EPOCH,
+    INITIAL_EPOCH,
+    FetchPartition,
+    FetchSession,
+    FetchSessionCache,
+)
 from kbroker.replica.fetch.partition_reads import (
     FetchReads,
     add_cold_results,
@@ -68,8 +74,10 @@ class FetchManager:
         except BaseException:
             session.end_request()
             raise
-        # Responses consist of complete batches, so they may never reach `max_bytes`, but they do reach half of it.
-        min_bytes = min(request.min_bytes, max(max_bytes // 2, 1))
+        min_bytes = request.min_bytes
+        if reads.size < min_bytes:
+            # Responses consist of complete batches, so they may never reach `max_bytes`, but they do reach half of it.
+            min_bytes = min(min_bytes, max(max_bytes // 2, 1))
         if not reads.cold and (
             reads.size >= min_bytes or reads.must_respond or request.max_wait_ms <= 0 or not session.partitions
         ):
@@ -85,8 +93,10 @@ class FetchManager:
 
     def _max_bytes_for(self, request: FetchRequest) -> int:
         """Return how many bytes of records the response may contain."""
-        unsent_limit = max(MAX_UNSENT_BYTES - self.unsent_bytes, 0) // 4
-        return min(request.max_bytes, self._max_bytes, unsent_limit)
+        limit = self._max_bytes
+        if self.unsent_bytes:
+            limit = min(limit, max(MAX_UNSENT_BYTES - self.unsent_bytes, 0) // 4)
+        return limit if limit < request.max_bytes else request.max_bytes
 
     def _respond(self, session: FetchSession, reads: FetchReads) -> FetchResponse:
         """Build the response, with topics in the order in which they were read. Record in the session what it sends."""
@@ -98,17 +108,11 @@ class FetchManager:
                 topics[key] = [result]
             else:
                 results.append(result)
-            partition: Partition | None = fetched.target  # type: ignore[assignment]
-            if result.error_code or result.diverging is not None or partition is None:
-                fetched.last_sent = None
-                continue
-            fetched.last_sent = (result.high_watermark, result.log_start_offset)
             size = len(result.records)
             if size:
                 self.bytes_out[key] = self.bytes_out.get(key, 0) + size
-                session.move_to_end(fetched)
-            elif fetched.offset >= partition.high_watermark and fetched.last_sent == state_of(partition):
-                wait_for_change(session, fetched, partition)
+            if session.id:
+                _record_sent(session, fetched, result, size)
         session.end_request()
         return FetchResponse(0, session.id, list(topics.items()))
 
@@ -116,8 +120,12 @@ class FetchManager:
 
     def _session_for(self, request: FetchRequest, uses_topic_ids: bool) -> FetchSession:
         """Return the session of a request, with its partitions. Raises KafkaError."""
-        now_ms = self._environment.clock.mono_ms()
         epoch = request.session_epoch
+        if epoch == FINAL_EPOCH and not request.session_id:
+            session = FetchSession(0, uses_topic_ids, 0)
+            session.update(request.topics, request.forgotten)
+            return session
+        now_ms = self._environment.clock.mono_ms()
         if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             if request.session_id:
                 self._close(self.sessions.remove(request.session_id))
@@ -190,3 +198,16 @@ class FetchManager:
             return
         add_cold_results(reads, delayed.session, delayed.request, results)
         self._complete(delayed, reads)
+
+
+def _record_sent(session: FetchSession, fetched: FetchPartition, result: FetchResult, size: int) -> None:
+    """Record in the session what a response contains of a partition: `size` bytes of records, offsets or an error."""
+    partition: Partition | None = fetched.target  # type: ignore[assignment]
+    if result.error_code or result.diverging is not None or partition is None:
+        fetched.last_sent = None
+        return
+    fetched.last_sent = (result.high_watermark, result.log_start_offset)
+    if size:
+        session.move_to_end(fetched)
+    elif fetched.offset >= partition.high_watermark and fetched.last_sent == state_of(partition):
+        wait_for_change(session, fetched, partition)

@@ -103,17 +103,18 @@ class FetchSession:
         forgotten: list[tuple[TopicKey, list[int]]],
     ) -> None:
         """Add, update and remove partitions as the request says."""
+        partitions, ready = self.partitions, self.ready
         for key, requested_partitions in topics:
             added_bytes = partition_bytes(key) if self.id else 0
             for requested in requested_partitions:
                 partition_key = (key, requested[0])
-                partition = self.partitions.get(partition_key)
+                partition = partitions.get(partition_key)
                 if partition is None:
-                    partition = self.partitions[partition_key] = FetchPartition(self, key, requested)
+                    partition = partitions[partition_key] = FetchPartition(self, key, requested)
                     self.size_bytes += added_bytes
                 else:
                     partition.update(requested)
-                self.ready[partition] = None
+                ready[partition] = None
         if self.is_incremental:
             for key, indexes in forgotten:
                 for index in indexes:
@@ -133,8 +134,9 @@ class FetchSession:
         if self.id and not self.is_closed:
             return
         for partition in self.partitions.values():
-            partition.detach()
-            partition.target = None
+            if partition.target is not None:
+                partition.target.fetchers.pop(partition, None)
+                partition.target = None
         # Up to 100,000 partitions refer to the session; otherwise they stay in memory until a garbage collection.
         self.partitions.clear()
         self.ready.clear()

@@ -70,13 +70,25 @@ class FetchReads:
         request: FetchRequest,
         records: Buffer | FileSlice,
         aborted: AbortedTransactions = None,
+        diverging: tuple[int, int] | None = None,
     ) -> None:
         """Add a partition, unless the client knows all of it already (KIP-227)."""
-        if records or not session.is_incremental or fetched.last_sent != state_of(partition):
-            self.size += len(records)
-            self.results.append((fetched, _result(partition, fetched, request, records, aborted)))
-        elif fetched.offset >= partition.high_watermark:
-            wait_for_change(session, fetched, partition)
+        if session.is_incremental and not records and diverging is None and fetched.last_sent == state_of(partition):
+            if fetched.offset >= partition.high_watermark:
+                wait_for_change(session, fetched, partition)
+            return
+        self.size += len(records)
+        result = FetchResult(
+            fetched.index,
+            0,
+            partition.state.high_watermark,
+            partition.last_stable_offset,
+            partition.log.log_start_offset,
+            aborted or [] if request.isolation_level == READ_COMMITTED else None,
+            records,
+            diverging,
+        )
+        self.results.append((fetched, result))
 
 
 def read_partitions(session: FetchSession, request: FetchRequest, max_bytes: int, partitions: Partitions) -> FetchReads:
@@ -103,13 +115,15 @@ def read_partitions(session: FetchSession, request: FetchRequest, max_bytes: int
             continue
         if diverging is not None:
             reads.must_respond = True
-            reads.results.append((fetched, _result(partition, fetched, request, b"")._replace(diverging=diverging)))
+            reads.add(session, fetched, partition, request, b"", None, diverging)
             continue
         log = partition.log
         end_offset = partition.last_stable_offset if read_committed else partition.state.high_watermark
         if log.offline is not None:
             end_offset = min(end_offset, log.readable_end)
-        limit = min(fetched.max_bytes, max_bytes - reads.size)
+        limit = max_bytes - reads.size
+        if fetched.max_bytes < limit:
+            limit = fetched.max_bytes
         if fetched.offset >= end_offset or (limit <= 0 and reads.size):
             reads.add(session, fetched, partition, request, b"")
             continue
@@ -117,7 +131,7 @@ def read_partitions(session: FetchSession, request: FetchRequest, max_bytes: int
         aborted: AbortedTransactions = None
         if not reads.cold:
             try:
-                records = log.read_or_slice(fetched.offset, max(limit, 0), end_offset, not reads.size)
+                records = log.read_or_slice(fetched.offset, limit if limit > 0 else 0, end_offset, not reads.size)
                 if read_committed and records and fetched.offset <= log.last_aborted_offset:
                     aborted = aborted_transactions(log, fetched.offset, len(records), wait=False)
                     if aborted is None:
@@ -165,24 +179,6 @@ def check_fetch(partition: Partition, fetched: FetchPartition, request: FetchReq
     if fetched.offset > log.log_end_offset:
         raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
     return None
-
-
-def _result(
-    partition: Partition,
-    fetched: FetchPartition,
-    request: FetchRequest,
-    records: Buffer | FileSlice,
-    aborted: AbortedTransactions = None,
-) -> FetchResult:
-    return FetchResult(
-        fetched.index,
-        0,
-        partition.state.high_watermark,
-        partition.last_stable_offset,
-        partition.log.log_start_offset,
-        aborted or [] if request.isolation_level == READ_COMMITTED else None,
-        records,
-    )
 
 
 def state_of(partition: Partition) -> tuple[int, int]:

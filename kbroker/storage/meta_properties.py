@@ -28,7 +28,7 @@ def encode_meta_properties(properties: MetaProperties) -> bytes:
 
 
 def decode_meta_properties(data: bytes) -> MetaProperties:
-    """Decode the file. Raises ValueError if it is damaged. Without a directory id (Kafka before 3.7) that is empty."""
+    """Decode the file. Raises ValueError if it is damaged. A missing directory id (Kafka before 3.7) is empty."""
     fields = _parse_java_properties(data.decode("utf-8"))
     if fields.get("version") != VERSION:
         raise ValueError(f"unknown version {fields.get('version')}")

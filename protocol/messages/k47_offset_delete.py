@@ -1,4 +1,4 @@
-"""OffsetDelete: drop a group's offsets of topics that it does not subscribe to (KIP-496). Never flexible."""
+"""OffsetDelete: drop a group's offsets of topics that it does not subscribe to (KIP-496). No version is flexible."""
 
 from __future__ import annotations
 

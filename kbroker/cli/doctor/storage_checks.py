@@ -65,7 +65,7 @@ def check_disk_space(context: CheckContext) -> Iterator[CheckResult]:
 
 
 def _log_size(disk: Disk, path: str) -> int:
-    """Return the bytes of a partition's segments, without those that a running broker removes meanwhile."""
+    """Return the size of a partition's segments in bytes, without those that a running broker removes meanwhile."""
     size = 0
     for name in disk.listdir(path):
         if name.endswith(file_names.LOG):
@@ -146,7 +146,7 @@ def check_last_stop(context: CheckContext) -> Iterator[CheckResult]:
 
 
 def _bytes_to_recover(disk: Disk, directory: str, recovery_point: int) -> int:
-    """Return the bytes of the segments that end after the recovery point."""
+    """Return the size in bytes of the segments that end after the recovery point."""
     parsed = [(file_names.parse_segment_file(name), name) for name in disk.listdir(directory)]
     segments = sorted((file[0], name) for file, name in parsed if file is not None and file[1] == file_names.LOG)
     ends = [base for base, _ in segments[1:]]

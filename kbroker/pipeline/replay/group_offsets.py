@@ -102,8 +102,8 @@ def replayed_spans(batches: Sequence[BatchSpan], start_offset: int, count: int) 
 def offset_at_position(position: int, start_offset: int, count: int, spans: Sequence[ReplayedSpan] | None) -> int:
     """Return the offset of the record at a position; for the position after the last record, the offset after it.
 
-    `spans`: for a target that other producers write to as well; None if it contains only the replay's records after
-    `start_offset`.
+    `spans`: the replay's records in the target if other producers write to it as well; None if the target has only the
+    replay's records after `start_offset`.
     """
     if spans is None:
         return start_offset + min(position, count)

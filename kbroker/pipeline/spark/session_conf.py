@@ -38,7 +38,7 @@ def is_local(master: str) -> bool:
 def session_conf(
     name: str, master: str | None, jars: Sequence[str], conf: Mapping[str, str], memory_bytes: int, cores: int
 ) -> dict[str, str]:
-    """Return all properties of a session. `memory_bytes`: of the machine; `cores`: that this process may use.
+    """Return all properties of a session. `memory_bytes`: the machine's; `cores`: those that this process may use.
 
     `conf` overrides everything but `master` and `jars`; its spark.jars are added to `jars`.
     """

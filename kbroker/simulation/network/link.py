@@ -60,7 +60,7 @@ class Link:
             self._free_at = max(self._free_at, self._loop.time()) + size / self.rate
 
     def max_segment(self) -> int | None:
-        """Return the bytes that a slow link transmits in 50 ms; None if the link is not slow."""
+        """Return how many bytes a slow link transmits in 50 ms; None if the link is not slow."""
         return None if self.rate is None else max(1, int(self.rate / 20))
 
     def wake_senders(self) -> None:

@@ -122,7 +122,7 @@ class JavaTransactionalProducer:
 
 class JavaMember(Member):
     def __init__(self, java: Any, consumer: Any, topic: str, group: str | None) -> None:
-        """`group`: for clients without group metadata."""
+        """`group`: the group id, for clients without group metadata; else None."""
         self._java = java
         self._group = group
         super().__init__(consumer, _list(java, [topic]), lambda: consumer.assignment().size())

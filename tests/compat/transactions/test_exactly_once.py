@@ -169,7 +169,7 @@ class Campaign:
         self._report(f"programs 1 removed from their groups at {stage!r}")
 
     def _resume(self, stopped: list[Program], failures: list[int]) -> None:
-        """Resume programs, whose open transactions must fail. `failures`: of each program before."""
+        """Resume programs, whose open transactions must fail. `failures`: how many each program had before."""
         for program in stopped:
             program.resume()
         wait_for_commits(self._flows)

@@ -7,5 +7,5 @@ import pytest
 
 @pytest.fixture
 def no_sync(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing waits for the disk: hundreds of commits are made to look at what they say."""
+    """Skip syncs, since a test makes hundreds of commits and checks only their content."""
     monkeypatch.setattr(os, "fsync", lambda _: None)

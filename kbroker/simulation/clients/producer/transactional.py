@@ -179,14 +179,14 @@ class TransactionalProducer(Producer):
         return done
 
     async def commit(self) -> None:
-        """Commit. After AbortableError only `abort` may follow. Raises FatalError."""
+        """Commit the transaction. After AbortableError only `abort` may follow. Raises FatalError."""
         await self.flush()
         if self.failure is not None:
             raise self.failure
         await self._finish(True)
 
     async def abort(self) -> None:
-        """Abort. Raises FatalError."""
+        """Abort the transaction. Raises FatalError."""
         self.fail(AbortableError("aborted"))
         await self.flush()
         if isinstance(self.failure, FatalError):

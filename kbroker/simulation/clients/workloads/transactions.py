@@ -78,7 +78,7 @@ class _Program:
         return self.context.stop.requested
 
     def happens(self, chance: float) -> bool:
-        """Draw an event with this probability. Never while draining."""
+        """Return whether an event with this probability happens. While draining, none does."""
         return self.random.random() < chance and not self.context.stop.draining
 
     def new_producer(self, max_padding: int) -> TransactionalProducer:

@@ -135,7 +135,7 @@ def read_batches_blocking(log: ReadableLog, offset: int, max_bytes: int, max_off
 
 
 def bytes_between(log: ReadableLog, start: int, end: int) -> int:
-    """Return the bytes from the batch with offset `start` to that with `end`; 0 if that would require a disk read."""
+    """Return the number of bytes from the batch with offset `start` to that with `end`; 0 if that needs a disk read."""
     segments, positions = log.segments, log.positions
     active = segments[-1]
     try:

@@ -134,7 +134,7 @@ def test_one_transition_at_a_time(h: Harness):
 
 
 def test_the_producer_is_validated_after_the_transition_in_flight(h: Harness):
-    """Only with transactions version 2, whose producers may have the id and epoch that are being written."""
+    """This applies to transactions version 2, whose producers may have the id and epoch that are being written."""
     producer = open_transaction(h)
     h.log.held = True
     adding = h.start(h.transactions.add_partitions("t", *producer, [B0], 2))

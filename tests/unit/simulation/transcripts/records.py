@@ -125,7 +125,7 @@ async def producer_id(client: Client) -> str:
 async def produce(play: Play, partition: str, values: list[str]) -> list[str]:
     """Produce one batch.
 
-    `producer=7 epoch=0 sequence=0`: of an idempotent producer; `at=-1h`: timestamps relative to now; `key=k`: the key
+    `producer=7 epoch=0 sequence=0`: as an idempotent producer; `at=-1h`: timestamps relative to now; `key=k`: the key
     of each record; `size=n`: the size of each value; `acks=1`; `by=b`: the client.
     """
     (topic, index), (plain, named) = tp(partition), options(values)

@@ -12,6 +12,7 @@ Each API that the broker supports is one file, kNN_name.py, with one function:
 - If the response follows from the request, the version, the metadata image and the broker's config alone, the file may
   have a second function, `is_cacheable(request)`. Where it is true, a response without an error is sent again to the
   same request, without decoding and handling it, until the image or the config changes.
+- The elements of a large request are handled in slices (runtime/slices.py), between which other requests are served.
 - None: the request gets no response (Produce with acks=0).
 - The records of a Produce request are views of a receive buffer that is reused as soon as the handler returns. A
   coroutine must copy them first.
@@ -25,7 +26,6 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from kbroker.api.slices import Division
 from kbroker.common import Buffer
 from protocol.fast.fetch import Records
 
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from kbroker.runtime.delayed_response import DelayedResponse
     from kbroker.runtime.environment import Environment
     from kbroker.runtime.metrics import RequestStats
+    from kbroker.runtime.slices import Slices, Steps
 
 Body = bytes | Sequence[Buffer | Records]
 
@@ -89,11 +90,12 @@ class RequestConnection(Protocol):
 class StepCodec(NamedTuple):
     """Generators that decode and encode large messages, and yield while there is more to do.
 
-    `decode` returns the request. `encode` appends to a list of buffers.
+    `decode` returns the request. `encode` appends to a list of buffers. `report_errors` is that of the handler.
     """
 
     decode: Callable[[Buffer, int], Generator[None, None, Any]]
     encode: Callable[[Any, list[Buffer]], Iterator[None]]
+    report_errors: Callable[[RequestContext, Any, Any], Steps[None]] | None
 
 
 class Overlap(Enum):
@@ -112,7 +114,7 @@ class Overlap(Enum):
 class ApiHandler:
     """How one API is served in one version.
 
-    `in_steps`, `division`: for large requests other than Produce and Fetch; the division is the API file's DIVISION.
+    `in_steps`: for large requests other than Produce and Fetch.
     `report_errors` returns whether the response has errors; Produce and Fetch return None.
     """
 
@@ -127,7 +129,6 @@ class ApiHandler:
     overlap: Overlap
     is_cacheable: Callable[[Any], bool] | None = None
     in_steps: StepCodec | None = None
-    division: Division | None = None
 
 
 class RequestContext:
@@ -135,11 +136,11 @@ class RequestContext:
 
     `client_id` may be None, as in the request header. `received_ns`: the time at which its last byte arrived
     (monotonic). `body`: the encoded response, once it is complete. `delayed`: the handler's DelayedResponse, until it
-    is complete.
+    is complete. `slices`: those of a large request; None for a small one.
     """
 
     __slots__ = (
-        "body", "client_id", "connection", "correlation_id", "delayed", "handler", "received_ns", "version",
+        "body", "client_id", "connection", "correlation_id", "delayed", "handler", "received_ns", "slices", "version",
     )  # fmt: skip
 
     def __init__(
@@ -159,6 +160,7 @@ class RequestContext:
         self.received_ns = received_ns
         self.body: Body | None = None
         self.delayed: DelayedResponse[Any] | None = None
+        self.slices: Slices | None = None
 
     @property
     def api_key(self) -> int:

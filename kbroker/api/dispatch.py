@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
+from functools import partial
 from importlib import import_module
 from typing import Any, NamedTuple
 
 from kbroker.api.context import ApiHandler, Body, Overlap, RequestContext, Services, StepCodec
 from kbroker.api.response_errors import (
+    error_fields,
     error_reporter,
+    report_errors_in_steps,
     report_fetch_errors,
     report_produce_errors,
 )
@@ -99,7 +102,6 @@ def load_handler(key: ApiKey, version: int) -> ApiHandler:
         overlap=OVERLAPS.get(key, Overlap.NONE),
         is_cacheable=getattr(module, "is_cacheable", None),
         in_steps=None if key in FAST_CODECS else step_codec(key, version),
-        division=getattr(module, "DIVISION", None),
     )
 
 
@@ -120,13 +122,15 @@ def message_codec(key: ApiKey, version: int) -> Codec:
 
 def step_codec(key: ApiKey, version: int) -> StepCodec:
     """Return the codec of large messages. Its code is generated when the first of them arrives."""
-    request_class, _ = message_classes(key)
+    request_class, response_class = message_classes(key)
+    fields = error_fields(response_class)
+    report = None if fields is None else partial(report_errors_in_steps, fields)
 
     def decode(frame: Buffer, pos: int) -> Generator[None, None, Message]:
         request, _ = yield from decode_in_steps(request_class, frame, version, pos)
         return request
 
-    return StepCodec(decode, lambda response, out: encode_in_steps(response, version, out))
+    return StepCodec(decode, lambda response, out: encode_in_steps(response, version, out), report)
 
 
 def _unsupported_api_versions() -> ApiHandler:

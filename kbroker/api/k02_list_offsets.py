@@ -14,12 +14,12 @@
 - timeout_ms (version 10) is ignored: it applies to remote storage only.
 """
 
-from collections import Counter
 from collections.abc import Awaitable, Callable
 
 from kbroker.api.context import RequestContext, Services
 from kbroker.common import KafkaError
 from kbroker.replica.partition import Partition
+from kbroker.runtime.slices import Steps, at_once_or_in_slices
 from protocol.errors import ErrorCode
 from protocol.messages.k02_list_offsets import (
     ListOffsetsPartition,
@@ -55,18 +55,31 @@ Lookup = Callable[[], None]
 def handle(
     services: Services, context: RequestContext, request: ListOffsetsRequest
 ) -> ListOffsetsResponse | Awaitable[ListOffsetsResponse]:
+    return at_once_or_in_slices(context.slices, _offsets(services, context, request))
+
+
+def _offsets(
+    services: Services, context: RequestContext, request: ListOffsetsRequest
+) -> Steps[ListOffsetsResponse | Awaitable[ListOffsetsResponse]]:
     lookups: list[Lookup] = []
     response = ListOffsetsResponse()
     for topic in request.topics:
-        times_named = Counter(partition.partition_index for partition in topic.partitions)
-        unique = {partition.partition_index: partition for partition in topic.partitions}
-        results = [
-            _duplicate(index)
-            if times_named[index] > 1
-            else _result(services, context, request, topic.name, partition, lookups)
-            for index, partition in unique.items()
-        ]
+        unique: dict[int, ListOffsetsPartition] = {}
+        repeated: set[int] = set()
+        for partition in topic.partitions:
+            index = partition.partition_index
+            if unique.setdefault(index, partition) is not partition:
+                repeated.add(index)
+            yield
+        results = []
+        for index, partition in unique.items():
+            if index in repeated:
+                results.append(_duplicate(index))
+            else:
+                results.append(_result(services, context, request, topic.name, partition, lookups))
+            yield
         response.topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=results))
+        yield
     if lookups:
         return _run_lookups(services, context, lookups, response)
     return _in_version(context, response)

@@ -8,8 +8,9 @@
 - Racks, offline replicas and available leaders are derived from the registered brokers.
 """
 
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
+from typing import TypeVar
 
 from kbroker.api.authorized_operations import CLUSTER_OPERATIONS, NOT_REQUESTED, TOPIC_OPERATIONS
 from kbroker.api.context import RequestContext, Services
@@ -17,6 +18,7 @@ from kbroker.common import NO_LEADER, KafkaError
 from kbroker.metadata.image import MetadataImage, PartitionRegistration, TopicImage
 from kbroker.metadata.topics.internal_topics import INTERNAL_TOPICS
 from kbroker.metadata.topics.topic_names import ZERO_UUID, topic_name_error
+from kbroker.runtime.slices import Steps, at_once_or_in_slices, each, in_slices
 from protocol.errors import ErrorCode
 from protocol.messages.k03_metadata import (
     MetadataRequest,
@@ -29,6 +31,8 @@ from protocol.messages.k03_metadata import (
 
 FIRST_WITH_TOPIC_IDS = 12
 
+T = TypeVar("T", str, bytes)
+
 
 def handle(
     services: Services, context: RequestContext, request: MetadataRequest
@@ -37,47 +41,65 @@ def handle(
     builder = ResponseBuilder(services.metadata, context.version, request)
     if requested is None or (context.version == 0 and not requested):
         return builder.response(map(builder.existing_topic, services.metadata.topics.values()))
-    error_code = _validate(requested, context.version)
-    if error_code is not None:
-        return _error_response(requested, error_code)
-    ids = [topic.topic_id for topic in requested if topic.topic_id != ZERO_UUID]
-    if ids:
-        return builder.response(map(builder.topic_by_id, dict.fromkeys(ids)))
-    names = [name for name in dict.fromkeys(topic.name for topic in requested) if name is not None]
-    missing = [name for name in names if name not in services.metadata.topics and topic_name_error(name) is None]
-    if missing and request.allow_auto_topic_creation and services.config.auto_create_topics_enable:
-        return _create_missing_topics(services, builder, missing, names)
-    return builder.response(map(builder.topic_by_name, names))
+    return at_once_or_in_slices(context.slices, _requested_topics(services, context, builder, requested))
 
 
 def is_cacheable(request: MetadataRequest) -> bool:
     return True
 
 
+def _requested_topics(
+    services: Services, context: RequestContext, builder: "ResponseBuilder", requested: list[MetadataRequestTopic]
+) -> Steps[MetadataResponse | Awaitable[MetadataResponse]]:
+    # Without duplicates.
+    ids: dict[bytes, None] = {}
+    names: dict[str, None] = {}
+    for topic in requested:
+        if not _is_valid(topic, context.version):
+            topics = yield from each(_invalid_topic, requested)
+            return MetadataResponse(topics=topics, error_code=ErrorCode.INVALID_REQUEST)
+        if topic.topic_id != ZERO_UUID:
+            ids[topic.topic_id] = None
+        if topic.name is not None:
+            names[topic.name] = None
+        yield
+    if ids:
+        return (yield from builder.topics(builder.topic_by_id, ids))
+    if builder.request.allow_auto_topic_creation and services.config.auto_create_topics_enable:
+        missing = []
+        for name in names:
+            if name not in services.metadata.topics and topic_name_error(name) is None:
+                missing.append(name)
+            yield
+        if missing:
+            return _create_missing_topics(services, context, builder, missing, names)
+    return (yield from builder.topics(builder.topic_by_name, names))
+
+
 async def _create_missing_topics(
-    services: Services, builder: "ResponseBuilder", missing: list[str], names: list[str]
+    services: Services,
+    context: RequestContext,
+    builder: "ResponseBuilder",
+    missing: Iterable[str],
+    names: Iterable[str],
 ) -> MetadataResponse:
     for name in missing:
         # As in Kafka, the error is only logged. The topic stays unknown, so clients retry.
         with suppress(KafkaError):
             await services.controller.auto_create_topic(name)
-    return builder.response(map(builder.topic_by_name, names))
+        if context.slices is not None:
+            await context.slices.step()
+    return await in_slices(context.slices, builder.topics(builder.topic_by_name, names))
 
 
-def _validate(requested: Iterable[MetadataRequestTopic], version: int) -> ErrorCode | None:
-    for topic in requested:
-        if topic.name is None and (version < FIRST_WITH_TOPIC_IDS or topic.topic_id == ZERO_UUID):
-            return ErrorCode.INVALID_REQUEST
-        if topic.topic_id != ZERO_UUID and version < FIRST_WITH_TOPIC_IDS:
-            return ErrorCode.INVALID_REQUEST
-    return None
+def _is_valid(topic: MetadataRequestTopic, version: int) -> bool:
+    if version < FIRST_WITH_TOPIC_IDS:
+        return topic.name is not None and topic.topic_id == ZERO_UUID
+    return topic.name is not None or topic.topic_id != ZERO_UUID
 
 
-def _error_response(requested: Iterable[MetadataRequestTopic], code: ErrorCode) -> MetadataResponse:
-    topics = [
-        MetadataResponseTopic(error_code=code, name=topic.name or "", topic_id=topic.topic_id) for topic in requested
-    ]
-    return MetadataResponse(topics=topics, error_code=code)
+def _invalid_topic(topic: MetadataRequestTopic) -> MetadataResponseTopic:
+    return MetadataResponseTopic(error_code=ErrorCode.INVALID_REQUEST, name=topic.name or "", topic_id=topic.topic_id)
 
 
 class ResponseBuilder:
@@ -103,6 +125,9 @@ class ResponseBuilder:
             topics=list(topics),
             cluster_authorized_operations=CLUSTER_OPERATIONS if with_operations else NOT_REQUESTED,
         )
+
+    def topics(self, build: Callable[[T], MetadataResponseTopic], keys: Iterable[T]) -> Steps[MetadataResponse]:
+        return self.response((yield from each(build, keys)))
 
     def topic_by_name(self, name: str) -> MetadataResponseTopic:
         topic = self.image.topics.get(name)

@@ -8,6 +8,7 @@
 - The commits of one iteration of the event loop share an append, also those of one connection, which may overlap.
 """
 
+from collections.abc import Awaitable
 from functools import partial
 
 from kbroker.api.committed_offsets import offset_record, partition_error
@@ -16,6 +17,7 @@ from kbroker.common import KafkaError
 from kbroker.coordinator.group.records import NO_TIMESTAMP, OffsetRecord
 from kbroker.metadata.image import MetadataImage, TopicImage
 from kbroker.runtime.delayed_response import DelayedResponse
+from kbroker.runtime.slices import Steps, at_once_or_in_slices
 from protocol.errors import NO_ERROR, ErrorCode
 from protocol.messages.k08_offset_commit import (
     OffsetCommitRequest,
@@ -32,7 +34,13 @@ DEFAULT_RETENTION = -1
 
 def handle(
     services: Services, context: RequestContext, request: OffsetCommitRequest
-) -> OffsetCommitResponse | DelayedResponse[OffsetCommitResponse]:
+) -> OffsetCommitResponse | Awaitable[OffsetCommitResponse]:
+    return at_once_or_in_slices(context.slices, _commit(services, context, request))
+
+
+def _commit(
+    services: Services, context: RequestContext, request: OffsetCommitRequest
+) -> Steps[OffsetCommitResponse | Awaitable[OffsetCommitResponse]]:
     now_ms = services.environment.clock.now_ms()
     expire_ms = NO_TIMESTAMP
     if request.retention_time_ms != DEFAULT_RETENTION:
@@ -59,6 +67,7 @@ def handle(
                 )
             elif error is ErrorCode.OFFSET_METADATA_TOO_LARGE:
                 has_large_metadata = True
+            yield
         topics.append(OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=partitions))
     response = OffsetCommitResponse(topics=topics)
     if not committed and not has_large_metadata:

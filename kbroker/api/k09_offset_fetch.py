@@ -16,6 +16,7 @@ from kbroker.common import UNKNOWN_OFFSET, KafkaError
 from kbroker.coordinator.group.offsets.offset_metadata_manager import FetchedOffsets
 from kbroker.coordinator.group.records import ZERO_TOPIC_ID, OffsetAndMetadata
 from kbroker.metadata.image import MetadataImage
+from kbroker.runtime.slices import Steps, each, in_slices
 from protocol.errors import ErrorCode
 from protocol.messages.k09_offset_fetch import (
     OffsetFetchRequest,
@@ -39,14 +40,19 @@ NOT_COMMITTED = OffsetAndMetadata(UNKNOWN_OFFSET)
 async def handle(services: Services, context: RequestContext, request: OffsetFetchRequest) -> OffsetFetchResponse:
     version = context.version
     if version >= SEVERAL_GROUPS_VERSION:
-        return OffsetFetchResponse(
-            groups=[await _fetch(services, version, group, request.require_stable) for group in request.groups]
-        )
+        response = OffsetFetchResponse()
+        for requested in request.groups:
+            response.groups.append(await _fetch(services, context, requested, request.require_stable))
+            if context.slices is not None:
+                await context.slices.step()
+        return response
     requested = _single_group(request)
-    group = await _fetch(services, version, requested, request.require_stable)
+    group = await _fetch(services, context, requested, request.require_stable)
     if group.error_code != ErrorCode.NONE and version < GROUP_ERROR_VERSION:
-        group.topics = [_topic_with_error(topic, group.error_code) for topic in requested.topics or ()]
-    return OffsetFetchResponse(error_code=group.error_code, topics=[_old_topic(topic) for topic in group.topics])
+        for topic in requested.topics or ():
+            group.topics.append(await in_slices(context.slices, _topic_with_error(topic, group.error_code)))
+    topics = await in_slices(context.slices, _old_topics(group.topics))
+    return OffsetFetchResponse(error_code=group.error_code, topics=topics)
 
 
 def _single_group(request: OffsetFetchRequest) -> OffsetFetchRequestGroup:
@@ -61,23 +67,31 @@ def _single_group(request: OffsetFetchRequest) -> OffsetFetchRequestGroup:
 
 
 async def _fetch(
-    services: Services, version: int, group: OffsetFetchRequestGroup, require_stable: bool
+    services: Services, context: RequestContext, group: OffsetFetchRequestGroup, require_stable: bool
 ) -> OffsetFetchResponseGroup:
     try:
         offsets = await services.groups.fetch_offsets(group.group_id, require_stable=require_stable)
     except KafkaError as error:
         return OffsetFetchResponseGroup(group_id=group.group_id, error_code=error.code)
-    by_id = version >= TOPIC_ID_VERSION
-    if group.topics is None:
-        topics = _all_topics(services.metadata, offsets, by_id)
-    elif by_id:
-        topics = [_topic_by_id(services.metadata, offsets, topic) for topic in group.topics]
-    else:
-        topics = [_topic_by_name(offsets, topic) for topic in group.topics]
-    return OffsetFetchResponseGroup(group_id=group.group_id, topics=topics)
+    steps = _topics(services.metadata, offsets, group.topics, by_id=context.version >= TOPIC_ID_VERSION)
+    return OffsetFetchResponseGroup(group_id=group.group_id, topics=await in_slices(context.slices, steps))
 
 
-def _all_topics(metadata: MetadataImage, offsets: FetchedOffsets, by_id: bool) -> list[OffsetFetchResponseTopics]:
+def _topics(
+    metadata: MetadataImage, offsets: FetchedOffsets, requested: list[OffsetFetchRequestTopics] | None, by_id: bool
+) -> Steps[list[OffsetFetchResponseTopics]]:
+    if requested is None:
+        return (yield from _all_topics(metadata, offsets, by_id))
+    topics = []
+    for topic in requested:
+        topics.append((yield from _topic(metadata, offsets, topic, by_id)))
+        yield
+    return topics
+
+
+def _all_topics(
+    metadata: MetadataImage, offsets: FetchedOffsets, by_id: bool
+) -> Steps[list[OffsetFetchResponseTopics]]:
     topics = []
     for name, partitions in offsets.topics.items():
         image = metadata.topics.get(name)
@@ -85,33 +99,37 @@ def _all_topics(metadata: MetadataImage, offsets: FetchedOffsets, by_id: bool) -
             # A deleted topic has no id.
             continue
         topic_id = ZERO_TOPIC_ID if image is None else image.topic_id
-        found = _partitions(offsets, name, partitions, partitions)
+        found = yield from _partitions(offsets, name, partitions, partitions)
         topics.append(OffsetFetchResponseTopics(name=name, topic_id=topic_id, partitions=found))
     return topics
 
 
-def _topic_by_name(offsets: FetchedOffsets, topic: OffsetFetchRequestTopics) -> OffsetFetchResponseTopics:
-    committed = offsets.topics.get(topic.name, {})
-    return _topic_response(topic, _partitions(offsets, topic.name, topic.partition_indexes, committed))
-
-
-def _topic_by_id(
-    metadata: MetadataImage, offsets: FetchedOffsets, topic: OffsetFetchRequestTopics
-) -> OffsetFetchResponseTopics:
+def _topic(
+    metadata: MetadataImage, offsets: FetchedOffsets, topic: OffsetFetchRequestTopics, by_id: bool
+) -> Steps[OffsetFetchResponseTopics]:
+    if not by_id:
+        committed = offsets.topics.get(topic.name, {})
+        partitions = yield from _partitions(offsets, topic.name, topic.partition_indexes, committed)
+        return _topic_response(topic, partitions)
     image = metadata.topics_by_id.get(topic.topic_id)
     if image is None:
-        return _topic_with_error(topic, ErrorCode.UNKNOWN_TOPIC_ID)
+        return (yield from _topic_with_error(topic, ErrorCode.UNKNOWN_TOPIC_ID))
     # Offsets of an earlier topic of the same name do not count.
     committed = {
         index: offset
         for index, offset in offsets.topics.get(image.name, {}).items()
         if offset.topic_id in (ZERO_TOPIC_ID, topic.topic_id)
     }
-    return _topic_response(topic, _partitions(offsets, image.name, topic.partition_indexes, committed))
+    partitions = yield from _partitions(offsets, image.name, topic.partition_indexes, committed)
+    return _topic_response(topic, partitions)
 
 
-def _topic_with_error(topic: OffsetFetchRequestTopics, error: int) -> OffsetFetchResponseTopics:
-    return _topic_response(topic, [_partition(index, NOT_COMMITTED, error) for index in topic.partition_indexes])
+def _topic_with_error(topic: OffsetFetchRequestTopics, error: int) -> Steps[OffsetFetchResponseTopics]:
+    partitions = []
+    for index in topic.partition_indexes:
+        partitions.append(_partition(index, NOT_COMMITTED, error))
+        yield
+    return _topic_response(topic, partitions)
 
 
 def _topic_response(
@@ -122,13 +140,15 @@ def _topic_response(
 
 def _partitions(
     offsets: FetchedOffsets, topic: str, indexes: Iterable[int], committed: Mapping[int, OffsetAndMetadata]
-) -> list[OffsetFetchResponsePartitions]:
-    return [
-        _partition(index, NOT_COMMITTED, ErrorCode.UNSTABLE_OFFSET_COMMIT)
-        if offsets.unstable and (topic, index) in offsets.unstable
-        else _partition(index, committed.get(index, NOT_COMMITTED), ErrorCode.NONE)
-        for index in indexes
-    ]
+) -> Steps[list[OffsetFetchResponsePartitions]]:
+    partitions = []
+    for index in indexes:
+        if offsets.unstable and (topic, index) in offsets.unstable:
+            partitions.append(_partition(index, NOT_COMMITTED, ErrorCode.UNSTABLE_OFFSET_COMMIT))
+        else:
+            partitions.append(_partition(index, committed.get(index, NOT_COMMITTED), ErrorCode.NONE))
+        yield
+    return partitions
 
 
 def _partition(index: int, offset: OffsetAndMetadata, error: int) -> OffsetFetchResponsePartitions:
@@ -141,16 +161,21 @@ def _partition(index: int, offset: OffsetAndMetadata, error: int) -> OffsetFetch
     )
 
 
-def _old_topic(topic: OffsetFetchResponseTopics) -> OffsetFetchResponseTopic:
-    """Return a topic of the response in the form of versions below 8."""
-    partitions = [
-        OffsetFetchResponsePartition(
-            partition_index=partition.partition_index,
-            committed_offset=partition.committed_offset,
-            committed_leader_epoch=partition.committed_leader_epoch,
-            metadata=partition.metadata,
-            error_code=partition.error_code,
-        )
-        for partition in topic.partitions
-    ]
-    return OffsetFetchResponseTopic(name=topic.name, partitions=partitions)
+def _old_topics(topics: Iterable[OffsetFetchResponseTopics]) -> Steps[list[OffsetFetchResponseTopic]]:
+    """Return topics of the response in the form of versions below 8."""
+    old = []
+    for topic in topics:
+        partitions = yield from each(_old_partition, topic.partitions)
+        old.append(OffsetFetchResponseTopic(name=topic.name, partitions=partitions))
+        yield
+    return old
+
+
+def _old_partition(partition: OffsetFetchResponsePartitions) -> OffsetFetchResponsePartition:
+    return OffsetFetchResponsePartition(
+        partition_index=partition.partition_index,
+        committed_offset=partition.committed_offset,
+        committed_leader_epoch=partition.committed_leader_epoch,
+        metadata=partition.metadata,
+        error_code=partition.error_code,
+    )

@@ -6,14 +6,15 @@
 - Keys of share groups and unknown key types get INVALID_REQUEST.
 """
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 from kbroker.api.context import RequestContext, Services
-from kbroker.api.slices import Division
 from kbroker.common import KafkaError
 from kbroker.coordinator.internal_log import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 from kbroker.coordinator.runtime.coordinator_runtime import CoordinatorRuntime
+from kbroker.runtime.slices import Steps, at_once_or_in_slices, each, in_slices
 from protocol.errors import ErrorCode
 from protocol.messages.k10_find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 
@@ -21,7 +22,6 @@ GROUP, TRANSACTION = 0, 1
 TOPICS = {GROUP: GROUP_METADATA_TOPIC, TRANSACTION: TRANSACTION_STATE_TOPIC}
 SEVERAL_KEYS_VERSION = 4
 NO_NODE = -1
-DIVISION = Division(("coordinator_keys",), ("coordinators",))
 NOT_AVAILABLE = "The coordinator is not available."
 
 
@@ -32,10 +32,11 @@ def handle(
     keys = request.coordinator_keys if context.version >= SEVERAL_KEYS_VERSION else [request.key]
     if key_type not in TOPICS:
         message = f"This broker has no coordinators of key type {key_type}."
-        return _response(context, [_error(key, ErrorCode.INVALID_REQUEST, message) for key in keys])
+        find = partial(_error, ErrorCode.INVALID_REQUEST, message)
+        return at_once_or_in_slices(context.slices, _response(context, find, keys))
     if keys and TOPICS[key_type] not in services.metadata.topics:
         return _create_topic(services, context, key_type, keys)
-    return _response(context, [_find(services, key_type, key) for key in keys])
+    return at_once_or_in_slices(context.slices, _response(context, partial(_find, services, key_type), keys))
 
 
 def is_cacheable(request: FindCoordinatorRequest) -> bool:
@@ -48,18 +49,18 @@ async def _create_topic(
     try:
         await services.controller.ensure_internal_topic(TOPICS[key_type])
     except KafkaError as error:
-        message = error.message or NOT_AVAILABLE
-        return _response(context, [_error(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, message) for key in keys])
+        find = partial(_error, ErrorCode.COORDINATOR_NOT_AVAILABLE, error.message or NOT_AVAILABLE)
+        return await in_slices(context.slices, _response(context, find, keys))
     # The client's next request should not find its partition loading.
     await _runtime(services, key_type).wait_until_loaded(keys[0])
-    return _response(context, [_find(services, key_type, key) for key in keys])
+    return await in_slices(context.slices, _response(context, partial(_find, services, key_type), keys))
 
 
 def _find(services: Services, key_type: int, key: str) -> Coordinator:
     partition = services.metadata.partition(TOPICS[key_type], _runtime(services, key_type).partition_for(key))
     node = None if partition is None else services.metadata.brokers.get(partition.leader)
     if node is None:
-        return _error(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, NOT_AVAILABLE)
+        return _error(ErrorCode.COORDINATOR_NOT_AVAILABLE, NOT_AVAILABLE, key)
     return Coordinator(key=key, node_id=node.id, host=node.host, port=node.port, error_message="")
 
 
@@ -67,11 +68,14 @@ def _runtime(services: Services, key_type: int) -> CoordinatorRuntime[Any]:
     return services.groups.runtime if key_type == GROUP else services.transactions.runtime
 
 
-def _error(key: str, error: ErrorCode, message: str) -> Coordinator:
+def _error(error: ErrorCode, message: str, key: str) -> Coordinator:
     return Coordinator(key=key, node_id=NO_NODE, host="", port=NO_NODE, error_code=error, error_message=message)
 
 
-def _response(context: RequestContext, coordinators: list[Coordinator]) -> FindCoordinatorResponse:
+def _response(
+    context: RequestContext, find: Callable[[str], Coordinator], keys: list[str]
+) -> Steps[FindCoordinatorResponse]:
+    coordinators = yield from each(find, keys)
     if context.version >= SEVERAL_KEYS_VERSION:
         return FindCoordinatorResponse(coordinators=coordinators)
     (coordinator,) = coordinators

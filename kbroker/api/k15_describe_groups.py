@@ -5,12 +5,14 @@
 - Protocol and member metadata are returned in state Stable only: during a rebalance they may not match.
 """
 
+from collections.abc import Awaitable
+
 from kbroker.api.authorized_operations import NOT_REQUESTED
 from kbroker.api.context import RequestContext, Services
-from kbroker.api.slices import Division
 from kbroker.common import KafkaError
 from kbroker.coordinator.group.classic.classic_group import ClassicGroup
 from kbroker.coordinator.group.classic.group_state import GroupState
+from kbroker.runtime.slices import Steps, at_once_or_in_slices
 from protocol.errors import ErrorCode
 from protocol.messages.k15_describe_groups import (
     DescribedGroup,
@@ -22,15 +24,23 @@ from protocol.messages.k15_describe_groups import (
 NOT_FOUND_VERSION = 6
 # Read, Delete, Describe, DescribeConfigs, AlterConfigs; the bits are explained in authorized_operations.py.
 GROUP_OPERATIONS = 3400
-DIVISION = Division(("groups",), ("groups",), element_cost=5_000)
 
 
-def handle(services: Services, context: RequestContext, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
-    groups = [_describe(services, context.version, group_id) for group_id in request.groups]
-    if request.include_authorized_operations:
-        for group in groups:
+def handle(
+    services: Services, context: RequestContext, request: DescribeGroupsRequest
+) -> DescribeGroupsResponse | Awaitable[DescribeGroupsResponse]:
+    return at_once_or_in_slices(context.slices, _groups(services, context.version, request))
+
+
+def _groups(services: Services, version: int, request: DescribeGroupsRequest) -> Steps[DescribeGroupsResponse]:
+    response = DescribeGroupsResponse()
+    for group_id in request.groups:
+        group = _describe(services, version, group_id)
+        if request.include_authorized_operations:
             group.authorized_operations = GROUP_OPERATIONS if group.error_code == ErrorCode.NONE else NOT_REQUESTED
-    return DescribeGroupsResponse(groups=groups)
+        response.groups.append(group)
+        yield
+    return response
 
 
 def _describe(services: Services, version: int, group_id: str) -> DescribedGroup:

@@ -9,27 +9,38 @@
 from kbroker.api.context import RequestContext, Services
 from kbroker.common import KafkaError
 from kbroker.metadata.topics.delete_topics import TopicDeletion, TopicNameOrId
+from kbroker.runtime.slices import each, in_slices
 from protocol.errors import ErrorCode
 from protocol.messages.k20_delete_topics import (
     DeletableTopicResult,
     DeleteTopicsRequest,
     DeleteTopicsResponse,
+    DeleteTopicState,
 )
 
 FIRST_WITH_TOPIC_IDS = 6
 
 
 async def handle(services: Services, context: RequestContext, request: DeleteTopicsRequest) -> DeleteTopicsResponse:
+    slices = context.slices
     if context.version >= FIRST_WITH_TOPIC_IDS:
-        requested = [TopicNameOrId(topic.name, topic.topic_id) for topic in request.topics]
+        requested = await in_slices(slices, each(_name_or_id, request.topics))
     else:
-        requested = [TopicNameOrId(name) for name in request.topic_names]
+        requested = await in_slices(slices, each(TopicNameOrId, request.topic_names))
     if services.config.delete_topic_enable:
-        deletions = await services.controller.delete_topics(requested)
+        deletions = await services.controller.delete_topics(requested, slices)
     else:
-        disabled = KafkaError(ErrorCode.TOPIC_DELETION_DISABLED, "Topic deletion is disabled.")
-        deletions = [TopicDeletion(topic.name, topic.topic_id, disabled) for topic in requested]
-    return DeleteTopicsResponse(responses=[_result(deletion) for deletion in deletions])
+        deletions = await in_slices(slices, each(_disabled, requested))
+    return DeleteTopicsResponse(responses=await in_slices(slices, each(_result, deletions)))
+
+
+def _name_or_id(topic: DeleteTopicState) -> TopicNameOrId:
+    return TopicNameOrId(topic.name, topic.topic_id)
+
+
+def _disabled(topic: TopicNameOrId) -> TopicDeletion:
+    error = KafkaError(ErrorCode.TOPIC_DELETION_DISABLED, "Topic deletion is disabled.")
+    return TopicDeletion(topic.name, topic.topic_id, error)
 
 
 def _result(deletion: TopicDeletion) -> DeletableTopicResult:

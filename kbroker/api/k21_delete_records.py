@@ -27,14 +27,17 @@ async def handle(services: Services, context: RequestContext, request: DeleteRec
         offsets = requested.setdefault(topic.name, {})
         for partition in topic.partitions:
             offsets[partition.partition_index] = partition.offset
-    results = [
-        DeleteRecordsTopicResult(
-            name=name,
-            partitions=[await _result(services, name, index, offset) for index, offset in offsets.items()],
-        )
-        for name, offsets in requested.items()
-    ]
-    return DeleteRecordsResponse(topics=results)
+            if context.slices is not None:
+                await context.slices.step()
+    response = DeleteRecordsResponse()
+    for name, offsets in requested.items():
+        results = []
+        for index, offset in offsets.items():
+            results.append(await _result(services, name, index, offset))
+            if context.slices is not None:
+                await context.slices.step()
+        response.topics.append(DeleteRecordsTopicResult(name=name, partitions=results))
+    return response
 
 
 async def _result(services: Services, topic: str, index: int, offset: int) -> DeleteRecordsPartitionResult:

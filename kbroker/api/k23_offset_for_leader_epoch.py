@@ -4,9 +4,12 @@ Consumers use it to detect that records which they have read were lost with thei
 For an unknown epoch, or -1, both the epoch and the end offset are -1.
 """
 
+from collections.abc import Awaitable
+from functools import partial
+
 from kbroker.api.context import RequestContext, Services
-from kbroker.api.slices import Division
 from kbroker.common import KafkaError
+from kbroker.runtime.slices import Steps, at_once_or_in_slices, each
 from protocol.errors import ErrorCode
 from protocol.messages.k23_offset_for_leader_epoch import (
     EpochEndOffset,
@@ -16,21 +19,20 @@ from protocol.messages.k23_offset_for_leader_epoch import (
     OffsetForLeaderTopicResult,
 )
 
-DIVISION = Division(("topics", "partitions"), ("topics", "partitions"))
-
 
 def handle(
     services: Services, context: RequestContext, request: OffsetForLeaderEpochRequest
-) -> OffsetForLeaderEpochResponse:
-    return OffsetForLeaderEpochResponse(
-        topics=[
-            OffsetForLeaderTopicResult(
-                topic=topic.topic,
-                partitions=[_end_offset(services, topic.topic, partition) for partition in topic.partitions],
-            )
-            for topic in request.topics
-        ]
-    )
+) -> OffsetForLeaderEpochResponse | Awaitable[OffsetForLeaderEpochResponse]:
+    return at_once_or_in_slices(context.slices, _end_offsets(services, request))
+
+
+def _end_offsets(services: Services, request: OffsetForLeaderEpochRequest) -> Steps[OffsetForLeaderEpochResponse]:
+    response = OffsetForLeaderEpochResponse()
+    for topic in request.topics:
+        results = yield from each(partial(_end_offset, services, topic.topic), topic.partitions)
+        response.topics.append(OffsetForLeaderTopicResult(topic=topic.topic, partitions=results))
+        yield
+    return response
 
 
 def _end_offset(services: Services, topic: str, requested: OffsetForLeaderPartition) -> EpochEndOffset:

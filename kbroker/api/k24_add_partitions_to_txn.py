@@ -14,6 +14,7 @@ from kbroker.api.context import RequestContext, Services
 from kbroker.api.producer_errors import producer_error
 from kbroker.common import KafkaError, TopicPartition
 from kbroker.metadata.topics.internal_topics import INTERNAL_TOPICS
+from kbroker.runtime.slices import Steps, in_slices
 from protocol.errors import ErrorCode
 from protocol.messages.k24_add_partitions_to_txn import (
     AddPartitionsToTxnPartitionResult,
@@ -35,57 +36,66 @@ async def handle(
 ) -> AddPartitionsToTxnResponse:
     version = context.version
     if version >= BROKERS_VERSION:
-        results = [
-            AddPartitionsToTxnResult(
-                transactional_id=transaction.transactional_id,
-                topic_results=await _topic_results(services, version, transaction),
+        response = AddPartitionsToTxnResponse()
+        for transaction in request.transactions:
+            results = await _topic_results(services, context, transaction)
+            response.results_by_transaction.append(
+                AddPartitionsToTxnResult(transactional_id=transaction.transactional_id, topic_results=results)
             )
-            for transaction in request.transactions
-        ]
-        return AddPartitionsToTxnResponse(results_by_transaction=results)
+        return response
     transaction = AddPartitionsToTxnTransaction(
         transactional_id=request.v3_and_below_transactional_id,
         producer_id=request.v3_and_below_producer_id,
         producer_epoch=request.v3_and_below_producer_epoch,
         topics=request.v3_and_below_topics,
     )
-    topic_results = await _topic_results(services, version, transaction)
+    topic_results = await _topic_results(services, context, transaction)
     return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=topic_results)
 
 
 async def _topic_results(
-    services: Services, version: int, transaction: AddPartitionsToTxnTransaction
+    services: Services, context: RequestContext, transaction: AddPartitionsToTxnTransaction
 ) -> list[AddPartitionsToTxnTopicResult]:
-    partitions = [TopicPartition(topic.name, index) for topic in transaction.topics for index in topic.partitions]
-    errors = _invalid_partitions(services, version, partitions)
+    version, slices = context.version, context.slices
+    partitions, errors = await in_slices(slices, _partitions(services, version, transaction))
     if errors:
         default = ErrorCode.OPERATION_NOT_ATTEMPTED
     else:
         errors, default = await _add(services, version, transaction, partitions)
-    return [
-        AddPartitionsToTxnTopicResult(
-            name=topic.name,
-            results_by_partition=[
-                AddPartitionsToTxnPartitionResult(
-                    partition_index=index,
-                    partition_error_code=errors.get(TopicPartition(topic.name, index), default),
-                )
-                for index in topic.partitions
-            ],
-        )
-        for topic in transaction.topics
-    ]
+    return await in_slices(slices, _results(transaction, errors, default))
 
 
-def _invalid_partitions(services: Services, version: int, partitions: Sequence[TopicPartition]) -> PartitionErrors:
-    """Return the partitions that cannot be part of a transaction."""
+def _partitions(
+    services: Services, version: int, transaction: AddPartitionsToTxnTransaction
+) -> Steps[tuple[list[TopicPartition], PartitionErrors]]:
+    """Return the partitions, and the errors of those that cannot be part of a transaction."""
+    partitions = []
     errors: dict[TopicPartition, ErrorCode] = {}
-    for tp in partitions:
-        if version < BROKERS_VERSION and tp.topic in INTERNAL_TOPICS:
-            errors[tp] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-        elif services.metadata.partition(tp.topic, tp.partition) is None:
-            errors[tp] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    return errors
+    for topic in transaction.topics:
+        for index in topic.partitions:
+            tp = TopicPartition(topic.name, index)
+            partitions.append(tp)
+            if version < BROKERS_VERSION and tp.topic in INTERNAL_TOPICS:
+                errors[tp] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            elif services.metadata.partition(*tp) is None:
+                errors[tp] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            yield
+    return partitions, errors
+
+
+def _results(
+    transaction: AddPartitionsToTxnTransaction, errors: PartitionErrors, default: ErrorCode
+) -> Steps[list[AddPartitionsToTxnTopicResult]]:
+    topics = []
+    for topic in transaction.topics:
+        results = []
+        for index in topic.partitions:
+            error = errors.get(TopicPartition(topic.name, index), default)
+            results.append(AddPartitionsToTxnPartitionResult(partition_index=index, partition_error_code=error))
+            yield
+        topics.append(AddPartitionsToTxnTopicResult(name=topic.name, results_by_partition=results))
+        yield
+    return topics
 
 
 async def _add(

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from kbroker.api.context import RequestContext, Services
 from kbroker.common import TopicPartition
 from kbroker.coordinator.runtime.coordinator_context import complete
+from kbroker.runtime.slices import Steps, in_slices
 from kbroker.storage.producers.transaction_marker import TransactionMarker
 from protocol.errors import ErrorCode
 from protocol.messages.k27_write_txn_markers import (
@@ -42,10 +43,14 @@ async def handle(
             for index in topic.partition_indexes:
                 tp = TopicPartition(topic.name, index)
                 written.append((row.producer_id, tp, _write(services, tp, marker)))
+                if context.slices is not None:
+                    await context.slices.step()
     results: dict[int, dict[TopicPartition, ErrorCode]] = {}
     for producer_id, tp, future in written:
         results.setdefault(producer_id, {})[tp] = await future
-    return WriteTxnMarkersResponse(markers=[_result(*result) for result in results.items()])
+        if context.slices is not None:
+            await context.slices.step()
+    return await in_slices(context.slices, _response(results))
 
 
 def _write(services: Services, tp: TopicPartition, marker: TransactionMarker) -> Future[ErrorCode]:
@@ -59,12 +64,17 @@ def _write(services: Services, tp: TopicPartition, marker: TransactionMarker) ->
     return written
 
 
-def _result(producer_id: int, errors: Mapping[TopicPartition, ErrorCode]) -> WritableTxnMarkerResult:
-    topics: dict[str, list[WritableTxnMarkerPartitionResult]] = {}
-    for tp, error in errors.items():
-        result = WritableTxnMarkerPartitionResult(partition_index=tp.partition, error_code=error)
-        topics.setdefault(tp.topic, []).append(result)
-    return WritableTxnMarkerResult(
-        producer_id=producer_id,
-        topics=[WritableTxnMarkerTopicResult(name=name, partitions=results) for name, results in topics.items()],
-    )
+def _response(results: Mapping[int, Mapping[TopicPartition, ErrorCode]]) -> Steps[WriteTxnMarkersResponse]:
+    response = WriteTxnMarkersResponse()
+    for producer_id, errors in results.items():
+        topics: dict[str, WritableTxnMarkerTopicResult] = {}
+        for tp, error in errors.items():
+            topic = topics.get(tp.topic)
+            if topic is None:
+                topic = topics[tp.topic] = WritableTxnMarkerTopicResult(name=tp.topic)
+            result = WritableTxnMarkerPartitionResult(partition_index=tp.partition, error_code=error)
+            topic.partitions.append(result)
+            yield
+        response.markers.append(WritableTxnMarkerResult(producer_id=producer_id, topics=list(topics.values())))
+        yield
+    return response

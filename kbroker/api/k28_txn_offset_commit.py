@@ -50,6 +50,8 @@ async def handle(
                 existing.append(result)
             if error is ErrorCode.NONE:
                 offsets.append(offset_record(request.group_id, topic.name, partition, now_ms))
+            if context.slices is not None:
+                await context.slices.step()
         topics.append(TxnOffsetCommitResponseTopic(name=topic.name, partitions=partitions))
     if existing:
         try:

@@ -5,11 +5,11 @@
 - Values of sensitive configs are never returned.
 """
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
+from functools import partial
 
 from kbroker.api.config_resources import invalid_request, parse_node_id
 from kbroker.api.context import RequestContext, Services
-from kbroker.api.slices import Division
 from kbroker.common import KafkaError
 from kbroker.config.broker_loggers import logger_levels
 from kbroker.config.config_resource import ConfigResourceType
@@ -23,6 +23,7 @@ from kbroker.config.describe import (
     describe_topic,
 )
 from kbroker.metadata.topics.topic_names import validate_topic_name
+from kbroker.runtime.slices import Steps, at_once_or_in_slices, each
 from protocol.errors import ErrorCode
 from protocol.messages.k32_describe_configs import (
     DescribeConfigsRequest,
@@ -33,11 +34,16 @@ from protocol.messages.k32_describe_configs import (
     DescribeConfigsSynonym,
 )
 
-DIVISION = Division(("resources",), ("results",), element_cost=25_000)
+
+def handle(
+    services: Services, context: RequestContext, request: DescribeConfigsRequest
+) -> DescribeConfigsResponse | Awaitable[DescribeConfigsResponse]:
+    return at_once_or_in_slices(context.slices, _results(services, request))
 
 
-def handle(services: Services, context: RequestContext, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
-    return DescribeConfigsResponse(results=[_result(services, resource, request) for resource in request.resources])
+def _results(services: Services, request: DescribeConfigsRequest) -> Steps[DescribeConfigsResponse]:
+    results = yield from each(partial(_result, services, request), request.resources)
+    return DescribeConfigsResponse(results=results)
 
 
 def is_cacheable(request: DescribeConfigsRequest) -> bool:
@@ -46,7 +52,7 @@ def is_cacheable(request: DescribeConfigsRequest) -> bool:
 
 
 def _result(
-    services: Services, resource: DescribeConfigsResource, request: DescribeConfigsRequest
+    services: Services, request: DescribeConfigsRequest, resource: DescribeConfigsResource
 ) -> DescribeConfigsResult:
     result = DescribeConfigsResult(resource_type=resource.resource_type, resource_name=resource.resource_name)
     try:

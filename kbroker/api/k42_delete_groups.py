@@ -8,10 +8,14 @@ from protocol.messages.k42_delete_groups import DeletableGroupResult, DeleteGrou
 
 async def handle(services: Services, context: RequestContext, request: DeleteGroupsRequest) -> DeleteGroupsResponse:
     # A group that is named twice has one result.
-    group_ids = dict.fromkeys(request.groups_names)
-    return DeleteGroupsResponse(
-        results=[DeletableGroupResult(group_id=id, error_code=await _delete(services, id)) for id in group_ids]
-    )
+    results: dict[str, DeletableGroupResult] = {}
+    for group_id in request.groups_names:
+        if group_id not in results:
+            error = await _delete(services, group_id)
+            results[group_id] = DeletableGroupResult(group_id=group_id, error_code=error)
+        if context.slices is not None:
+            await context.slices.step()
+    return DeleteGroupsResponse(results=list(results.values()))
 
 
 async def _delete(services: Services, group_id: str) -> ErrorCode:

@@ -1,9 +1,12 @@
 """DescribeProducers (key 61), version 0 (KIP-664): the producers whose state partitions keep."""
 
+from collections.abc import Awaitable
+from functools import partial
+
 from kbroker.api.context import RequestContext, Services
-from kbroker.api.slices import Division
 from kbroker.common import KafkaError
 from kbroker.metadata.topics.topic_names import topic_name_error
+from kbroker.runtime.slices import Steps, at_once_or_in_slices, each
 from protocol.errors import ErrorCode
 from protocol.messages.k61_describe_producers import (
     DescribeProducersRequest,
@@ -13,19 +16,20 @@ from protocol.messages.k61_describe_producers import (
     TopicResponse,
 )
 
-DIVISION = Division(("topics", "partition_indexes"), ("topics", "partitions"))
+
+def handle(
+    services: Services, context: RequestContext, request: DescribeProducersRequest
+) -> DescribeProducersResponse | Awaitable[DescribeProducersResponse]:
+    return at_once_or_in_slices(context.slices, _producers(services, request))
 
 
-def handle(services: Services, context: RequestContext, request: DescribeProducersRequest) -> DescribeProducersResponse:
-    return DescribeProducersResponse(
-        topics=[
-            TopicResponse(
-                name=topic.name,
-                partitions=[_partition(services, topic.name, index) for index in topic.partition_indexes],
-            )
-            for topic in request.topics
-        ]
-    )
+def _producers(services: Services, request: DescribeProducersRequest) -> Steps[DescribeProducersResponse]:
+    response = DescribeProducersResponse()
+    for topic in request.topics:
+        partitions = yield from each(partial(_partition, services, topic.name), topic.partition_indexes)
+        response.topics.append(TopicResponse(name=topic.name, partitions=partitions))
+        yield
+    return response
 
 
 def _partition(services: Services, topic: str, index: int) -> PartitionResponse:

@@ -1,10 +1,11 @@
 """DescribeTransactions (key 65), version 0 (KIP-664): the open or last transaction of each transactional id."""
 
-from collections.abc import Iterable
+from collections.abc import Awaitable, Iterable
+from functools import partial
 
 from kbroker.api.context import RequestContext, Services
-from kbroker.api.slices import Division
 from kbroker.common import KafkaError, TopicPartition
+from kbroker.runtime.slices import Steps, at_once_or_in_slices, each
 from protocol.messages.k65_describe_transactions import (
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,
@@ -12,15 +13,16 @@ from protocol.messages.k65_describe_transactions import (
     TransactionState,
 )
 
-DIVISION = Division(("transactional_ids",), ("transaction_states",))
-
 
 def handle(
     services: Services, context: RequestContext, request: DescribeTransactionsRequest
-) -> DescribeTransactionsResponse:
-    return DescribeTransactionsResponse(
-        transaction_states=[_described(services, id) for id in request.transactional_ids]
-    )
+) -> DescribeTransactionsResponse | Awaitable[DescribeTransactionsResponse]:
+    return at_once_or_in_slices(context.slices, _transactions(services, request))
+
+
+def _transactions(services: Services, request: DescribeTransactionsRequest) -> Steps[DescribeTransactionsResponse]:
+    states = yield from each(partial(_described, services), request.transactional_ids)
+    return DescribeTransactionsResponse(transaction_states=states)
 
 
 def _described(services: Services, transactional_id: str) -> TransactionState:

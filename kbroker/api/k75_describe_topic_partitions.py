@@ -7,12 +7,16 @@
 - The eligible leader replicas are always empty, since kbroker has no replication.
 """
 
+from collections.abc import Awaitable
+from functools import partial
+
 from kbroker.api.authorized_operations import TOPIC_OPERATIONS
 from kbroker.api.context import RequestContext, Services
 from kbroker.common import NO_LEADER
 from kbroker.metadata.image import MetadataImage, PartitionRegistration, TopicImage
 from kbroker.metadata.topics.internal_topics import INTERNAL_TOPICS
 from kbroker.metadata.topics.topic_names import topic_name_error
+from kbroker.runtime.slices import Steps, at_once_or_in_slices, each
 from protocol.errors import ErrorCode
 from protocol.messages.k75_describe_topic_partitions import (
     Cursor,
@@ -25,23 +29,28 @@ from protocol.messages.k75_describe_topic_partitions import (
 
 def handle(
     services: Services, context: RequestContext, request: DescribeTopicPartitionsRequest
-) -> DescribeTopicPartitionsResponse:
+) -> DescribeTopicPartitionsResponse | Awaitable[DescribeTopicPartitionsResponse]:
+    return at_once_or_in_slices(context.slices, _steps(services, request))
+
+
+def _steps(services: Services, request: DescribeTopicPartitionsRequest) -> Steps[DescribeTopicPartitionsResponse]:
     cursor = request.cursor
     requested = {topic.name for topic in request.topics}
     if cursor is not None and (cursor.partition_index < 0 or (requested and cursor.topic_name not in requested)):
-        return DescribeTopicPartitionsResponse(
-            topics=[_missing_topic(name, ErrorCode.INVALID_REQUEST) for name in sorted(requested)]
-        )
+        topics = yield from each(partial(_missing_topic, ErrorCode.INVALID_REQUEST), sorted(requested))
+        return DescribeTopicPartitionsResponse(topics=topics)
     names = sorted(requested or services.metadata.topics)
     first_partition = 0
     if cursor is not None:
         names = [name for name in names if name >= cursor.topic_name]
         first_partition = cursor.partition_index if names and names[0] == cursor.topic_name else 0
     limit = min(request.response_partition_limit, services.config.max_request_partition_size_limit)
-    return _page(services.metadata, names, first_partition, max(limit, 1))
+    return (yield from _page(services.metadata, names, first_partition, max(limit, 1)))
 
 
-def _page(image: MetadataImage, names: list[str], first_partition: int, limit: int) -> DescribeTopicPartitionsResponse:
+def _page(
+    image: MetadataImage, names: list[str], first_partition: int, limit: int
+) -> Steps[DescribeTopicPartitionsResponse]:
     """Return a page of these topics, at most `limit` partitions, starting with `first_partition` of the first topic."""
     topics: list[DescribeTopicPartitionsResponseTopic] = []
     for name in names:
@@ -49,8 +58,9 @@ def _page(image: MetadataImage, names: list[str], first_partition: int, limit: i
         if topic is None:
             is_valid = topic_name_error(name) is None
             code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if is_valid else ErrorCode.INVALID_TOPIC_EXCEPTION
-            topics.append(_missing_topic(name, code))
+            topics.append(_missing_topic(code, name))
             first_partition = 0
+            yield
             continue
         if limit == 0:
             return DescribeTopicPartitionsResponse(
@@ -64,10 +74,11 @@ def _page(image: MetadataImage, names: list[str], first_partition: int, limit: i
             )
         limit -= max(end - first_partition, 0)
         first_partition = 0
+        yield
     return DescribeTopicPartitionsResponse(topics=topics)
 
 
-def _missing_topic(name: str, code: ErrorCode) -> DescribeTopicPartitionsResponseTopic:
+def _missing_topic(code: ErrorCode, name: str) -> DescribeTopicPartitionsResponseTopic:
     topic = DescribeTopicPartitionsResponseTopic(error_code=code, name=name, is_internal=name in INTERNAL_TOPICS)
     if code != ErrorCode.INVALID_REQUEST:
         topic.topic_authorized_operations = TOPIC_OPERATIONS

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from kbroker.runtime.slices import Steps, run_to_end
 from protocol.errors import ErrorCode
 from protocol.schema.function_source import FunctionSource
 from protocol.schema.message import Message, StructType
@@ -138,8 +139,14 @@ def error_reporter(cls: type[Message]) -> Callable[[RequestContext, Message | No
 
 
 def report_errors(fields: ErrorFields, context: RequestContext, request: Message | None, response: Message) -> None:
+    run_to_end(report_errors_in_steps(fields, context, request, response))
+
+
+def report_errors_in_steps(
+    fields: ErrorFields, context: RequestContext, request: Message | None, response: Message
+) -> Steps[None]:
     found = FoundErrors()
-    _find_errors(fields, response, found)
+    yield from _find_errors(fields, response, found)
     # Each code once: how often it occurs, and what the first one is about.
     for code, path in found.first.items():
         error = _error_at(request, path)
@@ -149,11 +156,11 @@ def report_errors(fields: ErrorFields, context: RequestContext, request: Message
 def errors_of(fields: ErrorFields, request: Message | None, response: Message) -> list[ResponseError]:
     """Return the first error of each code."""
     found = FoundErrors()
-    _find_errors(fields, response, found)
+    run_to_end(_find_errors(fields, response, found))
     return [_error_at(request, path) for path in found.first.values()]
 
 
-def _find_errors(fields: ErrorFields, struct: Any, found: FoundErrors, path: ErrorPath = ()) -> None:
+def _find_errors(fields: ErrorFields, struct: Any, found: FoundErrors, path: ErrorPath = ()) -> Steps[None]:
     if fields.has_code and struct.error_code:
         found.add(struct.error_code, (*path, (fields, struct)))
     for name, child_fields in fields.children:
@@ -162,11 +169,13 @@ def _find_errors(fields: ErrorFields, struct: Any, found: FoundErrors, path: Err
             continue
         if child_fields.children:
             for child in structs:
-                _find_errors(child_fields, child, found, (*path, (fields, struct)))
+                yield from _find_errors(child_fields, child, found, (*path, (fields, struct)))
+                yield
         else:
             for child in structs:
                 if child.error_code:
                     found.add(child.error_code, (*path, (fields, struct), (child_fields, child)))
+                yield
 
 
 def _error_at(request: Message | None, path: ErrorPath) -> ResponseError:

@@ -28,6 +28,7 @@ from kbroker.metadata.topics.internal_topics import INTERNAL_TOPICS, new_interna
 from kbroker.metadata.topics.planning_context import MAX_PARTITIONS_PER_REQUEST, PlanningContext
 from kbroker.metadata.topics.topic_names import ZERO_UUID, collision_key, repeated_names
 from kbroker.runtime.mutex import Mutex
+from kbroker.runtime.slices import Slices, in_slices
 from protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -167,11 +168,14 @@ class Controller:
             draft.add(topic_id, index, _new_partition(replicas))
         return ops
 
-    async def delete_topics(self, requested: Sequence[TopicNameOrId]) -> list[TopicDeletion]:
+    async def delete_topics(
+        self, requested: Sequence[TopicNameOrId], slices: Slices | None = None
+    ) -> list[TopicDeletion]:
         """Delete topics, and return one result for each name or id."""
         async with self._lock:
             error = await _error_of(self._writer.prepare())
-            deletions = plan_deletions(requested, self._image.topics, self._image.topics_by_id)
+            plan = plan_deletions(requested, self._image.topics, self._image.topics_by_id)
+            deletions = await in_slices(slices, plan)
             if error is not None:
                 # The image may be old, so an error such as "unknown topic" may be wrong.
                 return [TopicDeletion(deletion.name, deletion.topic_id, error) for deletion in deletions]

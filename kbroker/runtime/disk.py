@@ -9,7 +9,22 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from kbroker.common import Buffer
-from kbroker.runtime.direct_socket import DirectSocket
+
+
+class DirectSocket(Protocol):
+    """The socket of a connection. Files are sent to it directly, bypassing the write buffer of its transport.
+
+    It may be used while the transport is open and its write buffer is empty. It does not block.
+    """
+
+    def fileno(self) -> int: ...
+
+    def send(self, data: Buffer, flags: int, /) -> int:
+        """Send bytes, and return how many were sent. `flags`: 0 or MSG_MORE.
+
+        Raises BlockingIOError if the socket's buffer is full.
+        """
+        ...
 
 
 class DiskFile(Protocol):

@@ -11,8 +11,7 @@ if TYPE_CHECKING:
     from asyncio import AbstractEventLoop, Future, Handle, Transport
     from random import Random
 
-    from kbroker.runtime.direct_socket import DirectSocket
-    from kbroker.runtime.disk import Disk
+    from kbroker.runtime.disk import DirectSocket, Disk
 
 T = TypeVar("T")
 

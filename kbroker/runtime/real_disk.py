@@ -10,7 +10,7 @@ from threading import Lock
 from typing import Any
 
 from kbroker.common import Buffer
-from kbroker.runtime.direct_socket import DirectSocket
+from kbroker.runtime.disk import DirectSocket
 from kbroker.runtime.page_cache import FileMapping, PageCache
 
 # After a read in a thread the kernel is asked to read ahead by this many bytes.

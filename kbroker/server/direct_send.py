@@ -11,7 +11,7 @@ from kbroker.common import Buffer
 from kbroker.storage.log.reading.file_slice import FileSlice
 
 if TYPE_CHECKING:
-    from kbroker.runtime.direct_socket import DirectSocket
+    from kbroker.runtime.disk import DirectSocket
 
 # The kernel waits for the next part instead of sending a small packet.
 _MORE: int = getattr(socket_module, "MSG_MORE", 0)

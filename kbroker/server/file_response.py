@@ -21,7 +21,7 @@ from kbroker.storage.log.reading.file_slice import FileSlice
 if TYPE_CHECKING:
     import asyncio
 
-    from kbroker.runtime.direct_socket import DirectSocket
+    from kbroker.runtime.disk import DirectSocket
     from kbroker.server.server_context import ServerContext
 
 # At most this many bytes are sent in one iteration of the event loop, directly or through the transport.

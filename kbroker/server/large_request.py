@@ -6,9 +6,10 @@ half a second. Each iteration of the event loop runs one slice of one large requ
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kbroker.common import Buffer
+from kbroker.runtime.slices import Slices
 
 if TYPE_CHECKING:
     from kbroker.api.context import RequestContext
@@ -35,11 +36,14 @@ async def serve_large_request(server: ServerContext, context: RequestContext, fr
             request = end.value
             break
         await server.next_slice()
-    response = await _handle(server, context, request)
+    context.slices = Slices(server.next_slice, server.mono_ns)
+    response = handler.handle(server.services, context, request)
+    if response is not None and not isinstance(response, handler.response_type):
+        response = await response
     if response is None:
         return False
-    await server.next_slice()
-    handler.report_errors(context, request, response)
+    if handler.in_steps.report_errors is not None:
+        await context.slices.run(handler.in_steps.report_errors(context, request, response))
     out: list[Buffer] = []
     body: list[Buffer] = []
     for _ in handler.in_steps.encode(response, out):
@@ -48,29 +52,6 @@ async def serve_large_request(server: ServerContext, context: RequestContext, fr
     _join_buffers(out, body, 0)
     context.body = body
     return True
-
-
-async def _handle(server: ServerContext, context: RequestContext, request: Any) -> Any:
-    """Return the response, or None if the request has no response."""
-    division = context.handler.division
-    if division is None:
-        return await _handle_part(server, context, request)
-    response = None
-    for part, continues in division.divide(request):
-        more = await _handle_part(server, context, part)
-        if response is None:
-            response = more
-        else:
-            division.join(response, more, continues)
-        await server.next_slice()
-    return response
-
-
-async def _handle_part(server: ServerContext, context: RequestContext, request: Any) -> Any:
-    response = context.handler.handle(server.services, context, request)
-    if response is None or isinstance(response, context.handler.response_type):
-        return response
-    return await response
 
 
 def _join_buffers(parts: list[Buffer], body: list[Buffer], size: int = RESPONSE_BUFFER_BYTES) -> None:

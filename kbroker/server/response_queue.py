@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Sequence
 
-    from kbroker.runtime.direct_socket import DirectSocket
+    from kbroker.runtime.disk import DirectSocket
     from kbroker.server.server_context import ServerContext
 
 _HEADER = Struct(">ii")

@@ -4,7 +4,7 @@ Error codes and messages are those of Apache Kafka 4.3.1.
 """
 
 from collections import Counter
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Generator, Mapping, Sequence
 from dataclasses import dataclass
 
 from kbroker.common import KafkaError
@@ -38,15 +38,26 @@ def plan_deletions(
     requested: Sequence[TopicNameOrId],
     topics: Mapping[str, ExistingTopic],
     topics_by_id: Mapping[bytes, ExistingTopic],
-) -> list[TopicDeletion]:
-    """Resolve the topics of a request. A topic that is named more than once, in any way, is not deleted."""
-    valid = [ref for ref in requested if (ref.name is None) != (ref.topic_id == ZERO_UUID)]
-    deletions = [_malformed(ref) for ref in requested if (ref.name is None) == (ref.topic_id == ZERO_UUID)]
+) -> Generator[None, None, list[TopicDeletion]]:
+    """Resolve the topics of a request. A topic that is named more than once, in any way, is not deleted.
+
+    The steps of runtime/slices.py, since a request may have 100,000 topics.
+    """
+    deletions: list[TopicDeletion] = []
     # How often each is in the request, in order.
-    names = Counter(ref.name for ref in valid if ref.name is not None)
-    ids = Counter(ref.topic_id for ref in valid if ref.name is None)
+    names: Counter[str] = Counter()
+    ids: Counter[bytes] = Counter()
+    for ref in requested:
+        if (ref.name is None) == (ref.topic_id == ZERO_UUID):
+            deletions.append(_malformed(ref))
+        elif ref.name is not None:
+            names[ref.name] += 1
+        else:
+            ids[ref.topic_id] += 1
+        yield
     for name, times_named in names.items():
         deletions.append(_deletion_by_name(name, times_named, ids, topics))
+        yield
     for topic_id, times_named in ids.items():
         if times_named > 1:
             deletions.append(TopicDeletion(None, topic_id, _invalid_request("Duplicate topic id.")))
@@ -54,6 +65,7 @@ def plan_deletions(
             deletions.append(TopicDeletion(None, topic_id, KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, _UNKNOWN_ID)))
         else:
             _add_deletion_by_id(topics_by_id[topic_id], names, deletions)
+        yield
     return deletions
 
 

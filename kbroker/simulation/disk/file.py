@@ -4,7 +4,7 @@ import errno
 from collections.abc import Sequence
 
 from kbroker.common import Buffer
-from kbroker.runtime.direct_socket import DirectSocket
+from kbroker.runtime.disk import DirectSocket
 from kbroker.simulation.disk.device import Device
 from kbroker.simulation.disk.faults import raise_os_error
 from kbroker.simulation.disk.inode import Inode

@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 
 from kbroker.common import Buffer
-from kbroker.runtime.direct_socket import DirectSocket
-from kbroker.runtime.disk import Disk, DiskFile, DiskLock
+from kbroker.runtime.disk import DirectSocket, Disk, DiskFile, DiskLock
 
 
 class _OverlayContent:

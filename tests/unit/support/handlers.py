@@ -139,7 +139,7 @@ class Handlers:
         request_class, response_class = message_classes(key)
         request = decode(request_class, encode(request_class(**fields), version), version)
         handler = import_module(f"kbroker.api.{APIS[key].module}")
-        response = handler.handle(self.services, SimpleNamespace(version=version), request)
+        response = handler.handle(self.services, SimpleNamespace(version=version, slices=None), request)
         if isawaitable(response):
             response = await response
         return decode(response_class, encode(response, version), version)

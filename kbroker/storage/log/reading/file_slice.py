@@ -8,8 +8,7 @@ from collections.abc import Callable
 from errno import EIO
 
 from kbroker.common import Buffer
-from kbroker.runtime.direct_socket import DirectSocket
-from kbroker.runtime.disk import DiskFile
+from kbroker.runtime.disk import DirectSocket, DiskFile
 
 # A read of at least this many bytes may return a FileSlice. Measured: sendfile needs two more system calls, so below
 # 100 KB it is not cheaper than copying.

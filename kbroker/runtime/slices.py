@@ -1,0 +1,84 @@
+"""Work on the elements of a large request, in slices between which the event loop serves other requests.
+
+The work is a generator that yields after each element (`Steps`), so that a slice can end there. Of a small request all
+elements are handled at once.
+"""
+
+from collections.abc import Awaitable, Callable, Generator, Iterable
+from typing import TypeVar
+
+T = TypeVar("T")
+E = TypeVar("E")
+Steps = Generator[None, None, T]
+
+# A slice ends after this many elements or nanoseconds, whichever comes first.
+SLICE_ELEMENTS = 128
+SLICE_NS = 500_000
+
+
+class Slices:
+    """The slices of one large request. `next_slice` waits until others have been served."""
+
+    __slots__ = ("_elements_left", "_end_ns", "_mono_ns", "_next_slice")
+
+    def __init__(self, next_slice: Callable[[], Awaitable[None]], mono_ns: Callable[[], int]) -> None:
+        self._next_slice = next_slice
+        self._mono_ns = mono_ns
+        self._begin()
+
+    def _begin(self) -> None:
+        self._elements_left = SLICE_ELEMENTS
+        self._end_ns = self._mono_ns() + SLICE_NS
+
+    async def step(self) -> None:
+        """Called after each element. Waits if the slice is over."""
+        self._elements_left -= 1
+        if self._elements_left <= 0 or self._mono_ns() >= self._end_ns:
+            await self._next_slice()
+            self._begin()
+
+    async def run(self, steps: Steps[T]) -> T:
+        """Run the steps to their end, and return their result."""
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                result: T = end.value
+                return result
+            self._elements_left -= 1
+            if self._elements_left <= 0 or self._mono_ns() >= self._end_ns:
+                await self._next_slice()
+                self._begin()
+
+
+def run_to_end(steps: Steps[T]) -> T:
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+
+
+async def in_slices(slices: Slices | None, steps: Steps[T]) -> T:
+    """Return the result of the steps of a large request, or (without slices) of a small one."""
+    return run_to_end(steps) if slices is None else await slices.run(steps)
+
+
+def at_once_or_in_slices(slices: Slices | None, steps: Steps[T | Awaitable[T]]) -> T | Awaitable[T]:
+    """The same, for handlers that do not wait if the request is small. The result of the steps may be an awaitable."""
+    return run_to_end(steps) if slices is None else _awaited(slices, steps)
+
+
+async def _awaited(slices: Slices, steps: Steps[T | Awaitable[T]]) -> T:
+    result = await slices.run(steps)
+    return await result if isinstance(result, Awaitable) else result
+
+
+def each(function: Callable[[E], T], elements: Iterable[E]) -> Steps[list[T]]:
+    """The steps that call a function with each element. Their result is the list of its results."""
+    results = []
+    for element in elements:
+        results.append(function(element))
+        yield
+    return results

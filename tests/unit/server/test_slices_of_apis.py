@@ -1,0 +1,131 @@
+"""Large requests of each API: the response is the same as without slices, and every loop over the elements has them."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from kbroker.runtime.slices import SLICE_ELEMENTS, Slices
+from protocol.messages import message_classes
+from protocol.messages.k02_list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from protocol.messages.k03_metadata import MetadataRequest, MetadataRequestTopic
+from protocol.messages.k08_offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from protocol.messages.k09_offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopic,
+    OffsetFetchRequestTopics,
+)
+from protocol.messages.k10_find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from protocol.messages.k15_describe_groups import DescribeGroupsRequest
+from protocol.messages.k20_delete_topics import DeleteTopicsRequest, DeleteTopicState
+from protocol.messages.k21_delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
+from protocol.messages.k23_offset_for_leader_epoch import (
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+)
+from protocol.messages.k24_add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
+from protocol.messages.k27_write_txn_markers import (
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
+)
+from protocol.messages.k28_txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+)
+from protocol.messages.k32_describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from protocol.messages.k42_delete_groups import DeleteGroupsRequest
+from protocol.messages.k50_describe_user_scram_credentials import DescribeUserScramCredentialsRequest, UserName
+from protocol.messages.k61_describe_producers import DescribeProducersRequest, TopicRequest
+from protocol.messages.k65_describe_transactions import DescribeTransactionsRequest
+from protocol.messages.k75_describe_topic_partitions import (
+    DescribeTopicPartitionsRequest,
+)
+from protocol.messages.k75_describe_topic_partitions import TopicRequest as DescribedTopic
+from protocol.schema.message import Message, message_info
+from tests.unit.support.simulated_broker import Machine, broker_test
+
+COUNT = 40 * SLICE_ELEMENTS
+# The topic has 10 partitions; the others are unknown, and one is repeated.
+INDEXES = [*range(COUNT - 1), 5]
+NAMES = ["t", *(f"n{index}" for index in range(COUNT - 2)), "n7"]
+
+# (request, version, how often the handler and the report of errors go over the elements)
+REQUESTS: list[tuple[Message, int, int]] = [
+    (ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name="t", partitions=[
+        ListOffsetsPartition(partition_index=index, timestamp=-1) for index in INDEXES])]), 7, 3),
+    (MetadataRequest(topics=[MetadataRequestTopic(name=name) for name in NAMES],
+                     allow_auto_topic_creation=False), 9, 3),
+    (MetadataRequest(topics=[MetadataRequestTopic(topic_id=index.to_bytes(16, "big"), name=None)
+                             for index in range(COUNT)], allow_auto_topic_creation=False), 12, 2),
+    (MetadataRequest(topics=[MetadataRequestTopic(topic_id=bytes(16), name=None) for _ in NAMES]), 12, 2),
+    (OffsetCommitRequest(group_id="g", generation_id_or_member_epoch=-1, topics=[
+        OffsetCommitRequestTopic(name="t", partitions=[
+            OffsetCommitRequestPartition(partition_index=index, committed_offset=1) for index in INDEXES])]), 8, 2),
+    (OffsetFetchRequest(group_id="g", topics=[OffsetFetchRequestTopic(name="t", partition_indexes=INDEXES)]), 5, 3),
+    (OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="g", topics=[
+        OffsetFetchRequestTopics(name="t", partition_indexes=INDEXES)])]), 8, 2),
+    (OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="g", topics=[
+        OffsetFetchRequestTopics(topic_id=b"x" * 16, partition_indexes=INDEXES)])]), 10, 2),
+    (OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=name, topics=[]) for name in NAMES]), 8, 2),
+    (FindCoordinatorRequest(coordinator_keys=NAMES), 4, 2),
+    (FindCoordinatorRequest(key_type=9, coordinator_keys=NAMES), 4, 2),
+    (DescribeGroupsRequest(groups=NAMES), 5, 2),
+    (DeleteTopicsRequest(topics=[DeleteTopicState(name=name) for name in NAMES[1:]]), 6, 5),
+    (DeleteTopicsRequest(topic_names=NAMES[1:]), 5, 5),
+    (DeleteRecordsRequest(topics=[DeleteRecordsTopic(name="t", partitions=[
+        DeleteRecordsPartition(partition_index=index, offset=0) for index in INDEXES])]), 2, 3),
+    (OffsetForLeaderEpochRequest(topics=[OffsetForLeaderTopic(topic="t", partitions=[
+        OffsetForLeaderPartition(partition=index) for index in INDEXES])]), 3, 2),
+    (AddPartitionsToTxnRequest(v3_and_below_transactional_id="x", v3_and_below_topics=[
+        AddPartitionsToTxnTopic(name="t", partitions=INDEXES)]), 3, 2),
+    (WriteTxnMarkersRequest(markers=[WritableTxnMarker(producer_id=7, topics=[
+        WritableTxnMarkerTopic(name="u", partition_indexes=INDEXES)])]), 1, 4),
+    (TxnOffsetCommitRequest(transactional_id="x", group_id="g", topics=[
+        TxnOffsetCommitRequestTopic(name="u", partitions=[
+            TxnOffsetCommitRequestPartition(partition_index=index, committed_offset=1) for index in INDEXES])]), 3, 2),
+    (DescribeConfigsRequest(resources=[DescribeConfigsResource(resource_type=2, resource_name=name)
+                                       for name in NAMES]), 4, 2),
+    (DeleteGroupsRequest(groups_names=NAMES), 2, 2),
+    (DescribeUserScramCredentialsRequest(users=[UserName(name=name) for name in NAMES]), 0, 3),
+    (DescribeProducersRequest(topics=[TopicRequest(name="t", partition_indexes=INDEXES)]), 0, 2),
+    (DescribeTransactionsRequest(transactional_ids=NAMES), 0, 2),
+    (DescribeTopicPartitionsRequest(topics=[DescribedTopic(name=name) for name in NAMES]), 0, 2),
+]  # fmt: skip
+
+
+@broker_test
+@pytest.mark.parametrize(
+    ("request_", "version", "passes"), REQUESTS, ids=[f"{type(row[0]).__name__}-{row[1]}" for row in REQUESTS]
+)
+async def test_responses(
+    m: Machine, monkeypatch: pytest.MonkeyPatch, request_: Message, version: int, passes: int
+) -> None:
+    client = await m.client()
+    await client.create_topic("t", partitions=10)
+    for key_type in (0, 1):
+        request = FindCoordinatorRequest(key="g", key_type=key_type)
+        await client.request(request, 2, FindCoordinatorResponse)
+    # All partitions of the coordinators are loaded.
+    await asyncio.sleep(1)
+    slices: list[None] = []
+    begin = Slices._begin
+
+    def counted(self: Slices) -> None:
+        slices.append(None)
+        begin(self)
+
+    monkeypatch.setattr(Slices, "_begin", counted)
+    response_class: Any = message_classes(message_info(type(request_)).key)[1]
+    response = await client.request(request_, version, response_class)
+    assert len(slices) >= passes * (COUNT - 20) // SLICE_ELEMENTS
+    with monkeypatch.context() as patch:
+        patch.setattr("kbroker.server.connection.LARGE_REQUEST_BYTES", 1 << 30)
+        assert await client.request(request_, version, response_class) == response

@@ -125,7 +125,7 @@ class FetchSession:
                         partition.detach()
 
     def move_to_end(self, partition: FetchPartition) -> None:
-        """Move a partition whose records were sent to the end of the order, so that no other one starves."""
+        """Move a partition to the end of the order after its records were sent, so that no other one starves."""
         self.ready.pop(partition, None)
         self.ready[partition] = None
 

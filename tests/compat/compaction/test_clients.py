@@ -105,7 +105,7 @@ def by_kafka_python(bootstrap: str, topic: str, records: list[Record], codec: st
 
 
 def test_all_producers_and_codecs(jvm, compacted):
-    """Every producer with every codec into the same partitions and the same keys, then compacted, then again."""
+    """Every producer writes the same keys to the same partitions with every codec, before and after a compaction."""
     topic = compacted(PARTITIONS, {"min.compaction.lag.ms": str(HOUR_MS), "segment.bytes": str(1 << 20)})
     acknowledged: list[Record] = []
     for which, codec in enumerate((*CODECS, *CODECS)):

@@ -105,7 +105,7 @@ def test_no_acknowledged_record_is_lost(killer, admin, new_producer, name, make,
 @pytest.mark.feature("kill -9")
 @pytest.mark.client("confluent_kafka")
 def test_two_clients_write_compressed_batches(killer, admin, new_producer, name):
-    """KBROKER_COMPAT_KILLS=200 for a longer run."""
+    """Set KBROKER_COMPAT_KILLS=200 for a longer run."""
     topic = create_topic(admin, name, 2 * PARTITIONS, SEGMENTS)
     confluent = {"enable.idempotence": True, "compression.type": "zstd"}
     python = {"enable_idempotence": True, "compression_type": "gzip"}

@@ -75,7 +75,7 @@ def test_counts_and_lengths_in_every_api(target: Target) -> None:
 
 
 def test_millions_of_tagged_fields(target: Target) -> None:
-    """Declared but not sent, and sent with two bytes each; in the header and in the body."""
+    """The fields are declared but not sent, or are sent with two bytes each, in the header or in the body."""
     templates = [
         RequestTemplate(ApiKey.API_VERSIONS, APIS[ApiKey.API_VERSIONS].max_version),
         RequestTemplate(ApiKey.METADATA, 12),

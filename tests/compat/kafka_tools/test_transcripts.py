@@ -1,4 +1,4 @@
-"""Kafka's tools print the same as against Apache Kafka. The format of the transcripts: transcript.py."""
+"""Kafka's tools print the same output with kbroker as with Apache Kafka. transcript.py describes the format."""
 
 from collections.abc import Iterator
 from difflib import unified_diff

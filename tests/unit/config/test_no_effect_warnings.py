@@ -27,7 +27,7 @@ READ_IN_CONFIG = {
 
 
 def test_configs_that_take_effect_are_read_somewhere():
-    """Outside kbroker/config, through the attribute of BrokerConfig or TopicConfig."""
+    """They are read outside kbroker/config, through the attribute of BrokerConfig or TopicConfig."""
     root = Path(kbroker.__file__).parent
     sources = "\n".join(path.read_text() for path in root.rglob("*.py") if "config" not in path.relative_to(root).parts)
     attributes = set(re.findall(r"\.([a-z_]+)\b", sources))

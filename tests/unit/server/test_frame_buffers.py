@@ -76,7 +76,7 @@ def test_no_more_buffers_than_the_bound_are_created() -> None:
 
 
 def test_a_frame_of_megabytes_is_copied_only_at_its_start() -> None:
-    """Each copy of a frame of 100 MiB held the event loop for 50 ms."""
+    """A copy of a frame of 100 MiB would keep the event loop busy for 50 ms."""
     server = FakeServer()
     server.max_request_bytes = 16 << 20
     body = BODY * (server.max_request_bytes // len(BODY) - 1)

@@ -161,7 +161,7 @@ def add_text_files(at: Target) -> list[ExpectedFinding]:
 
 
 def add_files_that_block_or_never_end(at: Target) -> list[ExpectedFinding]:
-    """A commit with a huge number; FIFOs in place of a data file, a commit and the staging directory; cyclic links."""
+    """Add a commit with a huge number, FIFOs for a data file, a commit and the staging directory, and cyclic links."""
     huge_commit = at.commit(10**19)
     shutil.copy(at.commit(1), huge_commit)
     other = at.files[0].path

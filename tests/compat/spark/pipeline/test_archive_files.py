@@ -213,7 +213,7 @@ def test_different_rows_have_different_checksums(spark):
 
 
 def test_spark_reads_exactly_the_committed_rows(spark, archive, monkeypatch):
-    """During appends, a replacement, a crash between commit and metadata update, leftovers and a move."""
+    """Spark reads during appends, a replacement, a crash between commit and metadata update, leftovers and a move."""
     first = append(spark, archive, rows(spark, range(100)))
     append(spark, archive, rows(spark, range(100, 300)))
     assert values_by_spark(spark, archive) == expected(range(300))

@@ -72,7 +72,7 @@ def test_the_former_producer_finds_its_transaction_aborted(h: Harness):
 
 
 def test_fencing_before_transactions_version_2(make: Callable[..., Harness]):
-    """transaction.version below 2."""
+    """transaction.version is below 2."""
     h = make(version=1)
     former = open_transaction(h, version=OLD_CLIENT)
     assert h.init() is ErrorCode.CONCURRENT_TRANSACTIONS

@@ -125,7 +125,7 @@ def test_a_known_tagged_field_must_have_its_size(size: bytes) -> None:
 
 
 def test_a_nullable_struct_is_null_below_zero() -> None:
-    """The byte before a nullable struct (KIP-893)."""
+    """The byte before a nullable struct is negative if the struct is null (KIP-893)."""
     for byte in (b"\xff", b"\x80"):
         assert decode(DescribeTopicPartitionsRequest, b"\1\0\0\0\1" + byte + b"\0", 0).cursor is None
     with pytest.raises(MalformedError, match="truncated"):

@@ -3,6 +3,8 @@
 from protocol.errors import MalformedError
 from protocol.limits import MAX_TAGGED_FIELDS
 
+_ONE_BYTE = [bytes((value,)) for value in range(0x80)]
+
 
 def decode_uvarint(buf: memoryview, pos: int) -> tuple[int, int]:
     """Decode an unsigned varint of at most 32 bits; returns (value, next position). Raises IndexError past the end."""
@@ -26,7 +28,7 @@ def decode_uvarint(buf: memoryview, pos: int) -> tuple[int, int]:
 def encode_uvarint(value: int) -> bytes:
     """Encode an unsigned varint."""
     if value < 0x80:
-        return bytes((value,))
+        return _ONE_BYTE[value]
     out = bytearray()
     while value >= 0x80:
         out.append(value & 0x7F | 0x80)

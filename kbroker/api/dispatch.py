@@ -19,7 +19,8 @@ from kbroker.common import Buffer
 from kbroker.runtime.metrics import RequestStats
 from protocol.apis import APIS, ApiKey
 from protocol.fast.fetch import FetchResponse, decode_fetch_request, encode_fetch_response
-from protocol.fast.produce import decode_produce_request, encode_produce_response
+from protocol.fast.produce import encode_produce_response
+from protocol.fast.produce_decoder import ProduceDecoder
 from protocol.messages import message_classes
 from protocol.schema.codec import decode_in_steps, decoder, encode, encode_in_steps, encoder
 from protocol.schema.message import Message
@@ -79,16 +80,20 @@ class Codec(NamedTuple):
     report_errors: Callable[[RequestContext, Any, Any], bool | None]
 
 
-FAST_CODECS = {
-    ApiKey.PRODUCE: Codec(decode_produce_request, encode_produce_response, list, report_produce_errors),
-    ApiKey.FETCH: Codec(decode_fetch_request, encode_fetch_response, FetchResponse, report_fetch_errors),
+FAST_CODECS: dict[ApiKey, Callable[[int], Codec]] = {
+    ApiKey.PRODUCE: lambda version: Codec(
+        ProduceDecoder(version).decode, encode_produce_response, list, report_produce_errors
+    ),
+    ApiKey.FETCH: lambda version: Codec(
+        decode_fetch_request, encode_fetch_response, FetchResponse, report_fetch_errors
+    ),
 }
 
 
 def load_handler(key: ApiKey, version: int) -> ApiHandler:
     """Import the handler of an API, with the codec of one version."""
     is_flexible = version >= APIS[key].flexible_from
-    codec = FAST_CODECS.get(key) or message_codec(key, version)
+    codec = FAST_CODECS[key](version) if key in FAST_CODECS else message_codec(key, version)
     module = import_module(f"kbroker.api.{APIS[key].module}")
     return ApiHandler(
         decode=codec.decode,

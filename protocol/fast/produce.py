@@ -44,7 +44,7 @@ class ProduceRequest(NamedTuple):
 
 
 # Faster than the NamedTuple's constructor, which adds a Python frame.
-_make_request = partial(tuple.__new__, ProduceRequest)
+make_request = partial(tuple.__new__, ProduceRequest)
 
 
 # Acks, timeout, first byte of the number of topics.
@@ -122,7 +122,7 @@ def _decode_flexible(buf: memoryview, pos: int, version: int) -> ProduceRequest:
         topics.append((key, partitions))
     if buf[pos] != 0:
         skip_tagged_fields(buf, pos)
-    return _make_request((transactional_id, acks, timeout_ms, topics))
+    return make_request((transactional_id, acks, timeout_ms, topics))
 
 
 def _decode_classic(buf: memoryview, pos: int) -> ProduceRequest:
@@ -164,7 +164,7 @@ def _decode_classic(buf: memoryview, pos: int) -> ProduceRequest:
             else:
                 raise MalformedError(f"records of {size} bytes in {end - pos} bytes")
         topics.append((name, partitions))
-    return _make_request((transactional_id, acks, timeout_ms, topics))
+    return make_request((transactional_id, acks, timeout_ms, topics))
 
 
 def encode_produce_response(topics: list[TopicResult], version: int) -> bytes:

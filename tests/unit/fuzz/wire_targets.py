@@ -10,6 +10,7 @@ from protocol.apis import APIS
 from protocol.errors import MalformedError
 from protocol.fast.fetch import decode_fetch_request
 from protocol.fast.produce import decode_produce_request
+from protocol.fast.produce_decoder import ProduceDecoder
 from protocol.framing import (
     decode_request_header,
     decode_response_header,
@@ -172,8 +173,12 @@ def _produce(rng: Random) -> Case:
     version = rng.randint(3, 13)
     traced = TracingEncoder(random_message(ProduceRequest, version, rng), version)
 
+    decoder = ProduceDecoder(version)
+    decoder.decode(memoryview(bytes(traced.data)), 0, version)
+
     def run(data: bytes) -> None:
-        decoded, expected = _same(decode_produce_request, data, ProduceRequest, version)
+        _same(decode_produce_request, data, ProduceRequest, version)
+        decoded, expected = _same(decoder.decode, data, ProduceRequest, version)
         assert decoded[:3] == (expected.transactional_id, expected.acks, expected.timeout_ms)
         assert decoded[3] == [
             (topic.topic_id if version >= 13 else topic.name, [(p.index, p.records) for p in topic.partition_data])

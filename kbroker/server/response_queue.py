@@ -116,7 +116,7 @@ class ResponseQueue:
 
     def _block(self, context: RequestContext, overlap: Overlap = Overlap.NONE) -> None:
         self._blocking.add(context)
-        self._admitted_api_key = context.api_key if overlap is Overlap.SAME_API else NO_API
+        self._admitted_api_key = NO_API if overlap is Overlap.NONE else context.api_key
 
     def admits(self, api_key: int) -> bool:
         """Return whether a request may be handled although `is_blocked`, since it may overlap with those that wait."""

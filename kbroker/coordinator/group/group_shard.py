@@ -160,8 +160,10 @@ class GroupShard:
         self, group_id: str, member_id: str, instance_id: str | None, generation: int, offsets: Sequence[OffsetRecord]
     ) -> CoordinatorResult[None]:
         group = self.groups.get(group_id)
-        validate_offset_commit(group, member_id, instance_id, generation, self._clock.mono_ms())
-        if group is not None and group.members:
+        member = validate_offset_commit(group, member_id, instance_id, generation)
+        if group is not None and member is not None:
+            # The commit of a member is also a heartbeat.
+            group.restart_session(member, self._clock.mono_ms())
             self._update_timer(group)
         return CoordinatorResult(None, offsets)
 

@@ -21,11 +21,13 @@ class EncodedWrite(Protocol):
     """Records that are appended together."""
 
     @property
-    def encoded(self) -> Sequence[NewRecord]: ...
+    def encoded(self) -> Sequence[EncodedRecord]: ...
     @property
     def producer(self) -> RecordProducer: ...
 
 
+# A key and a value.
+EncodedRecord = tuple[bytes, bytes | None]
 W = TypeVar("W", bound=EncodedWrite)
 
 
@@ -46,19 +48,19 @@ def split_into_batches(writes: Sequence[W], max_bytes: int) -> Iterator[list[W]]
 
 def _max_bytes(write: EncodedWrite) -> int:
     size = 0
-    for _, key, value, _ in write.encoded:
-        size += RECORD_OVERHEAD + len(key or b"") + len(value or b"")
+    for key, value in write.encoded:
+        size += RECORD_OVERHEAD + len(key) + len(value or b"")
     return size
 
 
-def encode_batch(writes: Sequence[EncodedWrite], codec: int) -> bytearray:
-    """Return the batch of writes that have the same producer.
+def encode_batch(writes: Sequence[EncodedWrite], codec: int, now_ms: int) -> bytearray:
+    """Return the batch of writes that have the same producer. `now_ms`: the timestamp of its records.
 
     Coordinators do not count sequences: as in Kafka every transactional batch has base sequence 0, because Kafka's log
     cleaner rejects a lower one.
     """
     producer = writes[0].producer
-    records = [record for write in writes for record in write.encoded]
+    records: list[NewRecord] = [(now_ms, key, value, ()) for write in writes for key, value in write.encoded]
     if producer is NO_PRODUCER:
         return build_batch(records, codec=codec)
     return build_batch(

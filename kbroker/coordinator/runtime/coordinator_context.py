@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from kbroker.common import KafkaError, TopicPartition
 from kbroker.coordinator.internal_log import InternalLog
-from kbroker.coordinator.runtime.batches import encode_batch, split_into_batches
+from kbroker.coordinator.runtime.batches import EncodedRecord, encode_batch, split_into_batches
 from kbroker.coordinator.runtime.key_lock import KeyLock
 from kbroker.coordinator.runtime.loader import END_OF_LOG, LoadedMarker, read_chunk_blocking
 from kbroker.coordinator.runtime.operation import (
@@ -33,7 +33,6 @@ from kbroker.coordinator.runtime.operation import (
 from kbroker.runtime.timer import DeadlineTimer
 from kbroker.storage.producers.transaction_marker import TransactionMarker
 from protocol.errors import NO_ERROR, ErrorCode, MalformedError
-from protocol.records.batch import NewRecord
 
 if TYPE_CHECKING:
     from asyncio import Future
@@ -99,7 +98,7 @@ class WriteEvent:
         self.producer = producer
         self.has_deadline = False
         self.result: CoordinatorResult[Any] = NO_RESULT
-        self.encoded: Sequence[NewRecord] = ()
+        self.encoded: Sequence[EncodedRecord] = ()
 
     def complete(self, response: Any, error: KafkaError | None = None) -> None:
         """Respond, unless the request has timed out."""
@@ -165,10 +164,10 @@ class CoordinatorContext(Generic[S]):
         """
         event = WriteEvent(operation, respond, key, mode, timeout_ms, producer)
         lock = None if mode is NO_LOCK else self._locks.get(key)
-        if lock is None:
-            self._run(event)
+        if lock is not None and lock.must_wait(mode):
+            lock.wait(partial(self._run, event), mode)
         else:
-            lock.run(partial(self._run, event), mode)
+            self._run(event)
 
     def schedule_write(
         self,
@@ -210,8 +209,7 @@ class CoordinatorContext(Generic[S]):
     # Appends.
 
     def _enqueue(self, event: WriteEvent) -> None:
-        now_ms, encode = self._environment.clock.now_ms(), self.shard.encode
-        event.encoded = [(now_ms, *encode(record), ()) for record in event.result.records]
+        event.encoded = list(map(self.shard.encode, event.result.records))
         if event.mode is not NO_LOCK:
             lock = self._locks.get(event.key)
             if lock is None:
@@ -238,10 +236,9 @@ class CoordinatorContext(Generic[S]):
             self._fail_all(events, ErrorCode.NOT_COORDINATOR)
             return
         producer = events[0].producer
+        batch = encode_batch(events, codec, self._environment.clock.now_ms())
         try:
-            end_offset = self._log.append_internal(
-                self.tp, encode_batch(events, codec), guard=producer.guard, verify=producer.verify
-            )
+            end_offset = self._log.append_internal(self.tp, batch, guard=producer.guard, verify=producer.verify)
         except KafkaError as error:
             self._on_append_failed(events, codec, error.code)
             return

@@ -20,12 +20,13 @@ class KeyLock:
     def is_idle(self) -> bool:
         return not (self._exclusive or self._shared or self._waiting)
 
-    def run(self, operation: Callable[[], None], mode: LockMode) -> None:
-        """Call the operation now, or after those that it has to wait for."""
-        if self._waiting or not self._admits(mode):
-            self._waiting.append((mode, operation))
-        else:
-            operation()
+    def must_wait(self, mode: LockMode) -> bool:
+        """Return whether an operation has to wait for others."""
+        return bool(self._waiting) or not self._admits(mode)
+
+    def wait(self, operation: Callable[[], None], mode: LockMode) -> None:
+        """Call an operation that has to wait after those that it waits for."""
+        self._waiting.append((mode, operation))
 
     def acquire(self, mode: LockMode) -> None:
         """Acquire the lock for an operation that has run and whose records are in flight."""

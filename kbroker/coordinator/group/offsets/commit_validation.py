@@ -2,25 +2,25 @@
 
 from kbroker.common import KafkaError
 from kbroker.coordinator.group.classic.classic_group import ClassicGroup
+from kbroker.coordinator.group.classic.classic_group_member import ClassicGroupMember
 from kbroker.coordinator.group.classic.group_state import GroupState
 from kbroker.coordinator.group.classic.requests import UNKNOWN_MEMBER_ID
 from protocol.errors import ErrorCode
 
 
 def validate_offset_commit(
-    group: ClassicGroup | None, member_id: str, instance_id: str | None, generation: int, now_ms: int
-) -> None:
-    """Raise KafkaError unless the offsets may be committed. A member's commit also counts as its heartbeat.
+    group: ClassicGroup | None, member_id: str, instance_id: str | None, generation: int
+) -> ClassicGroupMember | None:
+    """Return the member that commits, None for a commit without one. Raises KafkaError if that is not allowed.
 
-    `now_ms` is monotonic.
     Generation -1 comes from a simple consumer or a tool, which may commit while the group has no members.
     """
     if group is None:
         if generation >= 0:
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND)
-        return
+        return None
     if generation < 0 and group.state is GroupState.EMPTY:
-        return
+        return None
     if generation < 0 and member_id == UNKNOWN_MEMBER_ID and instance_id is None:
         raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
     member = group.validate_member(member_id, instance_id)
@@ -29,7 +29,7 @@ def validate_offset_commit(
     if group.state is GroupState.COMPLETING_REBALANCE:
         # The member knows the new generation but has no assignment in it yet.
         raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS)
-    group.restart_session(member, now_ms)
+    return member
 
 
 def validate_transactional_offset_commit(

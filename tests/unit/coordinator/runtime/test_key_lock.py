@@ -16,7 +16,11 @@ class Story:
         self.ran: list[str] = []
 
     def run(self, name: str, mode: LockMode) -> None:
-        self.lock.run(self._operation(name, mode), mode)
+        operation = self._operation(name, mode)
+        if self.lock.must_wait(mode):
+            self.lock.wait(operation, mode)
+        else:
+            operation()
 
     def _operation(self, name: str, mode: LockMode) -> Callable[[], None]:
         def operation() -> None:

@@ -52,12 +52,15 @@ class Slices:
 
 
 def run_to_end(steps: Steps[T]) -> T:
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            result: T = end.value
-            return result
+    results: list[T] = []
+    for _ in _collect(steps, results):
+        pass
+    return results[0]
+
+
+def _collect(steps: Steps[T], results: list[T]) -> Steps[None]:
+    """Append the result. `yield from` returns it without a StopIteration, which would take 0.4 us."""
+    results.append((yield from steps))
 
 
 async def in_slices(slices: Slices | None, steps: Steps[T]) -> T:

@@ -35,7 +35,7 @@ EXCLUSIVE = "tests/compat/hostile/"
 
 
 def prefix_of(test_id: str) -> str:
-    """The longest prefix of a test id such as tests/unit/test_broker.py::test_repeated_crashes."""
+    """Return the longest prefix of a test id such as tests/unit/test_broker.py::test_repeated_crashes."""
     return max((prefix for prefix in SCOPES if test_id.startswith(prefix)), key=len)
 
 

@@ -110,7 +110,7 @@ def format_java_value(value: Value) -> str:
 
 
 def _format_double(value: float) -> str:
-    """Format like Java's Double.toString: scientific notation below 1e-3 and from 1e7 on, always with a point."""
+    """Format a number like Java's Double.toString: always with a point, and below 1e-3 and from 1e7 on as 1.0E7."""
     if value == 0 or 1e-3 <= abs(value) < 1e7:
         return repr(value)
     mantissa, _, exponent = _scientific(value).partition("e")
@@ -118,6 +118,6 @@ def _format_double(value: float) -> str:
 
 
 def _scientific(value: float) -> str:
-    """Scientific notation with the fewest digits that identify the value."""
+    """Return scientific notation with the fewest digits that identify the value."""
     texts = (f"{value:.{digits}e}" for digits in range(17))
     return next(text for text in texts if float(text) == value)

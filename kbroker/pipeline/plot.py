@@ -258,7 +258,7 @@ def _number(value: float) -> str:
 
 
 def _binary_ticks(top: float) -> list[float]:
-    """At most seven ticks from zero, a power of two apart, so that KiB and MiB are round numbers."""
+    """Return at most seven ticks from zero, a power of two apart, so that KiB and MiB are round numbers."""
     distance = 1.0
     while distance * 6 < top:
         distance *= 2

@@ -69,7 +69,7 @@ async def in_slices(slices: Slices | None, steps: Steps[T]) -> T:
 
 
 def at_once_or_in_slices(slices: Slices | None, steps: Steps[T | Awaitable[T]]) -> T | Awaitable[T]:
-    """The same, for handlers that do not wait if the request is small. The result of the steps may be an awaitable."""
+    """Like `in_slices`, without waiting if the request is small. The result of the steps may be an awaitable."""
     return run_to_end(steps) if slices is None else _awaited(slices, steps)
 
 
@@ -79,7 +79,7 @@ async def _awaited(slices: Slices, steps: Steps[T | Awaitable[T]]) -> T:
 
 
 def each(function: Callable[[E], T], elements: Iterable[E]) -> Steps[list[T]]:
-    """The steps that call a function with each element. Their result is the list of its results."""
+    """Call a function with each element, one per step. The result is the list of its results."""
     results = []
     for element in elements:
         results.append(function(element))

@@ -202,7 +202,7 @@ def starting(make: Callable[[Peer], Peer]) -> Callable[[Peer], Measured]:
 
 
 def another(peer: Peer) -> Peer:
-    """A second server of the same kind with its own directory."""
+    """Return a second server of the same kind with its own directory."""
     directory = peer.directory.parent / f"{peer.directory.name}-{next(_names)}"
     return Kafka(directory, peer.heap) if isinstance(peer, Kafka) else Kbroker(directory)
 

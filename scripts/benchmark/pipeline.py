@@ -133,7 +133,7 @@ class Verifying:
 
 
 def verified(spark: Any, one: Archived, bootstrap: str = "") -> float:
-    """Seconds of `archive verify`, which must find no difference."""
+    """Return the seconds of `archive verify`, which must find no difference."""
     from kbroker.pipeline.archive.verification.verify import verify
     from kbroker.pipeline.storage.location import open_storage
 
@@ -162,7 +162,7 @@ class Alone:
 
 
 def alone(archiving: Archiving, peer: Peer, rounds: int) -> list[Alone]:
-    """The cost of verify (against itself) and compact, for archives of many small files."""
+    """Return the cost of verify (against itself) and compact, for archives of many small files."""
     archiving.prepare(peer)
     spark = archiving.spark.session()
     verifying = Alone("archive verify --offline", "s/GB")
@@ -188,7 +188,7 @@ def alone(archiving: Archiving, peer: Peer, rounds: int) -> list[Alone]:
 
 
 def compacted(spark: Any, directory: Path) -> float:
-    """Seconds of `archive compact`."""
+    """Return the seconds of `archive compact`."""
     from kbroker.pipeline.archive.archive import Archive
     from kbroker.pipeline.archive.compaction.compaction import compact
     from kbroker.pipeline.storage.location import open_storage
@@ -212,7 +212,7 @@ def _say(line: str) -> None:
 
 
 class Pipeline:
-    """Return the cases, and the figures without a peer; they share a session and the topics."""
+    """The cases, and the figures without a peer. They share a Spark session and the topics."""
 
     def __init__(self) -> None:
         self.archiving = Archiving(Spark(), RECORDS, SIZE)

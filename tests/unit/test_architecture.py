@@ -44,7 +44,7 @@ def page() -> str:
 
 
 def section(title: str) -> str:
-    """The text below a heading, up to the next heading of its level or above."""
+    """Return the text below a heading, up to the next heading of its level or above."""
     level = re.search(rf"^(#+) {re.escape(title)}$", page(), re.MULTILINE)
     assert level, title
     text = page()[level.end() :]
@@ -53,7 +53,7 @@ def section(title: str) -> str:
 
 
 def definitions(tree: ast.Module) -> set[str]:
-    """Functions, classes and methods (`Class.method`) at the top of a module."""
+    """Return the functions, classes and methods (`Class.method`) at the top of a module."""
     names = set()
     for node in tree.body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
@@ -118,7 +118,7 @@ def test_paths_and_modules_of_pages_exist(path: Path) -> None:
 
 
 def anchors(path: Path) -> set[str]:
-    """The anchors of a page's headings, as GitHub makes them."""
+    """Return the anchors of a page's headings, as GitHub makes them."""
     text = re.sub(r"^```.*?^```$", "", path.read_text(), flags=re.MULTILINE | re.DOTALL)
     headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}

@@ -105,7 +105,7 @@ def damaged(at: int) -> bytearray:
 
 
 def damaged_record() -> bytearray:
-    """A valid CRC and a wrong record length."""
+    """Return a batch with a valid CRC and a record with a wrong length."""
     batch = records()
     batch[61] += 2
     batch[CRC_POS:CRC_START] = crc32c(batch[CRC_START:]).to_bytes(4, "big")

@@ -11,7 +11,7 @@ from kbroker.storage.inspect.batches import Damage
 
 
 def read_journal(source: DumpFile, selection: DumpSelection) -> Iterator[DumpItem]:
-    """Yield one item per operation, and damage."""
+    """Yield one item for each operation, and one for each damaged place."""
     data = source.read()
     position = 0
     while position < len(data):

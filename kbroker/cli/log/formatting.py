@@ -78,7 +78,7 @@ def _size(size: int | None) -> str:
 
 
 def _bytes(fields: Fields, name: str) -> str:
-    """Text of a field that bytes_to_json has written."""
+    """Return the text of a field that bytes_to_json has written."""
     if f"{name}_base64" in fields:
         return f"base64:{fields[f'{name}_base64']}"
     text = fields[name]

@@ -91,7 +91,7 @@ def _read_version(data: bytes | None) -> tuple[int, int]:
 
 
 def _struct_to_json(struct: Struct, version: int | None = None) -> Decoded:
-    """Return the fields that this version has (None: all), with bytes as base64."""
+    """Return the fields that `version` has (None: all fields), with bytes as base64."""
     rows = type(struct).__rows__.items()
     return {
         name: encode_topic_id(getattr(struct, name)) if row.type == "uuid" else _to_json(getattr(struct, name), version)

@@ -31,7 +31,7 @@ class ProducerRecord(NamedTuple):
     timestamp: int | None = None
 
     def size(self) -> int:
-        """The approximate bytes of the record in memory and on the wire."""
+        """Return the approximate bytes of the record in memory and on the wire."""
         headers = sum(len(name) + len(value or b"") for name, value in self.headers)
         return len(self.key or b"") + len(self.value or b"") + headers + OVERHEAD_BYTES
 

@@ -42,7 +42,7 @@ class TransactionFilter(NamedTuple):
     pattern: str | None = None
 
     def min_version(self) -> int:
-        """The first version of ListTransactions with these fields: durations since KIP-994, patterns since KIP-1152."""
+        """Return the first version of ListTransactions with these fields: durations (KIP-994), patterns (KIP-1152)."""
         return 2 if self.pattern is not None else 1 if self.longer_than_ms is not None else 0
 
 

@@ -40,12 +40,12 @@ def _quoted(text: str) -> str:
 
 
 def _field(path: str, kind: str) -> str:
-    """SQL of a JSON field; NULL if it is missing, null or of another type."""
+    """Return the SQL of a JSON field; NULL if it is missing, null or of another type."""
     return f"try_variant_get(__document, {_quoted(canonical_path(path))}, '{kind}')"
 
 
 def _time(definition: AggregateDefinition) -> str:
-    """SQL of a record's time; NULL before 1970, because watermarks start there."""
+    """Return the SQL of a record's time; NULL before 1970, because watermarks start there."""
     if definition.time == RECORD_TIME:
         return "CASE WHEN unix_micros(timestamp) >= 0 THEN timestamp END"
     text = _field(definition.time, "string")

@@ -50,7 +50,7 @@ def require_spark(environ: Mapping[str, str]) -> SparkInstallation:
 
 
 def minor_version(version: str) -> str:
-    """Return 4.0 for 4.0.5: Spark and its connector must have the same."""
+    """Return 4.0 for 4.0.5. Spark and its connector must have the same minor version."""
     return ".".join(version.split(".")[:2])
 
 

@@ -106,7 +106,7 @@ class CheckpointFiles:
         await written
 
     async def write_if_possible(self) -> bool:
-        """Same, but logs OSError instead of raising it. Returns whether it succeeded; if not, `is_outdated` stays."""
+        """Like `write`, but log an OSError instead of raising it. Returns False in that case; then `is_outdated` stays."""
         try:
             await self.write()
         except OSError as error:

@@ -206,7 +206,7 @@ class LogManager:
         await self._checkpoints.write()
 
     async def write_checkpoints_if_possible(self) -> bool:
-        """Same, but logs OSError instead of raising it. Returns whether it succeeded."""
+        """Like `write_checkpoints`, but log an OSError instead of raising it. Returns whether it succeeded."""
         return await self._checkpoints.write_if_possible()
 
     async def close(self, logs: Sequence[Log]) -> None:

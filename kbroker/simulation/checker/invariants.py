@@ -55,7 +55,7 @@ class Invariants:
         self._logs: dict[tuple[bytes, int], LogChecker] = {}
 
     def leader_epochs(self) -> dict[tuple[bytes, int], int]:
-        """The last leader epoch of each partition."""
+        """Return the last leader epoch of each partition."""
         return {**self._previous_leader_epochs, **{key: state.leader_epoch for key, state in self._states.items()}}
 
     def check(self, *, durability: bool = True) -> None:

@@ -17,7 +17,7 @@ PARTITIONS = 6
 def producing(
     records: int, size: int, *, partitions: int = PARTITIONS, connections: int = 4, in_flight: int = 5
 ) -> Prepare:
-    """Batches of `records` records of `size` bytes, to one partition after another."""
+    """Yield batches of `records` records of `size` bytes, to one partition after another."""
 
     @contextmanager
     def prepare(server: Server) -> Iterator[Load]:

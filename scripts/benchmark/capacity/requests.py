@@ -114,7 +114,7 @@ def produce_error_at(topic: Topic, version: int) -> int:
 def fetch_request(
     topic: Topic, partitions: Sequence[int], max_bytes: int, *, session_id: int = 0, session_epoch: int = -1
 ) -> FetchRequest:
-    """A fetch from offset 0; by default outside of any fetch session. `max_bytes` is the limit of each partition."""
+    """Return a fetch from offset 0, by default without a fetch session. `max_bytes`: the limit of each partition."""
     rows = [FetchPartition(partition=index, fetch_offset=0, partition_max_bytes=max_bytes) for index in partitions]
     return FetchRequest(
         max_wait_ms=MAX_WAIT_MS,

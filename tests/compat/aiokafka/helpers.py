@@ -46,7 +46,7 @@ class Clients:
         return await self._started(AIOKafkaProducer(bootstrap_servers=self._bootstrap, **settings))
 
     async def consumer(self, *topics: str, **settings: Any) -> AIOKafkaConsumer:
-        """A consumer that reads from the beginning; it is a member of a group only if `group_id` is given."""
+        """Return a consumer that reads from the beginning; it is a member of a group only if `group_id` is given."""
         defaults = {"auto_offset_reset": "earliest", "fetch_max_wait_ms": 100, "heartbeat_interval_ms": 200}
         settings = {"bootstrap_servers": self._bootstrap, **defaults, **settings}
         return await self._started(AIOKafkaConsumer(*topics, **settings))

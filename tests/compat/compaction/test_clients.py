@@ -34,7 +34,7 @@ KEYS = [
 
 
 def records_of(count: int, seed: str, keys: list[bytes] = KEYS) -> list[Record]:
-    """Random records: several of each key, some tombstones, empty values and headers."""
+    """Return random records: several of each key, some tombstones, empty values and headers."""
     chance = random.Random(seed)
     start = now_ms() - count
     records = []

@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.feature("compaction"), pytest.mark.client("kafka_tools
 
 
 def kills_during_compaction(killer: Killer) -> int:
-    """The number of kills during a compaction."""
+    """Return the number of kills during a compaction."""
     return sum(bool(kill.signs) for kill in killer.kills)
 
 

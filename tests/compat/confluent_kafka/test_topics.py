@@ -18,7 +18,7 @@ from tests.compat.support import DEADLINE_S, eventually, unique
 
 
 def refusal(futures):
-    """The error code of the only future of an admin call."""
+    """Return the error code of the only future of an admin call."""
     [future] = futures.values()
     with pytest.raises(KafkaException) as raised:
         future.result(DEADLINE_S)

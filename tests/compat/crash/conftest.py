@@ -78,7 +78,7 @@ def _quiet(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def admin_client(proxy: Proxy) -> AdminClient:
-    """A new client; one that was connected when the broker was killed may fail its first request afterwards."""
+    """Return a new client; one that was connected when the broker was killed may fail its first request afterwards."""
     return AdminClient({"bootstrap.servers": proxy.address, "log_level": 2})
 
 

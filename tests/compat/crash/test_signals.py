@@ -24,7 +24,7 @@ def sighup_in_child_processes(action: signal.Handlers) -> Iterator[None]:
 
 
 def end(broker: BrokerProcess, number: signal.Signals) -> int:
-    """The exit status after a signal."""
+    """Return the exit status after a signal."""
     assert broker._process is not None
     broker._process.send_signal(number)
     return broker._process.wait(DEADLINE_S)

@@ -17,7 +17,7 @@ V2_VERSIONS = (12, 13)
 
 
 def not_added_error(version: int) -> ErrorCode:
-    """The error code for a partition that was not added to the transaction."""
+    """Return the error code for a partition that was not added to the transaction."""
     return ErrorCode.TRANSACTION_ABORTABLE if version >= 11 else ErrorCode.INVALID_TXN_STATE
 
 

@@ -26,7 +26,7 @@ def imported_by(*args: str) -> tuple[int, set[str]]:
 
 
 def command_packages(modules: set[str]) -> set[str]:
-    """The packages of kbroker.cli that hold commands."""
+    """Return the packages of kbroker.cli that hold commands."""
     packages = {module.split(".")[2] for module in modules if module.startswith("kbroker.cli.")}
     return packages - {"app", "common"}
 

@@ -3,10 +3,11 @@
     python -m tests.unit.config.kafka_values HOST:PORT CLASSPATH
 
 HOST:PORT is a fresh Kafka node; CLASSPATH names its jars. Each value is tried by up to three methods: with
-IncrementalAlterConfigs (validate_only) for each kind of resource, and in a KafkaConfig, in a JVM, for what a broker can
-be started with. kafka_4_3_values.jsonl has a line for each method and config: [method, name, {value: outcome}]. An
-outcome is null or the index of an error in the first line; an error is [code, message], where code is null for
-exceptions of KafkaConfig.
+IncrementalAlterConfigs (validate_only) for each kind of resource, and in a KafkaConfig (in a JVM) for the configs that
+a broker can be started with.
+
+kafka_4_3_values.jsonl has a line for each method and config: [method, name, {value: outcome}]. An outcome is null or
+the index of an error in the first line; an error is [code, message], where code is null for exceptions of KafkaConfig.
 """
 
 import json
@@ -52,7 +53,7 @@ _VALUES = {
 
 
 def values(config_type: str, valid_range: str, default: str | None) -> list[str]:
-    """The values to try for a config of this type and range."""
+    """Return the values to try for a config of this type and range."""
     tried = list(_VALUES.get(config_type, ()))
     if config_type in _BITS:
         largest = 2 ** _BITS[config_type] - 1
@@ -64,7 +65,7 @@ def values(config_type: str, valid_range: str, default: str | None) -> list[str]
 
 
 def trials() -> Iterator[tuple[str, str, list[str]]]:
-    """(method, config, values)."""
+    """Yield (method, config, values)."""
     for resource, name, config_type, default, valid_range, mode, *_ in [*KAFKA, *UNLISTED]:
         tried = values(config_type, valid_range, default)
         if resource != "broker":
@@ -110,7 +111,7 @@ def save(rows: Iterable[list[Any]]) -> None:
 
 
 def load() -> Iterator[tuple[str, str, str, Outcome]]:
-    """(method, config, value, outcome)."""
+    """Yield (method, config, value, outcome)."""
     with OUTCOMES.open() as file:
         errors = json.loads(next(file))
         for line in file:

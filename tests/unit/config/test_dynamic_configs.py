@@ -37,7 +37,7 @@ SAMPLES = ("true", "false", "compact", "lz4", "LogAppendTime", "full", "3", "5",
 
 
 def two_other_values(key: ConfigKey) -> list[str]:
-    """Two values that are not the default."""
+    """Return two values that are not the default."""
     texts_by_value: dict[Value, str] = {}
     for text in SAMPLES:
         try:

@@ -125,7 +125,7 @@ def verdict(outcome: Outcome) -> str:
 
 
 def differences() -> Iterator[tuple[str, str, Outcome, Outcome]]:
-    """(method and config, value, Kafka's outcome, kbroker's) where the two differ."""
+    """Yield (method and config, value, Kafka's outcome, kbroker's) where the two differ."""
     config = BrokerConfig.load({"listeners": "PLAINTEXT://127.0.0.1:9092"})
     for method, name, value, recorded in load():
         in_kafka, in_kbroker = unwrap(recorded), outcome(method, name, value, config)

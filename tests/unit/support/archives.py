@@ -24,7 +24,7 @@ def new_data_path(writer_id: str = "", number: int = 0, topic: str = "t", date: 
 
 
 def make_file(path: str, first: int = 0, rows: int = 1, partitions: int = 1) -> DataFile:
-    """A data file with `rows` rows of each partition from offset `first`."""
+    """Return a data file with `rows` rows of each partition from offset `first`."""
     topic, date, _ = (part.partition("=")[2] for part in path.split("/"))
     stats = tuple(
         PartitionStats(partition, first, first + rows - 1, rows, 10 * rows, 1000, 2000, 2**63 + partition)

@@ -227,7 +227,7 @@ class ConnectionUnderTest:
             pos += size
 
     def responses(self) -> list[tuple[int, bytes]]:
-        """(correlation id, body) of the responses that were written."""
+        """Return (correlation id, body) of the responses that were written."""
         data, frames = bytes(self.transport.written), []
         while data:
             size, number = Struct(">ii").unpack_from(data)

@@ -28,5 +28,5 @@ TOPICS = {
 
 
 def planning_context(racks: dict[int, str | None] | None = None) -> PlanningContext:
-    """A cluster with the broker 1, or with the brokers of `racks`."""
+    """Return a cluster with the broker 1, or with the brokers of `racks`."""
     return PlanningContext(TOPICS, racks or {1: None}, Random(1), 4, 1, validate_topic_configs)

@@ -79,7 +79,7 @@ def _offset_before(segment: LogSegment, timestamp: int) -> int:
 
 
 def _iter_batches(log: ReadableLog, segment: LogSegment, start: int) -> Iterator[tuple[int, BatchHeader]]:
-    """Iterate over (position, header) of the batches from the one that reaches `start` on."""
+    """Iterate over (position, header) of the batches, beginning with the one that reaches `start`."""
     size = segment.size
     try:
         position = search_segment(log, segment, start, True)

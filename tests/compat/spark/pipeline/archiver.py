@@ -53,7 +53,7 @@ class Archiver:
             return ()
 
     def rows(self, topic):
-        """(partition, offset, value as a number) of every committed row, sorted."""
+        """Return (partition, offset, value as a number) of every committed row, sorted."""
         rows = []
         for file in self.files():
             if file.topic == topic:

@@ -21,7 +21,7 @@ DAY_MS = 86_400_000
 
 
 def records(count: int, partitions: int = 2, interval_ms: int = DAY_MS // 64) -> Iterator[dict[str, Any]]:
-    """Records over some days, with null and empty keys and values, and headers that repeat or have no value."""
+    """Yield records over some days, with null and empty keys and values, and headers that repeat or have no value."""
     headers: list[Any] = [None, [("a", b"1")], [("a", None), ("b", b"x")], [("a", b""), ("a", b"2")]]
     for n in range(count):
         yield {

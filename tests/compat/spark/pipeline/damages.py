@@ -44,7 +44,7 @@ class Target:
         return self.root / f"_manifest/{number:020d}.json"
 
     def expect(self, kind: str) -> ExpectedFinding:
-        """A finding about the file and all its offsets."""
+        """Return a finding about the file and all its offsets."""
         return ExpectedFinding(kind, self.file.path, self.offsets)
 
     def flip_bit(self, position: int) -> None:

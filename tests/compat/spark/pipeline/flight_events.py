@@ -99,7 +99,7 @@ def _date(day: int) -> str:
 
 
 def expected_rows(events: Sequence[Event]) -> pa.Table:
-    """The rows of an archive of these events, sorted by topic, partition and offset.
+    """Return the rows of an archive of these events, sorted by topic, partition and offset.
 
     An idempotent producer keeps their order, so the n-th event of a partition has offset n.
     """
@@ -117,7 +117,7 @@ def expected_rows(events: Sequence[Event]) -> pa.Table:
 
 
 def normalize(table: pa.Table) -> pa.Table:
-    """The table of any reader of an archive, with the columns, types and order of `expected_rows`."""
+    """Return the table of any reader of an archive, with the columns, types and order of `expected_rows`."""
     columns = []
     for field in SCHEMA:
         column = table.column(field.name)

@@ -52,7 +52,7 @@ class Command:
         return self._process is not None
 
     def exit_status(self) -> int | None:
-        """The status of a process that has exited by itself; None while it runs, or if it was not started."""
+        """Return the status of a process that has exited by itself; None while it runs, or if it was not started."""
         return None if self._process is None else self._process.poll()
 
     def running(self) -> bool:

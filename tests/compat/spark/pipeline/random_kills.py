@@ -224,7 +224,7 @@ class Round:
 
 
 def read_spark_metadata(archive: Path) -> list[str]:
-    """The paths of the files that Spark reads in the directory."""
+    """Return the paths of the files that Spark reads in the directory."""
     numbers = {path: int(path.name.removesuffix(".compact")) for path in (archive / "_spark_metadata").glob("[0-9]*")}
     last_compact = max((number for path, number in numbers.items() if path.suffix), default=-1)
     paths = []
@@ -239,7 +239,7 @@ def read_spark_metadata(archive: Path) -> list[str]:
 
 
 def read_archive(archive: Path) -> list[Row]:
-    """The committed rows, read with pyarrow."""
+    """Return the committed rows, read with pyarrow."""
     files = [str(archive / path) for path in Archive.open(open_storage(str(archive))).state().files]
     if not files:
         return []
@@ -255,7 +255,7 @@ def _to_row(row: dict[str, Any]) -> Row:
 
 
 def read_committed(bootstrap: str) -> list[Row]:
-    """The records that a read_committed consumer reads of all topics, when no transaction is open anymore."""
+    """Return the records that a read_committed consumer reads of all topics, when no transaction is open anymore."""
     names = [name for name, _ in (*TOPICS, LATE_TOPIC)]
     settings = {"isolation.level": "read_committed", "enable.partition.eof": True, "group.id": unique("reader")}
     consumer = Consumer({"bootstrap.servers": bootstrap, **settings})

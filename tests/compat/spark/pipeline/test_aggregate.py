@@ -56,7 +56,7 @@ def iso(ms):
 
 
 def measurements(count, seed=1):
-    """Events of ten hours, out of order by up to ten minutes, with numbers that doubles represent exactly."""
+    """Yield events of ten hours, out of order by up to ten minutes, with numbers that doubles represent exactly."""
     state = seed
     for i in range(count):
         state = state * 1103515245 + 12345 & 0x7FFFFFFF

@@ -33,7 +33,7 @@ def archive(tmp_path: Path) -> Archive:
 
 
 def rows(spark, numbers, topic="t.b-c_1", partitions=2):
-    """One row per number; the timestamps of each hundred are a day after those of the previous one."""
+    """Return one row per number; the timestamps of each hundred are a day after those of the previous one."""
     frame = spark.range(numbers.start, numbers.stop).selectExpr(
         "CAST(concat('k', id) AS BINARY) AS key",
         "CAST(concat('v', id) AS BINARY) AS value",
@@ -60,7 +60,7 @@ def values(frame) -> list[str]:
 
 
 def values_by_spark(spark, archive: Archive) -> list[str]:
-    """The values that Spark reads from the directory."""
+    """Return the values that Spark reads from the directory."""
     return values(spark.read.parquet(archive.storage.root))
 
 

@@ -37,7 +37,7 @@ Row = tuple[Any, ...]
 
 
 def rows_of(spark: Any, start: int = 0) -> Any:
-    """Rows of two topics and three dates, with null and empty keys, values and headers, in no order."""
+    """Return rows of two topics and three dates, with null and empty keys, values and headers, in no order."""
     return spark.range(start, start + ROWS).selectExpr(
         "CASE id % 4 WHEN 0 THEN NULL WHEN 1 THEN X'' ELSE CAST(concat('key-', id) AS BINARY) END AS key",
         "CASE id % 5 WHEN 0 THEN NULL WHEN 1 THEN X'' ELSE CAST(sha1(CAST(id AS STRING)) AS BINARY) END AS value",
@@ -95,13 +95,13 @@ def small_archive(small_archive_template: SmallFilesArchive) -> SmallFilesArchiv
 
 
 def by_arrow(directory: Path) -> list[Row]:
-    """All rows, sorted, read with pyarrow."""
+    """Return all rows, sorted, read with pyarrow."""
     table = pyarrow.dataset.dataset(str(directory), partitioning="hive").to_table(columns=COLUMNS)
     return normalize(zip(*(table.column(name).to_pylist() for name in COLUMNS), strict=True))
 
 
 def by_spark(spark: Any, directory: Path) -> list[Row]:
-    """All rows, sorted, read with Spark from the directory."""
+    """Return all rows, sorted, read with Spark from the directory."""
     return normalize(spark.read.parquet(str(directory)).select(COLUMNS).collect())
 
 
@@ -116,7 +116,7 @@ def by_duckdb(pattern: str) -> list[Row]:
 
 
 def normalize(rows: Any) -> list[Row]:
-    """The same values for every reader: headers as pairs, timestamps without a time zone, dates as text."""
+    """Return the same values for every reader: headers as pairs, timestamps without a time zone, dates as text."""
     result = []
     for topic, partition, offset, key, value, headers, timestamp, kind, date in rows:
         pairs = (

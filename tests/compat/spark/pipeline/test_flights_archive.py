@@ -190,7 +190,7 @@ def replay(spark, archive, broker):
 
 
 def received(broker):
-    """The rows of an archive of the replayed topics, without the headers that replay adds.
+    """Return the rows of an archive of the replayed topics, without the headers that replay adds.
 
     These headers contain the record's own partition and offset, because the target topics were empty.
     """

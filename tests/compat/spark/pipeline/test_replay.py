@@ -48,7 +48,7 @@ KILLED_RECORDS = 12_000 + 8_000 * KILLS
 
 
 def random_records(count: int, partitions: int, begin_ms: int, seed: int = 7) -> list[dict[str, Any]]:
-    """Records with null and empty keys and values, headers with null values, and timestamps that go back."""
+    """Return records with null and empty keys and values, headers with null values, and timestamps that go back."""
     dice = random.Random(seed)
     records = []
     for number in range(count):
@@ -93,7 +93,7 @@ def archive_topics(
 
 
 def content(message: Any) -> tuple[Any, ...]:
-    """What a replay keeps of a record."""
+    """Return what a replay keeps of a record."""
     headers = [(name, value) for name, value in message.headers() or [] if name not in ORIGIN_HEADERS]
     return message.partition(), message.key(), message.value(), headers, message.timestamp()
 

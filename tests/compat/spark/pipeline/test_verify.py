@@ -291,7 +291,7 @@ def _matches(expected: ExpectedFinding, finding: Finding) -> bool:
 
 
 def _by_file(archive: Archive, partition: int, offsets: list[int]) -> Iterator[tuple[OffsetRange, ...]]:
-    """The offsets as they are reported: one finding per file, ordered by their first offset."""
+    """Yield the offsets as they are reported: one finding per file, ordered by their first offset."""
     for file in sorted(archive.state().files.values(), key=lambda file: file.date):
         for stats in file.partitions:
             if stats.partition == partition and (held := [n for n in offsets if stats.first <= n <= stats.last]):

@@ -129,7 +129,7 @@ def results(
 def failure(
     data: Path, disk: RealDisk | None = None, options: StartOptions | None = None, **faults: Any
 ) -> tuple[str, str, str]:
-    """The only result that is not ok: its check, status and message."""
+    """Return the only result that is not ok: its check, status and message."""
     (result,) = (result for result in results(data, disk, options, **faults) if result.status != OK)
     assert result.advice.endswith(".")
     return result.check, result.status, result.message

@@ -271,7 +271,7 @@ REMOVED = [[SNAPSHOT], [JOURNAL], [SNAPSHOT, JOURNAL]]
 
 
 async def with_both_files(disk: MemoryDisk) -> EmbeddedStore:
-    """A store whose node /a is in the snapshot and whose node /b is in the journal."""
+    """Return a store whose node /a is in the snapshot and whose node /b is in the journal."""
     first = await opened(disk)
     await first.session().create("/a", b"in the snapshot")
     await first.close()

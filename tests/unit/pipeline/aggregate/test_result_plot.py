@@ -14,7 +14,7 @@ T0 = 1_356_998_400_000
 
 
 def plot_arguments(monkeypatch, definition, rows):
-    """The arguments of plot_over_time."""
+    """Return the arguments of plot_over_time."""
     arguments = {}
 
     def plot_over_time(path, title, series, unit="", **options):

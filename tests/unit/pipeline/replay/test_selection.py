@@ -67,7 +67,7 @@ def test_files_of_another_size_are_an_error(tmp_path):
 
 
 def matching(**selection):
-    """The letters of the files that a selection matches."""
+    """Return the letters of the files that a selection matches."""
     topics = selection.pop("topics", ("t",))
     files = matching_files(STATE, Selection(topics, **selection), archived_ends(STATE, topics))
     return "".join(file.path[-len("a.parquet")] for file in files)

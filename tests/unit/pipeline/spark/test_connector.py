@@ -31,7 +31,7 @@ def make_jars(directory: Path, names: list[str]) -> Path:
 
 
 def fake_ivy(tmp_path: Path, script: str, complete: Path | None = None) -> JavaInstallation:
-    """A `java` that runs a shell script with Ivy's output directory as $target and its settings file as $settings."""
+    """Return a `java` that runs a script with Ivy's output directory as $target and its settings file as $settings."""
     java = tmp_path / "java"
     java.write_text(
         "#!/bin/sh\nwhile [ $# -gt 0 ]; do\n"

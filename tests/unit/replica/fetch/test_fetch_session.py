@@ -93,7 +93,7 @@ ROOM = 10 * partition_bytes("t")
 
 
 def bounded() -> FetchSessionCache:
-    """A cache for ten partitions in all."""
+    """Return a cache for ten partitions in all."""
     return FetchSessionCache(5, Random(7), eviction_ms=1000, max_bytes=ROOM)
 
 

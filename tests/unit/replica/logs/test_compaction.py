@@ -45,7 +45,7 @@ async def committed(client: Client, group: str) -> int:
 
 
 async def with_groups(m: Machine, commits: int) -> Client:
-    """Ten groups commit in turn, `commits` times in all."""
+    """Let ten groups commit in turn, `commits` times in all."""
     client = await m.client()
     await client.create_topic("t")
     coordinator = await client.request(FindCoordinatorRequest(coordinator_keys=["g"]), 4, FindCoordinatorResponse)

@@ -9,7 +9,7 @@ from kbroker.simulation.clients.workloads.incarnations import NO_OFFSET, BrokenD
 
 
 def topic() -> Incarnation:
-    """A topic with two acknowledged records, and one that was sent without a response."""
+    """Return a topic with two acknowledged records, and one that was sent without a response."""
     topic = Incarnation(bytes(16))
     topic.send([1, 2, 3])
     topic.acknowledge(0, [1, 2], after_deletion=False)

@@ -23,7 +23,7 @@ from tests.unit.support.log_lab import NOW, Lab, append, content
 
 
 def expected(before: Records, end: int) -> Records:
-    """The latest record of each key below `end`, and all records from `end` on."""
+    """Return the latest record of each key below `end`, and all records from `end` on."""
     latest = {key: offset for offset, (_, key, _) in before.items() if offset < end}
     return {offset: record for offset, record in before.items() if offset >= end or latest[record[1]] == offset}
 

@@ -24,7 +24,7 @@ Values = dict[bytes, tuple[int, bytes | None]]
 
 
 def aborted_of(log: Log, start: int, end: int) -> list[AbortedTransaction]:
-    """The aborted transactions in the response to a fetch of these offsets."""
+    """Return the aborted transactions in the response to a fetch of these offsets."""
     aborted: list[AbortedTransaction] = []
     for segment in log.segments:
         if (segment.end_offset is None or segment.end_offset > start) and segment.collect_aborted(
@@ -35,7 +35,7 @@ def aborted_of(log: Log, start: int, end: int) -> list[AbortedTransaction]:
 
 
 def committed(log: Log, start: int | None = None) -> list[tuple[int, bytes | None, bytes | None]]:
-    """(offset, key, value) of the records that a client with read_committed returns.
+    """Return (offset, key, value) of the records that a client with read_committed returns.
 
     As all clients do, it skips the batches of a producer from the first offset of an aborted transaction to its marker.
     """
@@ -100,7 +100,7 @@ class Producer:
 
 
 def stable(log: Log) -> int:
-    """The last stable offset when the high watermark is the log end offset."""
+    """Return the last stable offset when the high watermark is the log end offset."""
     log.update_high_watermark(log.log_end_offset)
     return min(log.producers.transactions.first_unstable_offset, log.log_end_offset)
 

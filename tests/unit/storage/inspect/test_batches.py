@@ -20,7 +20,7 @@ from tests.unit.support.log_lab import batch
 
 
 def segment(count: int, base: int = 0, size: int = 20) -> tuple[bytearray, list[int]]:
-    """Batches one after another, and their positions."""
+    """Return batches one after another, and their positions."""
     data, positions, offset = bytearray(), [], base
     for n in range(count):
         positions.append(len(data))

@@ -202,7 +202,7 @@ class TransactionCrashTest(CrashTest):
 
 
 def read_committed(log: Log, offset: int, stable: int, max_bytes: int) -> list[int]:
-    """The offsets that a consumer of committed records returns; each fetch has its aborted transactions (KIP-98)."""
+    """Return the offsets that a read_committed consumer gets; each fetch has its aborted transactions (KIP-98)."""
     offsets_read = []
     fetch_offset = offset
     while offset < stable:

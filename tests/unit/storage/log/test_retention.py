@@ -15,7 +15,7 @@ DAY = 24 * 3600 * 1000
 
 
 def log_of_days(lab: Lab, days: int) -> Log:
-    """A log with a segment per day, the oldest of them `days` old at NOW."""
+    """Return a log with a segment per day, the oldest of them `days` old at NOW."""
     log = lab.open(now_ms=NOW - days * DAY)
     for day in range(days, 0, -1):
         append(log, batch(2, 100, NOW - day * DAY))

@@ -91,7 +91,7 @@ STOPS = ["stopped", "killed", "killed and no checkpoint left"]
 
 
 def killed_log() -> tuple[LogCopy, Written]:
-    """Three segments, with a checkpoint and some more batches in the last one."""
+    """Return three segments, with a checkpoint and some more batches in the last one."""
     lab = memory_lab(index_interval_bytes=200)
     log = lab.open()
     written = write(log, BATCHES, roll_at=ROLLS, checkpoint_at=CHECKPOINT)

@@ -100,7 +100,7 @@ def test_the_document_of_a_commit():
 
 
 def damage(data: bytes) -> list[bytes]:
-    """The data with each byte changed and with each length, and other JSON."""
+    """Return the data with each byte changed and with each length, and other JSON."""
     changed = [data[:i] + bytes([data[i] ^ 1]) + data[i + 1 :] for i in range(len(data))]
     return [
         *changed,

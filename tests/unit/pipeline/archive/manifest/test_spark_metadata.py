@@ -66,7 +66,7 @@ def derive_interval(default: int, compacts: list[int]) -> int:
 
 
 def read_as_spark(storage: LocalStorage, default_interval: int = 10) -> list[str]:
-    """The URIs that Spark reads, with repetitions."""
+    """Return the URIs that Spark reads, with repetitions."""
     names = [entry.name for entry in storage.list_directory("_spark_metadata") if not entry.name.startswith(".")]
     compacts = sorted(int(name.removesuffix(".compact")) for name in names if name.endswith(".compact"))
     interval = derive_interval(default_interval, compacts)

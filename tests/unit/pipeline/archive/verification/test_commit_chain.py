@@ -41,7 +41,7 @@ def manifest(tmp_path: Path) -> LocalStorage:
 
 
 def read(manifest: LocalStorage) -> tuple[list[str], int]:
-    """The findings, and the number of files in the resulting state."""
+    """Return the findings, and the number of files in the resulting state."""
     chain = read_chain(manifest)
     return list(map(format_finding, chain.findings)), len(chain.state.files)
 

@@ -30,7 +30,7 @@ class RecordingProducer:
         self.flushed_after.append(len(self.batches))
 
     def values(self, number: int) -> list[tuple[int, bytes | None]]:
-        """(position, value) of each record sent to a target, in order."""
+        """Return (position, value) of each record sent to a target, in order."""
         of_target = [batch for batch in self.batches if batch.target == TARGETS[number]]
         return [(batch.position + i, value) for batch in of_target for i, value in enumerate(batch.values)]
 

@@ -18,7 +18,7 @@ LIMITS = (0, 60, 100, 300, 1000, 3000, 100_000)
 
 
 def batches_of(log: Log) -> list[tuple[int, BatchHeader, bytes]]:
-    """(base offset of the segment, header, bytes) of each batch, from the segment files."""
+    """Return (base offset of the segment, header, bytes) of each batch, from the segment files."""
     found = []
     for segment in log.segments:
         data = segment.open_blocking().pread(segment.size, 0)

@@ -106,7 +106,7 @@ class CheckpointFiles:
         await written
 
     async def write_if_possible(self) -> bool:
-        """Like `write`, but log an OSError instead of raising it. Returns False in that case; then `is_outdated` stays."""
+        """Like `write`, but log an OSError and return False instead of raising it. `is_outdated` stays in that case."""
         try:
             await self.write()
         except OSError as error:

@@ -19,8 +19,7 @@ from kbroker.common import Buffer
 from kbroker.runtime.metrics import RequestStats
 from protocol.apis import APIS, ApiKey
 from protocol.fast.fetch import FetchResponse, decode_fetch_request, encode_fetch_response
-from protocol.fast.produce import encode_produce_response
-from protocol.fast.produce_decoder import ProduceDecoder
+from protocol.fast.produce import ProduceDecoder, encode_produce_response
 from protocol.messages import message_classes
 from protocol.schema.codec import decode_in_steps, decoder, encode, encode_in_steps, encoder
 from protocol.schema.message import Message

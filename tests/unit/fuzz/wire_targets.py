@@ -9,8 +9,7 @@ from kbroker.coordinator.group.record_codec import decode_record, encode_record
 from protocol.apis import APIS
 from protocol.errors import MalformedError
 from protocol.fast.fetch import decode_fetch_request
-from protocol.fast.produce import decode_produce_request
-from protocol.fast.produce_decoder import ProduceDecoder
+from protocol.fast.produce import ProduceDecoder, decode_produce_request
 from protocol.framing import (
     decode_request_header,
     decode_response_header,

@@ -6,10 +6,9 @@ from random import Random
 import pytest
 
 from protocol.errors import MalformedError
-from protocol.fast import produce_decoder
+from protocol.fast import produce
+from protocol.fast.produce import ProduceDecoder, decode_produce_request
 from protocol.fast.produce import ProduceRequest as Decoded
-from protocol.fast.produce import decode_produce_request
-from protocol.fast.produce_decoder import ProduceDecoder
 from protocol.messages.k00_produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from protocol.schema.codec import encode
 from protocol.varints import encode_uvarint
@@ -62,7 +61,7 @@ def test_repeated_requests(version: int):
 def test_the_second_request_is_not_decoded_again(version: int, monkeypatch: pytest.MonkeyPatch):
     decoder = ProduceDecoder(version)
     expected = result(decoder.decode, frame(version, b"r" * 300), version)
-    monkeypatch.delattr(produce_decoder, "decode_produce_request")
+    monkeypatch.delattr(produce, "decode_produce_request")
     assert result(decoder.decode, frame(version, b"r" * 300), version) == expected
     assert result(decoder.decode, frame(version, b"s"), version) != expected
 
@@ -136,7 +135,7 @@ def test_requests_that_look_alike(version: int):
 
 
 def test_the_number_of_remembered_heads_is_bounded(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(produce_decoder, "MAX_HEADS", 3)
+    monkeypatch.setattr(produce, "MAX_HEADS", 3)
     decoder = ProduceDecoder(8)
     for index in (*range(10), *range(10)):
         assert_equal(decoder, frame(8, b"r", index=index), 8)

@@ -77,7 +77,7 @@ def decompress(codec: int, data: Buffer, max_size: int) -> Buffer:
 
 
 def decompress_mapped(codec: int, data: Buffer, max_size: int) -> memoryview:
-    """`decompress` for a thread: in one call, without the GIL, into an anonymous memory map.
+    """Like `decompress`, for a thread: in one call, without the GIL, into an anonymous memory map.
 
     Its pages are committed on first write, and returned to the system when the result is released.
     """

@@ -1,4 +1,4 @@
-"""The processor time that a server uses for a case, beside the case's figures."""
+"""The processor time that a server uses for a case, measured together with the case's figures."""
 
 from typing import NamedTuple
 

@@ -91,12 +91,12 @@ class BlockCache:
 
 
 def find_entry(read: Read, count: int, relative_offset: int, cache: BlockCache | None = None) -> int | None:
-    """`OffsetIndex.at_offset` on a file of `count` entries. Raises WouldBlock, ValueError if the file is too short."""
+    """Like `OffsetIndex.at_offset`, on a file of `count` entries. Raises WouldBlock, ValueError for a shorter file."""
     return _find(read, count, relative_offset << 32 | _POSITION_MASK, int, cache or BlockCache())
 
 
 def find_entry_by_position(read: Read, count: int, position: int, cache: BlockCache | None = None) -> int | None:
-    """`OffsetIndex.at_position` on a file of `count` entries. Raises WouldBlock, ValueError."""
+    """Like `OffsetIndex.at_position`, on a file of `count` entries. Raises WouldBlock, ValueError."""
     return _find(read, count, position, position_of, cache or BlockCache())
 
 

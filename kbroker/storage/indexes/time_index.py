@@ -80,7 +80,7 @@ class TimeIndex:
 
 
 def find_last_before(read: Read, count: int, timestamp: int) -> int:
-    """`TimeIndex.last_before` on a file of `count` entries. Raises WouldBlock, ValueError if the file is too short."""
+    """Like `TimeIndex.last_before`, on a file of `count` entries. Raises WouldBlock, ValueError for a shorter file."""
     low, high = 0, count
     found = 0
     while low < high:

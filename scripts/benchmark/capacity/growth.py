@@ -33,7 +33,7 @@ class Series:
 
 
 def appending_to_log(mebibytes: int) -> Prepare:
-    """Produce of one record to a partition whose log has this length."""
+    """Produce one record per request to a partition whose log has this length."""
 
     @contextmanager
     def prepare(server: Server) -> Iterator[Load]:
@@ -46,7 +46,7 @@ def appending_to_log(mebibytes: int) -> Prepare:
 
 
 def beside_idle_connections(connections: int) -> Prepare:
-    """Produce of one record while other connections are open, each of which has sent one request."""
+    """Produce one record per request while other connections are open, each of which has sent one request."""
 
     @contextmanager
     def prepare(server: Server) -> Iterator[Load]:
@@ -59,7 +59,7 @@ def beside_idle_connections(connections: int) -> Prepare:
 
 
 def beside_groups(groups: int) -> Prepare:
-    """OffsetCommit while other groups have committed offsets."""
+    """Commit offsets while other groups have committed offsets."""
 
     @contextmanager
     def prepare(server: Server) -> Iterator[Load]:
@@ -81,7 +81,7 @@ def beside_groups(groups: int) -> Prepare:
 
 
 def beside_producers(producers: int) -> Prepare:
-    """Idempotent Produce of one record to a partition that knows other producers."""
+    """Produce one record per request, idempotently, to a partition that knows other producers."""
 
     @contextmanager
     def prepare(server: Server) -> Iterator[Load]:

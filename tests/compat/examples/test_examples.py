@@ -61,7 +61,7 @@ def go(bootstrap: str, topic: str) -> str:
 
 def javascript(bootstrap: str, topic: str) -> str:
     need("node", "npm")
-    # Not beside the program: node_modules would be part of the source tree.
+    # Not next to the program: node_modules would be part of the source tree.
     directory = CACHE / "examples-javascript"
     shutil.copytree(EXAMPLES / "javascript", directory, dirs_exist_ok=True)
     if not (directory / "node_modules" / "kafkajs").is_dir():

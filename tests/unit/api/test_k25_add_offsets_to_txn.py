@@ -19,7 +19,7 @@ async def test_the_partition_of_the_group_is_added(m: Machine, version: int) -> 
 
 @broker_test
 async def test_a_group_that_does_not_exist_is_accepted(m: Machine) -> None:
-    """As in Kafka. Even __consumer_offsets need not exist, and the transaction can still be committed."""
+    """Kafka accepts it too. Even __consumer_offsets need not exist, and the transaction can still be committed."""
     producer = await init_producer(m, v2=False)
     assert "__consumer_offsets" not in m.broker.services.metadata.topics
     assert await producer.add_offsets("") == 0

@@ -266,7 +266,7 @@ class Producer:
         if code in LEADER_CHANGED:
             self.cluster.forget_leader(queue.tp)
         if code in SEQUENCE_BROKEN and self.config.idempotent:
-            # Behind another batch in flight it is only out of order, not broken.
+            # After another batch in flight it is only out of order, not broken.
             if batch is queue.pending[0] or code is not ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
                 queue.is_sequence_broken = True
             self._retry(queue, batch, code.name)

@@ -68,7 +68,7 @@ class LogReads(LogHealth):
             raise self.read_failed(error) from error
 
     def read_blocking(self, offset: int, max_bytes: int, max_offset: int, min_one: bool = True) -> Buffer:
-        """`read` in a thread."""
+        """Like `read`, but in a thread."""
         return self._try(read_batches_blocking, self, offset, max_bytes, max_offset, min_one)
 
     def aborted_transactions(self, offset: int, size: int, wait: bool) -> list[AbortedTransaction] | None:

@@ -22,8 +22,8 @@ class PositionCache:
 
     def __init__(self, active: LogSegment) -> None:
         # The last reads, in a table of fixed size indexed by their offset: (offset, segment, position, size, next
-        # offset, limit). With a limit of `size` to `limit` bytes the result is the same; -1 if the end of the log was
-        # the limit. The end of each read has an entry of size 0, where the reader's next read begins.
+        # offset, limit). A read with a limit of `size` to `limit` bytes has the same result; `limit` is -1 if the read
+        # ended at the end of the log. The end of each read has an entry of size 0, where the reader's next read begins.
         self._reads: list[tuple[int, LogSegment, int, int, int, int]] = [(-1, active, 0, 0, -1, -1)] * _READS
         # The active segment, and the base offsets and positions of its last batches.
         self._recent_appends: tuple[LogSegment, list[int], list[int]] = (active, [], [])
@@ -46,7 +46,7 @@ class PositionCache:
     ) -> None:
         """Add a read from `offset` on, which begins at `position` and ends after `size` bytes, before `next_offset`.
 
-        `limit`: the maximum of bytes that the request allowed; -1 if the end of the log was the limit.
+        `limit`: the maximum of bytes that the request allowed; -1 if the read ended at the end of the log.
         """
         reads = self._reads
         reads[_slot(offset)] = (offset, segment, position, size, next_offset, limit)

@@ -125,7 +125,7 @@ def _read_exactly(segment: LogSegment, size: int, position: int, wait: bool) -> 
 
 
 def read_batches_blocking(log: ReadableLog, offset: int, max_bytes: int, max_offset: int, min_one: bool) -> Buffer:
-    """`read_batches` in a thread, repeated if retention or compaction removed the segment meanwhile."""
+    """Like `read_batches`, but in a thread, and repeated if retention or compaction removed the segment meanwhile."""
     for _ in range(_MAX_ATTEMPTS):
         try:
             return cast("Buffer", read_batches(log, offset, max_bytes, max_offset, min_one, True))

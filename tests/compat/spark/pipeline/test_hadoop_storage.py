@@ -34,7 +34,7 @@ def test_file_operations(spark, tmp_path, has_context, monkeypatch):
     assert (storage.exists("a/b"), storage.exists("x/y/b")) == (False, True)
     assert [entry.name for entry in walk(storage)] == ["a/c", "x/y/b"]
     assert [(e.name, e.is_directory) for e in storage.list_directory("")] == [("a", True), ("x", True)]
-    # Hadoop creates a checksum file beside a local file; its name begins with a dot.
+    # Hadoop creates a checksum file next to a local file; its name begins with a dot.
     assert storage.list_directory("a") == [
         entry for entry in local.list_directory("a") if not entry.name.startswith(".")
     ]

@@ -40,7 +40,7 @@ def send(story: Story, step: str, topic: str, records: bytes | None, partition: 
 
 
 def unserved_versions(story: Story) -> None:
-    """Advertised, for librdkafka's sake, and not served."""
+    """These versions are advertised, for librdkafka's sake, but not served."""
     topic = story.create_topic("t")
     stored = [(0, legacy(1))]
     request = ProduceRequest(version=story.version, acks=-1, timeout_ms=1000, topic_data=[(topic, stored)])

@@ -1,4 +1,4 @@
-"""Messages of exceptions."""
+"""The messages that the command line prints for exceptions."""
 
 from kbroker.cli.common.errors import CliError, exception_text
 from kbroker.replica.logs.data_directory import ForeignDirectory

@@ -53,7 +53,7 @@ def test_each_mutation_is_often_applicable():
 
 
 def test_the_model_generates_the_rare_events():
-    """Losses of acknowledged records, offsets that are assigned again, resets, duplicates by retries."""
+    """They are losses of acknowledged records, offsets that are assigned again, resets, duplicates by retries."""
     lost = reassigned = resets = duplicates = unknown = 0
     for seed in range(20):
         history = BrokerModel(seed, 600, synced=False, losses=True, transactions=False).history

@@ -131,7 +131,7 @@ def test_an_environment_offloads_on_its_loop_and_depends_on_seed_and_name():
 
 
 def test_pending_tasks_are_discarded_with_their_loop(caplog):
-    """A task that was destroyed while it is pending would be logged in a later test."""
+    """A task that is destroyed while it is pending would be logged in a later test."""
     loop = SimLoop()
 
     async def wait() -> None:

@@ -16,6 +16,7 @@ from kbroker.config.config_resource import ConfigResourceType
 from kbroker.config.no_effect_warnings import no_effect_warnings
 from kbroker.metadata.topics.topic_names import validate_topic_name
 from kbroker.runtime.event_log import EventLogger
+from kbroker.runtime.slices import Slices
 from protocol.errors import ErrorCode
 
 log = EventLogger("kbroker.config")
@@ -32,7 +33,12 @@ class ResourceAlteration(NamedTuple):
 
 
 async def alter_resources(
-    services: Services, alterations: Sequence[ResourceAlteration], *, replace: bool, validate_only: bool
+    services: Services,
+    alterations: Sequence[ResourceAlteration],
+    *,
+    replace: bool,
+    validate_only: bool,
+    slices: Slices | None = None,
 ) -> list[KafkaError | None]:
     """Alter each resource independently, and return its error or None. A resource that is named twice is not altered.
 
@@ -48,6 +54,8 @@ async def alter_resources(
             errors.append(None)
         except KafkaError as error:
             errors.append(error)
+        if slices is not None:
+            await slices.step()
     return errors
 
 

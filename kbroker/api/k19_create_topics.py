@@ -7,10 +7,13 @@
   the coordination service.
 """
 
+from functools import partial
+
 from kbroker.api.context import RequestContext, Services
 from kbroker.config.describe import describe_topic
 from kbroker.metadata.controller import CreateTopicResult
 from kbroker.metadata.topics.create_topics import NewTopic
+from kbroker.runtime.slices import each, in_slices
 from protocol.errors import ErrorCode
 from protocol.messages.k19_create_topics import (
     CreatableTopic,
@@ -25,8 +28,9 @@ FIRST_WITH_CONFIGS = 5
 
 async def handle(services: Services, context: RequestContext, request: CreateTopicsRequest) -> CreateTopicsResponse:
     topics = [_new_topic(topic) for topic in request.topics]
-    results = await services.controller.create_topics(topics, request.validate_only)
-    return CreateTopicsResponse(topics=[_result(services, context.version, result) for result in results])
+    results = await services.controller.create_topics(topics, request.validate_only, context.slices)
+    response = await in_slices(context.slices, each(partial(_result, services, context.version), results))
+    return CreateTopicsResponse(topics=response)
 
 
 def _new_topic(topic: CreatableTopic) -> NewTopic:

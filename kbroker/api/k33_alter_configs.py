@@ -24,7 +24,9 @@ async def handle(services: Services, context: RequestContext, request: AlterConf
         )
         for resource in request.resources
     ]
-    errors = await alter_resources(services, alterations, replace=True, validate_only=request.validate_only)
+    errors = await alter_resources(
+        services, alterations, replace=True, validate_only=request.validate_only, slices=context.slices
+    )
     return AlterConfigsResponse(
         responses=[
             AlterConfigsResourceResponse(

@@ -6,6 +6,7 @@
 """
 
 from kbroker.api.context import RequestContext, Services
+from kbroker.runtime.slices import Steps, in_slices
 from protocol.errors import ErrorCode
 from protocol.messages.k35_describe_log_dirs import (
     DescribableLogDirTopic,
@@ -23,7 +24,7 @@ async def handle(
     directory = services.replicas.logs.path
     result = DescribeLogDirsResult(
         log_dir=directory,
-        topics=_topics(services, request.topics),
+        topics=await in_slices(context.slices, _topics(services, request.topics)),
         # kbroker has one directory, so the config contains this one or none.
         is_cordoned=bool(services.config.get("cordoned.log.dirs")),
     )
@@ -36,20 +37,27 @@ async def handle(
     return DescribeLogDirsResponse(results=[result])
 
 
-def _topics(services: Services, requested: list[DescribableLogDirTopic] | None) -> list[DescribeLogDirsTopic]:
+def _topics(services: Services, requested: list[DescribableLogDirTopic] | None) -> Steps[list[DescribeLogDirsTopic]]:
     topics: dict[str, list[DescribeLogDirsPartition]] = {}
-    for topic, index in _partitions(services, requested):
+    partitions = yield from _partitions(services, requested)
+    for topic, index in partitions:
         partition = services.replicas.get(topic, index)
         if partition is not None:
             lag = max(partition.high_watermark - partition.log.log_end_offset, 0)
             topics.setdefault(topic, []).append(
                 DescribeLogDirsPartition(partition_index=index, partition_size=partition.log.size_bytes, offset_lag=lag)
             )
+        yield
     return [DescribeLogDirsTopic(name=name, partitions=partitions) for name, partitions in topics.items()]
 
 
-def _partitions(services: Services, requested: list[DescribableLogDirTopic] | None) -> list[tuple[str, int]]:
+def _partitions(services: Services, requested: list[DescribableLogDirTopic] | None) -> Steps[list[tuple[str, int]]]:
     """Return the requested partitions without duplicates."""
     if requested is None:
         return [(tp.topic, tp.partition) for tp in services.replicas.partitions]
-    return list(dict.fromkeys((topic.topic, index) for topic in requested for index in topic.partitions))
+    partitions: dict[tuple[str, int], None] = {}
+    for topic in requested:
+        for index in topic.partitions:
+            partitions[topic.topic, index] = None
+            yield
+    return list(partitions)

@@ -20,7 +20,7 @@ async def handle(
     services: Services, context: RequestContext, request: CreatePartitionsRequest
 ) -> CreatePartitionsResponse:
     topics = [_new_partitions(topic) for topic in request.topics]
-    results = await services.controller.create_partitions(topics, request.validate_only)
+    results = await services.controller.create_partitions(topics, request.validate_only, context.slices)
     return CreatePartitionsResponse(
         results=[
             CreatePartitionsTopicResult(

@@ -27,7 +27,9 @@ async def handle(
         )
         for resource in request.resources
     ]
-    errors = await alter_resources(services, alterations, replace=False, validate_only=request.validate_only)
+    errors = await alter_resources(
+        services, alterations, replace=False, validate_only=request.validate_only, slices=context.slices
+    )
     return IncrementalAlterConfigsResponse(
         responses=[
             AlterConfigsResourceResponse(

@@ -4,8 +4,11 @@ A group with members keeps the offsets of the topics that it subscribes to. If i
 offsets.
 """
 
+from collections.abc import Mapping
+
 from kbroker.api.context import RequestContext, Services
 from kbroker.common import KafkaError
+from kbroker.runtime.slices import Steps, in_slices
 from protocol.errors import ErrorCode
 from protocol.messages.k47_offset_delete import (
     OffsetDeleteRequest,
@@ -18,31 +21,36 @@ from protocol.messages.k47_offset_delete import (
 async def handle(services: Services, context: RequestContext, request: OffsetDeleteRequest) -> OffsetDeleteResponse:
     if not request.group_id:
         return OffsetDeleteResponse(error_code=ErrorCode.INVALID_GROUP_ID)
-    existing = [
-        (topic.name, partition.partition_index)
-        for topic in request.topics
-        for partition in topic.partitions
-        if services.metadata.partition(topic.name, partition.partition_index) is not None
-    ]
+    existing = await in_slices(context.slices, _existing(services, request))
     try:
         errors = await services.groups.delete_offsets(request.group_id, existing)
     except KafkaError as error:
         return OffsetDeleteResponse(error_code=error.code)
     results = dict(zip(existing, errors, strict=True))
-    return OffsetDeleteResponse(
-        topics=[
-            OffsetDeleteResponseTopic(
-                name=topic.name,
-                partitions=[
-                    OffsetDeleteResponsePartition(
-                        partition_index=partition.partition_index,
-                        error_code=results.get(
-                            (topic.name, partition.partition_index), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                        ),
-                    )
-                    for partition in topic.partitions
-                ],
-            )
-            for topic in request.topics
-        ]
-    )
+    return await in_slices(context.slices, _response(request, results))
+
+
+def _existing(services: Services, request: OffsetDeleteRequest) -> Steps[list[tuple[str, int]]]:
+    existing = []
+    for topic in request.topics:
+        for partition in topic.partitions:
+            if services.metadata.partition(topic.name, partition.partition_index) is not None:
+                existing.append((topic.name, partition.partition_index))
+            yield
+    return existing
+
+
+def _response(
+    request: OffsetDeleteRequest, results: Mapping[tuple[str, int], ErrorCode]
+) -> Steps[OffsetDeleteResponse]:
+    response = OffsetDeleteResponse()
+    for topic in request.topics:
+        partitions = []
+        for partition in topic.partitions:
+            index = partition.partition_index
+            error = results.get((topic.name, index), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            partitions.append(OffsetDeleteResponsePartition(partition_index=index, error_code=error))
+            yield
+        response.topics.append(OffsetDeleteResponseTopic(name=topic.name, partitions=partitions))
+        yield
+    return response

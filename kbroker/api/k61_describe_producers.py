@@ -26,19 +26,20 @@ def handle(
 def _producers(services: Services, request: DescribeProducersRequest) -> Steps[DescribeProducersResponse]:
     response = DescribeProducersResponse()
     for topic in request.topics:
-        partitions = yield from each(partial(_partition, services, topic.name), topic.partition_indexes)
+        # One string for all partitions: it contains the name, so 100,000 copies could take gigabytes.
+        fault = topic_name_error(topic.name)
+        name_error = None if fault is None else f"Topic name is invalid: {fault}"
+        describe = partial(_partition, services, topic.name, name_error)
+        partitions = yield from each(describe, topic.partition_indexes)
         response.topics.append(TopicResponse(name=topic.name, partitions=partitions))
         yield
     return response
 
 
-def _partition(services: Services, topic: str, index: int) -> PartitionResponse:
-    fault = topic_name_error(topic)
-    if fault is not None:
+def _partition(services: Services, topic: str, name_error: str | None, index: int) -> PartitionResponse:
+    if name_error is not None:
         return PartitionResponse(
-            partition_index=index,
-            error_code=ErrorCode.INVALID_TOPIC_EXCEPTION,
-            error_message=f"Topic name is invalid: {fault}",
+            partition_index=index, error_code=ErrorCode.INVALID_TOPIC_EXCEPTION, error_message=name_error
         )
     if topic not in services.metadata.topics:
         return PartitionResponse(

@@ -36,8 +36,9 @@ async def handle(
             transactions = await _matching(services, pattern, transactions)
     except KafkaError as error:
         return ListTransactionsResponse(error_code=error.code)
+    known_states = frozenset(STATE_NAMES.values())
     return ListTransactionsResponse(
-        unknown_state_filters=[name for name in request.state_filters if name not in STATE_NAMES.values()],
+        unknown_state_filters=[name for name in request.state_filters if name not in known_states],
         transaction_states=[
             TransactionState(
                 transactional_id=transaction.transactional_id,

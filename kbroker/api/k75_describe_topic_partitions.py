@@ -9,6 +9,7 @@
 
 from collections.abc import Awaitable
 from functools import partial
+from heapq import merge
 
 from kbroker.api.authorized_operations import TOPIC_OPERATIONS
 from kbroker.api.context import RequestContext, Services
@@ -26,6 +27,8 @@ from protocol.messages.k75_describe_topic_partitions import (
     DescribeTopicPartitionsResponseTopic,
 )
 
+SORTED_AT_ONCE = 1000
+
 
 def handle(
     services: Services, context: RequestContext, request: DescribeTopicPartitionsRequest
@@ -35,17 +38,31 @@ def handle(
 
 def _steps(services: Services, request: DescribeTopicPartitionsRequest) -> Steps[DescribeTopicPartitionsResponse]:
     cursor = request.cursor
-    requested = {topic.name for topic in request.topics}
+    requested = yield from _sorted_names(request)
     if cursor is not None and (cursor.partition_index < 0 or (requested and cursor.topic_name not in requested)):
-        topics = yield from each(partial(_missing_topic, ErrorCode.INVALID_REQUEST), sorted(requested))
+        topics = yield from each(partial(_missing_topic, ErrorCode.INVALID_REQUEST), requested)
         return DescribeTopicPartitionsResponse(topics=topics)
-    names = sorted(requested or services.metadata.topics)
+    names = requested or sorted(services.metadata.topics)
     first_partition = 0
     if cursor is not None:
         names = [name for name in names if name >= cursor.topic_name]
         first_partition = cursor.partition_index if names and names[0] == cursor.topic_name else 0
     limit = min(request.response_partition_limit, services.config.max_request_partition_size_limit)
     return (yield from _page(services.metadata, names, first_partition, max(limit, 1)))
+
+
+def _sorted_names(request: DescribeTopicPartitionsRequest) -> Steps[list[str]]:
+    """Return the requested names without duplicates. Parts are sorted, then merged, so that no step is long."""
+    parts = []
+    for start in range(0, len(request.topics), SORTED_AT_ONCE):
+        parts.append(sorted(topic.name for topic in request.topics[start : start + SORTED_AT_ONCE]))
+        yield
+    names: list[str] = []
+    for name in merge(*parts):
+        if not names or name != names[-1]:
+            names.append(name)
+        yield
+    return names
 
 
 def _page(

@@ -28,7 +28,7 @@ from kbroker.metadata.topics.internal_topics import INTERNAL_TOPICS, new_interna
 from kbroker.metadata.topics.planning_context import MAX_PARTITIONS_PER_REQUEST, PlanningContext
 from kbroker.metadata.topics.topic_names import ZERO_UUID, collision_key, repeated_names
 from kbroker.runtime.mutex import Mutex
-from kbroker.runtime.slices import Slices, in_slices
+from kbroker.runtime.slices import Slices, Steps, in_slices
 from protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -100,7 +100,9 @@ class Controller:
         """Become the controller if there is none. Returns whether this broker was elected. Raises CoordinationError."""
         return await self._writer.campaign()
 
-    async def create_topics(self, topics: Sequence[NewTopic], validate_only: bool) -> list[CreateTopicResult]:
+    async def create_topics(
+        self, topics: Sequence[NewTopic], validate_only: bool, slices: Slices | None = None
+    ) -> list[CreateTopicResult]:
         """Create each topic independently, and return one result for each name. A repeated name is not created."""
         repeated = repeated_names(topic.name for topic in topics)
         names = list(dict.fromkeys(topic.name for topic in topics))
@@ -115,12 +117,12 @@ class Controller:
                 check_partition_count(unique, self._config().num_partitions)
             except KafkaError as error:
                 return [CreateTopicResult(name, error=error) for name in names]
-            plans = self._plan_topics(unique, results)
+            plans = await in_slices(slices, self._plan_topics(unique, results))
             if not validate_only:
                 await self._create(plans, results)
         return [results[name] for name in names]
 
-    def _plan_topics(self, topics: Sequence[NewTopic], results: dict[str, CreateTopicResult]) -> list[TopicPlan]:
+    def _plan_topics(self, topics: Sequence[NewTopic], results: dict[str, CreateTopicResult]) -> Steps[list[TopicPlan]]:
         """Return the plans of the valid topics, and add the results of all topics to `results`."""
         context = self._planning_context()
         existing_names = {collision_key(name): name for name in self._image.topics if "." in name or "_" in name}
@@ -130,11 +132,13 @@ class Controller:
                 plan = plan_topic(topic, context, existing_names)
             except KafkaError as error:
                 results[topic.name] = CreateTopicResult(topic.name, error=error)
+                yield
                 continue
             plans.append(plan)
             results[topic.name] = CreateTopicResult(
                 topic.name, self._random_topic_id(), len(plan.replicas), len(plan.replicas[0]), plan.configs
             )
+            yield
         return plans
 
     async def _create(self, plans: Sequence[TopicPlan], results: dict[str, CreateTopicResult]) -> None:
@@ -199,7 +203,7 @@ class Controller:
         await self._writer.commit([*ops, *draft.ops()])
 
     async def create_partitions(
-        self, topics: Sequence[NewPartitions], validate_only: bool
+        self, topics: Sequence[NewPartitions], validate_only: bool, slices: Slices | None = None
     ) -> list[CreatePartitionsResult]:
         """Add partitions to each topic independently, and return one result for each name."""
         repeated = repeated_names(topic.name for topic in topics)
@@ -214,6 +218,8 @@ class Controller:
                     max_new_partitions -= await self._add_partitions(topic, validate_only, max_new_partitions)
                 except KafkaError as error:
                     result.error = error
+                if slices is not None:
+                    await slices.step()
         return list(results.values())
 
     async def _add_partitions(self, new: NewPartitions, validate_only: bool, max_new_partitions: int) -> int:

@@ -16,7 +16,7 @@ class FeatureUpdateKey(Struct):
     upgrade_type: int = row("int8", "1+", default=1)
 
 
-class UpdateFeaturesRequest(Message, key=57, kind="request", versions="0-2", flexible="0+"):
+class UpdateFeaturesRequest(Message, key=57, kind="request", versions="0-2", flexible="0+", costly=True):
     timeout_ms: int = row("int32", "0+", default=60000)
     feature_updates: list[FeatureUpdateKey] = row([FeatureUpdateKey], "0+")
     validate_only: bool = row("bool", "1+")

@@ -229,6 +229,9 @@ class _Decoder:
         text = f"{part}.decode('utf-8', 'replace')" if self._copies else f"str({part}, 'utf-8', 'replace')"
         value = {"string": text, "bytes": part if self._copies else f"bytes({part})", "records": part}[kind]
         self._source.emit(f"{target} = {value}")
+        if kind == "string" and self._in_steps:
+            # A string keeps its hash. So no handler hashes 100 MB of names at once, which takes 50 ms.
+            self._source.emit(f"hash({target})")
         self._source.emit(f"pos = {end}")
 
     def _array(self, kind: Any, target: str, path: str, nullable: bool, flexible: bool) -> None:

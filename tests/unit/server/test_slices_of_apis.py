@@ -41,7 +41,13 @@ from protocol.messages.k28_txn_offset_commit import (
     TxnOffsetCommitRequestTopic,
 )
 from protocol.messages.k32_describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from protocol.messages.k35_describe_log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
 from protocol.messages.k42_delete_groups import DeleteGroupsRequest
+from protocol.messages.k47_offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteRequestPartition,
+    OffsetDeleteRequestTopic,
+)
 from protocol.messages.k50_describe_user_scram_credentials import DescribeUserScramCredentialsRequest, UserName
 from protocol.messages.k61_describe_producers import DescribeProducersRequest, TopicRequest
 from protocol.messages.k65_describe_transactions import DescribeTransactionsRequest
@@ -96,6 +102,9 @@ REQUESTS: list[tuple[Message, int, int]] = [
     (DeleteGroupsRequest(groups_names=NAMES), 2, 2),
     (DescribeUserScramCredentialsRequest(users=[UserName(name=name) for name in NAMES]), 0, 3),
     (DescribeProducersRequest(topics=[TopicRequest(name="t", partition_indexes=INDEXES)]), 0, 2),
+    (OffsetDeleteRequest(group_id="g", topics=[OffsetDeleteRequestTopic(name="t", partitions=[
+        OffsetDeleteRequestPartition(partition_index=index) for index in INDEXES])]), 0, 1),
+    (DescribeLogDirsRequest(topics=[DescribableLogDirTopic(topic="t", partitions=INDEXES)]), 2, 2),
     (DescribeTransactionsRequest(transactional_ids=NAMES), 0, 2),
     (DescribeTopicPartitionsRequest(topics=[DescribedTopic(name=name) for name in NAMES]), 0, 2),
 ]  # fmt: skip

@@ -168,7 +168,7 @@ class ResponseBuilder:
         )
 
     def _partition_v0(self, index: int, partition: PartitionRegistration) -> MetadataResponsePartition:
-        """Version 0 has no field for offline replicas: they are left out, and the partition gets an error."""
+        """Return a partition in version 0, which has no field for offline replicas: they are omitted, with an error."""
         result = self._partition(index, partition)
         result.replica_nodes = self.image.registered_brokers(partition.replicas)
         result.isr_nodes = self.image.registered_brokers(partition.isr)

@@ -174,7 +174,7 @@ class BrokerProcess:
         os.kill(self.pid, signal.SIGSTOP)
 
     def kill(self) -> None:
-        """kill -9: no handler runs, nothing is flushed."""
+        """Kill the broker (kill -9): no handler runs, nothing is flushed."""
         self._end(signal.SIGKILL)
 
     def stop(self) -> None:
@@ -183,7 +183,7 @@ class BrokerProcess:
         assert code in (0, 128 + signal.SIGTERM), f"the broker's clean shutdown ended with {code}"
 
     def restart(self) -> None:
-        """kill -9 and start again with the same data and port."""
+        """Kill the broker (kill -9) and start it again with the same data and port."""
         self.kill()
         self.start()
 

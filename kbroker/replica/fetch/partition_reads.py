@@ -158,8 +158,8 @@ def _look_up(fetched: FetchPartition, partitions: Partitions) -> Partition:
 def check_fetch(partition: Partition, fetched: FetchPartition, request: FetchRequest) -> tuple[int, int] | None:
     """Raise KafkaError if the client may not fetch from its offset.
 
-    Returns (epoch, end offset) up to which the client's log agrees with this one, if the client sent the last epoch
-    that it has fetched and they do not agree up to its offset (KIP-595); else None.
+    If the client sent the last epoch that it has fetched, and its log diverges from this one below its offset, returns
+    the (epoch, end offset) up to which they agree (KIP-595). Otherwise returns None.
     """
     partition.check_leader(fetched.current_epoch)
     if request.replica_id >= 0:

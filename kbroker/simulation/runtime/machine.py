@@ -117,7 +117,7 @@ class Machine:
         await asyncio.shield(self._ended)
 
     def kill(self) -> None:
-        """kill -9: the page cache survives; the kernel closes or resets the connections."""
+        """Kill the process (kill -9): the page cache survives; the kernel closes or resets the connections."""
         self._end(power=False)
 
     def power_off(self) -> None:

@@ -56,7 +56,7 @@ async def restart(simulation: Simulation, random: Random) -> None:
 
 
 async def kill(simulation: Simulation, random: Random) -> None:
-    """kill -9 between two callbacks of the event loop, or in the middle of a disk operation."""
+    """Kill the broker (kill -9) between two callbacks of the event loop, or in the middle of a disk operation."""
     await _crash(simulation, random, power=False)
 
 

@@ -44,7 +44,7 @@ class Killer:
     _orphans: list[int] = field(default_factory=list)
 
     def kill(self, wait_for: str) -> None:
-        """kill -9 of the broker at a random moment of a compaction."""
+        """Kill the broker (kill -9) at a random moment of a compaction."""
         self._wait_for_compaction(wait_for)
         self.broker.freeze()
         cleaners = self.cleaners()
@@ -53,7 +53,7 @@ class Killer:
         self._orphans = cleaners
 
     def kill_cleaner(self) -> None:
-        """kill -9 of the cleaner process at a random moment of a compaction."""
+        """Kill the cleaner process (kill -9) at a random moment of a compaction."""
         while True:
             self._wait_for_compaction(CHILD)
             cleaners = self.cleaners()

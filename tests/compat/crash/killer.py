@@ -52,7 +52,7 @@ class Killer:
     repairs: list[str] = field(default_factory=list)
 
     def kill(self, producer: BackgroundProducer, topic: str, moment: str) -> None:
-        """kill -9 while produce requests are outstanding."""
+        """Kill the broker (kill -9) while produce requests are outstanding."""
         ledger = producer.ledger
         try:
             self._wait_for_moment(producer, topic, moment)

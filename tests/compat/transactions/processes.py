@@ -96,7 +96,7 @@ class Program:
         self._signal(signal.SIGCONT)
 
     def kill(self) -> None:
-        """kill -9."""
+        """Kill the process (kill -9)."""
         if self._process is not None:
             self._process.kill()
             self._process.wait(DEADLINE_S)

@@ -1,4 +1,4 @@
-"""Run ./scripts/fuzz: random inputs for all or some targets until the time is over.
+"""Run the decoders on random inputs (./scripts/fuzz), all or some targets, until the time is over.
 
 A failure is reported immediately, with the command that replays it, and its input is saved. The run continues; its exit
 status is then 1.

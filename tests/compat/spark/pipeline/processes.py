@@ -78,7 +78,7 @@ class Command:
         return self.wait(timeout)
 
     def kill(self, with_jvm: bool = True) -> None:
-        """kill -9 Python and its JVM, or Python alone: then the JVM must exit by itself."""
+        """Kill (kill -9) Python and its JVM, or Python alone: then the JVM must exit by itself."""
         if self._process is None:
             return
         process, self._process = self._process, None
@@ -93,7 +93,7 @@ class Command:
             _kill(children)
 
     def kill_jvm(self, timeout: float = DEADLINE_S) -> None:
-        """kill -9 the JVM if there is one: Python must then exit with an error. Otherwise kill everything."""
+        """Kill the JVM (kill -9) if there is one: Python must then exit with an error. Otherwise kill everything."""
         assert self._process is not None, "not started"
         jvm = next((pid for pid in descendants(self._process.pid) if _name(pid) == "java"), 0)
         if not jvm:

@@ -83,7 +83,7 @@ class EncodedRequest(NamedTuple):
 
 
 class Response(NamedTuple):
-    """A response. `version` is that of the body, which begins at `body_pos` of the frame."""
+    """A response. `version` is the version of the body, which begins at `body_pos` of the frame."""
 
     correlation_id: int
     api_key: ApiKey

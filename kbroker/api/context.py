@@ -90,7 +90,7 @@ class RequestConnection(Protocol):
 class StepCodec(NamedTuple):
     """Generators that decode and encode large messages, and yield while there is more to do.
 
-    `decode` returns the request. `encode` appends to a list of buffers. `report_errors` is that of the handler.
+    `decode` returns the request. `encode` appends to a list of buffers. `report_errors` is the handler's.
     """
 
     decode: Callable[[Buffer, int], Generator[None, None, Any]]

@@ -126,7 +126,7 @@ class Partition:
             self.log.assign_leader_epoch(self.state.leader_epoch)
 
     def apply_registration(self, registration: PartitionRegistration, node_id: int) -> None:
-        """Apply a change of the metadata image. Broker `node_id`, this one, may become the leader or a follower."""
+        """Apply a change of the metadata image. This broker (`node_id`) may become the leader or a follower."""
         is_new_epoch = registration.leader_epoch > self.state.leader_epoch
         self.state.update_leader_and_isr(registration.leader_epoch, registration.isr)
         self.is_leader = registration.leader == node_id

@@ -70,7 +70,7 @@ class FetchResult:
 
 @dataclass(slots=True)
 class FetchResponse:
-    """A Fetch response; `error_code` is that of the whole request or of its session."""
+    """A Fetch response; `error_code`: of the whole request or of its session."""
 
     error_code: int
     session_id: int

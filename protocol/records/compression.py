@@ -45,7 +45,7 @@ class TooLargeError(MalformedError):
 
 
 def compress(codec: int, data: Buffer, level: int | None = None) -> bytes:
-    """Compress `data`. `level` is that of Kafka's compression.<codec>.level; None: the default."""
+    """Compress `data`. `level` is a value of Kafka's compression.<codec>.level; None: the default."""
     if codec == NONE:
         return bytes(data)
     if codec == GZIP:

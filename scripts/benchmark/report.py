@@ -13,7 +13,7 @@ def summary(
     ours: str = "kbroker",
     theirs: str = "kafka",
 ) -> dict[str, object]:
-    """Summarize a case. `figures`: those of all rounds, by column.
+    """Summarize a case. `figures`: the figures of all rounds, by column.
 
     The columns are `ours`, `theirs` and "control", which is the server of `theirs` measured once more; the last two may
     be missing, and then there is no ratio.

@@ -13,7 +13,7 @@ from protocol.records.compression import TooLargeError
 
 
 def record_items(data: bytes, position: int, *, may_be_cut: bool) -> Iterator[DumpItem]:
-    """Yield batches with their records, and damage. `position`: that of the data in the capture.
+    """Yield batches with their records, and damage. `position`: where the data begins in the capture.
 
     `may_be_cut`: the last batch may be incomplete, as in Fetch responses of Apache Kafka.
     """

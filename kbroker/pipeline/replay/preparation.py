@@ -76,7 +76,7 @@ class PreparedReplay:
 
 @as_pipeline_errors
 def prepare_replay(context: ReplayContext, request: ReplayRequest, configs: Mapping[str, str]) -> PreparedReplay:
-    """Check the archive and the target cluster. `configs`: those of the topics that the replay creates.
+    """Check the archive and the target cluster. `configs`: for the topics that the replay creates.
 
     Raises PipelineError for anything that prevents the replay.
     """

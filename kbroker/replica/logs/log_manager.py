@@ -236,7 +236,7 @@ class LogManager:
 
 
 def _try_each_blocking(action: Callable[..., None], calls: Sequence[tuple[str, ...]]) -> None:
-    """Call the action with the arguments of each call. The next start repeats those that fail."""
+    """Call the action with the arguments of each call. The next start repeats the calls that fail."""
     for paths in calls:
         try:
             action(*paths)

@@ -71,7 +71,7 @@ def convert(
 ) -> ValidatedBatch:
     """Apply compression.type and message.timestamp.type to a batch whose records are valid.
 
-    `max_timestamp`: that of its records. `recompressed`: the records in the topic's codec, if the batch has another.
+    `max_timestamp`: the latest of its records. `recompressed`: the records in the topic's codec, if that differs.
     """
     attributes = header.attributes & ~LOG_APPEND_TIME
     append_time_ms = NO_TIMESTAMP

@@ -28,7 +28,7 @@ _SCAN_ENTRIES = 1 << 12
 
 
 class AbortedTransaction(NamedTuple):
-    """`last_offset` is that of the marker. The first and last offset are inclusive, the last stable offset is not."""
+    """`last_offset` is the marker's offset. The first and last offset are inclusive, the last stable offset is not."""
 
     producer_id: int
     first_offset: int

@@ -19,9 +19,9 @@ class VerificationGuard:
 class VerificationStateEntry:
     """The verification of one producer.
 
-    `lowest_sequence`: that of the batches that wait for it. Only the batch with this sequence may be the first of the
-    transaction (a producer may retry several batches together). `first_checked_ms`: the time at which expiration first
-    found the entry.
+    `lowest_sequence`: the lowest of the batches that wait for it. Only the batch with this sequence may be the first of
+    the transaction (a producer may retry several batches together). `first_checked_ms`: the time at which expiration
+    first found the entry.
     """
 
     __slots__ = ("epoch", "first_checked_ms", "guard", "lowest_sequence", "tv2")

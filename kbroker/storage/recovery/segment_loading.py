@@ -181,7 +181,7 @@ def recover_segment(
 ) -> RecoveredSegment:
     """Read the batches after the last index entry, truncate at the first bad one, and complete the indexes in memory.
 
-    `contiguous`: the segment has no gaps between its offsets. `next_base_offset`: that of the next segment, if any.
+    `contiguous`: the segment has no gaps between its offsets. `next_base_offset`: the next segment's, if any.
     """
     size = segment.size
     repairs = []

@@ -33,7 +33,7 @@ class Program:
     """One process at a time, restarted with the same arguments."""
 
     def __init__(self, command: Sequence[str], directory: Path, client_id: str = "") -> None:
-        """`client_id`: that of its consumer, for tests that look it up in the group."""
+        """`client_id`: the client id of its consumer, for tests that look it up in the group."""
         self._command = list(command)
         self._directory = directory
         self._process: subprocess.Popen[bytes] | None = None

@@ -2,7 +2,7 @@
 
 
 class CountedString(str):
-    """A string that counts comparisons. `comparisons`: those of all such strings, since it was set to 0."""
+    """A string that counts comparisons. `comparisons`: the number for all such strings since it was set to 0."""
 
     comparisons = 0
 

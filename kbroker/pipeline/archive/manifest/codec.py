@@ -72,7 +72,7 @@ def decode_commit(data: bytes, number: int, location: str) -> Decoded[ManifestCo
 
 
 def encode_state(state: ArchiveState, digest: str) -> bytes:
-    """Return the file of a state; `digest` is that of commit `state.commit_number`."""
+    """Return the file of a state; `digest`: the digest of commit `state.commit_number`."""
     document = {
         "version": FORMAT_VERSION,
         "number": state.commit_number,

@@ -35,7 +35,7 @@ class SparkMetadataLog:
         self._cached: tuple[int, dict[str, int]] = (-1, {})  # the latest number read or written, and its complete list
 
     def update(self, read_state: Callable[[], ArchiveState]) -> None:
-        """Write the missing files, so that the log lists the newest state, which is read after the log."""
+        """Write the missing files, so that the log lists the files of the newest state. Reads the state last."""
         while True:
             numbers, misplaced = self._list_numbers()
             for name in misplaced:

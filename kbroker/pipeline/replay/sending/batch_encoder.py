@@ -33,7 +33,7 @@ class ProducerSettings(NamedTuple):
 
 
 class ReplayBatch(NamedTuple):
-    """Consecutive records of one target partition; `position` is that of the first.
+    """Consecutive records of one target partition; `position`: the position of the first.
 
     The sequences have equal length. Timestamps are in milliseconds; headers are encoded and begin with their count.
     """

@@ -255,7 +255,7 @@ def test_kills_of_the_command_and_the_broker_lose_and_duplicate_nothing(broker, 
 
 
 def kill_after(process, broker, command, count, additional):
-    """Wait for `additional` records, then kill -9 the command, the broker, or both; restart the broker."""
+    """Wait for `additional` records, then kill the command, the broker, or both (kill -9); restart the broker."""
     if command is not None and not command.started:
         command.start()
     before = count() if command is not None else 0

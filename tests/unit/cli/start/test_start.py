@@ -35,7 +35,7 @@ Run = Callable[..., int]
 
 @pytest.fixture
 def broker(monkeypatch: pytest.MonkeyPatch) -> Callable[[Run], None]:
-    """Puts another `run` in the place of the broker's."""
+    """Return a function that replaces the `run` of the broker."""
 
     def replace(run: Run) -> None:
         module = types.ModuleType("kbroker.broker")

@@ -30,7 +30,7 @@ class Crash(Exception):
 
 
 class CrashingStorage(LocalStorage):
-    """Raises Crash instead of the change after `changes` others."""
+    """Makes `changes` changes, and raises Crash instead of every later one."""
 
     changes = 10**9
 

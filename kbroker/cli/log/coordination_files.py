@@ -46,7 +46,7 @@ def _op_fields(op: Op) -> Fields:
 
 
 def read_snapshot(source: DumpFile, selection: DumpSelection) -> Iterator[DumpItem]:
-    """Yield one item per node, or damage."""
+    """Yield one item for each node, or one for the damage."""
     from kbroker.metadata.store.data_tree import DataTree
 
     data = source.read()

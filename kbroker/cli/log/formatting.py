@@ -1,4 +1,4 @@
-"""Dump items as lines of text."""
+"""Formats dump items as lines of text."""
 
 import json
 

@@ -267,7 +267,7 @@ class Journal:
         self.check_files()
 
     def check_files(self) -> None:
-        """Update `missing`."""
+        """Record in `missing` which of the expected files do not exist."""
         expected = [self._journal, self._snapshot] if self._has_snapshot else [self._journal]
         self.missing = [path for path in expected if not self._disk.exists(path)]
 

@@ -41,7 +41,7 @@ def plan_deletions(
 ) -> Generator[None, None, list[TopicDeletion]]:
     """Resolve the topics of a request. A topic that is named more than once, in any way, is not deleted.
 
-    The steps of runtime/slices.py, since a request may have 100,000 topics.
+    Runs in steps (runtime/slices.py), since a request may have 100,000 topics.
     """
     deletions: list[TopicDeletion] = []
     # How often each is in the request, in order.

@@ -40,8 +40,9 @@ def _commits(operation: Operation) -> bool:
 
 
 def uncommitted_reads(index: Index) -> Iterator[Anomaly]:
-    """Report reads, with read_committed, of aborted transactions or before the commit began (Jepsen's G1a and
-    precommitted reads). This includes the transaction's own reads. With read_uncommitted all reads are permitted."""
+    """Report reads with read_committed that returned records of an aborted transaction, or of one whose commit had not
+    begun (Jepsen's G1a and precommitted reads). This includes the transaction's own reads. With read_uncommitted all
+    reads are permitted."""
     if not index.transactional:
         return
     ends = transaction_outcomes(index)

@@ -204,7 +204,7 @@ class Story:
         return f"wire.{RUN}.{self.api}.{self.version}.{name}"
 
     def group(self, name: str) -> str:
-        """Return the actual name of a group, when its coordinator is ready."""
+        """Wait until the coordinator of a group is ready, and return the actual name of the group."""
         group = self.name(name)
 
         def is_ready() -> bool:

@@ -1,4 +1,4 @@
-"""The JSON of topics."""
+"""Archived topics as the JSON that `kbroker archive` prints."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The precedence of sources."""
+"""The precedence of the sources of broker configs."""
 
 import pytest
 

@@ -18,8 +18,8 @@ from kbroker.storage.producers.transaction_marker import TransactionMarker
 from protocol.errors import ErrorCode
 from tests.unit.support.transaction_coordinator import A0, A1, B0, Harness
 
-# The transactions version of the clients of each transactional id. They must not mix: a client of version 2 can take a
-# transaction of version 0, whose epoch is the next one, for its own, in Kafka too.
+# The transactions version of the clients of each transactional id. Clients of one id must have the same version: in
+# Kafka too, a client of version 2 can take a transaction of version 0, whose epoch is the next one, for its own.
 VERSIONS = {"x": 2, "y": 2, "z": 0}
 PARTITIONS = (A0, A1, B0)
 ERRORS = (

@@ -132,7 +132,7 @@ def test_the_producer_of_an_expired_transactional_id_gets_a_new_producer_id(h: H
 
 
 def test_a_repeated_bump_is_fenced_after_a_restart(h: Harness, make: Callable[..., Harness]):
-    """The last epoch is not in the log, nor is it in Kafka's: the producer has to start successor."""
+    """The last epoch is not in the log, nor is it in Kafka's: the producer has to start again."""
     producer = h.init()
     h.init(producer=producer)
     successor = make(h.crash())

@@ -1,4 +1,4 @@
-"""The SQL of a definition."""
+"""The SQL that is generated from the definition of an aggregate."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Storages by path and URI."""
+"""Which storage a path or URI selects."""
 
 import os
 from pathlib import Path

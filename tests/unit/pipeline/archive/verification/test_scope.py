@@ -1,4 +1,4 @@
-"""Which files are in a scope."""
+"""Which files and offsets are in the scope of a verification."""
 
 import pytest
 

@@ -147,7 +147,7 @@ async def test_a_power_loss_in_the_middle_of_a_batch(m: Machine, caplog: pytest.
 
 @broker_test
 async def test_repeated_crashes(m: Machine) -> None:
-    """Each with a batch in flight: the producer retries it, and it is stored once."""
+    """At each crash a batch is in flight: the producer retries it, and it is stored once."""
     await (await m.client()).create_topic("t", flush_before_ack=True)
     for n in range(20):
         client = await m.client()

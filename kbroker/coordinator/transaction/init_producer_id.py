@@ -22,7 +22,7 @@ _NO_PARTITIONS: frozenset[TopicPartition] = frozenset()
 
 
 def new_metadata(transactional_id: str, new_producer_id: int, timeout_ms: int, now_ms: int) -> TransactionMetadata:
-    """Return the metadata before the first record, which has epoch 0."""
+    """Return the metadata of a new transactional id; its first record will have epoch 0."""
     producer_id = require_new_producer_id(new_producer_id)
     return TransactionMetadata(transactional_id, producer_id, NO_EPOCH, timeout_ms, last_update_ms=now_ms)
 

@@ -144,7 +144,7 @@ def test_records_with_many_headers(target: Target) -> None:
 
 
 def test_small_batches_that_are_expensive(target: Target) -> None:
-    """Batches of 2,000 records to recompress, from 10 connections."""
+    """The broker recompresses batches of 2,000 records, which 10 connections send."""
     records = [(NOW, b"k%d" % number, b"v", ()) for number in range(2000)]
     batch = bytes(build_batch(records, codec=GZIP))
 

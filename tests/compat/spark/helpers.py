@@ -98,7 +98,7 @@ def numbered(numbers: Iterable[int], partitions: int = 1) -> Iterable[Record]:
 
 
 def load(reader: Any, bootstrap: str, topic: str = "", **options: object) -> Any:
-    """Load Kafka with `spark.read` or `spark.readStream`; `__` in the name of an option stands for a dot."""
+    """Load records from Kafka with `spark.read` or `spark.readStream`; `__` in the name of an option stands for a dot."""
     reader = reader.format("kafka").option("kafka.bootstrap.servers", bootstrap)
     if topic:
         reader = reader.option("subscribe", topic)

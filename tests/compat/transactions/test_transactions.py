@@ -200,7 +200,7 @@ def test_a_timeout_above_the_maximum_is_rejected(client, transactional_id):
 
 
 def test_a_large_transaction_crosses_segments(client, topic, transactional_id):
-    """Transactions of 1.3 MB each in segments of 1 MiB, with records of a plain producer in between."""
+    """Each transaction has 1.3 MB, and segments have 1 MiB; a plain producer writes records in between."""
     name = topic(1, {"segment.bytes": str(1 << 20)})
     producer = started(client, transactional_id)
     plain = client.plain()

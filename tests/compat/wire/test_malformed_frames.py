@@ -209,7 +209,7 @@ def test_a_claimed_size_allocates_nothing(own_broker: BrokerUnderTest, title: st
 
 
 def test_a_decompression_bomb_is_rejected(own_broker: BrokerUnderTest):
-    """256 MB of zeros in a batch of a few KB."""
+    """A batch of a few KB contains 256 MB of zeros."""
     bomb = batch_of(bytes(cramjam.zstd.compress(bytes(1 << 28))), "zstd")
     assert len(bomb) < MB
     assert produce_errors(own_broker, "bomb", bomb, compression_type="gzip") == ["MESSAGE_TOO_LARGE"]

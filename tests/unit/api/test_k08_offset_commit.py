@@ -77,7 +77,7 @@ def test_metadata_that_is_too_large_is_rejected(group_broker: Harness) -> None:
 
 
 def test_a_commit_that_is_not_committed_in_time_can_be_retried(group_broker: Harness) -> None:
-    """offsets.commit.timeout.ms, with the error of Kafka."""
+    """After offsets.commit.timeout.ms the error is that of Kafka."""
     group_broker.log.held = True
     commit = group_broker.start(request_for(group_broker, 9, 0), 9)
     group_broker.loop.pass_ms(4999)

@@ -110,7 +110,7 @@ def test_a_stream_byte_by_byte() -> None:
 
 
 def test_a_request_without_a_response() -> None:
-    """Produce with acks=0."""
+    """Produce with acks=0 has no response."""
     connection = ClientConnection("me")
     assert connection.send(ProduceRequest(acks=0), 9, expect_response=False).correlation_id == 1
     connection.send(HEARTBEAT, 4)
@@ -321,7 +321,7 @@ def test_another_error_ends_the_negotiation() -> None:
 
 
 def test_the_software_is_named() -> None:
-    """KIP-511."""
+    """ApiVersions names the client software (KIP-511)."""
     request = ClientConnection("me", software_name="s", software_version="1").start_negotiation().frame
     header = decode_request_header(request, 4)
     assert decode(ApiVersionsRequest, request, 4, header.body_pos) == ApiVersionsRequest(

@@ -291,7 +291,7 @@ def test_empty_and_invalid_rows_are_not_written(spark, archive):
 
 
 def test_an_archive_through_hadoop(spark, tmp_path):
-    """HadoopStorage with the local file system."""
+    """HadoopStorage is tested with the local file system."""
     location = f"file://{tmp_path}/by hadoop"
     with pytest.raises(PipelineError, match="no archive found"):
         Archive.open(HadoopStorage(location, spark))

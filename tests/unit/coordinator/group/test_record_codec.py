@@ -1,4 +1,4 @@
-"""Records as Apache Kafka 4.3.1 wrote them."""
+"""Records of __consumer_offsets are decoded and encoded as Apache Kafka 4.3.1 wrote them."""
 
 from pathlib import Path
 

@@ -152,8 +152,8 @@ def test_an_open_transaction_survives_a_restart_and_ends_after_it(
 
 
 def test_a_log_of_apache_kafka_is_loaded_with_the_same_result(make: Make) -> None:
-    """The log of the recorded scenarios of transactional_offsets.txt, cut after each batch, with what Kafka returned at
-    that point.
+    """The log of the recorded scenarios (transactional_offsets.txt) is cut after each batch and loaded. The result must
+    be what Kafka returned at that point.
     """
     data = bytearray((Path(__file__).parents[1] / "data" / "kafka-4.3.1-pending.log").read_bytes())
     responses: dict[int, list[int | ErrorCode]] = {}

@@ -178,7 +178,7 @@ class BrokerProcess:
         self._end(signal.SIGKILL)
 
     def stop(self) -> None:
-        """SIGTERM; fails unless the shutdown is clean."""
+        """Send SIGTERM. Fails unless the shutdown is clean."""
         code = self._end(signal.SIGTERM)
         assert code in (0, 128 + signal.SIGTERM), f"the broker's clean shutdown ended with {code}"
 

@@ -58,7 +58,7 @@ class ChangelogProducer:
 
     @contextmanager
     def paused(self) -> Iterator[list[Record]]:
-        """Nothing is in flight meanwhile. Yields all acknowledged records in offset order."""
+        """Pause the producers, with nothing in flight. Yields all acknowledged records in offset order."""
         with self._sending:
             self._flush()
             yield self.acknowledged()

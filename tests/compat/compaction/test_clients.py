@@ -295,7 +295,7 @@ def test_log_append_time_stays(compacted):
 
 
 def test_records_deleted_from_a_compacted_topic(compacted):
-    """Possible only with compact,delete; the records after the new start are still compacted."""
+    """This is possible only with compact,delete; the records after the new start are still compacted."""
     topic = compacted(1, {"min.compaction.lag.ms": str(HOUR_MS)})
     before = topic.send([Record(0, -1, now_ms(), b"%d" % (n % 50), b"%d" % n) for n in range(200)])
     with pytest.raises(KafkaException, match="POLICY_VIOLATION"):

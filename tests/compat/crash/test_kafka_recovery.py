@@ -1,4 +1,4 @@
-"""Apache Kafka's recovery and kbroker's keep the same of a damaged log, but for the differences listed here.
+"""Of a damaged log, Apache Kafka and kbroker recover the same part, except for the differences listed here.
 
 `KBROKER_COMPAT_DAMAGE=all` tests every byte and every bit, otherwise a tenth of them.
 """

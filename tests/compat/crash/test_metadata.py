@@ -90,7 +90,7 @@ def journal_size(broker: BrokerProcess) -> int:
 @pytest.mark.client("kafka_python")
 @pytest.mark.parametrize("moment", ["journal written", "first directory", "last directory"])
 def test_a_topic_is_created_completely_or_not_at_all(broker, proxy, name, moment):
-    """Killed while topics are being created, before the response reaches the client."""
+    """The broker is killed while topics are being created, before the response reaches the client."""
     names = [f"{name}-{index}" for index in range(20)]
     admin = admin_client(proxy)
     create_topic(admin, f"{name}-before", 1)
@@ -155,7 +155,7 @@ def request_ids(proxy) -> Iterator[Callable[[int], Iterator[int]]]:
 @pytest.mark.feature("kill -9")
 @pytest.mark.client("confluent_kafka")
 def test_producer_ids_never_repeat(broker, proxy, request_ids):
-    """Killed while thousands of ids are allocated, in the middle of a block."""
+    """The broker is killed while thousands of ids are allocated, in the middle of a block."""
     ids: list[int] = []
     for _ in range(ROUNDS):
         responses = request_ids(2500)

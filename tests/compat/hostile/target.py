@@ -223,7 +223,7 @@ class Target:
 
     @contextmanager
     def measured(self, effects: list[Effect]) -> Iterator[None]:
-        """One round: append its effect."""
+        """Run one round, and append its effect."""
         self._adjust_to_machine()
         before = self._probe.wait(MIN_ROUND_TRIPS)
         sockets = self.sockets

@@ -71,7 +71,7 @@ def test_many_fetch_sessions(target: Target) -> None:
 
 
 def test_large_fetch_sessions(target: Target) -> None:
-    """6 sessions of 99,000 partitions that do not exist."""
+    """6 sessions have 99,000 partitions each, which do not exist."""
     partitions = [FetchPartition(partition=index, partition_max_bytes=1000) for index in range(99_000)]
     request = FetchRequest(
         max_wait_ms=0, max_bytes=1000, session_epoch=0, topics=[FetchTopic(topic="absent", partitions=partitions)]
@@ -95,7 +95,7 @@ def join(group: str, member: str = "", metadata: bytes = b"m", names: int = 1) -
 
 
 def test_many_member_ids(target: Target) -> None:
-    """Member ids that are never used (KIP-394), in one group and in many."""
+    """Clients request member ids that they never use (KIP-394), in one group and in many."""
     number = 0
 
     def attack() -> None:
@@ -212,7 +212,7 @@ def test_millions_of_topics(target: Target) -> None:
 
 
 def test_expensive_config_values(target: Target) -> None:
-    """Long lists, long numbers, and a value on which a bad regular expression would take forever."""
+    """The values are long lists, long numbers, and one on which a bad regular expression would take forever."""
     create_topic(target.bootstrap, "configs")
     values = {
         "cleanup.policy": "delete," * 4000, "retention.ms": "9" * 30_000, "compression.type": "a" * 32_000,

@@ -63,7 +63,7 @@ def test_connections_that_are_closed_at_once(target: Target) -> None:
 
 
 def test_requests_in_single_bytes(target: Target) -> None:
-    """500 clients that send the first bytes of a request one by one, and never the rest."""
+    """500 clients send the first bytes of a request one by one, and never the rest."""
     frame = framed(MetadataRequest(topics=None), 12)
 
     def attack() -> None:
@@ -86,7 +86,7 @@ def test_a_slow_request_is_served_when_it_is_complete(target: Target) -> None:
 
 
 def test_half_sent_requests(target: Target) -> None:
-    """500 clients that send half of a request of 60 KB and then nothing."""
+    """500 clients send half of a request of 60 KB and then nothing."""
     batch = bytes(build_batch([(NOW, b"k", b"v" * 60_000, ())]))
     half = struct.pack(">i", 60_000) + encode_request_header(ApiKey.PRODUCE, 9, 1, "hostile") + batch[:30_000]
 
@@ -142,7 +142,7 @@ def fetch(topic: str) -> bytes:
 
 
 def test_fetches_that_are_never_read(target: Target, large_topic: str) -> None:
-    """50 clients that each fetch 30 MB ten times or more."""
+    """50 clients each fetch 30 MB ten times or more."""
 
     def attack() -> None:
         with connections(target, 50, receive_buffer_bytes=4096) as clients:
@@ -171,7 +171,7 @@ def test_metadata_that_is_never_read(target: Target, many_topics: None) -> None:
 
 
 def test_requests_behind_a_waiting_fetch(target: Target) -> None:
-    """100 clients that pipeline requests after a fetch that waits for records."""
+    """100 clients pipeline requests after a fetch that waits for records."""
     partitions = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1000)
     create_topic(target.bootstrap, "empty")
     topics = [FetchTopic(topic="empty", partitions=[partitions])]

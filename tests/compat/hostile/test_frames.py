@@ -1,7 +1,7 @@
 """Frames with wrong counts and lengths: the broker neither allocates memory for them nor delays other clients.
 
-Like CVE-2022-34917, KAFKA-14063, KAFKA-5062 and KAFKA-2878 (Kafka allocated arrays by their counts), and millions of
-tagged fields.
+The attacks are like CVE-2022-34917, KAFKA-14063, KAFKA-5062 and KAFKA-2878 (Kafka allocated arrays by their counts), and
+millions of tagged fields.
 """
 
 import random
@@ -134,7 +134,7 @@ def test_nested_arrays_with_a_huge_product(target: Target) -> None:
 
 
 def test_frame_lengths(target: Target) -> None:
-    """Up to 2 GB, and lengths that no request can have."""
+    """The lengths are up to 2 GB, or are lengths that no request can have."""
 
     def attack() -> None:
         for length in (2**31 - 1, -1, -(2**31), 0, 1, 3, MAX_REQUEST + 1):
@@ -187,7 +187,7 @@ def test_incomplete_large_requests(target: Target) -> None:
 
 
 def test_other_protocols(target: Target) -> None:
-    """HTTP, TLS (its hello reads as a length of 369,295,616), unexpected SASL, and random bytes."""
+    """Clients send HTTP, TLS (its hello reads as a length of 369,295,616), unexpected SASL, and random bytes."""
     noise = random.Random(3)
     sasl = struct.pack(">hhih", 17, 1, 1, -1) + struct.pack(">h", 5) + b"PLAIN"
     starts = [

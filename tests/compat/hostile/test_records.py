@@ -1,6 +1,6 @@
 """Decompression bombs, and wrong batch headers, in topics whose records the broker has to decompress.
 
-Like CVE-2023-34455 and CVE-2023-43642 (snappy trusted lengths), and the bombs of every codec.
+The attacks are like CVE-2023-34455 and CVE-2023-43642 (snappy trusted lengths), and the bombs of every codec.
 """
 
 import struct

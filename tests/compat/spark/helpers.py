@@ -98,7 +98,7 @@ def numbered(numbers: Iterable[int], partitions: int = 1) -> Iterable[Record]:
 
 
 def load(reader: Any, bootstrap: str, topic: str = "", **options: object) -> Any:
-    """Load records from Kafka with `spark.read` or `spark.readStream`; `__` in the name of an option stands for a dot."""
+    """Load records from Kafka with `spark.read` or `spark.readStream`. `__` in the name of an option is a dot."""
     reader = reader.format("kafka").option("kafka.bootstrap.servers", bootstrap)
     if topic:
         reader = reader.option("subscribe", topic)
@@ -172,7 +172,7 @@ def wait_for_numbers(query: Any, frame: Callable[[], Any], expected: list[int], 
 
 
 class Writer:
-    """A transactional producer of numbered records, by confluent-kafka. One transaction at a time."""
+    """A transactional producer of numbered records, by confluent-kafka. It has one transaction at a time."""
 
     def __init__(self, topics: Topics) -> None:
         self._producer = Producer({"bootstrap.servers": topics.bootstrap, "transactional.id": unique("writer")})

@@ -1,6 +1,6 @@
 """A kafka-python member that was removed from its group processes no record twice (transactional_consumer.py).
 
-Each test is a case in which kafka-python 3.0.12 without that module does, with Apache Kafka as well.
+Each test is a case in which kafka-python 3.0.12 without that module processes records twice, with Apache Kafka as well.
 """
 
 from collections.abc import Callable, Iterator
@@ -28,7 +28,7 @@ MAX_POLL_RECORDS = 20
 
 
 class Program:
-    """Consume, transform, produce: one transaction at a time."""
+    """Consumes, transforms and produces, one transaction at a time."""
 
     def __init__(self, bootstrap: str, name: str) -> None:
         self.name = name
@@ -67,7 +67,7 @@ class Program:
         return batch
 
     def process(self, batch: Batch) -> None:
-        """Raises CommitFailedError."""
+        """Process the polled records in a transaction. Raises CommitFailedError."""
         self._producer.begin_transaction()
         for records in batch.records.values():
             for record in records:
@@ -177,7 +177,7 @@ def test_a_late_response_with_committed_offsets_is_not_used_in_a_later_generatio
 
 
 def test_a_late_response_for_one_partition_is_not_used(proxy, program):
-    """The response to a request of a generation in which the member had only this partition."""
+    """It responds to a request of a generation in which the member had only this partition."""
     removed = program("removed")
     removed.poll()
     proxy.hold_responses(ApiKey.OFFSET_FETCH)

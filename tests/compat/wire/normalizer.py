@@ -1,4 +1,4 @@
-"""Make responses of different runs and brokers comparable: values that differ are replaced by placeholders.
+"""Makes responses of different runs and brokers comparable: values that differ are replaced by placeholders.
 
 A response becomes {path: value}. In a path an item of a list is named by its identifying field, not by its index:
 `topics/a/partitions/0/error_code`. A list of plain values is one value.

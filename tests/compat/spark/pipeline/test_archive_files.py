@@ -82,7 +82,7 @@ def session_setting(spark, name: str, value: str) -> Iterator[None]:
 
 
 def test_rows_are_read_as_they_were_written(spark, archive):
-    """Nulls, empty bytes, headers, times before 1970, topics that look like numbers and nulls, another time zone."""
+    """They have nulls, empty bytes, headers, times before 1970, topics like numbers and nulls, another time zone."""
     header = [("a", b"1"), ("a", None), ("é", b"")]
     cases = [
         (b"k", b"v", header, "123", 0, 5, NOON_MS, 0),
@@ -254,7 +254,7 @@ def test_spark_reads_exactly_the_committed_rows(spark, archive, monkeypatch):
 
 
 def test_spark_reads_every_one_of_many_commits(spark, archive):
-    """More than two compact files of the metadata; the data files are links to one file."""
+    """The metadata has more than two compact files; the data files are links to one file."""
     archive = Archive.open_or_create(LocalStorage(f"{archive.storage.root} of 100% [x]"), {})
     (one,) = append(spark, archive, rows(spark, range(10)))
     for number in range(1, 34):

@@ -118,7 +118,7 @@ class _Encoder:
             self._tagged_fields(layout, value)
 
     def _differs_from_default(self, value: str, row: Row) -> str:
-        """Return a condition."""
+        """Return the condition, as source text, that a value differs from its default."""
         default = row.new_default()
         if default is None:
             return f"{value} is not None"

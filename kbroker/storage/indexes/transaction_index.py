@@ -119,7 +119,7 @@ class TransactionIndex:
 
 
 def _add_overlapping(entries: Iterable[AbortedTransaction], upper: int, found: list[AbortedTransaction]) -> bool:
-    """Add the entries that begin below `upper`. Returns True at the first marker at which all of it was stable."""
+    """Add the entries that begin below `upper`. Returns True if no later entry can begin below it."""
     for entry in entries:
         if entry.first_offset < upper:
             found.append(entry)

@@ -1,7 +1,7 @@
 """Frames with wrong counts and lengths: the broker neither allocates memory for them nor delays other clients.
 
-The attacks are like CVE-2022-34917, KAFKA-14063, KAFKA-5062 and KAFKA-2878 (Kafka allocated arrays by their counts), and
-millions of tagged fields.
+The attacks are like CVE-2022-34917, KAFKA-14063, KAFKA-5062 and KAFKA-2878 (Kafka allocated arrays by their counts);
+others send millions of tagged fields.
 """
 
 import random

@@ -155,7 +155,7 @@ class ReplicaManager:
                     partition = self.leader(key, index)
                     if verified is not None:
                         guard = verified.guard_of((key, index))
-                    appended = partition.append_as_leader(
+                    base_offset, end_offset, append_time_ms = partition.append_as_leader(
                         records, acks, produce_version, now_ms, transactional, guard, must_verify
                     )
                 except KafkaError as error:
@@ -166,7 +166,10 @@ class ReplicaManager:
                         remaining, response, unacknowledged, acks, timeout_ms, produce_version, verified
                     )
                 else:
-                    _add_result(results, unacknowledged, index, partition, appended, acks)
+                    if end_offset > partition.state.high_watermark:
+                        _await_commit(partition, end_offset, acks, results, unacknowledged)
+                    start_offset = partition.log.log_start_offset
+                    results.append((index, 0, base_offset, append_time_ms, start_offset, NO_RECORD_ERRORS, None))
         if unacknowledged and acks != 0:
             return self._delay(response, unacknowledged, timeout_ms)
         return response
@@ -191,7 +194,7 @@ class ReplicaManager:
                 validated = None
                 while True:
                     try:
-                        appended = partition.append_as_leader(
+                        base_offset, end_offset, append_time_ms = partition.append_as_leader(
                             records, acks, produce_version, self._clock.now_ms(), transactional, guard, must_verify,
                             validated,
                         )  # fmt: skip
@@ -204,7 +207,10 @@ class ReplicaManager:
             except KafkaError as error:
                 results.append(self._error_result(key, index, error))
             else:
-                _add_result(results, unacknowledged, index, partition, appended, acks)
+                if end_offset > partition.state.high_watermark:
+                    _await_commit(partition, end_offset, acks, results, unacknowledged)
+                start_offset = partition.log.log_start_offset
+                results.append((index, 0, base_offset, append_time_ms, start_offset, NO_RECORD_ERRORS, None))
         if unacknowledged and acks != 0:
             return await self._delay(response, unacknowledged, timeout_ms)
         return response
@@ -307,18 +313,16 @@ class ReplicaManager:
         await self.maintenance.flusher.wait()
 
 
-def _add_result(
+def _await_commit(
+    partition: Partition,
+    end_offset: int,
+    acks: int,
     results: list[PartitionResult],
     unacknowledged: list[UnacknowledgedBatch],
-    index: int,
-    partition: Partition,
-    appended: tuple[int, int, int],
-    acks: int,
 ) -> None:
-    base_offset, end_offset, append_time_ms = appended
-    if end_offset > partition.state.high_watermark and (acks == ACKS_ALL or partition.flush_before_ack):
+    """Let the response wait for the batch whose result is the next one, if that must be committed first."""
+    if acks == ACKS_ALL or partition.flush_before_ack:
         unacknowledged.append(UnacknowledgedBatch(partition, end_offset, results, len(results)))
-    results.append((index, 0, base_offset, append_time_ms, partition.log.log_start_offset, NO_RECORD_ERRORS, None))
 
 
 def _copy_remaining(topics: list[TopicRecords], response: ProduceResponse) -> list[RemainingBatch]:

@@ -15,7 +15,7 @@ transaction ends before the append. Errors that older clients do not know, or do
 from __future__ import annotations
 
 from asyncio import sleep
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kbroker.api.context import RequestContext, Services
@@ -64,8 +64,7 @@ def append_transactional(
     transactional_id, acks, timeout_ms, topics = request
     version = context.version
     uses_v2 = version >= FIRST_WITH_TRANSACTIONS_V2
-    verification = Verification(services, version)
-    verified = verification.verified
+    verified = VerifiedPartitions(services.config.transaction_partition_verification_enable)
     batches = transactional_batches(topics)
     if batches and (uses_v2 or verified.must_verify):
         producers = {(header.producer_id, header.producer_epoch) for header in batches.values()}
@@ -73,14 +72,27 @@ def append_transactional(
             raise KafkaError(
                 ErrorCode.INVALID_PRODUCER_ID_MAPPING, "Transactional records contained more than one producer ID"
             )
-        producer = ProducerIdentity(transactional_id or "", *producers.pop())
-        if verification.begin(batches):
-            if uses_v2:
-                # The receive buffer is reused before the coroutine runs.
-                copies = [(key, [(index, _copy(records)) for index, records in parts]) for key, parts in topics]
-                return _add_and_append(services, context, request._replace(topics=copies), producer, batches)
-            verification.verify(producer)
+        producer_id, epoch = producers.pop()
+        if not _is_open(services, batches, producer_id, epoch):
+            verification = Verification(services, version)
+            verified = verification.verified
+            producer = ProducerIdentity(transactional_id or "", producer_id, epoch)
+            if verification.begin(batches):
+                if uses_v2:
+                    # The receive buffer is reused before the coroutine runs.
+                    copies = [(key, [(index, _copy(records)) for index, records in parts]) for key, parts in topics]
+                    return _add_and_append(services, context, request._replace(topics=copies), producer, batches)
+                verification.verify(producer)
     return services.replicas.append_records(topics, acks, timeout_ms, version, verified)
+
+
+def _is_open(services: Services, keys: Iterable[PartitionKey], producer_id: int, epoch: int) -> bool:
+    """Return whether the transaction is open in all partitions already, as it is after the first batch in each."""
+    for topic, index in keys:
+        partition = services.replicas.get(topic, index)
+        if partition is None or not partition.log.producers.has_open_transaction(producer_id, epoch):
+            return False
+    return True
 
 
 async def _add_and_append(
@@ -118,7 +130,8 @@ def transactional_batches(topics: list[TopicRecords]) -> dict[PartitionKey, Batc
         for index, records in partitions:
             if records is not None and len(records) >= HEADER_SIZE and records[MAGIC_POS] == MAGIC:
                 header = parse_header(records)
-                if header.is_transactional and header.producer_id >= 0:
+                _, _, _, _, _, attributes, _, _, _, producer_id, _, _, _ = header
+                if attributes & TRANSACTIONAL and producer_id >= 0:
                     batches[key, index] = header
     return batches
 

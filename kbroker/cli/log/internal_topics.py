@@ -1,4 +1,4 @@
-"""Decode records of __consumer_offsets and __transaction_state, with Kafka's field names."""
+"""Decodes records of __consumer_offsets and __transaction_state, with Kafka's field names."""
 
 import base64
 from typing import Any

@@ -1,4 +1,4 @@
-"""Deliver records with bounded memory, and stop at the first failure."""
+"""Delivers records with bounded memory, and stops at the first failure."""
 
 import threading
 from contextlib import suppress

@@ -1,4 +1,4 @@
-"""Poll a KafkaConsumer and print its records, from assigned partitions or as a member of a group."""
+"""Polls a KafkaConsumer and prints its records, from assigned partitions or as a member of a group."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Start a broker with the options of `kbroker start`.
+"""Starts a broker with the options of `kbroker start`.
 
 This module is loaded before the first accepted connection: it imports only what a start needs.
 """

@@ -1,4 +1,4 @@
-"""Check a history: return all its anomalies, in the style of Jepsen's Kafka workload.
+"""Checks a history: returns all its anomalies, in the style of Jepsen's Kafka workload.
 
 Each value is sent once, so the send of every record that was read is known. Each check permits what Kafka permits, and
 its docstring says why. What a crash may lose is exact: nothing without a Loss in the history, and otherwise the records

@@ -1,4 +1,4 @@
-"""Record the responses of a real Apache Kafka to the stories, which the tests compare with:
+"""Records the responses of a real Apache Kafka to the stories, which the tests compare with:
 
     python -m tests.compat.wire.record HOST:PORT [API ...]
 

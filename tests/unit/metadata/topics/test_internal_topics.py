@@ -1,4 +1,4 @@
-"""The internal topics of the coordinators."""
+"""The internal topics of the coordinators are compacted, and their configs are valid."""
 
 import pytest
 

@@ -44,9 +44,9 @@ if TYPE_CHECKING:
 log = EventLogger("kbroker")
 
 # A garbage collection of the oldest generation visits every live object. So the objects created at startup are frozen,
-# and later collections are made rare. One of the middle generation visits 60,000 objects at most: of 400,000, as large
+# and later collections are made rare. One of the middle generation visits some 16,000 objects: of 400,000, as large
 # requests have, it would hold the event loop for 40 ms.
-GC_THRESHOLDS = (20_000, 2, 500)
+GC_THRESHOLDS = (4_000, 3, 2_000)
 # The time in seconds that a restarted broker waits for its previous session to expire. Kafka's timeout is 18 s.
 FORMER_SESSION_S = 20.0
 # The interval at which a broker that was started on a full disk checks for free space, in seconds.

@@ -170,7 +170,7 @@ class Target:
     def __init__(self, broker: BrokerProcess, control: BrokerProcess) -> None:
         self.broker = broker
         self.bootstrap = broker.bootstrap
-        self._slowness = 1.0
+        self.slowness = 1.0
         self._probe = RoundTrips(broker.bootstrap)
         self._control_probe = RoundTrips(control.bootstrap)
         # The first requests load what is imported on first use.
@@ -182,7 +182,7 @@ class Target:
 
         Without pauses an attacker would be a load on the machine, which delays everything.
         """
-        _PAUSE.wait(ms * self._slowness / 1000)
+        _PAUSE.wait(ms * self.slowness / 1000)
 
     def wait_for_round_trips(self, count: int = MIN_ROUND_TRIPS) -> None:
         """Wait until the probe has made `count` round trips, during an attack that only has to last."""
@@ -217,9 +217,9 @@ class Target:
 
     def _adjust_to_machine(self) -> None:
         """Adjust the pauses to the speed that the machine has now."""
-        self._slowness = self._control_probe.slowness()
+        self.slowness = self._control_probe.slowness()
         for probe in (self._probe, self._control_probe):
-            probe.set_interval(int(INTERVAL_NS * self._slowness))
+            probe.set_interval(int(INTERVAL_NS * self.slowness))
 
     @contextmanager
     def measured(self, effects: list[Effect]) -> Iterator[None]:
@@ -265,6 +265,23 @@ class Target:
                 return
             failed += not effect.is_disturbed
         raise AssertionError(f"{title}: " + "; ".join(map(str, effects)))
+
+    def p99_during(self, loads: Sequence[Callable[[], object]], windows: int) -> list[float]:
+        """Return the 99th percentile of round trips during each load, in milliseconds.
+
+        A load is repeated until there are enough round trips for a window. The windows of the loads alternate, and the
+        result is the median of a load's windows: what disturbs the machine in one of them has no effect.
+        """
+        self._adjust_to_machine()
+        percentiles: list[list[float]] = [[] for _ in loads]
+        trips = self._probe.trips
+        for _ in range(windows):
+            for load, values in zip(loads, percentiles, strict=True):
+                start, enough = time.monotonic_ns(), len(trips) + MIN_ROUND_TRIPS
+                while len(trips) < enough:
+                    load()
+                values.append(p99(self._probe.between(start, time.monotonic_ns())))
+        return list(map(statistics.median, percentiles))
 
     def log(self) -> str:
         return self.broker.errors

@@ -1,0 +1,70 @@
+"""Requests with the most elements and the longest names: other clients are served between the slices of each."""
+
+import pytest
+
+from protocol.messages.k02_list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from protocol.messages.k03_metadata import MetadataRequest, MetadataRequestTopic
+from protocol.messages.k08_offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from protocol.messages.k15_describe_groups import DescribeGroupsRequest
+from protocol.schema.message import Message
+from tests.compat.hostile.raw_client import RawClient, framed
+from tests.compat.hostile.target import MAX_RATIO, ROUNDS, Target
+
+pytestmark = [pytest.mark.feature("hostile clients"), pytest.mark.client("wire")]
+
+COUNT = 99_000
+NAMES = [f"n{number}" for number in range(COUNT)]
+LONG_NAMES = [f"{number:05d}{'x' * 32_000}" for number in range(300)]
+SMALL_REQUESTS = 50
+WINDOWS = 3
+# On a quiet machine. A round trip is two requests; each waits for a slice of half a millisecond. At the end of a large
+# request 100,000 objects are released at once, which takes some milliseconds. Without slices it would be 100 to 500.
+TOLERATED_MS = 10.0
+
+REQUESTS: dict[str, tuple[Message, int]] = {
+    "partitions of ListOffsets": (
+        ListOffsetsRequest(topics=[
+            ListOffsetsTopic(name="t", partitions=[ListOffsetsPartition(partition_index=i) for i in range(COUNT)])
+        ]), 7),
+    "names of Metadata": (
+        MetadataRequest(topics=[MetadataRequestTopic(name=name) for name in NAMES], allow_auto_topic_creation=False),
+        12),
+    "partitions of OffsetCommit": (
+        OffsetCommitRequest(group_id="g", generation_id_or_member_epoch=-1, topics=[
+            OffsetCommitRequestTopic(name="t", partitions=[
+                OffsetCommitRequestPartition(partition_index=index) for index in range(COUNT)])]), 8),
+    "long names of DescribeGroups": (DescribeGroupsRequest(groups=LONG_NAMES), 5),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REQUESTS)
+def test_a_bystander_is_delayed_by_slices_only(target: Target, name: str) -> None:
+    """The 99th percentile of its round trips is at most twice that during small requests.
+
+    If the machine has other work, a busy process waits longer for its processor than an idle one. So the small requests
+    keep the broker as busy as the large ones. A round that fails is repeated, as in Target.attacked.
+    """
+    large, small = framed(*REQUESTS[name]), framed(MetadataRequest(topics=[]), 12) * SMALL_REQUESTS
+    rounds = []
+    with RawClient(target.bootstrap, "largest") as client:
+
+        def send_large() -> None:
+            assert client.try_send(large)
+            assert client.try_receive() is not None
+
+        def send_small() -> None:
+            assert client.try_send(small)
+            for _ in range(SMALL_REQUESTS):
+                assert client.try_receive() is not None
+
+        send_large()
+        for _ in range(ROUNDS):
+            busy, attacked = target.p99_during([send_small, send_large], WINDOWS)
+            rounds.append(f"{busy:.1f} -> {attacked:.1f} ms")
+            if attacked <= MAX_RATIO * busy + TOLERATED_MS * target.slowness:
+                return
+    raise AssertionError(f"{name}: {'; '.join(rounds)}")

@@ -122,7 +122,7 @@ class TinyClient:
         return bytes(data)
 
     def create_topic(self, topic: str, partitions: int, configs: Mapping[str, str]) -> None:
-        """CreateTopics v2."""
+        """Send CreateTopics version 2."""
         body = struct.pack(">i", 1) + _string(topic) + struct.pack(">ihii", partitions, 1, 0, len(configs))
         body += b"".join(_string(name) + _string(value) for name, value in configs.items())
         answer = self._ask(19, 2, body + struct.pack(">i?", 60_000, False))
@@ -131,7 +131,7 @@ class TinyClient:
             raise SystemExit(f"{topic} was not created: error {code}")
 
     def delete_topic(self, topic: str) -> None:
-        """DeleteTopics v1."""
+        """Send DeleteTopics version 1."""
         self._ask(20, 1, struct.pack(">i", 1) + _string(topic) + struct.pack(">i", 60_000))
 
     def alter(self, kind: int, name: str, configs: Mapping[str, str]) -> None:

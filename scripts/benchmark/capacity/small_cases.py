@@ -87,7 +87,7 @@ def join(server: Server, group: str) -> HeartbeatRequest:
 
 @contextmanager
 def listing_offsets(server: Server) -> Iterator[Load]:
-    """ListOffsets of the latest offset of 6 partitions."""
+    """List the latest offset of 6 partitions."""
     with server.topic(PARTITIONS) as (name, _):
         request: ListOffsetsRequest = server.offsets_request(name, range(PARTITIONS))
         with repeating(server, [request], lambda response: response.topics[0].partitions[0], 8, 5) as load:
@@ -110,7 +110,7 @@ def api_versions(server: Server) -> Iterator[Load]:
 
 @contextmanager
 def describing_configs(server: Server) -> Iterator[Load]:
-    """DescribeConfigs of all configs of one topic."""
+    """Describe all configs of one topic."""
     with server.topic(PARTITIONS) as (name, _):
         resource = DescribeConfigsResource(resource_type=TOPIC_CONFIGS, resource_name=name, configuration_keys=None)
         request = DescribeConfigsRequest(resources=[resource])

@@ -20,7 +20,7 @@ def add_group(story: Story, producer: Producer, group: str) -> None:
 
 
 def txn_offset_commit(story: Story) -> None:
-    """TxnOffsetCommit."""
+    """TxnOffsetCommit, in a transaction of the producer."""
     topic, group = story.create_topic("t", 2), story.group("g")
     v2 = story.version >= FIRST_VERSION_2
     producer = Producer(story, "p", v2).init()

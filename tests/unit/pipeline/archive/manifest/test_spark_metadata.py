@@ -148,7 +148,7 @@ def test_a_removal_is_written_at_the_next_compaction(storage):
 
 
 def test_spark_reads_a_complete_state_after_any_crash(tmp_path, no_sync):
-    """Appends, removals and crashes at every change, read with many of Spark's compact intervals."""
+    """Files are appended and removed, with a crash at every change, for many of Spark's compact intervals."""
     for seed in range(60):
         rng = random.Random(seed)
         storage = CrashingStorage(str(tmp_path / f"archive {seed}"))

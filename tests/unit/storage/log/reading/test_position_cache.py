@@ -61,7 +61,7 @@ def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_reads_stay_right_while_the_log_changes(tmp_path: Path, seed: int) -> None:
-    """Appends, rolls, truncations, retention and deleted records: a read with a known position sees them all."""
+    """A read with a known position sees all appends, rolls, truncations, retention and deleted records."""
     random = Random(seed)
     lab = Lab(tmp_path, segment_bytes=2000, index_interval_bytes=200, retention_bytes=12_000)
     log = lab.open()

@@ -22,11 +22,12 @@ Part = Buffer | FileSlice
 
 
 class SendState(Enum):
-    """How far a response was sent. MUST_WAIT: the socket's buffer is full. MUST_READ: the next part is not in the page
+    """How far a response was sent. MORE: the limit was reached, or the socket's buffer was full after some bytes, which
+    the client may have received by now. MUST_WAIT: the buffer is full. MUST_READ: the next part is not in the page
     cache, or cannot be sent directly."""
 
     DONE = auto()
-    LIMIT_REACHED = auto()
+    MORE = auto()
     MUST_WAIT = auto()
     MUST_READ = auto()
 
@@ -35,7 +36,7 @@ def send_parts(socket: DirectSocket, parts: deque[Part], limit: int) -> SendStat
     """Send at most about `limit` bytes of `parts`, and remove what was sent."""
     while parts:
         if limit <= 0:
-            return SendState.LIMIT_REACHED
+            return SendState.MORE
         part = parts[0]
         if isinstance(part, FileSlice):
             size = min(len(part), limit)
@@ -46,7 +47,7 @@ def send_parts(socket: DirectSocket, parts: deque[Part], limit: int) -> SendStat
             if not part:
                 parts.popleft()
             elif sent < size:
-                return SendState.MUST_WAIT
+                return SendState.MORE if sent else SendState.MUST_WAIT
             continue
         if len(parts) > 1 and not isinstance(parts[1], FileSlice):
             part = _take_buffers(parts)
@@ -56,7 +57,7 @@ def send_parts(socket: DirectSocket, parts: deque[Part], limit: int) -> SendStat
         except BlockingIOError:
             return SendState.MUST_WAIT
         except OSError:
-            # The transport will get the same error and close the connection.
+            # The transport will get the same error, and closes the connection.
             return SendState.MUST_READ
         limit -= sent
         if sent < len(part):

@@ -4,8 +4,8 @@
   EXPENSIVE_NS. For twice that time afterwards only Produce and Fetch requests are handled immediately; the others wait
   in a queue. So a client that repeatedly requests the metadata of a million partitions gets a third of the broker's
   time. While no client produces or fetches there is no such pause.
-- A large response is read from the log and sent in pieces of at most 1 MiB, each of which takes as long as a hundred
-  small requests. Each iteration of the event loop sends one piece of one connection.
+- A large response is sent in pieces of at most 256 KiB. Each iteration of the event loop sends at most four pieces over
+  all connections, which takes as long as ten small requests.
 - Each iteration of the event loop handles the backlog of one connection.
 - Each iteration of the event loop handles a slice of one large request (large_request.py).
 """
@@ -22,25 +22,28 @@ if TYPE_CHECKING:
 EXPENSIVE_NS = 2_000_000
 PAUSE_FACTOR = 2
 MAX_PAUSE_S = 1.0
+# Pieces of large responses that are sent in one iteration of the event loop.
+PIECES_AT_ONCE = 4
 # Produce and Fetch have the API keys 0 and 1.
 LAST_DATA_API_KEY = 1
 
 
 class CallQueue:
-    """Calls that are made in order, one in each iteration of the event loop."""
+    """Calls that are made in order, at most `at_once` of them in each iteration of the event loop."""
 
-    def __init__(self, call_soon: Callable[[Callable[[], None]], object]) -> None:
+    def __init__(self, call_soon: Callable[[Callable[[], None]], object], at_once: int = 1) -> None:
         self.calls: deque[Callable[[], None]] = deque()
         self._call_soon = call_soon
+        self._at_once = at_once
 
     def add(self, call: Callable[[], None]) -> None:
         self.calls.append(call)
-        if len(self.calls) == 1:
+        if len(self.calls) <= self._at_once:
             self._call_soon(self._run_next)
 
     def _run_next(self) -> None:
         call = self.calls.popleft()
-        if self.calls:
+        if len(self.calls) >= self._at_once:
             self._call_soon(self._run_next)
         call()
 
@@ -57,7 +60,7 @@ class FairScheduler:
         """`data_time_ns`: the total time of all Produce and Fetch requests since the start."""
         self.is_paused = False
         # Pieces of large responses, connections with a backlog, and slices of large requests.
-        self.response_pieces = CallQueue(call_soon)
+        self.response_pieces = CallQueue(call_soon, PIECES_AT_ONCE)
         self.backlogs = CallQueue(call_soon)
         self.request_slices = CallQueue(call_soon)
         self._data_time_ns = data_time_ns

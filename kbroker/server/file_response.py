@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from kbroker.runtime.disk import DirectSocket
     from kbroker.server.server_context import ServerContext
 
-# At most this many bytes are sent in one iteration of the event loop, directly or through the transport.
-DIRECT_BYTES = 1024 * 1024
-PIECE_BYTES = 512 * 1024
+# At most this many bytes are sent as soon as the response is ready, and in each further piece: a little more than the
+# socket's buffer usually has room for.
+PIECE_BYTES = 256 * 1024
 # The part that the transport gets if the socket's buffer is full.
 _WAITING_BYTES = 16 * 1024
 
@@ -61,6 +61,15 @@ class FileResponseWriter:
         # The transport pauses the connection whenever its write buffer is not empty.
         self._is_unbuffered = False
 
+    def send_first(self) -> bool:
+        """Send the first part of the response, or all of it if it is small. Returns whether that was all of it.
+
+        Otherwise call `resume`.
+        """
+        if self._socket is None or self._transport is None or self._transport.get_write_buffer_size():
+            return False
+        return send_parts(self._socket, self._parts, PIECE_BYTES) is SendState.DONE
+
     def stop(self) -> None:
         """Write nothing more, because the connection is closed."""
         self._transport = None
@@ -83,10 +92,10 @@ class FileResponseWriter:
             if not self.is_paused:
                 self._read_and_write(PIECE_BYTES)
             return
-        result = send_parts(self._socket, self._parts, DIRECT_BYTES)
+        result = send_parts(self._socket, self._parts, PIECE_BYTES)
         if result is SendState.DONE:
             self._finish(None)
-        elif result is SendState.LIMIT_REACHED:
+        elif result is SendState.MORE:
             self.resume()
         elif result is SendState.MUST_WAIT:
             self._pause_while_buffered(transport)
@@ -146,10 +155,10 @@ class FileResponseWriter:
 
     def _write_and_continue(self, ready: list[Buffer]) -> None:
         self._write(ready + self._take_buffers())
-        if self._parts:
-            self.resume()
-        else:
+        if not self._parts:
             self._finish(None)
+        elif not self.is_paused:
+            self.resume()
 
     def _write(self, buffers: list[Buffer]) -> None:
         if buffers and self._transport is not None:

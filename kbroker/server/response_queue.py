@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 from kbroker.api.context import Overlap, RequestContext
 from kbroker.common import Buffer
 from kbroker.runtime.delayed_response import DelayedResponse
-from kbroker.server.direct_send import Part, send_parts
+from kbroker.server.direct_send import Part
 from kbroker.server.file_response import FileResponseWriter
 from kbroker.storage.log.reading.file_slice import BULK_BYTES, FileSlice
 
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 _HEADER = Struct(">ii")
 # Gathered responses of fewer bytes in all are joined into one buffer for the transport.
 _JOIN_BELOW = 4096
-# Larger responses are sent in pieces, one in each iteration of the event loop.
-_AT_ONCE_BYTES = 256 * 1024
 # The most requests of a connection that may wait for their responses, or for those of the requests before them.
 MAX_OVERLAPPING = 64
 NO_API = -1
@@ -214,7 +212,7 @@ class ResponseQueue:
             is_encoded_in_steps = handler.in_steps is not None
             if size >= BULK_BYTES and (is_encoded_in_steps or any(isinstance(part, FileSlice) for part in body)):
                 self.flush()
-                self._send_file_response(cast("deque[Part]", deque((header, *body))), size)
+                self._send_file_response(cast("deque[Part]", deque((header, *body))))
             else:
                 self._gathered += (header, *cast("Sequence[Buffer]", body))
         handler.stats.bytes_out += size
@@ -255,20 +253,19 @@ class ResponseQueue:
         self._is_flush_scheduled = False
         self.flush()
 
-    def _send_file_response(self, parts: deque[Part], size: int) -> None:
+    def _send_file_response(self, parts: deque[Part]) -> None:
         transport = self._transport
         if transport is None:
             return
         socket = self._direct_socket
         if socket is False:
             socket = self._direct_socket = self._server.direct_socket(transport)
-        if size <= _AT_ONCE_BYTES and socket is not None and not transport.get_write_buffer_size():
-            send_parts(socket, parts, 2 * _AT_ONCE_BYTES)
-            if not parts:
-                return
-        self._file_writer = FileResponseWriter(self._server, transport, socket, parts, self._on_file_written)
-        self._file_writer.is_paused = self._is_paused
-        self._file_writer.resume()
+        writer = FileResponseWriter(self._server, transport, socket, parts, self._on_file_written)
+        if writer.send_first():
+            return
+        self._file_writer = writer
+        writer.is_paused = self._is_paused
+        writer.resume()
         self._update_blocked()
 
     def _on_file_written(self, error: OSError | None) -> None:

@@ -2,8 +2,10 @@
 
 from itertools import repeat
 
+import pytest
+
 from kbroker.server.connection import MAX_FRAMES, MAX_FRAMES_IF_OTHERS_WAIT
-from kbroker.server.fair_scheduler import FairScheduler
+from kbroker.server.fair_scheduler import CallQueue
 from tests.unit.support.server_connection import CHEAP, EXPENSIVE, ConnectionUnderTest, FakeServer
 
 PRODUCE = 0
@@ -86,17 +88,22 @@ def test_a_large_request_that_arrives_in_parts_waits_too() -> None:
     assert client.server.memory.held_bytes == 0
 
 
-def test_a_call_queue_makes_one_call_in_each_iteration_of_the_event_loop() -> None:
+@pytest.mark.parametrize("at_once", [1, 4])
+def test_a_call_queue_makes_a_few_calls_in_each_iteration_of_the_event_loop(at_once: int) -> None:
     server = FakeServer()
-    scheduler = FairScheduler(server.call_soon, server.call_later, lambda: 0)
-    sent: list[int] = []
-    for number in range(5):
-        scheduler.response_pieces.add(lambda number=number: sent.append(number))  # type: ignore[misc]
-    for iteration in range(1, 6):
-        assert len(server.calls_soon) == 1
-        server.calls_soon.pop()()
-        assert sent == list(range(iteration))
-    assert server.calls_soon == []
+    queue = CallQueue(server.call_soon, at_once)
+    made: list[int] = []
+    for number in range(10):
+        queue.add(lambda number=number: made.append(number))  # type: ignore[misc]
+    queue.calls[2] = lambda: queue.add(lambda: made.append(10))
+    while server.calls_soon:
+        ready = server.calls_soon[:]
+        assert len(ready) <= at_once
+        server.calls_soon.clear()
+        for call in ready:
+            call()
+    assert made == [0, 1, 3, 4, 5, 6, 7, 8, 9, 10]
+    assert not queue.calls
 
 
 def test_backlogs_are_handled_one_connection_in_each_iteration_of_the_event_loop() -> None:

@@ -11,6 +11,7 @@ from kbroker.common import Buffer, KafkaError
 from kbroker.storage.indexes.index_file import WouldBlock
 from kbroker.storage.log.reading.file_slice import BULK_BYTES, FileSlice
 from kbroker.storage.log.reading.offset_lookup import find_batch
+from kbroker.storage.log.reading.position_cache import PositionCache
 from kbroker.storage.log.reading.read_end import find_read_end, measure_complete_batches, measure_first_batch
 from kbroker.storage.log.reading.readable_log import ReadableLog
 from kbroker.storage.log.segment import LogSegment
@@ -56,23 +57,18 @@ def read_batches(
         available -= position
         if available <= 0:
             return b""
-        # 0 while it is unknown.
         size = 0
-        if available <= max_bytes:
+        end = _find_end(positions, segment, position, max_bytes, available, end_offset, wait, allow_slice)
+        if end is not None:
+            size, next_offset, limit = end
+            positions.add_read(offset, segment, position, size, next_offset, limit)
+        elif available <= max_bytes:
             size = available
-            if end_offset is not None:
-                positions.add_read(offset, segment, position, size, end_offset, _NOT_LIMITED)
-        elif not wait:
-            end = positions.find_append_end(segment, position, max_bytes)
-            if end is None and allow_slice and max_bytes >= BULK_BYTES:
-                end = find_read_end(segment, position, max_bytes, available)
-            if end is not None:
-                size = end[0]
-                positions.add_read(offset, segment, position, *end, max_bytes)
     if size > max_bytes and not min_one:
         return b""
     if allow_slice and size >= BULK_BYTES:
         return segment.slice(position, size, log.read_failed)
+    # The size is 0 if it is unknown: the end of the last complete batch is then found in what was read.
     wanted = size or min(available, max_bytes)
     data = segment.read(wanted, position, wait) if wanted > 0 else b""
     if size and len(data) == size:
@@ -88,9 +84,28 @@ def read_batches(
         return b""
     size, next_offset = measure_first_batch(segment, data, position, available, wait)
     positions.add_read(offset, segment, position, size, next_offset, max_bytes)
-    if allow_slice and size >= BULK_BYTES:
-        return segment.slice(position, size, log.read_failed)
-    return _read_exactly(segment, size, position, wait)
+    return _read_first_batch(log, segment, position, size, wait, allow_slice)
+
+
+def _find_end(
+    positions: PositionCache,
+    segment: LogSegment,
+    position: int,
+    max_bytes: int,
+    available: int,
+    end_offset: int | None,
+    wait: bool,
+    allow_slice: bool,
+) -> tuple[int, int, int] | None:
+    """Return the size of a read, the offset that follows it, and its limit for the position cache; None if unknown."""
+    if available <= max_bytes:
+        return None if end_offset is None else (available, end_offset, _NOT_LIMITED)
+    if wait:
+        return None
+    end = positions.find_append_end(segment, position, max_bytes)
+    if end is None and allow_slice and max_bytes >= BULK_BYTES:
+        end = find_read_end(segment, position, max_bytes, available)
+    return None if end is None else (*end, max_bytes)
 
 
 def _find_limit(
@@ -115,7 +130,12 @@ def _find_limit(
     return end, end_offset
 
 
-def _read_exactly(segment: LogSegment, size: int, position: int, wait: bool) -> Buffer:
+def _read_first_batch(
+    log: ReadableLog, segment: LogSegment, position: int, size: int, wait: bool, allow_slice: bool
+) -> Buffer | FileSlice:
+    """Read a first batch that is larger than the limit of the request."""
+    if allow_slice and size >= BULK_BYTES:
+        return segment.slice(position, size, log.read_failed)
     data = segment.read(size, position, wait)
     if len(data) == size:
         return data

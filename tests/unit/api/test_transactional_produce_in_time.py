@@ -53,7 +53,7 @@ async def test_batches_of_one_iteration_keep_their_bytes(m: Machine) -> None:
 @broker_test
 @pytest.mark.parametrize("iterations", range(12))
 async def test_a_transaction_may_begin_while_the_previous_one_is_completed(m: Machine, iterations: int) -> None:
-    """Markers of the previous transaction do not end the next. `iterations`: of the event loop, since EndTxn."""
+    """Markers of the previous transaction do not end the next. `iterations` of the loop have passed since EndTxn."""
     owner = await init_producer(m)
     client = owner.client
     (connection,) = m.broker._server.connections

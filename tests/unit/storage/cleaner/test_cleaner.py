@@ -322,7 +322,7 @@ def test_damage_is_reported_with_its_position_and_leaves_no_files(tmp_path: Path
 
 
 def test_damage_in_the_second_pass_leaves_no_files(tmp_path: Path) -> None:
-    """Damage in the clean part, which only the second pass reads, when other segments were written."""
+    """The damage is in the clean part, which only the second pass reads, after it has written other segments."""
     lab = Lab(tmp_path, **{**COMPACT, "segment_bytes": 3000})
     log = lab.open()
     for n in range(100):

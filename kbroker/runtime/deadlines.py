@@ -52,6 +52,13 @@ class Deadlines(Generic[K]):
         if removed is not None and len(self._heap) > 2 * len(self._deadlines) + MAX_STALE_ENTRIES:
             self._rebuild()
 
+    def not_before_ms(self) -> int | None:
+        """Return a time before which no deadline passes, at no cost; None if there is no deadline.
+
+        It is earlier than `next_ms` if a deadline was moved or cancelled, until `next_ms` or `pop_due` is called.
+        """
+        return self._heap[0][0] if self._heap else None
+
     def next_ms(self) -> int | None:
         """Return the earliest deadline, or None."""
         while self._heap:

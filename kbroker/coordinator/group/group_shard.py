@@ -310,11 +310,12 @@ class GroupShard:
         return Now(self._clock.mono_ms(), self._clock.now_ms())
 
     def _update_timer(self, group: ClassicGroup) -> None:
-        deadline_ms = group.deadlines.next_ms()
-        if deadline_ms is None:
+        # A heartbeat moves a deadline later. The timer runs at the earlier time, and then finds the next deadline.
+        time_ms = group.deadlines.not_before_ms()
+        if time_ms is None:
             self._timer.cancel(group.group_id)
         else:
-            self._timer.set(group.group_id, deadline_ms)
+            self._timer.set(group.group_id, time_ms)
 
     def _on_deadline(self, group_id: str) -> None:
         self._context.post(lambda shard: shard.expire_deadline(group_id), group_id, LockMode.EXCLUSIVE)

@@ -30,6 +30,22 @@ def test_a_deadline_can_be_moved_both_ways_and_cancelled() -> None:
     assert deadlines.next_ms() is None
 
 
+def test_a_time_before_which_no_deadline_passes() -> None:
+    deadlines: Deadlines[str] = Deadlines()
+    assert deadlines.not_before_ms() is None
+    deadlines.set("a", 10)
+    deadlines.set("a", 20)
+    assert deadlines.not_before_ms() == 10
+    assert deadlines.pop_due(10) is None
+    assert deadlines.not_before_ms() == 20
+    deadlines.set("b", 15)
+    assert deadlines.not_before_ms() == 15
+    deadlines.cancel("a")
+    deadlines.cancel("b")
+    assert deadlines.pop_due(15) is None
+    assert deadlines.not_before_ms() is None
+
+
 def test_it_agrees_with_a_plain_dict() -> None:
     random = Random(5)
     for _ in range(50):

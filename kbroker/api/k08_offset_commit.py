@@ -15,13 +15,11 @@ from kbroker.api.committed_offsets import offset_record, partition_error
 from kbroker.api.context import RequestContext, Services
 from kbroker.common import KafkaError
 from kbroker.coordinator.group.records import NO_TIMESTAMP, OffsetRecord
-from kbroker.metadata.image import MetadataImage, TopicImage
 from kbroker.runtime.delayed_response import DelayedResponse
 from kbroker.runtime.slices import Steps, at_once_or_in_slices
 from protocol.errors import NO_ERROR, ErrorCode
 from protocol.messages.k08_offset_commit import (
     OffsetCommitRequest,
-    OffsetCommitRequestTopic,
     OffsetCommitResponse,
     OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,
@@ -45,16 +43,15 @@ def _commit(
     expire_ms = NO_TIMESTAMP
     if request.retention_time_ms != DEFAULT_RETENTION:
         expire_ms = now_ms + request.retention_time_ms
-    max_metadata_bytes = services.config.offset_metadata_max_bytes
-    unknown_topic = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    if context.version >= TOPIC_ID_VERSION:
-        unknown_topic = ErrorCode.UNKNOWN_TOPIC_ID
+    metadata, max_metadata_bytes = services.metadata, services.config.offset_metadata_max_bytes
+    by_id = context.version >= TOPIC_ID_VERSION
+    unknown_topic = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     offsets: list[OffsetRecord] = []
     committed: list[OffsetCommitResponsePartition] = []
     topics = []
     has_large_metadata = False
     for topic in request.topics:
-        image = find_topic(services.metadata, topic, context.version)
+        image = metadata.topics_by_id.get(topic.topic_id) if by_id else metadata.topics.get(topic.name)
         partitions = []
         for partition in topic.partitions:
             error = unknown_topic if image is None else partition_error(image, partition, max_metadata_bytes)
@@ -110,9 +107,3 @@ def error_for_client(error: ErrorCode, version: int) -> ErrorCode:
         return ErrorCode.ILLEGAL_GENERATION
     # The records do not fit into a batch.
     return ErrorCode.INVALID_COMMIT_OFFSET_SIZE if error is ErrorCode.UNKNOWN_SERVER_ERROR else error
-
-
-def find_topic(metadata: MetadataImage, topic: OffsetCommitRequestTopic, version: int) -> TopicImage | None:
-    if version >= TOPIC_ID_VERSION:
-        return metadata.topics_by_id.get(topic.topic_id)
-    return metadata.topics.get(topic.name)

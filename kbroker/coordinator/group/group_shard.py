@@ -239,11 +239,8 @@ class GroupShard:
 
     # Replay.
 
-    def encode(self, record: GroupCoordinatorRecord) -> tuple[bytes, bytes | None]:
-        return encode_record(record)
-
-    def decode(self, key: bytes | None, value: bytes | None) -> GroupCoordinatorRecord | None:
-        return decode_record(key, value)
+    encode = staticmethod(encode_record)
+    decode = staticmethod(decode_record)
 
     def replay(self, record: GroupCoordinatorRecord, offset: int, producer_id: int) -> None:
         if isinstance(record, OffsetRecord):

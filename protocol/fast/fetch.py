@@ -13,9 +13,9 @@ from protocol.errors import MalformedError
 from protocol.fast.primitives import (
     I32,
     decode_string,
+    deduct,
     encode_compact_string,
     encode_string,
-    refuse_count,
     slice_bytes,
 )
 from protocol.limits import MAX_REQUEST_ELEMENTS, MAX_TAGGED_FIELDS
@@ -108,7 +108,7 @@ def _decode_plain(buf: memoryview, pos: int, version: int) -> FetchRequest:
     else:
         replica_id, max_wait_ms, min_bytes, max_bytes, isolation_level, topic_count = _HEAD_V4.unpack_from(buf, pos)
         pos += 21
-    remaining = _deduct(MAX_REQUEST_ELEMENTS, topic_count, len(buf) - pos)
+    remaining = deduct(MAX_REQUEST_ELEMENTS, topic_count, len(buf) - pos)
     topics: list[tuple[TopicKey, list[FetchedPartition]]] = []
     for _ in range(topic_count):
         name, pos = decode_string(buf, pos, flexible=False)
@@ -116,7 +116,7 @@ def _decode_plain(buf: memoryview, pos: int, version: int) -> FetchRequest:
             raise MalformedError("Fetch request has a null topic name")
         count: int = I32.unpack_from(buf, pos)[0]
         pos += 4
-        remaining = _deduct(remaining, count, len(buf) - pos)
+        remaining = deduct(remaining, count, len(buf) - pos)
         partitions: list[FetchedPartition] = []
         current_epoch = -1
         for _ in range(count):
@@ -135,14 +135,14 @@ def _decode_plain(buf: memoryview, pos: int, version: int) -> FetchRequest:
     if version >= FIRST_SESSION_VERSION:
         topic_count = I32.unpack_from(buf, pos)[0]
         pos += 4
-        remaining = _deduct(remaining, topic_count, len(buf) - pos)
+        remaining = deduct(remaining, topic_count, len(buf) - pos)
         for _ in range(topic_count):
             name, pos = decode_string(buf, pos, flexible=False)
             if name is None:
                 raise MalformedError("Fetch request has a null topic name")
             count = I32.unpack_from(buf, pos)[0]
             pos += 4
-            remaining = _deduct(remaining, count, len(buf) - pos)
+            remaining = deduct(remaining, count, len(buf) - pos)
             forgotten.append((name, _decode_indexes(buf, pos, count)))
             pos += 4 * count
     rack_id: str | None = ""
@@ -169,13 +169,13 @@ def _decode_flexible(buf: memoryview, pos: int, version: int) -> FetchRequest:
         pos += 25
     topic_count, pos = decode_uvarint(buf, pos)
     topic_count -= 1
-    remaining = _deduct(MAX_REQUEST_ELEMENTS, topic_count, len(buf) - pos)
+    remaining = deduct(MAX_REQUEST_ELEMENTS, topic_count, len(buf) - pos)
     topics: list[tuple[TopicKey, list[FetchedPartition]]] = []
     for _ in range(topic_count):
         key, pos = _topic_key(buf, pos, version)
         count, pos = decode_uvarint(buf, pos)
         count -= 1
-        remaining = _deduct(remaining, count, len(buf) - pos)
+        remaining = deduct(remaining, count, len(buf) - pos)
         partitions: list[FetchedPartition] = []
         for _ in range(count):
             index, current_epoch, offset, last_epoch, _, size = _PARTITION_V12.unpack_from(buf, pos)
@@ -187,12 +187,12 @@ def _decode_flexible(buf: memoryview, pos: int, version: int) -> FetchRequest:
     forgotten: list[tuple[TopicKey, list[int]]] = []
     topic_count, pos = decode_uvarint(buf, pos)
     topic_count -= 1
-    remaining = _deduct(remaining, topic_count, len(buf) - pos)
+    remaining = deduct(remaining, topic_count, len(buf) - pos)
     for _ in range(topic_count):
         key, pos = _topic_key(buf, pos, version)
         count, pos = decode_uvarint(buf, pos)
         count -= 1
-        remaining = _deduct(remaining, count, len(buf) - pos)
+        remaining = deduct(remaining, count, len(buf) - pos)
         forgotten.append((key, _decode_indexes(buf, pos, count)))
         pos = skip_tagged_fields(buf, pos + 4 * count)
     rack_id, pos = decode_string(buf, pos, flexible=True)
@@ -206,13 +206,6 @@ def _decode_flexible(buf: memoryview, pos: int, version: int) -> FetchRequest:
         replica_id, max_wait_ms, min_bytes, max_bytes, isolation_level,
         session_id, session_epoch, topics, forgotten, rack_id,
     )  # fmt: skip
-
-
-def _deduct(remaining: int, count: int, left: int) -> int:
-    """Return how many more elements the request may have after an array of `count`, for which `left` bytes are left."""
-    if not 0 <= count <= left or count > remaining:
-        refuse_count(count, left)
-    return remaining - count
 
 
 def _topic_key(buf: memoryview, pos: int, version: int) -> tuple[TopicKey, int]:

@@ -58,10 +58,10 @@ def refuse_count(count: int, left: int) -> NoReturn:
     raise MalformedError(too_many_elements(MAX_REQUEST_ELEMENTS))
 
 
-def deduct(remaining: int, count: int) -> int:
-    """Return how many more elements the request may have after an array of `count`."""
-    if count > remaining:
-        raise MalformedError(too_many_elements(MAX_REQUEST_ELEMENTS))
+def deduct(remaining: int, count: int, left: int) -> int:
+    """Return how many more elements the request may have after an array of `count`, for which `left` bytes are left."""
+    if not 0 <= count <= left or count > remaining:
+        refuse_count(count, left)
     return remaining - count
 
 

@@ -82,10 +82,10 @@ KEYS = (
     ConfigKey("socket.listen.backlog.size", INT, 50, at_least(1), MEDIUM, READ_ONLY,
         "Length of the queue of connections that wait to be accepted."),
     ConfigKey("socket.receive.buffer.bytes", INT, 102_400, None, HIGH, READ_ONLY,
-        "Receive buffer (SO_RCVBUF) of client connections; -1 means the system's default."),
+        "Receive buffer (SO_RCVBUF) of client connections. If this is not set, or is -1, the system adapts it."),
     ConfigKey("socket.request.max.bytes", INT, 100 << 20, at_least(1), HIGH, READ_ONLY,
         "Maximum size of a request. A connection that sends a larger one is closed."),
     ConfigKey("socket.send.buffer.bytes", INT, 102_400, None, HIGH, READ_ONLY,
-        "Send buffer (SO_SNDBUF) of client connections; -1 means the system's default."),
+        "Send buffer (SO_SNDBUF) of client connections. With -1 the system adapts it: faster over long distances."),
 )
 # fmt: on

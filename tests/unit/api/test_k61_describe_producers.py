@@ -48,3 +48,11 @@ async def test_errors():
     assert invalid.error_code == 17
     assert invalid.error_message.startswith("Topic name is invalid: 'a b'")
     assert TopicPartition("a b", 0) not in handlers.replicas.partitions
+
+
+@async_test
+async def test_an_invalid_name_is_not_repeated_for_each_partition():
+    handlers = await start_handlers()
+    rows = await describe(handlers, "a b" * 10_000, *range(1000))
+    assert {row.error_code for row in rows} == {17}
+    assert max(len(row.error_message) for row in rows) < 500

@@ -23,6 +23,7 @@ from kbroker.coordinator.transaction.transaction_coordinator import TransactionC
 from kbroker.coordinator.transaction.transaction_markers import TransactionMarkerWriter
 from kbroker.metadata.cluster_member import ClusterMember, join_cluster
 from kbroker.metadata.image import BrokerRegistration, MetadataDelta
+from kbroker.metadata.store import znodes
 from kbroker.metadata.store.coordination import Coordination, SessionExpired
 from kbroker.metadata.store.embedded import EmbeddedStore
 from kbroker.replica.assigned_partitions import AssignedPartitions
@@ -49,6 +50,7 @@ log = EventLogger("kbroker")
 GC_THRESHOLDS = (4_000, 3, 2_000)
 # The time in seconds that a restarted broker waits for its previous session to expire. Kafka's timeout is 18 s.
 FORMER_SESSION_S = 20.0
+FORMER_SESSION_MARGIN_S = 2.0
 # The interval at which a broker that was started on a full disk checks for free space, in seconds.
 RENEWAL_MS = 1_000
 
@@ -117,7 +119,10 @@ class Broker:
 
     async def _join(self, node: BrokerRegistration, directory: DataDirectory) -> ClusterMember:
         session_wait_s = FORMER_SESSION_S
-        if self._coordination is None:
+        uses_zookeeper = self._coordination is None and bool(self.config.get("zookeeper.connect"))
+        if uses_zookeeper:
+            self._coordination, session_wait_s = await self._open_zookeeper(directory)
+        elif self._coordination is None:
             # Sessions of a store in this process end with the process.
             session_wait_s = 0.0
             self._store = await EmbeddedStore.open(self.environment, f"{directory.path}/coordination", self.fail)
@@ -125,18 +130,36 @@ class Broker:
             if self._store.is_empty:
                 directory.check_new(f"{directory.path}/coordination")
             self._coordination = self._store.session()
+        coordination = self._coordination
         # Another broker may have become the leader of this broker's partitions.
-        self._coordination.on_expired(lambda: self.fail(SessionExpired()))
-        self._started.append(self._coordination.close)
+        coordination.on_expired(lambda: self.fail(SessionExpired()))
+        self._started.append(coordination.close)
 
         async def admit(cluster_id: str) -> None:
+            if uses_zookeeper:
+                from kbroker.metadata.store.zookeeper.sole_broker import claim_cluster
+
+                await claim_cluster(coordination, node.id)
             await directory.check_owner(node.id, cluster_id)
 
         member = await join_cluster(
-            self.environment, self._coordination, node, lambda: self.config, self.fail, session_wait_s, admit
+            self.environment, coordination, node, lambda: self.config, self.fail, session_wait_s, admit
         )
         self._started.append(member.leave)
         return member
+
+    async def _open_zookeeper(self, directory: DataDirectory) -> tuple[Coordination, float]:
+        """Return a session, and the time in seconds after which a former session of this broker has expired."""
+        # Imported here because kazoo takes time and memory.
+        from kbroker.config.broker.zookeeper_settings import zookeeper_settings
+        from kbroker.metadata.store.zookeeper.open_session import open_session
+
+        settings = zookeeper_settings(self.config.values)
+        session = await open_session(self.environment.loop, settings)
+        self._started.append(session.close)
+        if await session.exists(znodes.CLUSTER_ID) is None:
+            directory.check_new(f"ZooKeeper at {settings.address}")
+        return session, settings.session_timeout_s + FORMER_SESSION_MARGIN_S
 
     def _services(self, member: ClusterMember, replicas: ReplicaManager) -> Services:
         slots = self.config.max_incremental_fetch_session_cache_slots

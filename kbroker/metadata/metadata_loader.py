@@ -80,9 +80,9 @@ class MetadataLoader:
         self._stopped = True
 
     async def catch_up(self) -> None:
-        """Wait until the image has every change that was written before the call and the listeners have processed it.
+        """Wait until the image has every change that a read now returns and the listeners have processed it.
 
-        Raises CoordinationError.
+        These are all changes of this broker, and after `Coordination.sync` those of others. Raises CoordinationError.
         """
         async with self._lock:
             delta = MetadataDelta()

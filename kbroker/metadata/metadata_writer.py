@@ -82,6 +82,7 @@ class MetadataWriter:
         if self._loop.time() < self._retry_at:
             raise self._to_kafka_error(Unavailable("", "the service cannot be reached"))
         try:
+            await self._coordination.sync()
             await self._loader.catch_up()
         except CoordinationError as error:
             self._retry_at = self._loop.time() + RETRY_BACKOFF_S

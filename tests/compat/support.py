@@ -173,6 +173,16 @@ class BrokerProcess:
         """Send SIGSTOP: the broker does nothing until it is killed, so a test can count requests without responses."""
         os.kill(self.pid, signal.SIGSTOP)
 
+    def resume(self) -> None:
+        """Send SIGCONT after `freeze`."""
+        os.kill(self.pid, signal.SIGCONT)
+
+    def wait(self) -> int:
+        """Wait until the process ends by itself, and return its exit status."""
+        assert self._process is not None, "the broker is not running"
+        process, self._process = self._process, None
+        return process.wait(DEADLINE_S)
+
     def kill(self) -> None:
         """Kill the broker (kill -9): no handler runs, nothing is flushed."""
         self._end(signal.SIGKILL)

@@ -82,6 +82,10 @@ MACHINE = {
 # Only these (the edge) import those modules. All others receive the clock, disk and network as parameters.
 EDGE_PACKAGES = {"broker", "exporter", "server", "simulation", *CLIENTS}
 EDGE_FILES = {
+    "kbroker/metadata/store/zookeeper/client.py",
+    "kbroker/metadata/store/zookeeper/open_session.py",
+    "kbroker/metadata/store/zookeeper/requests.py",
+    "kbroker/metadata/store/zookeeper/session.py",
     "kbroker/runtime/child_process.py",
     "kbroker/runtime/page_cache.py",
     "kbroker/runtime/process_runner.py",

@@ -74,6 +74,11 @@ def validate_broker_configs(values: Values) -> None:
     _check_sizes(values)
     _check_log_dirs(values)
     _check_listener_names(values)
+    if values["zookeeper.connect"]:
+        # imported here to keep the startup fast
+        from kbroker.config.broker.zookeeper_settings import zookeeper_settings
+
+        zookeeper_settings(values)
 
 
 def _check_sizes(values: Values) -> None:

@@ -6,12 +6,13 @@ Pure: the caller reads the file. This module is only imported when there is a fi
 import re
 from collections.abc import Mapping
 
+from kbroker.config.definitions.broker import BROKER_CONFIGS
 from kbroker.config.sources.properties_file import parse_properties_file
 from kbroker.config.sources.static_configs import StaticConfig, StaticConfigs
 from kbroker.config.sources.toml_file import parse_toml_file
 from kbroker.config.values import ConfigError
 
-# Configs of earlier Kafka versions that Kafka 4.0 removed.
+# Configs of earlier Kafka versions that Kafka 4.0 removed. kbroker has some of those of ZooKeeper.
 _REMOVED = re.compile(
     r"zookeeper\..+|broker\.id\.generation\.enable|control\.plane\.listener\.name|delegation\.token\.master\.key"
     r"|inter\.broker\.protocol\.version|log\.message\.(?:format\.version|timestamp\.difference\.max\.ms)"
@@ -41,7 +42,7 @@ def drop_removed_configs(configs: Mapping[str, StaticConfig]) -> tuple[StaticCon
     kept: StaticConfigs = {}
     warnings = []
     for name, config in configs.items():
-        if _REMOVED.fullmatch(name):
+        if name not in BROKER_CONFIGS and _REMOVED.fullmatch(name):
             warnings.append(f"{name} ({config.origin}) was removed in Kafka 4.0 and is ignored")
         else:
             kept[name] = config

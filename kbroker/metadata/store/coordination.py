@@ -2,10 +2,14 @@
 
 A tree of nodes. Each node has data (bytes, up to about 1 MiB) and a version that starts at 0 and grows by one with each
 `set`, so that writers can compare and set. `multi` applies several operations or none. An ephemeral node is deleted
-when the session that created it ends. A watch fires once, on the event loop, after the change is durable.
+when the session that created it ends. A watch fires once, on the event loop, after the change is durable: at the first
+change, or when the service can no longer report changes to it, because the connection was lost.
 
-Implementations: embedded.py (in the broker's process, with a journal), and kbroker.simulation.coordination (over a
-simulated network).
+Reads of a session never go back, and they have every change that the session has made, has been notified of, or has
+failed on (such as the version of a BadVersion). They may not have other changes of other sessions yet: see `sync`.
+
+Implementations: embedded.py (in the broker's process, with a journal), zookeeper/ (an ensemble, through kazoo), and
+kbroker.simulation.coordination (over a simulated network).
 """
 
 from collections.abc import Callable, Sequence
@@ -48,7 +52,15 @@ class SessionExpired(CoordinationError):
 
 
 class Unavailable(CoordinationError):
-    """The service cannot be reached or cannot write. It is unknown whether the change was made."""
+    """The service cannot be reached or cannot write. It is unknown whether the change was made.
+
+    It is not made later than the session's next `sync` or successful write. The owner of an ephemeral node shows which
+    session has created it.
+    """
+
+
+class TooLarge(CoordinationError):
+    """The operations have more bytes than the service accepts, and no change was made."""
 
 
 class NoSpace(Unavailable):
@@ -56,14 +68,18 @@ class NoSpace(Unavailable):
 
 
 class Node(NamedTuple):
-    """The contents of a node."""
+    """The contents of a node. `owner`: the session of an ephemeral node, 0 for a persistent one."""
 
     data: bytes
     version: int
+    owner: int = 0
 
 
 class WatchEvent(NamedTuple):
-    """`kind` is one of created, changed, deleted, children."""
+    """`kind` is one of created, changed, deleted, children, lost.
+
+    After `lost`, the node must be read again: it may have changed, and it is not watched any more.
+    """
 
     kind: str
     path: str
@@ -143,7 +159,11 @@ class Coordination(Protocol):
         ...
 
     async def multi(self, ops: Sequence[Op]) -> None:
-        """Apply all operations or none. Raises the error of the first operation that fails."""
+        """Apply all operations or none. Raises the error of the first operation that fails, or TooLarge."""
+        ...
+
+    async def sync(self) -> None:
+        """Wait until later reads of this session have every change that was made before the call."""
         ...
 
     def on_expired(self, callback: Callable[[], None]) -> None:

@@ -58,7 +58,7 @@ class DataTree:
 
     def get(self, path: str) -> Node:
         node = self._find(path)
-        return Node(node.data, node.version)
+        return Node(node.data, node.version, node.owner)
 
     def version(self, path: str) -> int | None:
         node = self.nodes.get(path)

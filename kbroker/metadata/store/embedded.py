@@ -273,7 +273,7 @@ class EmbeddedSession:
     async def get_many(self, paths: Sequence[str]) -> list[Node | None]:
         def operation(commit: PendingCommit) -> list[Node | None]:
             nodes = map(self._store.tree.nodes.get, paths)
-            return [None if node is None else Node(node.data, node.version) for node in nodes]
+            return [None if node is None else Node(node.data, node.version, node.owner) for node in nodes]
 
         return await self._run(operation)  # type: ignore[no-any-return]
 
@@ -307,6 +307,9 @@ class EmbeddedSession:
 
     async def multi(self, ops: Sequence[Op]) -> None:
         await self._run(lambda commit: self._store.apply(commit, ops, self._id))
+
+    async def sync(self) -> None:
+        """Reads always have every change."""
 
     def on_expired(self, callback: Callable[[], None]) -> None:
         self._on_expired.append(callback)

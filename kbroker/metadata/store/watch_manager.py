@@ -40,3 +40,10 @@ class WatchManager(Generic[K]):
                 watchers |= self._child_watches.pop(event.path, {})
             for watcher in watchers:
                 yield watcher, event
+
+    def lose_all(self) -> Iterator[tuple[K, WatchEvent]]:
+        """Remove all watches, and yield (watcher, event) for each: the service no longer reports changes to them."""
+        for path in dict.fromkeys((*self._node_watches, *self._child_watches)):
+            watchers = self._node_watches.pop(path, {}) | self._child_watches.pop(path, {})
+            for watcher in watchers:
+                yield watcher, WatchEvent("lost", path)

@@ -11,6 +11,7 @@
     /kbroker/configs/DIRECTORY/NAME  {config: value}; DIRECTORY is topics, brokers, client-metrics or groups
     /kbroker/features                {"epoch", "levels": {feature: finalized level}}
     /kbroker/producer-ids            {"next": first id of the next block}
+    /kbroker/sole-broker             {"broker": id}; only in ZooKeeper, until a cluster can have several brokers
 
 Brokers watch /kbroker/changes. Each change of the controller adds its number with the paths that it wrote, relative to
 /kbroker, or null for too many paths. A broker that finds a gap in the numbers reads all nodes again.
@@ -40,6 +41,7 @@ PARTITIONS = f"{ROOT}/partitions"
 CONFIGS = f"{ROOT}/configs"
 FEATURES = f"{ROOT}/features"
 PRODUCER_IDS = f"{ROOT}/producer-ids"
+SOLE_BROKER = f"{ROOT}/sole-broker"
 
 CONFIG_DIRECTORIES: dict[int, str] = {
     ConfigResourceType.TOPIC: "topics",

@@ -71,13 +71,13 @@ class DataDirectory:
             raise ForeignDirectory(f"{self.path} belongs to cluster {meta.cluster_id}; this broker is in {cluster_id}")
 
     def check_new(self, coordination: str) -> None:
-        """Raise ForeignDirectory if the directory was used before. Called if its `coordination` directory is empty.
+        """Raise ForeignDirectory if the directory was used before. Called if `coordination` has no cluster.
 
         The metadata of its topics is lost, and a start would rename all their logs to `.stray`.
         """
         if self._meta_properties is not None:
             raise ForeignDirectory(
                 f"{self.path} belongs to cluster {self._meta_properties.cluster_id}, and the metadata of its "
-                f"topics is missing from {coordination}: restore that directory, or remove {META_PROPERTIES} to begin "
+                f"topics is missing from {coordination}: restore it there, or remove {META_PROPERTIES} to begin "
                 "a new cluster, which renames all partitions to .stray"
             )

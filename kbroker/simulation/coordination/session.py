@@ -134,6 +134,9 @@ class SimSession:
     async def multi(self, ops: Sequence[Op]) -> None:
         await self._call("multi", ops=list(ops))
 
+    async def sync(self) -> None:
+        """Reads always have every change."""
+
     def on_expired(self, callback: Callable[[], None]) -> None:
         self._callbacks.append(callback)
 

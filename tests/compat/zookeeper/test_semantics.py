@@ -1,184 +1,71 @@
 """The embedded coordination service against a real ZooKeeper: the same calls have the same results.
 
-Random calls of two sessions go to both. The results, the errors and the events of watches are compared.
+Random calls of two sessions go to both, to ZooKeeper through its adapter. The results, the errors and the events of
+watches are compared. In half of the tests, connections to ZooKeeper are cut before and during calls.
 """
 
 import asyncio
-import os
-import socket
-import subprocess
-from collections.abc import Iterator
-from contextlib import ExitStack, closing
-from functools import partial
-from pathlib import Path
+from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-import pyspark
 import pytest
-from kazoo import exceptions
-from kazoo.client import KazooClient
 
+from kbroker.config.broker.zookeeper_settings import ZooKeeperSettings
 from kbroker.metadata.store.coordination import (
     ANY_VERSION,
-    BadVersion,
     Check,
+    Coordination,
     CoordinationError,
     Create,
     Delete,
-    NodeExists,
-    NoNode,
-    NotEmpty,
+    Node,
     Op,
     Set,
+    Unavailable,
     WatchEvent,
 )
-from kbroker.metadata.store.embedded import EmbeddedSession, EmbeddedStore
-from kbroker.pipeline.spark.java import require_java
-from tests.compat.support import eventually, free_port
+from kbroker.metadata.store.embedded import EmbeddedStore
+from kbroker.metadata.store.zookeeper.open_session import open_session
+from kbroker.metadata.store.zookeeper.session import ZooKeeperSession
+from tests.compat.support import unique
+from tests.compat.zookeeper.server import MAX_SESSION_S, Proxy, ZooKeeperServer
 from tests.unit.support.memory_disk import make_environment, settle
 
 ROOT = "/test"
 PATHS = [f"{ROOT}/{name}" for name in ("a", "b", "a/x", "a/y", "b/x", "a/x/deep")]
 CALLS = 400
+CALLS_WITH_FAULTS = 150
 SESSIONS = 2
-START_S = 60.0
+WRITES = ("create", "set", "delete", "multi")
 
-ERRORS: dict[type[Exception], type[CoordinationError]] = {
-    exceptions.NodeExistsError: NodeExists,
-    exceptions.NoNodeError: NoNode,
-    exceptions.BadVersionError: BadVersion,
-    exceptions.NotEmptyError: NotEmpty,
-    # The interface has no error of its own for the child of an ephemeral node.
-    exceptions.NoChildrenForEphemeralsError: NoNode,
-}
+Snapshot = dict[str, tuple[bytes, int, int]]
 
 
-@pytest.fixture(scope="module")
-def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a ZooKeeper server, which is among the jars of PySpark. It does not sync its files."""
-    directory, port = tmp_path_factory.mktemp("zookeeper"), free_port()
-    config = directory / "zoo.cfg"
-    config.write_text(
-        f"dataDir={directory}\nclientPort={port}\nclientPortAddress=127.0.0.1\nadmin.enableServer=false\ntickTime=2000\n"
-    )
-    jars = Path(pyspark.__file__).parent / "jars" / "*"
-    with (directory / "output").open("w") as output:
-        server = subprocess.Popen(
-            [
-                require_java(os.environ).executable,
-                "-Xmx128m",
-                "-cp",
-                str(jars),
-                "org.apache.zookeeper.server.ZooKeeperServerMain",
-                str(config),
-            ],
-            stdout=output,
-            stderr=output,
-        )
-    try:
-        # kazoo waits longer and longer between its attempts to connect.
-        eventually(partial(_is_listening, port), "a ZooKeeper server")
-        yield f"127.0.0.1:{port}"
-    finally:
-        server.kill()
-        server.wait()
+@dataclass
+class Caller:
+    """One session. `events` are those of watches, with the number of the call that set the watch."""
 
+    session: Coordination
+    events: list[tuple[int, WatchEvent]] = field(default_factory=list)
 
-def _is_listening(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
-
-
-class ZooKeeperSession:
-    def __init__(self, address: str) -> None:
-        self.client = KazooClient(address)
-        self.client.start(START_S)
-        self.events: list[WatchEvent] = []
-        self._last_event: Any = None
-
-    def watch(self, event: Any) -> None:
-        # kazoo passes the deletion of a node twice to a function that watches its data and its children.
-        if event is self._last_event:
-            return
-        self._last_event = event
-        kind = "children" if event.type == "CHILD" else event.type.lower()
-        self.events.append(WatchEvent(kind, event.path))
-
-    def call(self, name: str, *arguments: Any) -> Any:
-        try:
-            return getattr(self, name)(*arguments)
-        except exceptions.KazooException as error:
-            return ERRORS[type(error)]
-
-    def get(self, path: str, watched: bool) -> Any:
-        data, stat = self.client.get(path, self.watch if watched else None)
-        return data, stat.version
-
-    def exists(self, path: str, watched: bool) -> Any:
-        stat = self.client.exists(path, self.watch if watched else None)
-        return None if stat is None else stat.version
-
-    def children(self, path: str, watched: bool) -> Any:
-        return sorted(self.client.get_children(path, self.watch if watched else None))
-
-    def create(self, path: str, data: bytes, ephemeral: bool) -> None:
-        self.client.create(path, data, ephemeral=ephemeral)
-
-    def set(self, path: str, data: bytes, version: int) -> Any:
-        return self.client.set(path, data, version).version
-
-    def delete(self, path: str, version: int) -> None:
-        self.client.delete(path, version)
-
-    def multi(self, ops: list[Op]) -> None:
-        transaction = self.client.transaction()
-        for op in ops:
-            match op:
-                case Check():
-                    transaction.check(op.path, op.version)
-                case Create():
-                    transaction.create(op.path, op.data, ephemeral=op.ephemeral)
-                case Set():
-                    transaction.set_data(op.path, op.data, op.version)
-                case Delete():
-                    transaction.delete(op.path, op.version)
-        results = transaction.commit()
-        # The operations around the one that fails have errors of their own.
-        for result in results:
-            if type(result) in ERRORS:
-                raise result
-
-    def close(self) -> None:
-        self.client.stop()
-        self.client.close()
-
-
-class EmbeddedCalls:
-    def __init__(self, runner: asyncio.Runner, session: EmbeddedSession) -> None:
-        self._runner = runner
-        self._session = session
-        self.events: list[WatchEvent] = []
-
-    def call(self, name: str, *arguments: Any) -> Any:
-        method = getattr(self._session, name)
+    async def call(self, number: int, name: str, *arguments: Any) -> Any:
+        """Return the result of a call, or the type of its error."""
         if name in ("get", "exists", "children"):
             path, watched = arguments
-            arguments = (path, self.events.append if watched else None)
-
-        async def run() -> Any:
+            arguments = (path, (lambda event: self.events.append((number, event))) if watched else None)
+        try:
             if name == "create":
                 path, data, ephemeral = arguments
-                return await method(path, data, ephemeral=ephemeral)
-            return await method(*arguments)
-
-        try:
-            return self._runner.run(run())
+                return await self.session.create(path, data, ephemeral=ephemeral)
+            result = await getattr(self.session, name)(*arguments)
         except CoordinationError as error:
             return type(error)
+        return self._own(result) if isinstance(result, Node) else result
 
-    def close(self) -> None:
-        self._runner.run(self._session.close())
+    def _own(self, node: Node) -> tuple[bytes, int, bool]:
+        """Session ids differ: compare whether this session owns the node."""
+        return node.data, node.version, node.owner == self.session.session_id
 
 
 def random_op(random: Random) -> Op:
@@ -203,34 +90,94 @@ def random_call(random: Random) -> tuple[str, tuple[Any, ...]]:
             return name, (path, random.random() < 0.7)
 
 
+async def snapshot(session: Coordination, owners: list[int]) -> Snapshot:
+    """Return all nodes as (data, version, which session owns it)."""
+    await session.sync()
+    nodes = zip(PATHS, await session.get_many(PATHS), strict=True)
+    return {
+        path: (node.data, node.version, owners.index(node.owner) if node.owner else -1)
+        for path, node in nodes
+        if node is not None
+    }
+
+
+async def call_and_cut(caller: Caller, proxy: Proxy, random: Random, number: int, call: tuple[str, Any]) -> Any:
+    """Call while the connection is cut, at a random moment; it may succeed, fail as usual, or be Unavailable."""
+    name, arguments = call
+    task = asyncio.create_task(caller.call(number, name, *arguments))
+    for _ in range(random.randrange(8)):
+        await asyncio.sleep(0)
+    proxy.cut()
+    return await task
+
+
+async def synced(session: Coordination) -> None:
+    """Wait until the session is connected, and until its earlier calls have been made or never will be."""
+    while True:
+        try:
+            return await session.sync()
+        except Unavailable:
+            pass
+
+
+def check_events(embedded: Caller, real: Caller) -> None:
+    """Check that the events agree, in order. A watch that was lost with its connection has no other event."""
+    lost = {number for number, event in real.events if event.kind == "lost"}
+    assert [event for event in embedded.events if event[0] not in lost] == [
+        event for event in real.events if event[1].kind != "lost"
+    ]
+
+
+@pytest.mark.parametrize("faults", [False, True], ids=["connected", "cut"])
 @pytest.mark.parametrize("seed", range(3))
-def test_the_embedded_service_behaves_like_zookeeper(zookeeper: str, seed: int) -> None:
-    random = Random(seed)
-    with asyncio.Runner() as runner, ExitStack() as stack:
-
-        async def open_store() -> EmbeddedStore:
-            return await EmbeddedStore.open(make_environment(), "/data")
-
-        store = runner.run(open_store())
-        embedded = [EmbeddedCalls(runner, store.session()) for _ in range(SESSIONS)]
-        sessions = [stack.enter_context(closing(ZooKeeperSession(zookeeper))) for _ in range(SESSIONS)]
-        sessions[0].client.delete(ROOT, recursive=True)
-        for client in (sessions[0], embedded[0]):
-            assert client.call("create", ROOT, b"", False) is None
-        for number in range(CALLS):
-            index, (name, arguments) = random.randrange(SESSIONS), random_call(random)
-            expected = sessions[index].call(name, *arguments)
-            assert embedded[index].call(name, *arguments) == expected, (number, name, arguments)
-        # The ephemeral nodes of a session are deleted with it.
-        sessions[1].close()
-        embedded[1].close()
-        for path in PATHS:
-            assert embedded[0].call("exists", path, False) == sessions[0].call("exists", path, False)
-        runner.run(settle())
-        assert {event.kind for event in embedded[0].events} == {"created", "changed", "deleted", "children"}
-        for ours, theirs in zip(embedded, sessions, strict=True):
-            eventually(partial(_have_same_events, ours, theirs), "the same events of watches")
+def test_the_embedded_service_behaves_like_zookeeper(zookeeper: ZooKeeperServer, seed: int, faults: bool) -> None:
+    asyncio.run(compare(zookeeper, Random(seed), faults))
 
 
-def _have_same_events(ours: EmbeddedCalls, theirs: ZooKeeperSession) -> bool:
-    return ours.events == theirs.events
+async def compare(zookeeper: ZooKeeperServer, random: Random, faults: bool) -> None:
+    loop, chroot = asyncio.get_running_loop(), f"/{unique('semantics')}"
+    store = await EmbeddedStore.open(make_environment(), "/data")
+    proxies = [await Proxy(zookeeper.port).start() for _ in range(SESSIONS)]
+    settings = [ZooKeeperSettings((proxy.address,), chroot, MAX_SESSION_S) for proxy in proxies]
+    sessions: list[ZooKeeperSession] = [await open_session(loop, each) for each in settings]
+    observer = await open_session(loop, ZooKeeperSettings((zookeeper.address,), chroot, MAX_SESSION_S))
+    embedded = [Caller(store.session()) for _ in range(SESSIONS)]
+    real = [Caller(session) for session in sessions]
+    theirs, ours = ([caller.session.session_id for caller in callers] for callers in (real, embedded))
+    for callers in (real, embedded):
+        assert await callers[0].call(0, "create", ROOT, b"", False) is None
+    unknown = 0
+    for number in range(CALLS_WITH_FAULTS if faults else CALLS):
+        index, call = random.randrange(SESSIONS), random_call(random)
+        name, arguments = call
+        if faults and random.random() < 0.15:
+            expected = await call_and_cut(real[index], proxies[index], random, number, call)
+        else:
+            expected = await real[index].call(number, name, *arguments)
+        if expected is Unavailable:
+            assert faults
+            unknown += 1
+            await synced(sessions[index])
+            was_made = await snapshot(observer, theirs) != await snapshot(embedded[0].session, ours)
+            if name in WRITES and was_made:
+                assert await embedded[index].call(number, name, *arguments) in (None, 1, 2, 3, 4, 5, 6, 7, 8, 9)
+        else:
+            assert await embedded[index].call(number, name, *arguments) == expected, (number, call)
+        if faults:
+            assert await snapshot(observer, theirs) == await snapshot(embedded[0].session, ours), (number, call)
+    assert unknown > 0 or not faults
+    # The ephemeral nodes of a session are deleted with it.
+    await synced(sessions[1])
+    await sessions[1].close()
+    await embedded[1].session.close()
+    await synced(sessions[0])
+    assert await snapshot(observer, theirs) == await snapshot(embedded[0].session, ours)
+    await settle()
+    kinds = {event.kind for caller in embedded for _, event in caller.events}
+    assert faults or kinds == {"created", "changed", "deleted", "children"}
+    for pair in zip(embedded, real, strict=True):
+        check_events(*pair)
+    for session in (sessions[0], observer):
+        await session.close()
+    for proxy in proxies:
+        await proxy.stop()

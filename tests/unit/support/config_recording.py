@@ -31,7 +31,9 @@ PROPERTIES = {
 }
 
 # Configs that Kafka does not have.
-OWN = {"flush.before.ack"} | {name for name in [*ALL_TOPIC_CONFIGS, *BROKER_CONFIGS] if name.startswith("kbroker.")}
+OWN = {"flush.before.ack"} | {
+    name for name in [*ALL_TOPIC_CONFIGS, *BROKER_CONFIGS] if name.startswith(("kbroker.", "zookeeper."))
+}
 # Configs whose defaults differ, and those that the recorded node had set besides PROPERTIES.
 OTHER_VALUES = {
     "broker.id",

@@ -14,6 +14,7 @@ from kbroker.config.definitions.broker import (
     ssl,
     tiered,
     transactions,
+    zookeeper,
 )
 
 _AREAS = (
@@ -29,6 +30,7 @@ _AREAS = (
     ssl,
     tiered,
     transactions,
+    zookeeper,
 )
 
 BROKER_CONFIGS = config_def(row for area in _AREAS for row in area.KEYS)

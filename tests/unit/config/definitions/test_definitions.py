@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kbroker.config.config_def import ConfigDef, ConfigKey
-from kbroker.config.definitions.broker import BROKER_CONFIGS, DYNAMIC_ONLY
+from kbroker.config.definitions.broker import BROKER_CONFIGS, DYNAMIC_ONLY, zookeeper
 from kbroker.config.definitions.client_metrics import CLIENT_METRICS_CONFIGS
 from kbroker.config.definitions.group import GROUP_CONFIGS
 from kbroker.config.definitions.topic import ALL_TOPIC_CONFIGS, TOPIC_CONFIGS
@@ -18,7 +18,8 @@ KAFKA = [json.loads(line) for line in Path(__file__).parent.with_name("kafka_4_3
 DEFINITIONS: dict[str, ConfigDef] = {"topic": TOPIC_CONFIGS, "broker": BROKER_CONFIGS, "group": GROUP_CONFIGS}
 OWN = {
     "topic": {"flush.before.ack", "kbroker.record.validation"},
-    "broker": {"kbroker.log.format", "kbroker.metrics.listener", "kbroker.record.validation"},
+    "broker": {"kbroker.log.format", "kbroker.metrics.listener", "kbroker.record.validation"}
+    | {key.name for key in zookeeper.KEYS},
 }
 
 # Defaults that differ from Kafka's.

@@ -59,10 +59,10 @@ def test_a_configuration_of_a_controller_only_is_rejected(configs: dict[str, str
 
 
 def test_configs_that_kafka_4_removed_are_ignored_with_a_warning():
-    configs = parse_config_file("s.properties", b"zookeeper.connect=z:2181\nport=9092\nnode.id=1\nnope=1\n")
+    configs = parse_config_file("s.properties", b"zookeeper.clientCnxnSocket=x\nport=9092\nnode.id=1\nnope=1\n")
     kept, warnings = drop_removed_configs(configs)
     assert list(kept) == ["node.id", "nope"]
     assert warnings == [
-        "zookeeper.connect (s.properties:1) was removed in Kafka 4.0 and is ignored",
+        "zookeeper.clientCnxnSocket (s.properties:1) was removed in Kafka 4.0 and is ignored",
         "port (s.properties:2) was removed in Kafka 4.0 and is ignored",
     ]

@@ -13,6 +13,7 @@ from kbroker.metadata.store.coordination import (
     CoordinationError,
     Create,
     Delete,
+    Node,
     NodeExists,
     NoNode,
     NoSpace,
@@ -38,11 +39,11 @@ async def opened(disk: MemoryDisk) -> EmbeddedStore:
 async def test_a_set_with_the_wrong_version_fails():
     session = (await opened(MemoryDisk())).session()
     await session.create("/a", b"one")
-    assert await session.get("/a") == (b"one", 0)
+    assert await session.get("/a") == Node(b"one", 0)
     assert await session.set("/a", b"two", 0) == 1
     with pytest.raises(BadVersion):
         await session.set("/a", b"three", 0)
-    assert await session.get("/a") == (b"two", 1)
+    assert await session.get("/a") == Node(b"two", 1)
     assert await session.set("/a", b"three") == 2
     with pytest.raises(BadVersion):
         await session.delete("/a", 1)
@@ -74,7 +75,7 @@ async def test_a_multi_makes_all_changes_or_none(op: Any, error: type[Coordinati
     with pytest.raises(error):
         await session.multi([Create("/new", b""), Set("/a", b"changed"), Delete("/a/child"), Create("/a/x", b""), op])
     assert await session.exists("/new") is None
-    assert await session.get("/a") == (b"", 0)
+    assert await session.get("/a") == Node(b"", 0)
     assert await session.children("/a") == ["child"]
     assert disk.read(f"{DIR}/coordination.journal") == before
 
@@ -83,7 +84,7 @@ async def test_a_multi_makes_all_changes_or_none(op: Any, error: type[Coordinati
 async def test_get_many_returns_none_for_nodes_that_do_not_exist():
     session = (await opened(MemoryDisk())).session()
     await session.create("/a", b"1")
-    assert await session.get_many(["/a", "/b"]) == [(b"1", 0), None]
+    assert await session.get_many(["/a", "/b"]) == [Node(b"1", 0), None]
 
 
 @async_test
@@ -174,11 +175,11 @@ async def test_acknowledged_changes_survive_a_power_loss_and_torn_records_are_dr
         disk.sync_fails = False
         records = unframe(bytes(disk.files[f"{DIR}/coordination.journal"].data), synced)
         again = (await opened(disk)).session()
-        assert await again.get("/a") == (b"kept too", 1)
+        assert await again.get("/a") == Node(b"kept too", 1)
         assert await again.exists("/b") is None
         assert (await again.exists("/c") is None) == (records is None)
         await again.create("/d", b"after")
-        assert await (await opened(disk)).session().get("/d") == (b"after", 0)
+        assert await (await opened(disk)).session().get("/d") == Node(b"after", 0)
 
 
 @async_test
@@ -202,10 +203,10 @@ async def test_changes_fail_while_the_disk_is_full():
     disk.room = 10
     with pytest.raises(Unavailable):
         await session.set("/a", b"too much")
-    assert await session.get("/a") == (b"before", 0)
+    assert await session.get("/a") == Node(b"before", 0)
     disk.room = None
     await session.set("/a", b"after")
-    assert await (await opened(disk)).session().get("/a") == (b"after", 1)
+    assert await (await opened(disk)).session().get("/a") == Node(b"after", 1)
 
 
 @async_test
@@ -232,7 +233,7 @@ async def test_the_journal_is_compacted_without_loss():
     assert disk.exists(f"{DIR}/coordination.snapshot")
     assert len(disk.files[journal].data) < 1_100_000
     again = (await opened(disk)).session()
-    assert await again.get("/big") == (bytes([39]) * 50_000, 40)
+    assert await again.get("/big") == Node(bytes([39]) * 50_000, 40)
     assert await again.exists("/me") is None
 
 
@@ -392,13 +393,13 @@ async def test_per_session_writes_stay_in_memory_while_the_disk_is_full():
     await session.multi([Create("/epoch", b""), Create("/other", b"")])
     disk.room = 0
     await session.multi([Set("/epoch", b"1", 0, per_session=True), Create("/me", b"", ephemeral=True)])
-    assert await session.get("/epoch") == (b"1", 1)
+    assert await session.get("/epoch") == Node(b"1", 1)
     with pytest.raises(NoSpace):
         await session.multi([Set("/epoch", b"2", per_session=True), Set("/other", b"x")])
-    assert await session.get("/epoch") == (b"1", 1)
-    assert await (await opened(disk)).session().get("/epoch") == (b"", 0), "nothing came of it"
+    assert await session.get("/epoch") == Node(b"1", 1)
+    assert await (await opened(disk)).session().get("/epoch") == Node(b"", 0), "nothing came of it"
     disk.room = None
     await session.set("/other", b"y")
     again = (await opened(disk)).session()
-    assert await again.get("/epoch") == (b"1", 1)
-    assert await again.get("/other") == (b"y", 1)
+    assert await again.get("/epoch") == Node(b"1", 1)
+    assert await again.get("/other") == Node(b"y", 1)

@@ -95,7 +95,7 @@ class Model:
             return None
         if node is None:
             raise NoNode
-        return self.children(request.path) if request.kind == "children" else Node(node.data, node.version)
+        return self.children(request.path) if request.kind == "children" else Node(node.data, node.version, node.owner)
 
 
 class RecordingService(SimCoordination):

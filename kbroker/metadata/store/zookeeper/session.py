@@ -1,0 +1,290 @@
+"""ZooKeeperSession: a session of a ZooKeeper ensemble as the coordination interface, on the event loop.
+
+A request is sent at once, or when the session is connected again. It fails with Unavailable after `timeout_s` without
+a connection, or without a response; the connection is then closed, because ZooKeeper responds in order and would not
+respond to any later request either. So a call takes at most twice `timeout_s`.
+"""
+
+from __future__ import annotations
+
+from asyncio import AbstractEventLoop, Future, TimerHandle
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from kazoo.client import KazooState
+from kazoo.exceptions import ConnectionLoss
+from kazoo.protocol.serialization import Exists, GetChildren, GetData, Sync
+
+from kbroker.config.broker.zookeeper_settings import ZooKeeperSettings
+from kbroker.metadata.store.coordination import (
+    ANY_VERSION,
+    Create,
+    Delete,
+    Node,
+    NoNode,
+    Op,
+    SessionExpired,
+    Set,
+    Unavailable,
+    Watch,
+    WatchEvent,
+)
+from kbroker.metadata.store.watch_manager import WatchManager
+from kbroker.metadata.store.zookeeper.client import SessionClient
+from kbroker.metadata.store.zookeeper.requests import acl, coordination_error, transaction, transaction_results
+from kbroker.runtime.event_log import EventLogger
+
+log = EventLogger("kbroker.metadata")
+
+# Requests that have no response yet. More wait in the session: kazoo's queue blocks the event loop when it is full.
+MAX_IN_FLIGHT = 64
+# `close` waits at most this time, in seconds, for ZooKeeper's response.
+CLOSE_S = 3.0
+
+
+class Call:
+    """A request with the future of its outcome. `watch` is set if the request succeeds."""
+
+    __slots__ = ("convert", "deadline", "future", "path", "request", "watch")
+
+    def __init__(
+        self,
+        request: Any,
+        path: str,
+        future: Future[Any],
+        deadline: float,
+        convert: Callable[[Any], Any],
+        watch: Watch | None,
+    ) -> None:
+        self.request = request
+        self.path = path
+        self.future = future
+        self.deadline = deadline
+        self.convert = convert
+        self.watch = watch
+
+    def fail(self, error: Exception) -> None:
+        if not self.future.done():
+            self.future.set_exception(error)
+
+
+class ZooKeeperSession:
+    """Implements Coordination. `chroot` is the path of the node that stands for the root of the tree."""
+
+    def __init__(self, loop: AbstractEventLoop, settings: ZooKeeperSettings, chroot: str = "") -> None:
+        """Create a session that is not connected; `start` connects it. Raises OSError for TLS files."""
+        self.chroot = chroot
+        self.connected: Future[None] = loop.create_future()
+        self._loop = loop
+        # kazoo drops a connection on which nothing is received for this time, unless it sends requests.
+        self._timeout_s = settings.session_timeout_s * 2 / 3
+        self._acl = acl(settings.set_acl)
+        self._client = SessionClient(loop, settings, self._on_state, self._on_event)
+        self._session_id = 0
+        self._is_connected = False
+        self._is_over = False
+        self._on_expired: list[Callable[[], None]] = []
+        self._watches: WatchManager[Watch] = WatchManager()
+        # Both in the order of their deadlines.
+        self._unsent: deque[Call] = deque()
+        self._in_flight: dict[Call, None] = {}
+        self._timer: TimerHandle | None = None
+
+    def start(self) -> None:
+        """Connect in the background: `connected` is done when the session exists."""
+        self._client.start_async()
+
+    @property
+    def session_id(self) -> int:
+        return self._session_id
+
+    @property
+    def last_warning(self) -> str:
+        """The reason why the last attempt to connect has failed; empty if none has failed."""
+        return self._client.last_warning.text
+
+    # Coordination.
+
+    async def get(self, path: str, watch: Watch | None = None) -> Node:
+        return await self._get(path, watch)  # type: ignore[no-any-return]
+
+    async def get_many(self, paths: Sequence[str]) -> list[Node | None]:
+        futures = [self._get(path) for path in paths]
+        nodes: list[Node | None] = []
+        try:
+            for future in futures:
+                try:
+                    nodes.append(await future)
+                except NoNode:
+                    nodes.append(None)
+        finally:
+            for future in futures[len(nodes) :]:
+                if not future.cancel() and not future.cancelled():
+                    future.exception()  # retrieved, because nothing awaits it
+        return nodes
+
+    async def exists(self, path: str, watch: Watch | None = None) -> int | None:
+        request = Exists(self.chroot + path, watch and self._client.watch)
+        return await self._start(request, path, lambda stat: stat and stat.version, watch)  # type: ignore[no-any-return]
+
+    async def children(self, path: str, watch: Watch | None = None) -> list[str]:
+        request = GetChildren(self.chroot + path, watch and self._client.watch)
+        return await self._start(request, path, sorted, watch)  # type: ignore[no-any-return]
+
+    async def create(self, path: str, data: bytes, *, ephemeral: bool = False) -> None:
+        await self._write([Create(path, data, ephemeral)])
+
+    async def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> int:
+        (stat,) = await self._write([Set(path, data, version)])
+        return stat.version  # type: ignore[no-any-return]
+
+    async def delete(self, path: str, version: int = ANY_VERSION) -> None:
+        await self._write([Delete(path, version)])
+
+    async def multi(self, ops: Sequence[Op]) -> None:
+        if ops:
+            await self._write(ops)
+
+    async def sync(self) -> None:
+        await self._start(Sync(self.chroot or "/"), "", lambda _: None)
+
+    def on_expired(self, callback: Callable[[], None]) -> None:
+        self._on_expired.append(callback)
+
+    async def close(self) -> None:
+        """Close the session. If ZooKeeper cannot be reached, it expires later."""
+        if self._is_over:
+            return
+        self._end()
+        ended = self._loop.create_future()
+        timer = self._loop.call_later(min(self._timeout_s, CLOSE_S), partial(_complete, ended))
+        self._client.end(partial(_complete, ended))
+        await ended
+        timer.cancel()
+
+    # Requests.
+
+    def _get(self, path: str, watch: Watch | None = None) -> Future[Any]:
+        return self._start(GetData(self.chroot + path, watch and self._client.watch), path, _node, watch)
+
+    async def _write(self, ops: Sequence[Op]) -> Sequence[Any]:
+        request = transaction(ops, self.chroot, self._acl)
+        return await self._start(request, "", lambda results: transaction_results(results, ops))  # type: ignore[no-any-return]
+
+    def _start(self, request: Any, path: str, convert: Callable[[Any], Any], watch: Watch | None = None) -> Future[Any]:
+        if self._is_over:
+            raise SessionExpired
+        deadline = self._loop.time() + self._timeout_s
+        self._unsent.append(Call(request, path, self._loop.create_future(), deadline, convert, watch))
+        future = self._unsent[-1].future
+        self._send_all()
+        self._set_timer()
+        return future
+
+    def _send_all(self) -> None:
+        """Send the requests that wait, as long as the session is connected."""
+        while self._unsent and self._is_connected and len(self._in_flight) < MAX_IN_FLIGHT:
+            call = self._unsent.popleft()
+            if not call.future.done():
+                call.deadline = self._loop.time() + self._timeout_s
+                self._in_flight[call] = None
+                self._client.send(call.request, partial(self._on_outcome, call))
+
+    def _on_outcome(self, call: Call, result: Any, error: Exception | None) -> None:
+        self._in_flight.pop(call, None)
+        if isinstance(error, ConnectionLoss):
+            # The change of the state is reported after the outcomes of all requests.
+            self._is_connected = False
+        if not call.future.done():
+            # kazoo sets the watch of `exists` if there is no node, too; it has no error then.
+            if error is not None:
+                call.future.set_exception(coordination_error(error, call.path))
+            else:
+                self._complete(call, result)
+        self._send_all()
+
+    def _complete(self, call: Call, result: Any) -> None:
+        if call.watch is not None:
+            self._watches.add(call.path, call.watch, children=isinstance(call.request, GetChildren))
+        try:
+            call.future.set_result(call.convert(result))
+        except Exception as error:
+            call.future.set_exception(error)
+
+    # What kazoo reports.
+
+    def _on_event(self, kind: str, path: str) -> None:
+        event = WatchEvent(kind, path.removeprefix(self.chroot))
+        for watch, fired in self._watches.fire([event]):
+            self._loop.call_soon(watch, fired)
+
+    def _on_state(self, state: str, session_id: int) -> None:
+        if self._is_over:
+            return
+        if state == KazooState.CONNECTED:
+            self._on_connected(session_id)
+        elif state == KazooState.SUSPENDED:
+            self._is_connected = False
+            log.warning("the connection to ZooKeeper is lost", reason=self.last_warning)
+        else:
+            log.error("the ZooKeeper session has ended", session=f"0x{self._session_id:x}")
+            self._end()
+            self._client.end(lambda: None)
+            for callback in self._on_expired:
+                callback()
+
+    def _on_connected(self, session_id: int) -> None:
+        self._is_connected = True
+        if not self.connected.done():
+            self._session_id = session_id
+            self.connected.set_result(None)
+        else:
+            log.info("connected to ZooKeeper again", session=f"0x{session_id:x}")
+        # The server has forgotten the watches with the connection.
+        for watch, event in self._watches.lose_all():
+            self._loop.call_soon(watch, event)
+        self._send_all()
+
+    def _end(self) -> None:
+        self._is_over = True
+        self._is_connected = False
+        if self._timer is not None:
+            self._timer.cancel()
+        for call in (*self._in_flight, *self._unsent):
+            call.fail(SessionExpired())
+        self._unsent.clear()
+        self._in_flight.clear()
+
+    # Deadlines.
+
+    def _set_timer(self) -> None:
+        if self._timer is None and not self._is_over:
+            heads = [next(iter(calls)).deadline for calls in (self._in_flight, self._unsent) if calls]
+            if heads:
+                self._timer = self._loop.call_at(min(heads), self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        now = self._loop.time()
+        while self._unsent and self._unsent[0].deadline <= now:
+            self._unsent.popleft().fail(Unavailable("", "ZooKeeper cannot be reached"))
+        late = [call for call in self._in_flight if call.deadline <= now]
+        for call in late:
+            call.fail(Unavailable(call.path, "ZooKeeper does not respond"))
+        if late:
+            self._client.disconnect()
+            # Until kazoo has found the connection closed, the requests of later calls would be lost with it.
+            self._is_connected = False
+        self._set_timer()
+
+
+def _node(result: Any) -> Node:
+    data, stat = result
+    return Node(data or b"", stat.version, stat.ephemeralOwner)
+
+
+def _complete(future: Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

@@ -1,0 +1,143 @@
+"""A real ZooKeeper server, from the jars of PySpark, and a proxy that cuts and stalls connections to it."""
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pyspark
+
+from kbroker.pipeline.spark.java import require_java
+from tests.compat.support import DEADLINE_S, eventually, free_port
+
+JARS = Path(pyspark.__file__).parent / "jars"
+# Few jars, because Java opens all of them when it starts.
+PATTERNS = ("zookeeper-*", "slf4j-api-*", "metrics-core-*", "netty-*", "snappy-*", "commons-io-*")
+# The least and the most session timeout of this server are 2 and 20 ticks.
+TICK_MS = 500
+MIN_SESSION_S, MAX_SESSION_S = 2 * TICK_MS / 1000, 20 * TICK_MS / 1000
+
+
+class ZooKeeperServer:
+    """The server at one port with one data directory, which a test may kill, restart, pause and resume."""
+
+    def __init__(self, directory: Path) -> None:
+        self.port = free_port()
+        self.address = f"127.0.0.1:{self.port}"
+        self._directory = directory
+        self._process: subprocess.Popen[bytes] | None = None
+        (directory / "zoo.cfg").write_text(
+            f"dataDir={directory}\nclientPort={self.port}\nclientPortAddress=127.0.0.1\nadmin.enableServer=false\n"
+            f"tickTime={TICK_MS}\nmaxClientCnxns=0\n"
+        )
+
+    def start(self) -> None:
+        jars = [str(path) for pattern in PATTERNS for path in JARS.glob(f"{pattern}.jar")]
+        java = [require_java(os.environ).executable, "-Xmx128m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
+        main = "org.apache.zookeeper.server.ZooKeeperServerMain"
+        with (self._directory / "output").open("a") as output:
+            self._process = subprocess.Popen(
+                [*java, "-cp", ":".join(jars), main, str(self._directory / "zoo.cfg")], stdout=output, stderr=output
+            )
+        eventually(self._is_listening, "a ZooKeeper server")
+
+    def kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def pause(self) -> None:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+        # The server may respond until it has stopped.
+        os.waitpid(self._process.pid, os.WUNTRACED)
+
+    def resume(self) -> None:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
+
+    def _is_listening(self) -> bool:
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", self.port)) == 0
+
+
+class Proxy:
+    """Forwards connections to a server, on the event loop of the test."""
+
+    def __init__(self, port: int) -> None:
+        self.address = ""
+        self.connections = 0
+        self._port = port
+        self._server: asyncio.Server | None = None
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        # Cleared while bytes of that direction are held.
+        self._requests = asyncio.Event()
+        self._responses = asyncio.Event()
+        self._requests.set()
+        self._responses.set()
+
+    async def start(self) -> "Proxy":
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.address = f"127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        return self
+
+    def cut(self) -> None:
+        """Close all connections, and drop the bytes that are held."""
+        for writer in self._writers:
+            writer.transport.abort()
+        for task in self._tasks:
+            task.cancel()
+
+    def stall(self, *, requests: bool = True, responses: bool = True) -> None:
+        """Hold bytes in these directions, in new connections too."""
+        if requests:
+            self._requests.clear()
+        if responses:
+            self._responses.clear()
+
+    def resume(self) -> None:
+        self._requests.set()
+        self._responses.set()
+
+    async def stop(self) -> None:
+        self.cut()
+        if self._server is not None:
+            self._server.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        self._writers.add(writer)
+        try:
+            server_reader, server_writer = await asyncio.open_connection("127.0.0.1", self._port)
+        except OSError:
+            writer.transport.abort()
+            return
+        self._writers.add(server_writer)
+        for source, sink, gate in (
+            (reader, server_writer, self._requests),
+            (server_reader, writer, self._responses),
+        ):
+            task = asyncio.create_task(self._forward(source, sink, gate))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _forward(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, gate: asyncio.Event) -> None:
+        with suppress(OSError):
+            while data := await source.read(65_536):
+                await gate.wait()
+                sink.write(data)
+        sink.transport.abort()
+
+
+async def until(condition: Callable[[], object], description: str) -> None:
+    """Wait on the event loop until the condition holds."""
+    async with asyncio.timeout(DEADLINE_S):
+        while not condition():
+            await asyncio.sleep(0.005)
+    assert condition(), description

@@ -1,0 +1,153 @@
+"""`kbroker start` with its metadata in a real ZooKeeper."""
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+from kafka import KafkaConsumer, KafkaProducer
+from kafka.admin import KafkaAdminClient, NewTopic
+
+from kbroker.config.broker.zookeeper_settings import ZooKeeperSettings
+from kbroker.metadata.store.zookeeper.open_session import open_session
+from tests.compat.support import BrokerProcess, eventually, free_port, unique
+from tests.compat.zookeeper.server import MAX_SESSION_S, MIN_SESSION_S, ZooKeeperServer
+
+BROKER = "/kbroker/brokers/1"
+
+
+@pytest.fixture
+def connect(zookeeper: ZooKeeperServer) -> str:
+    return f"{zookeeper.address}/{unique('clusters')}/first"
+
+
+@pytest.fixture
+def broker(tmp_path: Path, connect: str) -> Iterator[BrokerProcess]:
+    timeout_ms = str(round(MIN_SESSION_S * 1000))
+    broker = BrokerProcess(tmp_path, {"zookeeper.connect": connect, "zookeeper.session.timeout.ms": timeout_ms})
+    yield broker
+    broker.end()
+
+
+def children(connect: str, path: str) -> list[str]:
+    async def read() -> list[str]:
+        address, _, chroot = connect.partition("/")
+        session = await open_session(asyncio.get_running_loop(), ZooKeeperSettings((address,), f"/{chroot}"))
+        names = await session.children(path)
+        await session.close()
+        return names
+
+    return asyncio.run(read())
+
+
+def refusal(directory: Path, connect: str, *settings: str) -> str:
+    """Return the only line that a start prints, which must fail."""
+    command = [sys.executable, "-m", "kbroker", "start", "--log-level", "error", "--data-dir", str(directory)]
+    command += ["--listen", f"127.0.0.1:{free_port()}", "--set", f"zookeeper.connect={connect}"]
+    for setting in settings:
+        command += ["--set", setting]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (result.returncode, result.stdout) == (1, "")
+    (line,) = result.stderr.splitlines()
+    return line
+
+
+def test_a_broker_finds_its_metadata_in_zookeeper_again(broker: BrokerProcess, connect: str) -> None:
+    broker.start()
+    admin = KafkaAdminClient(bootstrap_servers=broker.bootstrap)
+    admin.create_topics([NewTopic("orders", 3, 1)])
+    admin.close()
+    producer = KafkaProducer(bootstrap_servers=broker.bootstrap, acks="all")
+    producer.send("orders", b"first", partition=2).get(60)
+    producer.close()
+    assert children(connect, "/kbroker/topics") == ["orders"]
+    assert not (broker.data_dir / "coordination").exists()
+    broker.stop()
+    # A clean stop ends the session.
+    assert children(connect, "/kbroker/brokers") == []
+    broker.start()
+    # After kill -9, the next start waits until the former session has expired.
+    broker.restart()
+    consumer = KafkaConsumer(
+        "orders", bootstrap_servers=broker.bootstrap, auto_offset_reset="earliest", consumer_timeout_ms=60_000
+    )
+    assert next(consumer).value == b"first"
+    consumer.close()
+    broker.stop()
+
+
+def test_a_broker_stops_when_its_session_has_expired(broker: BrokerProcess, connect: str) -> None:
+    broker.start()
+    broker.freeze()
+    eventually(lambda: children(connect, "/kbroker/brokers") == [], "the end of the session")
+    broker.resume()
+    assert broker.wait() == 1
+    assert "the ZooKeeper session has ended" in broker.errors
+    assert "the broker stops reason=SessionExpired" in broker.errors
+    assert "Traceback" not in broker.errors
+    broker.start()
+    broker.stop()
+
+
+def test_a_broker_serves_while_zookeeper_is_restarted(zookeeper: ZooKeeperServer, tmp_path: Path, connect: str) -> None:
+    timeout_ms = str(round(MAX_SESSION_S * 1000))
+    broker = BrokerProcess(tmp_path, {"zookeeper.connect": connect, "zookeeper.session.timeout.ms": timeout_ms})
+    try:
+        broker.start()
+        admin = KafkaAdminClient(bootstrap_servers=broker.bootstrap)
+        admin.create_topics([NewTopic("before", 1, 1)])
+        producer = KafkaProducer(bootstrap_servers=broker.bootstrap, acks="all")
+        # The first producer id of a broker is reserved in ZooKeeper.
+        producer.send("before", b"first").get(30)
+        zookeeper.kill()
+        producer.send("before", b"meanwhile").get(30)
+        producer.close()
+        zookeeper.start()
+        eventually(partial(_created, admin), "a topic", interval=0.2)
+        assert children(connect, "/kbroker/topics") == ["after", "before"]
+        admin.close()
+        broker.stop()
+    finally:
+        broker.end()
+
+
+def _created(admin: KafkaAdminClient) -> bool:
+    if "after" in admin.list_topics():
+        return True
+    try:
+        admin.create_topics([NewTopic("after", 1, 1)], timeout_ms=10_000)
+    except Exception:
+        return False
+    return True
+
+
+def test_a_second_broker_is_refused(broker: BrokerProcess, connect: str, tmp_path: Path) -> None:
+    broker.start()
+    line = refusal(tmp_path / "second", connect, "node.id=2")
+    assert line.endswith(
+        "the cluster in ZooKeeper belongs to node.id=1; this broker has node.id=2, and a cluster of several brokers is "
+        "not supported yet"
+    )
+    assert children(connect, "/kbroker/brokers") == ["1"]
+    broker.stop()
+    # Partitions are assigned to the first one, even if it is not running.
+    assert "belongs to node.id=1" in refusal(tmp_path / "second", connect, "node.id=2")
+
+
+def test_a_data_directory_of_another_cluster_is_refused(broker: BrokerProcess, connect: str) -> None:
+    broker.start()
+    broker.stop()
+    other = connect.replace("/first", "/second")
+    line = refusal(broker.data_dir, other)
+    assert f"the metadata of its topics is missing from ZooKeeper at {other}: restore it there" in line
+    with pytest.raises(Exception, match="NoNode"):
+        children(other, "/kbroker")
+
+
+def test_an_ensemble_that_cannot_be_reached_is_one_error(tmp_path: Path) -> None:
+    address = f"127.0.0.1:{free_port()}"
+    line = refusal(tmp_path / "data", address, "zookeeper.connection.timeout.ms=300")
+    assert f"the broker cannot run: cannot connect to ZooKeeper at {address} in 0.3 s: " in line

@@ -29,19 +29,36 @@ class ZooKeeperServer:
         self.port = free_port()
         self.address = f"127.0.0.1:{self.port}"
         self._directory = directory
+        self._main = "org.apache.zookeeper.server.ZooKeeperServerMain"
         self._process: subprocess.Popen[bytes] | None = None
         (directory / "zoo.cfg").write_text(
             f"dataDir={directory}\nclientPort={self.port}\nclientPortAddress=127.0.0.1\nadmin.enableServer=false\n"
             f"tickTime={TICK_MS}\nmaxClientCnxns=0\n"
         )
 
+    def make_quorum_of_two(self) -> None:
+        """Make it a member of an ensemble whose other server does not run, in read-only mode."""
+        with (self._directory / "zoo.cfg").open("a") as config:
+            config.write("initLimit=5\nsyncLimit=2\n")
+            for number in (1, 2):
+                config.write(f"server.{number}=127.0.0.1:{free_port()}:{free_port()}\n")
+        (self._directory / "myid").write_text("1")
+        self._main = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
+
     def start(self) -> None:
         jars = [str(path) for pattern in PATTERNS for path in JARS.glob(f"{pattern}.jar")]
-        java = [require_java(os.environ).executable, "-Xmx128m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
-        main = "org.apache.zookeeper.server.ZooKeeperServerMain"
+        java = [
+            require_java(os.environ).executable,
+            "-Xmx128m",
+            "-XX:TieredStopAtLevel=1",
+            "-XX:+UseSerialGC",
+            "-Dreadonlymode.enabled=true",
+        ]
         with (self._directory / "output").open("a") as output:
             self._process = subprocess.Popen(
-                [*java, "-cp", ":".join(jars), main, str(self._directory / "zoo.cfg")], stdout=output, stderr=output
+                [*java, "-cp", ":".join(jars), self._main, str(self._directory / "zoo.cfg")],
+                stdout=output,
+                stderr=output,
             )
         eventually(self._is_listening, "a ZooKeeper server")
 

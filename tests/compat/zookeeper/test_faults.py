@@ -311,6 +311,19 @@ def test_a_server_that_does_not_respond_is_refused(zookeeper: ZooKeeperServer) -
     asyncio.run(check())
 
 
+def test_an_ensemble_without_a_quorum_is_refused(tmp_path: Path) -> None:
+    server = ZooKeeperServer(tmp_path)
+    server.make_quorum_of_two()
+    try:
+        server.start()
+        message = asyncio.run(refusal(ZooKeeperSettings((server.address,), "", 3.0, 3.0)))
+    finally:
+        server.kill()
+    assert message.endswith(
+        "in 3 s: the server closes the connection, as it does while the ensemble has no quorum or is read-only"
+    )
+
+
 def test_the_nodes_of_an_apache_kafka_cluster_are_refused(zookeeper: ZooKeeperServer) -> None:
     async def check() -> None:
         async with sessions(zookeeper) as opened:

@@ -11,6 +11,8 @@ from kbroker.metadata.store.zookeeper.session import ZooKeeperSession
 
 # Nodes of an Apache Kafka cluster with ZooKeeper. Kafka creates all of them.
 KAFKA_NODES = ("/brokers/ids", "/cluster/id", "/controller_epoch")
+# The end of kazoo's warning when a server has closed the connection.
+CLOSED_BY_SERVER = "socket connection broken"
 
 
 class ZooKeeperUnusable(Exception):
@@ -42,6 +44,8 @@ async def _wait_until_connected(session: ZooKeeperSession, settings: ZooKeeperSe
     done, _ = await wait([session.connected], timeout=timeout_s)
     if not done:
         reason = session.last_warning or "no response"
+        if reason.endswith(CLOSED_BY_SERVER):
+            reason = "the server closes the connection, as it does while the ensemble has no quorum or is read-only"
         raise ZooKeeperUnusable(f"cannot connect to ZooKeeper at {settings.address} in {timeout_s:g} s: {reason}")
 
 

@@ -45,6 +45,16 @@ class ZooKeeperServer:
         (self._directory / "myid").write_text("1")
         self._main = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 
+    def require_tls(self, certificate: Path, both: Path) -> None:
+        """Accept TLS only. `both`: a PEM file with the key and the certificate, which clients must present too."""
+        path = self._directory / "zoo.cfg"
+        plain = path.read_text().replace("clientPort=", "secureClientPort=")
+        factory = "serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory"
+        path.write_text(
+            plain.replace("clientPortAddress=", "secureClientPortAddress=")
+            + f"{factory}\nssl.keyStore.location={both}\nssl.trustStore.location={certificate}\nssl.clientAuth=need\n"
+        )
+
     def start(self) -> None:
         jars = [str(path) for pattern in PATTERNS for path in JARS.glob(f"{pattern}.jar")]
         java = [

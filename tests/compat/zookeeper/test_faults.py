@@ -1,8 +1,11 @@
 """What the ZooKeeper adapter promises when connections are lost, servers do not respond, and sessions expire."""
 
 import asyncio
+import shutil
+import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -347,6 +350,34 @@ def test_nodes_with_an_acl_need_the_digest(zookeeper: ZooKeeperServer) -> None:
             assert (await (await opened.open(digest="kbroker:secret")).get(NODE)).data == b"secret"
 
     asyncio.run(check())
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="not run: needs openssl to create a certificate")
+def test_a_session_over_tls(tmp_path: Path) -> None:
+    key, certificate, both = (tmp_path / name for name in ("key.pem", "certificate.pem", "both.pem"))
+    command = (
+        "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -addext subjectAltName=IP:127.0.0.1"
+    )
+    subprocess.run([*command.split(), "-keyout", key, "-out", certificate], check=True, capture_output=True)
+    both.write_text(key.read_text() + certificate.read_text())
+    server = ZooKeeperServer(tmp_path)
+    server.require_tls(certificate, both)
+
+    async def check() -> None:
+        files = {"truststore": str(certificate), "keystore": str(both)}
+        settings = ZooKeeperSettings((server.address,), "/kbroker", MAX_SESSION_S, tls=True, **files)
+        session = await open_session(asyncio.get_running_loop(), settings)
+        await session.create(NODE, bytes(500_000))
+        assert [node and len(node.data) for node in await session.get_many([NODE] * 10)] == [500_000] * 10
+        await session.close()
+        untrusted = await refusal(replace(settings, truststore="", connection_timeout_s=0.5))
+        assert "CERTIFICATE_VERIFY_FAILED" in untrusted
+
+    try:
+        server.start()
+        asyncio.run(check())
+    finally:
+        server.kill()
 
 
 def test_files_for_tls_that_cannot_be_read_are_named(tmp_path: Path) -> None:

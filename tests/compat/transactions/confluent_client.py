@@ -40,7 +40,8 @@ class ConfluentTransactionalProducer:
 
     def send(self, topic: str, value: bytes, partition: int = 0) -> None:
         _do(self._producer.produce, topic, value, partition=partition, on_delivery=self._delivered)
-        self._producer.poll(0)
+        # It raises if the client has learned meanwhile that it is fenced.
+        _do(self._producer.poll, 0)
 
     def flush(self) -> None:
         assert self._producer.flush(DEADLINE_S) == 0, "not everything was delivered"

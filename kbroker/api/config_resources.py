@@ -16,7 +16,7 @@ from kbroker.config.config_resource import ConfigResourceType
 from kbroker.config.no_effect_warnings import no_effect_warnings
 from kbroker.metadata.topics.topic_names import validate_topic_name
 from kbroker.runtime.event_log import EventLogger
-from kbroker.runtime.slices import Slices
+from kbroker.runtime.slices import Slices, step
 from protocol.errors import ErrorCode
 
 log = EventLogger("kbroker.config")
@@ -54,8 +54,7 @@ async def alter_resources(
             errors.append(None)
         except KafkaError as error:
             errors.append(error)
-        if slices is not None:
-            await slices.step()
+        await step(slices)
     return errors
 
 

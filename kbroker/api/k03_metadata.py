@@ -18,7 +18,7 @@ from kbroker.common import NO_LEADER, KafkaError
 from kbroker.metadata.image import MetadataImage, PartitionRegistration, TopicImage
 from kbroker.metadata.topics.internal_topics import INTERNAL_TOPICS
 from kbroker.metadata.topics.topic_names import ZERO_UUID, topic_name_error
-from kbroker.runtime.slices import Steps, at_once_or_in_slices, each, in_slices
+from kbroker.runtime.slices import Steps, at_once_or_in_slices, each, in_slices, step
 from protocol.errors import ErrorCode
 from protocol.messages.k03_metadata import (
     MetadataRequest,
@@ -87,8 +87,7 @@ async def _create_missing_topics(
         # As in Kafka, the error is only logged. The topic stays unknown, so clients retry.
         with suppress(KafkaError):
             await services.controller.auto_create_topic(name)
-        if context.slices is not None:
-            await context.slices.step()
+        await step(context.slices)
     return await in_slices(context.slices, builder.topics(builder.topic_by_name, names))
 
 

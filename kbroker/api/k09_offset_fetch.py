@@ -16,7 +16,7 @@ from kbroker.common import UNKNOWN_OFFSET, KafkaError
 from kbroker.coordinator.group.offsets.offset_metadata_manager import FetchedOffsets
 from kbroker.coordinator.group.records import ZERO_TOPIC_ID, OffsetAndMetadata
 from kbroker.metadata.image import MetadataImage
-from kbroker.runtime.slices import Steps, each, in_slices
+from kbroker.runtime.slices import Steps, each, in_slices, step
 from protocol.errors import ErrorCode
 from protocol.messages.k09_offset_fetch import (
     OffsetFetchRequest,
@@ -43,8 +43,7 @@ async def handle(services: Services, context: RequestContext, request: OffsetFet
         response = OffsetFetchResponse()
         for requested in request.groups:
             response.groups.append(await _fetch(services, context, requested, request.require_stable))
-            if context.slices is not None:
-                await context.slices.step()
+            await step(context.slices)
         return response
     requested = _single_group(request)
     group = await _fetch(services, context, requested, request.require_stable)

@@ -9,6 +9,7 @@
 from kbroker.api.context import RequestContext, Services
 from kbroker.common import KafkaError
 from kbroker.metadata.topics.internal_topics import INTERNAL_TOPICS
+from kbroker.runtime.slices import step
 from protocol.errors import ErrorCode
 from protocol.messages.k21_delete_records import (
     DeleteRecordsPartitionResult,
@@ -27,15 +28,13 @@ async def handle(services: Services, context: RequestContext, request: DeleteRec
         offsets = requested.setdefault(topic.name, {})
         for partition in topic.partitions:
             offsets[partition.partition_index] = partition.offset
-            if context.slices is not None:
-                await context.slices.step()
+            await step(context.slices)
     response = DeleteRecordsResponse()
     for name, offsets in requested.items():
         results = []
         for index, offset in offsets.items():
             results.append(await _result(services, name, index, offset))
-            if context.slices is not None:
-                await context.slices.step()
+            await step(context.slices)
         response.topics.append(DeleteRecordsTopicResult(name=name, partitions=results))
     return response
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from kbroker.api.context import RequestContext, Services
 from kbroker.common import TopicPartition
 from kbroker.coordinator.runtime.coordinator_context import complete
-from kbroker.runtime.slices import Steps, in_slices
+from kbroker.runtime.slices import Steps, in_slices, step
 from kbroker.storage.producers.transaction_marker import TransactionMarker
 from protocol.errors import ErrorCode
 from protocol.messages.k27_write_txn_markers import (
@@ -43,13 +43,11 @@ async def handle(
             for index in topic.partition_indexes:
                 tp = TopicPartition(topic.name, index)
                 written.append((row.producer_id, tp, _write(services, tp, marker)))
-                if context.slices is not None:
-                    await context.slices.step()
+                await step(context.slices)
     results: dict[int, dict[TopicPartition, ErrorCode]] = {}
     for producer_id, tp, future in written:
         results.setdefault(producer_id, {})[tp] = await future
-        if context.slices is not None:
-            await context.slices.step()
+        await step(context.slices)
     return await in_slices(context.slices, _response(results))
 
 

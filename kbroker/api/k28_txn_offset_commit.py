@@ -15,6 +15,7 @@ from kbroker.common import KafkaError
 from kbroker.coordinator.group.records import OffsetRecord
 from kbroker.coordinator.runtime.coordinator_context import coordinator_error
 from kbroker.coordinator.runtime.operation import RecordProducer
+from kbroker.runtime.slices import step
 from protocol.errors import ErrorCode
 from protocol.messages.k28_txn_offset_commit import (
     TxnOffsetCommitRequest,
@@ -50,8 +51,7 @@ async def handle(
                 existing.append(result)
             if error is ErrorCode.NONE:
                 offsets.append(offset_record(request.group_id, topic.name, partition, now_ms))
-            if context.slices is not None:
-                await context.slices.step()
+            await step(context.slices)
         topics.append(TxnOffsetCommitResponseTopic(name=topic.name, partitions=partitions))
     if existing:
         try:

@@ -28,7 +28,7 @@ from kbroker.metadata.topics.internal_topics import INTERNAL_TOPICS, new_interna
 from kbroker.metadata.topics.planning_context import MAX_PARTITIONS_PER_REQUEST, PlanningContext
 from kbroker.metadata.topics.topic_names import ZERO_UUID, collision_key, repeated_names
 from kbroker.runtime.mutex import Mutex
-from kbroker.runtime.slices import Slices, Steps, in_slices
+from kbroker.runtime.slices import Slices, Steps, in_slices, step
 from protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -218,8 +218,7 @@ class Controller:
                     max_new_partitions -= await self._add_partitions(topic, validate_only, max_new_partitions)
                 except KafkaError as error:
                     result.error = error
-                if slices is not None:
-                    await slices.step()
+                await step(slices)
         return list(results.values())
 
     async def _add_partitions(self, new: NewPartitions, validate_only: bool, max_new_partitions: int) -> int:

@@ -45,10 +45,13 @@ class Slices:
             except StopIteration as end:
                 result: T = end.value
                 return result
-            self._elements_left -= 1
-            if self._elements_left <= 0 or self._mono_ns() >= self._end_ns:
-                await self._next_slice()
-                self._begin()
+            await self.step()
+
+
+async def step(slices: Slices | None) -> None:
+    """Called by a coroutine after each element. Waits if the slice of a large request is over."""
+    if slices is not None:
+        await slices.step()
 
 
 def run_to_end(steps: Steps[T]) -> T:

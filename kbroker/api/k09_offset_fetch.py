@@ -124,10 +124,7 @@ def _topic(
 
 
 def _topic_with_error(topic: OffsetFetchRequestTopics, error: int) -> Steps[OffsetFetchResponseTopics]:
-    partitions = []
-    for index in topic.partition_indexes:
-        partitions.append(_partition(index, NOT_COMMITTED, error))
-        yield
+    partitions = yield from each(lambda index: _partition(index, NOT_COMMITTED, error), topic.partition_indexes)
     return _topic_response(topic, partitions)
 
 

@@ -6,6 +6,8 @@
   is ignored: this takes no longer than a write to the coordination service.
 """
 
+from functools import partial
+
 from kbroker.api.context import RequestContext, Services
 from kbroker.common import KafkaError
 from kbroker.metadata.topics.delete_topics import TopicDeletion, TopicNameOrId
@@ -30,7 +32,8 @@ async def handle(services: Services, context: RequestContext, request: DeleteTop
     if services.config.delete_topic_enable:
         deletions = await services.controller.delete_topics(requested, slices)
     else:
-        deletions = await in_slices(slices, each(_disabled, requested))
+        disabled = KafkaError(ErrorCode.TOPIC_DELETION_DISABLED, "Topic deletion is disabled.")
+        deletions = await in_slices(slices, each(partial(_with_error, disabled), requested))
     return DeleteTopicsResponse(responses=await in_slices(slices, each(_result, deletions)))
 
 
@@ -38,8 +41,7 @@ def _name_or_id(topic: DeleteTopicState) -> TopicNameOrId:
     return TopicNameOrId(topic.name, topic.topic_id)
 
 
-def _disabled(topic: TopicNameOrId) -> TopicDeletion:
-    error = KafkaError(ErrorCode.TOPIC_DELETION_DISABLED, "Topic deletion is disabled.")
+def _with_error(error: KafkaError, topic: TopicNameOrId) -> TopicDeletion:
     return TopicDeletion(topic.name, topic.topic_id, error)
 
 

@@ -17,7 +17,7 @@ class Measured(NamedTuple):
 
 
 class Work(NamedTuple):
-    """What a run does. The seconds that a server uses are divided by `amount`, which gives a figure in `unit`."""
+    """The work of a run. A figure in `unit` is the server's processor time in seconds, divided by `amount`."""
 
     amount: float
     unit: str

@@ -12,6 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
+
+# The same inputs in each run, so that a run fails only because of a change, and no limit of time per input, which a
+# busy machine would exceed. `pytest --hypothesis-profile=explore` chooses new inputs.
+settings.register_profile("repeatable", deadline=None, derandomize=True)
+settings.register_profile("explore", deadline=None)
+settings.load_profile("repeatable")
 
 # Each folder, file or test is a scope of its own.
 FOLDER, FILE, TEST = "folder", "file", "test"

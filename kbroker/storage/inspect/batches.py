@@ -98,7 +98,7 @@ class _BatchReader:
             fault = self._find_frame_fault(header, position)
             if header is not None and fault is None:
                 is_sound = self._is_sound(position, header)
-                if is_sound or self._begins_batch(position + header.size):
+                if is_sound or self._is_one_batch(position, header):
                     yield BatchAt(position, header, self._find_offset_fault(header) if is_sound else "its CRC is wrong")
                     self._expect_after(header)
                     position += header.size
@@ -135,6 +135,14 @@ class _BatchReader:
             return has_valid_crc(self._file, position, header)
         pos = self._load(position, header.size)
         return crc32c(memoryview(self._chunk)[pos + CRC_START : pos + header.size]) == header.crc
+
+    def _is_one_batch(self, position: int, header: BatchHeader) -> bool:
+        """Return whether a batch with a wrong CRC probably has the size that its header says.
+
+        It does if a plausible batch follows, or the file ends there, and no valid batch begins within it: a damaged
+        length may be that of two batches.
+        """
+        return self._begins_batch(position + header.size) and self._search(position + 1)[0] >= position + header.size
 
     def _begins_batch(self, position: int) -> bool:
         """Return whether a plausible batch begins at `position`, or the file ends there."""

@@ -34,7 +34,7 @@ async def opened(disk: MemoryDisk) -> EmbeddedSession:
     return (await EmbeddedStore.open(make_environment(disk), "/data")).session()
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(STEPS)
 @async_test
 async def test_acknowledged_changes_survive(steps: list[Any]):

@@ -16,7 +16,7 @@ from tests.unit.simulation.checker.history_notation import kinds
 SEEDS = st.integers(0, 1 << 30)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(SEEDS, st.integers(0, 600), st.booleans(), st.booleans(), st.booleans())
 @example(1, 3_000, False, True, False)
 @example(2, 3_000, True, True, True)
@@ -27,7 +27,7 @@ def test_a_correct_history(seed, turns, synced, losses, transactions):
 
 
 @pytest.mark.parametrize("name", MUTATIONS)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(SEEDS, st.integers(50, 400), st.booleans(), st.booleans(), st.booleans())
 def test_a_mutated_history(name, seed, turns, synced, losses, transactions):
     mutate, expected = MUTATIONS[name]

@@ -262,7 +262,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=250)
 @given(st.lists(st.tuples(STEPS, st.booleans()), min_size=1, max_size=3), st.integers(0, 1000))
 def test_a_crash_leaves_a_permitted_state(lives, seed):
     pair = DiskAndModel(seed)

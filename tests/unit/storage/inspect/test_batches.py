@@ -81,6 +81,14 @@ def test_a_damaged_length_costs_one_batch(tmp_path: Path, length: int) -> None:
     assert damage.offset == parse_header(data, positions[3]).next_offset
 
 
+def test_a_length_that_was_damaged_to_that_of_two_batches_hides_no_batch(tmp_path: Path) -> None:
+    data, positions = segment(6)
+    data[positions[2] + 8 : positions[2] + 12] = pack(">i", positions[4] - positions[2] - 12)
+    items = inspect(tmp_path, bytes(data))
+    assert sound_positions(items) == positions[:2] + positions[3:]
+    assert (items[2].position, type(items[2])) == (positions[2], Damage)
+
+
 def test_the_end_may_be_torn_or_zeros(tmp_path: Path) -> None:
     data, positions = segment(5)
     *sound, torn = inspect(tmp_path, bytes(data[:-10]))

@@ -106,7 +106,7 @@ class Api(NamedTuple):
 
     key: ApiKey
     name: str
-    min_version: int  # as ApiVersions advertises it
+    min_version: int  # as ApiVersions advertises it, if the API is for clients
     max_version: int
     flexible_from: int  # first version with tagged fields (KIP-482)
 
@@ -166,4 +166,14 @@ _ROWS = (
     Api(ApiKey.DESCRIBE_TOPIC_PARTITIONS, "DescribeTopicPartitions", 0, 0, 0),
 )
 
+# Served on the listener for brokers only, and not advertised to clients.
+_INTER_BROKER_ROWS = (
+    Api(ApiKey.ALTER_PARTITION, "AlterPartition", 3, 3, 0),
+    Api(ApiKey.ENVELOPE, "Envelope", 0, 0, 0),
+    Api(ApiKey.BROKER_HEARTBEAT, "BrokerHeartbeat", 0, 2, 0),
+)
+
+# The APIs for clients, those between brokers only, and both.
 APIS: dict[int, Api] = {api.key: api for api in _ROWS}
+INTER_BROKER_APIS: dict[int, Api] = {api.key: api for api in _INTER_BROKER_ROWS}
+ALL_APIS = APIS | INTER_BROKER_APIS

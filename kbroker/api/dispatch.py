@@ -17,7 +17,7 @@ from kbroker.api.response_errors import (
 )
 from kbroker.common import Buffer
 from kbroker.runtime.metrics import RequestStats
-from protocol.apis import APIS, ApiKey
+from protocol.apis import ALL_APIS, APIS, ApiKey
 from protocol.fast.fetch import FetchResponse, decode_fetch_request, encode_fetch_response
 from protocol.fast.produce import ProduceDecoder, encode_produce_response
 from protocol.messages import message_classes
@@ -91,9 +91,9 @@ FAST_CODECS: dict[ApiKey, Callable[[int], Codec]] = {
 
 def load_handler(key: ApiKey, version: int) -> ApiHandler:
     """Import the handler of an API, with the codec of one version."""
-    is_flexible = version >= APIS[key].flexible_from
+    is_flexible = version >= ALL_APIS[key].flexible_from
     codec = FAST_CODECS[key](version) if key in FAST_CODECS else message_codec(key, version)
-    module = import_module(f"kbroker.api.{APIS[key].module}")
+    module = import_module(f"kbroker.api.{ALL_APIS[key].module}")
     return ApiHandler(
         decode=codec.decode,
         handle=module.handle,

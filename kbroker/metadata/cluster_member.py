@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 log = EventLogger("kbroker.metadata")
 
+SECRET_BYTES = 32
+
 
 class ClusterMember:
     """The result of join_cluster: the loaded image, the controller (elected or not) and the producer id manager."""
@@ -43,6 +45,8 @@ class ClusterMember:
         self.controller = Controller(node_id, coordination, self.loader, environment.loop, environment.random, config)
         self.producer_ids = ProducerIdManager(coordination, environment.loop)
         self._coordination = coordination
+        # With it brokers prove to each other that they belong to this cluster.
+        self.secret = b""
         # Whether all partitions have leader epochs that no earlier process has used.
         self.has_new_epochs = True
 
@@ -86,6 +90,7 @@ async def join_cluster(
     await register_broker(environment, coordination, broker, max_wait_s)
     await member.controller.campaign()
     member.image.cluster_id = cluster_id
+    member.secret = znodes.decode_secret((await coordination.get(znodes.SECRET)).data)
     await member.loader.catch_up()
     if member.controller.is_elected:
         member.has_new_epochs = await member.renew_epochs()
@@ -98,7 +103,14 @@ async def _create_layout(coordination: Coordination, random: Random) -> str:
     """Create the nodes that every broker needs if this is the cluster's first start. Return the cluster id."""
     if await coordination.exists(znodes.CLUSTER_ID) is None:
         cluster_id = urlsafe_b64encode(random.randbytes(16)).decode().rstrip("=").replace("-", "_")
-        directories = (znodes.BROKERS, znodes.TOPICS, znodes.PARTITIONS, znodes.CONFIGS, *znodes.CONFIG_ROOTS)
+        directories = (
+            znodes.BROKERS,
+            znodes.REGISTRATIONS,
+            znodes.TOPICS,
+            znodes.PARTITIONS,
+            znodes.CONFIGS,
+            *znodes.CONFIG_ROOTS,
+        )
         ops = [
             Create(znodes.ROOT, b""),
             Create(znodes.CLUSTER_ID, znodes.encode({"id": cluster_id})),
@@ -106,14 +118,21 @@ async def _create_layout(coordination: Coordination, random: Random) -> str:
             Create(znodes.CONTROLLER_EPOCH, znodes.encode({"epoch": 0})),
             Create(znodes.CHANGES, znodes.encode_change_log(znodes.ChangeLog())),
             Create(znodes.FEATURES, znodes.encode_features(INITIAL_FEATURES)),
+            Create(znodes.SECRET, znodes.encode_secret(random.randbytes(SECRET_BYTES))),
             Create(znodes.PRODUCER_IDS, znodes.encode({"next": 0})),
             *(Create(path, b"") for path in directories),
         ]
         with suppress(NodeExists):  # another broker was first
             await coordination.multi(ops)
-    elif await coordination.exists(znodes.FEATURES) is None:
-        # The cluster was created by a version without features.
-        with suppress(NodeExists):
-            await coordination.create(znodes.FEATURES, znodes.encode_features(INITIAL_FEATURES))
+    else:
+        # Nodes that the version that created the cluster did not have.
+        for path, data in (
+            (znodes.FEATURES, znodes.encode_features(INITIAL_FEATURES)),
+            (znodes.REGISTRATIONS, b""),
+            (znodes.SECRET, znodes.encode_secret(random.randbytes(SECRET_BYTES))),
+        ):
+            if await coordination.exists(path) is None:
+                with suppress(NodeExists):
+                    await coordination.create(path, data)
     node = await coordination.get(znodes.CLUSTER_ID)
     return str(znodes.decode(znodes.CLUSTER_ID, node.data)["id"])

@@ -4,7 +4,7 @@ The image is one object for the life of the broker. Only `apply` changes it, in 
 that does not await sees a consistent state. Other code only reads it.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -14,13 +14,21 @@ from kbroker.metadata.features import INITIAL_FEATURES, FinalizedFeatures
 
 
 class BrokerRegistration(NamedTuple):
-    """A registered broker. Each registration of an id has a higher `epoch` (the broker epoch)."""
+    """A registered broker. Each registration of an id has a higher `epoch` (the broker epoch).
+
+    `host` and `port` are for clients, those of the inter-broker listener for other brokers; a lone broker has no such
+    listener. `directory_id`: the id of its log directory (KIP-858), as meta.properties has it.
+    """
 
     id: int
     host: str
     port: int
     rack: str | None = None
     epoch: int = 0
+    inter_broker_host: str = ""
+    inter_broker_port: int = 0
+    directory_id: str = ""
+    in_controlled_shutdown: bool = False
 
 
 @dataclass(slots=True)
@@ -66,7 +74,7 @@ class MetadataDelta:
     A topic that was deleted and created again is in both `deleted` and `created`, with different topic ids; listeners
     must handle deletions first. `partitions` has every new, changed or deleted partition, including those of created
     and deleted topics. `configs` has the new overrides of each changed resource, {} if they were removed. A broker that
-    is no longer registered has None in `brokers`.
+    has left `MetadataImage.brokers` or `fenced_brokers` has None in the field of the same name.
     """
 
     deleted: list[TopicImage] = field(default_factory=list)
@@ -75,12 +83,13 @@ class MetadataDelta:
     partitions: list[PartitionChange] = field(default_factory=list)
     configs: dict[ConfigResource, dict[str, str]] = field(default_factory=dict)
     brokers: dict[int, BrokerRegistration | None] = field(default_factory=dict)
+    fenced_brokers: dict[int, BrokerRegistration | None] = field(default_factory=dict)
     controller_id: int | None = None
     features: FinalizedFeatures | None = None
 
     def __bool__(self) -> bool:
         return bool(
-            self.deleted or self.created or self.updated or self.configs or self.brokers
+            self.deleted or self.created or self.updated or self.configs or self.brokers or self.fenced_brokers
             or self.controller_id is not None or self.features is not None
         )  # fmt: skip
 
@@ -90,7 +99,10 @@ DeltaListener = Callable[[MetadataDelta], Awaitable[None]]
 
 
 class MetadataImage:
-    """The topics, brokers, config overrides and features of the cluster."""
+    """The topics, brokers, config overrides and features of the cluster.
+
+    `brokers` are those that the controller has unfenced: only they can lead partitions, and clients see only them.
+    """
 
     def __init__(self) -> None:
         # Incremented by every change.
@@ -99,6 +111,7 @@ class MetadataImage:
         self.controller_id = NO_LEADER
         self.features = INITIAL_FEATURES
         self.brokers: dict[int, BrokerRegistration] = {}
+        self.fenced_brokers: dict[int, BrokerRegistration] = {}
         self.topics: dict[str, TopicImage] = {}
         self.topics_by_id: dict[bytes, TopicImage] = {}
         self._overrides: dict[ConfigResource, dict[str, str]] = {}
@@ -119,11 +132,8 @@ class MetadataImage:
                 self._overrides.pop(resource, None)
             if resource.type == ConfigResourceType.TOPIC and resource.name in self.topics:
                 self.topics[resource.name].configs = overrides
-        for broker_id, broker in delta.brokers.items():
-            if broker is None:
-                self.brokers.pop(broker_id, None)
-            else:
-                self.brokers[broker_id] = broker
+        _apply_brokers(delta.brokers, self.brokers)
+        _apply_brokers(delta.fenced_brokers, self.fenced_brokers)
         if delta.controller_id is not None:
             self.controller_id = delta.controller_id
         if delta.features is not None:
@@ -148,10 +158,23 @@ class MetadataImage:
             for index, partition in enumerate(topic.partitions):
                 yield TopicPartition(topic.name, index), partition
 
+    def is_replica_eligible(self, broker_id: int, epoch: int) -> bool:
+        """Return whether a broker may join in-sync replicas (KIP-841, KIP-903). A broker epoch of -1 is not checked."""
+        broker = self.brokers.get(broker_id)
+        return broker is not None and not broker.in_controlled_shutdown and epoch in (-1, broker.epoch)
+
     def registered_brokers(self, broker_ids: Iterable[int]) -> list[int]:
-        """Return those of the brokers that are registered."""
+        """Return those of the brokers that are registered and not fenced."""
         return [broker_id for broker_id in broker_ids if broker_id in self.brokers]
 
     def offline_replicas(self, partition: PartitionRegistration) -> list[int]:
-        """Return the replicas whose broker is not registered."""
+        """Return the replicas whose broker is fenced or not registered."""
         return [broker_id for broker_id in partition.replicas if broker_id not in self.brokers]
+
+
+def _apply_brokers(changes: Mapping[int, BrokerRegistration | None], brokers: dict[int, BrokerRegistration]) -> None:
+    for broker_id, broker in changes.items():
+        if broker is None:
+            brokers.pop(broker_id, None)
+        else:
+            brokers[broker_id] = broker

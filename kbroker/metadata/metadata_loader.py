@@ -57,6 +57,8 @@ class MetadataLoader:
         unavailable, the image stays unchanged.
         """
         self.image = image
+        # Called in the iteration of the loop in which the image changes, before any listener.
+        self.roles_listeners: list[Callable[[MetadataDelta], None]] = []
         self.listeners: list[DeltaListener] = []
         self.change_log = znodes.ChangeLog()
         self.change_log_version = 0
@@ -97,6 +99,8 @@ class MetadataLoader:
                 raise
             if delta:
                 self.image.apply(delta)
+                for apply_roles in self.roles_listeners:
+                    apply_roles(delta)
                 for listener in self.listeners:
                     await listener(delta)
 
@@ -233,7 +237,7 @@ class MetadataLoader:
         brokers: dict[int, BrokerRegistration] = {}
         for name, data in zip(names, nodes.values(), strict=True):
             if data is not None:
-                brokers[int(name)] = znodes.decode_broker(int(name), data)
+                brokers[int(name)] = znodes.decode_broker(int(name), data).registration
         for broker_id in self.image.brokers.keys() | brokers.keys():
             if self.image.brokers.get(broker_id) != brokers.get(broker_id):
                 delta.brokers[broker_id] = brokers.get(broker_id)

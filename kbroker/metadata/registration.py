@@ -28,7 +28,7 @@ async def register_broker(
     deadline = environment.loop.time() + max_wait_s
     while True:
         version = await coordination.exists(znodes.BROKER_EPOCH) or 0
-        data = znodes.encode_broker(broker._replace(epoch=version + 1))
+        data = znodes.encode_broker(znodes.BrokerNode(broker._replace(epoch=version + 1)))
         try:
             await coordination.multi(
                 [Set(znodes.BROKER_EPOCH, b"", version, per_session=True), Create(path, data, ephemeral=True)]

@@ -19,7 +19,7 @@ from protocol.schema.encoder_source import MAX_STRING
 from protocol.schema.function_source import FunctionSource
 from protocol.schema.layout import StructLayout, format_size, is_flexible_version, min_encoded_size, struct_layout
 from protocol.schema.message import Message, StructType, default_expression, message_info
-from protocol.schema.primitives import FIXED, LENGTH_FORMATS, Buffer
+from protocol.schema.primitives import FIXED, LENGTH_FORMATS, Buffer, repeated
 from protocol.varints import decode_uvarint, skip_tagged_fields
 
 # Decoding this many bytes of small elements takes 1 or 2 ms.
@@ -42,11 +42,11 @@ def decode_string_length(buf: Any, pos: int) -> tuple[int, int]:
 
 
 def unpack_array(format: str, count: int, buf: Buffer, pos: int) -> list[Any]:
-    return list(Format(f">{count}{format}").unpack_from(buf, pos))
+    return list(Format(f">{repeated(format, count)}").unpack_from(buf, pos))
 
 
 def short_array_unpackers(format: str) -> tuple[Callable[..., tuple[Any, ...]], ...]:
-    return tuple(Format(f">{size}{format}").unpack_from for size in range(_SHORT_ARRAY))
+    return tuple(Format(f">{repeated(format, size)}").unpack_from for size in range(_SHORT_ARRAY))
 
 
 def decoder_source(cls: type[Message], version: int, *, in_steps: bool = False) -> FunctionSource:

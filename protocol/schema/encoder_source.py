@@ -13,7 +13,7 @@ from typing import Any
 from protocol.schema.function_source import FunctionSource
 from protocol.schema.layout import StructLayout, is_flexible_version, struct_layout
 from protocol.schema.message import Message, Row, Struct, StructType, default_expression
-from protocol.schema.primitives import FIXED, LENGTH_FORMATS
+from protocol.schema.primitives import FIXED, LENGTH_FORMATS, repeated
 from protocol.varints import encode_uvarint
 
 MAX_STRING = 0x7FFF
@@ -40,13 +40,13 @@ def encode_string_length(size: int) -> bytes:
 def short_array_packers(format: str, flexible: bool) -> tuple[Callable[..., bytes], ...]:
     """Return a function of (encoded count, *elements) for each array length below _SHORT_ARRAY."""
     count = "B" if flexible else "i"
-    return tuple(Format(f">{count}{size}{format}").pack for size in range(_SHORT_ARRAY))
+    return tuple(Format(f">{count}{repeated(format, size)}").pack for size in range(_SHORT_ARRAY))
 
 
 def pack_array(format: str, flexible: bool, values: Sequence[Any]) -> bytes:
     count = len(values)
     head = encode_uvarint(count + 1) if flexible else Format(">i").pack(count)
-    return head + Format(f">{count}{format}").pack(*values)
+    return head + Format(f">{repeated(format, count)}").pack(*values)
 
 
 def encoder_source(cls: type[Message], version: int, *, in_steps: bool = False) -> FunctionSource:

@@ -38,3 +38,8 @@ DEFAULTS: dict[str, Any] = {
     "bytes": b"",
     "records": None,
 }
+
+
+def repeated(format: str, count: int) -> str:
+    """Return the struct format of `count` values. A count before "16s" would belong to its number."""
+    return f"{count}{format}" if len(format) == 1 else format * count

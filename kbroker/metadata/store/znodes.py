@@ -2,7 +2,9 @@
 
     /kbroker/cluster-id              {"id": text}
     /kbroker/broker-epoch            empty; its version is the broker epoch of the last registration
-    /kbroker/brokers/ID              {"host", "port", "rack", "epoch"}; ephemeral
+    /kbroker/brokers/ID              a broker's address and epoch; ephemeral
+    /kbroker/registrations/ID        the same as the controller knows it, with {"fenced", "in_controlled_shutdown"}
+    /kbroker/secret                  {"secret": hex}; with it brokers prove to each other that they are of this cluster
     /kbroker/controller              {"broker": id}; ephemeral
     /kbroker/controller-epoch        {"epoch"}; every write of the controller begins with a check of its version
     /kbroker/changes                 {"number", "recent": [[number, [path, ...] or null], ...]}
@@ -18,7 +20,7 @@ Brokers watch /kbroker/changes. Each change of the controller adds its number wi
 """
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -33,6 +35,8 @@ ROOT = "/kbroker"
 CLUSTER_ID = f"{ROOT}/cluster-id"
 BROKER_EPOCH = f"{ROOT}/broker-epoch"
 BROKERS = f"{ROOT}/brokers"
+REGISTRATIONS = f"{ROOT}/registrations"
+SECRET = f"{ROOT}/secret"
 CONTROLLER = f"{ROOT}/controller"
 CONTROLLER_EPOCH = f"{ROOT}/controller-epoch"
 CHANGES = f"{ROOT}/changes"
@@ -112,15 +116,85 @@ def config_resource(path: str) -> ConfigResource:
     return ConfigResource(_RESOURCE_TYPES[directory], "" if name == DEFAULT_BROKER else unquote(name))
 
 
-def encode_broker(broker: BrokerRegistration) -> bytes:
-    return encode({"host": broker.host, "port": broker.port, "rack": broker.rack, "epoch": broker.epoch})
+def registration_path(broker_id: int) -> str:
+    return f"{REGISTRATIONS}/{broker_id}"
 
 
-def decode_broker(broker_id: int, data: bytes) -> BrokerRegistration:
+@dataclass(slots=True)
+class BrokerNode:
+    """A broker's own node. `previous_epoch`: its epoch before its last clean shutdown, -1 after any other end."""
+
+    registration: BrokerRegistration
+    previous_epoch: int = -1
+
+
+def encode_broker(node: BrokerNode) -> bytes:
+    return encode({**_registration_fields(node.registration), "previous_epoch": node.previous_epoch})
+
+
+def decode_broker(broker_id: int, data: bytes) -> BrokerNode:
     path = broker_path(broker_id)
     with _decoding(path):
         fields = decode(path, data)
-        return BrokerRegistration(broker_id, fields["host"], fields["port"], fields["rack"], fields["epoch"])
+        return BrokerNode(_registration(broker_id, fields), int(fields.get("previous_epoch", -1)))
+
+
+@dataclass(slots=True)
+class RegistrationNode:
+    """A broker as the controller knows it."""
+
+    registration: BrokerRegistration
+    fenced: bool
+
+
+def encode_registration(node: RegistrationNode) -> bytes:
+    broker = node.registration
+    fields = {**_registration_fields(broker), "fenced": node.fenced}
+    return encode({**fields, "in_controlled_shutdown": broker.in_controlled_shutdown})
+
+
+def decode_registration(broker_id: int, data: bytes) -> RegistrationNode:
+    path = registration_path(broker_id)
+    with _decoding(path):
+        fields = decode(path, data)
+        broker = _registration(broker_id, fields)
+        in_controlled_shutdown = bool(fields["in_controlled_shutdown"])
+        return RegistrationNode(broker._replace(in_controlled_shutdown=in_controlled_shutdown), bool(fields["fenced"]))
+
+
+def _registration_fields(broker: BrokerRegistration) -> dict[str, object]:
+    return {
+        "host": broker.host,
+        "port": broker.port,
+        "rack": broker.rack,
+        "epoch": broker.epoch,
+        "inter_broker_host": broker.inter_broker_host,
+        "inter_broker_port": broker.inter_broker_port,
+        "directory_id": broker.directory_id,
+    }
+
+
+def _registration(broker_id: int, fields: Mapping[str, Any]) -> BrokerRegistration:
+    """Fields of the inter-broker listener are missing in nodes of a version that had one broker only."""
+    return BrokerRegistration(
+        broker_id,
+        fields["host"],
+        fields["port"],
+        fields["rack"],
+        fields["epoch"],
+        fields.get("inter_broker_host", ""),
+        fields.get("inter_broker_port", 0),
+        fields.get("directory_id", ""),
+    )
+
+
+def encode_secret(secret: bytes) -> bytes:
+    return encode({"secret": secret.hex()})
+
+
+def decode_secret(data: bytes) -> bytes:
+    with _decoding(SECRET):
+        return bytes.fromhex(decode(SECRET, data)["secret"])
 
 
 def encode_features(features: FinalizedFeatures) -> bytes:

@@ -282,7 +282,14 @@ def _json(data: bytes, decode: Callable[[bytes], object], encode: Callable[[obje
 
 
 def _broker(rng: Random) -> Case:
-    data = znodes.encode_broker(BrokerRegistration(1, "hôte", rng.randint(1, 65535), rng.choice((None, "r")), 7))
+    broker = BrokerRegistration(1, "hôte", rng.randint(1, 65535), rng.choice((None, "r")), 7, "h", 9, "d")
+    if rng.random() < 0.5:
+        return _json(
+            znodes.encode_registration(znodes.RegistrationNode(broker, rng.random() < 0.5)),
+            partial(znodes.decode_registration, 1),
+            znodes.encode_registration,  # type: ignore[arg-type]
+        )
+    data = znodes.encode_broker(znodes.BrokerNode(broker, rng.randint(-1, 6)))
     return _json(data, partial(znodes.decode_broker, 1), znodes.encode_broker)  # type: ignore[arg-type]
 
 

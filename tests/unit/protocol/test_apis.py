@@ -2,7 +2,7 @@
 
 from kafka.protocol.api_key import ApiKey as KafkaPythonApiKey
 
-from protocol.apis import APIS, NEVER, ApiKey
+from protocol.apis import ALL_APIS, APIS, INTER_BROKER_APIS, NEVER, ApiKey
 from protocol.messages import message_classes
 from protocol.schema.message import message_info
 
@@ -15,7 +15,7 @@ def test_keys_are_those_of_kafka_python() -> None:
 
 
 def test_every_api_has_its_messages() -> None:
-    for api in APIS.values():
+    for api in ALL_APIS.values():
         for cls, kind in zip(message_classes(api.key), ("request", "response"), strict=True):
             info = message_info(cls)
             assert (info.key, info.kind) == (api.key, kind)
@@ -29,3 +29,8 @@ def test_advertised_versions_that_differ_from_those_of_the_messages() -> None:
     assert APIS[ApiKey.INIT_PRODUCER_ID].max_version == 5
     assert APIS[ApiKey.OFFSET_DELETE].flexible_from == NEVER
     assert all(key == api.key for key, api in APIS.items())
+
+
+def test_apis_between_brokers_are_not_among_those_for_clients() -> None:
+    assert not APIS.keys() & INTER_BROKER_APIS.keys()
+    assert all(key == api.key for key, api in INTER_BROKER_APIS.items())

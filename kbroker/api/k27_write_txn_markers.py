@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from kbroker.api.context import RequestContext, Services
 from kbroker.common import TopicPartition
-from kbroker.coordinator.runtime.coordinator_context import complete
+from kbroker.coordinator.runtime.write_event import complete
 from kbroker.runtime.slices import Steps, in_slices, step
 from kbroker.storage.producers.transaction_marker import TransactionMarker
 from protocol.errors import ErrorCode

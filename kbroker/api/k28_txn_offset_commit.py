@@ -13,7 +13,7 @@ from kbroker.api.committed_offsets import offset_record, partition_error
 from kbroker.api.context import RequestContext, Services
 from kbroker.common import KafkaError
 from kbroker.coordinator.group.records import OffsetRecord
-from kbroker.coordinator.runtime.coordinator_context import coordinator_error
+from kbroker.coordinator.runtime.log_errors import coordinator_error
 from kbroker.coordinator.runtime.operation import RecordProducer
 from kbroker.runtime.slices import step
 from protocol.errors import ErrorCode

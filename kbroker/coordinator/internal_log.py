@@ -50,6 +50,13 @@ class InternalLog(Protocol):
         """
         ...
 
+    def leader_end_offset(self, tp: TopicPartition, leader_epoch: int) -> int:
+        """Return the log end offset of a partition that this broker leads in `leader_epoch`.
+
+        Raises KafkaError otherwise, also while the replica has not taken this role yet.
+        """
+        ...
+
     def read_internal_blocking(self, tp: TopicPartition, offset: int, size: int) -> bytes:
         """Return about `size` bytes of complete batches; b"" at the end of the log. Called in a thread.
 

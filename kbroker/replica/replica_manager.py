@@ -273,6 +273,13 @@ class ReplicaManager:
         else:
             partition.on_committed(offset, callback)
 
+    def leader_end_offset(self, tp: TopicPartition, leader_epoch: int) -> int:
+        """Return the log end offset. Raises KafkaError unless this broker leads the partition in this epoch."""
+        partition = self.leader(tp.topic, tp.partition)
+        if partition.leader_epoch != leader_epoch:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        return partition.log.log_end_offset
+
     def read_internal_blocking(self, tp: TopicPartition, offset: int, size: int) -> bytes:
         """Read complete batches from `offset` on, in a thread. Returns b"" at the end of the log."""
         log = self.partitions[tp].log

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 from kbroker.common import KafkaError
 from kbroker.coordinator.group.group_shard import GroupShard
 from kbroker.coordinator.internal_log import GROUP_METADATA_TOPIC
-from kbroker.coordinator.runtime.coordinator_context import RuntimeConfig, complete
+from kbroker.coordinator.runtime.coordinator_context import RuntimeConfig
 from kbroker.coordinator.runtime.coordinator_runtime import CoordinatorRuntime
 from kbroker.coordinator.runtime.operation import SHARED, LockMode, RecordProducer, Respond
+from kbroker.coordinator.runtime.write_event import complete
 from kbroker.runtime.event_log import EventLogger
 from kbroker.runtime.periodic_task import PeriodicTask
 from protocol.errors import ErrorCode
@@ -95,8 +96,12 @@ class GroupCoordinator:
         await self._offset_expiration.stop()
         self.runtime.stop()
 
-    async def on_delta(self, delta: MetadataDelta) -> None:
-        """Follow elections and deletions of topics. Loading continues in the background."""
+    def resign(self) -> None:
+        """Give up all partitions: the session with the coordination service has ended."""
+        self.runtime.resign()
+
+    def on_delta(self, delta: MetadataDelta) -> None:
+        """Follow elections and deletions of topics, when the image changes. Loading continues in the background."""
         self.runtime.on_delta(delta)
         topics = [topic.name for topic in delta.deleted]
         if topics:

@@ -4,7 +4,8 @@
 
 Operations see committed state only. Writes are pipelined: an append does not wait for the one before it to be
 committed. When appended records can no longer be committed, this broker has lost the partition: it is closed, and all
-writes in flight fail. It is loaded again when this broker is elected again.
+writes in flight fail. Each leader epoch has its own context, which loads the partition again, even if the leader stays
+the same: between two images of a broker another one may have led.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from kbroker.common import KafkaError, TopicPartition
 from kbroker.coordinator.internal_log import InternalLog
-from kbroker.coordinator.runtime.batches import EncodedRecord, encode_batch, split_into_batches
+from kbroker.coordinator.runtime.batches import encode_batch, split_into_batches
 from kbroker.coordinator.runtime.key_lock import KeyLock
-from kbroker.coordinator.runtime.loader import END_OF_LOG, LoadedMarker, read_chunk_blocking
+from kbroker.coordinator.runtime.loader import PartitionLoader
+from kbroker.coordinator.runtime.log_errors import coordinator_error
 from kbroker.coordinator.runtime.operation import (
     NO_LOCK,
     NO_PRODUCER,
@@ -30,9 +32,10 @@ from kbroker.coordinator.runtime.operation import (
     Respond,
     ignore,
 )
+from kbroker.coordinator.runtime.write_event import WriteEvent, complete_or_fail, time_out
 from kbroker.runtime.timer import DeadlineTimer
 from kbroker.storage.producers.transaction_marker import TransactionMarker
-from protocol.errors import NO_ERROR, ErrorCode, MalformedError
+from protocol.errors import NO_ERROR, ErrorCode
 
 if TYPE_CHECKING:
     from asyncio import Future
@@ -42,9 +45,6 @@ if TYPE_CHECKING:
 S = TypeVar("S", bound=CoordinatorShard)
 T = TypeVar("T")
 
-NO_RESULT: CoordinatorResult[None] = CoordinatorResult(None)
-# The number of records that are replayed in one iteration of the event loop while loading.
-LOADED_RECORDS_PER_ITERATION = 2_000
 # The number of writes that are appended and completed in one iteration of the event loop, which takes 2 or 3 ms.
 WRITES_PER_ITERATION = 256
 
@@ -73,55 +73,8 @@ class RuntimeConfig(NamedTuple):
     append_linger_ms: int = -1
 
 
-class WriteEvent:
-    """One operation, from its scheduling until its records are committed.
-
-    `respond` is replaced by `ignore` when it has been called. `has_deadline`: whether the timeout is running.
-    """
-
-    __slots__ = ("encoded", "has_deadline", "key", "mode", "operation", "producer", "respond", "result", "timeout_ms")
-
-    def __init__(
-        self,
-        operation: Callable[[Any], CoordinatorResult[Any]],
-        respond: Respond[Any],
-        key: str,
-        mode: LockMode,
-        timeout_ms: int | None,
-        producer: RecordProducer,
-    ) -> None:
-        self.operation = operation
-        self.respond = respond
-        self.key = key
-        self.mode = mode
-        self.timeout_ms = timeout_ms
-        self.producer = producer
-        self.has_deadline = False
-        self.result: CoordinatorResult[Any] = NO_RESULT
-        self.encoded: Sequence[EncodedRecord] = ()
-
-    def complete(self, response: Any, error: KafkaError | None = None) -> None:
-        """Respond, unless the request has timed out."""
-        respond, self.respond = self.respond, ignore
-        respond(response, error)
-
-
-def complete(future: Future[T], response: T) -> None:
-    """Set the response, unless the future is done because the broker is stopping."""
-    if not future.done():
-        future.set_result(response)
-
-
-def complete_or_fail(future: Future[T], response: T, error: KafkaError | None) -> None:
-    """Set the response, or the error if there is one, as `complete` does."""
-    if error is None:
-        complete(future, response)
-    elif not future.done():
-        future.set_exception(error)
-
-
 class CoordinatorContext(Generic[S]):
-    """The runtime's part of one partition. `shard` is the state, `epoch` the leader epoch of the partition."""
+    """The runtime's part of one partition in one leader epoch. `shard` is the state."""
 
     shard: S
 
@@ -143,7 +96,8 @@ class CoordinatorContext(Generic[S]):
         self._queue: list[WriteEvent] = []
         # Batches that are appended and not yet committed, in log order: (log end offset after the batch, its writes).
         self._appended: deque[tuple[int, list[WriteEvent]]] = deque()
-        self._timeouts: DeadlineTimer[WriteEvent] = DeadlineTimer(environment, _time_out)
+        self._timeouts: DeadlineTimer[WriteEvent] = DeadlineTimer(environment, time_out)
+        self._loader = PartitionLoader(environment, log, tp, epoch, lambda: config().load_buffer_bytes)
 
     # Operations.
 
@@ -323,26 +277,8 @@ class CoordinatorContext(Generic[S]):
     # Loading and closing.
 
     async def load(self) -> None:
-        """Replay the whole partition. Raises KafkaError when it cannot be read."""
-        offset = 0
-        while self.state is CoordinatorState.LOADING:
-            try:
-                offset, items = await self._environment.offload(
-                    read_chunk_blocking, self._log, self.tp, offset, self._config().load_buffer_bytes, self.shard.decode
-                )
-            except (OSError, ImportError, MemoryError, LookupError, MalformedError) as error:
-                raise KafkaError(ErrorCode.NOT_COORDINATOR, f"{self.tp} cannot be loaded: {error}") from error
-            if offset == END_OF_LOG:
-                return
-            for number, item in enumerate(items, 1):
-                if number % LOADED_RECORDS_PER_ITERATION == 0:
-                    await self._environment.yield_to_loop()
-                if self.state is not CoordinatorState.LOADING:
-                    return
-                if isinstance(item, LoadedMarker):
-                    self.shard.replay_end_transaction(*item)
-                else:
-                    self.shard.replay(*item)
+        """Replay the whole partition, and wait until it is committed. Raises KafkaError when it cannot be read."""
+        await self._loader.load(self.shard)
 
     def activate(self) -> None:
         """Allow operations, since the partition is loaded."""
@@ -355,6 +291,7 @@ class CoordinatorContext(Generic[S]):
         if self.state is CoordinatorState.CLOSED:
             return
         self.state = CoordinatorState.CLOSED
+        self._loader.stop()
         appended, self._appended = self._appended, deque()
         queue, self._queue = self._queue, []
         for _, events in appended:
@@ -362,25 +299,3 @@ class CoordinatorContext(Generic[S]):
         self._fail_all(queue, error)
         self._timeouts.stop()
         self.shard.on_unloaded(error)
-
-
-def _time_out(event: WriteEvent) -> None:
-    event.complete(None, KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE))
-
-
-_COORDINATOR_ERRORS = {
-    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
-    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
-    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.REQUEST_TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
-    ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
-    ErrorCode.INVALID_FETCH_SIZE: ErrorCode.UNKNOWN_SERVER_ERROR,
-}
-
-
-def coordinator_error(error: ErrorCode) -> ErrorCode:
-    """Translate an error of the log to one of the coordinator (CoordinatorOperationExceptionHelper in Kafka)."""
-    return _COORDINATOR_ERRORS.get(error, error)

@@ -13,11 +13,12 @@ from kbroker.common import KafkaError, TopicPartition
 from kbroker.coordinator.java_hash import java_hash
 from kbroker.coordinator.runtime.coordinator_context import ACTIVE, CoordinatorContext, CoordinatorState, RuntimeConfig
 from kbroker.coordinator.runtime.operation import CoordinatorShard
+from kbroker.coordinator.runtime.write_event import complete
 from kbroker.runtime.event_log import EventLogger
 from protocol.errors import ErrorCode, MalformedError
 
 if TYPE_CHECKING:
-    from asyncio import Task
+    from asyncio import Future, Task
 
     from kbroker.coordinator.internal_log import InternalLog
     from kbroker.metadata.image import MetadataDelta, MetadataImage
@@ -28,6 +29,8 @@ S = TypeVar("S", bound=CoordinatorShard)
 log = EventLogger("kbroker.coordinator")
 
 RELOAD_DELAY_S = 5.0
+# A client that gets COORDINATOR_LOAD_IN_PROGRESS retries, so waiting longer would not help it.
+MAX_LOAD_WAIT_S = 2.0
 
 
 class CoordinatorRuntime(Generic[S]):
@@ -99,27 +102,41 @@ class CoordinatorRuntime(Generic[S]):
                 self._elect(tp, image.leader_epoch)
 
     def stop(self) -> None:
+        self.resign()
+
+    def resign(self) -> None:
+        """Unload all partitions: waiting requests fail with NOT_COORDINATOR. Later deltas may elect this broker."""
         for partition in list(self._contexts):
             self._resign(partition)
 
     def on_delta(self, delta: MetadataDelta) -> None:
-        """Follow elections and deletions. Loading continues in the background."""
-        for change in delta.partitions:
-            if change.tp.topic != self._topic:
-                continue
-            context = self._contexts.get(change.tp.partition)
+        """Follow elections and deletions, in the same iteration of the event loop in which the image changes.
+
+        A partition is loaded again in every new leader epoch. Loading continues in the background.
+        """
+        changes = [change for change in delta.partitions if change.tp.topic == self._topic]
+        # A topic that is deleted and created again has two changes of each partition, in any order.
+        for change in changes:
             if change.new is None or change.new.leader != self._config().node_id:
                 self._resign(change.tp.partition)
-            elif context is None:
-                self._elect(change.tp, change.new.leader_epoch)
-            else:
-                context.epoch = change.new.leader_epoch
+        for change in changes:
+            if change.new is not None and change.new.leader == self._config().node_id:
+                context = self._contexts.get(change.tp.partition)
+                if context is None or context.epoch != change.new.leader_epoch:
+                    self._resign(change.tp.partition)
+                    self._elect(change.tp, change.new.leader_epoch)
 
     async def wait_until_loaded(self, key: str) -> None:
-        """Wait until the partition of a key is loaded, if this broker leads it."""
+        """Wait until the partition of a key is loaded, if this broker leads it, but at most MAX_LOAD_WAIT_S."""
         load = self._loads.get(self.partition_for(key))
-        if load is not None:
-            await load
+        if load is None or load.done():
+            return
+        loop = self._environment.loop
+        waiting: Future[None] = loop.create_future()
+        load.add_done_callback(lambda _: complete(waiting, None))
+        timer = loop.call_later(MAX_LOAD_WAIT_S, complete, waiting, None)
+        await waiting
+        timer.cancel()
 
     def _elect(self, tp: TopicPartition, epoch: int) -> None:
         context: CoordinatorContext[S] = CoordinatorContext(self._environment, self._log, tp, epoch, self._config)
@@ -138,7 +155,7 @@ class CoordinatorRuntime(Generic[S]):
         try:
             await context.load()
         except KafkaError as error:
-            if partition not in self._failed:
+            if partition not in self._failed and context.state is not CoordinatorState.CLOSED:
                 self._failed.add(partition)
                 log.error("a coordinator's partition cannot be loaded", partition=context.tp, reason=error)
             context.close(error.code)

@@ -113,8 +113,12 @@ class TransactionCoordinator:
             task.cancel()
         self.runtime.stop()
 
-    async def on_delta(self, delta: MetadataDelta) -> None:
-        """Follow elections and deletions. Loading continues in the background."""
+    def resign(self) -> None:
+        """Give up all partitions: the session with the coordination service has ended."""
+        self.runtime.resign()
+
+    def on_delta(self, delta: MetadataDelta) -> None:
+        """Follow elections and deletions, when the image changes. Loading continues in the background."""
         self.runtime.on_delta(delta)
         self._schedule_periodic_tasks()
 

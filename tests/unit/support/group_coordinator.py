@@ -196,8 +196,8 @@ class Harness:
 
     async def on_delta(self, delta: MetadataDelta) -> None:
         self.metadata.apply(delta)
-        await self.groups.on_delta(delta)
-        await self.transactions.on_delta(delta)
+        self.groups.on_delta(delta)
+        self.transactions.on_delta(delta)
 
     # Requests.
 

@@ -84,6 +84,9 @@ class MemoryLog:
         self.read_error: Exception | None = None
         self.read_sizes: list[int] = []
         self.waiting: list[Waiting] = []
+        self.high_watermarks: defaultdict[TopicPartition, int] = defaultdict(int)
+        # The partitions whose replica has not taken its new role yet.
+        self.without_role: set[TopicPartition] = set()
 
     def end_offset(self, tp: TopicPartition) -> int:
         batches = self.batches.get(tp)
@@ -126,10 +129,16 @@ class MemoryLog:
         self.on_committed(tp, base_offset + 1, on_committed)
 
     def on_committed(self, tp: TopicPartition, offset: int, callback: Callable[[ErrorCode], None]) -> None:
-        if self.held:
+        if self.held and offset > self.high_watermarks[tp]:
             self.waiting.append(Waiting(tp, offset, callback))
         else:
+            self.high_watermarks[tp] = max(self.high_watermarks[tp], offset)
             callback(ErrorCode.NONE)
+
+    def leader_end_offset(self, tp: TopicPartition, leader_epoch: int) -> int:
+        if tp in self.without_role:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        return self.end_offset(tp)
 
     def read_internal_blocking(self, tp: TopicPartition, offset: int, size: int) -> bytes:
         self.read_sizes.append(size)
@@ -144,6 +153,7 @@ class MemoryLog:
         """Advance the high watermark over the oldest `count` pending appends."""
         committed, self.waiting = self.waiting[:count], self.waiting[len(self.waiting[:count]) :]
         for append in committed:
+            self.high_watermarks[append.tp] = max(self.high_watermarks[append.tp], append.offset)
             append.callback(ErrorCode.NONE)
 
     def fail(self, error: ErrorCode) -> None:

@@ -166,7 +166,7 @@ class Harness:
 
     async def on_delta(self, delta: MetadataDelta) -> None:
         self.metadata.apply(delta)
-        await self.transactions.on_delta(delta)
+        self.transactions.on_delta(delta)
 
     # A producer's requests.
 

@@ -8,12 +8,12 @@ import pytest
 
 from kbroker.common import KafkaError, TopicPartition
 from kbroker.coordinator.runtime.coordinator_context import (
-    LOADED_RECORDS_PER_ITERATION,
     WRITES_PER_ITERATION,
     CoordinatorContext,
     CoordinatorState,
     RuntimeConfig,
 )
+from kbroker.coordinator.runtime.loader import LOADED_RECORDS_PER_ITERATION
 from kbroker.coordinator.runtime.operation import (
     NO_PRODUCER,
     CoordinatorResult,

@@ -10,7 +10,7 @@ from kbroker.simulation.network.channel import Channel
 if TYPE_CHECKING:
     from asyncio import Future
 
-Kind = Literal["get", "exists", "children", "multi", "set", "close"]
+Kind = Literal["get", "exists", "children", "multi", "set", "sync", "close"]
 Result = Node | int | list[str] | None
 
 
@@ -28,14 +28,14 @@ class OperationRequest:
 
 @dataclass(slots=True)
 class ConnectRequest:
-    """Opens a connection of a session that has received the watch notifications up to `last_event`."""
+    """Opens a connection of a session that has seen the effects of the transactions up to `last_seen`."""
 
-    last_event: int
+    last_seen: int
 
 
 @dataclass(slots=True)
 class Ping:
-    last_event: int
+    pass
 
 
 @dataclass(slots=True)
@@ -57,17 +57,20 @@ class ConnectionClosed:
 
 @dataclass(slots=True)
 class OperationResponse:
+    """`seen`: the number of the last transaction that the server had applied."""
+
     request: OperationRequest
     result: Result
     error: CoordinationError | None
+    seen: int
 
 
 @dataclass(slots=True)
 class WatchNotification:
-    """The notifications of a session are numbered from 1."""
+    """`seen`: the number of the transaction that fired the watch."""
 
-    number: int
     event: WatchEvent
+    seen: int
 
 
 ClientMessage = OperationRequest | ConnectRequest | Ping
@@ -75,10 +78,14 @@ ServiceMessage = ConnectResponse | PingResponse | ConnectionClosed | OperationRe
 
 
 class SessionConnection:
-    """A connection of the session with this number to the service."""
+    """A connection of the session with this number to the service.
+
+    `late_s`: a delay of the requests in addition to that of the network, in seconds.
+    """
 
     requests: Channel[ClientMessage]
     responses: Channel[ServiceMessage]
 
     def __init__(self, session: int) -> None:
         self.session = session
+        self.late_s = 0.0

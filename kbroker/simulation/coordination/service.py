@@ -1,28 +1,30 @@
 """A coordination service that behaves as a ZooKeeper ensemble does for its clients, in virtual time.
 
-Its guarantees, which the tests check:
-- It applies requests atomically, one at a time, in the order of arrival. The requests of a session arrive in the order
-  in which they were sent, and the responses arrive in that order. (`get_many` is several requests: writes of other
-  sessions may come between them.)
+What it guarantees, and what it does not, as kbroker/metadata/store/coordination.py says:
+- The leader applies writes atomically, one at a time, in the order of arrival. The requests of a connection arrive in
+  the order in which they were sent, and the responses arrive in that order. (`get_many` is several requests.)
+- Reads come from the server of the connection, which may be behind the leader. It has what the session has seen before,
+  also on other servers, every write of the session, successful or not, and what was written before a `sync`.
 - A watch fires once, at the first change after it was set. The session receives the notification, in the order of the
   changes, before any response that was produced after the change: it never sees new data before the notification.
-  This holds across lost connections. A watch whose request got no response is not set.
+  Watches end with their connection; the session reports each as `lost` when it is connected again. A watch whose
+  request got no response is not set.
 - A session from which nothing is received for its timeout expires: its ephemeral nodes are deleted. It is notified when
   it reaches the service again, not before; until then it may believe that it is alive.
-- A request on a connection that is lost raises Unavailable. It may have been applied or not, or be applied later, but
-  not after the session has connected again.
+- A request on a connection that is lost raises Unavailable. If it is a write, it may have been applied or not, or be
+  applied later, also after the session has connected again and has read, but not after the session's next `sync` or
+  successful write, and not after the session's end.
 
 Brokers come and go; the service's state stays. All randomness comes from one seed.
 """
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
 
-from kbroker.metadata.store.coordination import CoordinationError, Delete, WatchEvent
-from kbroker.metadata.store.data_tree import AppliedOps, DataTree
-from kbroker.metadata.store.watch_manager import WatchManager
+from kbroker.metadata.store.coordination import CoordinationError, Delete, Op
+from kbroker.metadata.store.data_tree import DataTree
 from kbroker.simulation.coordination.messages import (
     ClientMessage,
     ConnectionClosed,
@@ -35,52 +37,56 @@ from kbroker.simulation.coordination.messages import (
     Result,
     ServiceMessage,
     SessionConnection,
-    WatchNotification,
 )
+from kbroker.simulation.coordination.server import Server, Transaction
 from kbroker.simulation.coordination.session import SimSession
 from kbroker.simulation.network.channel import Channel
 from kbroker.simulation.network.link import DelayRange
 
+SERVERS = 3
+# The delay of a message, and that with which a server applies a transaction of the leader.
 DELAY_S: DelayRange = (0.000_1, 0.002)
-WATCH_DELAY_S: DelayRange = (0.000_1, 0.05)
+LAG_S: DelayRange = (0.000_1, 0.05)
+# How much later the requests of a lost connection may arrive.
+LATE_S: DelayRange = (0.0, 2.0)
+WRITES = ("multi", "set")
 
 
 class ServiceSession:
     """The service's state of a session.
 
-    `unacknowledged` holds the notifications that the client may not have received. `connection` is the current one;
-    `connections` are all on which messages may still arrive.
+    `connection` is the current one, to `server`; `connections` are all on which messages may still arrive.
     """
 
-    def __init__(self, number: int, host: str, timeout_s: float, now: float) -> None:
+    def __init__(self, number: int, host: str, timeout_s: float, server: Server, now: float) -> None:
         self.number = number
         self.host = host
         self.timeout_s = timeout_s
+        self.server = server
         self.last_received_at = now
         self.over = False
         self.connection: SessionConnection | None = None
         self.connections: dict[SessionConnection, None] = {}
-        self.unacknowledged: list[WatchNotification] = []
-        self.notifications = 0
 
 
 class SimCoordination:
     """The service.
 
-    `delay_s` is the range of a message's delay, `watch_delay_s` that of a watch notification, for which later messages
-    to the session wait. `injected` counts injected faults. `trace` is called with each applied request: session, kind,
+    `tree` is the leader's. `delay_s` is the range of a message's delay, `lag_s` that of the delay with which servers
+    apply transactions. `injected` counts injected faults. `trace` is called with each applied request: session, kind,
     path or number of changes, "ok" or the error's name.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, random: Random) -> None:
         self.delay_s = DELAY_S
-        self.watch_delay_s = WATCH_DELAY_S
+        self.lag_s = LAG_S
         self.injected: Counter[str] = Counter()
         self.trace: Callable[[int, str, object, str], None] | None = None
         self.tree = DataTree()
         self._loop = loop
         self._random = random
-        self._watches: WatchManager[int] = WatchManager()
+        self._transactions: list[Transaction] = []
+        self._servers = [Server(loop, self._transactions, lambda: random.uniform(*self.lag_s)) for _ in range(SERVERS)]
         self._sessions: dict[int, ServiceSession] = {}
         # Hosts whose requests, or whose responses, do not arrive.
         self._requests_cut: dict[str, None] = {}
@@ -90,7 +96,7 @@ class SimCoordination:
     def session(self, loop: asyncio.AbstractEventLoop, host: str, timeout_ms: int = 6000) -> SimSession:
         """Return a new session of a program on `loop`; it connects in the background."""
         number = len(self._sessions) + 1
-        session = ServiceSession(number, host, timeout_ms / 1000, self._loop.time())
+        session = ServiceSession(number, host, timeout_ms / 1000, self._servers[0], self._loop.time())
         self._sessions[number] = session
         self._loop.call_later(session.timeout_s, self._check_timeout, session)
         return SimSession(self, loop, number, timeout_ms / 1000, self._random)
@@ -116,7 +122,7 @@ class SimCoordination:
 
     def heal_all(self) -> None:
         """End all faults. Expired sessions stay expired."""
-        self.delay_s, self.watch_delay_s = DELAY_S, WATCH_DELAY_S
+        self.delay_s, self.lag_s = DELAY_S, LAG_S
         for host in (*self._requests_cut, *self._responses_cut):
             self.heal(host)
         if self._down:
@@ -125,7 +131,12 @@ class SimCoordination:
     def slow(self, delay_s: DelayRange) -> None:
         """Delay every message by this range."""
         self.injected["slow"] += 1
-        self.delay_s = self.watch_delay_s = delay_s
+        self.delay_s = delay_s
+
+    def lag(self, lag_s: DelayRange) -> None:
+        """Apply later transactions with a delay of this range on each server."""
+        self.injected["lag"] += 1
+        self.lag_s = lag_s
 
     def expire(self, number: int) -> None:
         """Expire a session."""
@@ -153,6 +164,8 @@ class SimCoordination:
     def start(self) -> None:
         """Start the service again. Each session has its whole timeout to reconnect."""
         self._down = False
+        for server in self._servers:
+            server.apply_up_to(len(self._transactions))
         for session in self._sessions.values():
             session.last_received_at = self._loop.time()
 
@@ -170,13 +183,13 @@ class SimCoordination:
         connection = SessionConnection(number)
         connection.requests = Channel(
             self._loop,
-            lambda message: self._random.uniform(*self.delay_s),
+            lambda message: self._random.uniform(*self.delay_s) + connection.late_s,
             lambda: host not in self._requests_cut,
             lambda message: self._receive(session, connection, message),
         )
         connection.responses = Channel(
             loop,
-            self._response_delay_s,
+            lambda message: self._random.uniform(*self.delay_s),
             lambda: host not in self._responses_cut,
             lambda message: receive(connection, message),
         )
@@ -184,29 +197,28 @@ class SimCoordination:
         return connection
 
     def disconnected(self, connection: SessionConnection) -> None:
-        """Called when the client has closed the connection. Messages that it had sent may still arrive."""
+        """Called when the client has closed the connection. Requests that it had sent may still arrive, late."""
         connection.responses.close()
         session = self._sessions[connection.session]
         if connection is not session.connection or self._random.random() < 0.5:
             _drop_connection(session, connection)
-
-    def _response_delay_s(self, message: ServiceMessage) -> float:
-        return self._random.uniform(*(self.watch_delay_s if isinstance(message, WatchNotification) else self.delay_s))
+        else:
+            connection.late_s = self._random.uniform(*LATE_S)
+            connection.requests.retransmit()
 
     # Requests.
 
     def _receive(self, session: ServiceSession, connection: SessionConnection, message: ClientMessage) -> None:
         if isinstance(message, ConnectRequest):
             self._accept(session, connection, message)
-            return
-        if connection is not session.connection:
-            # The session has moved to a newer one.
-            return
-        session.last_received_at = self._loop.time()
-        if isinstance(message, Ping):
-            _acknowledge(session, message.last_event)
-            connection.responses.send(PingResponse())
-        else:
+        elif connection is session.connection:
+            session.last_received_at = self._loop.time()
+            if isinstance(message, Ping):
+                connection.responses.send(PingResponse())
+            else:
+                self._serve(session, connection, message)
+        elif isinstance(message, OperationRequest) and message.kind in WRITES and not session.over:
+            # The session has moved to a newer connection, but this write was on its way to the leader.
             self._serve(session, connection, message)
 
     def _accept(self, session: ServiceSession, connection: SessionConnection, request: ConnectRequest) -> None:
@@ -215,15 +227,17 @@ class SimCoordination:
             return
         session.last_received_at = self._loop.time()
         connection.responses.send(ConnectResponse(not session.over))
-        for older in list(session.connections):
-            if older is not connection:
-                _drop_connection(session, older)
+        if session.connection is not None:
+            session.server.forget(session.connection)
+            session.connection.responses.close()
         if session.over:
+            for older in list(session.connections):
+                if older is not connection:
+                    _drop_connection(session, older)
             return
         session.connection = connection
-        _acknowledge(session, request.last_event)
-        for notification in session.unacknowledged:
-            connection.responses.send(notification)
+        session.server = self._random.choice(self._servers)
+        session.server.apply_up_to(request.last_seen)
 
     def _serve(self, session: ServiceSession, connection: SessionConnection, request: OperationRequest) -> None:
         result: Result = None
@@ -235,39 +249,52 @@ class SimCoordination:
         if self.trace is not None:
             outcome = "ok" if error is None else type(error).__name__
             self.trace(session.number, request.kind, request.path or len(request.ops), outcome)
-        connection.responses.send(OperationResponse(request, result, error))
+        if connection is session.connection:
+            self._respond(session, connection, request, result, error)
+
+    def _respond(
+        self,
+        session: ServiceSession,
+        connection: SessionConnection,
+        request: OperationRequest,
+        result: Result,
+        error: CoordinationError | None,
+    ) -> None:
+        if request.kind in (*WRITES, "sync"):
+            session.server.apply_up_to(len(self._transactions))
+            if error is None:
+                for older in list(session.connections):
+                    if older is not connection:
+                        _drop_connection(session, older)
+        if request.watch and error is None:
+            session.server.watches.add(request.path, connection, children=request.kind == "children")
+        connection.responses.send(OperationResponse(request, result, error, session.server.applied))
 
     def _execute(self, session: ServiceSession, request: OperationRequest) -> Result:
-        path = request.path
+        """Apply a write at the leader, or read from the session's server."""
         result: Result = None
+        tree = session.server.tree
         match request.kind:
             case "get":
-                result = self.tree.get(path)
+                result = tree.get(request.path)
             case "exists":
-                result = self.tree.version(path)
+                result = tree.version(request.path)
             case "children":
-                result = self.tree.children(path)
+                result = tree.children(request.path)
             case "multi":
-                self._fire_watches(self.tree.apply(request.ops, session.number))
+                self._commit(request.ops, session.number)
             case "set":
-                self._fire_watches(self.tree.apply(request.ops, session.number))
-                result = self.tree.version(path)
+                self._commit(request.ops, session.number)
+                result = self.tree.version(request.path)
             case "close":
                 self._end_session(session)
-        if request.watch:
-            self._watches.add(path, session.number, children=request.kind == "children")
         return result
 
-    def _fire_watches(self, applied: AppliedOps) -> None:
-        for number, event in self._watches.fire(applied.events):
-            self._notify(self._sessions[number], event)
-
-    def _notify(self, session: ServiceSession, event: WatchEvent) -> None:
-        session.notifications += 1
-        notification = WatchNotification(session.notifications, event)
-        session.unacknowledged.append(notification)
-        if session.connection is not None:
-            session.connection.responses.send(notification)
+    def _commit(self, ops: Sequence[Op], session: int) -> None:
+        self.tree.apply(ops, session)
+        self._transactions.append(Transaction(ops, session))
+        for server in self._servers:
+            server.commit(len(self._transactions))
 
     # The end of sessions.
 
@@ -292,15 +319,13 @@ class SimCoordination:
         if session.over:
             return
         session.over = True
-        session.unacknowledged.clear()
-        self._watches.remove(lambda number: number == session.number)
-        deletes = [Delete(path) for path in self.tree.ephemerals(session.number)]
-        self._fire_watches(self.tree.apply(deletes, session.number))
+        self._commit([Delete(path) for path in self.tree.ephemerals(session.number)], session.number)
 
 
 def _disconnect(session: ServiceSession) -> None:
     """Close the session's connection, as the service."""
     if session.connection is not None:
+        session.server.forget(session.connection)
         session.connection.requests.close()
         session.connection.responses.send(ConnectionClosed())
         session.connection = None
@@ -311,8 +336,5 @@ def _drop_connection(session: ServiceSession, connection: SessionConnection) -> 
     connection.requests.close()
     session.connections.pop(connection, None)
     if connection is session.connection:
+        session.server.forget(connection)
         session.connection = None
-
-
-def _acknowledge(session: ServiceSession, last_event: int) -> None:
-    session.unacknowledged = [each for each in session.unacknowledged if each.number > last_event]

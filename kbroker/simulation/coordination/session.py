@@ -17,6 +17,7 @@ from kbroker.metadata.store.coordination import (
     Op,
     SessionExpired,
     Set,
+    TooLarge,
     Unavailable,
     Watch,
     WatchEvent,
@@ -40,6 +41,10 @@ from kbroker.simulation.coordination.messages import (
 # The delay before a lost connection is opened again, and before the next attempt, in seconds.
 RECONNECT_S = (0.02, 0.5)
 CONNECT_RETRY_S = (1.0, 2.0)
+# The limit of a request, as in kbroker/metadata/store/zookeeper/requests.py, and about how many bytes an operation has
+# besides its path and data.
+MAX_REQUEST_BYTES = 0xFFFFF
+OP_OVERHEAD_BYTES = 50
 
 
 class SessionService(Protocol):
@@ -56,7 +61,7 @@ class SessionService(Protocol):
 
 
 class SimSession:
-    """Implements Coordination.
+    """Implements Coordination as kbroker/metadata/store/zookeeper/session.py does.
 
     It pings after a third of the session's timeout and closes a connection on which nothing was received for two
     thirds, so an operation fails after at most 4/3 of the timeout. The program's own loop runs these timers: a paused
@@ -82,8 +87,8 @@ class SimSession:
         self._watches: WatchManager[Watch] = WatchManager()
         # Watches whose request has no response yet.
         self._pending_watches: dict[OperationRequest, Watch] = {}
-        # The number of the last watch notification received.
-        self._last_event = 0
+        # The number of the last transaction whose effects have been received.
+        self._last_seen = 0
         self._connection: SessionConnection | None = None
         self._connected = False
         self._last_received_at = self._last_sent_at = self._connect_at = 0.0
@@ -123,19 +128,23 @@ class SimSession:
         return cast(list[str], await self._call("children", path, watch=watch))
 
     async def create(self, path: str, data: bytes, *, ephemeral: bool = False) -> None:
-        await self._call("multi", ops=[Create(path, data, ephemeral)])
+        await self.multi([Create(path, data, ephemeral)])
 
     async def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> int:
-        return cast(int, await self._call("set", path, ops=[Set(path, data, version)]))
+        ops = [Set(path, data, version)]
+        _check_size(ops)
+        return cast(int, await self._call("set", path, ops=ops))
 
     async def delete(self, path: str, version: int = ANY_VERSION) -> None:
-        await self._call("multi", ops=[Delete(path, version)])
+        await self.multi([Delete(path, version)])
 
     async def multi(self, ops: Sequence[Op]) -> None:
-        await self._call("multi", ops=list(ops))
+        if ops:
+            _check_size(ops)
+            await self._call("multi", ops=list(ops))
 
     async def sync(self) -> None:
-        """Reads always have every change."""
+        await self._call("sync")
 
     def on_expired(self, callback: Callable[[], None]) -> None:
         self._callbacks.append(callback)
@@ -181,8 +190,8 @@ class SimSession:
         match message:
             case OperationResponse():
                 self._on_response(message)
-            case WatchNotification(number, event):
-                self._last_event = number
+            case WatchNotification(event, seen):
+                self._last_seen = seen
                 self._fire_watches(event)
             case ConnectResponse(alive):
                 self._on_connected() if alive else self._on_session_expired()
@@ -195,6 +204,7 @@ class SimSession:
     def _on_response(self, response: OperationResponse) -> None:
         request = self._in_flight.popleft()
         assert request is response.request, "responses arrive in the order of the requests"
+        self._last_seen = response.seen
         watch = self._pending_watches.pop(request, None)
         if watch is not None and response.error is None:
             self._watches.add(request.path, watch, children=request.kind == "children")
@@ -210,12 +220,15 @@ class SimSession:
         if self._connection is not None:
             self._service.disconnected(self._connection)
         self._connection = self._service.connect(self._number, self._loop, self._receive)
-        self._connection.requests.send(ConnectRequest(self._last_event))
+        self._connection.requests.send(ConnectRequest(self._last_seen))
         self._connect_at = self._loop.time() + self._random.uniform(*CONNECT_RETRY_S)
         self._set_timer()
 
     def _on_connected(self) -> None:
         self._connected = True
+        # The service has forgotten the watches with the last connection.
+        for watch, event in self._watches.lose_all():
+            self._loop.call_soon(watch, event)
         unsent, self._unsent = self._unsent, deque()
         for request in unsent:
             self._transmit(request)
@@ -288,7 +301,13 @@ class SimSession:
     def _ping(self, now: float) -> None:
         assert self._connection is not None
         self._last_sent_at = now
-        self._connection.requests.send(Ping(self._last_event))
+        self._connection.requests.send(Ping())
+
+
+def _check_size(ops: Sequence[Op]) -> None:
+    size = sum(len(op.path) + len(getattr(op, "data", b"")) + OP_OVERHEAD_BYTES for op in ops)
+    if size > MAX_REQUEST_BYTES:
+        raise TooLarge(ops[0].path, f"{len(ops)} operations have {size} bytes, the service allows {MAX_REQUEST_BYTES}")
 
 
 def _abandon(requests: Sequence[OperationRequest]) -> None:

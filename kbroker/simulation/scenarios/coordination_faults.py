@@ -1,4 +1,4 @@
-"""The fault `coordination`: an unreachable, slow or restarted coordination service, expired sessions."""
+"""The fault `coordination`: an unreachable, slow, lagging or restarted coordination service, expired sessions."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ SECONDS = ((0.001, 0.5), (0.5, 5.0), (5.0, 15.0))
 
 
 async def coordination(simulation: Simulation, random: Random) -> None:
-    """Make the service unreachable (one way or both) or slow, restart it, or expire the broker's session."""
+    """Make the service unreachable (one way or both), slow or stale, restart it, or expire the broker's session."""
     service = simulation.coordination
     if service is not None:
-        await random.choice((_cut, _cut, _slow, _restart, _expire))(simulation, service, random)
+        await random.choice((_cut, _cut, _slow, _lag, _restart, _expire))(simulation, service, random)
 
 
 async def _cut(simulation: Simulation, service: SimCoordination, random: Random) -> None:
@@ -39,6 +39,15 @@ async def _slow(simulation: Simulation, service: SimCoordination, random: Random
     await asyncio.sleep(_seconds(random))
     service.heal_all()
     simulation.note("the coordination service is no longer slow")
+
+
+async def _lag(simulation: Simulation, service: SimCoordination, random: Random) -> None:
+    most = random.choice((0.5, 5.0))
+    simulation.note(f"the servers of the coordination service lag by up to {most} s")
+    service.lag((0.0, most))
+    await asyncio.sleep(_seconds(random))
+    service.heal_all()
+    simulation.note("the servers of the coordination service no longer lag")
 
 
 async def _restart(simulation: Simulation, service: SimCoordination, random: Random) -> None:

@@ -1,9 +1,11 @@
-"""Random requests of several sessions under faults: the responses match one order, and watches fire before new data.
+"""Random requests of several sessions under faults: writes have one order, reads do not go back, watches fire first.
 
-The order is that in which the service applied the requests; a model of the tree replays it.
+The order is that in which the leader applied the writes; a model of the tree replays it, and has each read respond from
+the state that the session's server had.
 """
 
 import asyncio
+from collections import deque
 from dataclasses import dataclass, field
 from functools import partial
 from random import Random
@@ -28,7 +30,7 @@ from kbroker.metadata.store.coordination import (
     WatchEvent,
 )
 from kbroker.simulation.coordination.messages import OperationRequest, Result
-from kbroker.simulation.coordination.service import ServiceSession, SimCoordination
+from kbroker.simulation.coordination.service import WRITES, ServiceSession, SimCoordination
 from kbroker.simulation.coordination.session import SimSession
 from kbroker.simulation.runtime.host_loop import HostLoop
 from kbroker.simulation.runtime.loop import SimLoop
@@ -91,31 +93,37 @@ class Model:
         if request.kind in ("multi", "set"):
             self.multi(list(request.ops), session)
             return self.nodes[request.path].version if request.kind == "set" else None
-        if request.kind == "close":
-            return None
         if node is None:
             raise NoNode
         return self.children(request.path) if request.kind == "children" else Node(node.data, node.version, node.owner)
 
 
 class RecordingService(SimCoordination):
-    """Records what it applies, in order."""
+    """Records what it applies, in order. `seen`: the number of transactions that a response was produced after."""
 
     def __init__(self, loop: SimLoop, random: Random) -> None:
         super().__init__(loop, random)
-        self.applied: list[tuple[OperationRequest | None, int]] = []
+        self.writes: list[tuple[OperationRequest | None, int]] = []
+        self.reads: list[tuple[OperationRequest, int]] = []
         self.applied_at: dict[int, float] = {}
+        self.seen: dict[int, int] = {}
 
     def _execute(self, session: ServiceSession, request: OperationRequest) -> Result:
         assert id(request) not in self.applied_at, "applied twice"
         self.applied_at[id(request)] = self._loop.time()
-        if request.kind != "close":
-            self.applied.append((request, session.number))
-        return super()._execute(session, request)
+        if request.kind in WRITES:
+            self.writes.append((request, session.number))
+        elif request.kind != "close":
+            self.reads.append((request, session.server.applied))
+        try:
+            return super()._execute(session, request)
+        finally:
+            is_read = request.kind in ("get", "exists", "children")
+            self.seen[id(request)] = session.server.applied if is_read else len(self._transactions)
 
     def _end_session(self, session: ServiceSession) -> None:
         if not session.over:
-            self.applied.append((None, session.number))
+            self.writes.append((None, session.number))
         super()._end_session(session)
 
 
@@ -152,7 +160,7 @@ class Program:
 
     async def call(self, session: SimSession) -> None:
         random, path = self.random, self.random.choice(PATHS)
-        kind = random.choice(("get", "get", "exists", "children", "set", "multi", "multi"))
+        kind = random.choice(("get", "get", "exists", "children", "set", "multi", "multi", "sync"))
         watch = self.on_event if kind == "get" and random.random() < 0.5 else None
         ops = self.ops() if kind == "multi" else [Set(path, self.data(), self.version())] if kind == "set" else []
         call = Call(session._send(kind, path if kind != "multi" else "", ops, watch), self.loop.time())
@@ -249,28 +257,51 @@ def run(seed: int) -> tuple[RecordingService, list[Program]]:
 
 def check(service: RecordingService, programs: list[Program]) -> int:
     """Compare the responses with those of the model; return their number."""
-    model = Model()
+    expected = expected_responses(service)
+    responses = 0
+    for program in programs:
+        seen = 0
+        for call in program.calls:
+            applied_at = service.applied_at.get(id(call.request))
+            assert applied_at is None or call.started <= applied_at
+            if isinstance(call.error, SessionExpired):
+                seen = 0
+            elif not isinstance(call.error, Unavailable):
+                assert applied_at is not None
+                assert applied_at <= call.ended
+                if call.request.kind != "sync":
+                    error = None if call.error is None else type(call.error)
+                    assert (call.result, error) == expected[id(call.request)]
+                assert service.seen[id(call.request)] >= seen, "the session has seen later transactions"
+                seen = service.seen[id(call.request)]
+                responses += 1
+    return responses
+
+
+def expected_responses(service: RecordingService) -> dict[int, tuple[Result, type[CoordinationError] | None]]:
+    """Return the result and the error of each request that was applied, by the id of the request."""
+    model, transactions = Model(), 0
+    reads = deque(sorted(service.reads, key=lambda read: read[1]))
     expected: dict[int, tuple[Result, type[CoordinationError] | None]] = {}
-    for request, session in service.applied:
-        if request is None:
-            owned = [path for path, node in model.nodes.items() if node.owner == session]
-            model.multi([Delete(path) for path in owned], session)
-            continue
+
+    def respond(request: OperationRequest, session: int) -> None:
         try:
             expected[id(request)] = model.respond(request, session), None
         except CoordinationError as error:
             expected[id(request)] = None, type(error)
-    responses = 0
-    for call in (call for program in programs for call in program.calls):
-        applied_at = service.applied_at.get(id(call.request))
-        assert applied_at is None or call.started <= applied_at
-        if not isinstance(call.error, Unavailable | SessionExpired):
-            assert applied_at is not None
-            assert applied_at <= call.ended
-            error = None if call.error is None else type(call.error)
-            assert (call.result, error) == expected[id(call.request)]
-            responses += 1
-    return responses
+
+    for write, session in [*service.writes, (None, 0)]:
+        while reads and reads[0][1] == transactions:
+            respond(reads.popleft()[0], 0)
+        if write is None:
+            owned = [path for path, node in model.nodes.items() if node.owner == session and session]
+            model.multi([Delete(path) for path in owned], session)
+            transactions += 1
+        else:
+            respond(write, session)
+            transactions += expected[id(write)][1] is None
+    assert not reads
+    return expected
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -286,7 +317,7 @@ def test_equal_seeds_give_equal_runs():
     def results(seed: int) -> list[object]:
         service, programs = run(seed)
         rows = [(call.request.kind, call.result, call.ended) for program in programs for call in program.calls]
-        return [rows, len(service.applied), service.injected]
+        return [rows, len(service.writes), service.injected]
 
     assert results(1) == results(1)
     assert results(1) != results(2)

@@ -7,10 +7,13 @@ from typing import Any
 import pytest
 
 from kbroker.metadata.store.coordination import (
+    BadVersion,
     Node,
     NoNode,
     NotEmpty,
     SessionExpired,
+    Set,
+    TooLarge,
     Unavailable,
     WatchEvent,
 )
@@ -19,6 +22,9 @@ from tests.unit.support.simulated_hosts import SimulatedHosts, simulated
 
 TIMEOUT_S = 6.0
 CHANGED = WatchEvent("changed", "/x")
+LOST = WatchEvent("lost", "/x")
+# A delay that is longer than a test.
+NEVER_S = (1000.0, 1000.0)
 
 
 class Client:
@@ -56,18 +62,28 @@ class EnsembleWithEphemeralNode(Ensemble):
     ephemeral = True
 
 
+class EnsembleWithSyncedNode(Ensemble):
+    """Both clients have seen the node."""
+
+    async def start(self) -> None:
+        await super().start()
+        await self.b.call("sync")
+
+
 SEEDS = range(5)
-with_node = simulated(Ensemble, SEEDS)
+with_node = simulated(EnsembleWithSyncedNode, SEEDS)
 with_ephemeral_node = simulated(EnsembleWithEphemeralNode, SEEDS)
 
 
 @with_node
 async def test_nodes_are_read_together_and_deleted(s):
     await s.a.call("create", "/x/y", b"2")
+    await s.b.call("sync")
     assert await s.b.call("get_many", ["/x", "/nothing", "/x/y"]) == [Node(b"", 0), None, Node(b"2", 0)]
     with pytest.raises(NotEmpty):
         await s.b.call("delete", "/x")
     await s.b.call("delete", "/x/y")
+    await s.a.call("sync")
     assert await s.a.call("children", "/x") == []
     assert s.a.session.session_id != s.b.session.session_id
 
@@ -80,6 +96,72 @@ async def test_requests_take_time_and_keep_their_order(s):
     assert 0.2 <= s.loop.time() - before <= 1.1
     sets = [s.a.call("set", "/x", b"", version) for version in range(20)]
     assert await asyncio.gather(*sets) == list(range(1, 21))
+
+
+@with_node
+async def test_an_oversized_multi_is_not_sent(s):
+    half = bytes(600_000)
+    with pytest.raises(TooLarge):
+        await s.a.call("multi", [Set("/x", half), Set("/x", half)])
+    await s.a.call("multi", [])
+    await s.a.call("set", "/x", half)
+    assert (await s.a.call("get", "/x")).version == 1
+
+
+@with_ephemeral_node
+async def test_an_ephemeral_node_has_the_session_that_created_it(s):
+    assert (await s.a.call("get", "/x")).owner == s.a.session.session_id
+
+
+# Stale reads.
+
+
+def test_reads_are_stale_until_a_sync():
+    reads = set()
+
+    async def test(s: Ensemble) -> None:
+        s.service.lag_s = NEVER_S
+        await s.a.call("set", "/x", b"1")
+        assert (await s.a.call("get", "/x")).data == b"1", "a session sees its own writes"
+        await asyncio.sleep(10)
+        reads.add((await s.b.call("get", "/x")).data)
+        await s.b.call("sync")
+        assert (await s.b.call("get", "/x")).data == b"1"
+
+    for seed in range(30):
+        EnsembleWithSyncedNode(seed).run(test)
+    assert reads == {b"", b"1"}, "the two sessions may have the same server"
+
+
+@with_node
+async def test_a_session_sees_what_it_has_failed_on(s):
+    s.service.lag_s = NEVER_S
+    await s.a.call("set", "/x", b"1")
+    await s.a.call("create", "/y", b"")
+    with pytest.raises(BadVersion):
+        await s.b.call("set", "/x", b"2", 0)
+    assert await s.b.call("get", "/x") == Node(b"1", 1)
+    assert await s.b.call("exists", "/y") == 0
+
+
+def test_a_session_does_not_go_back_on_another_connection():
+    async def test(s: Ensemble) -> None:
+        s.service.lag_s = NEVER_S
+        await s.a.call("set", "/x", b"1")
+        assert (await s.a.call("get", "/x")).data == b"1"
+        await disconnect(s)
+        assert (await s.a.call("get", "/x")).data == b"1"
+
+    for seed in range(20):
+        Ensemble(seed).run(test)
+
+
+async def disconnect(s: Ensemble) -> None:
+    """Let the connections be lost, and the sessions connect again."""
+    s.service.stop()
+    await asyncio.sleep(0.1)
+    # Servers that start have all transactions, but not if only their connections were lost.
+    s.service._down = False
 
 
 # Watches.
@@ -106,19 +188,19 @@ async def test_a_watch_fires_once_after_the_change(s):
 
 @with_node
 async def test_the_notification_comes_before_the_new_data(s):
-    s.service.watch_delay_s = (0.5, 2)
+    s.service.lag_s = (0.5, 2)
     for number in range(1, 30):
         old = await s.b.call("get", "/x", s.b.watch)
         setting = s.a.call("set", "/x", b"%d" % number)
         while (await s.b.call("get", "/x")) == old:
-            assert not s.b.events
+            pass
         assert s.b.events == [CHANGED]
         s.b.events.clear()
         await setting
 
 
 @with_node
-async def test_watches_survive_lost_connections(s):
+async def test_watches_are_lost_with_the_connection(s):
     await s.b.call("get", "/x", s.b.watch)
     s.service.cut("b")
     await asyncio.sleep(3)
@@ -126,9 +208,22 @@ async def test_watches_survive_lost_connections(s):
     await asyncio.sleep(2)
     assert not s.b.events
     s.service.heal("b")
-    assert await s.b.call("get", "/x") == Node(b"1", 1)
+    await s.until(lambda: s.b.events, 5)
+    assert s.b.events == [LOST]
+    await s.a.call("set", "/x", b"2")
     await asyncio.sleep(10)
-    assert s.b.events == [CHANGED]
+    assert s.b.events == [LOST]
+
+
+@with_node
+async def test_a_notification_is_lost_with_the_connection(s):
+    await s.b.call("get", "/x", s.b.watch)
+    s.service.cut("b", requests=False)
+    await s.a.call("set", "/x", b"1")
+    await asyncio.sleep(5)
+    s.service.heal("b")
+    await s.until(lambda: s.b.events, 5)
+    assert s.b.events in ([LOST], [CHANGED]), "the connection may have survived"
 
 
 @with_node
@@ -263,7 +358,7 @@ async def test_close_without_a_connection(s):
     assert await s.b.call("exists", "/x") is None
 
 
-def test_a_request_may_be_applied_after_it_failed_but_not_after_the_session_has_reconnected():
+def test_a_write_may_be_applied_after_it_failed_and_later_reads_but_not_after_a_sync():
     outcomes = set()
 
     async def test(s: Ensemble) -> None:
@@ -271,14 +366,37 @@ def test_a_request_may_be_applied_after_it_failed_but_not_after_the_session_has_
         with pytest.raises(Unavailable):
             await s.a.call("set", "/x", b"1")
         s.service.delay_s = (0.001, 0.002)
-        node = await s.a.call("get", "/x")
+        s.service.lag_s = (0.0, 0.001)
+        read = await s.a.call("get", "/x")
+        await asyncio.sleep(s.seed % 3 * 4)
+        if s.seed % 2:
+            await s.a.call("sync")
+            node = await s.a.call("get", "/x")
+        else:
+            await s.a.call("create", "/y", b"")
+            node = await s.a.call("get", "/x")
         await asyncio.sleep(10)
+        await s.b.call("sync")
         assert await s.b.call("get", "/x") == node
-        outcomes.add(node.data)
+        outcomes.add((read.data, node.data))
 
-    for seed in range(30):
+    for seed in range(60):
         Ensemble(seed).run(test)
-    assert outcomes == {b"", b"1"}
+    assert outcomes == {(b"", b""), (b"", b"1"), (b"1", b"1")}
+
+
+def test_a_write_of_a_session_that_has_ended_is_not_applied():
+    async def test(s: Ensemble) -> None:
+        s.service.delay_s = (3.9, 4.5)
+        creating = s.a.call("create", "/y", b"", ephemeral=True)
+        with pytest.raises(Unavailable):
+            await creating
+        s.service.expire(s.a.session.session_id)
+        await asyncio.sleep(10)
+        assert s.service.tree.version("/y") is None
+
+    for seed in range(10):
+        Ensemble(seed).run(test)
 
 
 # Restarts of the service.
@@ -298,7 +416,7 @@ async def test_the_service_restarts(s):
     s.service.start()
     node = await s.b.call("get", "/x")
     assert sum(isinstance(outcome, int) for outcome in outcomes) <= node.version <= 3
-    assert len(s.b.events) == (node.version > 0)
+    assert s.b.events in ([LOST], [CHANGED])
     s.a.loop.die()
     await asyncio.sleep(TIMEOUT_S + 1)
     assert await s.b.call("exists", "/x") is None

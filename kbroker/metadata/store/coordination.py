@@ -20,7 +20,12 @@ ANY_VERSION = -1
 
 
 class CoordinationError(Exception):
-    """The base of all errors of coordination calls. `path`: the node that caused the error, if one did."""
+    """The base of all errors of coordination calls. `path`: the node that caused the error, if one did.
+
+    `operation`: the index of the operation of a multi that has failed; set by the embedded service only.
+    """
+
+    operation = 0
 
     def __init__(self, path: str = "", detail: str = "") -> None:
         super().__init__(path, detail)

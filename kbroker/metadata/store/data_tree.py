@@ -39,8 +39,12 @@ class DataNode:
 
 @dataclass(slots=True)
 class AppliedOps:
-    """The effects of operations: events for watchers, functions that undo them, and the operations for the journal."""
+    """The effects of operations: events for watchers, functions that undo them, and the operations for the journal.
 
+    `nodes`: the node after each operation, None if it was deleted or only checked.
+    """
+
+    nodes: list[Node | None] = field(default_factory=list)
     events: list[WatchEvent] = field(default_factory=list)
     undo: list[Undo] = field(default_factory=list)
     persistent_ops: list[Op] = field(default_factory=list)
@@ -79,17 +83,20 @@ class DataTree:
         applied = AppliedOps()
         try:
             for op in ops:
-                self._apply_op(op, session, applied)
-        except CoordinationError:
+                node = self._apply_op(op, session, applied)
+                applied.nodes.append(None if node is None else Node(node.data, node.version, node.owner))
+        except CoordinationError as error:
+            error.operation = len(applied.nodes)
             roll_back(applied.undo)
             raise
         return applied
 
-    def _apply_op(self, op: Op, session: int, applied: AppliedOps) -> None:
+    def _apply_op(self, op: Op, session: int, applied: AppliedOps) -> DataNode | None:
+        """Apply an operation. Returns the node after it, None if it was deleted or only checked."""
         match op:
             case Check(path, version):
                 self._find_version(path, version)
-                return
+                return None
             case Create(path, data, ephemeral):
                 node = DataNode(data, 0, session if ephemeral else 0)
                 self._create(path, node, applied)
@@ -101,6 +108,7 @@ class DataTree:
                 self._delete(node, path, applied)
         if not node.owner:
             applied.persistent_ops.append(op)
+        return None if isinstance(op, Delete) else node
 
     def _find(self, path: str) -> DataNode:
         node = self.nodes.get(path)

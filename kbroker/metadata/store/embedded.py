@@ -8,6 +8,7 @@ the changes are durable.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kbroker.metadata.store.coordination import (
@@ -45,14 +46,18 @@ StoreOperation = Callable[["PendingCommit"], Any]
 
 
 class PendingCommit:
-    """Changes that become durable together: their events, functions that undo them, operations for the journal."""
+    """Operations that become durable together: functions that undo them, and their operations for the journal.
 
-    __slots__ = ("events", "persistent_ops", "undo")
+    `watch_changes`: what they do with watches, in order, once they are durable: a watch that an operation sets is not
+    fired by an operation before it.
+    """
+
+    __slots__ = ("persistent_ops", "undo", "watch_changes")
 
     def __init__(self) -> None:
-        self.events: list[WatchEvent] = []
         self.undo: list[Undo] = []
         self.persistent_ops: list[Op] = []
+        self.watch_changes: list[Callable[[], None]] = []
 
 
 class EmbeddedStore:
@@ -64,6 +69,7 @@ class EmbeddedStore:
         journal: Journal,
         tree: DataTree,
         on_failure: Callable[[CoordinationError], None] = lambda _: None,
+        last_session: int = 0,
     ) -> None:
         """`on_failure` is called when the journal fails. All operations fail from then on."""
         self._environment = environment
@@ -79,14 +85,18 @@ class EmbeddedStore:
         self._file_check_due = False
         self._missing_logged = False
         self._timer: TimerHandle | None = None
-        self._last_session = 0
+        self._last_session = last_session
         self._watches: WatchManager[tuple[EmbeddedSession, Watch]] = WatchManager()
 
     @classmethod
     async def open(
-        cls, environment: Environment, directory: str, on_failure: Callable[[CoordinationError], None] = lambda _: None
+        cls,
+        environment: Environment,
+        directory: str,
+        on_failure: Callable[[CoordinationError], None] = lambda _: None,
+        last_session: int = 0,
     ) -> EmbeddedStore:
-        """Open the store in a directory, which is created if it is missing.
+        """Open the store in a directory, which is created if it is missing. Sessions get ids above `last_session`.
 
         Raises JournalCorrupted, JournalFailed, OSError.
         """
@@ -96,7 +106,7 @@ class EmbeddedStore:
             reason = "changes after the snapshot are lost"
             log.warning("coordination file missing at startup", file=journal.missing[0], reason=reason)
             journal.missing = []
-        store = cls(environment, journal, tree, on_failure)
+        store = cls(environment, journal, tree, on_failure, last_session)
         store._schedule_file_check()
         return store
 
@@ -121,12 +131,17 @@ class EmbeddedStore:
 
     async def run(self, operation: StoreOperation) -> Any:
         """Run an operation after the earlier ones. Returns its result once all changes that it saw are durable."""
-        if self._failure is not None:
-            raise self._failure
+        return await self.submit(operation)
+
+    def submit(self, operation: StoreOperation) -> Future[Any]:
+        """Run an operation after the earlier ones. Futures are done in the order of the calls."""
         future: Future[Any] = self._environment.loop.create_future()
-        self._queue.append((operation, future))
-        self._start_draining()
-        return await future
+        if self._failure is not None:
+            future.set_exception(self._failure)
+        else:
+            self._queue.append((operation, future))
+            self._start_draining()
+        return future
 
     def _start_draining(self) -> None:
         if not self._draining:
@@ -142,11 +157,13 @@ class EmbeddedStore:
         self._start_draining()
         self._schedule_file_check()
 
-    def apply(self, commit: PendingCommit, ops: Sequence[Op], session: int) -> None:
+    def apply(self, commit: PendingCommit, ops: Sequence[Op], session: int) -> list[Node | None]:
+        """Apply all operations or none. Returns the node after each operation, None if it was deleted or checked."""
         applied = self._tree.apply(ops, session)
-        commit.events += applied.events
+        commit.watch_changes.append(partial(self._notify, applied.events))
         commit.undo += applied.undo
         commit.persistent_ops += applied.persistent_ops
+        return applied.nodes
 
     @property
     def tree(self) -> DataTree:
@@ -159,6 +176,10 @@ class EmbeddedStore:
             outcomes = [(future, *self._attempt(operation, commit)) for operation, future in waiting]
             commit_error = await self._persist(commit)
             await self._restore_files()
+            if commit_error is None:
+                # As in ZooKeeper, an event comes before the responses that have the change.
+                for change_watches in commit.watch_changes:
+                    change_watches()
             for future, result, operation_error in outcomes:
                 if future.done():
                     continue
@@ -166,8 +187,6 @@ class EmbeddedStore:
                     future.set_exception(error)
                 else:
                     future.set_result(result)
-            if commit_error is None:
-                self._notify(commit.events)
             if self._journal.wants_snapshot and self._failure is None:
                 await self._compact()
         self._draining = False
@@ -237,12 +256,21 @@ class EmbeddedStore:
         else:
             self._unwritten.clear()
 
-    def watch(self, session: EmbeddedSession, path: str, callback: Watch | None, *, children: bool = False) -> None:
+    def watch(
+        self,
+        commit: PendingCommit,
+        session: EmbeddedSession,
+        path: str,
+        callback: Watch | None,
+        *,
+        children: bool = False,
+    ) -> None:
         if callback is not None:
-            self._watches.add(path, (session, callback), children=children)
+            commit.watch_changes.append(partial(self._watches.add, path, (session, callback), children=children))
 
-    def remove_watches(self, session: EmbeddedSession) -> None:
-        self._watches.remove(lambda watcher: watcher[0] is session)
+    def remove_watches(self, commit: PendingCommit, session: EmbeddedSession) -> None:
+        """Remove the watches of a session."""
+        commit.watch_changes.append(lambda: self._watches.remove(lambda watcher: watcher[0] is session))
 
     def _notify(self, events: list[WatchEvent]) -> None:
         for (_, callback), event in self._watches.fire(events):
@@ -265,7 +293,7 @@ class EmbeddedSession:
     async def get(self, path: str, watch: Watch | None = None) -> Node:
         def operation(commit: PendingCommit) -> Node:
             node = self._store.tree.get(path)
-            self._store.watch(self, path, watch)
+            self._store.watch(commit, self, path, watch)
             return node
 
         return await self._run(operation)  # type: ignore[no-any-return]
@@ -279,7 +307,7 @@ class EmbeddedSession:
 
     async def exists(self, path: str, watch: Watch | None = None) -> int | None:
         def operation(commit: PendingCommit) -> int | None:
-            self._store.watch(self, path, watch)
+            self._store.watch(commit, self, path, watch)
             return self._store.tree.version(path)
 
         return await self._run(operation)  # type: ignore[no-any-return]
@@ -287,7 +315,7 @@ class EmbeddedSession:
     async def children(self, path: str, watch: Watch | None = None) -> list[str]:
         def operation(commit: PendingCommit) -> list[str]:
             names = self._store.tree.children(path)
-            self._store.watch(self, path, watch, children=True)
+            self._store.watch(commit, self, path, watch, children=True)
             return names
 
         return await self._run(operation)  # type: ignore[no-any-return]
@@ -297,8 +325,8 @@ class EmbeddedSession:
 
     async def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> int:
         def operation(commit: PendingCommit) -> int:
-            self._store.apply(commit, [Set(path, data, version)], self._id)
-            return self._store.tree.get(path).version
+            (node,) = self._store.apply(commit, [Set(path, data, version)], self._id)
+            return node.version if node is not None else 0
 
         return await self._run(operation)  # type: ignore[no-any-return]
 
@@ -326,14 +354,19 @@ class EmbeddedSession:
 
     def _end(self, commit: PendingCommit) -> None:
         self._is_closed = True
-        self._store.remove_watches(self)
+        self._store.remove_watches(commit, self)
         owned = self._store.tree.ephemerals(self._id)
         self._store.apply(commit, [Delete(path) for path in owned], self._id)
 
     async def _run(self, operation: StoreOperation) -> Any:
+        return await self.submit(operation)
+
+    def submit(self, operation: StoreOperation) -> Future[Any]:
+        """Run an operation after the earlier ones, unless the session has ended by then."""
+
         def guarded(commit: PendingCommit) -> Any:
             if self._is_closed:
                 raise SessionExpired
             return operation(commit)
 
-        return await self._store.run(guarded)
+        return self._store.submit(guarded)

@@ -1,15 +1,34 @@
-"""The ZooKeeper server that the tests share; a test that kills it starts it again."""
+"""The servers that the tests share; a test that kills a server starts it again."""
 
 from collections.abc import Iterator
 
 import pytest
 
+from tests.compat.zookeeper.served import ServedCoordination
 from tests.compat.zookeeper.server import ZooKeeperServer
 
 
 @pytest.fixture(scope="session")
-def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperServer]:
+def apache_zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperServer]:
+    """A real ZooKeeper, for what only it does: ACLs of nodes, sessions that survive its restart."""
     server = ZooKeeperServer(tmp_path_factory.mktemp("zookeeper"))
     server.start()
     yield server
     server.kill()
+
+
+@pytest.fixture(scope="session")
+def served_coordination(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperServer]:
+    """kbroker's embedded coordination service in ZooKeeper's protocol."""
+    server = ServedCoordination(tmp_path_factory.mktemp("served"))
+    server.start()
+    yield server
+    server.kill()
+
+
+@pytest.fixture(params=["apache_zookeeper", "served_coordination"])
+def zookeeper(request: pytest.FixtureRequest) -> ZooKeeperServer:
+    """Each of the two in turn: the adapter promises the same with both."""
+    server = request.getfixturevalue(request.param)
+    assert isinstance(server, ZooKeeperServer)
+    return server

@@ -56,6 +56,10 @@ class ZooKeeperServer:
         )
 
     def start(self) -> None:
+        self._process = self._launch()
+        eventually(self._is_listening, "a ZooKeeper server")
+
+    def _launch(self) -> "subprocess.Popen[bytes]":
         jars = [str(path) for pattern in PATTERNS for path in JARS.glob(f"{pattern}.jar")]
         java = [
             require_java(os.environ).executable,
@@ -65,12 +69,8 @@ class ZooKeeperServer:
             "-Dreadonlymode.enabled=true",
         ]
         with (self._directory / "output").open("a") as output:
-            self._process = subprocess.Popen(
-                [*java, "-cp", ":".join(jars), self._main, str(self._directory / "zoo.cfg")],
-                stdout=output,
-                stderr=output,
-            )
-        eventually(self._is_listening, "a ZooKeeper server")
+            command = [*java, "-cp", ":".join(jars), self._main, str(self._directory / "zoo.cfg")]
+            return subprocess.Popen(command, stdout=output, stderr=output)
 
     def kill(self) -> None:
         if self._process is not None:

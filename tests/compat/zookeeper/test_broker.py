@@ -20,8 +20,8 @@ BROKER = "/kbroker/brokers/1"
 
 
 @pytest.fixture
-def connect(zookeeper: ZooKeeperServer) -> str:
-    return f"{zookeeper.address}/{unique('clusters')}/first"
+def connect(apache_zookeeper: ZooKeeperServer) -> str:
+    return f"{apache_zookeeper.address}/{unique('clusters')}/first"
 
 
 @pytest.fixture
@@ -92,7 +92,9 @@ def test_a_broker_stops_when_its_session_has_expired(broker: BrokerProcess, conn
     broker.stop()
 
 
-def test_a_broker_serves_while_zookeeper_is_restarted(zookeeper: ZooKeeperServer, tmp_path: Path, connect: str) -> None:
+def test_a_broker_serves_while_zookeeper_is_restarted(
+    apache_zookeeper: ZooKeeperServer, tmp_path: Path, connect: str
+) -> None:
     timeout_ms = str(round(MAX_SESSION_S * 1000))
     broker = BrokerProcess(tmp_path, {"zookeeper.connect": connect, "zookeeper.session.timeout.ms": timeout_ms})
     try:
@@ -102,10 +104,10 @@ def test_a_broker_serves_while_zookeeper_is_restarted(zookeeper: ZooKeeperServer
         producer = KafkaProducer(bootstrap_servers=broker.bootstrap, acks="all")
         # The first producer id of a broker is reserved in ZooKeeper.
         producer.send("before", b"first").get(30)
-        zookeeper.kill()
+        apache_zookeeper.kill()
         producer.send("before", b"meanwhile").get(30)
         producer.close()
-        zookeeper.start()
+        apache_zookeeper.start()
         eventually(partial(_created, admin), "a topic", interval=0.2)
         assert children(connect, "/kbroker/topics") == ["after", "before"]
         admin.close()

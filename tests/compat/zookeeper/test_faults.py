@@ -129,16 +129,16 @@ def test_watches_are_reported_as_lost_when_the_session_is_connected_again(zookee
     asyncio.run(check())
 
 
-def test_a_session_and_its_nodes_survive_a_restart_of_the_server(zookeeper: ZooKeeperServer) -> None:
+def test_a_session_and_its_nodes_survive_a_restart_of_the_server(apache_zookeeper: ZooKeeperServer) -> None:
     async def check() -> None:
-        async with sessions(zookeeper) as opened:
+        async with sessions(apache_zookeeper) as opened:
             session = await opened.open()
             expired: list[bool] = []
             session.on_expired(lambda: expired.append(True))
             session_id = session.session_id
             await session.create(NODE, b"", ephemeral=True)
-            zookeeper.kill()
-            zookeeper.start()
+            apache_zookeeper.kill()
+            apache_zookeeper.start()
             assert (await available(partial(session.get, NODE))).owner == session_id == session.session_id
             assert not expired
 
@@ -340,12 +340,13 @@ def test_the_nodes_of_an_apache_kafka_cluster_are_refused(zookeeper: ZooKeeperSe
     asyncio.run(check())
 
 
-def test_nodes_with_an_acl_need_the_digest(zookeeper: ZooKeeperServer) -> None:
+def test_nodes_with_an_acl_need_the_digest(apache_zookeeper: ZooKeeperServer) -> None:
     async def check() -> None:
-        async with sessions(zookeeper) as opened:
+        async with sessions(apache_zookeeper) as opened:
             owner = await opened.open(digest="kbroker:secret", set_acl=True)
             await owner.create(NODE, b"secret")
-            settings = ZooKeeperSettings((zookeeper.address,), opened.chroot, MAX_SESSION_S, digest="kbroker:wrong")
+            address = apache_zookeeper.address
+            settings = ZooKeeperSettings((address,), opened.chroot, MAX_SESSION_S, digest="kbroker:wrong")
             assert "AccessDenied" in await refusal(settings)
             assert (await (await opened.open(digest="kbroker:secret")).get(NODE)).data == b"secret"
 

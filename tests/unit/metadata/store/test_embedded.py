@@ -148,6 +148,25 @@ async def test_watches_fire_once_after_the_change_is_durable():
 
 
 @async_test
+async def test_an_event_comes_before_a_read_that_has_the_change():
+    store = await opened(MemoryDisk())
+    writer, reader = store.session(), store.session()
+    await writer.create("/a", b"")
+    order: list[Any] = []
+    await reader.get("/a", order.append)
+    write = asyncio.create_task(writer.set("/a", b"x"))
+    # This read is made after the write, and its watch is set after the change.
+    read = asyncio.create_task(reader.get("/a", lambda event: order.append("second watch")))
+    read.add_done_callback(lambda _: order.append("read"))
+    await asyncio.gather(write, read)
+    await settle()
+    assert order == [WatchEvent("changed", "/a"), "read"]
+    await writer.set("/a", b"y")
+    await settle()
+    assert order[2:] == ["second watch"]
+
+
+@async_test
 async def test_waiting_operations_share_one_sync():
     disk = MemoryDisk()
     session = (await opened(disk)).session()

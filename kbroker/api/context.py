@@ -78,6 +78,11 @@ class RequestConnection(Protocol):
     peer: str
 
     @property
+    def peer_broker(self) -> tuple[int, int] | None:
+        """(broker id, broker epoch) of the broker that has opened the connection, None for a client."""
+        ...
+
+    @property
     def errors(self) -> ErrorListener: ...
 
     def hold(self, size: int) -> None:
@@ -170,6 +175,11 @@ class RequestContext:
     def peer(self) -> str:
         """The client's "host:port"."""
         return self.connection.peer
+
+    @property
+    def peer_broker(self) -> tuple[int, int] | None:
+        """(broker id, broker epoch) of the broker that has sent the request, None for a client."""
+        return self.connection.peer_broker
 
     @property
     def client_host(self) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from functools import partial
 from importlib import import_module
 from typing import Any, NamedTuple
@@ -17,7 +17,7 @@ from kbroker.api.response_errors import (
 )
 from kbroker.common import Buffer
 from kbroker.runtime.metrics import RequestStats
-from protocol.apis import ALL_APIS, APIS, ApiKey
+from protocol.apis import ALL_APIS, APIS, INTER_BROKER_APIS, Api, ApiKey
 from protocol.fast.fetch import FetchResponse, decode_fetch_request, encode_fetch_response
 from protocol.fast.produce import ProduceDecoder, encode_produce_response
 from protocol.messages import message_classes
@@ -42,10 +42,21 @@ FIRST_SUPPORTED_VERSION = {ApiKey.PRODUCE: 3}
 OVERLAPS = {ApiKey.PRODUCE: Overlap.ANY, ApiKey.OFFSET_COMMIT: Overlap.SAME_API}
 
 
+# The APIs of the listener for brokers. No broker sends older versions of Fetch and AddPartitionsToTxn.
+BROKER_LISTENER_APIS = INTER_BROKER_APIS | {
+    ApiKey.FETCH: APIS[ApiKey.FETCH]._replace(min_version=17),
+    ApiKey.LIST_OFFSETS: APIS[ApiKey.LIST_OFFSETS],
+    ApiKey.ADD_PARTITIONS_TO_TXN: APIS[ApiKey.ADD_PARTITIONS_TO_TXN]._replace(min_version=4),
+    ApiKey.WRITE_TXN_MARKERS: APIS[ApiKey.WRITE_TXN_MARKERS],
+}
+
+
 class Dispatch:
     """Finds the handler of an API version. Handlers are imported at the first request of each version."""
 
-    def __init__(self) -> None:
+    def __init__(self, apis: Mapping[int, Api] = APIS) -> None:
+        """`apis`: those of a listener; BROKER_LISTENER_APIS for that of brokers."""
+        self._apis = apis
         self._handlers: dict[tuple[int, int], ApiHandler] = {}
         self._unsupported_api_versions = _unsupported_api_versions()
 
@@ -54,7 +65,7 @@ class Dispatch:
         return self._handlers.get((api_key, version)) or self._load(api_key, version)
 
     def _load(self, api_key: int, version: int) -> ApiHandler:
-        api = APIS.get(api_key)
+        api = self._apis.get(api_key)
         if api is None:
             raise UnsupportedRequest("API not served", api_key, version)
         key = ApiKey(api_key)

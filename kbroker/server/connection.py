@@ -90,6 +90,10 @@ class Connection(asyncio.BufferedProtocol):
         socket = self._transport.get_extra_info("socket") if self._transport is not None else None
         return -1 if socket is None else socket.fileno()
 
+    @property
+    def peer_broker(self) -> None:
+        """Brokers have a listener of their own (interbroker/inter_broker_connection.py)."""
+
     # Called by the transport.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

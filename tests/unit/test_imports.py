@@ -21,6 +21,7 @@ LAYERS = (
     "config",
     "storage",
     "metadata",
+    "interbroker",
     "replica",
     "coordinator",
     "api",
@@ -80,7 +81,7 @@ MACHINE = {
     "uvloop",
 }
 # Only these (the edge) import those modules. All others receive the clock, disk and network as parameters.
-EDGE_PACKAGES = {"broker", "exporter", "server", "simulation", *CLIENTS}
+EDGE_PACKAGES = {"broker", "exporter", "interbroker", "server", "simulation", *CLIENTS}
 EDGE_FILES = {
     "kbroker/metadata/store/zookeeper/client.py",
     "kbroker/metadata/store/zookeeper/open_session.py",
@@ -121,6 +122,8 @@ PURE = (
     "kbroker/coordinator/transaction/record_codec.py",
     "kbroker/coordinator/transaction/transaction_metadata.py",
     "kbroker/coordinator/transaction/transaction_state.py",
+    "kbroker/interbroker/handshake.py",
+    "kbroker/interbroker/identity.py",
     "kbroker/metadata/features.py",
     "kbroker/metadata/image.py",
     "kbroker/metadata/topics/",

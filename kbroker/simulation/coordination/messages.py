@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from kbroker.metadata.store.coordination import CoordinationError, Node, Op, WatchEvent
-from kbroker.simulation.network.channel import Channel
+from kbroker.simulation.network.channel import DelayedChannel
 
 if TYPE_CHECKING:
     from asyncio import Future
@@ -83,8 +83,8 @@ class SessionConnection:
     `late_s`: a delay of the requests in addition to that of the network, in seconds.
     """
 
-    requests: Channel[ClientMessage]
-    responses: Channel[ServiceMessage]
+    requests: DelayedChannel[ClientMessage]
+    responses: DelayedChannel[ServiceMessage]
 
     def __init__(self, session: int) -> None:
         self.session = session

@@ -8,7 +8,7 @@ from kbroker.metadata.store.coordination import Op
 from kbroker.metadata.store.data_tree import DataTree
 from kbroker.metadata.store.watch_manager import WatchManager
 from kbroker.simulation.coordination.messages import SessionConnection, WatchNotification
-from kbroker.simulation.network.channel import Channel
+from kbroker.simulation.network.channel import DelayedChannel
 
 
 class Transaction(NamedTuple):
@@ -34,7 +34,9 @@ class Server:
         self.applied = 0
         self._transactions = transactions
         # The numbers of transactions, from 1.
-        self._commits: Channel[int] = Channel(loop, lambda number: lag_s(), lambda: True, self.apply_up_to)
+        self._commits: DelayedChannel[int] = DelayedChannel(
+            loop, lambda number: lag_s(), lambda: True, self.apply_up_to
+        )
 
     def commit(self, number: int) -> None:
         """Apply this transaction later."""

@@ -40,7 +40,7 @@ from kbroker.simulation.coordination.messages import (
 )
 from kbroker.simulation.coordination.server import Server, Transaction
 from kbroker.simulation.coordination.session import SimSession
-from kbroker.simulation.network.channel import Channel
+from kbroker.simulation.network.channel import DelayedChannel
 from kbroker.simulation.network.link import DelayRange
 
 SERVERS = 3
@@ -181,13 +181,13 @@ class SimCoordination:
         session = self._sessions[number]
         host = session.host
         connection = SessionConnection(number)
-        connection.requests = Channel(
+        connection.requests = DelayedChannel(
             self._loop,
             lambda message: self._random.uniform(*self.delay_s) + connection.late_s,
             lambda: host not in self._requests_cut,
             lambda message: self._receive(session, connection, message),
         )
-        connection.responses = Channel(
+        connection.responses = DelayedChannel(
             loop,
             lambda message: self._random.uniform(*self.delay_s),
             lambda: host not in self._responses_cut,

@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 M = TypeVar("M")
 
 
-class Channel(Generic[M]):
+class DelayedChannel(Generic[M]):
     """Passes messages to `receive` on the receiver's loop. Messages wait while `is_open` returns False."""
 
     def __init__(

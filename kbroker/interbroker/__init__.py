@@ -1,0 +1,1 @@
+"""Connections between brokers: the handshake, requests to peers and to the controller, forwarding."""

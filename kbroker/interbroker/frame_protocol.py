@@ -1,0 +1,141 @@
+"""Splits the bytes of a connection between brokers into frames.
+
+All connections of one process receive into one shared buffer, where small frames are handled in place. A frame that is
+incomplete there gets a buffer of its own size, so that the rest of a large Fetch response is received where it is read.
+Such buffers are reused as soon as nothing refers to them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from struct import Struct
+from typing import cast
+
+RECEIVE_BYTES = 64 * 1024
+_LENGTH = Struct(">i")
+# Larger buffers are not kept.
+MAX_KEPT_BYTES = 16 * 1024 * 1024
+MAX_KEPT = 4
+
+
+class PeerFrameBuffers:
+    """The shared receive buffer, and reused buffers for large frames."""
+
+    def __init__(self) -> None:
+        self.receive_view = memoryview(bytearray(RECEIVE_BYTES))
+        self._kept: list[bytearray] = []
+
+    def take(self, size: int) -> memoryview:
+        """Return a buffer of `size` bytes. It is reused when all views of it are gone."""
+        if size <= RECEIVE_BYTES:
+            return memoryview(bytearray(size))
+        for kept in self._kept:
+            if len(kept) >= size and _is_free(kept):
+                return memoryview(kept)[:size]
+        buffer = bytearray(1 << (size - 1).bit_length() if size <= MAX_KEPT_BYTES else size)
+        if size <= MAX_KEPT_BYTES:
+            # The oldest is dropped: it is the smallest, or still in use.
+            self._kept = [*self._kept[-MAX_KEPT + 1 :], buffer]
+        return memoryview(buffer)[:size]
+
+
+def _is_free(buffer: bytearray) -> bool:
+    """Return whether no view of the buffer exists: Python does not change the size of one that has views."""
+    try:
+        buffer.pop()
+    except BufferError:
+        return False
+    buffer.append(0)
+    return True
+
+
+class FrameProtocol(asyncio.BufferedProtocol):
+    """A protocol whose subclass gets frames. `max_frame_bytes` may change with each frame.
+
+    `transport` is None before the connection is made and after it is closed.
+    """
+
+    def __init__(self, buffers: PeerFrameBuffers, max_frame_bytes: int) -> None:
+        self.transport: asyncio.Transport | None = None
+        self.max_frame_bytes = max_frame_bytes
+        self._buffers = buffers
+        # The buffer of an incomplete frame, with its length, or of an incomplete length.
+        self._partial: memoryview | None = None
+        self._filled = 0
+
+    # For the subclass.
+
+    def on_open(self) -> None: ...
+
+    def on_frame(self, frame: memoryview, is_shared: bool) -> None:
+        """Handle a frame. `is_shared`: it is in the receive buffer, and must be copied if it is kept."""
+        raise NotImplementedError
+
+    def on_malformed(self, size: int) -> None:
+        """Called when the length of a frame is out of bounds. The subclass closes the connection."""
+        raise NotImplementedError
+
+    def on_lost(self, error: Exception | None) -> None: ...
+
+    # Called by the transport.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        self.on_open()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.transport = self._partial = None
+        self.on_lost(exc)
+
+    def eof_received(self) -> bool:
+        return False
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        partial = self._partial
+        return self._buffers.receive_view if partial is None else partial[self._filled :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        partial = self._partial
+        if partial is None:
+            self._split(self._buffers.receive_view[:nbytes])
+            return
+        self._filled += nbytes
+        if self._filled < len(partial):
+            return
+        length: int = _LENGTH.unpack_from(partial)[0]
+        if len(partial) == 4:
+            if self._is_valid(length):
+                self._keep(partial, 4 + length)
+            return
+        self._partial = None
+        self.on_frame(partial[4:], False)
+
+    def _split(self, view: memoryview) -> None:
+        """Pass the complete frames on, and keep the rest."""
+        pos, end = 0, len(view)
+        while end - pos >= 4:
+            length: int = _LENGTH.unpack_from(view, pos)[0]
+            if not self._is_valid(length):
+                return
+            frame_end = pos + 4 + length
+            if frame_end > end:
+                self._keep(view[pos:], 4 + length)
+                return
+            self.on_frame(view[pos + 4 : frame_end], True)
+            if self.transport is None:
+                return
+            pos = frame_end
+        if pos < end:
+            self._keep(view[pos:], 4)
+
+    def _is_valid(self, length: int) -> bool:
+        if 0 < length <= self.max_frame_bytes:
+            return True
+        self.on_malformed(length)
+        return False
+
+    def _keep(self, start: memoryview, size: int) -> None:
+        buffer = self._buffers.take(size)
+        self._filled = len(start)
+        buffer[: self._filled] = start
+        self._partial = buffer

@@ -1,0 +1,174 @@
+"""One connection to a peer: the handshake, then requests, whose responses may come in any order.
+
+Unlike a client, a peer handles the requests of a connection at the same time, so a request that waits delays no other.
+Responses are found by their correlation ids.
+"""
+
+from __future__ import annotations
+
+from asyncio import AbstractEventLoop, Future, TimerHandle
+from collections.abc import Callable, Sequence
+
+from kbroker.common import Buffer, KafkaError
+from kbroker.interbroker.frame_protocol import FrameProtocol, PeerFrameBuffers
+from kbroker.interbroker.handshake import MAX_HANDSHAKE_BYTES, HandshakeError, InitiatorHandshake
+from protocol.apis import ALL_APIS
+from protocol.errors import ErrorCode, MalformedError
+from protocol.framing import encode_request_header, has_flexible_response_header
+from protocol.varints import skip_tagged_fields
+
+MAX_RESPONSE_BYTES = 1 << 30
+_MAX_CORRELATION_ID = (1 << 31) - 1
+
+
+class PeerUnavailable(KafkaError):
+    """There is no response: NETWORK_EXCEPTION or REQUEST_TIMED_OUT. The peer may have handled the request."""
+
+
+class _PendingRequest:
+    __slots__ = ("api_key", "future", "received_before", "timer", "version")
+
+    def __init__(self, api_key: int, version: int, future: Future[memoryview], received_before: int) -> None:
+        self.api_key = api_key
+        self.version = version
+        self.future = future
+        # The number of frames that had arrived when the request was sent.
+        self.received_before = received_before
+        self.timer: TimerHandle | None = None
+
+
+class PeerConnection(FrameProtocol):
+    """`ready` is done when requests can be sent; it raises PeerUnavailable or HandshakeError.
+
+    `on_end` is called once, when the connection is closed by either side.
+    """
+
+    def __init__(
+        self,
+        loop: AbstractEventLoop,
+        buffers: PeerFrameBuffers,
+        handshake: InitiatorHandshake,
+        on_end: Callable[[PeerConnection], None],
+    ) -> None:
+        super().__init__(buffers, MAX_HANDSHAKE_BYTES)
+        self.ready: Future[None] = loop.create_future()
+        self.is_ready = False
+        self._loop = loop
+        # None when it has ended.
+        self._handshake: InitiatorHandshake | None = handshake
+        self._on_end: Callable[[PeerConnection], None] | None = on_end
+        self._pending: dict[int, _PendingRequest] = {}
+        self._last_correlation_id = 0
+        self._received = 0
+
+    @property
+    def is_open(self) -> bool:
+        return self.is_ready and self.transport is not None
+
+    def on_open(self) -> None:
+        assert self.transport is not None
+        assert self._handshake is not None
+        _send_frame(self.transport, self._handshake.hello)
+
+    def request(self, api_key: int, version: int, body: Sequence[Buffer], timeout_s: float) -> Future[memoryview]:
+        """Send a request. The result is the body of the response; raises PeerUnavailable."""
+        loop, transport = self._loop, self.transport
+        future: Future[memoryview] = loop.create_future()
+        if transport is None:
+            future.set_exception(PeerUnavailable(ErrorCode.NETWORK_EXCEPTION, "The connection to the peer was closed."))
+            return future
+        self._last_correlation_id = 0 if (last := self._last_correlation_id) == _MAX_CORRELATION_ID else last + 1
+        correlation_id = self._last_correlation_id
+        header = encode_request_header(api_key, version, correlation_id, None)
+        size = len(header) + sum(map(len, body))
+        transport.write(b"".join((size.to_bytes(4, "big"), header, *body)))
+        pending = self._pending[correlation_id] = _PendingRequest(api_key, version, future, self._received)
+        pending.timer = loop.call_later(max(0.0, timeout_s), self._on_timeout, correlation_id)
+        return future
+
+    def _on_timeout(self, correlation_id: int) -> None:
+        pending = self._pending.pop(correlation_id, None)
+        if pending is None:
+            return
+        if not pending.future.done():
+            name = ALL_APIS[pending.api_key].name
+            pending.future.set_exception(
+                PeerUnavailable(ErrorCode.REQUEST_TIMED_OUT, f"The peer has not responded to {name} in time.")
+            )
+        if pending.received_before == self._received:
+            # Nothing has arrived since. A new connection may reach the peer.
+            self.close("The peer does not respond.")
+
+    # Frames.
+
+    def on_frame(self, frame: memoryview, is_shared: bool) -> None:
+        self._received += 1
+        if self._handshake is not None:
+            self._end_handshake(self._handshake, bytes(frame))
+            return
+        pending = self._pending.pop(int.from_bytes(frame[:4], "big"), None)
+        if pending is None:
+            # It came too late.
+            return
+        assert pending.timer is not None
+        pending.timer.cancel()
+        if pending.future.done():
+            return
+        pos = 4
+        if has_flexible_response_header(pending.api_key, pending.version):
+            try:
+                pos = skip_tagged_fields(frame, 4)
+            except (IndexError, MalformedError):
+                pending.future.set_exception(PeerUnavailable(ErrorCode.NETWORK_EXCEPTION, "A malformed response."))
+                self.close("The peer has sent a malformed response.")
+                return
+        body = frame[pos:]
+        pending.future.set_result(memoryview(bytes(body)) if is_shared else body)
+
+    def _end_handshake(self, handshake: InitiatorHandshake, challenge: bytes) -> None:
+        try:
+            proof = handshake.answer(challenge)
+        except HandshakeError as error:
+            if not self.ready.done():
+                self.ready.set_exception(error)
+            self.close("The handshake has failed.")
+            return
+        assert self.transport is not None
+        _send_frame(self.transport, proof)
+        self._handshake = None
+        self.max_frame_bytes = MAX_RESPONSE_BYTES
+        self.is_ready = True
+        if not self.ready.done():
+            self.ready.set_result(None)
+
+    def on_malformed(self, size: int) -> None:
+        self.close(f"The peer has sent a frame of {size} bytes.")
+
+    # The end.
+
+    def on_lost(self, error: Exception | None) -> None:
+        self._end(str(error) if error is not None else "The peer has closed the connection.")
+
+    def close(self, reason: str) -> None:
+        """Close the connection: the requests in flight fail with PeerUnavailable."""
+        transport, self.transport = self.transport, None
+        if transport is not None:
+            transport.abort()
+        self._end(reason)
+
+    def _end(self, reason: str) -> None:
+        on_end, self._on_end = self._on_end, None
+        pending, self._pending = self._pending, {}
+        for request in pending.values():
+            if request.timer is not None:
+                request.timer.cancel()
+            if not request.future.done():
+                request.future.set_exception(PeerUnavailable(ErrorCode.NETWORK_EXCEPTION, reason))
+        if not self.ready.done():
+            self.ready.set_exception(PeerUnavailable(ErrorCode.NETWORK_EXCEPTION, reason))
+        if on_end is not None:
+            on_end(self)
+
+
+def _send_frame(transport: object, payload: bytes) -> None:
+    transport.write(len(payload).to_bytes(4, "big") + payload)  # type: ignore[attr-defined]

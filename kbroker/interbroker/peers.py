@@ -1,0 +1,268 @@
+"""Requests to other brokers (Kafka: NetworkClient), over one connection for each peer and channel."""
+
+from __future__ import annotations
+
+from asyncio import CancelledError, Future, Task
+from collections.abc import Sequence
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+from kbroker.common import Buffer
+from kbroker.interbroker.frame_protocol import PeerFrameBuffers
+from kbroker.interbroker.handshake import NONCE_BYTES, HandshakeError, InitiatorHandshake
+from kbroker.interbroker.peer_connection import PeerConnection, PeerUnavailable
+from kbroker.runtime.event_log import EventLogger
+from protocol.errors import ErrorCode
+from protocol.messages import message_classes
+from protocol.schema.codec import decode, encode
+from protocol.schema.message import Message, message_info
+
+if TYPE_CHECKING:
+    from kbroker.interbroker.identity import BrokerIdentity
+    from kbroker.metadata.image import BrokerRegistration, MetadataDelta, MetadataImage
+    from kbroker.runtime.environment import Environment
+
+__all__ = ["Channel", "PeerUnavailable", "Peers"]
+
+log = EventLogger("kbroker.interbroker")
+
+# The time for connecting and the handshake.
+CONNECT_TIMEOUT_S = 5.0
+# Kafka's reconnect.backoff.ms and reconnect.backoff.max.ms.
+MIN_BACKOFF_S = 0.05
+MAX_BACKOFF_S = 1.0
+
+
+class Channel(IntEnum):
+    """Each has its own connection, so that a large Fetch response does not delay other requests."""
+
+    CONTROL = 0
+    FETCH = 1
+
+
+class _Link:
+    """The connection of a channel to one process of a peer.
+
+    `own_epoch`: this broker's epoch in the handshake. `attempt`: connecting, while that is in progress.
+    """
+
+    __slots__ = ("attempt", "channel", "connection", "failures", "has_failed", "next_attempt_s", "own_epoch", "peer")
+
+    def __init__(self, peer: BrokerRegistration, channel: Channel, own_epoch: int) -> None:
+        self.peer = peer
+        self.channel = channel
+        self.own_epoch = own_epoch
+        self.connection: PeerConnection | None = None
+        self.attempt: Future[PeerConnection] | None = None
+        self.failures = 0
+        # The loop's time before which no new attempt begins.
+        self.next_attempt_s = 0.0
+
+
+class Peers:
+    """`identity` may change: a new broker epoch takes effect with the next request."""
+
+    def __init__(self, environment: Environment, identity: BrokerIdentity, image: MetadataImage) -> None:
+        self._environment = environment
+        self._loop = environment.loop
+        self._identity = identity
+        self._image = image
+        self._buffers = PeerFrameBuffers()
+        self._links: dict[tuple[int, Channel], _Link] = {}
+        self._tasks: dict[Task[None], None] = {}
+        self._is_stopped = False
+
+    # Requests.
+
+    async def request(
+        self,
+        broker_id: int,
+        request: Message,
+        version: int,
+        *,
+        channel: Channel = Channel.CONTROL,
+        timeout_ms: int,
+    ) -> Message:
+        """Return the response of a peer. Raises PeerUnavailable: the outcome is then unknown."""
+        api_key = message_info(type(request)).key
+        assert api_key is not None
+        body = encode(request, version)
+        view = await self.request_raw(broker_id, api_key, version, (body,), channel=channel, timeout_ms=timeout_ms)
+        return decode(message_classes(api_key)[1], view, version)
+
+    async def request_raw(
+        self,
+        broker_id: int,
+        api_key: int,
+        version: int,
+        body: Sequence[Buffer],
+        *,
+        channel: Channel,
+        timeout_ms: int,
+    ) -> memoryview:
+        """Return the encoded response of a peer, after its header. Raises PeerUnavailable.
+
+        The buffer of the response is reused when no view of it exists any more.
+        """
+        timeout_s = timeout_ms / 1000
+        connection = self._open_connection(broker_id, channel)
+        if connection is None:
+            deadline_s = self._loop.time() + timeout_s
+            connection = await self._connect(broker_id, channel, deadline_s)
+            timeout_s = deadline_s - self._loop.time()
+        return await connection.request(api_key, version, body, timeout_s)
+
+    # Connections.
+
+    def _open_connection(self, broker_id: int, channel: Channel) -> PeerConnection | None:
+        link = self._links.get((broker_id, channel))
+        if link is None or link.own_epoch != self._identity.broker_epoch:
+            return None
+        connection = link.connection
+        return connection if connection is not None and connection.is_open else None
+
+    async def _connect(self, broker_id: int, channel: Channel, deadline_s: float) -> PeerConnection:
+        """Return a connection, which may have been opened for another request. Raises PeerUnavailable."""
+        link = self._link(broker_id, channel)
+        attempt = link.attempt
+        if attempt is None:
+            attempt = link.attempt = self._loop.create_future()
+            task = self._loop.create_task(self._attempt(link, attempt))
+            self._tasks[task] = None
+            task.add_done_callback(self._tasks.pop)
+        done: Future[None] = self._loop.create_future()
+
+        def wake(_: object = None) -> None:
+            if not done.done():
+                done.set_result(None)
+
+        attempt.add_done_callback(wake)
+        timer = self._loop.call_at(deadline_s, wake)
+        try:
+            await done
+        finally:
+            timer.cancel()
+            attempt.remove_done_callback(wake)
+        if not attempt.done():
+            raise PeerUnavailable(ErrorCode.REQUEST_TIMED_OUT, f"Broker {broker_id} cannot be reached in time.")
+        return attempt.result()
+
+    def _link(self, broker_id: int, channel: Channel) -> _Link:
+        """Return the link to the current process of a peer. Raises PeerUnavailable if it is not registered."""
+        peer = self._image.brokers.get(broker_id) or self._image.fenced_brokers.get(broker_id)
+        if self._is_stopped or peer is None or not peer.inter_broker_port:
+            raise PeerUnavailable(ErrorCode.NETWORK_EXCEPTION, f"Broker {broker_id} is not registered.")
+        link = self._links.get((broker_id, channel))
+        own_epoch = self._identity.broker_epoch
+        if link is None or link.peer.epoch != peer.epoch or link.own_epoch != own_epoch:
+            if link is not None:
+                self._close_link(link, "The broker epoch has changed.")
+            link = self._links[broker_id, channel] = _Link(peer, channel, own_epoch)
+        return link
+
+    async def _attempt(self, link: _Link, attempt: Future[PeerConnection]) -> None:
+        """Connect once, after the backoff of former failures, and complete `attempt`."""
+        error: Exception
+        try:
+            delay_s = link.next_attempt_s - self._loop.time()
+            if delay_s > 0:
+                await self._environment.sleep(delay_s)
+            connection = await self._open(link)
+        except (HandshakeError, PeerUnavailable, OSError) as failure:
+            error = failure
+        except CancelledError:
+            error = PeerUnavailable(ErrorCode.NETWORK_EXCEPTION, "The broker stops.")
+        else:
+            link.attempt = None
+            if attempt.done():
+                # The link was closed meanwhile.
+                connection.close("The broker epoch has changed.")
+                return
+            link.connection, link.failures = connection, 0
+            attempt.set_result(connection)
+            return
+        link.attempt = None
+        if not attempt.done():
+            self._on_failure(link, error)
+            attempt.set_exception(PeerUnavailable(ErrorCode.NETWORK_EXCEPTION, f"Connecting failed: {error}"))
+            # The requests may have timed out meanwhile.
+            attempt.exception()
+
+    async def _open(self, link: _Link) -> PeerConnection:
+        """Open a connection and finish the handshake. Raises HandshakeError, PeerUnavailable, OSError."""
+        peer = link.peer
+        nonce = self._environment.random.randbytes(NONCE_BYTES)
+        handshake = InitiatorHandshake(self._identity, (peer.id, peer.epoch), link.channel, nonce)
+
+        def on_end(connection: PeerConnection) -> None:
+            if link.connection is connection:
+                link.connection = None
+
+        connection = PeerConnection(self._loop, self._buffers, handshake, on_end)
+        timed_out = False
+
+        def time_out() -> None:
+            nonlocal timed_out
+            timed_out = True
+            connecting.cancel()
+            connection.close("The peer does not respond.")
+
+        connecting = self._loop.create_task(
+            self._loop.create_connection(lambda: connection, peer.inter_broker_host, peer.inter_broker_port)
+        )
+        timer = self._loop.call_later(CONNECT_TIMEOUT_S, time_out)
+        try:
+            await connecting
+            await connection.ready
+        except CancelledError:
+            connecting.cancel()
+            connection.close("The broker stops.")
+            if timed_out:
+                raise PeerUnavailable(ErrorCode.NETWORK_EXCEPTION, "connecting has timed out") from None
+            raise
+        finally:
+            timer.cancel()
+            if connection.ready.done() and not connection.ready.cancelled():
+                connection.ready.exception()
+        return connection
+
+    def _on_failure(self, link: _Link, error: Exception) -> None:
+        backoff_s = min(MAX_BACKOFF_S, MIN_BACKOFF_S * 2**link.failures)
+        link.next_attempt_s = self._loop.time() + backoff_s * self._environment.random.uniform(0.8, 1.2)
+        link.failures += 1
+        if link.failures > 1:
+            # The first failure was logged. The next message is that of another process of the peer.
+            return
+        peer = link.peer
+        address = f"{peer.inter_broker_host}:{peer.inter_broker_port}"
+        if isinstance(error, HandshakeError):
+            report = log.info if error.is_transient else log.error
+            report("handshake failed", broker=peer.id, peer=address, reason=error.reason, **error.detail)
+        else:
+            log.info("broker unreachable", broker=peer.id, peer=address, reason=str(error) or type(error).__name__)
+
+    # The end.
+
+    def on_delta(self, delta: MetadataDelta) -> None:
+        """Close connections to processes that have ended, or are no longer registered."""
+        for link in list(self._links.values()):
+            peer = self._image.brokers.get(link.peer.id) or self._image.fenced_brokers.get(link.peer.id)
+            if peer is None or peer.epoch != link.peer.epoch:
+                del self._links[link.peer.id, link.channel]
+                self._close_link(link, "The broker is no longer registered.")
+
+    def _close_link(self, link: _Link, reason: str) -> None:
+        if link.connection is not None:
+            link.connection.close(reason)
+        if link.attempt is not None and not link.attempt.done():
+            link.attempt.set_exception(PeerUnavailable(ErrorCode.NETWORK_EXCEPTION, reason))
+            link.attempt.exception()
+
+    async def stop(self) -> None:
+        """Close all connections. Requests in flight fail with PeerUnavailable, as do all later ones."""
+        self._is_stopped = True
+        for task in list(self._tasks):
+            task.cancel()
+        for link in self._links.values():
+            self._close_link(link, "The broker stops.")
+        self._links.clear()

@@ -1,0 +1,1 @@
+"""The listener for brokers: its connections, and how their requests are served."""

@@ -1,0 +1,293 @@
+"""One connection of another broker: the handshake, then requests, which are handled at the same time.
+
+Responses are sent as they become complete, in any order; the peer finds their requests by the correlation id. So a
+request that waits for a commit, or for records, delays no other.
+"""
+
+from __future__ import annotations
+
+from asyncio import TimerHandle, Transport
+from collections import deque
+from collections.abc import Awaitable
+from functools import partial
+from struct import Struct
+from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
+
+from kbroker.api.context import RequestContext
+from kbroker.api.dispatch import UnsupportedRequest
+from kbroker.interbroker.frame_protocol import FrameProtocol
+from kbroker.interbroker.handshake import (
+    MAX_HANDSHAKE_BYTES,
+    NONCE_BYTES,
+    HandshakeError,
+    Hello,
+    ResponderHandshake,
+    refusal,
+)
+from kbroker.runtime.delayed_response import DelayedResponse
+from kbroker.server.error_reporter import api_name
+from kbroker.server.file_response import FileResponseWriter
+from kbroker.storage.log.reading.file_slice import FileSlice
+from protocol.framing import decode_request_header
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kbroker.common import Buffer
+    from kbroker.runtime.disk import DirectSocket
+    from kbroker.server.direct_send import Part
+    from kbroker.server.interbroker.inter_broker_context import InterBrokerContext
+
+_HEADER = Struct(">ii")
+# The API key and version of a request.
+_API = Struct(">hh")
+HANDSHAKE_TIMEOUT_S = 5.0
+# Requests of a connection that may be in progress. More are not read.
+MAX_IN_PROGRESS = 1024
+
+
+class InterBrokerListener(Protocol):
+    """The inter-broker server, which limits connections without a handshake."""
+
+    def on_open(self, connection: InterBrokerConnection) -> None: ...
+
+    def on_handshake(self, connection: InterBrokerConnection, hello: Hello) -> None: ...
+
+    def on_close(self, connection: InterBrokerConnection) -> None: ...
+
+
+class InterBrokerConnection(FrameProtocol):
+    """`peer_broker` is (broker id, broker epoch) of the peer after the handshake, None before it."""
+
+    def __init__(self, server: InterBrokerContext, listener: InterBrokerListener) -> None:
+        super().__init__(server.buffers, MAX_HANDSHAKE_BYTES)
+        self.peer = "?"
+        self.peer_broker: tuple[int, int] | None = None
+        self.errors = server.errors
+        self._server = server
+        self._listener = listener
+        self._handshake: ResponderHandshake | None = ResponderHandshake(server.identity, server.randbytes(NONCE_BYTES))
+        self._handshake_timer: TimerHandle | None = None
+        # The requests without a response.
+        self._in_progress: dict[RequestContext, None] = {}
+        self._file_writer: FileResponseWriter | None = None
+        # Responses that wait for the one from the log that is being sent.
+        self._waiting: deque[RequestContext] = deque()
+        self._direct_socket: DirectSocket | Literal[False] | None = False
+        self._is_paused = False
+        self._is_reading = True
+
+    def on_open(self) -> None:
+        assert self.transport is not None
+        peer = self.transport.get_extra_info("peername")
+        if peer:
+            self.peer = f"{peer[0]}:{peer[1]}"
+        self.transport.set_write_buffer_limits(high=self._server.write_high_water)
+        self._handshake_timer = self._server.call_later(HANDSHAKE_TIMEOUT_S, self._on_handshake_timeout)
+        self._listener.on_open(self)
+
+    # The handshake.
+
+    def _on_handshake_timeout(self) -> None:
+        self.close("no handshake in time")
+
+    def _continue_handshake(self, handshake: ResponderHandshake, frame: bytes) -> None:
+        assert self.transport is not None
+        try:
+            if handshake.hello is None:
+                _send_frame(self.transport, handshake.challenge(frame))
+                return
+            hello = handshake.verify(frame)
+        except HandshakeError as error:
+            _send_frame(self.transport, refusal(error.reason))
+            self.close(error.reason, None, **error.detail)
+            return
+        self._handshake = None
+        self._cancel_timer()
+        self.peer_broker = hello.initiator
+        self.max_frame_bytes = self._server.max_request_bytes
+        self._listener.on_handshake(self, hello)
+
+    def _cancel_timer(self) -> None:
+        if self._handshake_timer is not None:
+            self._handshake_timer.cancel()
+            self._handshake_timer = None
+
+    # Requests.
+
+    def on_frame(self, frame: memoryview, is_shared: bool) -> None:
+        if self._handshake is not None:
+            self._continue_handshake(self._handshake, bytes(frame))
+            return
+        server, context = self._server, None
+        received_ns = server.mono_ns()
+        try:
+            handler = server.dispatch.find(*_API.unpack_from(frame))
+            header = decode_request_header(frame)
+            handler.stats.requests += 1
+            handler.stats.bytes_in += len(frame)
+            context = RequestContext(
+                self, handler, header.version, header.correlation_id, header.client_id, received_ns
+            )
+            request = handler.decode(frame, header.body_pos, header.version)
+            response = handler.handle(server.services, context, request)
+            if isinstance(response, handler.response_type):
+                self._complete(context, request, response)
+            elif isinstance(response, DelayedResponse):
+                context.delayed = response
+                self._add(context)
+                response.on_complete(partial(self._complete, context, request))
+            elif response is not None:
+                self._add(context)
+                server.spawn(self._await(context, request, response))
+        except UnsupportedRequest as error:
+            self.close(error.reason, api=api_name(error.api_key), version=error.version)
+        except Exception as error:
+            self._on_request_error(error, context)
+
+    def _add(self, context: RequestContext) -> None:
+        self._in_progress[context] = None
+        self._update_reading()
+
+    async def _await(self, context: RequestContext, request: Any, response: Awaitable[Any]) -> None:
+        try:
+            completed = await response
+        except Exception as error:
+            self._on_request_error(error, context)
+        else:
+            self._complete(context, request, completed)
+
+    def _complete(self, context: RequestContext, request: Any, response: Any) -> None:
+        context.delayed = None
+        if self._in_progress.pop(context, self) is None:
+            self._update_reading()
+        if self.transport is None or response is None:
+            return
+        try:
+            context.handler.report_errors(context, request, response)
+            context.body = context.handler.encode(response, context.version)
+        except Exception as error:
+            # It must not be raised in the append or the timer that completed the response.
+            self._on_request_error(error, context)
+            return
+        self._send(context)
+
+    def _on_request_error(self, error: Exception, context: RequestContext | None) -> None:
+        self.errors.report_failure(self.peer, None, context, error)
+        self.close("internal error", context)
+
+    # Responses.
+
+    def _send(self, context: RequestContext) -> None:
+        transport = self.transport
+        if self._file_writer is not None:
+            self._waiting.append(context)
+            return
+        assert transport is not None
+        assert context.body is not None
+        handler, body = context.handler, context.body
+        parts: Sequence[Any] = (body,) if isinstance(body, bytes) else body
+        tags = b"\0" if handler.has_flexible_response_header else b""
+        size = sum(map(len, parts)) + 4 + len(tags)
+        header = _HEADER.pack(size, context.correlation_id) + tags
+        handler.stats.bytes_out += size
+        handler.stats.observe(self._server.mono_ns() - context.received_ns)
+        if any(isinstance(part, FileSlice) for part in parts):
+            self._send_file_response(transport, cast("deque[Part]", deque((header, *parts))))
+        elif size < 4096:
+            transport.write(b"".join((header, *cast("Sequence[Buffer]", parts))))
+        else:
+            transport.writelines((header, *cast("Sequence[Buffer]", parts)))
+
+    def _send_file_response(self, transport: Transport, parts: deque[Part]) -> None:
+        if self._direct_socket is False:
+            self._direct_socket = self._server.direct_socket(transport)
+        writer = FileResponseWriter(self._server, transport, self._direct_socket, parts, self._on_file_written)
+        if writer.send_first():
+            return
+        self._file_writer = writer
+        writer.is_paused = self._is_paused
+        writer.resume()
+
+    def _on_file_written(self, error: OSError | None) -> None:
+        if error is not None:
+            self.close("records could not be read", error=error)
+            return
+        self._file_writer = None
+        while self._waiting and self._file_writer is None and self.transport is not None:
+            self._send(self._waiting.popleft())
+
+    # Flow control.
+
+    def pause_writing(self) -> None:
+        self._is_paused = True
+        if self._file_writer is not None:
+            self._file_writer.is_paused = True
+        self._update_reading()
+
+    def resume_writing(self) -> None:
+        self._is_paused = False
+        self._update_reading()
+        if self._file_writer is not None:
+            self._file_writer.is_paused = False
+            self._file_writer.resume()
+
+    def _update_reading(self) -> None:
+        """Read no further requests while the peer does not read its responses, or too many are in progress."""
+        may_read = not self._is_paused and len(self._in_progress) < MAX_IN_PROGRESS
+        if may_read is self._is_reading or self.transport is None:
+            return
+        self._is_reading = may_read
+        if may_read:
+            self.transport.resume_reading()
+        else:
+            self.transport.pause_reading()
+
+    # The end.
+
+    def hold(self, size: int) -> None:
+        """Do nothing: requests of brokers are not counted as request memory."""
+
+    def on_malformed(self, size: int) -> None:
+        if self._handshake is not None:
+            self.close("request before the handshake", size=size)
+        else:
+            self.close("frame too large" if size > 0 else "malformed frame", size=size, limit=self.max_frame_bytes)
+
+    def close(self, reason: str, context: RequestContext | None = None, **detail: object) -> None:
+        """Close the connection and log the reason. `context`: the request that caused it."""
+        if self.transport is not None:
+            self.errors.report_close(self.peer, None, context, f"inter-broker: {reason}", detail)
+            self.close_quietly()
+
+    def close_quietly(self) -> None:
+        """Close the connection without a log line."""
+        transport = self.transport
+        if transport is not None:
+            self._end()
+            self._listener.on_close(self)
+            if self._is_paused:
+                transport.abort()
+            else:
+                transport.close()
+
+    def on_lost(self, error: Exception | None) -> None:
+        self._end()
+        self._listener.on_close(self)
+
+    def _end(self) -> None:
+        self.transport = None
+        self._direct_socket = None
+        self._cancel_timer()
+        if self._file_writer is not None:
+            self._file_writer.stop()
+            self._file_writer = None
+        self._waiting.clear()
+        contexts, self._in_progress = self._in_progress, {}
+        for context in contexts:
+            if context.delayed is not None:
+                context.delayed.abandon()
+
+
+def _send_frame(transport: Transport, payload: bytes) -> None:
+    transport.write(len(payload).to_bytes(4, "big") + payload)

@@ -1,0 +1,110 @@
+"""The listening socket for brokers (kbroker.inter.broker.listener).
+
+It has its own APIs and limits: none of the clients' quotas, connection limits, fair scheduling and request memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import TYPE_CHECKING
+
+from kbroker.interbroker.handshake import Hello
+from kbroker.runtime.event_log import EventLogger
+from kbroker.server.interbroker.inter_broker_connection import InterBrokerConnection
+from kbroker.server.interbroker.inter_broker_context import InterBrokerContext
+
+if TYPE_CHECKING:
+    from kbroker.api.context import Services
+    from kbroker.api.dispatch import Dispatch
+    from kbroker.config import BrokerConfig
+    from kbroker.interbroker.identity import BrokerIdentity
+    from kbroker.metadata.image import MetadataDelta, MetadataImage
+    from kbroker.runtime.environment import Environment
+
+log = EventLogger("kbroker.interbroker")
+
+# Connections without a handshake that are kept; of more, the oldest are closed.
+MAX_STRANGERS = 64
+# What an Envelope adds to the request of a client.
+ENVELOPE_BYTES = 64 * 1024
+
+
+class InterBrokerServer:
+    """`accepted`: connections since the start. `connections`: the open ones. `strangers`: those without a handshake."""
+
+    def __init__(
+        self, environment: Environment, config: BrokerConfig, dispatch: Dispatch, identity: BrokerIdentity
+    ) -> None:
+        self.context = InterBrokerContext(environment, identity, dispatch)
+        self.accepted = 0
+        self.connections: dict[InterBrokerConnection, None] = {}
+        self.strangers: dict[InterBrokerConnection, None] = {}
+        self._loop = environment.loop
+        self._listening: asyncio.AbstractServer | None = None
+        self._image: MetadataImage | None = None
+        self.configure(config)
+
+    def configure(self, config: BrokerConfig) -> None:
+        self.context.max_request_bytes = config.socket_request_max_bytes + ENVELOPE_BYTES
+
+    async def bind(self, host: str | None, port: int) -> int:
+        """Bind an address without accepting connections yet. Returns the port, which the system chooses for port 0."""
+        server = await self._loop.create_server(
+            lambda: InterBrokerConnection(self.context, self), host, port, start_serving=False
+        )
+        self._listening = server
+        for listening_socket in server.sockets:
+            listening_socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        bound: int = server.sockets[0].getsockname()[1]
+        return bound
+
+    async def serve(self, services: Services) -> None:
+        """Accept connections."""
+        assert self._listening is not None
+        self.context.services = services
+        self._image = services.metadata
+        await self._listening.start_serving()
+
+    async def stop(self) -> None:
+        """Stop accepting, close the connections and cancel their requests. May be called again."""
+        if self._listening is not None:
+            self._listening.close()
+            self._listening = None
+        for connection in list(self.connections):
+            connection.close_quietly()
+        self.context.stop()
+
+    def on_delta(self, delta: MetadataDelta) -> None:
+        """Close connections of former processes of brokers."""
+        for connection in list(self.connections):
+            if connection.peer_broker is not None and self._is_former(*connection.peer_broker):
+                log.info("connection of a former broker epoch closed", peer=connection.peer)
+                connection.close_quietly()
+
+    def _is_former(self, broker_id: int, epoch: int) -> bool:
+        """Return whether a broker has registered again with a higher epoch."""
+        if self._image is None:
+            return False
+        broker = self._image.brokers.get(broker_id) or self._image.fenced_brokers.get(broker_id)
+        return broker is not None and broker.epoch > epoch
+
+    # Called by connections.
+
+    def on_open(self, connection: InterBrokerConnection) -> None:
+        self.accepted += 1
+        self.connections[connection] = self.strangers[connection] = None
+        if len(self.strangers) > MAX_STRANGERS:
+            next(iter(self.strangers)).close("too many connections without a handshake", limit=MAX_STRANGERS)
+
+    def on_handshake(self, connection: InterBrokerConnection, hello: Hello) -> None:
+        self.strangers.pop(connection, None)
+        broker_id, epoch = hello.initiator
+        if self._is_former(broker_id, epoch):
+            connection.close("a former epoch of the broker", broker=broker_id, epoch=epoch)
+        else:
+            log.debug("broker connected", broker=broker_id, epoch=epoch, peer=connection.peer, channel=hello.channel)
+
+    def on_close(self, connection: InterBrokerConnection) -> None:
+        self.connections.pop(connection, None)
+        self.strangers.pop(connection, None)

@@ -36,7 +36,7 @@ class ReplicaFetchRequest:
     forgotten: list[tuple[bytes, list[int]]] = field(default_factory=list)
 
 
-class FetchedRecords(NamedTuple):
+class ReplicaFetchResult(NamedTuple):
     """One partition of a response. `diverging`, `leader`: (epoch, end offset), (leader id, leader epoch) if present."""
 
     topic_id: bytes
@@ -58,7 +58,7 @@ class ReplicaFetchResponse(NamedTuple):
 
     error_code: int
     session_id: int
-    partitions: Iterator[FetchedRecords]
+    partitions: Iterator[ReplicaFetchResult]
 
 
 _HEAD = Struct(">iiibii")
@@ -121,7 +121,7 @@ def decode_replica_fetch_response(buf: memoryview, pos: int = 0) -> ReplicaFetch
     return ReplicaFetchResponse(error_code, session_id, _decode_partitions(buf, pos + _RESPONSE.size))
 
 
-def _decode_partitions(buf: memoryview, pos: int) -> Iterator[FetchedRecords]:
+def _decode_partitions(buf: memoryview, pos: int) -> Iterator[ReplicaFetchResult]:
     try:
         topic_count, pos = decode_uvarint(buf, pos)
         topic_count -= 1
@@ -145,7 +145,7 @@ def _decode_partitions(buf: memoryview, pos: int) -> Iterator[FetchedRecords]:
                     pos += 1
                 else:
                     diverging, leader, pos = _decode_tagged_fields(buf, pos)
-                yield FetchedRecords(
+                yield ReplicaFetchResult(
                     topic_id, index, code, high_watermark, log_start_offset, diverging, leader, records
                 )
             pos = pos + 1 if buf[pos] == 0 else skip_tagged_fields(buf, pos)

@@ -93,8 +93,14 @@ class BrokerConfig:
     producer_id_expiration_ms: int
     queued_max_request_bytes: int
     queued_max_requests: int
+    replica_fetch_backoff_ms: int
+    replica_fetch_max_bytes: int
+    replica_fetch_min_bytes: int
+    replica_fetch_response_max_bytes: int
+    replica_fetch_wait_max_ms: int
     replica_high_watermark_checkpoint_interval_ms: int
     replica_lag_time_max_ms: int
+    replica_socket_timeout_ms: int
     request_timeout_ms: int
     socket_listen_backlog_size: int
     socket_receive_buffer_bytes: int

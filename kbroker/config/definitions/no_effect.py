@@ -17,6 +17,7 @@ class NoEffect(StrEnum):
     NO_TWO_PHASE_COMMIT = "no client can request it: that version of InitProducerId is not stable yet (KIP-939)"
     NO_QUORUM = "kbroker has no metadata quorum"
     NO_REPLICATION = "kbroker runs as a single broker, without replication"
+    ONE_FETCHER = "one fetcher per leader fetches all partitions, without threads"
     PROMETHEUS_METRICS = "kbroker's metrics are Prometheus counters, without samples or reporters"
     NO_CLIENT_TELEMETRY = "kbroker does not collect metrics of clients (KIP-714)"
     EVENT_LOOP = "one event loop serves all requests, without a pool of threads"

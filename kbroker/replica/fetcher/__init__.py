@@ -1,0 +1,1 @@
+"""Followers: fetches records from the leaders of this broker's partitions."""

@@ -1,0 +1,191 @@
+"""Applies a leader's response to the partitions: appends, truncates, adopts offsets, or backs off."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Protocol
+
+from kbroker.common import KafkaError
+from kbroker.replica.fetcher.leader_end_point import LeaderEndPoint
+from kbroker.replica.fetcher.offset_out_of_range import leader_offsets
+from kbroker.replica.fetcher.partition_fetch_state import PartitionFetchState
+from kbroker.replica.fetcher.received_batches import CorruptBatchesError, check_batches
+from kbroker.replica.fetcher.truncation import truncation_offset
+from kbroker.runtime.event_log import EventLogger
+from protocol.errors import ErrorCode
+from protocol.fast.replica_fetch import ReplicaFetchResult
+from protocol.records.batch import BatchHeader
+
+if TYPE_CHECKING:
+    from asyncio import Future
+
+    from kbroker.config import BrokerConfig
+    from kbroker.runtime.environment import Environment
+
+event_log = EventLogger("kbroker.replica")
+
+# These end when the brokers have the same metadata.
+EXPECTED_ERRORS = frozenset(
+    (
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.OFFSET_NOT_AVAILABLE,
+    )
+)
+
+
+class Fetcher(Protocol):
+    """The ReplicaFetcher that the partitions belong to."""
+
+    leader_id: int
+
+    def changed(self, state: PartitionFetchState) -> None: ...
+
+    def pause(self, state: PartitionFetchState) -> None: ...
+
+    def resume(self, state: PartitionFetchState) -> None: ...
+
+    def back_off(self, state: PartitionFetchState) -> None: ...
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None: ...
+
+
+class FetchedPartitions:
+    """`syncing`: the partitions whose next fetch waits for a sync, because their topic has flush.before.ack.
+
+    A fetch tells the leader that this replica has everything below its offset, so it must not precede the sync.
+    """
+
+    def __init__(
+        self,
+        environment: Environment,
+        fetcher: Fetcher,
+        leaders: LeaderEndPoint,
+        replica: Callable[[], tuple[int, int]],
+        config: Callable[[], BrokerConfig],
+    ) -> None:
+        """`replica` returns the id and the broker epoch of this broker."""
+        self.syncing: set[PartitionFetchState] = set()
+        self._environment = environment
+        self._fetcher = fetcher
+        self._leaders = leaders
+        self._replica = replica
+        self._config = config
+        self._all_synced: Future[None] | None = None
+
+    def apply(self, state: PartitionFetchState, fetched: ReplicaFetchResult, now_ms: int) -> None:
+        """Apply a response to the last request for this partition."""
+        code = fetched.error_code
+        if code:
+            self._on_error(state, code)
+        elif fetched.diverging is not None:
+            self._truncate(state, fetched.diverging)
+        else:
+            try:
+                self._append(state, fetched, now_ms)
+            except CorruptBatchesError as error:
+                # Fetched again after a backoff: the bytes may have been damaged on their way.
+                self._warn(state, "leader has sent corrupt batches", error)
+                self._fetcher.back_off(state)
+            except KafkaError as error:
+                self._warn(state, "fetched records not appended", error)
+                self._fetcher.back_off(state)
+
+    def _on_error(self, state: PartitionFetchState, code: int) -> None:
+        if code == ErrorCode.OFFSET_OUT_OF_RANGE:
+            self._fetcher.pause(state)
+            self._fetcher.spawn(self._change_log(state, self._move_into_range(state)))
+            return
+        if code not in EXPECTED_ERRORS:
+            self._warn(state, "leader cannot be fetched from", KafkaError(ErrorCode(code)))
+        self._fetcher.back_off(state)
+
+    def _warn(self, state: PartitionFetchState, message: str, error: Exception) -> None:
+        if not state.failures:
+            event_log.warning(message, partition=state.partition.tp, leader=state.leader_id, reason=error)
+
+    # Appends.
+
+    def _append(self, state: PartitionFetchState, fetched: ReplicaFetchResult, now_ms: int) -> None:
+        partition, records = state.partition, fetched.records
+        log_start_before = partition.log.log_start_offset
+        headers: list[BatchHeader] = []
+        if records:
+            headers = check_batches(records, partition.log.log_end_offset, state.leader_epoch)
+            size = sum([header.size for header in headers])
+            if size < len(records):
+                records = records[:size]
+        partition.append_as_follower(records, headers, fetched.high_watermark, fetched.log_start_offset, now_ms)
+        state.failures = 0
+        log = partition.log
+        if headers and partition.flush_before_ack and log.recovery_point < log.log_end_offset:
+            self._wait_for_sync(state)
+        elif headers or log.log_start_offset != log_start_before:
+            self._fetcher.changed(state)
+
+    def _wait_for_sync(self, state: PartitionFetchState) -> None:
+        self.syncing.add(state)
+        state.partition.on_synced(state.partition.log.log_end_offset, lambda code: self._on_synced(state, code))
+
+    def _on_synced(self, state: PartitionFetchState, code: ErrorCode) -> None:
+        self.syncing.discard(state)
+        if code:
+            self._fetcher.back_off(state)
+        else:
+            self._fetcher.changed(state)
+        if not self.syncing and self._all_synced is not None and not self._all_synced.done():
+            self._all_synced.set_result(None)
+
+    async def wait_for_syncs(self) -> None:
+        """Wait until the fetched records of all partitions are synced."""
+        self._all_synced = self._environment.loop.create_future()
+        await self._all_synced
+
+    # Truncation.
+
+    def _truncate(self, state: PartitionFetchState, diverging: tuple[int, int]) -> None:
+        log = state.partition.log
+        offset = truncation_offset(log.epochs, log.log_end_offset, diverging)
+        event_log.info(
+            "log diverges from the leader's, is truncated", partition=state.partition.tp, leader=state.leader_id,
+            to=offset, log_end_offset=log.log_end_offset, leader_epoch=diverging[0], leader_end_offset=diverging[1],
+        )  # fmt: skip
+        self._fetcher.pause(state)
+        self._fetcher.spawn(self._change_log(state, state.partition.follower_truncate(offset)))
+
+    async def _move_into_range(self, state: PartitionFetchState) -> None:
+        """Truncate the log to an offset that the leader has. Called when the leader does not have the fetch offset."""
+        timeout_ms = self._config().replica_socket_timeout_ms
+        partition = state.partition
+        replica_id, _ = self._replica()
+        start, end = await leader_offsets(self._leaders, replica_id, state, timeout_ms)
+        if self._is_outdated(state):
+            return
+        event_log.warning(
+            "log has no offset in common with the leader's", partition=partition.tp, leader=state.leader_id,
+            log_end_offset=partition.log.log_end_offset, leader_start=start, leader_end=end,
+        )  # fmt: skip
+        if end < partition.log.log_end_offset:
+            # Records beyond the leader's end are those of an unclean election.
+            await partition.follower_truncate(end)
+        elif start > partition.log.log_end_offset:
+            await partition.follower_truncate_fully(start)
+
+    def _is_outdated(self, state: PartitionFetchState) -> bool:
+        return state.partition.leader_epoch != state.leader_epoch or state.partition.is_closed
+
+    async def _change_log(self, state: PartitionFetchState, change: Coroutine[Any, Any, None]) -> None:
+        """Run a truncation, then fetch again. Backs off if it fails."""
+        try:
+            await change
+        except (KafkaError, OSError) as error:
+            self._warn(state, "log cannot be truncated", error)
+            self._fetcher.back_off(state)
+        except Exception as error:
+            event_log.failure("log cannot be truncated", error, partition=state.partition.tp)
+            self._fetcher.back_off(state)
+        else:
+            self._fetcher.resume(state)

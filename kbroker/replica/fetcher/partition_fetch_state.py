@@ -1,0 +1,103 @@
+"""The state of one partition in its fetcher (Kafka: PartitionFetchState)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from kbroker.common import Buffer, TopicPartition
+from protocol.errors import ErrorCode
+from protocol.records.batch import BatchHeader
+
+if TYPE_CHECKING:
+    from asyncio import TimerHandle
+
+    from kbroker.replica.fetcher.replica_fetch_session import PartitionKey
+    from kbroker.storage.log.log import Log
+    from protocol.fast.replica_fetch import ReplicaFetchPartition
+
+# The first backoff of a partition or of a connection. It doubles up to replica.fetch.backoff.ms: most errors end as
+# soon as both brokers have the same metadata, some milliseconds later.
+FIRST_BACKOFF_MS = 20
+
+
+def backoff_ms(failures: int, max_ms: int) -> int:
+    """Return the backoff after a number of consecutive failures."""
+    return min(max_ms, FIRST_BACKOFF_MS << min(failures - 1, 20))
+
+
+class FollowerPartition(Protocol):
+    """The part of a Partition that fetchers use."""
+
+    tp: TopicPartition
+    log: Log
+    flush_before_ack: bool
+    is_closed: bool
+
+    @property
+    def topic_id(self) -> bytes: ...
+
+    @property
+    def leader_epoch(self) -> int: ...
+
+    def append_as_follower(
+        self,
+        records: Buffer,
+        headers: Sequence[BatchHeader],
+        leader_high_watermark: int,
+        leader_log_start: int,
+        now_ms: int,
+    ) -> int:
+        """Append batches of the leader, and adopt its offsets. Returns the log end offset. Raises KafkaError."""
+        ...
+
+    async def follower_truncate(self, offset: int) -> None:
+        """Remove the batches from `offset` on. Raises KafkaError, OSError."""
+        ...
+
+    async def follower_truncate_fully(self, offset: int) -> None:
+        """Remove all batches, so that the log starts at `offset`. Raises KafkaError, OSError."""
+        ...
+
+    def on_synced(self, offset: int, callback: Callable[[ErrorCode], None]) -> None:
+        """Call back when everything below `offset` is synced, or with the error that prevents it."""
+        ...
+
+
+class PartitionFetchState:
+    """One partition that follows `leader_id` in `leader_epoch`. A change of either creates a new state.
+
+    `requested`: the (leader epoch, fetch offset) that the leader's session has; a response for any other is late.
+    `is_paused`: the partition is not fetched, while it backs off, is truncated or waits for a sync.
+    """
+
+    __slots__ = ("failures", "is_paused", "key", "leader_epoch", "leader_id", "partition", "requested", "timer")
+
+    def __init__(self, partition: FollowerPartition, leader_id: int, leader_epoch: int) -> None:
+        self.partition = partition
+        self.key: PartitionKey = (partition.topic_id, partition.tp.partition)
+        self.leader_id = leader_id
+        self.leader_epoch = leader_epoch
+        self.requested: tuple[int, int] | None = None
+        self.is_paused = False
+        self.failures = 0
+        # Ends the backoff.
+        self.timer: TimerHandle | None = None
+
+    def next_request(self, max_bytes: int) -> ReplicaFetchPartition:
+        """Return the partition's row of the next request, and expect the response to it."""
+        log = self.partition.log
+        self.requested = (self.leader_epoch, log.log_end_offset)
+        return (
+            self.key[1], self.leader_epoch, log.log_end_offset, log.epochs.latest, log.log_start_offset, max_bytes,
+        )  # fmt: skip
+
+    @property
+    def is_late(self) -> bool:
+        """Whether a response that arrives now belongs to an earlier leader epoch or fetch offset (KIP-320)."""
+        return self.requested != (self.partition.leader_epoch, self.partition.log.log_end_offset)
+
+    def cancel_timer(self) -> None:
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None

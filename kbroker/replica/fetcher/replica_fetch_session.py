@@ -1,0 +1,81 @@
+"""The follower's side of a fetch session (KIP-227): which partitions the next Fetch request must name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from protocol.fast.replica_fetch import ReplicaFetchPartition
+
+INITIAL_EPOCH = 0
+MAX_EPOCH = 2**31 - 1
+NO_SESSION = 0
+
+# The id of the topic, and the index of the partition.
+PartitionKey = tuple[bytes, int]
+
+
+class ReplicaFetchSession:
+    """The session of one fetcher at its leader. `id`: NO_SESSION until the leader has created one."""
+
+    __slots__ = ("_forgotten", "_members", "epoch", "id")
+
+    def __init__(self) -> None:
+        self.id = NO_SESSION
+        self.epoch = INITIAL_EPOCH
+        # The partitions of the session at the leader, once it has the requests so far.
+        self._members: set[PartitionKey] = set()
+        self._forgotten: dict[PartitionKey, None] = {}
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing that the leader could send without further partitions."""
+        return not self._members
+
+    @property
+    def is_full_request(self) -> bool:
+        """Whether the next request creates a session, so that the response has every partition."""
+        return self.epoch == INITIAL_EPOCH
+
+    def forget(self, key: PartitionKey) -> None:
+        """Remove a partition from the session with the next request."""
+        if key in self._members:
+            self._members.discard(key)
+            self._forgotten[key] = None
+
+    def add(
+        self, partitions: Iterable[tuple[PartitionKey, ReplicaFetchPartition]]
+    ) -> tuple[list[tuple[bytes, list[ReplicaFetchPartition]]], list[tuple[bytes, list[int]]]]:
+        """Add partitions, or change them. Returns the topics and the forgotten topics of the next request."""
+        topics: dict[bytes, list[ReplicaFetchPartition]] = {}
+        for key, row in partitions:
+            self._members.add(key)
+            # A leader applies the forgotten partitions last.
+            self._forgotten.pop(key, None)
+            topics.setdefault(key[0], []).append(row)
+        forgotten: dict[bytes, list[int]] = {}
+        if self._forgotten:
+            for topic_id, index in self._forgotten:
+                forgotten.setdefault(topic_id, []).append(index)
+            self._forgotten.clear()
+        return list(topics.items()), list(forgotten.items())
+
+    def on_response(self, session_id: int) -> bool:
+        """Record that the leader has processed a request. Returns False if it keeps no session.
+
+        A leader without memory for the session, or one whose session became empty, responds without an id. The next
+        request must then name all partitions.
+        """
+        if session_id == NO_SESSION:
+            self.reset(keep_id=False)
+            return False
+        self.id = session_id
+        self.epoch = 1 if self.epoch == MAX_EPOCH else self.epoch + 1
+        return True
+
+    def reset(self, *, keep_id: bool) -> None:
+        """Create another session with the next request. With `keep_id` that request closes the current one."""
+        if not keep_id:
+            self.id = NO_SESSION
+        self.epoch = INITIAL_EPOCH
+        self._members.clear()
+        self._forgotten.clear()

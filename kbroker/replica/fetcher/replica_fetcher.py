@@ -1,0 +1,237 @@
+"""ReplicaFetcher: fetches the partitions that follow one leader (Kafka: ReplicaFetcherThread).
+
+One Fetch request is in flight at a time, in an incremental session. A request names the partitions that have changed,
+and a response has those with records, another high watermark or an error, so an idle partition costs nothing. A
+partition that cannot be fetched for now (it backs off, is truncated, or waits for a sync) is removed from the session,
+since the leader would otherwise respond to every request at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from kbroker.common import KafkaError
+from kbroker.replica.fetcher.fetched_partitions import FetchedPartitions
+from kbroker.replica.fetcher.leader_end_point import FETCH_VERSION, LeaderEndPoint
+from kbroker.replica.fetcher.partition_fetch_state import PartitionFetchState, backoff_ms
+from kbroker.replica.fetcher.replica_fetch_session import PartitionKey, ReplicaFetchSession
+from kbroker.runtime.event_log import EventLogger
+from protocol.errors import ErrorCode, MalformedError
+from protocol.fast.replica_fetch import (
+    ReplicaFetchRequest,
+    ReplicaFetchResponse,
+    decode_replica_fetch_response,
+    encode_replica_fetch_request,
+)
+
+if TYPE_CHECKING:
+    from asyncio import Future, Task
+
+    from kbroker.config import BrokerConfig
+    from kbroker.runtime.environment import Environment
+
+event_log = EventLogger("kbroker.replica")
+
+# The most partitions that one request names. The rest follows in the next requests, which do not wait for records.
+MAX_PARTITIONS_PER_REQUEST = 500
+# After this time in nanoseconds, the processing of a response lets others use the event loop.
+SLICE_NS = 500_000
+# The clock is read once for this number of partitions.
+PARTITIONS_PER_CLOCK_READ = 16
+
+SESSION_ERRORS = (
+    ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
+    ErrorCode.INVALID_FETCH_SESSION_EPOCH,
+    ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
+)
+
+
+class ReplicaFetcher:
+    """`replica` returns the id and the broker epoch of this broker. The fetcher runs from `start` to `stop`."""
+
+    def __init__(
+        self,
+        environment: Environment,
+        leader_id: int,
+        leaders: LeaderEndPoint,
+        replica: Callable[[], tuple[int, int]],
+        config: Callable[[], BrokerConfig],
+    ) -> None:
+        self.leader_id = leader_id
+        self.states: dict[PartitionKey, PartitionFetchState] = {}
+        self._environment = environment
+        self._leaders = leaders
+        self._replica = replica
+        self._config = config
+        self._session = ReplicaFetchSession()
+        # The partitions that the next requests name.
+        self._changed: dict[PartitionKey, PartitionFetchState] = {}
+        self._fetched = FetchedPartitions(environment, self, leaders, replica, config)
+        self._failures = 0
+        self._stopped = False
+        self._wakeup: Future[None] | None = None
+        self._task: Task[None] | None = None
+        self._background: set[Task[None]] = set()
+
+    # Partitions.
+
+    def add(self, state: PartitionFetchState) -> None:
+        """Fetch a partition from now on."""
+        self.states[state.key] = state
+        self._changed[state.key] = state
+        self._wake()
+
+    def remove(self, state: PartitionFetchState) -> None:
+        """Stop fetching a partition. A response that arrives later is ignored for it."""
+        if self.states.get(state.key) is state:
+            del self.states[state.key]
+            self._exclude(state)
+        state.cancel_timer()
+
+    def changed(self, state: PartitionFetchState) -> None:
+        """Name the partition in the next request: its fetch offset or log start offset has changed."""
+        if self.states.get(state.key) is state:
+            self._changed[state.key] = state
+
+    def pause(self, state: PartitionFetchState) -> None:
+        """Do not fetch the partition until `resume`."""
+        state.is_paused = True
+        self._exclude(state)
+
+    def resume(self, state: PartitionFetchState) -> None:
+        state.is_paused = False
+        state.timer = None
+        if self.states.get(state.key) is state:
+            self._changed[state.key] = state
+            self._wake()
+
+    def back_off(self, state: PartitionFetchState) -> None:
+        """Pause the partition for its backoff."""
+        state.failures += 1
+        self.pause(state)
+        delay_ms = backoff_ms(state.failures, self._config().replica_fetch_backoff_ms)
+        state.timer = self._environment.loop.call_later(delay_ms / 1000, self.resume, state)
+
+    def _exclude(self, state: PartitionFetchState) -> None:
+        self._changed.pop(state.key, None)
+        self._session.forget(state.key)
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run work on one partition beside the fetches. `stop` waits for it."""
+        task = self._environment.loop.create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+    # The loop.
+
+    def start(self) -> None:
+        self._task = self._environment.loop.create_task(self._run())
+
+    async def stop(self) -> None:
+        """Stop fetching. Waits for truncations in progress; a request in flight is abandoned."""
+        self._stopped = True
+        for state in list(self.states.values()):
+            self.remove(state)
+        self._wake()
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+        for work in list(self._background):
+            await work
+
+    def _wake(self) -> None:
+        if self._wakeup is not None and not self._wakeup.done():
+            self._wakeup.set_result(None)
+
+    async def _run(self) -> None:
+        while not self._stopped:
+            try:
+                if self._fetched.syncing:
+                    await self._fetched.wait_for_syncs()
+                    continue
+                request = self._build_request()
+                if request is None:
+                    self._wakeup = self._environment.loop.create_future()
+                    await self._wakeup
+                    continue
+                timeout_ms = request.max_wait_ms + self._config().replica_socket_timeout_ms
+                body = encode_replica_fetch_request(request)
+                frame = await self._leaders.fetch(self.leader_id, FETCH_VERSION, [body], timeout_ms)
+                await self._process(decode_replica_fetch_response(frame))
+                self._failures = 0
+            except (KafkaError, MalformedError) as error:
+                await self._recover(error)
+            except Exception as error:
+                event_log.failure("replica fetch failed", error, leader=self.leader_id)
+                await self._recover(error)
+
+    async def _recover(self, error: Exception) -> None:
+        """Start a new session after a backoff: it is unknown what the leader has processed."""
+        if not self._failures:
+            event_log.info("leader cannot be fetched from", leader=self.leader_id, reason=error)
+        self._failures += 1
+        self._reset_session(keep_id=True)
+        await self._environment.sleep(backoff_ms(self._failures, self._config().replica_fetch_backoff_ms) / 1000)
+
+    def _reset_session(self, *, keep_id: bool) -> None:
+        self._session.reset(keep_id=keep_id)
+        # Those that were not named yet come first.
+        for key, state in self.states.items():
+            if not state.is_paused:
+                self._changed.setdefault(key, state)
+
+    # Requests and responses.
+
+    def _build_request(self) -> ReplicaFetchRequest | None:
+        """Return the next request; None while there is nothing to fetch."""
+        session, config, states = self._session, self._config(), self._changed
+        if not states and session.is_empty:
+            if session.id:
+                # The leader closes the session with the next one.
+                session.reset(keep_id=True)
+            return None
+        if len(states) > MAX_PARTITIONS_PER_REQUEST:
+            states = dict(islice(states.items(), MAX_PARTITIONS_PER_REQUEST))
+            for key in states:
+                del self._changed[key]
+        else:
+            self._changed = {}
+        replica_id, replica_epoch = self._replica()
+        session_id, session_epoch = session.id, session.epoch
+        topics, forgotten = session.add(
+            [(key, state.next_request(config.replica_fetch_max_bytes)) for key, state in states.items()]
+        )
+        return ReplicaFetchRequest(
+            replica_id,
+            replica_epoch,
+            0 if self._changed else config.replica_fetch_wait_max_ms,
+            config.replica_fetch_min_bytes,
+            config.replica_fetch_response_max_bytes,
+            session_id,
+            session_epoch,
+            topics,
+            forgotten,
+        )
+
+    async def _process(self, response: ReplicaFetchResponse) -> None:
+        code = response.error_code
+        if code:
+            if code not in SESSION_ERRORS:
+                raise KafkaError(ErrorCode(code))
+            # The leader has evicted the session, or does not know it since it was restarted.
+            self._reset_session(keep_id=code != ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+            return
+        if not self._session.on_response(response.session_id):
+            self._reset_session(keep_id=False)
+        environment, states, apply = self._environment, self.states, self._fetched.apply
+        mono_ns = environment.clock.mono_ns
+        now_ms, slice_end_ns = environment.clock.now_ms(), mono_ns() + SLICE_NS
+        for count, fetched in enumerate(response.partitions, 1):
+            state = states.get((fetched.topic_id, fetched.partition))
+            if state is not None and not state.is_paused and not state.is_late:
+                apply(state, fetched, now_ms)
+            if count % PARTITIONS_PER_CLOCK_READ == 0 and mono_ns() >= slice_end_ns:
+                await environment.yield_to_loop()
+                now_ms, slice_end_ns = environment.clock.now_ms(), mono_ns() + SLICE_NS

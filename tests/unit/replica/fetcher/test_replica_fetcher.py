@@ -1,0 +1,355 @@
+"""A fetcher with a leader whose responses the test writes."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from kbroker.common import Buffer, KafkaError, TopicPartition
+from kbroker.config import BrokerConfig
+from kbroker.metadata.image import PartitionRegistration
+from kbroker.replica.fetcher.replica_fetcher_manager import ReplicaFetcherManager
+from kbroker.simulation.runtime.clock import SimClock
+from kbroker.simulation.runtime.loop import SimLoop
+from kbroker.storage.log.leader_epoch_cache import LeaderEpochCache
+from protocol.errors import ErrorCode
+from protocol.messages.k01_fetch import (
+    EpochEndOffset,
+    FetchableTopicResponse,
+    FetchRequest,
+    FetchResponse,
+    PartitionData,
+)
+from protocol.messages.k02_list_offsets import (
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+from protocol.records.batch import BatchHeader
+from protocol.schema.codec import decode, encode
+from tests.unit.support.log_lab import batch
+from tests.unit.support.memory_disk import make_environment
+
+NODE, LEADER, EPOCH = 2, 1, 5
+BROKER_EPOCH = 77
+
+
+class FakeLog:
+    def __init__(self, end: int) -> None:
+        self.log_start_offset = 0
+        self.log_end_offset = end
+        self.recovery_point = end
+        self.epochs = LeaderEpochCache([(3, 0)] if end else [])
+
+
+class FakePartition:
+    """A follower whose log is a list of offsets."""
+
+    def __init__(self, index: int = 0, end: int = 0) -> None:
+        self.tp = TopicPartition("t", index)
+        self.topic_id = bytes(15) + b"\1"
+        self.log: Any = FakeLog(end)
+        self.leader_epoch = EPOCH
+        self.flush_before_ack = False
+        self.is_closed = False
+        self.high_watermark = 0
+        self.truncations: list[int] = []
+        self.append_error: KafkaError | None = None
+        self.truncating: asyncio.Future[None] | None = None
+        self.sync_callbacks: deque[Callable[[ErrorCode], None]] = deque()
+
+    def append_as_follower(
+        self, records: Buffer, headers: Sequence[BatchHeader], high_watermark: int, log_start: int, now_ms: int
+    ) -> int:
+        if self.append_error is not None:
+            raise self.append_error
+        for header in headers:
+            self.log.epochs.assign(header.leader_epoch, header.base_offset)
+            self.log.log_end_offset = header.next_offset
+        self.log.log_start_offset = max(self.log.log_start_offset, log_start)
+        self.high_watermark = min(high_watermark, self.log.log_end_offset)
+        return self.log.log_end_offset
+
+    async def follower_truncate(self, offset: int) -> None:
+        if self.truncating is not None:
+            await self.truncating
+        self.truncations.append(offset)
+        self.log.log_end_offset = offset
+        self.log.epochs.truncate_from_end(offset)
+
+    async def follower_truncate_fully(self, offset: int) -> None:
+        await self.follower_truncate(offset)
+        self.log.log_start_offset = self.log.log_end_offset = offset
+
+    def on_synced(self, offset: int, callback: Callable[[ErrorCode], None]) -> None:
+        self.sync_callbacks.append(callback)
+
+
+class FakeLeader:
+    """Keeps each request until the test responds. `offsets`: the start and end of its log, for ListOffsets."""
+
+    def __init__(self) -> None:
+        self.requests: deque[tuple[FetchRequest, asyncio.Future[memoryview]]] = deque()
+        self.offsets = (0, 0)
+        self.session_id = 9
+
+    async def fetch(self, broker_id: int, version: int, body: Sequence[Buffer], timeout_ms: int) -> memoryview:
+        assert broker_id == LEADER
+        response: asyncio.Future[memoryview] = asyncio.get_running_loop().create_future()
+        self.requests.append((decode(FetchRequest, b"".join(body), version), response))
+        return await response
+
+    async def list_offsets(self, broker_id: int, request: ListOffsetsRequest, timeout_ms: int) -> ListOffsetsResponse:
+        asked = request.topics[0].partitions[0]
+        assert (request.replica_id, asked.current_leader_epoch) == (NODE, EPOCH)
+        offset = self.offsets[0] if asked.timestamp == -2 else self.offsets[1]
+        row = ListOffsetsPartitionResponse(partition_index=asked.partition_index, offset=offset)
+        return ListOffsetsResponse(topics=[ListOffsetsTopicResponse(name="t", partitions=[row])])
+
+    async def request(self) -> FetchRequest:
+        """Return the next request when it arrives."""
+        for _ in range(2000):
+            if self.requests:
+                return self.requests[0][0]
+            await asyncio.sleep(0.001)
+        raise AssertionError("no request")
+
+    def respond(self, *partitions: PartitionData, error_code: int = 0, session_id: int | None = None) -> None:
+        _, future = self.requests.popleft()
+        topic = FetchableTopicResponse(topic_id=bytes(15) + b"\1", partitions=list(partitions))
+        response = FetchResponse(
+            session_id=self.session_id if session_id is None else session_id, error_code=error_code, responses=[topic]
+        )
+        future.set_result(memoryview(encode(response, 18)))
+
+    def fail(self) -> None:
+        self.requests.popleft()[1].set_exception(KafkaError(ErrorCode.NETWORK_EXCEPTION))
+
+
+class Lab:
+    def __init__(self) -> None:
+        self.environment = make_environment()
+        loop = self.environment.loop
+        assert isinstance(loop, SimLoop)
+        self.environment.clock = SimClock(loop)
+        self.leader = FakeLeader()
+        config = BrokerConfig.load({"replica.fetch.backoff.ms": "200"})
+        self.manager = ReplicaFetcherManager(self.environment, NODE, lambda: BROKER_EPOCH, self.leader, lambda: config)
+
+    def follow(self, partition: FakePartition, epoch: int = EPOCH, leader: int = LEADER) -> None:
+        partition.leader_epoch = epoch
+        self.manager.update(partition, PartitionRegistration(leader, epoch, [1, 2], [1, 2]))
+
+    async def followed(self, partition: FakePartition) -> PartitionData:
+        """Follow a partition, and open the session. Returns after the second request was sent."""
+        self.follow(partition)
+        await self.leader.request()
+        self.leader.respond(records_of(partition))
+        await self.leader.request()
+        return records_of(partition)
+
+
+def records_of(partition: FakePartition, *batches: bytes, high_watermark: int = 0, **fields: Any) -> PartitionData:
+    return PartitionData(
+        partition_index=partition.tp.partition, records=b"".join(batches), high_watermark=high_watermark,
+        log_start_offset=0, **fields,
+    )  # fmt: skip
+
+
+def rows(request: FetchRequest) -> list[tuple[int, int, int, int]]:
+    return [
+        (row.partition, row.current_leader_epoch, row.fetch_offset, row.last_fetched_epoch)
+        for topic in request.topics
+        for row in topic.partitions
+    ]
+
+
+def fetcher_test(test: Any) -> Any:
+    def run_test() -> None:
+        loop = SimLoop(1)
+
+        async def run() -> None:
+            lab = Lab()
+            await test(lab)
+            await lab.manager.stop()
+            await asyncio.sleep(1)
+            tasks = asyncio.all_tasks(loop) - {asyncio.current_task(loop)}
+            assert not tasks, tasks
+
+        try:
+            loop.run_until_complete(run())
+        finally:
+            loop.close()
+
+    run_test.__name__ = test.__name__
+    return run_test
+
+
+@fetcher_test
+async def test_requests_name_only_what_has_changed(lab: Lab) -> None:
+    first, second = FakePartition(0), FakePartition(1, end=7)
+    lab.follow(first)
+    lab.follow(second)
+    request = await lab.leader.request()
+    assert (request.replica_state.replica_id, request.replica_state.replica_epoch) == (NODE, BROKER_EPOCH)
+    assert (request.session_id, request.session_epoch, request.max_wait_ms) == (0, 0, 500)
+    assert rows(request) == [(0, EPOCH, 0, -1), (1, EPOCH, 7, 3)]
+    lab.leader.respond(records_of(first, batch(2, leader_epoch=5), high_watermark=1), records_of(second))
+    request = await lab.leader.request()
+    assert (request.session_id, request.session_epoch) == (9, 1)
+    assert rows(request) == [(0, EPOCH, 2, 5)]
+    assert first.high_watermark == 1
+    # The high watermark alone changes nothing that the leader must know.
+    lab.leader.respond(records_of(first, high_watermark=2))
+    request = await lab.leader.request()
+    assert (rows(request), request.session_epoch, first.high_watermark) == ([], 2, 2)
+
+
+@fetcher_test
+async def test_late_responses_are_dropped(lab: Lab) -> None:
+    partition = FakePartition(0)
+    await lab.followed(partition)
+    lab.follow(partition, epoch=EPOCH + 1)
+    lab.leader.respond(records_of(partition, batch(1, leader_epoch=5)))
+    assert rows(await lab.leader.request()) == [(0, EPOCH + 1, 0, -1)]
+    assert partition.log.log_end_offset == 0
+    # The log end offset has changed while the request was in flight.
+    partition.log.log_end_offset = 5
+    lab.leader.respond(records_of(partition, batch(1, leader_epoch=5), high_watermark=3))
+    await lab.leader.request()
+    assert (partition.log.log_end_offset, partition.high_watermark) == (5, 0)
+
+
+@fetcher_test
+async def test_a_partition_that_becomes_the_leader_is_forgotten(lab: Lab) -> None:
+    first, second = FakePartition(0), FakePartition(1)
+    lab.follow(first)
+    await lab.followed(second)
+    lab.follow(first, EPOCH + 1, leader=NODE)
+    lab.leader.respond(records_of(first, batch(1, leader_epoch=5)))
+    request = await lab.leader.request()
+    assert [(topic.partitions) for topic in request.forgotten_topics_data] == [[0]]
+    assert first.log.log_end_offset == 0
+
+
+@fetcher_test
+async def test_truncation_by_diverging_epoch(lab: Lab) -> None:
+    partition = FakePartition(0, end=10)
+    partition.log.epochs = LeaderEpochCache([(1, 0), (4, 6)])
+    await lab.followed(partition)
+    partition.truncating = lab.environment.loop.create_future()
+    lab.leader.respond(records_of(partition, diverging_epoch=EpochEndOffset(epoch=3, end_offset=8)))
+    # Meanwhile the partition is not fetched, and not in the session.
+    await asyncio.sleep(1)
+    assert not lab.leader.requests
+    partition.truncating.set_result(None)
+    assert rows(await lab.leader.request()) == [(0, EPOCH, 6, 1)]
+    assert partition.truncations == [6]
+
+
+@fetcher_test
+async def test_an_evicted_session(lab: Lab) -> None:
+    partition = FakePartition(0, end=4)
+    await lab.followed(partition)
+    lab.leader.respond(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND, session_id=0)
+    request = await lab.leader.request()
+    assert (request.session_id, request.session_epoch, rows(request)) == (0, 0, [(0, EPOCH, 4, 3)])
+
+
+@fetcher_test
+async def test_a_lost_connection(lab: Lab) -> None:
+    partition = FakePartition(0, end=4)
+    await lab.followed(partition)
+    before = lab.environment.clock.mono_ms()
+    lab.leader.fail()
+    await asyncio.sleep(0)
+    request = await lab.leader.request()
+    # The leader closes the former session if it still has it.
+    assert (request.session_id, request.session_epoch, rows(request)) == (9, 0, [(0, EPOCH, 4, 3)])
+    assert lab.environment.clock.mono_ms() - before >= 20
+
+
+@fetcher_test
+async def test_errors_back_off_per_partition(lab: Lab) -> None:
+    first, second = FakePartition(0), FakePartition(1)
+    lab.follow(first)
+    await lab.followed(second)
+    lab.leader.respond(PartitionData(partition_index=0, error_code=ErrorCode.UNKNOWN_LEADER_EPOCH))
+    request = await lab.leader.request()
+    assert [topic.partitions for topic in request.forgotten_topics_data] == [[0]]
+    lab.leader.respond(records_of(second, batch(1, leader_epoch=5)))
+    await lab.leader.request()
+    await asyncio.sleep(0.03)
+    lab.leader.respond()
+    assert rows(await lab.leader.request()) == [(0, EPOCH, 0, -1)]
+
+
+@fetcher_test
+async def test_corrupt_batches_are_not_appended(lab: Lab) -> None:
+    partition = FakePartition(0)
+    await lab.followed(partition)
+    damaged = batch(1, leader_epoch=5)
+    damaged[-1] ^= 1
+    lab.leader.respond(records_of(partition, batch(2, leader_epoch=5), damaged))
+    assert rows(await lab.leader.request()) == [(0, EPOCH, 0, -1)]
+    assert partition.log.log_end_offset == 0
+
+
+@fetcher_test
+async def test_a_full_disk_backs_off(lab: Lab) -> None:
+    partition = FakePartition(0)
+    await lab.followed(partition)
+    partition.append_error = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "no space left")
+    for _ in range(5):
+        lab.leader.respond(records_of(partition, batch(1, leader_epoch=5)))
+        assert rows(await lab.leader.request()) == [(0, EPOCH, 0, -1)]
+    partition.append_error = None
+    lab.leader.respond(records_of(partition, batch(1, leader_epoch=5)))
+    assert rows(await lab.leader.request()) == [(0, EPOCH, 1, 5)]
+
+
+@fetcher_test
+async def test_a_follower_below_the_start_of_the_leader(lab: Lab) -> None:
+    partition = FakePartition(0, end=4)
+    await lab.followed(partition)
+    lab.leader.offsets = (100, 150)
+    lab.leader.respond(PartitionData(partition_index=0, error_code=ErrorCode.OFFSET_OUT_OF_RANGE))
+    assert rows(await lab.leader.request()) == [(0, EPOCH, 100, -1 if not partition.log.epochs.entries else 3)]
+    assert partition.log.log_start_offset == 100
+
+
+@fetcher_test
+async def test_a_follower_beyond_the_end_of_an_unclean_leader(lab: Lab) -> None:
+    partition = FakePartition(0, end=40)
+    await lab.followed(partition)
+    lab.leader.offsets = (0, 15)
+    lab.leader.respond(PartitionData(partition_index=0, error_code=ErrorCode.OFFSET_OUT_OF_RANGE))
+    assert rows(await lab.leader.request()) == [(0, EPOCH, 15, 3)]
+
+
+@fetcher_test
+async def test_the_next_fetch_waits_for_the_sync(lab: Lab) -> None:
+    partition = FakePartition(0)
+    partition.flush_before_ack = True
+    await lab.followed(partition)
+    lab.leader.respond(records_of(partition, batch(1, leader_epoch=5)))
+    await asyncio.sleep(1)
+    # A request would claim that this replica has the record.
+    assert not lab.leader.requests
+    partition.log.recovery_point = 1
+    partition.sync_callbacks.popleft()(ErrorCode.NONE)
+    assert rows(await lab.leader.request()) == [(0, EPOCH, 1, 5)]
+
+
+@fetcher_test
+async def test_many_partitions_take_several_requests(lab: Lab) -> None:
+    partitions = [FakePartition(index) for index in range(1200)]
+    for partition in partitions:
+        lab.follow(partition)
+    sizes = []
+    for _ in range(3):
+        request = await lab.leader.request()
+        sizes.append((len(rows(request)), request.max_wait_ms))
+        lab.leader.respond(*(records_of(partitions[row[0]]) for row in rows(request)))
+    assert sizes == [(500, 0), (500, 0), (200, 500)]

@@ -7,6 +7,7 @@ from typing import Any
 from kbroker.config.broker.consistency import validate_broker_configs
 from kbroker.config.broker.listener_prefix import strip_listener_prefix
 from kbroker.config.broker.listeners import (
+    WILDCARDS,
     Endpoint,
     check_security_protocols,
     exclude_controller_listeners,
@@ -16,6 +17,7 @@ from kbroker.config.broker.listeners import (
 from kbroker.config.config_def import ConfigKey, broker_defaults
 from kbroker.config.definitions.broker import BROKER_CONFIGS, DYNAMIC_ONLY
 from kbroker.config.definitions.topic import ALL_TOPIC_CONFIGS
+from kbroker.config.validators import parse_host_port
 from kbroker.config.values import ConfigError, Value
 
 ConfigTexts = Mapping[str, str]
@@ -46,9 +48,11 @@ class BrokerConfig:
     add_partitions_to_txn_retry_backoff_max_ms: int
     add_partitions_to_txn_retry_backoff_ms: int
     auto_create_topics_enable: bool
+    auto_leader_rebalance_enable: bool
     background_threads: int
     broker_rack: str | None
     connections_max_idle_ms: int
+    controlled_shutdown_enable: bool
     default_replication_factor: int
     delete_topic_enable: bool
     fetch_max_bytes: int
@@ -57,9 +61,11 @@ class BrokerConfig:
     group_max_session_timeout_ms: int
     group_max_size: int
     group_min_session_timeout_ms: int
+    kbroker_inter_broker_listener: str
     kbroker_log_format: str
     kbroker_metrics_listener: str
     kbroker_record_validation: str
+    leader_imbalance_check_interval_seconds: int
     log_cleaner_backoff_ms: int
     log_cleaner_dedupe_buffer_size: int
     log_cleaner_enable: bool
@@ -100,6 +106,7 @@ class BrokerConfig:
     replica_fetch_wait_max_ms: int
     replica_high_watermark_checkpoint_interval_ms: int
     replica_lag_time_max_ms: int
+    replica_selector_class: str | None
     replica_socket_timeout_ms: int
     request_timeout_ms: int
     socket_listen_backlog_size: int
@@ -154,6 +161,17 @@ class BrokerConfig:
                 errors.append(_ignored(name, error))
         return config, errors
 
+    @property
+    def inter_broker_listener(self) -> tuple[Endpoint, str]:
+        """The listener for other brokers, and the host at which they reach it.
+
+        The default is a free port on the host of the clients' listener. An address on every interface is reached at
+        the host that clients use.
+        """
+        host, port = parse_host_port(self.kbroker_inter_broker_listener) or (self.listeners[0].host, 0)
+        listener = Endpoint(INTER_BROKER, host, port)
+        return listener, self.advertised_listeners[0].host if host in WILDCARDS else host
+
     def lowest_limit(self, name: str) -> int:
         """Return the lower of the broker's and the listener's value of a limit."""
         listener = self.listeners[0].name.lower()
@@ -164,6 +182,14 @@ class BrokerConfig:
         """Return the value of any broker config. Raises KeyError for an unknown name."""
         return self.values[name]
 
+
+INTER_BROKER = "INTERBROKER"
+# Defaults of a broker whose cluster can have others: Kafka's own. A lone broker could not create these topics.
+CLUSTER_DEFAULTS: Mapping[str, Value] = {
+    "offsets.topic.replication.factor": 3,
+    "transaction.state.log.replication.factor": 3,
+    "transaction.state.log.min.isr": 2,
+}
 
 _INPUTS = {"static_configs", "dynamic_default_configs", "dynamic_broker_configs", "values", "topic_defaults"}
 _COMPUTED = {"listeners", "advertised_listeners", "log_dirs"}
@@ -181,6 +207,8 @@ def _build(
     cls: type[BrokerConfig], static_configs: ConfigTexts, default_configs: ConfigTexts, broker_configs: ConfigTexts
 ) -> BrokerConfig:
     values = dict(_DEFAULTS)
+    if static_configs.get("zookeeper.connect"):
+        values |= CLUSTER_DEFAULTS
     static_configs = _with_both_ids(static_configs)
     for texts in (static_configs, default_configs, broker_configs):
         for name, text in texts.items():

@@ -18,6 +18,7 @@ READ_IN_CONFIG = {
     "controller.listener.names",
     "cordoned.log.dirs",
     "internal.segment.bytes",
+    "kbroker.inter.broker.listener",
     "listener.security.protocol.map",
     "log.dir",
     "max.connection.creation.rate",

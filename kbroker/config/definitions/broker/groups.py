@@ -123,7 +123,7 @@ KEYS = (
     ConfigKey("offsets.topic.num.partitions", INT, 50, at_least(1), HIGH, READ_ONLY,
         "Number of partitions of __consumer_offsets. It must not change once the topic exists."),
     ConfigKey("offsets.topic.replication.factor", SHORT, 1, at_least(1), HIGH, READ_ONLY,
-        "Replication factor of __consumer_offsets. kbroker's default is 1, for a single broker."),
+        "Replication factor of __consumer_offsets. The default is 3 with zookeeper.connect, 1 for a single broker."),
     ConfigKey("offsets.topic.segment.bytes", INT, 100 << 20, at_least(1), HIGH, READ_ONLY,
         "Segment size of __consumer_offsets. A small value makes compaction and loading fast."),
 )

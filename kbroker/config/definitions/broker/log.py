@@ -63,7 +63,7 @@ KEYS = (
         "Data directory. log.dirs takes precedence."),
     ConfigKey("log.dir.failure.timeout.ms", LONG, 30_000, at_least(1), LOW, READ_ONLY,
         "How long a broker keeps running when it cannot report a failed log directory to the controller.",
-        no_effect=NoEffect.NO_REPLICATION),
+        no_effect=NoEffect.ONE_LOG_DIRECTORY),
     ConfigKey("log.dirs", LIST, None, list_of(empty=False), HIGH, READ_ONLY,
         "Data directories. kbroker supports one."),
     ConfigKey("log.flush.interval.messages", LONG, LONG_MAX, at_least(1), HIGH, CLUSTER_WIDE,
@@ -124,6 +124,6 @@ KEYS = (
         "Number of threads that open and recover logs when the broker starts."),
     ConfigKey("num.replica.alter.log.dirs.threads", INT, None, None, HIGH, READ_ONLY,
         "Number of threads that move replicas between log directories. The default is one per directory.",
-        no_effect=NoEffect.NO_REPLICATION),
+        no_effect=NoEffect.ONE_LOG_DIRECTORY),
 )
 # fmt: on

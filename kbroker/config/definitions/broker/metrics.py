@@ -73,6 +73,6 @@ DYNAMIC_ONLY = (
         no_effect=NoEffect.NO_QUOTAS),
     ConfigKey("replica.alter.log.dirs.io.max.bytes.per.second", LONG, LONG_MAX, at_least(0), MEDIUM, PER_BROKER,
         "Maximum bytes per second of moves between log directories.",
-        no_effect=NoEffect.NO_REPLICATION),
+        no_effect=NoEffect.ONE_LOG_DIRECTORY),
 )
 # fmt: on

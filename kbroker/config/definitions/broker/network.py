@@ -2,7 +2,7 @@
 
 from kbroker.config.config_def import CLUSTER_WIDE, HIGH, LOW, MEDIUM, PER_BROKER, READ_ONLY, ConfigKey
 from kbroker.config.definitions.no_effect import NoEffect
-from kbroker.config.validators import at_least, host_limits, key_value_pairs, list_of, one_of
+from kbroker.config.validators import at_least, host_limits, key_value_pairs, list_of, one_of, optional_address
 from kbroker.config.values import INT, INT_MAX, LIST, LONG, STRING
 
 # fmt: off
@@ -30,7 +30,10 @@ KEYS = (
         no_effect=NoEffect.PURGATORY_NOT_PURGED),
     ConfigKey("inter.broker.listener.name", STRING, None, None, MEDIUM, READ_ONLY,
         "Listener that brokers use among themselves.",
-        no_effect=NoEffect.NO_BROKER_REQUESTS),
+        no_effect=NoEffect.OWN_INTER_BROKER_LISTENER),
+    ConfigKey("kbroker.inter.broker.listener", STRING, "", optional_address, MEDIUM, READ_ONLY,
+        "Only in kbroker. HOST:PORT on which a broker with zookeeper.connect listens for other brokers. The default is "
+        "a free port on the host of the clients' listener."),
     ConfigKey("listener.security.protocol.map", STRING,
         "SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT", key_value_pairs, LOW, PER_BROKER,
         "Security protocol of each listener, as NAME:PROTOCOL pairs."),

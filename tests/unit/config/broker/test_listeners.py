@@ -1,4 +1,4 @@
-"""listeners and advertised.listeners."""
+"""listeners, advertised.listeners, and the defaults of a broker that has others."""
 
 import pytest
 
@@ -62,3 +62,30 @@ def test_a_wildcard_listener_needs_an_advertised_address():
     config = load("PLAINTEXT://0.0.0.0:9092", "PLAINTEXT://broker:9092")
     assert config.listeners[0].host == "0.0.0.0"
     assert config.advertised_listeners[0].address == "broker:9092"
+
+
+@pytest.mark.parametrize(
+    ("configs", "listener", "host"),
+    [
+        ({"listeners": "PLAINTEXT://10.0.0.1:9092"}, "INTERBROKER://10.0.0.1:0", "10.0.0.1"),
+        (
+            {"listeners": "PLAINTEXT://:9092", "advertised.listeners": "PLAINTEXT://b.example:9"},
+            "INTERBROKER://:0",
+            "b.example",
+        ),
+        ({"kbroker.inter.broker.listener": "10.0.0.2:9093"}, "INTERBROKER://10.0.0.2:9093", "10.0.0.2"),
+        ({"kbroker.inter.broker.listener": ":9093"}, "INTERBROKER://:9093", "127.0.0.1"),
+    ],
+)
+def test_the_listener_for_other_brokers(configs: dict[str, str], listener: str, host: str):
+    endpoint, reached_at = BrokerConfig.load(configs).inter_broker_listener
+    assert (str(endpoint), reached_at) == (listener, host)
+
+
+def test_internal_topics_of_a_cluster_have_kafkas_defaults():
+    factors = ["offsets.topic.replication.factor", "transaction.state.log.replication.factor"]
+    names = [*factors, "transaction.state.log.min.isr"]
+    assert [BrokerConfig.load({}).get(name) for name in names] == [1, 1, 1]
+    cluster = {"zookeeper.connect": "127.0.0.1:2181"}
+    assert [BrokerConfig.load(cluster).get(name) for name in names] == [3, 3, 2]
+    assert BrokerConfig.load({**cluster, factors[0]: "1"}).offsets_topic_replication_factor == 1

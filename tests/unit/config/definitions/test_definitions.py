@@ -18,7 +18,12 @@ KAFKA = [json.loads(line) for line in Path(__file__).parent.with_name("kafka_4_3
 DEFINITIONS: dict[str, ConfigDef] = {"topic": TOPIC_CONFIGS, "broker": BROKER_CONFIGS, "group": GROUP_CONFIGS}
 OWN = {
     "topic": {"flush.before.ack", "kbroker.record.validation"},
-    "broker": {"kbroker.log.format", "kbroker.metrics.listener", "kbroker.record.validation"}
+    "broker": {
+        "kbroker.inter.broker.listener",
+        "kbroker.log.format",
+        "kbroker.metrics.listener",
+        "kbroker.record.validation",
+    }
     | {key.name for key in zookeeper.KEYS},
 }
 

@@ -19,6 +19,8 @@ from kbroker.config.config_resource import ConfigResource, ConfigResourceType
 from kbroker.config.no_effect_warnings import no_effect_warnings
 from kbroker.config.values import ConfigError
 from kbroker.coordinator.group.group_coordinator import GroupCoordinator
+from kbroker.coordinator.transaction.add_partitions_to_txn_manager import AddPartitionsToTxnManager
+from kbroker.coordinator.transaction.marker_channels import TransactionMarkerChannels
 from kbroker.coordinator.transaction.transaction_coordinator import TransactionCoordinator
 from kbroker.coordinator.transaction.transaction_markers import TransactionMarkerWriter
 from kbroker.metadata.cluster_member import ClusterMember, join_cluster
@@ -162,11 +164,17 @@ class Broker:
         return session, settings.session_timeout_s + FORMER_SESSION_MARGIN_S
 
     def _services(self, member: ClusterMember, replicas: ReplicaManager) -> Services:
-        slots = self.config.max_incremental_fetch_session_cache_slots
+        node_id, slots = self.config.node_id, self.config.max_incremental_fetch_session_cache_slots
         groups = GroupCoordinator(self.environment, replicas, member.image, lambda: self.config)
         marker_writer = TransactionMarkerWriter(replicas, groups)
+        marker_channels = TransactionMarkerChannels(
+            self.environment, node_id, member.image, lambda: self.config.request_timeout_ms, marker_writer
+        )
+        transactions = TransactionCoordinator(
+            self.environment, replicas, member.image, lambda: self.config, member.producer_ids, marker_channels
+        )
         return Services(
-            node_id=self.config.node_id,
+            node_id=node_id,
             config=self.config,
             environment=self.environment,
             metadata=member.image,
@@ -174,13 +182,9 @@ class Broker:
             replicas=replicas,
             fetching=FetchManager(self.environment, replicas, slots, self.config.fetch_max_bytes),
             groups=groups,
-            transactions=TransactionCoordinator(
-                self.environment,
-                replicas,
-                member.image,
-                lambda: self.config,
-                member.producer_ids,
-                marker_writer,
+            transactions=transactions,
+            add_partitions_to_txn=AddPartitionsToTxnManager(
+                self.environment, node_id, member.image, lambda: self.config.request_timeout_ms, transactions
             ),
             marker_writer=marker_writer,
             producer_ids=member.producer_ids,

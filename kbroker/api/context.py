@@ -32,6 +32,7 @@ from protocol.fast.fetch import Records
 if TYPE_CHECKING:
     from kbroker.config import BrokerConfig
     from kbroker.coordinator.group.group_coordinator import GroupCoordinator
+    from kbroker.coordinator.transaction.add_partitions_to_txn_manager import AddPartitionsToTxnManager
     from kbroker.coordinator.transaction.transaction_coordinator import TransactionCoordinator
     from kbroker.coordinator.transaction.transaction_markers import TransactionMarkerWriter
     from kbroker.metadata.controller import Controller
@@ -49,7 +50,10 @@ Body = bytes | Sequence[Buffer | Records]
 
 @dataclass(slots=True)
 class Services:
-    """The parts of the broker that handlers use, assembled by broker.py."""
+    """The parts of the broker that handlers use, assembled by broker.py.
+
+    `marker_writer` writes to the partitions of this broker.
+    """
 
     node_id: int
     config: BrokerConfig
@@ -60,6 +64,7 @@ class Services:
     fetching: FetchManager
     groups: GroupCoordinator
     transactions: TransactionCoordinator
+    add_partitions_to_txn: AddPartitionsToTxnManager
     marker_writer: TransactionMarkerWriter
     producer_ids: ProducerIdManager
 

@@ -4,12 +4,13 @@ It is sent by the transaction coordinators of other brokers, and by tools that e
 knows (KIP-664).
 - Version 2 has the transaction version of the producer (KIP-1228); version 1 means 0.
 - The results of all markers of a producer are returned together; a marker without partitions has no result.
+- A marker that is not committed within request.timeout.ms gets REQUEST_TIMED_OUT; it may be committed later.
 - A negative producer id or epoch gets UNKNOWN_SERVER_ERROR, as in Kafka 4.3.1.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -31,10 +32,14 @@ if TYPE_CHECKING:
     from asyncio import Future
 
 
+# The producer id, the partition, and the future result.
+WrittenMarker = tuple[int, TopicPartition, "Future[ErrorCode]"]
+
+
 async def handle(
     services: Services, context: RequestContext, request: WriteTxnMarkersRequest
 ) -> WriteTxnMarkersResponse:
-    written: list[tuple[int, TopicPartition, Future[ErrorCode]]] = []
+    written: list[WrittenMarker] = []
     for row in request.markers:
         marker = TransactionMarker(
             row.producer_id, row.producer_epoch, row.transaction_result, row.coordinator_epoch, row.transaction_version
@@ -44,10 +49,13 @@ async def handle(
                 tp = TopicPartition(topic.name, index)
                 written.append((row.producer_id, tp, _write(services, tp, marker)))
                 await step(context.slices)
+    timeout_s = services.config.request_timeout_ms / 1000
+    timer = services.environment.loop.call_later(timeout_s, _time_out, written)
     results: dict[int, dict[TopicPartition, ErrorCode]] = {}
     for producer_id, tp, future in written:
         results.setdefault(producer_id, {})[tp] = await future
         await step(context.slices)
+    timer.cancel()
     return await in_slices(context.slices, _response(results))
 
 
@@ -60,6 +68,11 @@ def _write(services: Services, tp: TopicPartition, marker: TransactionMarker) ->
     else:
         services.marker_writer.write(tp, marker, partial(complete, written))
     return written
+
+
+def _time_out(written: Sequence[WrittenMarker]) -> None:
+    for _, _, result in written:
+        complete(result, ErrorCode.REQUEST_TIMED_OUT)
 
 
 def _response(results: Mapping[int, Mapping[TopicPartition, ErrorCode]]) -> Steps[WriteTxnMarkersResponse]:

@@ -2,7 +2,8 @@
 
 - The group's partition of __consumer_offsets must be part of the transaction. From version 5 on the client uses
   transactions version 2 (KIP-890), and this request adds the partition. Older clients have added it with
-  AddOffsetsToTxn, and the transaction coordinator verifies that (transaction.partition.verification.enable).
+  AddOffsetsToTxn, and the transaction coordinator, perhaps on another broker, verifies that
+  (transaction.partition.verification.enable).
 - The group is validated after that: a member's commit must have the current generation (KIP-447). Clients that do not
   send their member, such as those before version 3, are accepted.
 - Each partition that does not exist has its own error; every other error applies to the whole request.
@@ -15,6 +16,7 @@ from kbroker.common import KafkaError
 from kbroker.coordinator.group.records import OffsetRecord
 from kbroker.coordinator.runtime.log_errors import coordinator_error
 from kbroker.coordinator.runtime.operation import RecordProducer
+from kbroker.coordinator.transaction.add_partitions_to_txn_manager import ProducerIdentity
 from kbroker.runtime.slices import step
 from protocol.errors import ErrorCode
 from protocol.messages.k28_txn_offset_commit import (
@@ -81,18 +83,16 @@ async def _commit(
 
 async def _verified_producer(services: Services, version: int, request: TxnOffsetCommitRequest) -> RecordProducer:
     """Add or verify the group's partition in the transaction. Raises KafkaError."""
-    transactions = services.transactions
-    identity = request.transactional_id, request.producer_id, request.producer_epoch
+    producer = ProducerIdentity(request.transactional_id, request.producer_id, request.producer_epoch)
     verify = services.config.transaction_partition_verification_enable
     tp = services.groups.runtime.context(request.group_id).tp
     guard = services.replicas.begin_verification(tp, request.producer_id, request.producer_epoch)
-    if guard is not None:
-        if version >= TRANSACTIONS_2_VERSION:
-            await transactions.add_partitions(*identity, [tp], 2)
-        elif verify:
-            error = transactions.verify_partitions(*identity, [tp])[tp]
-            if error is not ErrorCode.NONE:
-                raise KafkaError(error)
+    if guard is not None and (verify or version >= TRANSACTIONS_2_VERSION):
+        manager = services.add_partitions_to_txn
+        send = manager.add if version >= TRANSACTIONS_2_VERSION else manager.verify
+        error = (await send(producer, [tp]))[tp]
+        if error is not ErrorCode.NONE:
+            raise KafkaError(error)
     return RecordProducer(request.producer_id, request.producer_epoch, guard, verify)
 
 

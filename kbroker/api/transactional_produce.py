@@ -7,6 +7,7 @@ request are verified together:
   add.partitions.to.txn.retry.backoff.max.ms, because the client's retry would take longer.
 - Older clients add the partitions themselves, and the coordinator verifies this
   (transaction.partition.verification.enable).
+- The coordinator may be on another broker. Only the verification by this broker's own coordinator needs no waiting.
 
 Each batch is then appended with a guard, which is issued before the coordinator is called and becomes invalid if the
 transaction ends before the append. Errors that older clients do not know, or do not retry, are translated.
@@ -16,10 +17,11 @@ from __future__ import annotations
 
 from asyncio import sleep
 from collections.abc import Coroutine, Iterable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from kbroker.api.context import RequestContext, Services
 from kbroker.common import KafkaError, TopicPartition
+from kbroker.coordinator.transaction.add_partitions_to_txn_manager import PartitionErrors, ProducerIdentity
 from kbroker.replica.produce.transaction_verification import PartitionKey, VerificationError, VerifiedPartitions
 from protocol.errors import ErrorCode
 from protocol.fast.produce import ProduceRequest, TopicRecords, TopicResult
@@ -42,16 +44,12 @@ RETRIABLE_ERRORS = frozenset(
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
         ErrorCode.COORDINATOR_NOT_AVAILABLE,
         ErrorCode.NOT_COORDINATOR,
+        # The coordinator's broker does not know another partition of the request yet.
+        ErrorCode.OPERATION_NOT_ATTEMPTED,
     }
 )
 
 Response = list[TopicResult]
-
-
-class ProducerIdentity(NamedTuple):
-    transactional_id: str
-    producer_id: int
-    epoch: int
 
 
 def append_transactional(
@@ -78,11 +76,11 @@ def append_transactional(
             verified = verification.verified
             producer = ProducerIdentity(transactional_id or "", producer_id, epoch)
             if verification.begin(batches):
-                if uses_v2:
+                if uses_v2 or not services.add_partitions_to_txn.is_local(producer.transactional_id):
                     # The receive buffer is reused before the coroutine runs.
                     copies = [(key, [(index, _copy(records)) for index, records in parts]) for key, parts in topics]
-                    return _add_and_append(services, context, request._replace(topics=copies), producer, batches)
-                verification.verify(producer)
+                    return _verify_and_append(services, context, request._replace(topics=copies), producer, batches)
+                verification.verify_local(producer)
     return services.replicas.append_records(topics, acks, timeout_ms, version, verified)
 
 
@@ -95,16 +93,19 @@ def _is_open(services: Services, keys: Iterable[PartitionKey], producer_id: int,
     return True
 
 
-async def _add_and_append(
+async def _verify_and_append(
     services: Services,
     context: RequestContext,
     request: ProduceRequest,
     producer: ProducerIdentity,
     batches: dict[PartitionKey, BatchHeader],
 ) -> Response:
-    """Add the partitions to the transaction, then append. Meanwhile no request of the connection is handled."""
+    """Add or verify the partitions, then append. Meanwhile no request of the connection is handled."""
     verification = Verification(services, context.version)
-    await verification.add_partitions(producer, batches)
+    if context.version >= FIRST_WITH_TRANSACTIONS_V2:
+        await verification.add_partitions(producer, batches)
+    elif verification.begin(batches):
+        await verification.verify(producer)
     _, acks, timeout_ms, topics = request
     response = services.replicas.append_records(topics, acks, timeout_ms, context.version, verification.verified)
     return response if isinstance(response, list) else await response
@@ -172,16 +173,19 @@ class Verification:
                 verified.guards[key] = guard
         return bool(self._partitions)
 
-    def verify(self, producer: ProducerIdentity) -> None:
-        """Verify with the coordinator that the client has added the partitions."""
+    def verify_local(self, producer: ProducerIdentity) -> None:
+        """Verify with the coordinator of this broker that the client has added the partitions."""
         try:
-            errors = self._services.transactions.verify_partitions(*producer, list(self._partitions.values()))
+            self._set_errors(self._services.add_partitions_to_txn.verify_local(producer, self._transaction_partitions))
         except KafkaError as error:
             self._set_error(error)
-            return
-        for key, tp in self._partitions.items():
-            if errors[tp] is not ErrorCode.NONE:
-                self.verified.errors[key] = translate(errors[tp], self._version)
+
+    async def verify(self, producer: ProducerIdentity) -> None:
+        """Verify with the coordinator of any broker that the client has added the partitions."""
+        try:
+            self._set_errors(await self._services.add_partitions_to_txn.verify(producer, self._transaction_partitions))
+        except KafkaError as error:
+            self._set_error(error)
 
     async def add_partitions(self, producer: ProducerIdentity, batches: dict[PartitionKey, BatchHeader]) -> None:
         """Add the partitions to the transaction, with retries."""
@@ -192,19 +196,26 @@ class Verification:
         # invalidated the old ones.
         while self.begin(batches):
             try:
-                await self._services.transactions.add_partitions(*producer, list(self._partitions.values()), 2)
+                errors = await self._services.add_partitions_to_txn.add(producer, self._transaction_partitions)
             except KafkaError as error:
-                if error.code is not ErrorCode.CONCURRENT_TRANSACTIONS or clock.mono_ms() >= deadline_ms:
-                    self._set_error(error)
-                    return
-            else:
+                errors = dict.fromkeys(self._transaction_partitions, error.code)
+            if ErrorCode.CONCURRENT_TRANSACTIONS not in errors.values() or clock.mono_ms() >= deadline_ms:
+                self._set_errors(errors)
                 return
             await sleep(config.add_partitions_to_txn_retry_backoff_ms / 1000)
 
+    @property
+    def _transaction_partitions(self) -> list[TopicPartition]:
+        return list(self._partitions.values())
+
+    def _set_errors(self, errors: PartitionErrors) -> None:
+        for key, tp in self._partitions.items():
+            if errors[tp] is not ErrorCode.NONE:
+                self.verified.errors[key] = translate(errors[tp], self._version)
+
     def _set_error(self, error: KafkaError) -> None:
         """Set this error of the coordinator for all partitions."""
-        for key in self._partitions:
-            self.verified.errors[key] = translate(error.code, self._version)
+        self._set_errors(dict.fromkeys(self._transaction_partitions, error.code))
 
 
 def _copy(records: memoryview | None) -> memoryview | None:

@@ -17,7 +17,7 @@ PAGE = ROOT / "docs" / "architecture.md"
 PAGES = (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("examples/*.md"))
 
 # Steps and files of each walk.
-WALK_LIMITS = {"Produce": (11, 8), "Fetch": (14, 9), "JoinGroup": (11, 11), "EndTxn": (25, 13)}
+WALK_LIMITS = {"Produce": (11, 8), "Fetch": (14, 9), "JoinGroup": (11, 11), "EndTxn": (26, 14)}
 
 MAX_NAMES = 16
 # Folders with one name for each API, message, transcript, helper or kind of test.

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from kbroker.config import BrokerConfig
     from kbroker.coordinator.internal_log import InternalLog
-    from kbroker.coordinator.transaction.transaction_markers import TransactionMarkerWriter
+    from kbroker.coordinator.transaction.marker_channels import MarkerWriter
     from kbroker.metadata.image import MetadataDelta, MetadataImage
     from kbroker.metadata.producer_id_manager import ProducerIdManager
     from kbroker.runtime.environment import Environment
@@ -60,7 +60,7 @@ class TransactionCoordinator:
         metadata: MetadataImage,
         config: Callable[[], BrokerConfig],
         producer_ids: ProducerIdManager,
-        marker_writer: TransactionMarkerWriter,
+        marker_writer: MarkerWriter,
     ) -> None:
         self._environment = environment
         self._metadata = metadata

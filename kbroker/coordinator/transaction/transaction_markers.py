@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from kbroker.common import TopicPartition
     from kbroker.coordinator.group.group_coordinator import GroupCoordinator
     from kbroker.coordinator.internal_log import InternalLog
+    from kbroker.coordinator.transaction.marker_channels import MarkerWriter
     from kbroker.coordinator.transaction.transaction_metadata import TransactionMetadata
     from kbroker.metadata.image import MetadataImage
     from kbroker.runtime.environment import Environment
@@ -91,7 +92,7 @@ class PendingMarkers:
 class TransactionMarkerSender:
     """Sends the markers of the transactions of one partition of __transaction_state."""
 
-    def __init__(self, environment: Environment, metadata: MetadataImage, writer: TransactionMarkerWriter) -> None:
+    def __init__(self, environment: Environment, metadata: MetadataImage, writer: MarkerWriter) -> None:
         self._environment = environment
         self._metadata = metadata
         self._writer = writer

@@ -84,3 +84,13 @@ async def test_the_results_of_a_producer_are_returned_together(m: Machine, versi
     ] == [(70, [("a", [0, 2])]), (71, [("a", [1])])]
     empty = await producer.client.request(WriteTxnMarkersRequest(), version, WriteTxnMarkersResponse)
     assert empty.markers == []
+
+
+@broker_test(request_timeout_ms=1000)
+async def test_a_marker_that_is_not_committed_in_time_times_out(m: Machine) -> None:
+    producer = await init_producer(m)
+    assert (await producer.send("a", b"x")).error_code == 0
+    m.broker.services.marker_writer.write = lambda tp, marker, on_written: None  # type: ignore[method-assign]
+    assert await write_marker(producer.client, producer.producer_id, producer.epoch, {"a": [0], "nope": [0]}) == {
+        ("a", 0): ErrorCode.REQUEST_TIMED_OUT, ("nope", 0): UNKNOWN,
+    }  # fmt: skip

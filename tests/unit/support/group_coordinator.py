@@ -14,6 +14,7 @@ from kbroker.coordinator.group.group_shard import GroupShard
 from kbroker.coordinator.group.offsets.offset_metadata_manager import TopicOffsets
 from kbroker.coordinator.group.records import OffsetAndMetadata, OffsetKey, OffsetRecord
 from kbroker.coordinator.internal_log import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
+from kbroker.coordinator.transaction.add_partitions_to_txn_manager import AddPartitionsToTxnManager
 from kbroker.coordinator.transaction.transaction_coordinator import TransactionCoordinator
 from kbroker.coordinator.transaction.transaction_markers import TransactionMarkerWriter
 from kbroker.metadata.features import TRANSACTION_VERSION, FinalizedFeatures
@@ -52,6 +53,7 @@ DEFAULTS = {
     "offsets_retention_check_interval_ms": 600_000,
     "offsets_topic_compression_codec": 0,
     "offsets_topic_num_partitions": 5,
+    "request_timeout_ms": 30_000,
     "transaction_abort_timed_out_transaction_cleanup_interval_ms": 10_000,
     "transaction_max_timeout_ms": 900_000,
     "transaction_partition_verification_enable": True,
@@ -109,6 +111,9 @@ class Harness:
             TransactionMarkerWriter(self.log, self.groups),
         )
         self.controller = FakeController(self)
+        add_partitions_to_txn = AddPartitionsToTxnManager(
+            self.environment, NODE, self.metadata, lambda: self.config.request_timeout_ms, self.transactions
+        )
         self.services: Any = SimpleNamespace(
             node_id=NODE,
             config=self.config,
@@ -118,6 +123,7 @@ class Harness:
             replicas=self.log,
             groups=self.groups,
             transactions=self.transactions,
+            add_partitions_to_txn=add_partitions_to_txn,
             producer_ids=producer_ids,
         )
         self._responses: list[Response] = []

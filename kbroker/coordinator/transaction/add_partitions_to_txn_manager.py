@@ -1,0 +1,200 @@
+"""Adds partitions to transactions, or verifies that they are part of them, with any broker's coordinator (KIP-890).
+
+Produce and TxnOffsetCommit need this on the broker of the partition, which may be another one than that of the
+transaction coordinator. The requests of one iteration of the event loop share an AddPartitionsToTxn to each broker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+from kbroker.common import KafkaError, TopicPartition
+from kbroker.coordinator.internal_log import TRANSACTION_STATE_TOPIC
+from kbroker.coordinator.peer_requests import error_code
+from kbroker.coordinator.runtime.write_event import complete, complete_or_fail
+from protocol.errors import ErrorCode
+from protocol.messages.k24_add_partitions_to_txn import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnTopic,
+    AddPartitionsToTxnTransaction,
+)
+
+if TYPE_CHECKING:
+    from asyncio import Future, Task
+
+    from kbroker.coordinator.peer_requests import PeerRequests
+    from kbroker.coordinator.transaction.transaction_coordinator import TransactionCoordinator
+    from kbroker.metadata.image import MetadataImage
+    from kbroker.runtime.environment import Environment
+
+VERSION = 5
+# Partitions are added for clients of this version of transactions; older clients add them themselves.
+CLIENT_VERSION = 2
+
+PartitionErrors = dict[TopicPartition, ErrorCode]
+
+
+class ProducerIdentity(NamedTuple):
+    transactional_id: str
+    producer_id: int
+    epoch: int
+
+
+class _QueuedTransaction(NamedTuple):
+    producer: ProducerIdentity
+    partitions: Sequence[TopicPartition]
+    verify_only: bool
+    response: Future[PartitionErrors]
+
+
+class AddPartitionsToTxnManager:
+    """`peers` is None if the cluster has no other broker."""
+
+    def __init__(
+        self,
+        environment: Environment,
+        node_id: int,
+        metadata: MetadataImage,
+        request_timeout_ms: Callable[[], int],
+        transactions: TransactionCoordinator,
+        peers: PeerRequests | None = None,
+    ) -> None:
+        self._environment = environment
+        self._node_id = node_id
+        self._metadata = metadata
+        self._request_timeout_ms = request_timeout_ms
+        self._transactions = transactions
+        self._peers = peers
+        # By the id of the broker. Dicts keep the order, so that a simulation is repeatable.
+        self._queues: dict[int, list[_QueuedTransaction]] = {}
+        self._tasks: dict[Task[None], None] = {}
+
+    def is_local(self, transactional_id: str) -> bool:
+        """Return whether this broker has the transaction coordinator, so that `verify_local` can be used."""
+        return self._peers is None or self._coordinator(transactional_id) == self._node_id
+
+    def verify_local(self, producer: ProducerIdentity, partitions: Sequence[TopicPartition]) -> PartitionErrors:
+        """Verify with the coordinator of this broker; the result is that of `verify`."""
+        return self._transactions.verify_partitions(*producer, partitions)
+
+    async def verify(self, producer: ProducerIdentity, partitions: Sequence[TopicPartition]) -> PartitionErrors:
+        """Return the error of each partition: NONE if it is part of the open transaction.
+
+        Raises KafkaError if the coordinator refuses the producer, or cannot be reached: COORDINATOR_NOT_AVAILABLE,
+        NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, NETWORK_EXCEPTION, REQUEST_TIMED_OUT.
+        """
+        if self.is_local(producer.transactional_id):
+            return self.verify_local(producer, partitions)
+        return await self._send_to_peer(producer, partitions, verify_only=True)
+
+    async def add(self, producer: ProducerIdentity, partitions: Sequence[TopicPartition]) -> PartitionErrors:
+        """Add partitions to the transaction of a client of transactions version 2, or begin one with them.
+
+        Returns and raises as `verify` does. If one partition has an error, none is added.
+        """
+        if self.is_local(producer.transactional_id):
+            await self._transactions.add_partitions(*producer, partitions, CLIENT_VERSION)
+            return dict.fromkeys(partitions, ErrorCode.NONE)
+        return await self._send_to_peer(producer, partitions, verify_only=False)
+
+    # Remote coordinators.
+
+    def _coordinator(self, transactional_id: str) -> int | None:
+        """Return the broker that leads the id's partition; None if there is none."""
+        index = self._transactions.runtime.partition_for(transactional_id)
+        partition = self._metadata.partition(TRANSACTION_STATE_TOPIC, index)
+        return None if partition is None or partition.leader not in self._metadata.brokers else partition.leader
+
+    def _send_to_peer(
+        self, producer: ProducerIdentity, partitions: Sequence[TopicPartition], *, verify_only: bool
+    ) -> Future[PartitionErrors]:
+        broker_id = self._coordinator(producer.transactional_id)
+        if broker_id is None or self._peers is None:
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        if not self._queues:
+            self._environment.loop.call_soon(self._flush, self._peers)
+        response: Future[PartitionErrors] = self._environment.loop.create_future()
+        queued = _QueuedTransaction(producer, partitions, verify_only, response)
+        self._queues.setdefault(broker_id, []).append(queued)
+        return response
+
+    def _flush(self, peers: PeerRequests) -> None:
+        queues, self._queues = self._queues, {}
+        for broker_id, queue in queues.items():
+            while queue:
+                request, queue = _next_request(queue)
+                task = self._environment.loop.create_task(self._send(peers, broker_id, request))
+                self._tasks[task] = None
+                task.add_done_callback(partial(self._on_sent, request))
+
+    def _on_sent(self, request: Sequence[_QueuedTransaction], task: Task[None]) -> None:
+        del self._tasks[task]
+        # No caller may wait for ever, even if the task has failed.
+        _fail(request, KafkaError(ErrorCode.NETWORK_EXCEPTION))
+
+    async def _send(self, peers: PeerRequests, broker_id: int, request: Sequence[_QueuedTransaction]) -> None:
+        try:
+            timeout_ms = self._request_timeout_ms()
+            response = await peers.request(broker_id, _encode(request), VERSION, timeout_ms=timeout_ms)
+        except KafkaError as error:
+            # The outcome is unknown. A timeout is a network error to the client, as in Kafka.
+            is_timeout = error.code is ErrorCode.REQUEST_TIMED_OUT
+            _fail(request, KafkaError(ErrorCode.NETWORK_EXCEPTION if is_timeout else error.code))
+            return
+        if response.error_code != ErrorCode.NONE:
+            _fail(request, KafkaError(error_code(response.error_code)))
+            return
+        results = _errors(response)
+        for queued in request:
+            errors = results.get(queued.producer.transactional_id, {})
+            missing = ErrorCode.UNKNOWN_SERVER_ERROR
+            complete(queued.response, {tp: errors.get(tp, missing) for tp in queued.partitions})
+
+
+def _next_request(queue: list[_QueuedTransaction]) -> tuple[list[_QueuedTransaction], list[_QueuedTransaction]]:
+    """Return the transactions of the next request, and the others: results are found by the transactional id."""
+    request: list[_QueuedTransaction] = []
+    others: list[_QueuedTransaction] = []
+    ids = set()
+    for queued in queue:
+        is_first = queued.producer.transactional_id not in ids
+        ids.add(queued.producer.transactional_id)
+        (request if is_first else others).append(queued)
+    return request, others
+
+
+def _fail(request: Iterable[_QueuedTransaction], error: KafkaError) -> None:
+    for queued in request:
+        complete_or_fail(queued.response, {}, error)
+
+
+def _encode(request: Sequence[_QueuedTransaction]) -> AddPartitionsToTxnRequest:
+    transactions = []
+    for (transactional_id, producer_id, epoch), partitions, verify_only, _ in request:
+        topics: dict[str, list[int]] = {}
+        for tp in partitions:
+            topics.setdefault(tp.topic, []).append(tp.partition)
+        transactions.append(
+            AddPartitionsToTxnTransaction(
+                transactional_id=transactional_id,
+                producer_id=producer_id,
+                producer_epoch=epoch,
+                verify_only=verify_only,
+                topics=[AddPartitionsToTxnTopic(name=name, partitions=indexes) for name, indexes in topics.items()],
+            )
+        )
+    return AddPartitionsToTxnRequest(transactions=transactions)
+
+
+def _errors(response: AddPartitionsToTxnResponse) -> dict[str, PartitionErrors]:
+    return {
+        result.transactional_id: {
+            TopicPartition(topic.name, partition.partition_index): error_code(partition.partition_error_code)
+            for topic in result.topic_results
+            for partition in topic.results_by_partition
+        }
+        for result in response.results_by_transaction
+    }

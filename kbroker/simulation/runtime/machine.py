@@ -35,6 +35,7 @@ class Machine:
     With `coordination` its broker uses that service; without, the broker keeps the metadata on the machine's disk.
     `broker` is the running broker, or None. `on_process_end` is called when a process ends, while the disk is still as
     the process left it; its argument says whether power is lost. A broker that fails by itself ends its process.
+    `usual_skew_ms`: how much the wall clock is off while no fault changes it.
     """
 
     def __init__(
@@ -49,11 +50,13 @@ class Machine:
         self.name = name
         self.configs = {"listeners": f"PLAINTEXT://{name}:{PORT}", "log.dirs": DATA, **configs}
         self.clock = SimClock(sim_loop)
+        self.usual_skew_ms = 0
         self.broker: Broker | None = None
         self.starts = 0
         self.on_process_end: Callable[[bool], None] = lambda power: None
         self._seed = seed
         self._coordination = coordination
+        self._disks = 0
         self.disk = SimDisk(self.clock, Random(f"{seed}/{name}/disk"))
         self.disk.trace = self._trace_disk
         self.loop = self._new_loop()
@@ -123,6 +126,13 @@ class Machine:
     def power_off(self) -> None:
         """Lose power: unsynced data may be lost; peers are not notified."""
         self._end(power=True)
+
+    def replace_disk(self) -> None:
+        """Kill the process, and install an empty disk."""
+        self._end(power=False)
+        self._disks += 1
+        self.disk = SimDisk(self.clock, Random(f"{self._seed}/{self.name}/disk/{self._disks}"))
+        self.disk.trace = self._trace_disk
 
     def crash_after(self, changes: int, *, power: bool) -> None:
         """Kill the process, or lose power, in the middle of the disk change after the next `changes` ones."""

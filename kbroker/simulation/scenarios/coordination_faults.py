@@ -16,7 +16,7 @@ SECONDS = ((0.001, 0.5), (0.5, 5.0), (5.0, 15.0))
 
 
 async def coordination(simulation: Simulation, random: Random) -> None:
-    """Make the service unreachable (one way or both), slow or stale, restart it, or expire the broker's session."""
+    """Make the service unreachable (one way or both), slow or stale, restart it, or expire a broker's session."""
     service = simulation.coordination
     if service is not None:
         await random.choice((_cut, _cut, _slow, _lag, _restart, _expire))(simulation, service, random)
@@ -25,11 +25,12 @@ async def coordination(simulation: Simulation, random: Random) -> None:
 async def _cut(simulation: Simulation, service: SimCoordination, random: Random) -> None:
     requests, responses = random.choice(((True, True), (True, False), (False, True)))
     lost = " and ".join(name for name, is_lost in (("requests", requests), ("responses", responses)) if is_lost)
-    simulation.note(f"the coordination service is unreachable: {lost} are lost")
-    service.cut(simulation.machine.name, requests=requests, responses=responses)
+    machine = simulation.draw_machine(random)
+    simulation.note_of(machine, f"the coordination service is unreachable: {lost} are lost")
+    service.cut(machine.name, requests=requests, responses=responses)
     await asyncio.sleep(_seconds(random))
-    service.heal(simulation.machine.name)
-    simulation.note("the coordination service is reachable again")
+    service.heal(machine.name)
+    simulation.note_of(machine, "the coordination service is reachable again")
 
 
 async def _slow(simulation: Simulation, service: SimCoordination, random: Random) -> None:
@@ -59,8 +60,9 @@ async def _restart(simulation: Simulation, service: SimCoordination, random: Ran
 
 
 async def _expire(simulation: Simulation, service: SimCoordination, random: Random) -> None:
-    for number in service.sessions(simulation.machine.name):
-        simulation.note(f"coordination session {number} expires")
+    machine = simulation.draw_machine(random)
+    for number in service.sessions(machine.name):
+        simulation.note_of(machine, f"coordination session {number} expires")
         service.expire(number)
 
 

@@ -25,6 +25,7 @@ from protocol.records.batch import LENGTH_OVERHEAD, MAGIC_POS
 if TYPE_CHECKING:
     from random import Random
 
+    from kbroker.simulation.runtime.machine import Machine
     from kbroker.simulation.scenarios.simulation import Simulation
 
 Fault = Callable[["Simulation", "Random"], Awaitable[None]]
@@ -35,6 +36,8 @@ SHORT_S, LONG_S = (0.001, 0.5), (0.5, 20.0)
 # A crash in the middle of an operation happens within this number of disk changes.
 CHANGES_TO_CRASH = 40
 CRASH_TIMEOUT_S = 5.0
+# The share of network faults that are between two brokers, if there are several.
+BETWEEN_BROKERS = 0.5
 
 
 def _seconds(random: Random) -> float:
@@ -46,58 +49,64 @@ def _seconds(random: Random) -> float:
 
 async def restart(simulation: Simulation, random: Random) -> None:
     """Stop the broker in an orderly way; the supervisor starts it again."""
-    with simulation.down():
-        if not simulation.serving or simulation.machine.paused:
+    await _restart(simulation, random, simulation.draw_machine(random))
+
+
+async def _restart(simulation: Simulation, random: Random, machine: Machine) -> None:
+    with simulation.down(machine):
+        if machine.services is None or machine.paused:
             return
-        simulation.note("SIGTERM")
-        await simulation.machine.stop()
-        simulation.note("stopped")
+        simulation.note_of(machine, "SIGTERM")
+        await machine.stop()
+        simulation.note_of(machine, "stopped")
         await asyncio.sleep(_seconds(random))
 
 
 async def kill(simulation: Simulation, random: Random) -> None:
     """Kill the broker (kill -9) between two callbacks of the event loop, or in the middle of a disk operation."""
-    await _crash(simulation, random, power=False)
+    await crash(simulation, random, simulation.draw_machine(random), power=False)
 
 
 async def power(simulation: Simulation, random: Random) -> None:
     """Power off the machine between two callbacks, or in the middle of a disk operation."""
-    await _crash(simulation, random, power=True)
+    await crash(simulation, random, simulation.draw_machine(random), power=True)
 
 
-async def _crash(simulation: Simulation, random: Random, *, power: bool) -> None:
+async def crash(simulation: Simulation, random: Random, machine: Machine, *, power: bool) -> None:
+    """Kill the broker of a machine, or power it off."""
     name = "power loss" if power else "kill -9"
-    with simulation.down():
-        broker = simulation.machine.broker
+    with simulation.down(machine):
+        broker = machine.broker
         if broker is None:
             return
         if random.random() < 0.5:
-            simulation.machine.crash_after(random.randrange(CHANGES_TO_CRASH), power=power)
+            machine.crash_after(random.randrange(CHANGES_TO_CRASH), power=power)
             deadline = simulation.sim_loop.time() + CRASH_TIMEOUT_S
-            while simulation.machine.broker is broker and simulation.sim_loop.time() < deadline:
+            while machine.broker is broker and simulation.sim_loop.time() < deadline:
                 await asyncio.sleep(0.001)
-        if simulation.machine.broker is broker:
-            simulation.note(name)
+        if machine.broker is broker:
+            simulation.note_of(machine, name)
             if power:
-                simulation.machine.power_off()
+                machine.power_off()
             else:
-                simulation.machine.kill()
+                machine.kill()
         else:
-            simulation.note(f"{name} in the middle of a disk operation")
+            simulation.note_of(machine, f"{name} in the middle of a disk operation")
         await asyncio.sleep(_seconds(random))
 
 
 async def pause(simulation: Simulation, random: Random) -> None:
     """Pause the process for some time (SIGSTOP)."""
-    broker = simulation.machine.broker
-    if broker is None:
+    machine = simulation.draw_machine(random)
+    broker = machine.broker
+    if broker is None or machine.paused:
         return
-    simulation.note("paused")
-    simulation.machine.pause()
+    simulation.note_of(machine, "paused")
+    machine.pause()
     await asyncio.sleep(random.choice((0.01, 0.3, 2.0, 15.0)) * random.random())
-    if simulation.machine.broker is broker:
-        simulation.machine.resume()
-        simulation.note("resumed")
+    if machine.broker is broker:
+        machine.resume()
+        simulation.note_of(machine, "resumed")
 
 
 async def stall(simulation: Simulation, random: Random) -> None:
@@ -116,24 +125,30 @@ async def stall(simulation: Simulation, random: Random) -> None:
 
 async def clock(simulation: Simulation, random: Random) -> None:
     """Make the wall clock jump forward or back, and correct it after some time."""
+    machine = simulation.draw_machine(random)
     skew_ms = random.choice((-HOUR_MS, HOUR_MS, -1000, 1000, 60_000)) * random.randint(1, 5)
-    simulation.note(f"the wall clock jumps by {skew_ms / 1000} s")
-    simulation.machine.clock.skew_ms += skew_ms
+    simulation.note_of(machine, f"the wall clock jumps by {skew_ms / 1000} s")
+    machine.clock.skew_ms += skew_ms
     await asyncio.sleep(_seconds(random))
-    simulation.machine.clock.skew_ms -= skew_ms
-    simulation.note(f"the wall clock is corrected by {-skew_ms / 1000} s")
+    machine.clock.skew_ms -= skew_ms
+    simulation.note_of(machine, f"the wall clock is corrected by {-skew_ms / 1000} s")
 
 
 # The network.
 
 
-def _draw_host(simulation: Simulation, random: Random) -> str:
-    return random.choice([ANY, *(client.host for client in simulation.clients)])
+def _draw_pair(simulation: Simulation, random: Random) -> tuple[str, str]:
+    """Return a client, any host or another broker, and a broker."""
+    if len(simulation.machines) > 1 and random.random() < BETWEEN_BROKERS:
+        one, other = random.sample(simulation.machines, 2)
+        return one.name, other.name
+    client = random.choice([ANY, *(client.host for client in simulation.clients)])
+    return client, simulation.draw_machine(random).name
 
 
 async def cut(simulation: Simulation, random: Random) -> None:
-    """Cut the link between the broker and one client, or all, in one or both directions."""
-    client, broker = _draw_host(simulation, random), simulation.machine.name
+    """Cut the link between a broker and one client, all hosts or another broker, in one or both directions."""
+    client, broker = _draw_pair(simulation, random)
     faults = simulation.network.faults
     ways = random.choice((((client, broker),), ((broker, client),), ((client, broker), (broker, client))))
     simulation.note("cut: " + ", ".join(f"{source} to {target}" for source, target in ways))
@@ -147,7 +162,7 @@ async def cut(simulation: Simulation, random: Random) -> None:
 
 async def clog(simulation: Simulation, random: Random) -> None:
     """Delay all data of a link, which then arrives at once."""
-    pair = [_draw_host(simulation, random), simulation.machine.name]
+    pair = list(_draw_pair(simulation, random))
     random.shuffle(pair)
     seconds = _seconds(random)
     simulation.note(f"clogged for {seconds:.3f} s: {pair[0]} to {pair[1]}")
@@ -157,7 +172,7 @@ async def clog(simulation: Simulation, random: Random) -> None:
 
 async def slow(simulation: Simulation, random: Random) -> None:
     """Give a link low bandwidth and high, variable latency."""
-    pair = [_draw_host(simulation, random), simulation.machine.name]
+    pair = list(_draw_pair(simulation, random))
     random.shuffle(pair)
     faults = simulation.network.faults
     simulation.note(f"slow: {pair[0]} to {pair[1]}")
@@ -171,10 +186,10 @@ async def slow(simulation: Simulation, random: Random) -> None:
 async def reset(simulation: Simulation, random: Random) -> None:
     """Reset connections in the middle of data, or make them half-open."""
     faults = simulation.network.faults
-    client = _draw_host(simulation, random)
+    client, broker = _draw_pair(simulation, random)
     what = random.random()
     if what < 0.2:
-        count = faults.blackhole(client, simulation.machine.name)
+        count = faults.blackhole(client, broker)
         simulation.note(f"{count} connections of {client} become half-open")
     elif what < 0.4:
         simulation.note("some of all that arrives is followed by a reset")
@@ -183,7 +198,7 @@ async def reset(simulation: Simulation, random: Random) -> None:
         simulation.network.reset_chance = 0.0
     else:
         for _ in range(random.randint(1, 4)):
-            if faults.reset_any(client, simulation.machine.name):
+            if faults.reset_any(client, broker):
                 simulation.note(f"a connection of {client} is reset")
             await asyncio.sleep(random.random() * 0.05)
 
@@ -193,71 +208,85 @@ async def reset(simulation: Simulation, random: Random) -> None:
 
 async def disk_error(simulation: Simulation, random: Random) -> None:
     """Make reads, writes or syncs fail. Logs that go offline return only after a restart, so the broker restarts."""
-    faults = simulation.machine.disk.faults
+    machine = simulation.draw_machine(random)
+    faults = machine.disk.faults
     operation = random.choice(("read", "write", "sync"))
     chance = random.choice((0.01, 0.1, 0.5))
-    simulation.note(f"one of {1 / chance:.0f} {operation} operations of the disk fails")
+    simulation.note_of(machine, f"one of {1 / chance:.0f} {operation} operations of the disk fails")
     setattr(faults, operation, chance)
     await asyncio.sleep(_seconds(random))
     setattr(faults, operation, 0.0)
-    simulation.note("the disk no longer fails")
-    await random.choice((restart, kill))(simulation, random)
+    simulation.note_of(machine, "the disk no longer fails")
+    await _restart_or_kill(simulation, random, machine)
+
+
+async def _restart_or_kill(simulation: Simulation, random: Random, machine: Machine) -> None:
+    if random.choice((True, False)):
+        await _restart(simulation, random, machine)
+    else:
+        await crash(simulation, random, machine, power=False)
 
 
 async def full(simulation: Simulation, random: Random) -> None:
     """Fill the disk, and free space later."""
-    disk = simulation.machine.disk
-    simulation.note("the disk is full")
+    machine = simulation.draw_machine(random)
+    disk = machine.disk
+    simulation.note_of(machine, "the disk is full")
     disk.capacity = disk.used + random.choice((0, 100, 5_000))
     await asyncio.sleep(_seconds(random))
     # A crash in between has replaced the disk object.
-    simulation.machine.disk.capacity = disk.capacity = None
-    simulation.note("the disk has space again")
+    machine.disk.capacity = disk.capacity = None
+    simulation.note_of(machine, "the disk has space again")
 
 
 async def read_only(simulation: Simulation, random: Random) -> None:
     """Make the file system read-only, and later writable again. Logs that went offline return only after a restart."""
-    simulation.note("the file system is read-only")
-    simulation.machine.disk.read_only = True
+    machine = simulation.draw_machine(random)
+    simulation.note_of(machine, "the file system is read-only")
+    machine.disk.read_only = True
     await asyncio.sleep(_seconds(random))
-    simulation.machine.disk.read_only = False
-    simulation.note("the file system is writable")
-    if random.random() < 0.5 or any(partition.log.offline for partition in simulation.partitions()):
-        await random.choice((restart, kill))(simulation, random)
+    machine.disk.read_only = False
+    simulation.note_of(machine, "the file system is writable")
+    partitions = simulation.supervisors[machine.name].partitions()
+    if random.random() < 0.5 or any(partition.log.offline for partition in partitions):
+        await _restart_or_kill(simulation, random, machine)
 
 
 async def out_of_files(simulation: Simulation, random: Random) -> None:
     """Make all or most opens fail with EMFILE for some time. No log may stay offline because of this."""
-    faults = simulation.machine.disk.faults
+    machine = simulation.draw_machine(random)
+    faults = machine.disk.faults
     chance = random.choice((0.2, 1.0))
-    simulation.note(f"out of file descriptors: one of {1 / chance:.0f} opens fails")
+    simulation.note_of(machine, f"out of file descriptors: one of {1 / chance:.0f} opens fails")
     faults.open = chance
     await asyncio.sleep(_seconds(random))
     faults.open = 0.0
-    simulation.note("file descriptors are available again")
+    simulation.note_of(machine, "file descriptors are available again")
 
 
 async def slow_disk(simulation: Simulation, random: Random) -> None:
     """Make syncs slow, writes short, and reads miss the page cache."""
-    disk = simulation.machine.disk
-    simulation.note("the disk is slow")
+    machine = simulation.draw_machine(random)
+    disk = machine.disk
+    simulation.note_of(machine, "the disk is slow")
     disk.faults.slow_sync_ns = random.choice((50, 500, 5_000)) * 1_000_000
     disk.faults.short_write = random.choice((0.0, 0.2))
     cold, disk.cold = disk.cold, random.choice((0.1, 0.9))
     await asyncio.sleep(_seconds(random))
     disk.faults.slow_sync_ns, disk.faults.short_write = 0, 0.0
-    simulation.machine.disk.cold = disk.cold = cold
-    simulation.note("the disk is no longer slow")
+    machine.disk.cold = disk.cold = cold
+    simulation.note_of(machine, "the disk is no longer slow")
 
 
 async def leftovers(simulation: Simulation, random: Random) -> None:
     """Make log files that the broker creates exist already, with old content, as from a restored backup."""
-    faults = simulation.machine.disk.faults
-    simulation.note("new log files have old content")
+    machine = simulation.draw_machine(random)
+    faults = machine.disk.faults
+    simulation.note_of(machine, "new log files have old content")
     faults.leftover = random.choice((0.2, 1.0))
     await asyncio.sleep(_seconds(random))
     faults.leftover = 0.0
-    simulation.note("new log files are empty again")
+    simulation.note_of(machine, "new log files are empty again")
 
 
 async def rot(simulation: Simulation, random: Random) -> None:

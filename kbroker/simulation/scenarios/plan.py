@@ -30,8 +30,9 @@ class Topic:
 
 @dataclass(slots=True)
 class Plan:
-    """`durable`: all topics have flush.before.ack. `coordination`: the broker uses an external coordination service.
-    `broker`, `groups_topic`, `transactions_topic`: configs of the broker, __consumer_offsets and __transaction_state.
+    """`brokers`: the number of brokers. `durable`: all topics have flush.before.ack. `coordination`: the brokers use an
+    external coordination service. `broker`, `groups_topic`, `transactions_topic`: configs of the brokers, of
+    __consumer_offsets and __transaction_state.
 
     `concurrent_faults`: the maximum number of faults at a time, with a mean pause of `pause_s` seconds between them.
     `seconds`: how long the programs run with faults.
@@ -62,6 +63,7 @@ class Plan:
     stale_clients: int = 0
     transactions_topic: dict[str, str] = field(default_factory=dict)
     recreation: bool = False
+    brokers: int = 1
 
     @property
     def transactional(self) -> bool:

@@ -21,6 +21,7 @@ from kbroker.simulation.scenarios.plan import Plan
 from kbroker.simulation.scenarios.programs import Programs
 from kbroker.simulation.scenarios.scenarios import SCENARIOS
 from kbroker.simulation.scenarios.simulation import Simulation
+from kbroker.simulation.scenarios.supervisor import BrokerSupervisor
 
 # Limit for each step after the faults, in virtual seconds.
 STEP_TIMEOUT_S = 120.0
@@ -90,7 +91,13 @@ def simulate(seed: int, scenario: str, *, trace: bool = False, shape: Callable[[
     plan.recreation = Random(f"{seed}/{scenario}/recreation").random() < SCENARIOS[scenario].recreation
     if shape is not None:
         shape(plan)
-    simulation = Simulation(f"{seed}/{scenario}", plan.broker, coordination=plan.coordination, durable=plan.durable)
+    simulation = Simulation(
+        f"{seed}/{scenario}",
+        plan.broker,
+        coordination=plan.coordination,
+        durable=plan.durable,
+        brokers=plan.brokers,
+    )
     if trace:
         simulation.sim_loop.trace.lines = []
     failure = ""
@@ -183,8 +190,9 @@ class Run:
         await self._with_timeout(self._programs.finish(), "stopping the programs")
         if simulation.random_for("the end").random() < 0.5:
             # Acknowledged records must survive the process.
-            simulation.note("kill -9 at the end")
-            simulation.machine.kill()
+            for machine in simulation.machines:
+                simulation.note_of(machine, "kill -9 at the end")
+                machine.kill()
             await simulation.until_serving()
         await self._with_timeout(self._programs.fetch_on_idle_broker(), "the fetches on an idle broker")
         simulation.history.begin_final_reads()
@@ -201,20 +209,26 @@ class Run:
     def _end_faults(self) -> None:
         """End all faults, also those that were cancelled in the middle."""
         simulation = self._simulation
-        machine = simulation.machine
-        simulation.faults_over = True
+        simulation.end_faults()
         simulation.network.faults.heal_all()
-        machine.disk.faults.stop()
-        machine.disk.capacity = None
-        machine.disk.read_only = False
-        machine.disk.cold = 0.0
-        machine.clock.skew_ms = 0
-        machine.cancel_crash()
-        if machine.paused:
-            machine.resume()
+        for machine in simulation.machines:
+            machine.disk.faults.stop()
+            machine.disk.capacity = None
+            machine.disk.read_only = False
+            machine.disk.cold = 0.0
+            machine.clock.skew_ms = machine.usual_skew_ms
+            machine.cancel_crash()
+            if machine.paused:
+                machine.resume()
         if simulation.coordination is not None:
             simulation.coordination.heal_all()
-        offline = [partition.log for partition in simulation.partitions() if partition.log.offline is not None]
+        for supervisor in simulation.supervisors.values():
+            self._end_offline_logs(supervisor)
+
+    def _end_offline_logs(self, supervisor: BrokerSupervisor) -> None:
+        """Kill the broker if it has offline logs. Raise LivenessError if there is no reason for them."""
+        machine = supervisor.machine
+        offline = [partition.log for partition in supervisor.partitions() if partition.log.offline is not None]
         # A log that is closing does not count: the broker is stopping.
         failed = [log for log in offline if not log.is_closing]
         has_failed = any(machine.disk.faults.injected[kind] for kind in DISK_FAILURES)
@@ -223,7 +237,7 @@ class Run:
             raise LivenessError(f"the log of {log.tp} is offline although the disk has not failed: {log.offline}")
         if offline:
             # The operator restarts the broker, as its log message requests.
-            simulation.note("kill -9: logs are offline")
+            self._simulation.note_of(machine, "kill -9: logs are offline")
             machine.kill()
 
     async def _with_timeout(self, work: Awaitable[None], what: str) -> None:

@@ -1,50 +1,55 @@
-"""The simulation of one run: virtual time, the machine with its broker, network, client hosts, history."""
+"""The simulation of one run: virtual time, the machines with their brokers, network, client hosts, history."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Coroutine, Mapping
+from contextlib import AbstractContextManager
 from random import Random
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from kbroker.common import KafkaError
-from kbroker.config.values import ConfigError
-from kbroker.metadata.store.coordination import CoordinationError
-from kbroker.simulation.checker.history import History, Loss, Operation, Outcome, Poll, Send, UnsyncedStart
-from kbroker.simulation.checker.invariants import BrokenInvariant, Invariants
+from kbroker.simulation.checker.history import History, Operation, Outcome, Poll, Send, TopicPartition
 from kbroker.simulation.coordination.service import SimCoordination
-from kbroker.simulation.disk.log_files import GROUPS_TOPIC, durable_commits, durable_ends, partition_directories
-from kbroker.simulation.runtime.host_loop import HostCrashed, HostLoop
+from kbroker.simulation.invariants.broker import BrokenInvariant
+from kbroker.simulation.runtime.host_loop import HostLoop
 from kbroker.simulation.runtime.loop import WAKEUP_DELAYS_NS, SimLoop
-from kbroker.simulation.runtime.machine import DATA, PORT, Machine
-from kbroker.storage.file_names import LOG
+from kbroker.simulation.runtime.machine import PORT, Machine
+from kbroker.simulation.scenarios.losses import loss_of
+from kbroker.simulation.scenarios.supervisor import (
+    START_TIMEOUT_S,
+    SUPERVISION_INTERVAL_S,
+    BrokerSupervisor,
+    NotServing,
+)
 
 if TYPE_CHECKING:
     from kbroker.replica.partition import Partition
 
 T = TypeVar("T")
 
-# Intervals of the checks of invariants, and of whether the broker runs, in seconds.
+# The interval of the checks of invariants, in seconds.
 INVARIANT_CHECK_INTERVAL_S = 0.05
-SUPERVISION_INTERVAL_S = 0.02
 # Every n-th check includes durability.
 CHECKS_PER_DURABILITY_CHECK = 8
-# A broker must start within this time once faults are over.
-START_TIMEOUT_S = 60.0
-RESTART_AFTER_S = (0.01, 1.0)
-
-
-class NotServing(AssertionError):
-    """The broker does not start although faults are over."""
+# The wall clocks of brokers differ by at most this time.
+MAX_SKEW_MS = 300
 
 
 class Simulation:
-    """Everything that a run simulates. A broker that has ended is restarted, except within `down`. `durable`: clients
-    may receive synced records only."""
+    """Everything that a run simulates. A broker that has ended is restarted, except within `down`.
+
+    `brokers`: the number of machines, which share the coordination service. `durable`: clients may receive synced
+    records only.
+    """
 
     def __init__(
-        self, seed: object, configs: Mapping[str, str], *, coordination: bool = False, durable: bool = False
+        self,
+        seed: object,
+        configs: Mapping[str, str],
+        *,
+        coordination: bool = False,
+        durable: bool = False,
+        brokers: int = 1,
     ) -> None:
         self.seed = seed
         self.random = Random(f"{seed}/stage")
@@ -53,26 +58,46 @@ class Simulation:
         self.network.trace = self._trace
         self.history = History(lambda: self.sim_loop.elapsed_ns)
         self.coordination: SimCoordination | None = None
-        if coordination:
+        if coordination or brokers > 1:
             self.coordination = SimCoordination(self.sim_loop, Random(f"{seed}/coordination"))
             self.coordination.trace = self._trace
-        self.machine = Machine(self.sim_loop, seed, "broker", configs, self.coordination)
-        self.machine.on_process_end = self._record_loss
+        self.machines = [self._machine(number, brokers, configs) for number in range(1, brokers + 1)]
+        self.supervisors = {
+            machine.name: BrokerSupervisor(machine, self.history, self.random) for machine in self.machines
+        }
         self.clients: list[HostLoop] = []
-        self.faults_over = False
-        self._down = 0
-        self._unsynced_start: Operation | None = None
-        self._invariants: tuple[object, Invariants] = (None, Invariants(self.machine))
         self._broken: BrokenInvariant | None = None
         if durable:
             self.history.on_end = self._check_exposed
 
+    def _machine(self, number: int, brokers: int, configs: Mapping[str, str]) -> Machine:
+        if brokers == 1:
+            machine = Machine(self.sim_loop, self.seed, "broker", configs, self.coordination)
+            machine.on_process_end = lambda power: self._record_loss(machine, power)
+            return machine
+        name = f"broker{number}"
+        machine = Machine(self.sim_loop, self.seed, name, {**configs, "node.id": str(number)}, self.coordination)
+        machine.usual_skew_ms = machine.clock.skew_ms = self.random.randint(-MAX_SKEW_MS, MAX_SKEW_MS)
+        return machine
+
+    @property
+    def machine(self) -> Machine:
+        """The machine of a lone broker, or the first."""
+        return self.machines[0]
+
+    def draw_machine(self, random: Random) -> Machine:
+        return random.choice(self.machines) if len(self.machines) > 1 else self.machine
+
     @property
     def bootstrap(self) -> list[tuple[str, int]]:
-        return [(self.machine.name, PORT)]
+        return [(machine.name, PORT) for machine in self.machines]
 
     def note(self, text: str) -> None:
         self.history.note("simulation", text)
+
+    def note_of(self, machine: Machine, text: str) -> None:
+        """Add a note about a machine, which is named if there are several."""
+        self.note(text if len(self.machines) == 1 else f"{machine.name}: {text}")
 
     # Clients.
 
@@ -87,83 +112,28 @@ class Simulation:
 
     # Losses.
 
-    def _record_loss(self, power: bool) -> None:
-        """Record what the end of a process may lose. After a kill, only data that a failed sync left unwritten is lost:
-        the next start reads what is on the disk."""
-        self._end_unsynced_start()
-        disk = self.machine.disk
-        ends, commits = durable_ends(disk, DATA), durable_commits(disk, DATA)
-        if power:
-            self.history.record("simulation", Loss("power loss", ends, commits))
-            return
-        unwritten = {path.rpartition("/")[0] for path in disk.unwritten() if path.endswith(LOG)}
-        if not unwritten:
-            return
-        directories = partition_directories(disk, DATA)
-        ends = {tp: end for tp, end in ends.items() if directories[tp] in unwritten}
-        if not any(tp[0] == GROUPS_TOPIC for tp, path in directories.items() if path in unwritten):
-            commits = {}
-        self.history.record("simulation", Loss("failed syncs", ends, commits))
+    def _record_loss(self, machine: Machine, power: bool) -> None:
+        self.supervisors[machine.name].end_unsynced_start()
+        loss = loss_of(machine.disk, power=power)
+        if loss is not None:
+            self.history.record("simulation", loss)
 
-    # Supervision of the broker.
+    # Supervision of the brokers.
 
-    @contextmanager
-    def down(self) -> Iterator[None]:
-        """Keep the supervisor from starting the broker."""
-        self._down += 1
-        try:
-            yield
-        finally:
-            self._down -= 1
+    def down(self, machine: Machine | None = None) -> AbstractContextManager[None]:
+        """Keep the supervisor from starting the broker of a machine, by default the first."""
+        return self.supervisors[(machine or self.machine).name].down()
 
-    async def supervise(self) -> None:
-        """Start the broker whenever it does not run. Raises NotServing if it does not start after the faults."""
-        failing_since: float | None = None
-        while True:
-            if self.machine.broker is None and not self._down:
-                failing_since = await self._start(failing_since)
-                await asyncio.sleep(self.random.uniform(*RESTART_AFTER_S))
-            await asyncio.sleep(SUPERVISION_INTERVAL_S)
-
-    async def _start(self, failing_since: float | None) -> float | None:
-        try:
-            await self.machine.start()
-        except HostCrashed:
-            return None
-        except ConfigError:
-            raise
-        except (OSError, CoordinationError, KafkaError) as error:
-            self.note(f"the broker does not start: {error!r}")
-            if not self.faults_over:
-                return None
-            now = self.sim_loop.time()
-            if failing_since is not None and now - failing_since > START_TIMEOUT_S:
-                raise NotServing(f"{error!r}") from error
-            return failing_since or now
-        self.note("the broker serves")
-        unsynced = [(partition.tp.topic, partition.tp.partition) for partition in self._unsynced_partitions()]
-        if unsynced:
-            self._unsynced_start = self.history.begin("simulation", UnsyncedStart(tuple(unsynced)))
-        return None
-
-    def _unsynced_partitions(self) -> list[Partition]:
-        """Return the partitions whose recovered records are not synced although consumers may only see synced ones."""
-        return [
-            partition
-            for partition in self.partitions()
-            if partition.flush_before_ack and partition.high_watermark < partition.first_offset
-        ]
-
-    def _end_unsynced_start(self) -> None:
-        if self._unsynced_start is not None:
-            self.history.end(self._unsynced_start, Outcome.OK)
-            self._unsynced_start = None
+    def end_faults(self) -> None:
+        """From now on a broker that does not start is an error."""
+        for supervisor in self.supervisors.values():
+            supervisor.faults_over = True
 
     async def watch(self) -> None:
         """Check the invariants periodically. Raises BrokenInvariant."""
         for number in range(1 << 62):
-            if not self._unsynced_partitions():
-                self._end_unsynced_start()
+            for supervisor in self.supervisors.values():
+                supervisor.check_unsynced_start()
             self.check_invariants(durability=number % CHECKS_PER_DURABILITY_CHECK == 0)
             await asyncio.sleep(INVARIANT_CHECK_INTERVAL_S)
 
@@ -172,25 +142,26 @@ class Simulation:
         try:
             if isinstance(action, Send):
                 if operation.outcome is Outcome.OK and action.acks and action.base_offset is not None:
-                    self._invariants[1].check_exposed(action.tp, action.base_offset + len(action.values))
+                    self._check_exposed_end(action.tp, action.base_offset + len(action.values))
             elif isinstance(action, Poll):
                 for tp, end in {read.tp: read.offset + 1 for read in action.reads}.items():
-                    self._invariants[1].check_exposed(tp, end)
+                    self._check_exposed_end(tp, end)
         except BrokenInvariant as broken:
             # Raised later by check_invariants and not here, in a callback of the client.
             self._broken = self._broken or broken
 
+    def _check_exposed_end(self, tp: TopicPartition, end: int) -> None:
+        if len(self.machines) == 1:
+            self.supervisors[self.machine.name].invariants.check_exposed(tp, end)
+
     def check_invariants(self, *, durability: bool = True) -> None:
         if self._broken is not None:
             raise self._broken
-        broker = self.machine.broker
-        if broker is not None:
-            if self._invariants[0] is not broker:
-                self._invariants = broker, Invariants(self.machine, self._invariants[1])
-            self._invariants[1].check(durability=durability)
+        for supervisor in self.supervisors.values():
+            supervisor.check_invariants(durability=durability)
 
     async def until_serving(self, seconds: float = START_TIMEOUT_S) -> None:
-        """Wait until the broker is up."""
+        """Wait until the brokers are up."""
         deadline = self.sim_loop.time() + seconds
         while not self.serving:
             if self.sim_loop.time() > deadline:
@@ -199,34 +170,35 @@ class Simulation:
 
     @property
     def serving(self) -> bool:
-        return self.machine.services is not None
+        return all(supervisor.serving for supervisor in self.supervisors.values())
 
     def partitions(self) -> list[Partition]:
-        """Return the partitions of the running broker."""
-        services = self.machine.services
-        return [] if services is None else list(services.replicas.partitions.values())
+        """Return the partitions of the running brokers."""
+        return [partition for supervisor in self.supervisors.values() for partition in supervisor.partitions()]
 
     def run(self, story: Coroutine[Any, Any, T]) -> T:
-        """Run the simulation until the story ends. Exceptions of the supervisor or the watch end it too."""
+        """Run the simulation until the story ends. Exceptions of the supervisors or the watch end it too."""
         return self.sim_loop.run_until_complete(self._play(story))  # type: ignore[no-any-return]
 
     async def _play(self, story: Coroutine[Any, Any, T]) -> T:
-        tasks = [self.sim_loop.create_task(coroutine) for coroutine in (story, self.supervise(), self.watch())]
+        supervising = [supervisor.run() for supervisor in self.supervisors.values()]
+        tasks = [self.sim_loop.create_task(coroutine) for coroutine in (story, *supervising, self.watch())]
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         pending = [task for task in tasks if task not in done]
         for task in pending:
             task.cancel()
         await asyncio.gather(*pending, return_exceptions=True)
-        # Errors of the supervisor and the watch come first: errors of the story may be their consequence.
+        # Errors of the supervisors and the watch come first: errors of the story may be their consequence.
         for task in tasks[1:]:
             if task in done:
                 task.result()
         return tasks[0].result()  # type: ignore[return-value]
 
     def close(self) -> None:
-        """Discard the machine, the clients and all pending tasks."""
+        """Discard the machines, the clients and all pending tasks."""
         self.network.trace = None
-        self.machine.discard()
+        for machine in self.machines:
+            machine.discard()
         for loop in self.clients:
             loop.discard()
         self.sim_loop.close()

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from kbroker.simulation.checker.invariants import BrokenInvariant, Invariants
 from kbroker.simulation.disk.log_files import durable_end, durable_ends, partition_directories
+from kbroker.simulation.invariants.broker import BrokenInvariant, Invariants
 from kbroker.simulation.runtime.host_loop import HostCrashed
 from kbroker.simulation.runtime.machine import DATA, PORT, Machine
 from tests.unit.support.client import Client, batch

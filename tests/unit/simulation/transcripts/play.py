@@ -17,8 +17,8 @@ from kbroker.common import KafkaError
 from kbroker.config.values import ConfigError
 from kbroker.metadata.store.coordination import CoordinationError
 from kbroker.runtime.event_log import LogEvent
-from kbroker.simulation.checker.invariants import Invariants
 from kbroker.simulation.coordination.service import SimCoordination
+from kbroker.simulation.invariants.broker import Invariants
 from kbroker.simulation.runtime.host_loop import HostCrashed, HostLoop
 from kbroker.simulation.runtime.loop import SimLoop
 from kbroker.simulation.runtime.machine import DATA, PORT, Machine

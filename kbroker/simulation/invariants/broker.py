@@ -11,21 +11,16 @@ below the high watermark.
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from kbroker.simulation.checker.history import TopicPartition
-from kbroker.simulation.disk.log_files import StoredBatch, durable_end, read_batches, segment_files
+from kbroker.simulation.disk.log_files import durable_end
+from kbroker.simulation.invariants.log_checker import LogChecker
 from kbroker.storage.file_names import LOG, parse_segment_file
-from protocol.records.batch import NO_PRODUCER_ID, BatchHeader
 
 if TYPE_CHECKING:
     from kbroker.replica.partition import Partition
-    from kbroker.simulation.disk.disk import SimDisk
     from kbroker.simulation.runtime.machine import Machine
-
-# Sequence numbers wrap around to 0 here.
-_SEQUENCES = 1 << 31
 
 
 class BrokenInvariant(AssertionError):
@@ -150,110 +145,3 @@ class Invariants:
 
     def _fail(self, tp: TopicPartition, message: str) -> None:
         raise BrokenInvariant(f"{self._machine.name}, {tp[0]}-{tp[1]}: {message}")
-
-
-class LogChecker:
-    """Checks the batches that were appended to a partition's segments since the last call."""
-
-    def __init__(self) -> None:
-        self._base = -1
-        self._position = 0
-        self._next_offset = -1
-        self._leader_epoch = -1
-        # The next sequence by (producer id, epoch).
-        self._sequences: dict[tuple[int, int], int] = {}
-        self._epochs: dict[int, int] = {}
-        # The first offset of open transactions by producer id; (first offset, marker offset) of ended transactions.
-        self._open: dict[int, int] = {}
-        self._ended: list[tuple[int, int]] = []
-        # Whether the log was checked from offset 0.
-        self.from_start = False
-        # If so, only the active segment is checked: compaction leaves gaps in the others.
-        self.is_compacted = False
-
-    def first_unstable_offset(self, high_watermark: int) -> int | None:
-        """Return the first offset of the first transaction that is open or whose marker is not committed; else None."""
-        self._ended = [(first, end) for first, end in self._ended if end >= high_watermark]
-        return min([*self._open.values(), *(first for first, _ in self._ended)], default=None)
-
-    def check_new_batches(self, machine: Machine, partition: Partition) -> str | None:
-        log = partition.log
-        compacted = self.is_compacted = log.config.is_compacted
-        listed = segment_files(machine.disk, log.directory)
-        if compacted and self._base < 0:
-            error = _find_overlap(machine.disk, listed)
-            if error:
-                return error
-        for base, path in listed:
-            if base < self._base or (compacted and base != log.active.base_offset):
-                continue
-            if base > self._base:
-                if not compacted and self._next_offset not in (-1, base):
-                    if log.log_start_offset < base:
-                        return f"{path}: the previous segment ends at {self._next_offset}"
-                    # Segments were deleted before they were checked.
-                    self._reset()
-                self.from_start = self.from_start or base == 0
-                self._base, self._position = base, 0
-            data = machine.disk.data(path)
-            for batch in read_batches(data, self._position):
-                error = self._check_batch(batch)
-                if error:
-                    return f"{path} at {batch.start}: {error}"
-            if self._position < len(data):
-                return f"{path}: no valid batch at position {self._position}"
-        return None
-
-    def _reset(self) -> None:
-        self._sequences.clear()
-        self._epochs.clear()
-        self._open.clear()
-        self.from_start = False
-
-    def _check_batch(self, batch: StoredBatch) -> str | None:
-        header = batch.header
-        if self._next_offset not in (-1, header.base_offset) and self._position:
-            return f"offset {header.base_offset} follows {self._next_offset - 1}"
-        if header.leader_epoch < self._leader_epoch:
-            return f"leader epoch {header.leader_epoch} after {self._leader_epoch}"
-        if header.producer_id != NO_PRODUCER_ID:
-            error = self._check_producer(header)
-            if error:
-                return error
-        self._position = batch.end
-        self._next_offset = header.next_offset
-        self._leader_epoch = header.leader_epoch
-        return None
-
-    def _check_producer(self, header: BatchHeader) -> str | None:
-        producer_id, epoch = header.producer_id, header.producer_epoch
-        if epoch < self._epochs.get(producer_id, -1):
-            return f"producer {producer_id}: epoch {epoch} after {self._epochs[producer_id]}"
-        self._epochs[producer_id] = epoch
-        if header.is_control:
-            first = self._open.pop(producer_id, None)
-            if first is not None:
-                self._ended.append((first, header.base_offset))
-            return None
-        if header.is_transactional:
-            self._open.setdefault(producer_id, header.base_offset)
-        elif producer_id in self._open:
-            return f"producer {producer_id}: a non-transactional batch within a transaction"
-        if self.is_compacted:
-            # Batches in older segments are not checked. The batches of coordinators all have base sequence 0, as in
-            # Apache Kafka.
-            return None
-        expected = self._sequences.get((producer_id, epoch))
-        if expected is not None and header.base_sequence != expected:
-            return f"producer {producer_id, epoch}: sequence {header.base_sequence}, expected {expected}"
-        self._sequences[producer_id, epoch] = (header.last_sequence + 1) % _SEQUENCES
-        return None
-
-
-def _find_overlap(disk: SimDisk, listed: list[tuple[int, str]]) -> str | None:
-    """Return an error if segments overlap: compaction must remove all segments that a compacted one replaces."""
-    for (_, path), (next_base, _) in pairwise(listed):
-        for batch in read_batches(disk.data(path)):
-            if batch.header.next_offset > next_base:
-                return f"{path} has offset {batch.header.next_offset - 1}, and the next segment begins at {next_base}"
-    return None

@@ -1,0 +1,124 @@
+"""Keeps the broker of a machine running, and checks the invariants of each of its processes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from kbroker.common import KafkaError
+from kbroker.config.values import ConfigError
+from kbroker.metadata.store.coordination import CoordinationError
+from kbroker.simulation.checker.history import Operation, Outcome, UnsyncedStart
+from kbroker.simulation.invariants.broker import Invariants
+from kbroker.simulation.runtime.host_loop import HostCrashed
+
+if TYPE_CHECKING:
+    from random import Random
+
+    from kbroker.replica.partition import Partition
+    from kbroker.simulation.checker.history import History
+    from kbroker.simulation.runtime.machine import Machine
+
+# The interval of the checks of whether the broker runs, in seconds.
+SUPERVISION_INTERVAL_S = 0.02
+# A broker must start within this time once faults are over.
+START_TIMEOUT_S = 60.0
+RESTART_AFTER_S = (0.01, 1.0)
+
+
+class NotServing(AssertionError):
+    """The broker does not start although faults are over."""
+
+
+class BrokerSupervisor:
+    """Starts the broker of a machine again when it has ended, except within `down`.
+
+    `faults_over`: whether a broker that does not start is an error.
+    """
+
+    def __init__(self, machine: Machine, history: History, random: Random) -> None:
+        self.machine = machine
+        self.faults_over = False
+        self.invariants = Invariants(machine)
+        self._history = history
+        self._random = random
+        self._down = 0
+        self._unsynced_start: Operation | None = None
+        # The broker that `invariants` are of.
+        self._checked: object = None
+
+    @property
+    def serving(self) -> bool:
+        return self.machine.services is not None
+
+    @contextmanager
+    def down(self) -> Iterator[None]:
+        """Keep the broker from being started."""
+        self._down += 1
+        try:
+            yield
+        finally:
+            self._down -= 1
+
+    async def run(self) -> None:
+        """Start the broker whenever it does not run. Raises NotServing if it does not start after the faults."""
+        failing_since: float | None = None
+        while True:
+            if self.machine.broker is None and not self._down:
+                failing_since = await self._start(failing_since)
+                await asyncio.sleep(self._random.uniform(*RESTART_AFTER_S))
+            await asyncio.sleep(SUPERVISION_INTERVAL_S)
+
+    async def _start(self, failing_since: float | None) -> float | None:
+        try:
+            await self.machine.start()
+        except HostCrashed:
+            return None
+        except ConfigError:
+            raise
+        except (OSError, CoordinationError, KafkaError) as error:
+            self._history.note("simulation", f"{self.machine.name} does not start: {error!r}")
+            if not self.faults_over:
+                return None
+            now = self.machine.sim_loop.time()
+            if failing_since is not None and now - failing_since > START_TIMEOUT_S:
+                raise NotServing(f"{error!r}") from error
+            return failing_since or now
+        self._history.note("simulation", f"{self.machine.name} serves")
+        unsynced = [(partition.tp.topic, partition.tp.partition) for partition in self._unsynced_partitions()]
+        if unsynced:
+            self._unsynced_start = self._history.begin("simulation", UnsyncedStart(tuple(unsynced)))
+        return None
+
+    def partitions(self) -> list[Partition]:
+        """Return the partitions of the running broker."""
+        services = self.machine.services
+        return [] if services is None else list(services.replicas.partitions.values())
+
+    def _unsynced_partitions(self) -> list[Partition]:
+        """Return the partitions whose recovered records are not synced although consumers may only see synced ones."""
+        return [
+            partition
+            for partition in self.partitions()
+            if partition.flush_before_ack and partition.high_watermark < partition.first_offset
+        ]
+
+    def end_unsynced_start(self) -> None:
+        """Record that the partitions of an UnsyncedStart are synced, or that the process has ended."""
+        if self._unsynced_start is not None:
+            self._history.end(self._unsynced_start, Outcome.OK)
+            self._unsynced_start = None
+
+    def check_unsynced_start(self) -> None:
+        if not self._unsynced_partitions():
+            self.end_unsynced_start()
+
+    def check_invariants(self, *, durability: bool = True) -> None:
+        """Raise BrokenInvariant if an invariant of the running process does not hold."""
+        broker = self.machine.broker
+        if broker is not None:
+            if self._checked is not broker:
+                self._checked, self.invariants = broker, Invariants(self.machine, self.invariants)
+            self.invariants.check(durability=durability)

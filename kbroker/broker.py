@@ -101,6 +101,12 @@ class Broker:
         assigned = AssignedPartitions(self.environment, replicas, member.image)
         await assigned.start()
         self._started.append(assigned.stop)
+        assigned.assign_roles()
+
+        async def change_roles(delta: MetadataDelta) -> None:
+            assigned.on_roles_changed(delta)
+
+        member.add_listener(change_roles)
         member.add_listener(assigned.apply_delta)
         self.services = self._services(member, replicas)
         await self._start_coordinators(member, assigned)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from kbroker.common import TopicPartition
 from kbroker.config.config_resource import ConfigResourceType
@@ -13,9 +13,10 @@ from kbroker.replica.partition_state import PartitionState
 from kbroker.replica.replica_manager import ReplicaManager
 from kbroker.runtime.event_log import EventLogger
 from kbroker.runtime.mutex import Mutex
+from kbroker.storage.log.leader_epoch_cache import NO_EPOCH
 
 if TYPE_CHECKING:
-    from kbroker.metadata.image import MetadataDelta, MetadataImage, TopicImage
+    from kbroker.metadata.image import MetadataDelta, MetadataImage, PartitionRegistration, TopicImage
     from kbroker.runtime.environment import Environment
     from kbroker.storage.log.log import Log
 
@@ -30,10 +31,27 @@ def _must_sync(log: Log) -> bool:
     return waits_for_flush(log.config) and log.recovery_point < log.log_end_offset
 
 
+class Fetchers(Protocol):
+    """The ReplicaFetcherManager."""
+
+    def update(self, partition: Partition, registration: PartitionRegistration) -> None: ...
+
+    def remove(self, partition: Partition) -> None: ...
+
+    async def stop(self) -> None: ...
+
+
 class AssignedPartitions:
-    """Passes the partitions to the replica manager, and the logs that cannot be opened to its PartitionMaintenance."""
+    """Passes the partitions to the replica manager, and the logs that cannot be opened to its PartitionMaintenance.
+
+    Roles change at once (`on_roles_changed`), since a leader must stop leading when the image has another one. Logs are
+    opened and closed afterwards (`apply_delta`): nothing waits for a thousand new logs. Both go by the current image
+    and use the delta only to find what may have changed, so they may run late, and repeatedly. An image that was read
+    during a change may lack partitions of a topic; these keep their logs and roles.
+    """
 
     def __init__(self, environment: Environment, replicas: ReplicaManager, metadata: MetadataImage) -> None:
+        self.fetchers: Fetchers | None = None
         self._environment = environment
         self._replicas = replicas
         self._node_id = replicas.node_id
@@ -42,6 +60,10 @@ class AssignedPartitions:
         self._metadata = metadata
         # Held while logs are opened, created or deleted.
         self._mutex = Mutex(environment.loop)
+        # Whether this broker may lead and follow: not before it is registered.
+        self._has_roles = False
+        # The closed partitions of deleted topics, whose logs are not deleted yet, by topic id.
+        self._deleted: dict[bytes, list[Partition]] = {}
         self._stopped = False
 
     async def start(self) -> None:
@@ -52,35 +74,92 @@ class AssignedPartitions:
             for index, image in enumerate(topic.partitions)
             if self._node_id in image.replicas
         ]
-        logs = await self._logs.open_at_startup(assigned)
+        logs = await self._logs.open_at_startup(assigned, self._may_return)
         await self._sync_recovered(logs)
         self._add_all(assigned, logs)
 
+    def _may_return(self, tp: TopicPartition, topic_id: bytes | None) -> bytes | None:
+        """Return the topic id of a log on disk that the image lacks, but perhaps only because it was read in parts.
+
+        `topic_id`: None if its file is lost. Returns None if the topic was deleted, or reassigned to other brokers.
+        """
+        topic = self._metadata.topics.get(tp.topic)
+        if topic is None or topic_id not in (topic.topic_id, None) or tp.partition < len(topic.partitions):
+            return None
+        return topic.topic_id
+
+    # Roles.
+
+    def assign_roles(self) -> None:
+        """Lead and follow from now on, as the metadata image says. Called when this broker is registered."""
+        self._has_roles = True
+        for partition in self._replicas.partitions.values():
+            self._assign_role(partition)
+
+    def on_roles_changed(self, delta: MetadataDelta) -> None:
+        """Apply a change of the metadata image to the partitions that are open."""
+        for topic in delta.deleted:
+            hidden = self._deleted[topic.topic_id] = self._replicas.hide(topic.topic_id, topic.name)
+            for partition in hidden:
+                self._stop_following(partition)
+                partition.close()
+        if self._has_roles:
+            for change in delta.partitions:
+                changed = self._replicas.get(change.topic_id, change.tp.partition)
+                if changed is not None:
+                    self._assign_role(changed)
+
+    def _assign_role(self, partition: Partition) -> None:
+        registration = self._registration(partition.topic_id, partition.tp.partition)
+        if registration is None:
+            return
+        partition.apply_registration(registration, self._node_id)
+        partition.advance_high_watermark()
+        if self.fetchers is None:
+            return
+        if self._node_id in registration.replicas:
+            self.fetchers.update(partition, registration)
+        else:
+            self.fetchers.remove(partition)
+
+    def _stop_following(self, partition: Partition) -> None:
+        if self.fetchers is not None:
+            self.fetchers.remove(partition)
+
+    def _registration(self, topic_id: bytes, index: int) -> PartitionRegistration | None:
+        """Return the partition in the current image; None if its topic was deleted, or the image lacks it for now."""
+        topic = self._metadata.topics_by_id.get(topic_id)
+        return topic.partitions[index] if topic is not None and index < len(topic.partitions) else None
+
+    # Logs.
+
     async def apply_delta(self, delta: MetadataDelta) -> None:
-        """Apply a change of the metadata image."""
+        """Open, create, close and delete logs after a change of the metadata image, and apply changed configs."""
         async with self._mutex:
             if self._stopped:
                 return
             # Deletions come first, since a new topic may have the name of a deleted one.
             for topic in delta.deleted:
-                await self._remove(topic.topic_id, topic.name)
-            await self._open_or_create(
-                [
-                    AssignedPartition(change.tp, change.topic_id, self._metadata.topics_by_id[change.topic_id].configs)
-                    for change in delta.partitions
-                    if change.old is None
-                    and change.new is not None
-                    and self._node_id in change.new.replicas
-                    and change.topic_id in self._metadata.topics_by_id
-                ]
-            )
-        for change in delta.partitions:
-            partition = self._replicas.partitions.get(change.tp)
-            if change.old is not None and change.new is not None and partition is not None:
-                partition.apply_registration(change.new, self._node_id)
+                await self._remove_topic(topic.topic_id)
+            await self._remove_reassigned(delta)
+            await self._open_or_create(self._new_partitions(delta))
         changed = {resource.name for resource in delta.configs if resource.type == ConfigResourceType.TOPIC}
         if changed:
             self.update_configs(changed)
+
+    def _new_partitions(self, delta: MetadataDelta) -> list[AssignedPartition]:
+        """Return the partitions of the delta that this broker has and that are not open."""
+        new = []
+        for tp, topic_id, _, _ in delta.partitions:
+            registration = self._registration(topic_id, tp.partition)
+            if (
+                registration is not None
+                and self._node_id in registration.replicas
+                and tp not in self._replicas.partitions
+                and self._maintenance.unopened.get(tp) != topic_id
+            ):
+                new.append(AssignedPartition(tp, topic_id, self._metadata.topics_by_id[topic_id].configs))
+        return new
 
     async def open_unopened(self) -> None:
         """Retry the logs that could not be opened."""
@@ -118,6 +197,8 @@ class AssignedPartitions:
 
     async def stop(self) -> None:
         """Fail the waiting requests, sync and close all logs, and write the marker of a clean shutdown."""
+        if self.fetchers is not None:
+            await self.fetchers.stop()
         async with self._mutex:
             self._stopped = True
         await self._replicas.stop()
@@ -143,33 +224,27 @@ class AssignedPartitions:
                 log.on_shortage("sync", error)
 
     def _add_all(self, assigned: Iterable[AssignedPartition], logs: Iterable[Log]) -> list[Log]:
-        """Add the partitions whose logs are open. Returns the logs of topics that were deleted meanwhile."""
+        """Add the partitions whose logs are open. Returns the logs that were deleted or reassigned meanwhile."""
         unopened = {tp: topic_id for tp, topic_id, _ in assigned}
-        deleted = []
+        removed = []
         for log in logs:
             del unopened[log.tp]
             topic = self._metadata.topics_by_id.get(log.topic_id)
-            if topic is None:
-                deleted.append(log)
+            registration = self._registration(log.topic_id, log.tp.partition)
+            if topic is None or (registration is not None and self._node_id not in registration.replicas):
+                removed.append(log)
             else:
                 self._add(log, topic)
         self._maintenance.mark_unopened(unopened)
-        return deleted
+        return removed
 
     def _add(self, log: Log, topic: TopicImage) -> None:
-        image = topic.partitions[log.tp.partition]
         maintenance = self._maintenance
-        partition = Partition(
-            log,
-            PartitionState(self._node_id, image.leader_epoch, image.isr, log.log_start_offset),
-            maintenance,
-            is_leader=image.leader == self._node_id,
-            is_internal=topic.internal,
-        )
-        # With this broker as the only in-sync replica, the whole log is committed.
-        partition.advance_high_watermark()
+        state = PartitionState(self._node_id, NO_EPOCH, [], log.log_start_offset)
+        partition = Partition(log, state, maintenance, is_leader=False, is_internal=topic.internal)
         self._replicas.add(partition)
-        partition.begin_epoch()
+        if self._has_roles:
+            self._assign_role(partition)
         if maintenance.appends_suspended:
             maintenance.suspend_appends(partition)
         maintenance.mark_uncleaned(partition)
@@ -180,11 +255,29 @@ class AssignedPartitions:
         elif log.repairs:
             maintenance.mark_uncheckpointed(partition)
 
-    async def _remove(self, topic_id: bytes, name: str) -> None:
-        removed = self._replicas.hide(topic_id, name)
-        for partition in removed:
-            await self._replicas.remove(partition)
+    async def _remove_topic(self, topic_id: bytes) -> None:
+        """Delete the logs of a topic, whose partitions `on_roles_changed` has closed."""
+        await self._remove(self._deleted.pop(topic_id, []))
         unopened = self._maintenance.unopened
         for tp in [tp for tp, unopened_id in unopened.items() if unopened_id == topic_id]:
             del unopened[tp]
-        await self._logs.delete([partition.log for partition in removed])
+
+    async def _remove_reassigned(self, delta: MetadataDelta) -> None:
+        """Delete the logs of partitions that were reassigned to other brokers."""
+        reassigned = []
+        for tp, topic_id, _, _ in delta.partitions:
+            registration = self._registration(topic_id, tp.partition)
+            if registration is None or self._node_id in registration.replicas:
+                continue
+            if self._maintenance.unopened.get(tp) == topic_id:
+                del self._maintenance.unopened[tp]
+            partition = self._replicas.get(topic_id, tp.partition)
+            if partition is not None:
+                self._stop_following(partition)
+                reassigned.append(partition)
+        await self._remove(reassigned)
+
+    async def _remove(self, partitions: Sequence[Partition]) -> None:
+        for partition in partitions:
+            await self._replicas.remove(partition)
+        await self._logs.delete([partition.log for partition in partitions])

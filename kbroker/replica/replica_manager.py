@@ -120,6 +120,12 @@ class ReplicaManager:
     async def remove(self, partition: Partition) -> None:
         """Remove a partition from this broker. Afterwards nothing writes to its directory any more."""
         self.partitions.pop(partition.tp, None)
+        for key in (partition.tp.topic, partition.topic_id):
+            named = self._partitions_by_topic.get(key, {})
+            if named.get(partition.tp.partition) is partition:
+                del named[partition.tp.partition]
+                if not named:
+                    del self._partitions_by_topic[key]
         self.removed_totals.add(partition)
         partition.close()
         await self.maintenance.remove(partition)

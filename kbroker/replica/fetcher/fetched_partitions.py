@@ -172,7 +172,7 @@ class FetchedPartitions:
             # Records beyond the leader's end are those of an unclean election.
             await partition.follower_truncate(end)
         elif start > partition.log.log_end_offset:
-            await partition.follower_truncate_fully(start)
+            await partition.follower_restart_at(start)
 
     def _is_outdated(self, state: PartitionFetchState) -> bool:
         return state.partition.leader_epoch != state.leader_epoch or state.partition.is_closed

@@ -55,7 +55,7 @@ class FollowerPartition(Protocol):
         """Remove the batches from `offset` on. Raises KafkaError, OSError."""
         ...
 
-    async def follower_truncate_fully(self, offset: int) -> None:
+    async def follower_restart_at(self, offset: int) -> None:
         """Remove all batches, so that the log starts at `offset`. Raises KafkaError, OSError."""
         ...
 

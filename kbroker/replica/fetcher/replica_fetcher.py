@@ -230,8 +230,19 @@ class ReplicaFetcher:
         now_ms, slice_end_ns = environment.clock.now_ms(), mono_ns() + SLICE_NS
         for count, fetched in enumerate(response.partitions, 1):
             state = states.get((fetched.topic_id, fetched.partition))
-            if state is not None and not state.is_paused and not state.is_late:
-                apply(state, fetched, now_ms)
+            if state is not None and not state.is_paused:
+                if state.is_late:
+                    self._on_late_response(state)
+                else:
+                    apply(state, fetched, now_ms)
             if count % PARTITIONS_PER_CLOCK_READ == 0 and mono_ns() >= slice_end_ns:
                 await environment.yield_to_loop()
                 now_ms, slice_end_ns = environment.clock.now_ms(), mono_ns() + SLICE_NS
+
+    def _on_late_response(self, state: PartitionFetchState) -> None:
+        """Drop a response that does not belong to the current leader epoch and fetch offset, and fetch again."""
+        if state.partition.leader_epoch == state.leader_epoch:
+            self.changed(state)
+        else:
+            # The partition's role changes after a truncation in progress.
+            self.back_off(state)

@@ -13,7 +13,7 @@ from kbroker.config.values import ConfigError
 from kbroker.replica.logs.background_tasks import BackgroundTasks
 from kbroker.replica.logs.checkpoints import NEW_LOG, CheckpointFiles, StartupState
 from kbroker.replica.logs.shortage_reporter import ShortageReporter
-from kbroker.replica.logs.stray_logs import StrayLogs
+from kbroker.replica.logs.stray_logs import MayReturn, StrayLogs
 from kbroker.runtime.event_log import EventLogger
 from kbroker.storage import file_names
 from kbroker.storage.clean_shutdown_file import write_clean_shutdown_file
@@ -84,14 +84,18 @@ class LogManager:
 
     # Opening and creating.
 
-    async def open_at_startup(self, assigned: Sequence[AssignedPartition]) -> list[Log]:
-        """Open the logs, with recovery after an unclean shutdown. Logs that cannot be opened are omitted."""
+    async def open_at_startup(self, assigned: Sequence[AssignedPartition], may_return: MayReturn) -> list[Log]:
+        """Open the logs, with recovery after an unclean shutdown. Logs that cannot be opened are omitted.
+
+        Logs that are not assigned and may not return (stray_logs.py) are renamed.
+        """
         offload = self._environment.offload
         self._startup = await offload(self._checkpoints.load_blocking)
         self._unopened = {tp: topic_id for tp, topic_id, _ in assigned}
-        await offload(self._stray_logs.clean_up, set(self._unopened))
+        self._unopened |= await offload(self._stray_logs.clean_up, set(self._unopened), may_return)
+        known = set(self._unopened)
         logs = await self._open_all(assigned, self._config().num_recovery_threads_per_data_dir)
-        if self._checkpoints.is_outdated or not self._startup.checkpoints.has_only({tp for tp, _, _ in assigned}):
+        if self._checkpoints.is_outdated or not self._startup.checkpoints.has_only(known):
             self._checkpoints.is_outdated = True
             await self._checkpoints.write_if_possible()
         elif not self._startup.checkpoints.is_complete:

@@ -13,6 +13,10 @@ from kbroker.storage.partition_metadata import read_topic_id
 
 event_log = EventLogger("kbroker.logs")
 
+# Returns the topic id of a log that is not assigned now but may be assigned again, None for a stray log. The topic id
+# of the parameter is None if the log's file with it is lost.
+MayReturn = Callable[[TopicPartition, bytes | None], bytes | None]
+
 
 class StrayLogs:
     """The stray logs of one data directory. `unique` returns a name suffix that is not used yet."""
@@ -22,8 +26,12 @@ class StrayLogs:
         self._path = path
         self._unique = unique
 
-    def clean_up(self, assigned: Collection[TopicPartition]) -> None:
-        """Finish the deletions that the last stop interrupted, and rename the logs that are not `assigned`."""
+    def clean_up(self, assigned: Collection[TopicPartition], may_return: MayReturn) -> dict[TopicPartition, bytes]:
+        """Finish the deletions that the last stop interrupted, and rename the logs that are not `assigned`.
+
+        Logs that `may_return` stay. Returns these, with their topic ids.
+        """
+        kept: dict[TopicPartition, bytes] = {}
         for name in self._disk.listdir(self._path):
             directory = f"{self._path}/{name}"
             try:
@@ -31,8 +39,13 @@ class StrayLogs:
                     self._disk.rmtree(directory)
                     continue
                 tp = file_names.parse_partition_dir(name)
-                if tp is not None and tp not in assigned and self._is_log(directory):
+                if tp is None or tp in assigned or not self._is_log(directory):
+                    continue
+                topic_id = may_return(tp, read_topic_id(self._disk, directory))
+                if topic_id is None:
                     self._rename(directory, tp)
+                else:
+                    kept[tp] = topic_id
             except OSError as error:
                 # No log uses the directory.
                 event_log.warning(
@@ -40,6 +53,7 @@ class StrayLogs:
                     path=directory,
                     reason=error,
                 )
+        return kept
 
     def replace(self, directory: str, tp: TopicPartition, topic_id: bytes) -> bool:
         """Rename the log of a partition if it belongs to another topic id. Returns whether it did. Raises OSError."""

@@ -78,7 +78,7 @@ class FakePartition:
         self.log.log_end_offset = offset
         self.log.epochs.truncate_from_end(offset)
 
-    async def follower_truncate_fully(self, offset: int) -> None:
+    async def follower_restart_at(self, offset: int) -> None:
         await self.follower_truncate(offset)
         self.log.log_start_offset = self.log.log_end_offset = offset
 

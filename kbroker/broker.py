@@ -198,12 +198,7 @@ class Broker:
 
     async def _start_coordinators(self, member: ClusterMember, assigned: AssignedPartitions) -> None:
         groups, transactions = self.services.groups, self.services.transactions
-
-        async def on_roles_changed(delta: MetadataDelta) -> None:
-            groups.on_delta(delta)
-            transactions.on_delta(delta)
-
-        member.add_listener(on_roles_changed)
+        member.loader.roles_listeners += [groups.on_delta, transactions.on_delta]
         member.add_listener(lambda delta: self._on_delta(member, assigned, delta))
         await groups.start()
         self._started.append(groups.stop)

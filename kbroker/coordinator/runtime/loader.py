@@ -35,7 +35,7 @@ MAX_DECOMPRESSED_BYTES = 64 << 20
 LOADED_RECORDS_PER_ITERATION = 2_000
 # While the replica does not lead yet (its log is being opened), the delay before the next look doubles each time, up to
 # the maximum. Then loading fails, and is repeated later.
-FIRST_ROLE_DELAY_S, MAX_ROLE_DELAY_S = 0.01, 2.0
+FIRST_ROLE_DELAY_S, MAX_ROLE_DELAY_S = 0.001, 2.0
 
 END_OF_LOG = -1
 

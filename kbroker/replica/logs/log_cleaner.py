@@ -83,6 +83,7 @@ class LogCleaner:
     async def _compact(self, candidate: Candidate) -> None:
         partition = candidate.partition
         now_ms, began_ms = self._environment.clock.now_ms(), self._environment.clock.mono_ms()
+        truncations = partition.log.truncations
         try:
             aborted_later = await self._environment.offload(
                 find_aborted_later_blocking, partition.log, candidate.log_to_clean
@@ -104,7 +105,7 @@ class LogCleaner:
             elif result.failure is not None:
                 self._on_failure(partition, result)
             elif not partition.is_closed:
-                await self._install(partition, result, began_ms)
+                await self._install(partition, result, began_ms, truncations)
         finally:
             del self._maintenance.compactions[partition]
             compaction.mark_ended()
@@ -124,7 +125,7 @@ class LogCleaner:
             rate=rate / threads if 0 < rate < MAX_RATE else None,
         )
 
-    async def _install(self, partition: Partition, result: CompactionResult, began_ms: int) -> None:
+    async def _install(self, partition: Partition, result: CompactionResult, began_ms: int, truncations: int) -> None:
         log = partition.log
         bytes_before = log.size_bytes
         try:
@@ -134,6 +135,10 @@ class LogCleaner:
             event_log.warning("compaction postponed", partition=partition.tp, reason=error)
             await self._environment.offload(remove_leftovers_blocking, log)
             self._back_off(partition)
+            return
+        if log.truncations != truncations:
+            # The sources may have had batches that are no longer in the log.
+            await self._environment.offload(remove_leftovers_blocking, log)
             return
         installed = self._environment.loop.create_future()
         install_result(log, result, lambda: installed.set_result(None))

@@ -74,6 +74,8 @@ class LogCleanerManager:
             return None
         if partition in self._maintenance.compactions or partition in self._uncleanable or self._backs_off(partition):
             return None
+        if log.is_truncating:
+            return None
         if config.max_compaction_lag_ms < NO_MAX_LAG_MS:
             await self._prepare_max_lag(partition)
         found = find_log_to_clean(log, self._environment.clock.now_ms(), partition.last_stable_offset)

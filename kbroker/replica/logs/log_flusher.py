@@ -63,7 +63,7 @@ class LogFlusher:
         log = partition.log
         if log.offline is not None:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, log.offline)
-        target, began_ms = log.log_end_offset, self._environment.clock.now_ms()
+        target, truncations, began_ms = log.log_end_offset, log.truncations, self._environment.clock.now_ms()
         try:
             await self._environment.offload(log.flush_blocking, target)
         except Exception as error:
@@ -73,7 +73,7 @@ class LogFlusher:
             if not partition.is_closed:
                 log.mark_offline(f"sync failed: {error}")
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, log.offline) from error
-        log.complete_flush(target)
+        log.complete_flush(target, truncations)
         if log.recovery_point >= log.log_end_offset:
             self._unflushed.pop(partition, None)
         elif partition in self._unflushed:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kbroker.common import KafkaError, TopicPartition
 from kbroker.config import BrokerConfig
@@ -175,7 +175,17 @@ class LogManager:
             random=self._environment.random,
         )
         log.report_shortages_to(partial(self.shortages.report, tp))
+        log.set_owner(self)
         return log
+
+    # The LogOwner of all logs.
+
+    def create_future(self) -> Future[Any]:
+        return self._environment.loop.create_future()
+
+    def spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        """Run a coroutine of a log; `close` waits for it."""
+        self._background.spawn(coroutine)
 
     # Deletion.
 

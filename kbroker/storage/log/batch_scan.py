@@ -123,8 +123,8 @@ class BatchScan:
 
     It ends at the first batch that is incomplete, not of format v2, out of order or, with `check_crc`, has a wrong CRC.
     The CRC does not cover the base offset: a base offset that leaves a gap is considered damaged if the next batch, or
-    the next segment at `next_base_offset`, has offsets in that gap. With `contiguous` no gaps are allowed; but if
-    `start` is inside a segment, the first batch may have any offset.
+    the next segment at `next_base_offset`, has offsets in that gap. If `start` is inside a segment, the first batch may
+    have any offset.
 
     Afterwards `position` is the end of the valid prefix, `next_offset` follows its last offset, and `fault` is the
     reason why the scan ended before `end`, or None. Memory is bounded, whatever lengths the batches claim.
@@ -134,7 +134,6 @@ class BatchScan:
         "_check_crc",
         "_chunk",
         "_chunk_start",
-        "_contiguous",
         "_end",
         "_expected_offset",
         "_file",
@@ -154,13 +153,11 @@ class BatchScan:
         next_offset: int,
         *,
         check_crc: bool,
-        contiguous: bool = False,
         next_base_offset: int | None = None,
     ) -> None:
         self._file = file
         self._end = end
         self._check_crc = check_crc
-        self._contiguous = contiguous
         # The next offset if there is no gap; initially -1 if the scan starts inside a segment.
         self._expected_offset = -1 if start else next_offset
         self._next_base_offset = next_base_offset
@@ -196,7 +193,7 @@ class BatchScan:
                 self.fault = self._explain(header, size, position)
                 return
             expected = self._expected_offset
-            if base != expected and expected >= 0 and (self._contiguous or self._is_gap_filled(position + size, last)):
+            if base != expected and expected >= 0 and self._is_gap_filled(position + size, last):
                 self.fault = f"offsets {base} to {last} where {expected} is expected"
                 return
             if check_crc and self._compute_crc(position, size) != crc:

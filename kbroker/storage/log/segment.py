@@ -7,6 +7,8 @@ Threads read segments while the event loop appends to the active one. This needs
   offset. A reader reads `size` first. So every batch within `size` is in the cache, even if it is not below the log end
   offset yet, and every batch below the log end offset can be found.
 - A file is closed by dropping the reference to it, so a read in progress keeps its file open.
+- A truncation replaces the segment by another LogSegment of the same file, marks the old one, and then truncates the
+  file. A reader checks the mark after it has read, and repeats the read if it is set.
 """
 
 from collections.abc import Callable
@@ -20,7 +22,7 @@ from kbroker.storage.indexes.offset_index import OffsetIndex
 from kbroker.storage.indexes.time_index import NO_TIMESTAMP, TimeIndex
 from kbroker.storage.indexes.transaction_index import AbortedTransaction
 from kbroker.storage.log.reading.file_slice import FileSlice
-from kbroker.storage.log.segment_indexes import IndexCounts, SegmentIndexes, open_unless_retired
+from kbroker.storage.log.segment_indexes import IndexCounts, SegmentGone, SegmentIndexes, open_unless_retired
 from kbroker.storage.shortage import NO_SPACE
 from protocol.records.batch import HEADER_SIZE, parse_header
 
@@ -32,7 +34,8 @@ class LogSegment:
     """`size` is in bytes. `end_offset` is None while the segment is active, afterwards the base offset of the next one.
 
     `unsynced_truncation`: the file was truncated since its last sync, so after a power loss the removed bytes may be
-    back. `retired`: the segment is no longer part of the log.
+    back. `retired`: the segment is no longer part of the log. `is_truncated`: it was retired by a truncation, so what a
+    thread reads now may not be what the segment had.
     """
 
     __slots__ = (
@@ -47,6 +50,7 @@ class LogSegment:
         "file",
         "first_timestamp",
         "indexes",
+        "is_truncated",
         "max_timestamp",
         "max_timestamp_offset",
         "retired",
@@ -74,6 +78,7 @@ class LogSegment:
         # Whether it was read since the last `close_unneeded_files`.
         self._used = False
         self.retired = False
+        self.is_truncated = False
 
     def path(self, suffix: str = file_names.LOG) -> str:
         return file_names.segment_file(self.directory, self.base_offset, suffix)
@@ -87,12 +92,19 @@ class LogSegment:
         data = file.pread_reused(size, position) if wait else file.pread_nowait(size, position)
         if data is None:
             raise WouldBlock
+        if wait and self.is_truncated:
+            # The file may have changed before the read, and even have other batches already.
+            raise SegmentGone
         return data
 
     def slice(self, position: int, size: int, on_error: Callable[[OSError], object]) -> FileSlice:
         """Return a part of the file as a FileSlice, which is read when it is sent. Raises WouldBlock."""
         self._used = True
-        return FileSlice(self.file or self._open(False), position, size, on_error)
+        return FileSlice(self.file or self._open(False), position, size, partial(self._on_slice_error, on_error))
+
+    def _on_slice_error(self, on_error: Callable[[OSError], object], error: OSError) -> None:
+        if not self.is_truncated:
+            on_error(error)
 
     def collect_aborted(self, offset: int, upper: int, wait: bool, found: list[AbortedTransaction]) -> bool:
         """Add to `found` the aborted transactions that overlap [offset, upper) and have their marker in this segment.
@@ -226,6 +238,10 @@ class LogSegment:
         self.size = file.size()
         return file
 
+    def begin_loading(self) -> None:
+        """Prepare to add the batches of a part of the file, which was just opened."""
+        self.size = 0
+
     def use_cleaned(self, file: DiskFile, size: int, end_offset: int) -> None:
         """Use a compacted file that does not have its final name yet."""
         self.file = file
@@ -242,6 +258,12 @@ class LogSegment:
         if self.file.size() > size:
             self.file.truncate(size)
         self.size = size
+
+    def truncate_file_blocking(self) -> None:
+        """Truncate the log file to the size of the segment, which was loaded as a part of the file. Raises OSError."""
+        assert self.file is not None
+        self.file.truncate(self.size)
+        self.unsynced_truncation = True
 
     def mark_truncated(self) -> None:
         """Record that the file was truncated, perhaps by an earlier process that did not sync it."""
@@ -285,6 +307,11 @@ class LogSegment:
         """Mark the segment as removed from the log. Readers that have its files open may finish."""
         self.retired = True
         self.indexes.retire()
+
+    def retire_truncated(self) -> None:
+        """Mark the segment as removed by a truncation, before its file changes."""
+        self.is_truncated = True
+        self.retire()
 
     def rename_deleted_blocking(
         self, suffixes: tuple[str, ...] = (*file_names.SEGMENT_SUFFIXES, file_names.SNAPSHOT)

@@ -67,3 +67,10 @@ class OngoingTransactions:
         """Begin the open transactions of a snapshot: (first offset, producer id)."""
         for first_offset, producer_id in sorted(open_transactions):
             self.begin(producer_id, first_offset)
+
+    def restore_completed(self, before: "OngoingTransactions", below: int) -> None:
+        """Add the transactions of `before` that have ended with a marker below `below`, and are not stable yet."""
+        for marker_offset, first_offset in reversed(before._completed):
+            if marker_offset < below:
+                self._completed.appendleft((marker_offset, first_offset))
+                self.first_unstable_offset = min(self.first_unstable_offset, first_offset)

@@ -185,6 +185,13 @@ class ProducerStateManager:
         """Mark transactions with a marker below the high watermark as stable."""
         self.transactions.on_high_watermark_updated(high_watermark)
 
+    def keep_completed_transactions(self, before: "ProducerStateManager", below: int) -> None:
+        """Take over from the state before a truncation which transactions have ended above the high watermark.
+
+        Only those with a marker below `below` are missing here: the state was rebuilt from that offset on.
+        """
+        self.transactions.restore_completed(before.transactions, below)
+
     def _begin_epoch(self, producer_id: int, epoch: int) -> ProducerStateEntry:
         """Start the state of a new producer or a new epoch: older batches no longer count."""
         entry = self._entries.get(producer_id)

@@ -194,15 +194,11 @@ class LogLoader:
         """Recover a segment. Returns False if the log ends with it."""
         loaded = self._loaded
         segment = loaded.segments[slot]
-        is_last = next_base_offset is None
         recovered = recover_segment(
             segment,
             loaded.config.index_interval_bytes,
             self._state.on_batch,
             check_crc=not self._clean,
-            # Only compaction leaves gaps, and it does not touch the last segment. (In a replica of a compacted log
-            # the last segment has gaps too.)
-            contiguous=is_last and not loaded.config.is_compacted,
             next_base_offset=next_base_offset,
             lost_timestamps=lost_timestamps,
         )

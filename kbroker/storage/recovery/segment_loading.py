@@ -1,6 +1,7 @@
 """Loads one segment from its files: a closed one by its indexes, the tail of the log by its batches."""
 
 from collections.abc import Callable
+from errno import EIO
 from struct import Struct
 from typing import NamedTuple
 
@@ -135,12 +136,15 @@ class TrustedIndexes(NamedTuple):
     lost_timestamps: bool = False
 
 
-def load_trusted_indexes(segment: LogSegment, trusted_to: int) -> TrustedIndexes:
+def load_trusted_indexes(segment: LogSegment, trusted_to: int, end: int | None = None) -> TrustedIndexes:
     """Open a segment of which only offsets below `trusted_to` are known to be valid, with their index entries.
 
-    The caller must call `recover_segment` next. Until then the size of the segment is that of the file.
+    Only batches before position `end`, or before the end of the file, have entries. The caller must call
+    `recover_segment` next. Until then the size of the segment is that of the file.
     """
     size = segment.open_file_blocking().size()
+    if end is not None:
+        size = end
     try:
         offsets = OffsetIndex.decode(segment.disk.read(segment.path(file_names.INDEX)))
         times = TimeIndex.decode(segment.disk.read(segment.path(file_names.TIME_INDEX)))
@@ -175,13 +179,13 @@ def recover_segment(
     on_batch: OnBatch,
     *,
     check_crc: bool,
-    contiguous: bool,
     next_base_offset: int | None,
     lost_timestamps: bool = False,
 ) -> RecoveredSegment:
     """Read the batches after the last index entry, truncate at the first bad one, and complete the indexes in memory.
 
-    `contiguous`: the segment has no gaps between its offsets. `next_base_offset`: the next segment's, if any.
+    `next_base_offset`: the next segment's, if any. Every segment may have gaps between its offsets: compaction leaves
+    them, and the follower of a compacted log gets them.
     """
     size = segment.size
     repairs = []
@@ -198,7 +202,6 @@ def recover_segment(
             base,
             base,
             check_crc=check_crc,
-            contiguous=contiguous,
             next_base_offset=next_base_offset,
         )
         return scan if _replay(segment, scan, index_interval, on_batch) else None
@@ -229,6 +232,33 @@ def recover_segment(
     segment.truncate_blocking(scan.position)
     times.truncate_to_offset(max(scan.next_offset - 1 - segment.base_offset, -1))
     return RecoveredSegment(scan.next_offset, was_cut, repairs)
+
+
+def load_prefix(segment: LogSegment, end: int, index_interval: int) -> int:
+    """Load the first `end` bytes of a segment, which end with a complete batch. Returns the offset that follows them.
+
+    The file is not changed.
+    """
+    load_trusted_indexes(segment, END_OF_LOG, end)
+    base = segment.base_offset
+    for _ in range(2):
+        segment.begin_loading()
+        assert segment.file is not None
+        scan = BatchScan(segment.file, _last_indexed_position(segment), end, base, base, check_crc=False)
+        if _replay(segment, scan, index_interval, _ignore) and scan.position == end:
+            break
+        # The index does not match the log. The first batches may be damaged as well.
+        segment.reset_indexes()
+    else:
+        raise OSError(EIO, f"{segment.path()} is damaged before position {end}")
+    times = segment.indexes.time
+    assert times is not None
+    times.truncate_to_offset(max(scan.next_offset - 1 - base, -1))
+    return scan.next_offset
+
+
+def _ignore(segment: LogSegment, position: int, header: BatchHeader) -> None:
+    pass
 
 
 def _last_indexed_position(segment: LogSegment) -> int:

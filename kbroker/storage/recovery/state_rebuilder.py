@@ -39,10 +39,12 @@ class StateRebuilder:
     """The rebuilder of one log that is being loaded. `on_batch` updates the state while `is_listening`.
 
     The producer state includes everything below `replayed_to`. `last_epoch` is the latest leader epoch.
+    `indexes_are_complete`: the log was open before, so the transaction indexes have all entries.
     """
 
-    def __init__(self, loaded: LoadedLog) -> None:
+    def __init__(self, loaded: LoadedLog, *, indexes_are_complete: bool = False) -> None:
         self._loaded = loaded
+        self._indexes_are_complete = indexes_are_complete
         self.replayed_to = 0
         self.last_epoch = -1
         self.is_listening = False
@@ -154,6 +156,8 @@ class StateRebuilder:
         use another snapshot, which relies on the file.
         """
         index = segment.indexes.transaction
+        if self._indexes_are_complete:
+            return
         if segment in self._damaged or (index.last_offset < offset and segment not in self._untrusted):
             return
         kept = []

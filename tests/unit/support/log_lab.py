@@ -1,18 +1,19 @@
 """A log in a real directory, whose background jobs are run by the test."""
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
 
-from kbroker.common import TopicPartition
+from kbroker.common import Buffer, TopicPartition
 from kbroker.config.topic_config import TopicConfig
 from kbroker.runtime.disk import Disk
 from kbroker.runtime.real_disk import RealDisk
 from kbroker.storage.log.log import Log
 from kbroker.storage.recovery.open_log import open_log
-from protocol.records.batch import build_batch, parse_header
+from protocol.records.batch import build_batch, iter_headers, parse_header
 
 TP = TopicPartition("t", 0)
 TOPIC_ID = bytes(range(16))
@@ -52,6 +53,24 @@ class Background:
             on_done(job())
 
 
+class Owner:
+    """The LogOwner of a log that is truncated with `truncate`. `writes`: calls of `write_checkpoints`."""
+
+    def __init__(self) -> None:
+        self.writes: list[Callable[[], Any]] = []
+        self.tasks: set[Any] = set()
+
+    def create_future(self) -> Any:
+        return asyncio.get_running_loop().create_future()
+
+    def spawn(self, coroutine: Any, /) -> None:
+        self.tasks.add(asyncio.ensure_future(coroutine))
+
+    async def write_checkpoints(self) -> None:
+        for write in self.writes:
+            write()
+
+
 class Lab:
     """The directory of a partition. `open` opens its log, also repeatedly."""
 
@@ -60,6 +79,7 @@ class Lab:
         self.disk = disk or RealDisk()
         self.config = config(**values)
         self.background = Background()
+        self.owner = Owner()
 
     def open(
         self,
@@ -71,7 +91,7 @@ class Lab:
         *,
         checkpointed: bool = False,
     ) -> Log:
-        return open_log(
+        log = open_log(
             self.disk,
             str(self.path),
             TP,
@@ -86,6 +106,8 @@ class Lab:
             cleaned_to=cleaned_to,
             checkpointed=checkpointed,
         )
+        log.set_owner(self.owner)
+        return log
 
     def close(self, log: Log) -> bool:
         """Close the log; returns whether that succeeded."""
@@ -106,6 +128,19 @@ def batch(count: int = 1, size: int = 20, timestamp: int = NOW, **fields: Any) -
 
 def append(log: Log, data: bytearray, epoch: int = 0, now_ms: int = NOW) -> int:
     return log.append(data, parse_header(data, 0), epoch, now_ms)
+
+
+def append_run(log: Log, data: Buffer, now_ms: int = NOW) -> int:
+    """Append the batches of a leader's log; returns the new log end offset."""
+    return log.append_as_follower(data, [header for _, header in iter_headers(data)], now_ms)
+
+
+def truncate(log: Log, offset: int) -> None:
+    asyncio.run(log.truncate_to(offset))
+
+
+def start_at(log: Log, offset: int) -> None:
+    asyncio.run(log.truncate_fully_and_start_at(offset))
 
 
 def fill(log: Log, count: int, **kinds: Any) -> list[int]:

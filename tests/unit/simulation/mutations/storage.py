@@ -186,7 +186,7 @@ def failed_sync_is_repeated(real: Any, segment: LogSegment) -> None:
 def shortage_is_a_failing_disk(patch: pytest.MonkeyPatch) -> None:
     """Missing file descriptors count as a disk failure."""
     patch.setattr("kbroker.storage.log.log_health.is_shortage", lambda error: error.errno == ENOSPC)
-    patch.setattr("kbroker.storage.log.log.is_unbegun_sync", lambda error: False)
+    patch.setattr("kbroker.storage.log.writing.log_durability.is_unbegun_sync", lambda error: False)
 
 
 @mutation("crash", [INVARIANT], only(start_without_room, members=0))

@@ -15,6 +15,9 @@ OWNERS = {
         "kbroker/storage/log/log.py",
         "kbroker/storage/log/log_health.py",
         "kbroker/storage/log/reading/log_reads.py",
+        "kbroker/storage/log/writing/log_appends.py",
+        "kbroker/storage/log/writing/log_durability.py",
+        "kbroker/storage/log/writing/log_truncation.py",
     },
     SEGMENT: {"kbroker/storage/log/segment.py"},
 }

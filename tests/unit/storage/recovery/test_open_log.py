@@ -10,7 +10,7 @@ from kbroker.runtime.real_disk import RealDisk, RealFile
 from kbroker.storage.log.log import Log
 from protocol.errors import ErrorCode
 from protocol.records.batch import iter_headers, parse_header
-from tests.unit.support.log_lab import NOW, TOPIC_ID, Lab, append, batch, content, fill
+from tests.unit.support.log_lab import NOW, TOPIC_ID, Lab, append, batch, content, fill, truncate
 
 SEGMENTS = {"segment_bytes": 3000, "index_interval_bytes": 256}
 
@@ -444,7 +444,7 @@ def test_truncation_removes_batches_and_the_state_of_them(tmp_path: Path, closed
         log = lab.open(60, clean=True)
         if closed:
             log.roll(NOW)
-        log.truncate_blocking(end)
+        truncate(log, end)
         assert log.log_end_offset == end
         assert content(log) == data[: contents[end]]
         assert producers(log) == states[end][0]
@@ -454,7 +454,7 @@ def test_truncation_removes_batches_and_the_state_of_them(tmp_path: Path, closed
         assert lab.close(log)
         reopened = lab.open(0)
         assert (reopened.log_end_offset, reopened.repairs) == (end + 1, [])
-        reopened.truncate_blocking(end)
+        truncate(reopened, end)
         for n in range(end, 60):
             append(reopened, batch(1, 60, NOW + n, producer_id=5, producer_epoch=0, base_sequence=n), epoch=n // 10)
         reopened.checkpoint()

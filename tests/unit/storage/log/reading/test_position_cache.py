@@ -12,7 +12,7 @@ from kbroker.storage.log.log import Log
 from kbroker.storage.log.reading.file_slice import FileSlice
 from protocol.records.batch import BatchHeader, iter_headers
 from tests.unit.support.compaction import COMPACT, compact, write
-from tests.unit.support.log_lab import NOW, Lab, append, batch, fill
+from tests.unit.support.log_lab import NOW, Lab, append, batch, fill, truncate
 
 LIMITS = (0, 60, 100, 300, 1000, 3000, 100_000)
 
@@ -74,7 +74,7 @@ def test_reads_stay_right_while_the_log_changes(tmp_path: Path, seed: int) -> No
         elif change < 0.6:
             log.roll(NOW)
         elif change < 0.7:
-            log.truncate_blocking(max(log.log_end_offset - random.randrange(20), log.log_start_offset))
+            truncate(log, max(log.log_end_offset - random.randrange(20), log.log_start_offset))
         elif change < 0.8:
             log.delete_records(min(log.log_start_offset + random.randrange(5), log.log_end_offset))
         elif change < 0.9:

@@ -1,0 +1,1 @@
+"""The write side of a log: appends, rolling, truncation, syncs and checkpoints."""

@@ -1,0 +1,302 @@
+"""Appends to a log, and rolling."""
+
+from collections.abc import Sequence
+from errno import ENOSPC
+from typing import TYPE_CHECKING
+
+from kbroker.common import Buffer, KafkaError
+from kbroker.config.topic_config import TopicConfig
+from kbroker.storage.log.control_batches import MarkerBatch, apply_control_batch
+from kbroker.storage.log.loaded_log import LoadedLog
+from kbroker.storage.log.segment import LogSegment
+from kbroker.storage.log.task_queue import BackgroundRunner
+from kbroker.storage.log.writing import rolling
+from kbroker.storage.log.writing.log_durability import LogDurability, ignore
+from protocol.errors import ErrorCode
+from protocol.records.batch import CONTROL, LENGTH_OVERHEAD, PREFIX, BatchHeader
+from protocol.records.control import EndTransactionMarker, find_end_marker
+
+if TYPE_CHECKING:
+    from random import Random
+
+_PROBE_BYTES = 1 << 16
+
+
+class LogAppends(LogDurability):
+    """A base of Log. LogHealth decides whether it accepts appends."""
+
+    __slots__ = ("_append_epoch", "_index_full", "_jitter_ms", "_limits", "_random")
+
+    def __init__(self, loaded: LoadedLog, background: BackgroundRunner, random: "Random") -> None:
+        super().__init__(loaded, background)
+        self._random = random
+        # The leader epoch of the last append.
+        self._append_epoch = -1
+
+    # Appends.
+
+    def append(self, batch: Buffer, header: BatchHeader, leader_epoch: int, now_ms: int) -> int:
+        """Append a validated batch in a writable buffer, and return its base offset.
+
+        The offset and the epoch are written into the buffer. Raises KafkaError: KAFKA_STORAGE_ERROR if the batch could
+        not be written, in which case the file is unchanged; RECORD_LIST_TOO_LARGE if it exceeds segment.bytes.
+        """
+        _, length, _, _, _, attributes, delta, _, timestamp, producer_id, _, _, _ = header
+        size = length + LENGTH_OVERHEAD
+        base = self.log_end_offset
+        last = base + delta
+        segment = self.active
+        max_size, max_timestamp, max_offset, max_now_ms = self._limits
+        if segment.size + size > max_size or timestamp > max_timestamp or last > max_offset or now_ms > max_now_ms:
+            segment = self._prepare_append(size, timestamp, last, now_ms)
+        PREFIX.pack_into(batch, 0, base, length, leader_epoch)
+        self._write(segment, batch, size)
+        # Reading threads rely on the order of these steps, up to the log end offset (segment.py).
+        position = segment.size
+        self.positions.add_append(base, position)
+        if segment.add_batch(position, size, last, timestamp, self.config.index_interval_bytes):
+            self._on_index_entry(segment, position)
+        if producer_id >= 0:
+            if attributes & CONTROL:
+                self._apply_control_batch(segment, header, base, find_end_marker(batch))
+            else:
+                self.producers.update(header, base)
+        if leader_epoch != self._append_epoch:
+            self._start_epoch(leader_epoch, base)
+        self.log_end_offset = last + 1
+        return base
+
+    def append_markers(self, batches: Sequence[MarkerBatch], leader_epoch: int, now_ms: int) -> int:
+        """Append control batches of one record each with one write, all or none. Returns the first one's offset.
+
+        Raises the errors of `append`; for segment.bytes they count as one batch.
+        """
+        data = [batch for batch, _, _ in batches]
+        size = sum(map(len, data))
+        base = self.log_end_offset
+        timestamp = max([header.max_timestamp for _, header, _ in batches])
+        segment = self._prepare_append(size, timestamp, base + len(batches) - 1, now_ms)
+        for offset, (batch, header, _) in enumerate(batches, base):
+            PREFIX.pack_into(batch, 0, offset, header.batch_length, leader_epoch)
+        self._write(segment, b"".join(data), size)
+        if leader_epoch != self._append_epoch:
+            self._start_epoch(leader_epoch, base)
+        for offset, (_, header, marker) in enumerate(batches, base):
+            position = segment.size
+            self.positions.add_append(offset, position)
+            if segment.add_batch(position, header.size, offset, header.max_timestamp, self.config.index_interval_bytes):
+                self._on_index_entry(segment, position)
+            self._apply_control_batch(segment, header, offset, marker)
+        self.log_end_offset = base + len(batches)
+        return base
+
+    def append_as_follower(self, records: Buffer, headers: Sequence[BatchHeader], now_ms: int) -> int:
+        """Append whole batches of the leader as they are, and return the new log end offset.
+
+        `headers` are those of `records`, whose CRCs were checked. Offsets, gaps between them (of a compacted log) and
+        leader epochs are kept. All batches of a segment share one write. A batch may be larger than segment.bytes,
+        which the leader may have changed. Raises KafkaError: CORRUPT_MESSAGE, before anything is written, if the
+        batches are not in order above the log end offset; KAFKA_STORAGE_ERROR if a batch could not be written: that
+        one and those after it are not in the log.
+        """
+        self._check_run(headers, len(records))
+        view = memoryview(records)
+        first = start = end = 0
+        size = self.active.size
+        for number, header in enumerate(headers):
+            batch_size, timestamp, last = header.size, header.max_timestamp, header.last_offset
+            max_size, max_timestamp, max_offset, max_now_ms = self._limits
+            if size + batch_size > max_size or timestamp > max_timestamp or last > max_offset or now_ms > max_now_ms:
+                self._append_run(view[start:end], headers[first:number])
+                first, start = number, end
+                size = self._prepare_append(batch_size, timestamp, last, now_ms, is_follower=True).size
+            size += batch_size
+            end += batch_size
+        self._append_run(view[start:end], headers[first:])
+        return self.log_end_offset
+
+    def _check_run(self, headers: Sequence[BatchHeader], size: int) -> None:
+        """Check that the batches of a leader's run fill `size` bytes, with ascending offsets from the log end on."""
+        next_offset = self.log_end_offset
+        for header in headers:
+            if header.base_offset < next_offset or header.last_offset_delta < 0:
+                raise KafkaError(
+                    ErrorCode.CORRUPT_MESSAGE,
+                    f"offsets {header.base_offset} to {header.last_offset} from the leader, expected {next_offset}",
+                )
+            next_offset = header.next_offset
+            size -= header.size
+        if size:
+            raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"{size} bytes from the leader follow the last batch")
+
+    def _append_run(self, records: memoryview, headers: Sequence[BatchHeader]) -> None:
+        """Append batches of a leader to the active segment, with one write."""
+        if not headers:
+            return
+        segment = self.active
+        self._write(segment, records, len(records))
+        start = 0
+        for header in headers:
+            size, offset, position = header.size, header.base_offset, segment.size
+            # A read from an offset in the gap before the batch begins with the batch.
+            self.positions.add_append(self.log_end_offset, position)
+            last, timestamp = header.last_offset, header.max_timestamp
+            if segment.add_batch(position, size, last, timestamp, self.config.index_interval_bytes):
+                self._on_index_entry(segment, position)
+            if header.producer_id >= 0:
+                if header.attributes & CONTROL:
+                    marker = find_end_marker(records[start : start + size])
+                    self._apply_control_batch(segment, header, offset, marker)
+                else:
+                    self.producers.update(header, offset)
+            if header.leader_epoch != self._append_epoch:
+                self._start_epoch(header.leader_epoch, offset)
+            start += size
+            self.log_end_offset = last + 1
+
+    def _prepare_append(
+        self, size: int, timestamp: int, last_offset: int, now_ms: int, *, is_follower: bool = False
+    ) -> LogSegment:
+        """Check an append that may exceed a limit: reject it, or roll. Returns the segment for it."""
+        if self.append_error is not None:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, self.append_error)
+        if self.is_truncating:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the log is being truncated")
+        segment_bytes = self.config.segment_bytes
+        if size > segment_bytes and not is_follower:
+            raise KafkaError(
+                ErrorCode.RECORD_LIST_TOO_LARGE, f"a batch of {size} bytes exceeds segment.bytes, {segment_bytes}"
+            )
+        if self.active.size and (
+            self.active.size + size > segment_bytes
+            or self._index_full
+            or self._limits.is_reached(timestamp, last_offset, now_ms)
+        ):
+            self._roll(now_ms)
+        if not self.active.size:
+            self.active.begin(timestamp)
+            self._update_limits()
+        return self.active
+
+    def _write(self, segment: LogSegment, data: Buffer, size: int) -> None:
+        try:
+            written = segment.file.append(data)  # type: ignore[union-attr]
+        except OSError as error:
+            raise self._cut_back(error) from error
+        if written != size:
+            raise self._cut_back(OSError(ENOSPC, f"{written} of {size} bytes written"))
+
+    def _on_index_entry(self, segment: LogSegment, position: int) -> None:
+        """Do what is not necessary after every batch. Called when the batch at `position` got index entries."""
+        if segment.indexes.is_full(self.config.segment_index_bytes):
+            self._index_full = True
+            self._update_limits()
+        start_writeback = segment.take_writeback(position)
+        if start_writeback is not None:
+            self._background(start_writeback, ignore)
+
+    def _apply_control_batch(
+        self, segment: LogSegment, header: BatchHeader, offset: int, marker: EndTransactionMarker | None
+    ) -> None:
+        index = segment.indexes.transaction
+        apply_control_batch(self.producers, index, header, offset, marker)
+        self.last_aborted_offset = max(self.last_aborted_offset, index.last_offset)
+
+    # Rolling.
+
+    def roll(self, now_ms: int) -> None:
+        """Close the active segment, unless it is empty, and begin another one. Raises KafkaError."""
+        if self.active.size and not self.is_truncating:
+            self._roll(now_ms)
+
+    def maybe_roll(self, now_ms: int) -> None:
+        """Roll if the time limit of the active segment (segment.ms) has passed. Raises KafkaError."""
+        if self.active.size and self._limits.is_time_over(now_ms) and not self.is_truncating:
+            self._roll(now_ms)
+
+    def _roll(self, now_ms: int) -> None:
+        closed, base = self.active, self.log_end_offset
+        segment = LogSegment(self.disk, self.directory, base, now_ms)
+        try:
+            segment.create_file()
+        except OSError as error:
+            raise self._cut_back(error) from error
+        closed.close(base)
+        self._directory_sync.mark_changed()
+        self.segments = [*self.segments, segment]
+        self.positions.start_segment(segment)
+        self._activate(segment)
+        # Transactions aborted before the snapshot must be in the indexes: recovery reads the log only from there on.
+        unwritten = [
+            other
+            for other in self.segments
+            if other.indexes.transaction.has_unwritten and other is not closed and other is not segment
+        ]
+        self._add_checkpoint(base, [*unwritten, closed], sync=True)
+
+    def _activate(self, segment: LogSegment) -> None:
+        self.active = segment
+        self._index_full = False
+        self._jitter_ms = rolling.choose_jitter_ms(self.config, self._random)
+        self._update_limits()
+
+    def _update_limits(self) -> None:
+        limits = rolling.compute_limits(self.config, self.active, self._jitter_ms)
+        self._limits = limits
+        # Checked after the assignment, since a thread may take the log offline meanwhile.
+        if self.append_error is not None or self._index_full or self.is_truncating:
+            self._limits = limits._replace(size=rolling.CHECK_ALL)
+
+    def set_config(self, config: TopicConfig) -> None:
+        """Apply new configs."""
+        self.config = config
+        self._update_limits()
+
+    def _cut_back(self, error: OSError) -> KafkaError:
+        """Truncate the file after a failed write so that it ends with a complete batch. Returns the error to raise."""
+        try:
+            self.active.cut_torn_append()
+        except OSError as worse:
+            error = worse
+        self._append_failed(error)
+        self._update_limits()
+        return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error))
+
+    # Errors.
+
+    def _set_offline(self, reason: str) -> None:
+        super()._set_offline(reason)
+        self._limits = self._limits._replace(size=rolling.CHECK_ALL)
+
+    def probe_blocking(self) -> bool:
+        """Return whether a log that is `full` could accept appends again. Truncates the rest of a failed write."""
+        path = f"{self.directory}/probe"
+        try:
+            self.disk.write_atomic(path, bytes(_PROBE_BYTES), sync=False)
+            self.disk.unlink(path)
+            self.active.cut_torn_append()
+        except OSError:
+            return False
+        return True
+
+    def suspend(self) -> None:
+        """Reject appends, as on a full disk."""
+        self.full = True
+        self._update_limits()
+
+    def resume(self) -> None:
+        """Accept appends again, after a successful probe."""
+        self.full = self.read_only = False
+        self._update_limits()
+
+    # Leader epochs.
+
+    def assign_leader_epoch(self, epoch: int) -> None:
+        """Start a leader epoch of this broker at the log end offset. The next append writes it to the file."""
+        self.epochs.assign(epoch, self.log_end_offset)
+
+    def _start_epoch(self, epoch: int, offset: int) -> None:
+        self._append_epoch = epoch
+        if epoch >= 0:
+            self.epochs.assign(epoch, offset)
+            self._write_epochs()

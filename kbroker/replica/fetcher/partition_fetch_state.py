@@ -67,11 +67,15 @@ class FollowerPartition(Protocol):
 class PartitionFetchState:
     """One partition that follows `leader_id` in `leader_epoch`. A change of either creates a new state.
 
-    `requested`: the (leader epoch, fetch offset) that the leader's session has; a response for any other is late.
+    `requested`: the (leader epoch, fetch offset) that the leader's session has since the request `request_number`. A
+    response to an earlier request, or one that arrives after either has changed, is late (KIP-320).
     `is_paused`: the partition is not fetched, while it backs off, is truncated or waits for a sync.
     """
 
-    __slots__ = ("failures", "is_paused", "key", "leader_epoch", "leader_id", "partition", "requested", "timer")
+    __slots__ = (
+        "failures", "is_paused", "key", "leader_epoch", "leader_id", "partition", "request_number",
+        "requested", "timer",
+    )  # fmt: skip
 
     def __init__(self, partition: FollowerPartition, leader_id: int, leader_epoch: int) -> None:
         self.partition = partition
@@ -79,14 +83,16 @@ class PartitionFetchState:
         self.leader_id = leader_id
         self.leader_epoch = leader_epoch
         self.requested: tuple[int, int] | None = None
+        self.request_number = 0
         self.is_paused = False
         self.failures = 0
         # Ends the backoff.
         self.timer: TimerHandle | None = None
 
-    def next_request(self, max_bytes: int) -> ReplicaFetchPartition:
+    def next_request(self, request_number: int, max_bytes: int) -> ReplicaFetchPartition:
         """Return the partition's row of the next request, and expect the response to it."""
         log = self.partition.log
+        self.request_number = request_number
         self.requested = (self.leader_epoch, log.log_end_offset)
         return (
             self.key[1], self.leader_epoch, log.log_end_offset, log.epochs.latest, log.log_start_offset, max_bytes,
@@ -94,7 +100,7 @@ class PartitionFetchState:
 
     @property
     def is_late(self) -> bool:
-        """Whether a response that arrives now belongs to an earlier leader epoch or fetch offset (KIP-320)."""
+        """Whether the leader epoch or the fetch offset has changed since the request."""
         return self.requested != (self.partition.leader_epoch, self.partition.log.log_end_offset)
 
     def cancel_timer(self) -> None:

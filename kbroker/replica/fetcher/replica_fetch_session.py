@@ -31,11 +31,6 @@ class ReplicaFetchSession:
         """Whether there is nothing that the leader could send without further partitions."""
         return not self._members
 
-    @property
-    def is_full_request(self) -> bool:
-        """Whether the next request creates a session, so that the response has every partition."""
-        return self.epoch == INITIAL_EPOCH
-
     def forget(self, key: PartitionKey) -> None:
         """Remove a partition from the session with the next request."""
         if key in self._members:
@@ -59,18 +54,20 @@ class ReplicaFetchSession:
             self._forgotten.clear()
         return list(topics.items()), list(forgotten.items())
 
+    def begin_request(self) -> tuple[int, int]:
+        """Return the session id and the epoch of the next request."""
+        epoch = self.epoch
+        self.epoch = 1 if epoch == MAX_EPOCH else epoch + 1
+        return self.id, epoch
+
     def on_response(self, session_id: int) -> bool:
-        """Record that the leader has processed a request. Returns False if it keeps no session.
+        """Record the session of a response without an error. Returns False if the leader keeps no session.
 
         A leader without memory for the session, or one whose session became empty, responds without an id. The next
         request must then name all partitions.
         """
-        if session_id == NO_SESSION:
-            self.reset(keep_id=False)
-            return False
         self.id = session_id
-        self.epoch = 1 if self.epoch == MAX_EPOCH else self.epoch + 1
-        return True
+        return session_id != NO_SESSION
 
     def reset(self, *, keep_id: bool) -> None:
         """Create another session with the next request. With `keep_id` that request closes the current one."""

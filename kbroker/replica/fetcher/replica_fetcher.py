@@ -2,8 +2,9 @@
 
 One Fetch request is in flight at a time, in an incremental session. A request names the partitions that have changed,
 and a response has those with records, another high watermark or an error, so an idle partition costs nothing. A
-partition that cannot be fetched for now (it backs off, is truncated, or waits for a sync) is removed from the session,
-since the leader would otherwise respond to every request at once.
+partition that cannot be fetched for now (it backs off, or is truncated) is removed from the session, since the leader
+would otherwise respond to every request at once. A partition that can be fetched again does not wait until the leader
+has records for another one: the next request is sent at once, and the leader completes the waiting one.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from kbroker.common import KafkaError
 from kbroker.replica.fetcher.fetched_partitions import FetchedPartitions
 from kbroker.replica.fetcher.leader_end_point import FETCH_VERSION, LeaderEndPoint
 from kbroker.replica.fetcher.partition_fetch_state import PartitionFetchState, backoff_ms
-from kbroker.replica.fetcher.replica_fetch_session import PartitionKey, ReplicaFetchSession
+from kbroker.replica.fetcher.replica_fetch_session import NO_SESSION, PartitionKey, ReplicaFetchSession
 from kbroker.runtime.event_log import EventLogger
 from protocol.errors import ErrorCode, MalformedError
 from protocol.fast.replica_fetch import (
@@ -27,7 +28,7 @@ from protocol.fast.replica_fetch import (
 )
 
 if TYPE_CHECKING:
-    from asyncio import Future, Task
+    from asyncio import Future, Handle, Task
 
     from kbroker.config import BrokerConfig
     from kbroker.runtime.environment import Environment
@@ -72,6 +73,12 @@ class ReplicaFetcher:
         self._failures = 0
         self._stopped = False
         self._wakeup: Future[None] | None = None
+        # Whether the leader may keep the request in flight until it has records.
+        self._is_waiting = False
+        self._supersede_handle: Handle | None = None
+        self._request_number = 0
+        # The request that has superseded the waiting one, with its number.
+        self._superseding: tuple[int, Task[memoryview]] | None = None
         self._task: Task[None] | None = None
         self._background: set[Task[None]] = set()
 
@@ -85,9 +92,9 @@ class ReplicaFetcher:
 
     def remove(self, state: PartitionFetchState) -> None:
         """Stop fetching a partition. A response that arrives later is ignored for it."""
+        self._exclude(state)
         if self.states.get(state.key) is state:
             del self.states[state.key]
-            self._exclude(state)
         state.cancel_timer()
 
     def changed(self, state: PartitionFetchState) -> None:
@@ -115,8 +122,9 @@ class ReplicaFetcher:
         state.timer = self._environment.loop.call_later(delay_ms / 1000, self.resume, state)
 
     def _exclude(self, state: PartitionFetchState) -> None:
-        self._changed.pop(state.key, None)
-        self._session.forget(state.key)
+        if self.states.get(state.key) is state:
+            self._changed.pop(state.key, None)
+            self._session.forget(state.key)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run work on one partition beside the fetches. `stop` waits for it."""
@@ -135,6 +143,7 @@ class ReplicaFetcher:
         for state in list(self.states.values()):
             self.remove(state)
         self._wake()
+        self._cancel_superseding()
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
@@ -144,22 +153,38 @@ class ReplicaFetcher:
     def _wake(self) -> None:
         if self._wakeup is not None and not self._wakeup.done():
             self._wakeup.set_result(None)
+        elif self._is_waiting and self._supersede_handle is None:
+            # Once for all partitions of a change of the metadata image.
+            self._supersede_handle = self._environment.loop.call_soon(self._supersede)
+
+    def _supersede(self) -> None:
+        self._supersede_handle = None
+        if self._is_waiting and self._superseding is None and not self._stopped:
+            request = self._build_request()
+            if request is not None:
+                sent = self._environment.loop.create_task(self._send(request))
+                self._superseding = (self._request_number, sent)
 
     async def _run(self) -> None:
         while not self._stopped:
             try:
-                if self._fetched.syncing:
+                if self._superseding is not None:
+                    (number, sent), self._superseding = self._superseding, None
+                    self._is_waiting = True
+                    frame = await sent
+                elif self._fetched.syncing:
                     await self._fetched.wait_for_syncs()
                     continue
-                request = self._build_request()
-                if request is None:
-                    self._wakeup = self._environment.loop.create_future()
-                    await self._wakeup
-                    continue
-                timeout_ms = request.max_wait_ms + self._config().replica_socket_timeout_ms
-                body = encode_replica_fetch_request(request)
-                frame = await self._leaders.fetch(self.leader_id, FETCH_VERSION, [body], timeout_ms)
-                await self._process(decode_replica_fetch_response(frame))
+                else:
+                    request = self._build_request()
+                    if request is None:
+                        self._wakeup = self._environment.loop.create_future()
+                        await self._wakeup
+                        continue
+                    number = self._request_number
+                    frame = await self._send(request)
+                self._is_waiting = False
+                await self._process(decode_replica_fetch_response(frame), number)
                 self._failures = 0
             except (KafkaError, MalformedError) as error:
                 await self._recover(error)
@@ -167,20 +192,41 @@ class ReplicaFetcher:
                 event_log.failure("replica fetch failed", error, leader=self.leader_id)
                 await self._recover(error)
 
+    def _send(self, request: ReplicaFetchRequest) -> Coroutine[Any, Any, memoryview]:
+        # The leader's first response in a session has the session's id, which a second request needs.
+        self._is_waiting = request.max_wait_ms > 0 and request.session_id != NO_SESSION
+        timeout_ms = request.max_wait_ms + self._config().replica_socket_timeout_ms
+        body = encode_replica_fetch_request(request)
+        return self._leaders.fetch(self.leader_id, FETCH_VERSION, [body], timeout_ms)
+
     async def _recover(self, error: Exception) -> None:
         """Start a new session after a backoff: it is unknown what the leader has processed."""
         if not self._failures:
             event_log.info("leader cannot be fetched from", leader=self.leader_id, reason=error)
         self._failures += 1
+        self._is_waiting = False
         self._reset_session(keep_id=True)
         await self._environment.sleep(backoff_ms(self._failures, self._config().replica_fetch_backoff_ms) / 1000)
 
     def _reset_session(self, *, keep_id: bool) -> None:
         self._session.reset(keep_id=keep_id)
+        self._cancel_superseding()
         # Those that were not named yet come first.
         for key, state in self.states.items():
             if not state.is_paused:
                 self._changed.setdefault(key, state)
+
+    def _cancel_superseding(self) -> None:
+        """Abandon the second request, which belongs to the session that ends."""
+        if self._supersede_handle is not None:
+            self._supersede_handle.cancel()
+            self._supersede_handle = None
+        superseding, self._superseding = self._superseding, None
+        if superseding is not None:
+            _, sent = superseding
+            if not sent.cancel() and not sent.cancelled():
+                # It has failed like the first one.
+                sent.exception()
 
     # Requests and responses.
 
@@ -198,10 +244,12 @@ class ReplicaFetcher:
                 del self._changed[key]
         else:
             self._changed = {}
+        self._request_number += 1
+        number = self._request_number
         replica_id, replica_epoch = self._replica()
-        session_id, session_epoch = session.id, session.epoch
+        session_id, session_epoch = session.begin_request()
         topics, forgotten = session.add(
-            [(key, state.next_request(config.replica_fetch_max_bytes)) for key, state in states.items()]
+            [(key, state.next_request(number, config.replica_fetch_max_bytes)) for key, state in states.items()]
         )
         return ReplicaFetchRequest(
             replica_id,
@@ -215,7 +263,8 @@ class ReplicaFetcher:
             forgotten,
         )
 
-    async def _process(self, response: ReplicaFetchResponse) -> None:
+    async def _process(self, response: ReplicaFetchResponse, number: int) -> None:
+        """Process the response to the request `number`."""
         code = response.error_code
         if code:
             if code not in SESSION_ERRORS:
@@ -230,7 +279,7 @@ class ReplicaFetcher:
         now_ms, slice_end_ns = environment.clock.now_ms(), mono_ns() + SLICE_NS
         for count, fetched in enumerate(response.partitions, 1):
             state = states.get((fetched.topic_id, fetched.partition))
-            if state is not None and not state.is_paused:
+            if state is not None and not state.is_paused and state.request_number <= number:
                 if state.is_late:
                     self._on_late_response(state)
                 else:

@@ -343,6 +343,36 @@ async def test_the_next_fetch_waits_for_the_sync(lab: Lab) -> None:
 
 
 @fetcher_test
+async def test_a_new_partition_does_not_wait_for_records_of_another(lab: Lab) -> None:
+    first, second, third = FakePartition(0), FakePartition(1), FakePartition(2)
+    await lab.followed(first)
+    lab.follow(second)
+    lab.follow(third)
+    await asyncio.sleep(0.01)
+    waiting, superseding = [request for request, _ in lab.leader.requests]
+    assert (waiting.session_epoch, rows(waiting)) == (1, [])
+    assert (superseding.session_epoch, rows(superseding)) == (2, [(1, EPOCH, 0, -1), (2, EPOCH, 0, -1)])
+    lab.leader.respond()
+    await asyncio.sleep(0.01)
+    assert len(lab.leader.requests) == 1
+    lab.leader.respond(records_of(second, batch(1, leader_epoch=5)))
+    request = await lab.leader.request()
+    assert (request.session_epoch, rows(request)) == (3, [(1, EPOCH, 1, 5)])
+
+
+@fetcher_test
+async def test_both_requests_fail_with_the_connection(lab: Lab) -> None:
+    first, second = FakePartition(0), FakePartition(1)
+    await lab.followed(first)
+    lab.follow(second)
+    await asyncio.sleep(0.01)
+    lab.leader.fail()
+    lab.leader.fail()
+    request = await lab.leader.request()
+    assert (request.session_epoch, len(rows(request))) == (0, 2)
+
+
+@fetcher_test
 async def test_many_partitions_take_several_requests(lab: Lab) -> None:
     partitions = [FakePartition(index) for index in range(1200)]
     for partition in partitions:

@@ -16,6 +16,7 @@ MAX_CACHED_TEXTS = 4096
 _BLOCK_BYTES = 2 * BLOCK_UNITS
 _BLOCK_POWER = pow(31, BLOCK_UNITS, 1 << 32)
 _MAX_UINT32 = 0xFFFFFFFF
+_MAX_INT32 = 0x7FFFFFFF
 # The lower half of each lane of 32 bits, and of 64 bits.
 _LOW_16 = int.from_bytes(b"\0\0\xff\xff" * (BLOCK_UNITS // 2), "big")
 _LOW_32 = int.from_bytes(b"\0\0\0\0\xff\xff\xff\xff" * (BLOCK_UNITS // 4), "big")
@@ -33,8 +34,26 @@ def _halving(lanes: int) -> tuple[int, int, int, int]:
 _HALVINGS = tuple(_halving(lanes) for lanes in (256, 128, 64, 32, 16, 8, 4, 2))
 
 
+def key_hash(key: str) -> int:
+    """Return the absolute value of String.hashCode, as Kafka does to find the partition of a key.
+
+    The lowest value has no absolute value in Java's int; Kafka takes 0 (Utils.abs).
+    """
+    value = java_hash(key)
+    return min(value, -value & _MAX_UINT32) & _MAX_INT32
+
+
+def former_key_hash(key: str) -> int:
+    """Return the lower 31 bits of String.hashCode: the hash in internal topics that former versions have created.
+
+    For a negative hashCode it differs from Kafka's. A topic keeps its hash, since all records of a key must be in one
+    partition.
+    """
+    return java_hash(key) & _MAX_INT32
+
+
 def java_hash(text: str) -> int:
-    """Return Java's String.hashCode without its sign: all brokers must find the same partition for a key."""
+    """Return Java's String.hashCode as an unsigned integer of 32 bits."""
     return _cached_hash(text) if len(text) <= MAX_CACHED_LENGTH else compute_hash(text)
 
 
@@ -50,7 +69,7 @@ def compute_hash(text: str) -> int:
         for bits, half, power, low_32 in _HALVINGS:
             block = (block >> bits) * power + (block & half) & low_32
         value = (value * _BLOCK_POWER + block) & _MAX_UINT32
-    return value & 0x7FFFFFFF
+    return value
 
 
 _cached_hash = lru_cache(MAX_CACHED_TEXTS)(compute_hash)

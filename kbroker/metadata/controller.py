@@ -163,7 +163,8 @@ class Controller:
 
     def _create_topic(self, plan: TopicPlan, topic_id: bytes, draft: ChunkDraft) -> list[Create]:
         """Add the topic's partitions to the draft, and return the operations for its other nodes."""
-        node = znodes.TopicNode(topic_id, plan.name in INTERNAL_TOPICS)
+        is_internal = plan.name in INTERNAL_TOPICS
+        node = znodes.TopicNode(topic_id, is_internal, has_kafka_key_hash=is_internal)
         ops = [Create(znodes.topic_path(plan.name), znodes.encode_topic(node))]
         if plan.configs:
             path = znodes.config_path(ConfigResource(ConfigResourceType.TOPIC, plan.name))

@@ -49,13 +49,17 @@ class PartitionRegistration:
 
 @dataclass(slots=True)
 class TopicImage:
-    """`topic_id` has 16 bytes; `configs` are the overrides only; `partitions` are in the order of their indexes."""
+    """`topic_id` has 16 bytes; `configs` are the overrides only; `partitions` are in the order of their indexes.
+
+    `has_kafka_key_hash`: the coordinators of an internal topic find the partition of a key by Kafka's hash.
+    """
 
     name: str
     topic_id: bytes
     internal: bool = False
     configs: dict[str, str] = field(default_factory=dict)
     partitions: list[PartitionRegistration] = field(default_factory=list)
+    has_kafka_key_hash: bool = False
 
 
 class PartitionChange(NamedTuple):

@@ -226,7 +226,8 @@ class MetadataLoader:
             partitions.append(partition)
         resource = ConfigResource(ConfigResourceType.TOPIC, name)
         configs = delta.configs.get(resource, self.image.overrides(*resource))
-        return TopicImage(name, topic_id, self.topics[name].internal, configs, partitions)
+        node = self.topics[name]
+        return TopicImage(name, topic_id, node.internal, configs, partitions, node.has_kafka_key_hash)
 
     async def _read_members(self, delta: MetadataDelta) -> None:
         """Read the registered brokers and the controller: ephemeral nodes, which have no numbered changes."""

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from kbroker.common import KafkaError, TopicPartition
-from kbroker.coordinator.java_hash import java_hash
+from kbroker.coordinator.java_hash import former_key_hash, key_hash
 from kbroker.coordinator.runtime.coordinator_context import ACTIVE, CoordinatorContext, CoordinatorState, RuntimeConfig
 from kbroker.coordinator.runtime.operation import CoordinatorShard
 from kbroker.coordinator.runtime.write_event import complete
@@ -59,7 +59,9 @@ class CoordinatorRuntime(Generic[S]):
     def partition_for(self, key: str) -> int:
         """Return the partition that a key belongs to."""
         topic = self._metadata.topics.get(self._topic)
-        return java_hash(key) % (len(topic.partitions) if topic is not None else self._config().partition_count)
+        if topic is None:
+            return key_hash(key) % self._config().partition_count
+        return (key_hash(key) if topic.has_kafka_key_hash else former_key_hash(key)) % len(topic.partitions)
 
     def context(self, key: str) -> CoordinatorContext[S]:
         """Return the loaded partition of a key. Raises NOT_COORDINATOR or COORDINATOR_LOAD_IN_PROGRESS."""

@@ -78,7 +78,7 @@ def _decoding(path: str) -> Iterator[None]:
     """Convert errors of decoding to InvalidNodeData."""
     try:
         yield
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise InvalidNodeData(path, f"{type(error).__name__}: {error}") from None
 
 
@@ -208,21 +208,33 @@ def decode_features(data: bytes) -> FinalizedFeatures:
         return FinalizedFeatures(int(fields["epoch"]), levels)
 
 
+KAFKA_KEY_HASH = "kafka"
+
+
 @dataclass(slots=True)
 class TopicNode:
+    """`has_kafka_key_hash`: see TopicImage. Nodes of internal topics of former versions lack it."""
+
     topic_id: bytes
     internal: bool
+    has_kafka_key_hash: bool = False
 
 
 def encode_topic(topic: TopicNode) -> bytes:
-    return encode({"id": topic.topic_id.hex(), "internal": topic.internal})
+    fields: dict[str, object] = {"id": topic.topic_id.hex(), "internal": topic.internal}
+    if topic.has_kafka_key_hash:
+        fields["hash"] = KAFKA_KEY_HASH
+    return encode(fields)
 
 
 def decode_topic(name: str, data: bytes) -> TopicNode:
     path = topic_path(name)
     with _decoding(path):
         fields = decode(path, data)
-        return TopicNode(bytes.fromhex(fields["id"]), fields["internal"])
+        key_hash = fields.get("hash")
+        if key_hash not in (None, KAFKA_KEY_HASH):
+            raise ValueError(f"unknown hash {key_hash}")
+        return TopicNode(bytes.fromhex(fields["id"]), fields["internal"], key_hash == KAFKA_KEY_HASH)
 
 
 def encode_chunk(chunk: Chunk) -> bytes:

@@ -8,34 +8,38 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from kbroker.coordinator.java_hash import BLOCK_UNITS, java_hash
+from kbroker.coordinator.java_hash import BLOCK_UNITS, former_key_hash, java_hash, key_hash
 
 ANY_CHARACTER = st.characters()
 LONGEST = 32_767
 
 
 def by_definition(text: str) -> int:
-    """String.hashCode as its documentation defines it, without the sign."""
+    """String.hashCode as its documentation defines it, as an unsigned integer."""
     units = text.encode("utf-16-be", "surrogatepass")
     value = 0
     for unit in unpack(f">{len(units) // 2}H", units):
         value = (31 * value + unit) & 0xFFFFFFFF
-    return value & 0x7FFFFFFF
+    return value
 
 
 @pytest.mark.parametrize(
-    ("text", "value"),
+    ("text", "value", "absolute", "lower_bits"),
     [
-        ("", 0),
-        ("g", 103),
-        ("console-consumer-12345", 158455506),
-        ("polygenelubricants", 0),
-        ("grüße", 98768023),
-        ("𝄞", 1772394),
+        ("", 0, 0, 0),
+        ("g", 103, 103, 103),
+        ("console-consumer-12345", 158455506, 158455506, 158455506),
+        ("my-app", -1061206400, 1061206400, 1086277248),
+        ("polygenelubricants", -(2**31), 0, 0),
+        ("grüße", 98768023, 98768023, 98768023),
+        ("𝄞", 1772394, 1772394, 1772394),
     ],
 )
-def test_the_values_are_those_of_java(text: str, value: int) -> None:
-    assert java_hash(text) == value
+def test_the_values_are_those_of_java(text: str, value: int, absolute: int, lower_bits: int) -> None:
+    """The lowest integer has no absolute value; Kafka takes 0."""
+    assert java_hash(text) == value % 2**32
+    assert key_hash(text) == absolute
+    assert former_key_hash(text) == lower_bits
 
 
 @given(st.text(ANY_CHARACTER | st.integers(0xD800, 0xDFFF).map(chr)), st.integers(0, 3 * BLOCK_UNITS))

@@ -294,7 +294,7 @@ def _broker(rng: Random) -> Case:
 
 
 def _topic(rng: Random) -> Case:
-    data = znodes.encode_topic(znodes.TopicNode(rng.randbytes(16), rng.random() < 0.5))
+    data = znodes.encode_topic(znodes.TopicNode(rng.randbytes(16), rng.random() < 0.5, rng.random() < 0.5))
     return _json(data, partial(znodes.decode_topic, "t"), znodes.encode_topic)  # type: ignore[arg-type]
 
 

@@ -219,6 +219,8 @@ async def test_concurrent_requests_for_one_topic_create_it_once():
     offsets = await asyncio.gather(*(broker.controller.ensure_internal_topic("__consumer_offsets") for _ in range(5)))
     assert offsets[0].internal
     assert len(offsets[0].partitions) == 50
+    assert offsets[0].has_kafka_key_hash
+    assert not topics[0].has_kafka_key_hash
     assert (await broker.controller.auto_create_topic("__consumer_offsets")) is offsets[0]
     with pytest.raises(KafkaError, match="INVALID_TOPIC_EXCEPTION"):
         await broker.controller.auto_create_topic("a b")

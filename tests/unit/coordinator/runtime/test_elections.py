@@ -223,3 +223,12 @@ def test_waiting_for_a_load_is_bounded(story: Story) -> None:
     story.log.commit()
     story.loop.run_until_complete(story.runtime.wait_until_loaded("key"))
     assert story.state() == ["a", "uncommitted"]
+
+
+def test_a_topic_keeps_the_hash_of_keys_with_which_it_was_created(story: Story) -> None:
+    """Otherwise the records of a group would be in two partitions. "my-app" has a negative hash."""
+    partitions = [PartitionRegistration(NODE, 0, [NODE], [NODE]) for _ in range(50)]
+    story.image.topics[TOPIC] = TopicImage(TOPIC, b"1" * 16, True, {}, partitions)
+    assert story.runtime.partition_for("my-app") == 1086277248 % 50
+    story.image.topics[TOPIC] = TopicImage(TOPIC, b"1" * 16, True, {}, partitions, has_kafka_key_hash=True)
+    assert story.runtime.partition_for("my-app") == 1061206400 % 50

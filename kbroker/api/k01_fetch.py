@@ -4,7 +4,10 @@
 - The first batch is sent even if it exceeds the limits (KIP-74).
 - From version 13 on topics are named by id (KIP-516).
 - With read_committed the consumer reads up to the last stable offset.
-- A request from a follower (replica id ≥ 0) is refused with NOT_LEADER_OR_FOLLOWER, since there is no replication yet.
+- A follower (replica id ≥ 0) reads to the log end, in a session that consumers cannot evict. Its fetch offset is its
+  claim to have everything below. It may send a Fetch while another one waits, which is then answered.
+- Followers fetch over the inter-broker listener only, where `peer_broker` is known; from any other connection their
+  requests are refused with INVALID_REQUEST.
 """
 
 from kbroker.api.context import RequestContext, Services
@@ -18,7 +21,14 @@ def handle(services: Services, context: RequestContext, request: FetchRequest) -
     uses_topic_ids = context.version >= FIRST_TOPIC_ID_VERSION
     if request.isolation_level not in (READ_UNCOMMITTED, READ_COMMITTED):
         return _unknown_isolation_level(request, uses_topic_ids)
+    if request.replica_id >= 0 and context.peer_broker != _sender(request):
+        context.connection.close("Fetch of a follower from another broker", context, replica=request.replica_id)
+        return FetchResponse(ErrorCode.INVALID_REQUEST, 0, [])
     return services.fetching.fetch(request, uses_topic_ids)
+
+
+def _sender(request: FetchRequest) -> tuple[int, int]:
+    return request.replica_id, request.replica_epoch
 
 
 def _unknown_isolation_level(request: FetchRequest, uses_topic_ids: bool) -> FetchResponse:

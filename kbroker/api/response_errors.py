@@ -245,9 +245,7 @@ def _fetch_error(request: FetchRequest, error: tuple[str | bytes, FetchResult]) 
     for requested, partitions in request.topics:
         if requested == key:
             # The request does not contain partitions that an earlier request added to the session.
-            subject["offset"] = next(
-                (offset for index, _, offset, _, _ in partitions if index == result.partition), None
-            )
+            subject["offset"] = next((offset for index, _, offset, *_ in partitions if index == result.partition), None)
     return ResponseError(result.error_code, None, subject)
 
 

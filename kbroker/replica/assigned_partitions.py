@@ -113,8 +113,7 @@ class AssignedPartitions:
         registration = self._registration(partition.topic_id, partition.tp.partition)
         if registration is None:
             return
-        partition.apply_registration(registration, self._node_id)
-        partition.advance_high_watermark()
+        partition.apply_registration(registration, self._node_id, self._environment.clock.mono_ms())
         if self.fetchers is None:
             return
         if self._node_id in registration.replicas:
@@ -189,11 +188,8 @@ class AssignedPartitions:
             config = self._logs.topic_config(topic.name, topic.configs)
             if config == partition.log.config:
                 continue
-            partition.log.set_config(config)
-            partition.flush_before_ack = waits_for_flush(config)
+            partition.set_config(config)
             self._maintenance.mark_uncleaned(partition)
-            # Waiting requests may no longer have to wait for a sync.
-            partition.advance_high_watermark()
 
     async def stop(self) -> None:
         """Fail the waiting requests, sync and close all logs, and write the marker of a clean shutdown."""

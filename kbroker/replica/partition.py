@@ -1,30 +1,31 @@
-"""A partition on this broker: its log, its leadership, and the requests that wait for it."""
+"""A partition on this broker.
+
+A leader appends what clients send, and a follower what its leader sends. Both advance the high watermark, which
+completes requests that wait. partition_state.py decides when it may advance, isr/isr_manager.py changes the in-sync
+replicas.
+"""
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Sequence
+from typing import Protocol, cast
 
-from kbroker.common import KafkaError, TopicPartition
+from kbroker.common import Buffer, KafkaError
 from kbroker.config.topic_config import TopicConfig
-from kbroker.replica.fetch.fetch_session import FetchPartition
+from kbroker.replica.partition_high_watermark import OnCommitted, waits_for_flush
+from kbroker.replica.partition_roles import FollowerLog, PartitionRoles
 from kbroker.replica.partition_state import PartitionState
 from kbroker.replica.produce.batch_validation import validate_batch
 from kbroker.replica.produce.record_validation import ValidatedBatch
 from kbroker.storage.log.control_batches import MarkerBatch
 from kbroker.storage.log.log import Log
-from kbroker.storage.producers.ongoing_transactions import NO_UNSTABLE_OFFSET
 from kbroker.storage.producers.verification import VerificationGuard
 from protocol.errors import ErrorCode
-from protocol.records.batch import CONTROL, LENGTH_OVERHEAD, parse_header
+from protocol.records.batch import CONTROL, LENGTH_OVERHEAD, BatchHeader, parse_header
 
-if TYPE_CHECKING:
-    from kbroker.metadata.image import PartitionRegistration
+__all__ = ["ACKS_ALL", "OnCommitted", "Partition", "waits_for_flush"]
 
 ACKS_ALL = -1
-
-OnCommitted = Callable[[ErrorCode], None]
 
 
 class AppendListener(Protocol):
@@ -37,34 +38,14 @@ class AppendListener(Protocol):
     def on_append_failed(self, partition: Partition) -> None: ...
 
 
-def waits_for_flush(config: TopicConfig) -> bool:
-    """Return whether batches are acknowledged after they are synced. Kafka does that with flush.messages=1."""
-    return config.flush_before_ack or config.flush_messages == 1
+class Partition(PartitionRoles):
+    """Appends as the leader, and as a follower.
 
-
-class Partition:
-    """Appends advance the high watermark, which completes waiting requests.
-
-    `fetchers`: entries of fetch sessions to notify of changes. `bytes_in`: bytes appended since this broker opened the
-    partition, at `first_offset`. `flush_before_ack`: see `waits_for_flush`.
+    `is_internal`: the topic belongs to a coordinator. `bytes_in`: bytes appended since this broker opened the
+    partition, at `first_offset`.
     """
 
-    __slots__ = (
-        "_append_listener",
-        "_uncommitted_bytes",
-        "_waiting",
-        "bytes_in",
-        "fetchers",
-        "first_offset",
-        "flush_before_ack",
-        "is_closed",
-        "is_flushing",
-        "is_internal",
-        "is_leader",
-        "log",
-        "state",
-        "tp",
-    )
+    __slots__ = ("_append_listener", "bytes_in", "first_offset", "is_internal")
 
     def __init__(
         self,
@@ -75,75 +56,20 @@ class Partition:
         is_leader: bool = True,
         is_internal: bool = False,
     ) -> None:
-        self.tp: TopicPartition = log.tp
-        self.log = log
-        self.state = state
-        self.is_leader = is_leader
-        # Whether the topic belongs to a coordinator.
+        super().__init__(log, state, is_leader)
         self.is_internal = is_internal
-        # Whether the partition was removed from this broker.
-        self.is_closed = False
-        self.is_flushing = False
         self.bytes_in = 0
         self.first_offset = log.log_end_offset
-        self.flush_before_ack = waits_for_flush(log.config)
-        self.fetchers: dict[FetchPartition, None] = {}
         self._append_listener = append_listener
-        # Bytes appended since the high watermark last advanced. Fetches can read them when it advances next.
-        self._uncommitted_bytes = 0
-        # (offset, callback), ordered by offset.
-        self._waiting: deque[tuple[int, OnCommitted]] = deque()
-        log.update_high_watermark(state.high_watermark)
+        state.set_min_insync_replicas(log.config.min_insync_replicas)
 
-    @property
-    def topic_id(self) -> bytes:
-        return self.log.topic_id
-
-    @property
-    def leader_epoch(self) -> int:
-        return self.state.leader_epoch
-
-    @property
-    def high_watermark(self) -> int:
-        return self.state.high_watermark
-
-    @property
-    def last_stable_offset(self) -> int:
-        """min(first offset of an open transaction, high watermark).
-
-        If the first records of the transaction were deleted, it is the log start offset.
-        """
-        unstable, high_watermark = self.log.producers.transactions.first_unstable_offset, self.state.high_watermark
-        if unstable >= high_watermark:
-            return high_watermark
-        return min(max(unstable, self.log.log_start_offset), high_watermark)
-
-    # Leadership.
-
-    def begin_epoch(self) -> None:
-        """Start the current leader epoch at the log end offset."""
-        if self.is_leader:
-            self.log.assign_leader_epoch(self.state.leader_epoch)
-
-    def apply_registration(self, registration: PartitionRegistration, node_id: int) -> None:
-        """Apply a change of the metadata image. This broker (`node_id`) may become the leader or a follower."""
-        is_new_epoch = registration.leader_epoch > self.state.leader_epoch
-        self.state.update_leader_and_isr(registration.leader_epoch, registration.isr)
-        self.is_leader = registration.leader == node_id
-        if is_new_epoch:
-            self.begin_epoch()
-        if not self.is_leader:
-            self.fail_waiting(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-
-    def check_leader(self, current_epoch: int) -> None:
-        """Raise KafkaError if this is not the leader in the epoch that the client knows (KIP-320; -1 for any)."""
-        if not self.is_leader:
-            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        if current_epoch == -1 or current_epoch == self.state.leader_epoch:
-            return
-        if current_epoch < self.state.leader_epoch:
-            raise KafkaError(ErrorCode.FENCED_LEADER_EPOCH)
-        raise KafkaError(ErrorCode.UNKNOWN_LEADER_EPOCH)
+    def set_config(self, config: TopicConfig) -> None:
+        """Apply changed configs of the topic."""
+        self.log.set_config(config)
+        self.flush_before_ack = waits_for_flush(config)
+        self.state.set_min_insync_replicas(config.min_insync_replicas)
+        # Waiting requests may no longer have to wait for a sync, or for other replicas.
+        self.advance_high_watermark()
 
     # Appends.
 
@@ -170,7 +96,7 @@ class Partition:
             message = f"Cannot append to internal topic {self.tp.topic}"
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, message)
         log = self.log
-        if acks == ACKS_ALL and self.state.is_under_min_isr(log.config.min_insync_replicas):
+        if acks == ACKS_ALL and self.state.is_under_min_isr:
             raise KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS)
         if validated is None:
             validated = validate_batch(records, log.config, now_ms, produce_version, transactional)
@@ -221,89 +147,42 @@ class Partition:
         self._uncommitted_bytes += size
         self.bytes_in += size
         self._append_listener.on_append(self, now_ms)
+        if self.state.followers:
+            self._notify_replicas(size)
         if not self.flush_before_ack:
-            self.advance_high_watermark()
+            self._advance_high_watermark()
 
-    # The high watermark.
+    def append_as_follower(
+        self,
+        records: Buffer,
+        headers: Sequence[BatchHeader],
+        leader_high_watermark: int,
+        leader_log_start: int,
+        now_ms: int,
+    ) -> int:
+        """Append a run of the leader's batches, which may be empty, and adopt its offsets. Returns the log end offset.
 
-    def advance_high_watermark(self) -> None:
-        """Commit the records that all in-sync replicas have, and complete the requests that wait for them.
-
-        With flush.before.ack only synced records count as present on this replica.
+        Raises KafkaError: NOT_LEADER_OR_FOLLOWER on a leader, KAFKA_STORAGE_ERROR.
         """
-        state, log = self.state, self.log
-        before = state.high_watermark
-        if not state.advance_high_watermark(log.recovery_point if self.flush_before_ack else log.log_end_offset):
-            return
-        size, self._uncommitted_bytes = self._uncommitted_bytes, 0
-        stable_size = None
-        if log.producers.transactions.first_unstable_offset != NO_UNSTABLE_OFFSET:
-            stable_size = self._advance_last_stable_offset(before)
-        waiting = self._waiting
-        while waiting and waiting[0][0] <= state.high_watermark:
-            waiting.popleft()[1](ErrorCode.NONE)
-        if self.fetchers:
-            self.notify_fetchers(size, stable_size)
-
-    def _advance_last_stable_offset(self, high_watermark_before: int) -> int:
-        """Advance the last stable offset with the high watermark.
-
-        Returns how many bytes have become stable: 0 if the number is unknown, -1 if none have.
-        """
-        transactions, log = self.log.producers.transactions, self.log
-        before = max(min(transactions.first_unstable_offset, high_watermark_before), log.log_start_offset)
-        log.update_high_watermark(self.state.high_watermark)
-        after = self.last_stable_offset
-        return log.bytes_between(before, after) if after > before else -1
-
-    def on_committed(self, offset: int, callback: OnCommitted) -> None:
-        """Call back when everything below `offset` is committed, or with the error that prevents it."""
-        if self.is_closed:
-            callback(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        elif self.state.high_watermark >= offset:
-            callback(ErrorCode.NONE)
-        elif self.log.offline is not None:
-            callback(ErrorCode.KAFKA_STORAGE_ERROR)
-        else:
-            waiting = self._waiting
-            position = len(waiting)
-            # Offsets of appends only grow, but a duplicate waits for the offset of its original.
-            while position and waiting[position - 1][0] > offset:
-                position -= 1
-            waiting.insert(position, (offset, callback))
-
-    def notify_fetchers(self, size: int, stable_size: int | None = None) -> None:
-        """Notify the fetch sessions of a change, and waiting fetches of more bytes to read.
-
-        `size`: bytes committed, 0 for another change that must be sent. `stable_size`: bytes that have become stable,
-        for fetches of committed records, or -1; None for the same as `size`. A session without a waiting fetch is
-        notified once, and again after its next response: idle sessions cost appends nothing.
-        """
-        if not self.fetchers:
-            return
-        fetchers, self.fetchers = self.fetchers, {}
-        for fetched in fetchers:
-            session = fetched.session
-            session.ready[fetched] = None
-            if session.waiter is not None:
-                self.fetchers[fetched] = None
-                if stable_size is None or not session.waiter.read_committed:
-                    session.waiter.gained(size)
-                elif stable_size >= 0:
-                    session.waiter.gained(stable_size)
-
-    # Failure and removal.
-
-    def fail_waiting(self, code: ErrorCode) -> None:
-        """Fail the waiting requests after a loss of leadership or of the disk: their batches may never be committed."""
-        waiting, self._waiting = self._waiting, deque()
-        for _, callback in waiting:
-            callback(code)
-        self.notify_fetchers(0)
-
-    def close(self) -> None:
-        """Called when the partition is removed from this broker."""
-        self.is_closed = True
-        self.is_leader = False
-        self.fail_waiting(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        self.fetchers.clear()
+        if self.is_leader or self.is_closed or self._is_truncating:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        log = self.log
+        if headers:
+            try:
+                cast(FollowerLog, log).append_as_follower(records, headers, now_ms)
+            except KafkaError:
+                self._append_listener.on_append_failed(self)
+                raise
+            self._uncommitted_bytes += len(records)
+            self.bytes_in += len(records)
+            self._append_listener.on_append(self, now_ms)
+        high_watermark = min(leader_high_watermark, log.log_end_offset)
+        before = self.state.high_watermark
+        # The high watermark of a new leader may be lower for some time; consumers of this replica must not notice.
+        if high_watermark > before:
+            self.state.high_watermark = high_watermark
+            self._on_high_watermark_advanced(before)
+        if leader_log_start > log.log_start_offset:
+            log.delete_records(min(leader_log_start, self.state.high_watermark))
+            self.notify_fetchers(0)
+        return log.log_end_offset

@@ -1,46 +1,193 @@
-"""The in-sync replicas of a partition and its high watermark, as decisions without I/O.
+"""The replicas of a partition as its leader knows them, and the high watermark, as decisions without I/O.
 
-The high watermark is exclusive: everything below it is on every in-sync replica. In a cluster it follows from the
-leader's end offset and the fetch positions of the followers; with a single replica it is the leader's end offset. Under
-flush.before.ack the flushed offset is used instead of the end offset, on the leader and on followers.
+The high watermark is exclusive: every replica of the *maximal ISR* has everything below it. The maximal ISR (KIP-497)
+is the ISR that the controller has stored, together with the replicas that the leader has proposed to add. So whatever
+the controller decides, and whether or not the leader learns it, each possible next leader has all committed records.
+For the same reason:
+
+- Only what followers have claimed in the current leader epoch counts: what they had before may have been truncated.
+- The high watermark does not advance while the ISR is smaller than the effective min.insync.replicas (KIP-966), which
+  is at most the number of replicas (KAFKA-15583).
+- A replica joins the ISR only if it has everything up to the high watermark, and up to the start of the leader epoch:
+  the new leader's high watermark may be lower than the former one's. With fewer than the effective min.insync.replicas
+  in the ISR, it must have the whole log (KAFKA-19996).
+
+With a single replica the high watermark is the leader's log end offset. Under flush.before.ack the synced offset is
+used instead of the end offset, on the leader and on followers.
 """
+
+from collections.abc import Sequence
+
+from kbroker.replica.isr.follower_state import NEVER_MS, FollowerState
+
+
+class IsrProposal:
+    """A change of the ISR that was proposed to the controller, and whose outcome is unknown. Compared by identity."""
+
+    __slots__ = ("isr", "leader_epoch", "partition_epoch")
+
+    def __init__(self, isr: list[int], leader_epoch: int, partition_epoch: int) -> None:
+        self.isr = isr
+        self.leader_epoch = leader_epoch
+        self.partition_epoch = partition_epoch
 
 
 class PartitionState:
-    """The replicas' positions as the leader knows them. Offsets are exclusive ends."""
+    """`isr`: as the controller has stored it. `proposal`: the change in flight, at most one. Offsets are exclusive.
 
-    __slots__ = ("followers", "high_watermark", "isr", "leader_epoch", "local_id")
+    `followers` has the other replicas; it is empty for a partition with one replica, and on a follower.
+    `leader_end_offset`: the log end offset after the last append, if there are followers. `min_isr`: the effective
+    min.insync.replicas.
+    """
 
-    def __init__(self, local_id: int, leader_epoch: int, isr: list[int], high_watermark: int = 0) -> None:
+    __slots__ = (
+        "_counted", "_min_insync_replicas", "epoch_start_offset", "followers", "high_watermark", "isr",
+        "leader_end_offset", "leader_epoch", "local_id", "min_isr", "partition_epoch", "proposal", "replicas",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        local_id: int,
+        leader_epoch: int,
+        isr: Sequence[int],
+        high_watermark: int = 0,
+        *,
+        replicas: Sequence[int] = (),
+        partition_epoch: int = -1,
+        min_insync_replicas: int = 1,
+    ) -> None:
         self.local_id = local_id
         self.leader_epoch = leader_epoch
-        self.isr = isr
+        self.partition_epoch = partition_epoch
         self.high_watermark = high_watermark
-        # Positions of the other in-sync replicas: -1 until a replica has fetched, so the high watermark cannot advance.
-        self.followers: dict[int, int] = {replica: -1 for replica in isr if replica != local_id}
+        self.epoch_start_offset = 0
+        self.leader_end_offset = 0
+        self.followers: dict[int, FollowerState] = {}
+        # The followers whose claims hold the high watermark back.
+        self._counted: list[FollowerState] = []
+        self._min_insync_replicas = min_insync_replicas
+        self._assign(replicas or isr, isr)
+        self.followers = {id: FollowerState(id) for id in self._other_replicas()}
+        self.update_counted()
+
+    # Leader epochs.
+
+    def begin_leader_epoch(
+        self, leader_epoch: int, replicas: Sequence[int], isr: Sequence[int], log_end_offset: int, now_ms: int
+    ) -> None:
+        """Become the leader, or the leader of a new epoch. All earlier claims of followers are forgotten."""
+        self.leader_epoch = leader_epoch
+        self.epoch_start_offset = self.leader_end_offset = log_end_offset
+        self._assign(replicas, isr)
+        # A follower in the ISR has replica.lag.time.max.ms to catch up. The others do not hold the high watermark back.
+        self.followers = {id: FollowerState(id, now_ms if id in isr else NEVER_MS) for id in self._other_replicas()}
+        self.update_counted()
+
+    def begin_follower_epoch(self, leader_epoch: int, replicas: Sequence[int], isr: Sequence[int]) -> None:
+        """Become a follower. The high watermark then comes with the leader's responses."""
+        self.leader_epoch = leader_epoch
+        self._assign(replicas, isr)
+        self.followers = {}
+        self.update_counted()
+
+    def update_replicas_and_isr(self, replicas: Sequence[int], isr: Sequence[int]) -> None:
+        """Apply a change by the controller within the leader epoch. It decides about any proposal in flight."""
+        known = self.followers
+        self._assign(replicas, isr)
+        self.followers = {id: known.get(id) or FollowerState(id) for id in self._other_replicas()}
+        self.update_counted()
+
+    def _assign(self, replicas: Sequence[int], isr: Sequence[int]) -> None:
+        self.proposal: IsrProposal | None = None
+        self.replicas, self.isr = list(replicas), list(isr)
+        self.min_isr = min(self._min_insync_replicas, len(self.replicas))
+
+    def _other_replicas(self) -> list[int]:
+        return [id for id in dict.fromkeys((*self.replicas, *self.isr)) if id != self.local_id]
+
+    # The high watermark.
+
+    @property
+    def is_under_min_isr(self) -> bool:
+        """Whether acks=all must be refused, and the high watermark must not advance."""
+        return len(self.isr) < self.min_isr
+
+    def set_min_insync_replicas(self, min_insync_replicas: int) -> None:
+        """Apply a changed min.insync.replicas."""
+        self._min_insync_replicas = min_insync_replicas
+        self.min_isr = min(min_insync_replicas, len(self.replicas))
 
     def advance_high_watermark(self, leader_position: int) -> bool:
-        """Advance the high watermark to the lowest position of all in-sync replicas. Returns whether it advanced."""
+        """Advance the high watermark to the lowest position of the maximal ISR. Returns whether it advanced."""
         committed = leader_position
         if self.followers:
-            committed = min(committed, *self.followers.values())
+            if self.is_under_min_isr:
+                return False
+            for follower in self._counted:
+                if follower.log_end_offset < committed:
+                    committed = follower.log_end_offset
         if committed <= self.high_watermark:
             return False
         self.high_watermark = committed
         return True
 
-    def update_follower(self, replica_id: int, position: int) -> None:
-        """Record that a follower has everything below `position`."""
-        if replica_id in self.followers:
-            self.followers[replica_id] = max(position, self.followers[replica_id])
+    def update_counted(self) -> None:
+        """Find the followers whose claims hold the high watermark back: the maximal ISR, and those that are joining."""
+        maximal = self.maximal_isr
+        self._counted = [follower for id, follower in self.followers.items() if id in maximal or follower.is_joining]
 
-    def is_under_min_isr(self, min_insync_replicas: int) -> bool:
-        """Return whether acks=all must be refused (min.insync.replicas)."""
-        return len(self.isr) < min_insync_replicas
+    # The in-sync replicas.
 
-    def update_leader_and_isr(self, leader_epoch: int, isr: list[int]) -> None:
-        """Apply a leader epoch and an ISR. The positions of replicas that stay in the ISR are kept."""
-        positions = self.followers
-        self.leader_epoch = leader_epoch
-        self.isr = isr
-        self.followers = {replica: positions.get(replica, -1) for replica in isr if replica != self.local_id}
+    @property
+    def maximal_isr(self) -> set[int]:
+        """The replicas that may be in the ISR now, as far as the leader knows."""
+        return {*self.isr, *(self.proposal.isr if self.proposal is not None else ())}
+
+    def can_join(self, follower: FollowerState, leader_end_offset: int) -> bool:
+        """Return whether the positions of a follower allow it to join the ISR. The caller checks its broker."""
+        claim = follower.log_end_offset
+        if self.proposal is not None or follower.broker_id in self.isr:
+            return False
+        if claim < self.high_watermark or claim < self.epoch_start_offset:
+            return False
+        return not self.is_under_min_isr or claim >= leader_end_offset
+
+    def out_of_sync_replicas(self, leader_end_offset: int, now_ms: int, lag_time_max_ms: int) -> list[int]:
+        """Return the followers in the ISR that must leave it (replica.lag.time.max.ms)."""
+        if self.proposal is not None:
+            return []
+        return [
+            id
+            for id, follower in self.followers.items()
+            if id in self.isr and not follower.is_caught_up(leader_end_offset, now_ms, lag_time_max_ms)
+        ]
+
+    def propose(self, isr: list[int]) -> IsrProposal:
+        """Begin a change of the ISR. Until its outcome is known, no other one may begin."""
+        self.proposal = IsrProposal(isr, self.leader_epoch, self.partition_epoch)
+        for follower in self.followers.values():
+            if follower.broker_id in isr:
+                follower.is_joining = False
+        self.update_counted()
+        return self.proposal
+
+    def withdraw_proposal(self) -> None:
+        """Return to the stored ISR. Only if the controller has certainly not made the change."""
+        self.proposal = None
+        self.update_counted()
+
+    def commit_isr(self, isr: Sequence[int], partition_epoch: int) -> None:
+        """Apply the ISR that the controller has stored for the proposal."""
+        self.isr = list(isr)
+        self.partition_epoch = partition_epoch
+        self.withdraw_proposal()
+
+    def mark_caught_up(self, end_offset: int, now_ms: int) -> None:
+        """Record an append after which the log ends at `end_offset`. Followers at the former end were caught up now.
+
+        A follower sends no further claims for an idle partition, so the time of its last Fetch says nothing.
+        """
+        former_end, self.leader_end_offset = self.leader_end_offset, end_offset
+        for follower in self.followers.values():
+            if follower.log_end_offset == former_end:
+                follower.last_caught_up_ms = now_ms

@@ -9,6 +9,7 @@ from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
 from kbroker.common import KafkaError, TopicPartition
+from kbroker.replica.isr.isr_manager import IsrManager
 from kbroker.replica.logs.log_manager import LogManager
 from kbroker.replica.logs.partition_maintenance import PartitionMaintenance
 from kbroker.replica.partition import ACKS_ALL, OnCommitted, Partition
@@ -69,6 +70,7 @@ class ReplicaManager:
         self.maintenance = PartitionMaintenance(environment)
         logs.shortages.on_out_of_descriptors = self.maintenance.on_out_of_descriptors
         self.removed_totals = RemovedPartitionTotals()
+        self.isr_manager = IsrManager(environment, node_id, metadata, self.partitions)
         self._markers = MarkerAppends(environment)
         self._record_validator = RecordValidator(environment)
         self._clock = environment.clock
@@ -105,6 +107,7 @@ class ReplicaManager:
 
     def add(self, partition: Partition) -> None:
         tp = partition.tp
+        partition.isr_manager = self.isr_manager
         self.partitions[tp] = partition
         for key in (tp.topic, partition.topic_id):
             self._partitions_by_topic.setdefault(key, {})[tp.partition] = partition
@@ -318,8 +321,14 @@ class ReplicaManager:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
         return log.log_start_offset
 
+    def resign(self) -> None:
+        """Drop the leadership of all partitions, because this broker's session has ended."""
+        for partition in self.partitions.values():
+            partition.resign()
+
     async def stop(self) -> None:
         """Fail the waiting requests, and wait for the syncs in progress."""
+        await self.isr_manager.stop()
         self.purgatory.stop()
         for partition in self.partitions.values():
             partition.close()

@@ -26,15 +26,19 @@ FIRST_FLEXIBLE_VERSION = 12
 FIRST_SESSION_VERSION = 7
 FIRST_REPLICA_STATE_VERSION = 15
 
-# (partition, current leader epoch or -1, fetch offset, last fetched epoch or -1, partition max bytes)
-FetchedPartition = tuple[int, int, int, int, int]
+# (partition, current leader epoch or -1, fetch offset, last fetched epoch or -1, partition max bytes,
+#  log start offset of a follower or -1)
+FetchedPartition = tuple[int, int, int, int, int, int]
 # A topic is its name below version 13, its id of 16 bytes from 13 on.
 TopicKey = str | bytes
 
 
 @dataclass(slots=True)
 class FetchRequest:
-    """A decoded Fetch request; sizes in bytes, waits in milliseconds."""
+    """A decoded Fetch request; sizes in bytes, waits in milliseconds.
+
+    `replica_id` is the follower's broker id, -1 for a consumer. `replica_epoch`: its broker epoch (KIP-903), or -1.
+    """
 
     replica_id: int
     max_wait_ms: int
@@ -46,6 +50,7 @@ class FetchRequest:
     topics: list[tuple[TopicKey, list[FetchedPartition]]]
     forgotten: list[tuple[TopicKey, list[int]]]
     rack_id: str
+    replica_epoch: int = -1
 
 
 class Records(Protocol):
@@ -87,6 +92,7 @@ _PARTITION_V5 = Struct(">iqqi")
 _PARTITION_V9 = Struct(">iiqqi")
 _PARTITION_V12 = Struct(">iiqiqi")
 _ABORTED = Struct(">qq")
+_REPLICA_STATE = Struct(">iq")
 
 
 def decode_fetch_request(buf: memoryview, pos: int, version: int) -> FetchRequest:
@@ -118,18 +124,18 @@ def _decode_plain(buf: memoryview, pos: int, version: int) -> FetchRequest:
         pos += 4
         remaining = deduct(remaining, count, len(buf) - pos)
         partitions: list[FetchedPartition] = []
-        current_epoch = -1
+        current_epoch = log_start_offset = -1
         for _ in range(count):
             if version >= 9:
-                index, current_epoch, offset, _, size = _PARTITION_V9.unpack_from(buf, pos)
+                index, current_epoch, offset, log_start_offset, size = _PARTITION_V9.unpack_from(buf, pos)
                 pos += 28
             elif version >= 5:
-                index, offset, _, size = _PARTITION_V5.unpack_from(buf, pos)
+                index, offset, log_start_offset, size = _PARTITION_V5.unpack_from(buf, pos)
                 pos += 24
             else:
                 index, offset, size = _PARTITION_V4.unpack_from(buf, pos)
                 pos += 16
-            partitions.append((index, current_epoch, offset, -1, size))
+            partitions.append((index, current_epoch, offset, -1, size, log_start_offset))
         topics.append((name, partitions))
     forgotten: list[tuple[TopicKey, list[int]]] = []
     if version >= FIRST_SESSION_VERSION:
@@ -158,7 +164,7 @@ def _decode_plain(buf: memoryview, pos: int, version: int) -> FetchRequest:
 
 def _decode_flexible(buf: memoryview, pos: int, version: int) -> FetchRequest:
     """Decode versions from 12 on."""
-    replica_id = -1
+    replica_id = replica_epoch = -1
     if version >= FIRST_REPLICA_STATE_VERSION:
         max_wait_ms, min_bytes, max_bytes, isolation_level, session_id, session_epoch = _HEAD_V15.unpack_from(buf, pos)
         pos += 21
@@ -178,10 +184,10 @@ def _decode_flexible(buf: memoryview, pos: int, version: int) -> FetchRequest:
         remaining = deduct(remaining, count, len(buf) - pos)
         partitions: list[FetchedPartition] = []
         for _ in range(count):
-            index, current_epoch, offset, last_epoch, _, size = _PARTITION_V12.unpack_from(buf, pos)
+            index, current_epoch, offset, last_epoch, log_start_offset, size = _PARTITION_V12.unpack_from(buf, pos)
             pos += 32
             pos = pos + 1 if buf[pos] == 0 else skip_tagged_fields(buf, pos)
-            partitions.append((index, current_epoch, offset, last_epoch, size))
+            partitions.append((index, current_epoch, offset, last_epoch, size, log_start_offset))
         topics.append((key, partitions))
         pos = pos + 1 if buf[pos] == 0 else skip_tagged_fields(buf, pos)
     forgotten: list[tuple[TopicKey, list[int]]] = []
@@ -199,12 +205,12 @@ def _decode_flexible(buf: memoryview, pos: int, version: int) -> FetchRequest:
     if rack_id is None:
         raise MalformedError("Fetch request has a null rack id")
     if version >= FIRST_REPLICA_STATE_VERSION:
-        replica_id = _decode_replica_id(buf, pos)
+        replica_id, replica_epoch = _decode_replica_state(buf, pos)
     else:
         skip_tagged_fields(buf, pos)
     return FetchRequest(
         replica_id, max_wait_ms, min_bytes, max_bytes, isolation_level,
-        session_id, session_epoch, topics, forgotten, rack_id,
+        session_id, session_epoch, topics, forgotten, rack_id, replica_epoch,
     )  # fmt: skip
 
 
@@ -225,9 +231,9 @@ def _decode_indexes(buf: memoryview, pos: int, count: int) -> list[int]:
     return [I32.unpack_from(buf, pos + 4 * i)[0] for i in range(count)]
 
 
-def _decode_replica_id(buf: memoryview, pos: int) -> int:
-    """Return the replica id of ReplicaState, a tagged field since version 15 (KIP-903); -1 if it is not there."""
-    replica_id = -1
+def _decode_replica_state(buf: memoryview, pos: int) -> tuple[int, int]:
+    """Return (replica id, epoch) of ReplicaState, a tagged field since version 15 (KIP-903); -1 if it is not there."""
+    replica_id = replica_epoch = -1
     count, pos = decode_uvarint(buf, pos)
     if count > MAX_TAGGED_FIELDS:
         raise MalformedError(f"{count} tagged fields")
@@ -236,9 +242,9 @@ def _decode_replica_id(buf: memoryview, pos: int) -> int:
         size, pos = decode_uvarint(buf, pos)
         value = slice_bytes(buf, pos, size)
         if tag == 1:
-            replica_id = I32.unpack_from(value, 0)[0]
+            replica_id, replica_epoch = _REPLICA_STATE.unpack_from(value, 0)
         pos += size
-    return replica_id
+    return replica_id, replica_epoch
 
 
 # Throttle time, error code, session id and, below version 12, the number of topics.

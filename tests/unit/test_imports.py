@@ -155,6 +155,7 @@ PURE = (
     "kbroker/replica/fetcher/replica_fetch_session.py",
     "kbroker/replica/fetcher/received_batches.py",
     "kbroker/replica/fetcher/truncation.py",
+    "kbroker/replica/isr/follower_state.py",
     "kbroker/replica/partition_state.py",
     "kbroker/replica/produce/record_validation.py",
     "kbroker/runtime/deadlines.py",

@@ -43,9 +43,10 @@ class DelayedFetch(DelayedOperation[FetchResponse]):
 
     def wait_for_bytes(self, available: int, min_bytes: int, deadline_ms: int) -> None:
         # Partitions that are not ready will notify the session anyway.
-        for fetched in self.session.ready:
-            if fetched.target is not None:
-                fetched.target.fetchers[fetched] = None
+        if self.session.replica_id < 0:
+            for fetched in self.session.ready:
+                if fetched.target is not None:
+                    fetched.target.fetchers[fetched] = None
         self._is_waiting = True
         self._gained_bytes, self._min_bytes = available, min_bytes
         self.watch(deadline_ms)

@@ -17,11 +17,13 @@ from kbroker.replica.fetch.fetch_session import (
     FetchSession,
     FetchSessionCache,
 )
+from kbroker.replica.fetch.follower_fetch import record_positions
 from kbroker.replica.fetch.partition_reads import (
     FetchReads,
     add_cold_results,
     read_cold_blocking,
     read_partitions,
+    readable_end,
     state_of,
     wait_for_change,
 )
@@ -44,19 +46,27 @@ log = EventLogger("kbroker.fetch")
 MAX_RESPONSE_BYTES = 8 * 1024 * 1024
 # The most bytes of responses that clients have not read. The more there are, the smaller new responses are.
 MAX_UNSENT_BYTES = 48 * 1024 * 1024
+# The most bytes of records in a response to a follower. Slow consumers do not make it smaller.
+MAX_FOLLOWER_RESPONSE_BYTES = 16 * 1024 * 1024
+# Sessions of followers: one for each other broker, and those of its former starts.
+MAX_FOLLOWER_SESSIONS = 1000
 
 
 class FetchManager:
     """`unsent_bytes`: the size of the responses that clients have not read yet, set by the server.
 
-    `bytes_out`: bytes of records in responses, by topic name or id, whichever the requests use.
+    `bytes_out`: bytes of records in responses to consumers, by topic name or id, whichever the requests use.
+    `replication_bytes_out`: those in responses to followers.
     """
 
     def __init__(self, environment: Environment, replicas: ReplicaManager, slots: int, max_bytes: int) -> None:
         """`slots`: max.incremental.fetch.session.cache.slots. `max_bytes`: fetch.max.bytes."""
         self.unsent_bytes = 0
         self.bytes_out: dict[TopicKey, int] = {}
+        self.replication_bytes_out = 0
         self.sessions = FetchSessionCache(slots, environment.random)
+        # Consumers cannot evict these.
+        self.follower_sessions = FetchSessionCache(MAX_FOLLOWER_SESSIONS, environment.random, max_bytes=1 << 40)
         self._environment = environment
         self._replicas = replicas
         self._max_bytes = min(max_bytes, MAX_RESPONSE_BYTES)
@@ -70,6 +80,8 @@ class FetchManager:
             return FetchResponse(error.code, 0, [])
         max_bytes = self._max_bytes_for(request)
         try:
+            if request.replica_id >= 0:
+                record_positions(session, request, self._replicas, self._environment.clock.mono_ms())
             reads = read_partitions(session, request, max_bytes, self._replicas)
         except BaseException:
             session.end_request()
@@ -93,6 +105,8 @@ class FetchManager:
 
     def _max_bytes_for(self, request: FetchRequest) -> int:
         """Return how many bytes of records the response may contain."""
+        if request.replica_id >= 0:
+            return min(request.max_bytes, MAX_FOLLOWER_RESPONSE_BYTES)
         limit = self._max_bytes
         if self.unsent_bytes:
             limit = min(limit, max(MAX_UNSENT_BYTES - self.unsent_bytes, 0) // 4)
@@ -110,7 +124,10 @@ class FetchManager:
                 results.append(result)
             size = len(result.records)
             if size:
-                self.bytes_out[key] = self.bytes_out.get(key, 0) + size
+                if session.replica_id < 0:
+                    self.bytes_out[key] = self.bytes_out.get(key, 0) + size
+                else:
+                    self.replication_bytes_out += size
             if session.id:
                 _record_sent(session, fetched, result, size)
         session.end_request()
@@ -123,29 +140,40 @@ class FetchManager:
         epoch = request.session_epoch
         if epoch == FINAL_EPOCH and not request.session_id:
             session = FetchSession(0, uses_topic_ids, 0)
+            session.replica_id = request.replica_id
             session.update(request.topics, request.forgotten)
             return session
+        sessions = self.sessions if request.replica_id < 0 else self.follower_sessions
         now_ms = self._environment.clock.mono_ms()
         if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             if request.session_id:
-                self._close(self.sessions.remove(request.session_id))
+                self._close(sessions.remove(request.session_id))
             if epoch == INITIAL_EPOCH:
-                session, evicted = self.sessions.create(uses_topic_ids, now_ms)
+                if request.replica_id >= 0:
+                    self._close_sessions_of(request.replica_id)
+                session, evicted = sessions.create(uses_topic_ids, now_ms)
                 self._close(evicted)
             else:
                 session = FetchSession(0, uses_topic_ids, now_ms)
+            session.replica_id = request.replica_id
         else:
-            session = self.sessions.resume(request.session_id, epoch, uses_topic_ids, now_ms)
+            session = sessions.resume(request.session_id, epoch, uses_topic_ids, now_ms)
             self._end_waiter(session)
         session.update(request.topics, request.forgotten)
         if session.is_incremental and not session.partitions:
             # As in Kafka, an empty session is closed, and the response has no session id.
-            self._close(self.sessions.remove(session.id))
+            self._close(sessions.remove(session.id))
             return FetchSession(0, uses_topic_ids, now_ms)
         if session.id:
-            for evicted in self.sessions.count_bytes(session, now_ms):
+            for evicted in sessions.count_bytes(session, now_ms):
                 self._close(evicted)
         return session
+
+    def _close_sessions_of(self, replica_id: int) -> None:
+        """Close the sessions of a follower's former connections, so that partitions do not notify them."""
+        for session in self.follower_sessions.all():
+            if session.replica_id == replica_id:
+                self._close(self.follower_sessions.remove(session.id))
 
     def _close(self, session: FetchSession | None) -> None:
         if session is not None:
@@ -209,5 +237,5 @@ def _record_sent(session: FetchSession, fetched: FetchPartition, result: FetchRe
     fetched.last_sent = (result.high_watermark, result.log_start_offset)
     if size:
         session.move_to_end(fetched)
-    elif fetched.offset >= partition.high_watermark and fetched.last_sent == state_of(partition):
+    elif fetched.offset >= readable_end(session, partition) and fetched.last_sent == state_of(partition):
         wait_for_change(session, fetched, partition)

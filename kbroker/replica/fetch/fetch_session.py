@@ -28,6 +28,7 @@ class FetchTarget(Protocol):
     """A partition of this broker, which notifies its fetchers of changes."""
 
     fetchers: dict[FetchPartition, None]
+    replica_fetchers: dict[FetchPartition, None]
 
 
 class WaitingFetch(Protocol):
@@ -47,32 +48,39 @@ def partition_bytes(key: TopicKey) -> int:
 
 
 class FetchPartition:
-    """One partition of a session: the client's fetch position, and what was sent last."""
+    """One partition of a session: the client's fetch position, and what was sent last.
+
+    `log_start_offset`: of a follower. `is_unrecorded`: the position is new, and the leader has not recorded it yet.
+    """
 
     __slots__ = (
-        "current_epoch", "index", "key", "last_epoch", "last_sent", "max_bytes", "offset", "session", "target",
+        "current_epoch", "index", "is_unrecorded", "key", "last_epoch", "last_sent", "log_start_offset", "max_bytes",
+        "offset", "session", "target",
     )  # fmt: skip
 
     def __init__(self, session: FetchSession, key: TopicKey, requested: FetchedPartition) -> None:
         self.session = session
         self.key = key
-        self.index, self.current_epoch, self.offset, self.last_epoch, self.max_bytes = requested
+        self.index, self.current_epoch, self.offset, self.last_epoch, self.max_bytes, self.log_start_offset = requested
+        self.is_unrecorded = True
         # The broker's partition; None if it was not looked up yet or not found.
         self.target: FetchTarget | None = None
         # (high watermark, log start offset) in the last response; None if the next response must include the partition.
         self.last_sent: tuple[int, int] | None = None
 
     def update(self, requested: FetchedPartition) -> None:
-        _, self.current_epoch, self.offset, self.last_epoch, self.max_bytes = requested
+        _, self.current_epoch, self.offset, self.last_epoch, self.max_bytes, self.log_start_offset = requested
+        self.is_unrecorded = True
 
     def detach(self) -> None:
         """Stop the notifications from the partition."""
         if self.target is not None:
             self.target.fetchers.pop(self, None)
+            self.target.replica_fetchers.pop(self, None)
 
 
 class FetchSession:
-    """The partitions of one consumer, or of one request (id 0).
+    """The partitions of one consumer, of one follower (`replica_id` ≥ 0), or of one request (id 0).
 
     `is_closed`: it was closed or evicted. `size_bytes`: an upper bound of its memory; the cache has counted
     `counted_bytes` of it.
@@ -80,11 +88,12 @@ class FetchSession:
 
     __slots__ = (
         "counted_bytes", "epoch", "id", "is_closed", "is_incremental", "last_used_ms", "partitions", "ready",
-        "size_bytes", "uses_topic_ids", "waiter",
+        "replica_epoch", "replica_id", "size_bytes", "uses_topic_ids", "waiter",
     )  # fmt: skip
 
     def __init__(self, session_id: int, uses_topic_ids: bool, now_ms: int) -> None:
         self.id = session_id
+        self.replica_id = self.replica_epoch = -1
         self.uses_topic_ids = uses_topic_ids
         self.epoch = INITIAL_EPOCH + 1
         # Whether the first request has been served.
@@ -134,9 +143,8 @@ class FetchSession:
         if self.id and not self.is_closed:
             return
         for partition in self.partitions.values():
-            if partition.target is not None:
-                partition.target.fetchers.pop(partition, None)
-                partition.target = None
+            partition.detach()
+            partition.target = None
         # Up to 100,000 partitions refer to the session; otherwise they stay in memory until a garbage collection.
         self.partitions.clear()
         self.ready.clear()

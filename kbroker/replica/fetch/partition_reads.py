@@ -74,7 +74,7 @@ class FetchReads:
     ) -> None:
         """Add a partition, unless the client knows all of it already (KIP-227)."""
         if session.is_incremental and not records and diverging is None and fetched.last_sent == state_of(partition):
-            if fetched.offset >= partition.high_watermark:
+            if fetched.offset >= readable_end(session, partition):
                 wait_for_change(session, fetched, partition)
             return
         self.size += len(records)
@@ -107,7 +107,7 @@ def read_partitions(session: FetchSession, request: FetchRequest, max_bytes: int
             partition: Partition | None = fetched.target  # type: ignore[assignment]
             if partition is None or partition.is_closed:
                 # The topic was deleted, and perhaps created again.
-                partition = _look_up(fetched, partitions)
+                partition = look_up(session, fetched, partitions)
             diverging = check_fetch(partition, fetched, request)
         except KafkaError as error:
             reads.must_respond = True
@@ -118,7 +118,10 @@ def read_partitions(session: FetchSession, request: FetchRequest, max_bytes: int
             reads.add(session, fetched, partition, request, b"", None, diverging)
             continue
         log = partition.log
-        end_offset = partition.last_stable_offset if read_committed else partition.state.high_watermark
+        if session.replica_id >= 0:
+            end_offset = log.log_end_offset
+        else:
+            end_offset = partition.last_stable_offset if read_committed else partition.state.high_watermark
         if log.offline is not None:
             end_offset = min(end_offset, log.readable_end)
         limit = max_bytes - reads.size
@@ -148,23 +151,29 @@ def read_partitions(session: FetchSession, request: FetchRequest, max_bytes: int
     return reads
 
 
-def _look_up(fetched: FetchPartition, partitions: Partitions) -> Partition:
+def look_up(session: FetchSession, fetched: FetchPartition, partitions: Partitions) -> Partition:
+    """Find the partition of a session's entry. Raises KafkaError if it is not on this broker."""
     partition = fetched.target = partitions.get(fetched.key, fetched.index)
     if partition is None:
         raise KafkaError(partitions.missing_error(fetched.key, fetched.index))
+    if session.replica_id >= 0:
+        # A follower's session is notified of every append, until it ends.
+        partition.replica_fetchers[fetched] = None
     return partition
 
 
 def check_fetch(partition: Partition, fetched: FetchPartition, request: FetchRequest) -> tuple[int, int] | None:
-    """Raise KafkaError if the client may not fetch from its offset.
+    """Raise KafkaError if the consumer or follower may not fetch from its offset.
 
     If the client sent the last epoch that it has fetched, and its log diverges from this one below its offset, returns
     the (epoch, end offset) up to which they agree (KIP-595). Otherwise returns None.
     """
     partition.check_leader(fetched.current_epoch)
     if request.replica_id >= 0:
-        # There is no replication yet, so no broker can be a follower of this partition.
-        raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        if fetched.current_epoch < 0:
+            # A claim counts in one leader epoch only.
+            raise KafkaError(ErrorCode.FENCED_LEADER_EPOCH)
+        partition.check_follower(request.replica_id, request.replica_epoch)
     log = partition.log
     if log.offline is not None and fetched.offset >= log.readable_end:
         raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR)
@@ -186,10 +195,16 @@ def state_of(partition: Partition) -> tuple[int, int]:
     return partition.state.high_watermark, partition.log.log_start_offset
 
 
+def readable_end(session: FetchSession, partition: Partition) -> int:
+    """Return where a session stops to have something to read: followers read to the end of the log."""
+    return partition.log.log_end_offset if session.replica_id >= 0 else partition.state.high_watermark
+
+
 def wait_for_change(session: FetchSession, fetched: FetchPartition, partition: Partition) -> None:
     """Remove the partition from the `ready` ones until it notifies the session."""
     session.ready.pop(fetched, None)
-    partition.fetchers[fetched] = None
+    if session.replica_id < 0:
+        partition.fetchers[fetched] = None
 
 
 # Reads from disk.

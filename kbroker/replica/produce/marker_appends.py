@@ -75,6 +75,6 @@ def check_marker(partition: Partition, marker: TransactionMarker) -> None:
     if partition.is_closed or not partition.is_leader:
         raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
     log = partition.log
-    if partition.state.is_under_min_isr(log.config.min_insync_replicas):
+    if partition.state.is_under_min_isr:
         raise KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS)
     log.producers.check_marker(marker)

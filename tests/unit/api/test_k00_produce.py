@@ -135,6 +135,9 @@ async def test_clients_cannot_append_to_internal_topics(m: Machine) -> None:
 async def test_min_insync_replicas(m: Machine) -> None:
     client = await m.client()
     await client.create_topic("t", min_insync_replicas=2)
+    # At most the number of replicas are required (KAFKA-15583).
+    assert await codes(client.send_produce("t", batch(b"a"))) == [ErrorCode.NONE]
+    m.partition("t").state.update_replicas_and_isr([1, 2], [1])
     assert await codes(client.send_produce("t", batch(b"a"))) == [ErrorCode.NOT_ENOUGH_REPLICAS]
     assert await codes(client.send_produce("t", batch(b"a"), acks=1)) == [ErrorCode.NONE]
 

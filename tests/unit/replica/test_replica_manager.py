@@ -152,7 +152,7 @@ async def test_losing_the_leadership_fails_waiting_requests(m: Machine) -> None:
     produced = client.send_produce("t", batch(b"a"))
     fetched = other.send_fetch({("t", 0): 0}, max_wait_ms=100_000)
     await asyncio.sleep(1)
-    m.partition("t").apply_registration(PartitionRegistration(2, 5, [1, 2], [1, 2]), node_id=1)
+    m.partition("t").apply_registration(PartitionRegistration(2, 5, [1, 2], [1, 2]), node_id=1, now_ms=0)
     assert (await produced).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert (await fetched).responses[0].partitions[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
@@ -166,10 +166,10 @@ async def test_a_commit_callback_may_append(m: Machine) -> None:
     partition = m.partition("t")
     ends: list[int] = []
     # A follower keeps the high watermark back.
-    partition.state.followers = {2: 0}
+    partition.state.update_replicas_and_isr([1, 2], [1, 2])
     replicas.append_internal(tp, batch(b"a"))
     replicas.on_committed(tp, 1, lambda code: ends.append(replicas.append_internal(tp, batch(b"b"))))
-    partition.state.followers = {}
+    partition.state.update_replicas_and_isr([1], [1])
     assert replicas.append_internal(tp, batch(b"c", b"d")) == 3
     assert ends == [4]
     assert partition.high_watermark == 4
@@ -188,7 +188,7 @@ def test_commit_callbacks_are_called_in_the_order_of_offsets() -> None:
     called: list[int] = []
     for offset in (5, 10, 10, 7, 5, 20):
         partition.on_committed(offset, lambda code, offset=offset: called.append(offset))  # type: ignore[misc]
-    partition.state.followers = {}
+    partition.state.update_replicas_and_isr([1], [1])
     for end, expected in ((4, []), (7, [5, 5, 7]), (19, [5, 5, 7, 10, 10])):
         log.log_end_offset = end
         partition.advance_high_watermark()

@@ -390,6 +390,7 @@ async def test_markers_for_partitions_that_do_not_exist(m: Machine) -> None:
 @broker_test
 async def test_a_marker_needs_min_insync_replicas(m: Machine) -> None:
     _, writer = await begin(m, min_insync_replicas=2)
+    m.partition("t").state.update_replicas_and_isr([1, 2], [1])
     assert await writer.end() == ErrorCode.NOT_ENOUGH_REPLICAS
 
 

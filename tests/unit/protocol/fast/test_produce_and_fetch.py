@@ -53,12 +53,13 @@ def fetch_request(rng: Random, version: int) -> tuple[Message, WireFetch]:
             index, epoch, offset, last, size = (rng.randrange(1 << 20) for _ in range(5))
             epoch = epoch if version >= 9 else -1
             last = last if version >= 12 else -1
-            parts.append((index, epoch, offset, last, size))
+            start = rng.randrange(99) if version >= 5 else -1
+            parts.append((index, epoch, offset, last, size, start))
             tagged = {"high_watermark": 7} if version >= 18 and rng.random() < 0.5 else {}
             part_rows.append(
                 k01_fetch.FetchPartition(
                     partition=index, current_leader_epoch=epoch, fetch_offset=offset, last_fetched_epoch=last,
-                    log_start_offset=rng.randrange(99) if version >= 5 else -1, partition_max_bytes=size, **tagged,
+                    log_start_offset=start, partition_max_bytes=size, **tagged,
                 )
             )  # fmt: skip
         topics.append((key, parts))
@@ -74,14 +75,14 @@ def fetch_request(rng: Random, version: int) -> tuple[Message, WireFetch]:
     replica = rng.choice((-1, 3))
     by_version = {"replica_id": replica} if version < 15 else {}
     if version >= 15:
-        by_version["replica_state"] = k01_fetch.ReplicaState(replica_id=replica, replica_epoch=-1)
+        by_version["replica_state"] = k01_fetch.ReplicaState(replica_id=replica, replica_epoch=7)
     session = (rng.randrange(1, 99), rng.randrange(99)) if version >= 7 else (0, -1)
     rack = "rack-a" if version >= 11 else ""
     message = k01_fetch.FetchRequest(
         max_wait_ms=5, min_bytes=6, max_bytes=7, isolation_level=1, session_id=session[0], session_epoch=session[1],
         topics=rows, forgotten_topics_data=forgotten_rows, rack_id=rack, **by_version,
     )  # fmt: skip
-    return message, WireFetch(replica, 5, 6, 7, 1, *session, topics, forgotten, rack)
+    return message, WireFetch(replica, 5, 6, 7, 1, *session, topics, forgotten, rack, 7 if version >= 15 else -1)
 
 
 def plain(value: object) -> object:

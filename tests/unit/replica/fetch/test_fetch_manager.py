@@ -235,7 +235,7 @@ async def test_the_cost_of_a_session_does_not_grow_with_its_partitions(
     state = m.broker.services.fetching.sessions._sessions[session.id]
     partition = m.partition("t", 1)
     for index in range(10, 10_000):
-        fetched = type(next(iter(state.partitions.values())))(state, "t", (index, -1, 0, -1, 1 << 20))
+        fetched = type(next(iter(state.partitions.values())))(state, "t", (index, -1, 0, -1, 1 << 20, -1))
         fetched.target = partition
         fetched.last_sent = (0, 0)
         state.partitions["t", index] = fetched

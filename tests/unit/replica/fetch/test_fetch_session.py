@@ -10,7 +10,7 @@ from protocol.errors import ErrorCode
 
 
 def requested(index: int, offset: int = 0) -> tuple[int, int, int, int, int]:
-    return (index, -1, offset, -1, 1000)
+    return (index, -1, offset, -1, 1000, -1)
 
 
 def cache(slots: int = 2) -> FetchSessionCache:

@@ -1,0 +1,220 @@
+"""Expands and shrinks the ISRs of the partitions that this broker leads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
+
+from kbroker.common import TopicPartition
+from kbroker.replica.isr.alter_partition_manager import AlterPartitionManager, IsrChange, Send
+from kbroker.replica.isr.follower_state import UNKNOWN_EPOCH, FollowerState
+from kbroker.runtime.event_log import EventLogger
+from kbroker.runtime.periodic_task import PeriodicTask
+from protocol.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from kbroker.metadata.image import MetadataDelta, MetadataImage
+    from kbroker.replica.partition_state import IsrProposal, PartitionState
+    from kbroker.runtime.environment import Environment
+    from kbroker.storage.log.log import Log
+    from protocol.messages.k56_alter_partition import AlterPartitionResponsePartition
+
+log = EventLogger("kbroker.isr")
+
+# The controller has certainly not made a change that it refuses with one of these, and no other change is known of.
+NOT_ATTEMPTED = {ErrorCode.OPERATION_NOT_ATTEMPTED, ErrorCode.INELIGIBLE_REPLICA}
+DEFAULT_LAG_TIME_MAX_MS = 30_000
+
+
+class LedPartition(Protocol):
+    """The part of a partition that ISR changes use."""
+
+    @property
+    def tp(self) -> TopicPartition: ...
+
+    @property
+    def topic_id(self) -> bytes: ...
+
+    @property
+    def log(self) -> Log: ...
+
+    @property
+    def state(self) -> PartitionState: ...
+
+    @property
+    def is_leader(self) -> bool: ...
+
+    def advance_high_watermark(self) -> None: ...
+
+
+class IsrManager:
+    """One for all partitions of a broker. It does nothing for a lone broker, whose partitions have no followers.
+
+    `shrinks`, `expands`, `failed_updates`: totals since the broker started (Kafka: IsrShrinksPerSec, IsrExpandsPerSec,
+    FailedIsrUpdatesPerSec).
+    """
+
+    def __init__(
+        self,
+        environment: Environment,
+        node_id: int,
+        metadata: MetadataImage,
+        partitions: Mapping[TopicPartition, LedPartition],
+    ) -> None:
+        self.shrinks = self.expands = self.failed_updates = 0
+        self._environment = environment
+        self._clock = environment.clock
+        self._node_id = node_id
+        self._metadata = metadata
+        self._partitions = partitions
+        self._broker_epoch: Callable[[], int] = lambda: UNKNOWN_EPOCH
+        self._lag_time_max_ms: Callable[[], int] = lambda: DEFAULT_LAG_TIME_MAX_MS
+        self._alter_partition: AlterPartitionManager | None = None
+        self._shrinker: PeriodicTask | None = None
+
+    def start(self, send: Send, broker_epoch: Callable[[], int], lag_time_max_ms: Callable[[], int]) -> None:
+        """Begin to propose changes. `send` sends a request to the controller. Raises nothing."""
+        self._broker_epoch = broker_epoch
+        self._lag_time_max_ms = lag_time_max_ms
+        self._alter_partition = AlterPartitionManager(self._environment, send, self._node_id, broker_epoch)
+        # As in Kafka, so a follower is removed at most 1.5 times replica.lag.time.max.ms after it has stopped.
+        self._shrinker = PeriodicTask(
+            self._environment, "ISR shrinking", lambda: max(self._lag_time_max_ms() // 2, 1), self.shrink_all
+        )
+        self._shrinker.schedule()
+
+    async def stop(self) -> None:
+        if self._shrinker is not None:
+            await self._shrinker.stop()
+        if self._alter_partition is not None:
+            await self._alter_partition.stop()
+
+    def mono_ms(self) -> int:
+        return self._clock.mono_ms()
+
+    # Claims of followers.
+
+    def record_follower_fetch(
+        self,
+        partition: LedPartition,
+        replica_id: int,
+        broker_epoch: int,
+        fetch_offset: int,
+        log_start_offset: int,
+        now_ms: int,
+    ) -> None:
+        """Record the positions of a follower's Fetch (monotonic time). A Fetch of a former broker epoch is ignored."""
+        state = partition.state
+        follower = state.followers.get(replica_id)
+        if follower is None or broker_epoch < follower.broker_epoch:
+            return
+        end_offset = partition.log.log_end_offset
+        state.leader_end_offset = end_offset
+        has_moved = follower.log_end_offset != fetch_offset
+        follower.record_fetch(broker_epoch, fetch_offset, log_start_offset, end_offset, now_ms)
+        if replica_id not in state.isr:
+            self._maybe_join(partition, follower, now_ms)
+        if has_moved:
+            partition.advance_high_watermark()
+
+    def _maybe_join(self, partition: LedPartition, follower: FollowerState, now_ms: int) -> None:
+        """Propose to add a follower to the ISR, or let the high watermark wait for it if it almost can be added."""
+        state, end_offset = partition.state, partition.log.log_end_offset
+        is_eligible = self._is_eligible(follower)
+        if is_eligible and state.can_join(follower, end_offset):
+            self._propose(partition, [*state.isr, follower.broker_id])
+            return
+        is_joining = is_eligible and follower.is_caught_up(end_offset, now_ms, self._lag_time_max_ms())
+        if is_joining != follower.is_joining:
+            follower.is_joining = is_joining
+            state.update_counted()
+
+    def _is_eligible(self, follower: FollowerState) -> bool:
+        # A follower that has never fetched has no broker epoch, and may not join.
+        return follower.broker_epoch >= 0 and self._metadata.is_replica_eligible(
+            follower.broker_id, follower.broker_epoch
+        )
+
+    # Changes.
+
+    def on_delta(self, delta: MetadataDelta) -> None:
+        """Called with a change of the metadata image: brokers may have become eligible, or no longer be."""
+        if delta.brokers or delta.fenced_brokers:
+            self._reconsider_joins()
+
+    def _reconsider_joins(self) -> None:
+        for partition in self._partitions.values():
+            if partition.is_leader and len(partition.state.isr) <= len(partition.state.followers):
+                self._reconsider_joins_of(partition)
+
+    def _reconsider_joins_of(self, partition: LedPartition) -> None:
+        """Add caught-up followers which could not be added at their last Fetch. They may have no reason for another."""
+        state, now_ms = partition.state, self._clock.mono_ms()
+        for follower in state.followers.values():
+            if follower.broker_id in state.isr:
+                continue
+            if follower.log_end_offset == partition.log.log_end_offset or follower.is_joining:
+                self._maybe_join(partition, follower, now_ms)
+        partition.advance_high_watermark()
+
+    async def shrink_all(self) -> None:
+        """Propose to remove the followers that lag behind. Runs every replica.lag.time.max.ms / 2."""
+        now_ms, lag_time_max_ms = self._clock.mono_ms(), self._lag_time_max_ms()
+        for partition in list(self._partitions.values()):
+            state = partition.state
+            if not partition.is_leader or not state.followers:
+                continue
+            removed = state.out_of_sync_replicas(partition.log.log_end_offset, now_ms, lag_time_max_ms)
+            if removed:
+                self._propose(partition, [id for id in state.isr if id not in removed])
+            else:
+                self._reconsider_joins_of(partition)
+
+    def _propose(self, partition: LedPartition, isr: list[int]) -> None:
+        if self._alter_partition is None:
+            return
+        state = partition.state
+        proposal = state.propose(isr)
+        with_epochs = [(id, self._epoch_of(state.followers.get(id))) for id in isr]
+        self._alter_partition.submit(
+            IsrChange(
+                partition.tp,
+                partition.topic_id,
+                proposal,
+                with_epochs,
+                lambda: state.proposal is proposal,
+                partial(self._on_result, partition, proposal),
+            )
+        )
+
+    def _epoch_of(self, follower: FollowerState | None) -> int:
+        """Return the broker epoch of a replica; -1 (not checked) for one in the ISR that has not fetched yet."""
+        return self._broker_epoch() if follower is None else follower.broker_epoch
+
+    def _on_result(
+        self, partition: LedPartition, proposal: IsrProposal, result: AlterPartitionResponsePartition
+    ) -> None:
+        state = partition.state
+        if state.proposal is not proposal:
+            # A newer image has decided about it.
+            return
+        if result.error_code:
+            self.failed_updates += 1
+            code = ErrorCode(result.error_code)
+            log.info("ISR change refused", partition=partition.tp, isr=proposal.isr, error=code.name)
+            if code in NOT_ATTEMPTED:
+                state.withdraw_proposal()
+                partition.advance_high_watermark()
+            # After any other error the controller knows a newer state. Its image ends the proposal.
+            return
+        if result.leader_epoch != state.leader_epoch or result.partition_epoch < state.partition_epoch:
+            return
+        added, removed = set(result.isr) - set(state.isr), set(state.isr) - set(result.isr)
+        self.expands += bool(added)
+        self.shrinks += bool(removed)
+        log.info("ISR changed", partition=partition.tp, isr=result.isr, added=sorted(added), removed=sorted(removed))
+        state.commit_isr(result.isr, result.partition_epoch)
+        # A smaller ISR may commit records (KAFKA-13091), and another follower may have waited to join.
+        partition.advance_high_watermark()
+        self._reconsider_joins_of(partition)

@@ -1,0 +1,159 @@
+"""The roles of a partition on this broker: it leads the partition, or it follows the leader."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Sequence
+from typing import TYPE_CHECKING, Protocol, cast
+
+from kbroker.common import Buffer, KafkaError
+from kbroker.replica.partition_high_watermark import PartitionHighWatermark
+from kbroker.replica.partition_state import PartitionState
+from kbroker.storage.log.log import Log
+from protocol.errors import ErrorCode
+from protocol.records.batch import BatchHeader
+
+if TYPE_CHECKING:
+    from kbroker.metadata.image import PartitionRegistration
+
+
+class FollowerLog(Protocol):
+    """The part of the log that only followers use."""
+
+    def append_as_follower(self, records: Buffer, headers: Sequence[BatchHeader], now_ms: int) -> int: ...
+
+    async def truncate_to(self, offset: int) -> None: ...
+
+    async def truncate_fully_and_start_at(self, offset: int) -> None: ...
+
+
+class PartitionRoles(PartitionHighWatermark):
+    __slots__ = ("_deferred_role", "_is_truncating")
+
+    def __init__(self, log: Log, state: PartitionState, is_leader: bool) -> None:
+        super().__init__(log, state, is_leader)
+        self._is_truncating = False
+        # A change of the metadata image during a truncation, which applies after it.
+        self._deferred_role: tuple[PartitionRegistration, int, int] | None = None
+
+    # Leadership.
+
+    def begin_epoch(self) -> None:
+        """Start the current leader epoch at the log end offset."""
+        if self.is_leader:
+            self.log.assign_leader_epoch(self.state.leader_epoch)
+
+    def apply_registration(self, registration: PartitionRegistration, node_id: int, now_ms: int) -> None:
+        """Apply a change of the metadata image: this broker (`node_id`) becomes or stays the leader or a follower.
+
+        `now_ms` is monotonic. During a truncation the change is deferred until its end.
+        """
+        if self._is_truncating:
+            self._deferred_role = (registration, node_id, now_ms)
+        elif registration.leader == node_id:
+            self.become_leader(registration, now_ms)
+        else:
+            self.become_follower(registration)
+
+    def become_leader(self, registration: PartitionRegistration, now_ms: int) -> None:
+        """Lead a new epoch, or apply a newer ISR of the current one. `now_ms` is monotonic.
+
+        After `resign` only a new epoch makes the broker a leader again.
+        """
+        state = self.state
+        if registration.leader_epoch > state.leader_epoch:
+            state.partition_epoch = registration.partition_epoch
+            state.begin_leader_epoch(
+                registration.leader_epoch, registration.replicas, registration.isr, self.log.log_end_offset, now_ms
+            )
+            self.is_leader = True
+            self.begin_epoch()
+            # Sessions fetch again with the new epoch.
+            self.notify_fetchers(0)
+            self._notify_replicas(0)
+        elif self.is_leader and registration.partition_epoch > state.partition_epoch:
+            state.partition_epoch = registration.partition_epoch
+            state.update_replicas_and_isr(registration.replicas, registration.isr)
+        else:
+            return
+        # A smaller ISR may commit records (KAFKA-13091).
+        self.advance_high_watermark()
+
+    def become_follower(self, registration: PartitionRegistration) -> None:
+        """Follow the leader of the registration, if it has one. Waiting requests fail with NOT_LEADER_OR_FOLLOWER."""
+        state = self.state
+        if (registration.leader_epoch, registration.partition_epoch) <= (state.leader_epoch, state.partition_epoch):
+            return
+        state.partition_epoch = registration.partition_epoch
+        state.begin_follower_epoch(registration.leader_epoch, registration.replicas, registration.isr)
+        self._stop_leading()
+
+    def resign(self) -> None:
+        """Become a follower without a leader, because this broker's session has ended. The leader epoch stays."""
+        state = self.state
+        self._deferred_role = None
+        state.begin_follower_epoch(state.leader_epoch, state.replicas, state.isr)
+        self._stop_leading()
+
+    def _stop_leading(self) -> None:
+        self.is_leader = False
+        self.fail_waiting(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+    def check_leader(self, current_epoch: int) -> None:
+        """Raise KafkaError if this is not the leader in the epoch that the client knows (KIP-320; -1 for any)."""
+        self.check_epoch(current_epoch)
+        if not self.is_leader:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+    def check_epoch(self, current_epoch: int) -> None:
+        """Raise KafkaError if the client knows another leader epoch than this broker (KIP-320; -1 for any)."""
+        if current_epoch == -1 or current_epoch == self.state.leader_epoch:
+            return
+        if current_epoch < self.state.leader_epoch:
+            raise KafkaError(ErrorCode.FENCED_LEADER_EPOCH)
+        raise KafkaError(ErrorCode.UNKNOWN_LEADER_EPOCH)
+
+    # Replication.
+
+    def check_follower(self, replica_id: int, broker_epoch: int) -> None:
+        """Raise KafkaError if a broker may not fetch as a follower of this partition."""
+        follower = self.state.followers.get(replica_id)
+        if follower is None:
+            # The leader does not know of a reassignment yet: the follower retries.
+            raise KafkaError(ErrorCode.UNKNOWN_LEADER_EPOCH)
+        if broker_epoch < follower.broker_epoch:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+    def record_follower_fetch(
+        self, replica_id: int, broker_epoch: int, fetch_offset: int, log_start_offset: int, now_ms: int
+    ) -> None:
+        """Record the positions of a follower's Fetch in the current leader epoch; `now_ms` is monotonic.
+
+        The high watermark may advance, and the follower may join the ISR. A Fetch of a former broker epoch is ignored.
+        """
+        if self.isr_manager is not None:
+            self.isr_manager.record_follower_fetch(
+                self, replica_id, broker_epoch, fetch_offset, log_start_offset, now_ms
+            )
+
+    async def follower_truncate(self, offset: int) -> None:
+        """Remove the records from `offset` on. Changes of the metadata image apply afterwards."""
+        await self._truncate(offset, cast(FollowerLog, self.log).truncate_to(offset))
+
+    async def follower_restart_at(self, offset: int) -> None:
+        """Remove all records, and continue at `offset`: the leader has deleted what is missing."""
+        await self._truncate(offset, cast(FollowerLog, self.log).truncate_fully_and_start_at(offset))
+
+    async def _truncate(self, offset: int, truncation: Awaitable[None]) -> None:
+        self._is_truncating = True
+        try:
+            # Before the records disappear.
+            self.state.high_watermark = min(self.state.high_watermark, offset)
+            await truncation
+            self.state.high_watermark = max(self.state.high_watermark, self.log.log_start_offset)
+            self._uncommitted_bytes = 0
+            self.log.update_high_watermark(self.state.high_watermark)
+        finally:
+            self._is_truncating = False
+            deferred, self._deferred_role = self._deferred_role, None
+            if deferred is not None and not self.is_closed:
+                self.apply_registration(*deferred)

@@ -23,6 +23,7 @@ from kbroker.coordinator.transaction.add_partitions_to_txn_manager import AddPar
 from kbroker.coordinator.transaction.marker_channels import TransactionMarkerChannels
 from kbroker.coordinator.transaction.transaction_coordinator import TransactionCoordinator
 from kbroker.coordinator.transaction.transaction_markers import TransactionMarkerWriter
+from kbroker.interbroker.controller_gateway import ControllerGateway
 from kbroker.metadata.cluster_member import ClusterMember, join_cluster
 from kbroker.metadata.image import BrokerRegistration, MetadataDelta
 from kbroker.metadata.store import znodes
@@ -194,6 +195,9 @@ class Broker:
             ),
             marker_writer=marker_writer,
             producer_ids=member.producer_ids,
+            controller_gateway=ControllerGateway(
+                self.environment, member.image, member.controller, None, lambda: self.config
+            ),
         )
 
     async def _start_coordinators(self, member: ClusterMember, assigned: AssignedPartitions) -> None:

@@ -39,10 +39,12 @@ async def alter_resources(
     replace: bool,
     validate_only: bool,
     slices: Slices | None = None,
+    node_id: int | None = None,
 ) -> list[KafkaError | None]:
     """Alter each resource independently, and return its error or None. A resource that is named twice is not altered.
 
-    With `replace` the changes apply to empty overrides, as in AlterConfigs.
+    With `replace` the changes apply to empty overrides, as in AlterConfigs. `node_id`: the broker that the client has
+    sent the request to, if that was another.
     """
     times_named = Counter((alteration.type, alteration.name) for alteration in alterations)
     errors: list[KafkaError | None] = []
@@ -50,7 +52,7 @@ async def alter_resources(
         try:
             if times_named[alteration.type, alteration.name] > 1:
                 raise invalid_request("Each resource must appear at most once.")
-            await _alter(services, alteration, replace, validate_only)
+            await _alter(services, alteration, replace, validate_only, services.node_id if node_id is None else node_id)
             errors.append(None)
         except KafkaError as error:
             errors.append(error)
@@ -58,13 +60,15 @@ async def alter_resources(
     return errors
 
 
-async def _alter(services: Services, alteration: ResourceAlteration, replace: bool, validate_only: bool) -> None:
+async def _alter(
+    services: Services, alteration: ResourceAlteration, replace: bool, validate_only: bool, node_id: int
+) -> None:
     resource_type, name, ops = alteration
     if resource_type == ConfigResourceType.BROKER_LOGGER and not replace:
-        _check_node_id(services, name)
+        _check_node_id(node_id, name)
         alter_loggers(ops, validate_only=validate_only)
         return
-    decide = _decision(services, alteration)
+    decide = _decision(services, alteration, node_id)
     altered: Overrides = {}
 
     def alter_overrides(current: Overrides) -> Overrides:
@@ -82,12 +86,12 @@ async def _alter(services: Services, alteration: ResourceAlteration, replace: bo
         log.warning("config without effect", reason=warning)
 
 
-def _decision(services: Services, alteration: ResourceAlteration) -> Callable[[Overrides], Overrides]:
+def _decision(services: Services, alteration: ResourceAlteration, node_id: int) -> Callable[[Overrides], Overrides]:
     """Check the resource's name, and return the function from its current to its new overrides. Raises KafkaError."""
     resource_type, name, ops = alteration
     if resource_type == ConfigResourceType.BROKER:
         if name:
-            _check_node_id(services, name)
+            _check_node_id(node_id, name)
         return lambda current: alter_broker(current, ops, services.config, cluster_default=not name)
     if resource_type == ConfigResourceType.TOPIC:
         if not name:
@@ -110,12 +114,12 @@ def _check_topic_exists(services: Services, resource_type: int, name: str) -> No
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
 
 
-def _check_node_id(services: Services, name: str) -> None:
-    node_id = parse_node_id(name)
-    if node_id is None:
+def _check_node_id(node_id: int, name: str) -> None:
+    named = parse_node_id(name)
+    if named is None:
         raise invalid_request(f"Node id must be an integer, but it is: {name}")
-    if node_id != services.node_id:
-        raise invalid_request(f"Unexpected broker id, expected {services.node_id}, but received {name}")
+    if named != node_id:
+        raise invalid_request(f"Unexpected broker id, expected {node_id}, but received {name}")
 
 
 def parse_node_id(name: str) -> int | None:

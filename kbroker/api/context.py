@@ -35,6 +35,9 @@ if TYPE_CHECKING:
     from kbroker.coordinator.transaction.add_partitions_to_txn_manager import AddPartitionsToTxnManager
     from kbroker.coordinator.transaction.transaction_coordinator import TransactionCoordinator
     from kbroker.coordinator.transaction.transaction_markers import TransactionMarkerWriter
+    from kbroker.interbroker.controller_channel import ControllerChannel
+    from kbroker.interbroker.controller_gateway import ControllerGateway
+    from kbroker.interbroker.peers import Peers
     from kbroker.metadata.controller import Controller
     from kbroker.metadata.image import MetadataImage
     from kbroker.metadata.producer_id_manager import ProducerIdManager
@@ -53,6 +56,7 @@ class Services:
     """The parts of the broker that handlers use, assembled by broker.py.
 
     `marker_writer` writes to the partitions of this broker.
+    `peers` and `controller_channel` are None if this broker is not a member of a cluster, but the only broker.
     """
 
     node_id: int
@@ -67,6 +71,9 @@ class Services:
     add_partitions_to_txn: AddPartitionsToTxnManager
     marker_writer: TransactionMarkerWriter
     producer_ids: ProducerIdManager
+    controller_gateway: ControllerGateway
+    peers: Peers | None = None
+    controller_channel: ControllerChannel | None = None
 
 
 class ErrorListener(Protocol):

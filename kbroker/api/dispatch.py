@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import Any, NamedTuple
 
 from kbroker.api.context import ApiHandler, Body, Overlap, RequestContext, Services, StepCodec
+from kbroker.api.forwarding import FORWARDED_APIS, forwarding
 from kbroker.api.response_errors import (
     error_fields,
     error_reporter,
@@ -100,14 +101,17 @@ FAST_CODECS: dict[ApiKey, Callable[[int], Codec]] = {
 }
 
 
-def load_handler(key: ApiKey, version: int) -> ApiHandler:
-    """Import the handler of an API, with the codec of one version."""
+def load_handler(key: ApiKey, version: int, *, forwards: bool = True) -> ApiHandler:
+    """Import the handler of an API, with the codec of one version.
+
+    `forwards`: whether requests that only the controller can handle are forwarded to it.
+    """
     is_flexible = version >= ALL_APIS[key].flexible_from
     codec = FAST_CODECS[key](version) if key in FAST_CODECS else message_codec(key, version)
     module = import_module(f"kbroker.api.{ALL_APIS[key].module}")
     return ApiHandler(
         decode=codec.decode,
-        handle=module.handle,
+        handle=forwarding(key, module.handle) if forwards and key in FORWARDED_APIS else module.handle,
         encode=codec.encode,
         report_errors=codec.report_errors,
         response_type=codec.response_type,

@@ -86,7 +86,7 @@ async def _create_missing_topics(
     for name in missing:
         # As in Kafka, the error is only logged. The topic stays unknown, so clients retry.
         with suppress(KafkaError):
-            await services.controller.auto_create_topic(name)
+            await services.controller_gateway.auto_create_topic(name)
         await step(context.slices)
     return await in_slices(context.slices, builder.topics(builder.topic_by_name, names))
 

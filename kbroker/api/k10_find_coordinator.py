@@ -47,7 +47,7 @@ async def _create_topic(
     services: Services, context: RequestContext, key_type: int, keys: list[str]
 ) -> FindCoordinatorResponse:
     try:
-        await services.controller.ensure_internal_topic(TOPICS[key_type])
+        await services.controller_gateway.ensure_internal_topic(TOPICS[key_type])
     except KafkaError as error:
         find = partial(_error, ErrorCode.COORDINATOR_NOT_AVAILABLE, error.message or NOT_AVAILABLE)
         return await in_slices(context.slices, _response(context, find, keys))

@@ -25,7 +25,12 @@ async def handle(services: Services, context: RequestContext, request: AlterConf
         for resource in request.resources
     ]
     errors = await alter_resources(
-        services, alterations, replace=True, validate_only=request.validate_only, slices=context.slices
+        services,
+        alterations,
+        replace=True,
+        validate_only=request.validate_only,
+        slices=context.slices,
+        node_id=context.peer_broker[0] if context.peer_broker else None,
     )
     return AlterConfigsResponse(
         responses=[

@@ -28,7 +28,12 @@ async def handle(
         for resource in request.resources
     ]
     errors = await alter_resources(
-        services, alterations, replace=False, validate_only=request.validate_only, slices=context.slices
+        services,
+        alterations,
+        replace=False,
+        validate_only=request.validate_only,
+        slices=context.slices,
+        node_id=context.peer_broker[0] if context.peer_broker else None,
     )
     return IncrementalAlterConfigsResponse(
         responses=[

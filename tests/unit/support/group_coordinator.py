@@ -120,6 +120,8 @@ class Harness:
             environment=self.environment,
             metadata=self.metadata,
             controller=self.controller,
+            controller_channel=None,
+            controller_gateway=self.controller,
             replicas=self.log,
             groups=self.groups,
             transactions=self.transactions,

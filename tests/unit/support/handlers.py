@@ -10,6 +10,7 @@ from typing import Any
 from kbroker.common import KafkaError, TopicPartition
 from kbroker.config import BrokerConfig
 from kbroker.config.topic_config import TopicConfig
+from kbroker.interbroker.controller_gateway import ControllerGateway
 from kbroker.metadata.cluster_member import ClusterMember, join_cluster
 from kbroker.metadata.image import BrokerRegistration
 from kbroker.metadata.store.embedded import EmbeddedStore
@@ -130,6 +131,8 @@ class Handlers:
             environment=environment,
             metadata=member.image,
             controller=member.controller,
+            controller_channel=None,
+            controller_gateway=ControllerGateway(environment, member.image, member.controller, None, lambda: config),
             replicas=self.replicas,
             producer_ids=member.producer_ids,
         )
@@ -139,7 +142,9 @@ class Handlers:
         request_class, response_class = message_classes(key)
         request = decode(request_class, encode(request_class(**fields), version), version)
         handler = import_module(f"kbroker.api.{APIS[key].module}")
-        response = handler.handle(self.services, SimpleNamespace(version=version, slices=None), request)
+        response = handler.handle(
+            self.services, SimpleNamespace(version=version, slices=None, peer_broker=None), request
+        )
         if isawaitable(response):
             response = await response
         return decode(response_class, encode(response, version), version)

@@ -39,7 +39,9 @@ def response_bytes(size: int) -> bytes:
 class PeerBroker:
     """One broker. `image` is its own view of the cluster."""
 
-    def __init__(self, hosts: PeerBrokers, broker_id: int, epoch: int, secret: bytes, cluster_id: str) -> None:
+    def __init__(
+        self, hosts: PeerBrokers, broker_id: int, epoch: int, secret: bytes = SECRET, cluster_id: str = CLUSTER
+    ) -> None:
         self.hosts = hosts
         self.id = broker_id
         self.host = f"b{broker_id}"
@@ -133,8 +135,10 @@ def _handler(key: ApiKey, version: int, decode: Any, handle: Any, encode: Any, r
 class PeerBrokers(SimulatedHosts):
     """Brokers 1 and 2, which know each other."""
 
+    brokers: dict[int, PeerBroker]
+
     async def start(self) -> None:
-        self.brokers: dict[int, PeerBroker] = {}
+        self.brokers = {}
         self.one = await self.broker(1, 11)
         self.two = await self.broker(2, 22)
         self.introduce()

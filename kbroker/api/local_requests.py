@@ -1,0 +1,69 @@
+"""Requests without a connection of their client: those of the broker itself, and those that another has forwarded."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from functools import cache
+from typing import TYPE_CHECKING, Any, cast
+
+from kbroker.api.context import ApiHandler, RequestContext, Services
+from kbroker.api.dispatch import load_handler
+from protocol.apis import ALL_APIS, ApiKey
+from protocol.schema.message import Message, message_info
+
+if TYPE_CHECKING:
+    from kbroker.api.context import ErrorListener
+
+
+class _IgnoreErrors:
+    """The errors of a forwarded request are reported by the broker that has forwarded it."""
+
+    def report_error(
+        self, context: RequestContext, code: int, count: int, message: str | None, subject: dict[str, object]
+    ) -> None: ...
+
+
+_IGNORE_ERRORS = _IgnoreErrors()
+
+
+class DetachedConnection:
+    """The connection of a request that came without one. `peer_broker`: the broker that has sent or forwarded it."""
+
+    __slots__ = ("peer", "peer_broker")
+
+    def __init__(self, peer: str, peer_broker: tuple[int, int] | None) -> None:
+        self.peer = peer
+        self.peer_broker = peer_broker
+
+    @property
+    def errors(self) -> ErrorListener:
+        return _IGNORE_ERRORS
+
+    def hold(self, size: int) -> None: ...
+
+    def close(self, reason: str, context: RequestContext | None = None, **detail: object) -> None: ...
+
+
+@cache
+def handler_of(api_key: int, version: int) -> ApiHandler | None:
+    """Return the handler that does not forward; None if the version is not served."""
+    api = ALL_APIS.get(api_key)
+    if api is None or not api.min_version <= version <= api.max_version:
+        return None
+    return load_handler(ApiKey(api_key), version, forwards=False)
+
+
+async def handle_locally(services: Services, request: Message, version: int, peer_broker: tuple[int, int]) -> Message:
+    """Handle a request of this broker to itself, as if it had come over a connection between brokers."""
+    api_key = message_info(type(request)).key
+    assert api_key is not None
+    handler = handler_of(api_key, version)
+    assert handler is not None
+    connection = DetachedConnection("local:0", peer_broker)
+    context = RequestContext(connection, handler, version, 0, None, services.environment.clock.mono_ns())
+    return cast(Message, await awaited(handler.handle(services, context, request)))
+
+
+async def awaited(response: Any) -> Any:
+    """Return the response of a handler, which may be one, a coroutine or a DelayedResponse."""
+    return await response if isinstance(response, Awaitable) else response

@@ -1,0 +1,122 @@
+"""Requests to the controller, wherever it is (Kafka: NodeToControllerChannelManager)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, cast
+
+from kbroker.common import KafkaError
+from kbroker.interbroker.envelope import encode_envelope, encode_in_steps_to_bytes, response_of_envelope
+from kbroker.interbroker.peers import PeerUnavailable
+from protocol.errors import ErrorCode
+from protocol.messages.k58_envelope import EnvelopeResponse
+from protocol.schema.message import Message, message_info
+
+if TYPE_CHECKING:
+    from kbroker.interbroker.peers import Peers
+    from kbroker.metadata.image import MetadataDelta, MetadataImage
+    from kbroker.runtime.environment import Environment
+
+# Between two attempts. Kafka's retry.backoff.ms of this channel is 100 ms.
+MIN_BACKOFF_S = 0.02
+MAX_BACKOFF_S = 0.5
+# The API whose request has another request inside.
+_ENVELOPE_VERSION = 0
+
+
+class ControllerChannel:
+    """`serve_locally` handles a request in this broker, which is the controller."""
+
+    def __init__(
+        self,
+        environment: Environment,
+        node_id: int,
+        image: MetadataImage,
+        peers: Peers,
+        serve_locally: Callable[[Message, int], Awaitable[Message]],
+    ) -> None:
+        self._environment = environment
+        self._loop = environment.loop
+        self._node_id = node_id
+        self._image = image
+        self._peers = peers
+        self._serve_locally = serve_locally
+        # Done when the image has another controller.
+        self._changed: asyncio.Future[None] = self._loop.create_future()
+
+    def on_delta(self, delta: MetadataDelta) -> None:
+        """Send the requests in flight to the new controller, if there is one: the former one may never respond."""
+        if delta.controller_id is not None:
+            changed, self._changed = self._changed, self._loop.create_future()
+            changed.set_result(None)
+
+    async def request(self, request: Message, version: int, timeout_ms: int) -> Message:
+        """Return the controller's response. Its error_code is not NOT_CONTROLLER.
+
+        Without a controller, or a response, the request is sent again until the timeout, as in Kafka; so it may be
+        handled more than once. Raises PeerUnavailable.
+        """
+        deadline_s = self._loop.time() + timeout_ms / 1000
+        backoff_s = MIN_BACKOFF_S
+        while True:
+            changed = self._changed
+            response, failure = await self._attempt(request, version, deadline_s)
+            if response is not None:
+                return response
+            if self._loop.time() + backoff_s >= deadline_s:
+                raise PeerUnavailable(ErrorCode.REQUEST_TIMED_OUT, f"The controller has not responded: {failure}")
+            await self._wait(changed, backoff_s)
+            backoff_s = min(MAX_BACKOFF_S, 2 * backoff_s)
+
+    async def _wait(self, changed: asyncio.Future[None], backoff_s: float) -> None:
+        """Wait for the backoff, or for another controller if that is earlier."""
+        if not changed.done():
+            await asyncio.wait((changed,), timeout=backoff_s)
+
+    async def _attempt(self, request: Message, version: int, deadline_s: float) -> tuple[Message | None, str]:
+        """Return the controller's response, or None and why there is none."""
+        controller_id = self._image.controller_id
+        try:
+            if controller_id == self._node_id:
+                response = await self._serve_locally(request, version)
+            elif controller_id < 0:
+                return None, "there is no controller"
+            else:
+                response = await self._request_peer(controller_id, request, version, deadline_s)
+        except PeerUnavailable as error:
+            return None, error.message or error.code.name
+        # All responses to brokers have it.
+        code: int = response.error_code  # type: ignore[attr-defined]
+        if code == ErrorCode.NOT_CONTROLLER:
+            return None, f"broker {controller_id} is not the controller"
+        return response, ""
+
+    async def _request_peer(self, controller_id: int, request: Message, version: int, deadline_s: float) -> Message:
+        """Return the response of a broker. Raises PeerUnavailable, also if another broker becomes the controller."""
+        timeout_ms = max(1, int((deadline_s - self._loop.time()) * 1000))
+        task = self._loop.create_task(self._peers.request(controller_id, request, version, timeout_ms=timeout_ms))
+        try:
+            await asyncio.wait((task, self._changed), return_when=asyncio.FIRST_COMPLETED)
+            if task.done():
+                return task.result()
+            raise PeerUnavailable(ErrorCode.NETWORK_EXCEPTION, "another broker is the controller now")
+        finally:
+            task.cancel()
+
+    async def forward(
+        self, request: Message, version: int, client_id: str | None, client_host: str, timeout_ms: int
+    ) -> Message:
+        """Forward a client's request in an Envelope (KIP-590), and return its response. Raises KafkaError."""
+        api_key = message_info(type(request)).key
+        assert api_key is not None
+        body = await encode_in_steps_to_bytes(self._environment, request, version)
+        envelope = encode_envelope(api_key, version, client_id, client_host, body)
+        response = cast(EnvelopeResponse, await self.request(envelope, _ENVELOPE_VERSION, timeout_ms))
+        if response.error_code:
+            # As in Kafka, which hides what is wrong between the brokers.
+            name = ErrorCode(response.error_code).name
+            raise KafkaError(
+                ErrorCode.UNKNOWN_SERVER_ERROR, f"The controller has refused the forwarded request: {name}"
+            )
+        return await response_of_envelope(self._environment, api_key, version, response)

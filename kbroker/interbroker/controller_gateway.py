@@ -1,0 +1,95 @@
+"""Creation of topics that no client has asked for explicitly (Kafka: AutoTopicCreationManager)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from kbroker.common import KafkaError
+from kbroker.metadata.topics.create_topics import NewTopic
+from kbroker.metadata.topics.internal_topics import INTERNAL_TOPICS, new_internal_topic
+from protocol.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from kbroker.config import BrokerConfig
+    from kbroker.interbroker.controller_channel import ControllerChannel
+    from kbroker.metadata.controller import Controller
+    from kbroker.metadata.image import MetadataImage, TopicImage
+    from kbroker.runtime.environment import Environment
+
+_CREATE_TOPICS_VERSION = 7
+# The time for a created topic to arrive in this broker's image, and the interval of looking for it.
+IMAGE_TIMEOUT_S = 5.0
+IMAGE_POLL_S = 0.01
+
+
+class ControllerGateway:
+    """Creates topics here if this broker is the controller, else by a forwarded CreateTopics.
+
+    `channel`: None for a broker without others.
+    """
+
+    def __init__(
+        self,
+        environment: Environment,
+        image: MetadataImage,
+        controller: Controller,
+        channel: ControllerChannel | None,
+        config: Callable[[], BrokerConfig],
+    ) -> None:
+        self._environment = environment
+        self._image = image
+        self._controller = controller
+        self._channel = channel
+        self._config = config
+
+    async def auto_create_topic(self, name: str) -> TopicImage:
+        """Return a topic; create it with the cluster's defaults if it does not exist. Raises KafkaError."""
+        if name in INTERNAL_TOPICS:
+            return await self.ensure_internal_topic(name)
+        if self._channel is None or self._controller.is_elected:
+            return await self._controller.auto_create_topic(name)
+        return await self._forward(self._channel, NewTopic(name))
+
+    async def ensure_internal_topic(self, name: str) -> TopicImage:
+        """Return __consumer_offsets or __transaction_state; create it if it does not exist. Raises KafkaError."""
+        if self._channel is None or self._controller.is_elected:
+            return await self._controller.ensure_internal_topic(name)
+        return await self._forward(self._channel, new_internal_topic(name, self._config()))
+
+    async def _forward(self, channel: ControllerChannel, new: NewTopic) -> TopicImage:
+        topic = self._image.topics.get(new.name)
+        if topic is not None:
+            return topic
+        # Imported here because most brokers never create a topic.
+        from protocol.messages.k19_create_topics import (
+            CreatableTopic,
+            CreatableTopicConfig,
+            CreateTopicsRequest,
+            CreateTopicsResponse,
+        )
+
+        creatable = CreatableTopic(
+            name=new.name,
+            num_partitions=new.partitions,
+            replication_factor=new.replication_factor,
+            configs=[CreatableTopicConfig(name=name, value=value) for name, value in new.configs],
+        )
+        timeout_ms = self._config().request_timeout_ms
+        request = CreateTopicsRequest(topics=[creatable], timeout_ms=timeout_ms)
+        response = await channel.forward(request, _CREATE_TOPICS_VERSION, None, "", timeout_ms)
+        assert isinstance(response, CreateTopicsResponse)
+        (result,) = response.topics
+        if result.error_code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
+            raise KafkaError(ErrorCode(result.error_code), result.error_message)
+        return await self._wait_for_image(new.name)
+
+    async def _wait_for_image(self, name: str) -> TopicImage:
+        """Return the topic when this broker's image has it. Raises KafkaError."""
+        deadline_s = self._environment.loop.time() + IMAGE_TIMEOUT_S
+        while self._environment.loop.time() < deadline_s:
+            topic = self._image.topics.get(name)
+            if topic is not None:
+                return topic
+            await self._environment.sleep(IMAGE_POLL_S)
+        raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, f"This broker does not know the new topic '{name}' yet.")

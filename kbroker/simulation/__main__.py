@@ -10,7 +10,7 @@ from pathlib import Path
 from time import perf_counter
 
 from kbroker.simulation.scenarios.run import Summary, simulate, summarize
-from kbroker.simulation.scenarios.scenarios import SCENARIOS
+from kbroker.simulation.scenarios.scenarios import LONE_BROKER_SCENARIOS, SCENARIOS
 
 ANY = "any"
 # Workers are replaced after this number of seeds, so that what earlier runs leave in memory does not slow down later
@@ -91,7 +91,7 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
         "--scenario",
         choices=[*SCENARIOS, ANY],
         default=ANY,
-        help="the scenario; any: each seed selects one (default: any)",
+        help="the scenario; any: each seed selects one of a lone broker (default: any)",
     )
     parser.add_argument("--list", action="store_true", help="list the scenarios")
     parser.add_argument(
@@ -110,7 +110,7 @@ def _seeds(text: str) -> range:
 
 
 def _scenario(name: str, seed: int) -> str:
-    names = list(SCENARIOS)
+    names = list(LONE_BROKER_SCENARIOS)
     return names[seed % len(names)] if name == ANY else name
 
 

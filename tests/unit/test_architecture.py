@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from kbroker.simulation.scenarios.cluster_faults import CLUSTER
 from kbroker.simulation.scenarios.faults import CLOCK, COORDINATION, DISK, NETWORK, NODE, POWER, ROT
 from kbroker.simulation.scenarios.scenarios import SCENARIOS
 from tests.unit.test_imports import ROOT, imported_files, sources
@@ -190,5 +191,5 @@ def test_public_classes_have_their_own_names() -> None:
 
 def test_scenarios_and_faults_of_the_simulation_are_documented() -> None:
     rows = set(re.findall(r"^\| `([\w-]+)` \|", (ROOT / "docs" / "simulation.md").read_text(), re.MULTILINE))
-    faults = [fault for kind in (NODE, NETWORK, DISK, POWER, ROT, CLOCK, COORDINATION) for fault in kind]
+    faults = [fault for kind in (NODE, NETWORK, DISK, POWER, ROT, CLOCK, COORDINATION, CLUSTER) for fault in kind]
     assert sorted({*SCENARIOS, *faults} - rows) == []

@@ -2,8 +2,9 @@
 
 A read (OffsetFetch) must return a commit that was not overwritten before the read began: a concurrent commit, a commit
 without a response, or the last commit that was acknowledged before the read began. A commit that was read must not be
-undone. After a Loss the durable commit, which its `commit_floors` names, or a newer one must remain. The checker does
-not support histories in which offsets expire or groups are deleted.
+undone. With several replicas a read before the final reads may be stale: it comes from a coordinator that does not know
+yet that it was replaced. After a Loss the durable commit, which its `commit_floors` names, or a newer one must remain.
+The checker does not support histories in which offsets expire or groups are deleted.
 """
 
 from collections.abc import Iterator
@@ -81,7 +82,8 @@ def _effect_interval(index: Index, operation: Operation, commit: Commit) -> tupl
 def committed_offset_anomalies(index: Index, *, durable: bool) -> Iterator[Anomaly]:
     """Report reads that break the rules above. `durable`: what remains after a Loss must satisfy the same rules."""
     for (group, tp), register in commit_histories(index).items():
-        yield from _CommittedOffsetChecker(group, tp, register, durable).run()
+        fresh_from = (NEVER if index.history.final is None else index.history.final) if index.replicated else 0
+        yield from _CommittedOffsetChecker(group, tp, register, durable, fresh_from).run()
 
 
 class _CommittedOffsetChecker:
@@ -89,11 +91,14 @@ class _CommittedOffsetChecker:
 
     `_overwritten`: commits that ended before this step are overwritten. An acknowledged commit advances it to the
     commit's beginning. A read advances `_last_read` in the same way, for all offsets but the one that it returned. A
-    Loss moves `_overwritten` back to the beginning of the durable commit.
+    Loss moves `_overwritten` back to the beginning of the durable commit. Reads that began before `fresh_from` may be
+    stale.
     """
 
-    def __init__(self, group: str, tp: TopicPartition, register: CommittedOffsetHistory, durable: bool) -> None:
-        self._group, self._place, self._durable = group, tp, durable
+    def __init__(
+        self, group: str, tp: TopicPartition, register: CommittedOffsetHistory, durable: bool, fresh_from: int
+    ) -> None:
+        self._group, self._place, self._durable, self._fresh_from = group, tp, durable, fresh_from
         self._register = register
         # No offset is committed at first.
         self._by_offset: dict[int, list[Write]] = {NOTHING: [Write(NOTHING, 0, 0, None)]}
@@ -158,6 +163,8 @@ class _CommittedOffsetChecker:
         if self._possible(offset, end, overwritten, last_read, last_read_offset):
             if read.begun > max(self._last_read, self._last_loss):
                 self._last_read, self._last_read_offset = read.begun, offset
+            return
+        if read.begun < self._fresh_from and self._possible(offset, end, 0, 0, NOTHING):
             return
         writers = [write.operation for write in self._by_offset.get(offset, []) if write.begun < end]
         if writers:

@@ -119,14 +119,15 @@ class PartitionIndex:
 
 @dataclass(slots=True)
 class Index:
-    """`compacted`: the number of keys of each compacted topic. `senders`: the Send operation of each value.
-    `transactional`: the history has transactional sends. `consumer_operations`: the polls and assignments of each
-    process, in order. `transaction_ends`: EndTransaction operations by transaction."""
+    """`compacted`: the number of keys of each compacted topic. `replicated`: see `check`. `senders`: the Send operation
+    of each value. `transactional`: the history has transactional sends. `consumer_operations`: the polls and
+    assignments of each process, in order. `transaction_ends`: EndTransaction operations by transaction."""
 
     history: History
     compacted: Mapping[str, int] = field(default_factory=dict)
     partitions: dict[TopicPartition, PartitionIndex] = field(default_factory=dict)
     senders: dict[int, Operation] = field(default_factory=dict)
+    replicated: bool = False
     transactional: bool = False
     polls: list[Operation] = field(default_factory=list)
     consumer_operations: dict[str, list[Operation]] = field(default_factory=dict)
@@ -151,9 +152,9 @@ class Index:
         return Observations(self, {tp: set(numbers) for tp, numbers in offsets.items()}, set(values))
 
 
-def build_index(history: History, compacted: Mapping[str, int] | None = None) -> Index:
+def build_index(history: History, compacted: Mapping[str, int] | None = None, *, replicated: bool = False) -> Index:
     """Build the index of a history."""
-    index = Index(history, compacted or {})
+    index = Index(history, compacted or {}, replicated=replicated)
     for operation in history.operations:
         _add_operation(index, operation)
     for partition in index.partitions.values():

@@ -7,7 +7,8 @@ successful poll that returns no record at all must have been at the end of every
 Not checked: polls while the broker had not synced the recovered records of a partition after its start (UnsyncedStart);
 polls with read_committed if the history has transactions (an open transaction holds back later records),
 and polls that advanced without a record: they read transaction markers, or batches that compaction emptied.
-In a cluster a new leader may not know the high watermark yet; this rule would then hold only once it does.
+Replicated partitions are not checked: a new leader may not know the high watermark yet, and a broker that is no longer
+the leader may not know that.
 """
 
 from bisect import insort

@@ -42,14 +42,13 @@ TOPIC, BROKER = 2, 4
 SET, DELETE = 0, 1
 FIRST_DELETE_WITH_STATES = 6
 BROKER_TIMEOUT_MS = 5_000
-# With these errors no records were deleted.
+# With these errors no records were deleted. A leader that is replaced while it waits for its followers may have.
 DELETION_REFUSED = frozenset(
     {
         ErrorCode.OFFSET_OUT_OF_RANGE,
         ErrorCode.POLICY_VIOLATION,
         ErrorCode.INVALID_TOPIC_EXCEPTION,
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        ErrorCode.NOT_LEADER_OR_FOLLOWER,
     }
 )
 
@@ -73,12 +72,19 @@ class Admin:
     def close(self) -> None:
         self.cluster.close()
 
-    async def create_topic(self, name: str, partitions: int = 1, configs: Mapping[str, str] | None = None) -> None:
+    async def create_topic(
+        self,
+        name: str,
+        partitions: int = 1,
+        configs: Mapping[str, str] | None = None,
+        *,
+        replication_factor: int = 1,
+    ) -> None:
         """Create a topic. Raises RefusedError, TimeoutError."""
         topic = CreatableTopic(
             name=name,
             num_partitions=partitions,
-            replication_factor=1,
+            replication_factor=replication_factor,
             configs=[CreatableTopicConfig(name=key, value=value) for key, value in (configs or {}).items()],
         )
         request = CreateTopicsRequest(topics=[topic], timeout_ms=BROKER_TIMEOUT_MS)

@@ -39,10 +39,12 @@ class _PartitionState:
 
 class Invariants:
     """The invariants of one process on a machine. `check` runs between two callbacks of its event loop, repeatedly.
-    `before`: the invariants of the previous process."""
+    `before`: the invariants of the previous process. `replicated`: the broker has followers, or is one: its logs may be
+    truncated (`forget_log`), and the positions of a partition go back with a new leader epoch."""
 
-    def __init__(self, machine: Machine, before: Invariants | None = None) -> None:
+    def __init__(self, machine: Machine, before: Invariants | None = None, *, replicated: bool = False) -> None:
         self._machine = machine
+        self._replicated = replicated
         # The last leader epoch of each partition in previous processes.
         self._previous_leader_epochs: dict[tuple[bytes, int], int] = {} if before is None else before.leader_epochs()
         # By topic id and partition, because a topic can be deleted and created again with the same name.
@@ -52,6 +54,11 @@ class Invariants:
     def leader_epochs(self) -> dict[tuple[bytes, int], int]:
         """Return the last leader epoch of each partition."""
         return {**self._previous_leader_epochs, **{key: state.leader_epoch for key, state in self._states.items()}}
+
+    def forget_log(self, key: tuple[bytes, int]) -> None:
+        """Check a log from its start again, because it was truncated."""
+        self._logs.pop(key, None)
+        self._states.pop(key, None)
 
     def check(self, *, durability: bool = True) -> None:
         """Raise BrokenInvariant if an invariant does not hold. `durability`: also check synced data, which is
@@ -80,7 +87,9 @@ class Invariants:
             self._check_dropped(tp, partition)
         state = self._states.setdefault(key, _PartitionState())
         # On a full disk the broker cannot write a new leader epoch, and must not append either.
-        unchanged = appends_suspended and log.log_end_offset == partition.first_offset
+        unchanged = self._replicated or (appends_suspended and log.log_end_offset == partition.first_offset)
+        if self._replicated and partition.leader_epoch > state.leader_epoch:
+            state = self._states[key] = _PartitionState()
         if partition.leader_epoch <= self._previous_leader_epochs.get(key, -1) and not unchanged:
             self._fail(tp, f"leader epoch {partition.leader_epoch} was used by an earlier process")
         for name, value in (
@@ -103,7 +112,7 @@ class Invariants:
 
     def _check_durability(self, tp: TopicPartition, partition: Partition) -> None:
         claimed = partition.log.recovery_point
-        if partition.flush_before_ack:
+        if partition.flush_before_ack and partition.is_leader:
             claimed = max(claimed, partition.high_watermark)
         if claimed <= partition.log.log_start_offset:
             return

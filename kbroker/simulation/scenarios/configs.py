@@ -20,6 +20,26 @@ def draw_broker_configs(random: Random) -> dict[str, str]:
     }
 
 
+def draw_cluster_configs(random: Random, replication_factor: int) -> dict[str, str]:
+    """Draw configs of brokers that replicate: lags and intervals from short to Kafka's defaults, small responses."""
+    min_isr = str(replication_factor - 1)
+    return {
+        "default.replication.factor": str(replication_factor),
+        "min.insync.replicas": min_isr,
+        "offsets.topic.replication.factor": str(replication_factor),
+        "transaction.state.log.replication.factor": str(replication_factor),
+        "transaction.state.log.min.isr": min_isr,
+        "replica.lag.time.max.ms": str(random.choice((1_000, 3_000, 10_000))),
+        "replica.fetch.wait.max.ms": str(random.choice((50, 500))),
+        "replica.fetch.max.bytes": str(random.choice((2 * KIB, 1 << 20))),
+        "replica.fetch.response.max.bytes": str(random.choice((4 * KIB, 10 << 20))),
+        "replica.fetch.backoff.ms": str(random.choice((50, 1_000))),
+        "replica.high.watermark.checkpoint.interval.ms": str(random.choice((100, 1_000, 5_000))),
+        "auto.leader.rebalance.enable": random.choice(("true", "false")),
+        "leader.imbalance.check.interval.seconds": str(random.choice((1, 300))),
+    }
+
+
 def draw_topic_configs(random: Random, *, durable: bool) -> dict[str, str]:
     """Draw configs of a topic that clients use: small segments, unusual flush settings."""
     configs = {

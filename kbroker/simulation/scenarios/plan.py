@@ -5,6 +5,7 @@ from random import Random
 
 from kbroker.simulation.scenarios.configs import (
     draw_broker_configs,
+    draw_cluster_configs,
     draw_compaction_configs,
     draw_internal_topic_configs,
     draw_topic_configs,
@@ -14,6 +15,7 @@ from kbroker.simulation.scenarios.faults import Fault
 from kbroker.simulation.scenarios.scenarios import Scenario
 
 MAX_PARTITIONS = 3
+MAX_REPLICAS = 3
 # Faults that may lose acknowledged records, of one partition and not of another, which tears transactions. Transactions
 # run with them only under flush.before.ack.
 LOSSY_FAULTS = ("power", "rot", "disk_error")
@@ -66,6 +68,10 @@ class Plan:
     brokers: int = 1
 
     @property
+    def replication_factor(self) -> int:
+        return min(self.brokers, MAX_REPLICAS)
+
+    @property
     def transactional(self) -> bool:
         """Whether any program writes in transactions."""
         return bool(self.transactors or self.transformers)
@@ -98,7 +104,10 @@ class Plan:
             pause_between_sends_s=random.choice((0.01, 0.05, 0.2)),
             groups_topic=draw_internal_topic_configs(random, durable=scenario.durable),
             deleters=int(random.random() < 0.2),
+            brokers=scenario.brokers,
         )
+        if plan.brokers > 1:
+            plan.broker.update(draw_cluster_configs(random, plan.replication_factor))
         if scenario.transactions and plan._permits_transactions() and random.random() < scenario.transactions:
             plan._add_transactions(random, exactly_once=scenario.exactly_once or random.random() < 0.3)
         elif random.random() < scenario.compaction:

@@ -86,7 +86,9 @@ class Programs:
         cluster = Cluster(host, context.bootstrap, self._simulation.random_for("admin"), "admin")
         admin = Admin(cluster, context.history, "admin")
         for name, topic in self._plan.topics.items():
-            await admin.create_topic(name, topic.partitions, topic.configs)
+            await admin.create_topic(
+                name, topic.partitions, topic.configs, replication_factor=self._plan.replication_factor
+            )
         if self._plan.members or self._plan.transformers:
             await self._create_internal_topic(admin, GROUP_KEY_TYPE, GROUPS_TOPIC, self._plan.groups_topic)
         if self._plan.transactional:
@@ -110,7 +112,8 @@ class Programs:
             name = f"producer{number}"
             host, random = self._simulation.client(name), self._simulation.random_for(name)
             idempotent = random.random() < 0.7
-            acks = -1 if idempotent else random.choice((-1, 1, 0))
+            # With replicas, a change of the leader may lose a batch that was acknowledged to acks=1.
+            acks = -1 if idempotent else random.choice((-1, 0) if plan.brokers > 1 else (-1, 1, 0))
             self._run(
                 host,
                 produce(

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from kbroker.simulation.checker import Anomaly, check, render
 from kbroker.simulation.checker.history import History, show
+from kbroker.simulation.invariants.cluster import ClusterInvariants
 from kbroker.simulation.scenarios.plan import Plan
 from kbroker.simulation.scenarios.programs import Programs
 from kbroker.simulation.scenarios.scenarios import SCENARIOS
@@ -120,7 +121,8 @@ def simulate(seed: int, scenario: str, *, trace: bool = False, shape: Callable[[
         )
         simulation.close()
     compacted = {name: topic.keys for name, topic in plan.topics.items() if topic.keys}
-    result.anomalies = check(simulation.history, durable=plan.durable, compacted=compacted)
+    replicated = plan.replication_factor > 1
+    result.anomalies = check(simulation.history, durable=plan.durable, compacted=compacted, replicated=replicated)
     return result
 
 
@@ -187,6 +189,8 @@ class Run:
         self._end_faults()
         await simulation.until_serving()
         simulation.note("faults are over")
+        if simulation.cluster is not None:
+            await self._until_replicated(simulation.cluster)
         await self._with_timeout(self._programs.finish(), "stopping the programs")
         if simulation.random_for("the end").random() < 0.5:
             # Acknowledged records must survive the process.
@@ -224,6 +228,14 @@ class Run:
             simulation.coordination.heal_all()
         for supervisor in simulation.supervisors.values():
             self._end_offline_logs(supervisor)
+
+    async def _until_replicated(self, cluster: ClusterInvariants) -> None:
+        """Wait until all replicas are in sync. Raises LivenessError."""
+        deadline = self._simulation.sim_loop.time() + STEP_TIMEOUT_S
+        while missing := cluster.missing_replicas():
+            if self._simulation.sim_loop.time() > deadline:
+                raise LivenessError(f"not in sync after {STEP_TIMEOUT_S} s: {'; '.join(missing)}")
+            await asyncio.sleep(0.1)
 
     def _end_offline_logs(self, supervisor: BrokerSupervisor) -> None:
         """Kill the broker if it has offline logs. Raise LivenessError if there is no reason for them."""

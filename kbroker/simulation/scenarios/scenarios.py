@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from kbroker.simulation.scenarios.cluster_faults import CLUSTER
 from kbroker.simulation.scenarios.faults import (
     CLOCK,
     COORDINATION,
@@ -24,7 +25,8 @@ class Scenario:
 
     `transactions`: the share of runs with transactions, of the runs whose faults permit them. `exactly_once`: all of
     these have groups that consume, transform and produce. `compaction`: the share of the other runs whose topics are
-    compacted. `recreation`: the share of all runs that delete a topic under load and create it again.
+    compacted. `recreation`: the share of all runs that delete a topic under load and create it again. `brokers`: the
+    number of brokers; several replicate all partitions.
     """
 
     name: str
@@ -36,6 +38,7 @@ class Scenario:
     compaction: float = 0.0
     exactly_once: bool = False
     recreation: float = 0.0
+    brokers: int = 1
 
 
 _ALL = {**NODE, **NETWORK, **DISK, **POWER, **ROT, **CLOCK}
@@ -113,4 +116,35 @@ _SCENARIOS = (
         exactly_once=True,
     ),
 )
-SCENARIOS = {scenario.name: scenario for scenario in _SCENARIOS}
+_CLUSTER = {
+    **NODE,
+    **NETWORK,
+    **CLOCK,
+    **COORDINATION,
+    **CLUSTER,
+    "full": full,
+    "out_of_files": out_of_files,
+    "slow_disk": slow_disk,
+}
+_CLUSTER_SCENARIOS = (
+    Scenario(
+        "cluster",
+        "three brokers replicate; brokers die, are cut off and replaced; nothing acknowledged is lost",
+        _CLUSTER,
+        coordination=True,
+        transactions=0.5,
+        brokers=3,
+    ),
+    Scenario(
+        "cluster-durable",
+        "three brokers replicate, and machines lose power; what is acknowledged has been synced on all of them",
+        {**_CLUSTER, **POWER},
+        durable=True,
+        coordination=True,
+        transactions=0.5,
+        brokers=3,
+    ),
+)
+# Those of a lone broker, from which `any` draws, and all.
+LONE_BROKER_SCENARIOS = {scenario.name: scenario for scenario in _SCENARIOS}
+SCENARIOS = {**LONE_BROKER_SCENARIOS, **{scenario.name: scenario for scenario in _CLUSTER_SCENARIOS}}

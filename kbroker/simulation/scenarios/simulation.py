@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from kbroker.simulation.checker.history import History, Operation, Outcome, Poll, Send, TopicPartition
 from kbroker.simulation.coordination.service import SimCoordination
 from kbroker.simulation.invariants.broker import BrokenInvariant
+from kbroker.simulation.invariants.cluster import ClusterInvariants
 from kbroker.simulation.runtime.host_loop import HostLoop
 from kbroker.simulation.runtime.loop import WAKEUP_DELAYS_NS, SimLoop
 from kbroker.simulation.runtime.machine import PORT, Machine
@@ -63,11 +64,16 @@ class Simulation:
             self.coordination.trace = self._trace
         self.machines = [self._machine(number, brokers, configs) for number in range(1, brokers + 1)]
         self.supervisors = {
-            machine.name: BrokerSupervisor(machine, self.history, self.random) for machine in self.machines
+            machine.name: BrokerSupervisor(machine, self.history, self.random, replicated=brokers > 1)
+            for machine in self.machines
         }
+        self.cluster: ClusterInvariants | None = None
+        if brokers > 1 and self.coordination is not None:
+            self.cluster = ClusterInvariants(self.machines, self.coordination.tree, durable=durable)
+            self.cluster.on_truncated = lambda broker, key: self._forget_log(broker, key)
         self.clients: list[HostLoop] = []
         self._broken: BrokenInvariant | None = None
-        if durable:
+        if durable or brokers > 1:
             self.history.on_end = self._check_exposed
 
     def _machine(self, number: int, brokers: int, configs: Mapping[str, str]) -> Machine:
@@ -78,7 +84,22 @@ class Simulation:
         name = f"broker{number}"
         machine = Machine(self.sim_loop, self.seed, name, {**configs, "node.id": str(number)}, self.coordination)
         machine.usual_skew_ms = machine.clock.skew_ms = self.random.randint(-MAX_SKEW_MS, MAX_SKEW_MS)
+        machine.on_process_end = lambda power: self._record_end(number, power)
         return machine
+
+    def _record_end(self, broker: int, power: bool) -> None:
+        self.supervisors[self.machines[broker - 1].name].end_unsynced_start()
+        if power and self.cluster is not None:
+            self.cluster.lose(broker)
+
+    def replace_disk(self, machine: Machine) -> None:
+        """Kill the broker of a machine, and install an empty disk."""
+        assert self.cluster is not None
+        self.cluster.lose(self.machines.index(machine) + 1)
+        machine.replace_disk()
+
+    def _forget_log(self, broker: int, key: tuple[bytes, int]) -> None:
+        self.supervisors[self.machines[broker - 1].name].invariants.forget_log(key)
 
     @property
     def machine(self) -> Machine:
@@ -151,12 +172,16 @@ class Simulation:
             self._broken = self._broken or broken
 
     def _check_exposed_end(self, tp: TopicPartition, end: int) -> None:
-        if len(self.machines) == 1:
+        if self.cluster is not None:
+            self.cluster.check_exposed(tp, end)
+        else:
             self.supervisors[self.machine.name].invariants.check_exposed(tp, end)
 
     def check_invariants(self, *, durability: bool = True) -> None:
         if self._broken is not None:
             raise self._broken
+        if self.cluster is not None:
+            self.cluster.check()
         for supervisor in self.supervisors.values():
             supervisor.check_invariants(durability=durability)
 
@@ -171,6 +196,10 @@ class Simulation:
     @property
     def serving(self) -> bool:
         return all(supervisor.serving for supervisor in self.supervisors.values())
+
+    def is_replicated(self) -> bool:
+        """Return whether all brokers serve and all replicas of all partitions are in sync."""
+        return self.serving and self.cluster is not None and not self.cluster.missing_replicas()
 
     def partitions(self) -> list[Partition]:
         """Return the partitions of the running brokers."""

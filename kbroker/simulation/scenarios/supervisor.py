@@ -35,11 +35,12 @@ class NotServing(AssertionError):
 class BrokerSupervisor:
     """Starts the broker of a machine again when it has ended, except within `down`.
 
-    `faults_over`: whether a broker that does not start is an error.
+    `replicated`: see Invariants. `faults_over`: whether a broker that does not start is an error.
     """
 
-    def __init__(self, machine: Machine, history: History, random: Random) -> None:
+    def __init__(self, machine: Machine, history: History, random: Random, *, replicated: bool = False) -> None:
         self.machine = machine
+        self._replicated = replicated
         self.faults_over = False
         self.invariants = Invariants(machine)
         self._history = history
@@ -120,5 +121,8 @@ class BrokerSupervisor:
         broker = self.machine.broker
         if broker is not None:
             if self._checked is not broker:
-                self._checked, self.invariants = broker, Invariants(self.machine, self.invariants)
+                self._checked, self.invariants = (
+                    broker,
+                    Invariants(self.machine, self.invariants, replicated=self._replicated),
+                )
             self.invariants.check(durability=durability)

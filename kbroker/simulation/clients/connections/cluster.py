@@ -23,6 +23,8 @@ FIRST_VERSION_WITH_KEYS = 4
 NO_LEADER = -1
 NO_EPOCH = -1
 NO_ID = bytes(16)
+# How often a client of several nodes opens another connection.
+ANOTHER_NODE = 0.2
 
 
 class UnavailableError(ConnectionError):
@@ -165,20 +167,31 @@ class Cluster:
         return connection
 
     async def any_node(self) -> SimClientConnection:
-        """Return a connection to any node. Raises OSError if no known node can be reached."""
-        for connection in (*self._connections.values(), self._any):
-            if connection is not None and not connection.lost:
-                return connection
+        """Return a connection to any node. Raises OSError if no known node can be reached.
+
+        With several nodes it is another one from time to time: a node that is cut off has old metadata.
+        """
+        known = (*self._connections.values(), self._any)
+        usable = [connection for connection in known if connection is not None and not connection.lost]
+        nodes = len(self._bootstrap)
+        if usable and nodes == 1:
+            return usable[0]
+        if usable and (len(usable) >= nodes or self.random.random() >= ANOTHER_NODE):
+            return self.random.choice(usable)
         addresses = list(dict.fromkeys((*self.nodes.values(), *self._bootstrap)))
         self.random.shuffle(addresses)
         failure: OSError = UnavailableError("no address is known")
         for address in addresses:
             try:
-                self._any = await self._connect(address)
+                connection = await self._connect(address)
             except OSError as error:
                 failure = error
             else:
-                return self._any
+                if self._any is not None:
+                    # Its requests may be in flight.
+                    self._coordinator_connections.append(self._any)
+                self._any = connection
+                return connection
         raise failure
 
     async def coordinator(self, name: str, kind: int = GROUP) -> SimClientConnection:

@@ -14,7 +14,7 @@ import pytest
 from kbroker.simulation.__main__ import main
 from kbroker.simulation.checker.history import Note
 from kbroker.simulation.scenarios.run import simulate
-from kbroker.simulation.scenarios.scenarios import SCENARIOS
+from kbroker.simulation.scenarios.scenarios import LONE_BROKER_SCENARIOS
 from protocol.records.batch import parse_header
 
 # The number of seeds to run, on all cores.
@@ -64,7 +64,7 @@ def test_other_seeds_are_other_runs():
 FAULT = re.compile("kill|SIGTERM|power|cut|clog|slow|reset|half-open|fail|full|flip|paused|clock|coordination")
 
 
-@pytest.mark.parametrize("scenario", [name for name, scenario in SCENARIOS.items() if scenario.faults])
+@pytest.mark.parametrize("scenario", [name for name, scenario in LONE_BROKER_SCENARIOS.items() if scenario.faults])
 def test_faults_happen(scenario: str):
     """Run a few seeds, because the faults depend on the seed."""
     for seed in range(5):

@@ -1,0 +1,64 @@
+"""The partitions and brokers as the controller has written them, read from the coordination service's tree."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from kbroker.metadata.store import znodes
+from kbroker.metadata.store.coordination import NoNode
+
+if TYPE_CHECKING:
+    from kbroker.metadata.image import PartitionRegistration
+    from kbroker.metadata.store.data_tree import DataTree
+    from kbroker.simulation.checker.history import TopicPartition
+
+
+class StoredPartition(NamedTuple):
+    topic_id: bytes
+    registration: PartitionRegistration
+
+
+class ControllerState:
+    """Decodes nodes once, as long as their data is the same object."""
+
+    def __init__(self, tree: DataTree) -> None:
+        self._tree = tree
+        self._decoded: dict[str, tuple[bytes, object]] = {}
+
+    def partitions(self) -> dict[TopicPartition, StoredPartition]:
+        """Return all partitions of the topics that exist."""
+        names: dict[bytes, str] = {}
+        for name in self._children(znodes.TOPICS):
+            data = self._tree.get(znodes.topic_path(name)).data
+            names[znodes.decode_topic(name, data).topic_id] = name
+        found: dict[TopicPartition, StoredPartition] = {}
+        for number in self._children(znodes.PARTITIONS):
+            for topic_id, partitions in self._chunk(int(number)).items():
+                if topic_id in names:
+                    for index, registration in partitions.items():
+                        found[names[topic_id], index] = StoredPartition(topic_id, registration)
+        return found
+
+    def unfenced(self) -> dict[int, int]:
+        """Return the broker epochs of the brokers that are registered and not fenced, by broker id."""
+        epochs = {}
+        for name in self._children(znodes.REGISTRATIONS):
+            data = self._tree.get(znodes.registration_path(int(name))).data
+            node = znodes.decode_registration(int(name), data)
+            if not node.fenced:
+                epochs[int(name)] = node.registration.epoch
+        return epochs
+
+    def _chunk(self, number: int) -> znodes.Chunk:
+        path = znodes.chunk_path(number)
+        data = self._tree.get(path).data
+        known = self._decoded.get(path)
+        if known is None or known[0] is not data:
+            known = self._decoded[path] = data, znodes.decode_chunk(number, data)
+        return known[1]  # type: ignore[return-value]
+
+    def _children(self, path: str) -> list[str]:
+        try:
+            return self._tree.children(path)
+        except NoNode:
+            return []

@@ -1,0 +1,98 @@
+"""The batches of a log on a machine's disk, followed as the log grows, is truncated and loses its first segments."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from kbroker.simulation.disk.log_files import read_batches, segment_files
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from kbroker.simulation.disk.disk import SimDisk
+
+# The bytes of a batch header; with its CRC they identify the batch.
+HEADER_BYTES = 61
+
+
+class BatchId(NamedTuple):
+    """What two replicas must agree on: offsets, leader epoch, and the CRC of the rest."""
+
+    base_offset: int
+    next_offset: int
+    leader_epoch: int
+    crc: int
+
+
+class _Batch(NamedTuple):
+    id: BatchId
+    start: int
+    end: int
+    header: bytes
+
+
+class StoredLog:
+    """The valid batches of the segments, by base offset of the segment.
+
+    `truncated_to`: the lowest offset at which the log was cut since this was reset.
+    """
+
+    def __init__(self) -> None:
+        self.truncated_to: int | None = None
+        self._segments: dict[int, list[_Batch]] = {}
+
+    def update(self, disk: SimDisk, path: str | None) -> list[BatchId]:
+        """Read what is new in the directory, None for a log that does not exist. Returns the new batches."""
+        listed = dict(segment_files(disk, path)) if path is not None and disk.isdir(path) else {}
+        added: list[BatchId] = []
+        for base in [base for base in self._segments if base not in listed]:
+            batches = self._segments.pop(base)
+            if batches and not any(other > base for other in self._segments):
+                self._cut(batches[0].id.base_offset)
+        for base, file in listed.items():
+            added += self._update_segment(base, disk.data(file))
+        return added
+
+    def _update_segment(self, base: int, data: bytes | bytearray) -> list[BatchId]:
+        batches = self._segments.setdefault(base, [])
+        while batches and data[batches[-1].start : batches[-1].start + HEADER_BYTES] != batches[-1].header:
+            self._cut(batches.pop().id.base_offset)
+        if batches and batches[-1].end > len(data):
+            self._cut(batches.pop().id.base_offset)
+        position = batches[-1].end if batches else 0
+        if position >= len(data):
+            return []
+        added = []
+        for batch in read_batches(data, position):
+            header = batch.header
+            id = BatchId(header.base_offset, header.next_offset, header.leader_epoch, header.crc)
+            batches.append(_Batch(id, batch.start, batch.end, bytes(data[batch.start : batch.start + HEADER_BYTES])))
+            added.append(id)
+        return added
+
+    def _cut(self, offset: int) -> None:
+        self.truncated_to = offset if self.truncated_to is None else min(self.truncated_to, offset)
+
+    @property
+    def start(self) -> int:
+        """The base offset of the first batch; -1 if there is none."""
+        return next((batches[0].id.base_offset for _, batches in sorted(self._segments.items()) if batches), -1)
+
+    @property
+    def end(self) -> int:
+        """The offset after the last batch; 0 if there is none."""
+        return max((batches[-1].id.next_offset for batches in self._segments.values() if batches), default=0)
+
+    @property
+    def active_base(self) -> int:
+        """The base offset of the last segment, which compaction does not change."""
+        return max(self._segments, default=0)
+
+    def batches_from(self, offset: int) -> Iterator[BatchId]:
+        """Yield the batches that end after this offset, in order."""
+        for base in sorted(self._segments):
+            batches = self._segments[base]
+            if batches and batches[-1].id.next_offset > offset:
+                for batch in batches:
+                    if batch.id.next_offset > offset:
+                        yield batch.id

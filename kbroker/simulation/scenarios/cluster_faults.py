@@ -1,0 +1,86 @@
+"""Faults of a cluster: a dead controller, a broker that only clients or only the coordination service reach, a replaced
+machine, the death of all brokers."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from kbroker.metadata.store import znodes
+from kbroker.metadata.store.coordination import NoNode
+from kbroker.simulation.scenarios.faults import crash
+
+if TYPE_CHECKING:
+    from random import Random
+
+    from kbroker.simulation.runtime.machine import Machine
+    from kbroker.simulation.scenarios.simulation import Simulation
+
+SECONDS = ((0.001, 0.5), (0.5, 5.0), (5.0, 20.0))
+
+
+def _seconds(random: Random) -> float:
+    return random.uniform(*random.choice(SECONDS))
+
+
+async def controller(simulation: Simulation, random: Random) -> None:
+    """Kill the broker that is the controller."""
+    machine = _controller(simulation)
+    if machine is not None:
+        await crash(simulation, random, machine, power=False)
+
+
+def _controller(simulation: Simulation) -> Machine | None:
+    service = simulation.coordination
+    assert service is not None
+    try:
+        broker = int(znodes.decode(znodes.CONTROLLER, service.tree.get(znodes.CONTROLLER).data)["broker"])
+    except NoNode:
+        return None
+    return simulation.machines[broker - 1]
+
+
+async def isolate(simulation: Simulation, random: Random) -> None:
+    """Cut a broker off from the other brokers, and perhaps from the coordination service; clients still reach it."""
+    machine, service = simulation.draw_machine(random), simulation.coordination
+    assert service is not None
+    without_service = random.random() < 0.5
+    one_way = random.choice((None, None, "from", "to"))
+    others = [other.name for other in simulation.machines if other is not machine]
+    pairs = [(other, machine.name) for other in others if one_way != "from"]
+    pairs += [(machine.name, other) for other in others if one_way != "to"]
+    simulation.note(
+        f"cut between brokers: {', '.join(f'{source} to {target}' for source, target in pairs)}"
+        + (f"; {machine.name} has no coordination service" if without_service else "")
+    )
+    for source, target in pairs:
+        simulation.network.faults.cut(source, target)
+    if without_service:
+        service.cut(machine.name)
+    await asyncio.sleep(_seconds(random))
+    for source, target in pairs:
+        simulation.network.faults.restore(source, target)
+    if without_service:
+        service.heal(machine.name)
+    simulation.note(f"{machine.name} is no longer cut off")
+
+
+async def replace(simulation: Simulation, random: Random) -> None:
+    """Replace a machine's disk by an empty one, if all other replicas are in sync and no other broker is down."""
+    if not simulation.is_replicated():
+        return
+    machine = simulation.draw_machine(random)
+    with simulation.down(machine):
+        simulation.note(f"{machine.name}: kill -9, and its disk is replaced by an empty one")
+        simulation.replace_disk(machine)
+        await asyncio.sleep(_seconds(random))
+
+
+async def kill_all(simulation: Simulation, random: Random) -> None:
+    """Kill all brokers at about the same time."""
+    await asyncio.gather(
+        *(crash(simulation, random, machine, power=False) for machine in simulation.machines if machine.broker)
+    )
+
+
+CLUSTER = {"controller": controller, "isolate": isolate, "replace": replace, "kill_all": kill_all}

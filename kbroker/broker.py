@@ -24,7 +24,7 @@ from kbroker.coordinator.transaction.marker_channels import TransactionMarkerCha
 from kbroker.coordinator.transaction.transaction_coordinator import TransactionCoordinator
 from kbroker.coordinator.transaction.transaction_markers import TransactionMarkerWriter
 from kbroker.interbroker.controller_gateway import ControllerGateway
-from kbroker.metadata.cluster_member import ClusterMember, join_cluster
+from kbroker.metadata.cluster_member import ClusterMember
 from kbroker.metadata.image import BrokerRegistration, MetadataDelta
 from kbroker.metadata.store import znodes
 from kbroker.metadata.store.coordination import Coordination, SessionExpired
@@ -94,21 +94,20 @@ class Broker:
         node = BrokerRegistration(
             self.config.node_id, advertised.host, advertised.port or port, self.config.broker_rack
         )
-        member = await self._join(node, directory)
+        member, session_wait_s = await self._load(directory)
         logs = LogManager(self.environment, directory.path, lambda: self.config)
         replicas = ReplicaManager(self.environment, node.id, member.image, logs)
-        replicas.maintenance.appends_suspended = not member.has_new_epochs
         self._configure(member)
         assigned = AssignedPartitions(self.environment, replicas, member.image)
         await assigned.start()
         self._started.append(assigned.stop)
-        assigned.assign_roles()
-
-        async def change_roles(delta: MetadataDelta) -> None:
-            assigned.on_roles_changed(delta)
-
-        member.add_listener(change_roles)
+        member.add_roles_listener(assigned.on_roles_changed)
         member.add_listener(assigned.apply_delta)
+        # A broker that could still be opening its logs must not be elected as a leader.
+        await member.register(node, session_wait_s)
+        if not member.has_new_epochs:
+            replicas.maintenance.suspend_all_appends(replicas.partitions.values())
+        assigned.assign_roles()
         self.services = self._services(member, replicas)
         await self._start_coordinators(member, assigned)
         self._start_background_tasks(member, replicas, assigned)
@@ -126,7 +125,8 @@ class Broker:
         self._started.append(self.exporter.stop)
         await self.exporter.start(self.config.kbroker_metrics_listener)
 
-    async def _join(self, node: BrokerRegistration, directory: DataDirectory) -> ClusterMember:
+    async def _load(self, directory: DataDirectory) -> tuple[ClusterMember, float]:
+        """Return the loaded metadata, and the time in seconds after which a former session of this broker has ended."""
         session_wait_s = FORMER_SESSION_S
         uses_zookeeper = self._coordination is None and bool(self.config.get("zookeeper.connect"))
         if uses_zookeeper:
@@ -144,18 +144,14 @@ class Broker:
         coordination.on_expired(lambda: self.fail(SessionExpired()))
         self._started.append(coordination.close)
 
-        async def admit(cluster_id: str) -> None:
-            if uses_zookeeper:
-                from kbroker.metadata.store.zookeeper.sole_broker import claim_cluster
+        async def check_owner(cluster_id: str) -> None:
+            await directory.check_owner(self.config.node_id, cluster_id)
 
-                await claim_cluster(coordination, node.id)
-            await directory.check_owner(node.id, cluster_id)
-
-        member = await join_cluster(
-            self.environment, coordination, node, lambda: self.config, self.fail, session_wait_s, admit
-        )
+        node_id = self.config.node_id
+        member = ClusterMember(self.environment, coordination, node_id, lambda: self.config, self.fail)
+        await member.load(check_owner)
         self._started.append(member.leave)
-        return member
+        return member, session_wait_s
 
     async def _open_zookeeper(self, directory: DataDirectory) -> tuple[Coordination, float]:
         """Return a session, and the time in seconds after which a former session of this broker has expired."""
@@ -202,7 +198,8 @@ class Broker:
 
     async def _start_coordinators(self, member: ClusterMember, assigned: AssignedPartitions) -> None:
         groups, transactions = self.services.groups, self.services.transactions
-        member.loader.roles_listeners += [groups.on_delta, transactions.on_delta]
+        member.add_roles_listener(groups.on_delta)
+        member.add_roles_listener(transactions.on_delta)
         member.add_listener(lambda delta: self._on_delta(member, assigned, delta))
         await groups.start()
         self._started.append(groups.stop)

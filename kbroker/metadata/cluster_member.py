@@ -1,23 +1,33 @@
-"""A broker's membership in the cluster: it registers, campaigns for the controllership and loads the metadata."""
+"""A broker's membership in the cluster: it loads the metadata, registers, and campaigns for the controllership."""
 
 from __future__ import annotations
 
+from asyncio import sleep
 from base64 import urlsafe_b64encode
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from kbroker.common import NO_LEADER, KafkaError
 from kbroker.metadata.controller import Controller
 from kbroker.metadata.features import INITIAL_FEATURES
-from kbroker.metadata.image import BrokerRegistration, DeltaListener, MetadataImage
+from kbroker.metadata.image import BrokerRegistration, DeltaListener, MetadataDelta, MetadataImage
 from kbroker.metadata.metadata_loader import MetadataLoader
 from kbroker.metadata.producer_id_manager import ProducerIdManager
 from kbroker.metadata.registration import register_broker
 from kbroker.metadata.store import znodes
-from kbroker.metadata.store.coordination import Create, NodeExists, NoSpace
+from kbroker.metadata.store.coordination import (
+    CoordinationError,
+    Create,
+    NodeExists,
+    NoSpace,
+    SessionExpired,
+    Unavailable,
+)
 from kbroker.runtime.event_log import EventLogger
 
 if TYPE_CHECKING:
+    from asyncio import Future, Task
     from random import Random
 
     from kbroker.config import BrokerConfig
@@ -27,10 +37,18 @@ if TYPE_CHECKING:
 log = EventLogger("kbroker.metadata")
 
 SECRET_BYTES = 32
+# The time in which the controller must unfence a broker that has registered, in seconds. A new controller may have to
+# be elected first.
+MAX_UNFENCING_S = 60.0
+RETRY_BACKOFF_S = 0.5
 
 
 class ClusterMember:
-    """The result of join_cluster: the loaded image, the controller (elected or not) and the producer id manager."""
+    """A broker in its cluster: the metadata image, the controller (elected or not) and the producer id manager.
+
+    A broker first calls `load`, then opens its logs and binds its listeners, then calls `register`. So it cannot be
+    elected as a leader while it recovers. When its session expires, it calls `on_session_lost` and then `rejoin`.
+    """
 
     def __init__(
         self,
@@ -40,30 +58,159 @@ class ClusterMember:
         config: Callable[[], BrokerConfig],
         on_failure: Callable[[BaseException], None],
     ) -> None:
+        """`config` returns the broker's current configuration.
+
+        `on_failure` is called when the metadata can no longer be kept up to date; the broker must then stop.
+        """
         self.image = MetadataImage()
         self.loader = MetadataLoader(coordination, environment.loop, self.image, on_failure)
         self.controller = Controller(node_id, coordination, self.loader, environment.loop, environment.random, config)
         self.producer_ids = ProducerIdManager(coordination, environment.loop)
-        self._coordination = coordination
         # With it brokers prove to each other that they belong to this cluster.
         self.secret = b""
+        # The epoch of the current registration, 0 before the first.
+        self.broker_epoch = 0
         # Whether all partitions have leader epochs that no earlier process has used.
         self.has_new_epochs = True
+        self._node_id = node_id
+        self._environment = environment
+        self._loop = environment.loop
+        self._coordination = coordination
+        self._registration: BrokerRegistration | None = None
+        self._campaigning: Task[None] | None = None
+        self._unfenced: Future[None] | None = None
+        self.loader.roles_listeners.append(self._on_delta)
+
+    @property
+    def is_unfenced(self) -> bool:
+        """Whether the controller has unfenced this broker's current registration. Only then it has roles."""
+        broker = self.image.brokers.get(self._node_id)
+        return broker is not None and broker.epoch == self.broker_epoch
+
+    def add_roles_listener(self, listener: Callable[[MetadataDelta], None]) -> None:
+        """Call `listener` with every later delta, in the iteration of the loop in which the image changes."""
+        self.loader.roles_listeners.append(listener)
 
     def add_listener(self, listener: DeltaListener) -> None:
         """Await `listener` with every later delta. Listeners are called in the order in which they were added."""
         self.loader.listeners.append(listener)
 
+    async def wait_for_listeners(self) -> None:
+        """Wait until the listeners have processed every change that the image has."""
+        await self.loader.wait_for_listeners()
+
+    async def load(self, on_cluster_id: Callable[[str], Awaitable[None]] | None = None) -> None:
+        """Load the metadata; create it if the cluster is new. Further changes are loaded after `register`.
+
+        `on_cluster_id` is awaited first, and may raise. Raises CoordinationError.
+        """
+        cluster_id = await _create_layout(self._coordination, self._environment.random)
+        if on_cluster_id is not None:
+            await on_cluster_id(cluster_id)
+        self.image.cluster_id = cluster_id
+        self.secret = znodes.decode_secret((await self._coordination.get(znodes.SECRET)).data)
+        await self.loader.catch_up()
+
+    async def register(self, broker: BrokerRegistration, max_wait_s: float = 0.0, previous_epoch: int = -1) -> None:
+        """Register the broker (its epoch is assigned here) and wait until the controller has unfenced it.
+
+        If there is no controller, this broker campaigns. `previous_epoch`: see register_broker. Raises
+        CoordinationError; NodeExists if another session still has this broker id after `max_wait_s` seconds.
+        """
+        self.loader.follow()
+        await self.loader.catch_up()
+        await self.loader.wait_for_listeners()
+        epoch = await register_broker(self._environment, self._coordination, broker, previous_epoch, max_wait_s)
+        self._registration, self.broker_epoch = broker._replace(epoch=epoch), epoch
+        if await self.controller.campaign():
+            await self._reconcile_at_start()
+        await self._wait_until_unfenced()
+        await self.loader.wait_for_listeners()
+
+    async def _reconcile_at_start(self) -> None:
+        """A lone broker starts on a full disk too, in its former leader epochs; it must not append then."""
+        self.has_new_epochs = await self.renew_epochs()
+        if self.has_new_epochs:
+            return
+        log.warning("the disk is full: no appends until there is space for new leader epochs")
+        await self.loader.catch_up()
+        assert self._registration is not None
+        self.loader.apply(MetadataDelta(brokers={self._node_id: self._registration}))
+
     async def renew_epochs(self) -> bool:
         """Start new leader epochs for the partitions that this broker leads. Returns False if the disk is full."""
         try:
-            await self.controller.bump_leader_epochs()
+            await self.controller.reconcile()
         except NoSpace:
             return False
+        except (KafkaError, CoordinationError) as error:
+            log.warning("brokers not reconciled", reason=error)
+            self.controller.start_reconciling()
         return True
+
+    async def _wait_until_unfenced(self) -> None:
+        if self.is_unfenced:
+            return
+        self._unfenced = self._loop.create_future()
+        timer = self._loop.call_later(MAX_UNFENCING_S, self._give_up)
+        try:
+            await self._unfenced
+        finally:
+            timer.cancel()
+            self._unfenced = None
+
+    def _give_up(self) -> None:
+        if self._unfenced is not None and not self._unfenced.done():
+            detail = f"the controller has not unfenced this broker in {MAX_UNFENCING_S} s"
+            self._unfenced.set_exception(Unavailable(znodes.broker_path(self._node_id), detail))
+
+    def _on_delta(self, delta: MetadataDelta) -> None:
+        # The delta may be older than a successful campaign of this broker, so it is no reason to resign.
+        if delta.controller_id == NO_LEADER and self._registration is not None and self._campaigning is None:
+            self._campaigning = self._loop.create_task(self._campaign())
+        if self._unfenced is not None and self.is_unfenced and not self._unfenced.done():
+            self._unfenced.set_result(None)
+
+    async def _campaign(self) -> None:
+        """Campaign because the cluster has no controller. The node of an elected one ends the campaign of others."""
+        try:
+            while self._registration is not None and self.image.controller_id == NO_LEADER:
+                try:
+                    if await self.controller.campaign():
+                        self.controller.start_reconciling()
+                    return
+                except SessionExpired:
+                    return
+                except CoordinationError as error:
+                    log.warning("no campaign for the controllership", reason=error)
+                    await sleep(RETRY_BACKOFF_S)
+        finally:
+            self._campaigning = None
+
+    def on_session_lost(self) -> None:
+        """End what depends on the session. The caller also ends the broker's roles, and then calls `rejoin`."""
+        self._registration = None
+        self.broker_epoch = 0
+        self.controller.resign()
+        self.loader.stop()
+
+    async def rejoin(self, coordination: Coordination, broker: BrokerRegistration, max_wait_s: float) -> None:
+        """Load everything again in a new session, and register again with a new broker epoch.
+
+        Then the roles listeners are called with all partitions, since all roles have ended. Raises CoordinationError;
+        the caller may try again, with another session if this one has expired.
+        """
+        self._coordination = coordination
+        self.loader.use_session(coordination)
+        self.controller.use_session(coordination)
+        self.producer_ids.use_session(coordination)
+        await self.register(broker, max_wait_s)
+        self.loader.replay_roles()
 
     async def leave(self) -> None:
         """Close the session. The registration, and the controllership if this broker has it, end with it."""
+        self._registration = None
+        self.controller.resign()
         self.loader.stop()
         await self._coordination.close()
 
@@ -75,27 +222,11 @@ async def join_cluster(
     config: Callable[[], BrokerConfig],
     on_failure: Callable[[BaseException], None],
     max_wait_s: float = 0.0,
-    on_cluster_id: Callable[[str], Awaitable[None]] | None = None,
 ) -> ClusterMember:
-    """Register the broker (its epoch is assigned here), campaign for the controllership, and load the metadata.
-
-    `config` returns the broker's current configuration. `on_failure` is called when the metadata can no longer be kept
-    up to date; the broker must then stop. `on_cluster_id` is awaited before the broker registers, and may raise.
-    Raises CoordinationError; NodeExists if another session still has this broker id after `max_wait_s` seconds.
-    """
+    """Load the metadata and register the broker at once. See ClusterMember for the parameters and exceptions."""
     member = ClusterMember(environment, coordination, broker.id, config, on_failure)
-    cluster_id = await _create_layout(coordination, environment.random)
-    if on_cluster_id is not None:
-        await on_cluster_id(cluster_id)
-    await register_broker(environment, coordination, broker, max_wait_s)
-    await member.controller.campaign()
-    member.image.cluster_id = cluster_id
-    member.secret = znodes.decode_secret((await coordination.get(znodes.SECRET)).data)
-    await member.loader.catch_up()
-    if member.controller.is_elected:
-        member.has_new_epochs = await member.renew_epochs()
-        if not member.has_new_epochs:
-            log.warning("the disk is full: no appends until there is space for new leader epochs")
+    await member.load()
+    await member.register(broker, max_wait_s)
     return member
 
 

@@ -1,15 +1,16 @@
 """The controller: the elected broker, which alone writes topics, partition state, configs and features.
 
 An operation makes a decision (kbroker/metadata/topics, features.py), writes it as one change (metadata_writer.py), and
-waits until this broker's image has the change and its listeners have acted on it. So when create_topics returns, this
-broker has opened the logs of the new topics. Operations run one at a time.
+waits until this broker's image has the change. A lone broker also waits until its listeners have acted on it: when
+create_topics returns, it has opened the logs of the new topics. Operations run one at a time. Leaders and in-sync
+replicas are changed by the ReplicationControlManager.
 """
 
 from __future__ import annotations
 
 from base64 import urlsafe_b64encode
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from kbroker.common import KafkaError
@@ -18,6 +19,13 @@ from kbroker.config.topic_config import validate_topic_configs
 from kbroker.metadata.features import FeatureUpdate, update_features
 from kbroker.metadata.image import PartitionRegistration, TopicImage
 from kbroker.metadata.metadata_writer import MetadataWriter
+from kbroker.metadata.replication.alter_partition import ANY_EPOCH
+from kbroker.metadata.replication_control_manager import (
+    MULTI_BYTES,
+    AlterPartitionResult,
+    IsrRequest,
+    ReplicationControlManager,
+)
 from kbroker.metadata.store import znodes
 from kbroker.metadata.store.coordination import Create, Delete, Op, Set
 from kbroker.metadata.store.partition_chunks import ChunkDraft
@@ -39,8 +47,6 @@ if TYPE_CHECKING:
     from kbroker.metadata.metadata_loader import MetadataLoader
     from kbroker.metadata.store.coordination import Coordination
 
-# The size at which another multi is begun, well below ZooKeeper's limit of about 1 MiB.
-MULTI_BYTES = 400_000
 Overrides = dict[str, str]
 
 
@@ -81,6 +87,7 @@ class Controller:
         self._config = config
         self._lock = Mutex(loop)
         self._writer = MetadataWriter(node_id, coordination, loader, loop)
+        self._replication = ReplicationControlManager(coordination, loader, self._writer, self._lock, loop, config)
 
     @property
     def is_elected(self) -> bool:
@@ -97,8 +104,41 @@ class Controller:
         return self._loader.change_log.number
 
     async def campaign(self) -> bool:
-        """Become the controller if there is none. Returns whether this broker was elected. Raises CoordinationError."""
+        """Become the controller if there is none. Returns whether this broker was elected. Raises CoordinationError.
+
+        The caller then calls `reconcile` or `start_reconciling`.
+        """
         return await self._writer.campaign()
+
+    def resign(self) -> None:
+        """Stop deciding: another broker may be the controller now."""
+        self._writer.resign()
+
+    def use_session(self, coordination: Coordination) -> None:
+        """Continue with a new session, in which this broker is not elected yet."""
+        self._writer.use_session(coordination)
+        self._replication.use_session(coordination)
+
+    async def reconcile(self) -> None:
+        """Register new brokers, fence those without a session, and settle their partitions.
+
+        Raises KafkaError, CoordinationError.
+        """
+        await self._replication.reconcile()
+
+    def start_reconciling(self) -> None:
+        """Reconcile in the background, until it succeeds or this broker is no longer the controller."""
+        self._replication.start_reconciling()
+
+    async def alter_partitions(
+        self, broker_id: int, broker_epoch: int, proposals: Sequence[IsrRequest]
+    ) -> list[AlterPartitionResult]:
+        """Change in-sync replicas of partitions that a broker leads. Returns the result of each. Raises KafkaError."""
+        return await self._replication.alter_partitions(broker_id, broker_epoch, proposals)
+
+    async def controlled_shutdown(self, broker_id: int, broker_epoch: int) -> int:
+        """Move leaderships away from a broker. Returns the number that it still has. Raises KafkaError."""
+        return await self._replication.controlled_shutdown(broker_id, broker_epoch)
 
     async def create_topics(
         self, topics: Sequence[NewTopic], validate_only: bool, slices: Slices | None = None
@@ -120,6 +160,7 @@ class Controller:
             plans = await in_slices(slices, self._plan_topics(unique, results))
             if not validate_only:
                 await self._create(plans, results)
+        await self._wait_for_listeners()
         return [results[name] for name in names]
 
     def _plan_topics(self, topics: Sequence[NewTopic], results: dict[str, CreateTopicResult]) -> Steps[list[TopicPlan]]:
@@ -170,8 +211,12 @@ class Controller:
             path = znodes.config_path(ConfigResource(ConfigResourceType.TOPIC, plan.name))
             ops.append(Create(path, znodes.encode(plan.configs)))
         for index, replicas in enumerate(plan.replicas):
-            draft.add(topic_id, index, _new_partition(replicas))
+            draft.add(topic_id, index, self._new_partition(replicas))
         return ops
+
+    def _new_partition(self, replicas: list[int]) -> PartitionRegistration:
+        isr = [broker_id for broker_id in replicas if self._image.is_replica_eligible(broker_id, ANY_EPOCH)]
+        return PartitionRegistration(leader=isr[0], leader_epoch=0, replicas=replicas, isr=isr)
 
     async def delete_topics(
         self, requested: Sequence[TopicNameOrId], slices: Slices | None = None
@@ -188,7 +233,8 @@ class Controller:
             error = await _error_of(self._delete([self._image.topics_by_id[deletion.topic_id] for deletion in valid]))
             for deletion in valid:
                 deletion.error = error
-            return deletions
+        await self._wait_for_listeners()
+        return deletions
 
     async def _delete(self, topics: Sequence[TopicImage]) -> None:
         if not topics:
@@ -220,6 +266,7 @@ class Controller:
                 except KafkaError as error:
                     result.error = error
                 await step(slices)
+        await self._wait_for_listeners()
         return list(results.values())
 
     async def _add_partitions(self, new: NewPartitions, validate_only: bool, max_new_partitions: int) -> int:
@@ -231,7 +278,7 @@ class Controller:
         topic = self._image.topics[new.name]
         draft = ChunkDraft(self._loader.chunks)
         for index, replicas in enumerate(added, len(topic.partitions)):
-            draft.add(topic.topic_id, index, _new_partition(replicas))
+            draft.add(topic.topic_id, index, self._new_partition(replicas))
         await self._writer.commit(draft.ops())
         return len(added)
 
@@ -258,6 +305,7 @@ class Controller:
             data = znodes.encode(altered)
             op = Delete(path) if not altered else Set(path, data) if current else Create(path, data)
             await self._writer.commit([op])
+        await self._wait_for_listeners()
 
     async def update_features(self, updates: Sequence[FeatureUpdate], validate_only: bool) -> None:
         """Change levels of finalized features, all or none (KIP-584). Raises KafkaError."""
@@ -286,21 +334,10 @@ class Controller:
             topic = self._image.topics[new.name]
         return topic
 
-    async def bump_leader_epochs(self) -> None:
-        """Start a new leader epoch for each partition that this broker led before it restarted.
-
-        A log may have lost its end in a crash. The new epoch enables consumers to distinguish the lost records from
-        those that are appended next (KIP-320). Raises CoordinationError.
-        """
-        async with self._lock:
-            draft = ChunkDraft(self._loader.chunks)
-            for number, chunk in self._loader.chunks.items():
-                for topic_id, partitions in chunk.items():
-                    for index, partition in partitions.items():
-                        if partition.leader == self.node_id:
-                            draft.replace(number, topic_id, index, _next_leader_epoch(partition))
-            for ops in _batches(draft.ops()):
-                await self._writer.write(ops)
+    async def _wait_for_listeners(self) -> None:
+        """Wait until this broker has acted on a change, if it is alone. Others might have to act as well."""
+        if len(self._image.brokers) + len(self._image.fenced_brokers) <= 1:
+            await self._loader.wait_for_listeners()
 
     def _planning_context(self) -> PlanningContext:
         config = self._config()
@@ -329,32 +366,9 @@ class Controller:
         return self._random_topic_id() if urlsafe_b64encode(topic_id).startswith(b"-") else bytes(topic_id)
 
 
-def _new_partition(replicas: list[int]) -> PartitionRegistration:
-    return PartitionRegistration(leader=replicas[0], leader_epoch=0, replicas=replicas, isr=list(replicas))
-
-
-def _next_leader_epoch(partition: PartitionRegistration) -> PartitionRegistration:
-    leader_epoch, partition_epoch = partition.leader_epoch + 1, partition.partition_epoch + 1
-    return replace(partition, leader_epoch=leader_epoch, partition_epoch=partition_epoch)
-
-
 async def _error_of(operation: Awaitable[None]) -> KafkaError | None:
     try:
         await operation
     except KafkaError as error:
         return error
     return None
-
-
-def _batches(ops: Iterable[Op]) -> Iterable[list[Op]]:
-    """Split operations into multis of about MULTI_BYTES."""
-    batch: list[Op] = []
-    size = 0
-    for op in ops:
-        batch.append(op)
-        size += len(op.data) if isinstance(op, Create | Set) else 0
-        if size > MULTI_BYTES:
-            yield batch
-            batch, size = [], 0
-    if batch:
-        yield batch

@@ -31,6 +31,13 @@ class BrokerRegistration(NamedTuple):
     in_controlled_shutdown: bool = False
 
 
+class KnownBroker(NamedTuple):
+    """A broker as the controller knows it."""
+
+    registration: BrokerRegistration
+    fenced: bool
+
+
 @dataclass(slots=True)
 class PartitionRegistration:
     """A partition's state as the controller wrote it. Lists have broker ids; `replicas[0]` is the preferred leader.

@@ -2,11 +2,13 @@
 
 It first reads all nodes. Then it follows the numbered changes in znodes.CHANGES: it reads the nodes that a change has
 written again, and compares them with their previous contents. The controller's own broker loads its changes in the same
-way, so there is one path from a change to the image and its listeners.
+way, so there is one path from a change to the image and its listeners. Only the controller's id is no such change: it
+is read from the controller's ephemeral node.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -14,8 +16,8 @@ from kbroker.common import NO_LEADER, TopicPartition
 from kbroker.config.config_resource import ConfigResource, ConfigResourceType
 from kbroker.metadata.features import INITIAL_FEATURES
 from kbroker.metadata.image import (
-    BrokerRegistration,
     DeltaListener,
+    KnownBroker,
     MetadataDelta,
     MetadataImage,
     PartitionChange,
@@ -27,7 +29,7 @@ from kbroker.metadata.store.coordination import Unavailable, WatchEvent
 from kbroker.runtime.mutex import Mutex
 
 if TYPE_CHECKING:
-    from asyncio import AbstractEventLoop, Task
+    from asyncio import AbstractEventLoop, Future, Task
 
     from kbroker.metadata.store.coordination import Coordination
 
@@ -39,9 +41,10 @@ RETRY_BACKOFF_S = 0.5
 
 
 class MetadataLoader:
-    """Reads nodes, computes deltas, applies them to the image, and awaits the listeners one by one.
+    """Reads nodes, computes deltas, applies them to the image, and calls the listeners.
 
-    `change_log`, `topics` and `chunks` are the nodes as last read, from which the controller makes its changes.
+    `change_log`, `topics`, `chunks` and `registrations` are the nodes as last read, from which the controller makes its
+    changes.
     """
 
     def __init__(
@@ -59,11 +62,13 @@ class MetadataLoader:
         self.image = image
         # Called in the iteration of the loop in which the image changes, before any listener.
         self.roles_listeners: list[Callable[[MetadataDelta], None]] = []
+        # Awaited with one delta after the other in a task of their own: opening 1,000 logs must not delay a failover.
         self.listeners: list[DeltaListener] = []
         self.change_log = znodes.ChangeLog()
         self.change_log_version = 0
         self.topics: dict[str, znodes.TopicNode] = {}
         self.chunks: dict[int, znodes.Chunk] = {}
+        self.registrations: dict[int, KnownBroker] = {}
         self._topic_names: dict[bytes, str] = {}
         # The partitions of all chunks, by topic id and index.
         self._partitions: dict[bytes, dict[int, PartitionRegistration]] = {}
@@ -71,38 +76,89 @@ class MetadataLoader:
         self._loop = loop
         self._on_failure = on_failure
         self._lock = Mutex(loop)
-        # Whether brokers or the controller may have changed since they were last read.
-        self._members_changed = True
+        # Whether the controller may have changed since its node was last read.
+        self._controller_changed = True
         self._loaded = False
-        self._stopped = False
+        self._following = False
         self._tasks: set[Task[None]] = set()
+        # Deltas that the listeners have not processed, and those who wait until they have.
+        self._unprocessed: deque[MetadataDelta] = deque()
+        self._processing: Task[None] | None = None
+        self._waiting: list[Future[None]] = []
+
+    def follow(self) -> None:
+        """Load further changes as they are made. Until this call, only `catch_up` loads changes."""
+        self._following = True
 
     def stop(self) -> None:
         """Ignore watches from now on."""
-        self._stopped = True
+        self._following = False
+
+    def use_session(self, coordination: Coordination) -> None:
+        """Continue with a new session, after `stop`: `catch_up` reads all nodes again."""
+        self._coordination = coordination
+        self._controller_changed = True
+        self._loaded = False
 
     async def catch_up(self) -> None:
-        """Wait until the image has every change that a read now returns and the listeners have processed it.
+        """Wait until the image has every change that a read now returns.
 
         These are all changes of this broker, and after `Coordination.sync` those of others. Raises CoordinationError.
         """
         async with self._lock:
             delta = MetadataDelta()
-            members_changed, self._members_changed = self._members_changed, False
+            controller_changed, self._controller_changed = self._controller_changed, False
             try:
-                if members_changed:
-                    await self._read_members(delta)
+                if controller_changed:
+                    await self._read_controller(delta)
                 await self._read_changes(delta)
             except BaseException:
-                # The delta is discarded, so the members must be read again.
-                self._members_changed |= members_changed
+                # The delta is discarded, so the controller's node must be read again.
+                self._controller_changed |= controller_changed
                 raise
             if delta:
-                self.image.apply(delta)
-                for apply_roles in self.roles_listeners:
-                    apply_roles(delta)
+                self.apply(delta)
+
+    def apply(self, delta: MetadataDelta) -> None:
+        """Apply a delta to the image, and pass it to the listeners."""
+        self.image.apply(delta)
+        for listener in self.roles_listeners:
+            listener(delta)
+        if self.listeners:
+            self._unprocessed.append(delta)
+            if self._processing is None:
+                self._processing = self._loop.create_task(self._process_deltas())
+
+    def replay_roles(self) -> None:
+        """Call the roles listeners with all partitions, as changes from their current state to the same."""
+        changes = [
+            PartitionChange(tp, self.image.topics[tp.topic].topic_id, partition, partition)
+            for tp, partition in self.image.partitions()
+        ]
+        for listener in self.roles_listeners:
+            listener(MetadataDelta(partitions=changes))
+
+    async def wait_for_listeners(self) -> None:
+        """Wait until the listeners have processed the deltas of all changes that the image has."""
+        if self._processing is not None:
+            processed = self._loop.create_future()
+            self._waiting.append(processed)
+            await processed
+
+    async def _process_deltas(self) -> None:
+        try:
+            while self._unprocessed:
+                delta = self._unprocessed.popleft()
                 for listener in self.listeners:
                     await listener(delta)
+        except Exception as error:
+            self._on_failure(error)
+        finally:
+            self._processing = None
+            waiting, self._waiting = self._waiting, []
+            for processed in waiting:
+                if not processed.done():
+                    processed.set_result(None)
 
     async def _read_changes(self, delta: MetadataDelta) -> None:
         node = await self._coordination.get(znodes.CHANGES, self._on_change)
@@ -125,7 +181,7 @@ class MetadataLoader:
         return {path: node and node.data for path, node in zip(paths, nodes, strict=True)}
 
     async def _all_paths(self) -> list[str]:
-        roots = (znodes.PARTITIONS, znodes.TOPICS, *znodes.CONFIG_ROOTS)
+        roots = (znodes.PARTITIONS, znodes.TOPICS, znodes.REGISTRATIONS, *znodes.CONFIG_ROOTS)
         return [f"{root}/{name}" for root in roots for name in await self._coordination.children(root)] + [
             znodes.FEATURES
         ]
@@ -133,6 +189,7 @@ class MetadataLoader:
     def _known_paths(self) -> Iterable[str]:
         yield from map(znodes.chunk_path, self.chunks)
         yield from map(znodes.topic_path, self.topics)
+        yield from map(znodes.registration_path, self.registrations)
         for resource_type in znodes.CONFIG_DIRECTORIES:
             for name in self.image.resources_with_overrides(resource_type):
                 yield znodes.config_path(ConfigResource(resource_type, name))
@@ -145,6 +202,8 @@ class MetadataLoader:
             parent, _, name = path.rpartition("/")
             if parent == znodes.TOPICS:
                 self._update_topic(name, None if data is None else znodes.decode_topic(name, data), changed)
+            elif parent == znodes.REGISTRATIONS:
+                self._update_broker(int(name), None if data is None else znodes.decode_registration(int(name), data))
             elif path == znodes.FEATURES:
                 features = INITIAL_FEATURES if data is None else znodes.decode_features(data)
                 if features != self.image.features:
@@ -164,6 +223,24 @@ class MetadataLoader:
         )
         for topic_id in changed:
             self._add_topic_delta(topic_id, delta)
+        self._add_broker_deltas(delta)
+
+    def _update_broker(self, broker_id: int, known: KnownBroker | None) -> None:
+        if known is None:
+            self.registrations.pop(broker_id, None)
+        else:
+            self.registrations[broker_id] = known
+
+    def _add_broker_deltas(self, delta: MetadataDelta) -> None:
+        image = self.image
+        for broker_id in image.brokers.keys() | image.fenced_brokers.keys() | self.registrations.keys():
+            known = self.registrations.get(broker_id)
+            unfenced = known.registration if known is not None and not known.fenced else None
+            fenced = known.registration if known is not None and known.fenced else None
+            if image.brokers.get(broker_id) != unfenced:
+                delta.brokers[broker_id] = unfenced
+            if image.fenced_brokers.get(broker_id) != fenced:
+                delta.fenced_brokers[broker_id] = fenced
 
     def _update_topic(self, name: str, new: znodes.TopicNode | None, changed: dict[bytes, None]) -> None:
         old = self.topics.pop(name, None)
@@ -229,32 +306,22 @@ class MetadataLoader:
         node = self.topics[name]
         return TopicImage(name, topic_id, node.internal, configs, partitions, node.has_kafka_key_hash)
 
-    async def _read_members(self, delta: MetadataDelta) -> None:
-        """Read the registered brokers and the controller: ephemeral nodes, which have no numbered changes."""
-        await self._coordination.exists(znodes.CONTROLLER, self._on_members_change)
-        names = await self._coordination.children(znodes.BROKERS, self._on_members_change)
-        nodes = await self._read([*(f"{znodes.BROKERS}/{name}" for name in names), znodes.CONTROLLER])
-        controller = nodes.pop(znodes.CONTROLLER)
-        brokers: dict[int, BrokerRegistration] = {}
-        for name, data in zip(names, nodes.values(), strict=True):
-            if data is not None:
-                brokers[int(name)] = znodes.decode_broker(int(name), data).registration
-        for broker_id in self.image.brokers.keys() | brokers.keys():
-            if self.image.brokers.get(broker_id) != brokers.get(broker_id):
-                delta.brokers[broker_id] = brokers.get(broker_id)
-        controller_id = NO_LEADER if controller is None else znodes.decode(znodes.CONTROLLER, controller)["broker"]
+    async def _read_controller(self, delta: MetadataDelta) -> None:
+        version = await self._coordination.exists(znodes.CONTROLLER, self._on_controller_change)
+        node = None if version is None else (await self._read([znodes.CONTROLLER]))[znodes.CONTROLLER]
+        controller_id = NO_LEADER if node is None else znodes.decode(znodes.CONTROLLER, node)["broker"]
         if controller_id != self.image.controller_id:
             delta.controller_id = controller_id
 
-    def _on_members_change(self, event: WatchEvent) -> None:
-        self._members_changed = True
+    def _on_controller_change(self, event: WatchEvent) -> None:
+        self._controller_changed = True
         self._start_catch_up()
 
     def _on_change(self, event: WatchEvent) -> None:
         self._start_catch_up()
 
     def _start_catch_up(self) -> None:
-        if self._stopped:
+        if not self._following:
             return
         task = self._loop.create_task(self.catch_up())
         self._tasks.add(task)
@@ -266,5 +333,5 @@ class MetadataLoader:
         if isinstance(error, Unavailable):
             # The watch may not have been set, so perhaps no event would start the next attempt.
             self._loop.call_later(RETRY_BACKOFF_S, self._start_catch_up)
-        elif error is not None and not self._stopped:
+        elif error is not None and self._following:
             self._on_failure(error)

@@ -48,6 +48,8 @@ class MetadataWriter:
         self.epoch = 0
         # The version of the controller epoch's node, which a later election changes; None while not elected.
         self._epoch_version: int | None = None
+        # The epoch of a campaign whose outcome is unknown, 0 if there is none.
+        self._unknown_epoch = 0
         # Whether this broker may have written a change that the image does not have yet.
         self._image_may_be_stale = False
         self._retry_at = 0.0
@@ -56,10 +58,27 @@ class MetadataWriter:
     def is_elected(self) -> bool:
         return self._epoch_version is not None
 
+    def resign(self) -> None:
+        """Stop writing: another broker may be the controller now."""
+        self._epoch_version = None
+
+    def use_session(self, coordination: Coordination) -> None:
+        self.resign()
+        self._coordination, self._unknown_epoch = coordination, 0
+
     async def campaign(self) -> bool:
-        """Become the controller if there is none; return whether it succeeded. Raises CoordinationError."""
+        """Become the controller if there is none; return whether it succeeded. Raises CoordinationError.
+
+        After Unavailable, the next call finds out whether the former one has succeeded.
+        """
+        if self._unknown_epoch:
+            await self._coordination.sync()
         node = await self._coordination.get(znodes.CONTROLLER_EPOCH)
-        epoch = znodes.decode(znodes.CONTROLLER_EPOCH, node.data)["epoch"] + 1
+        epoch = znodes.decode(znodes.CONTROLLER_EPOCH, node.data)["epoch"]
+        if epoch == self._unknown_epoch and await self._owns_controller_node():
+            self._become_elected(epoch, node.version)
+            return True
+        epoch += 1
         try:
             await self._coordination.multi(
                 [
@@ -69,9 +88,20 @@ class MetadataWriter:
             )
         except (NodeExists, BadVersion):
             return False
-        self._epoch_version = node.version + 1
-        self.epoch = epoch
+        except Unavailable:
+            self._unknown_epoch = epoch
+            raise
+        self._become_elected(epoch, node.version + 1)
         return True
+
+    async def _owns_controller_node(self) -> bool:
+        (node,) = await self._coordination.get_many([znodes.CONTROLLER])
+        return node is not None and node.owner == self._coordination.session_id
+
+    def _become_elected(self, epoch: int, version: int) -> None:
+        self._epoch_version, self.epoch, self._unknown_epoch = version, epoch, 0
+        # The image may not have the last changes of the former controller.
+        self._image_may_be_stale = True
 
     async def prepare(self) -> None:
         """Raise KafkaError unless this broker is elected and its image has all its own changes."""
@@ -98,6 +128,13 @@ class MetadataWriter:
 
     async def write(self, ops: Sequence[Op]) -> None:
         """Like commit, but raises CoordinationError."""
+        try:
+            await self._write(ops)
+        except CoordinationError as error:
+            self._note_failure(error)
+            raise
+
+    async def _write(self, ops: Sequence[Op]) -> None:
         assert self._epoch_version is not None
         change_log = self._loader.change_log.with_change(op.path for op in ops)
         await self._coordination.multi(
@@ -109,16 +146,22 @@ class MetadataWriter:
         )
         await self._loader.catch_up()
 
-    def _to_kafka_error(self, error: CoordinationError) -> KafkaError:
-        """Return the error for the client, and record what the failure means for later operations."""
+    def _note_failure(self, error: CoordinationError) -> None:
+        """Record what a failure means for later operations."""
         if isinstance(error, SessionExpired) or (
             isinstance(error, BadVersion) and error.path == znodes.CONTROLLER_EPOCH
         ):
-            self._epoch_version = None
+            self.resign()
+        elif isinstance(error, Unavailable | BadVersion):
+            self._image_may_be_stale = True
+
+    def _to_kafka_error(self, error: CoordinationError) -> KafkaError:
+        """Record a failure, and return the error for the client."""
+        self._note_failure(error)
+        if not self.is_elected:
             return KafkaError(ErrorCode.NOT_CONTROLLER, "Another broker is the controller now.")
         message = f"Coordination failed: {error}"
         if isinstance(error, Unavailable | BadVersion):
-            self._image_may_be_stale = True
             # The change may have been written. The client may retry.
             return KafkaError(ErrorCode.REQUEST_TIMED_OUT, message)
         return KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, message)

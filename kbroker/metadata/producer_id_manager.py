@@ -35,6 +35,9 @@ class ProducerIdManager:
         self._failure: CoordinationError | None = None
         self._failed_at = 0.0
 
+    def use_session(self, coordination: Coordination) -> None:
+        self._coordination = coordination
+
     async def generate_producer_id(self) -> int:
         """Return a new producer id. Raises KafkaError (COORDINATOR_NOT_AVAILABLE) if no block can be reserved."""
         if self._next == self._end:

@@ -17,32 +17,51 @@ log = EventLogger("kbroker.metadata")
 
 
 async def register_broker(
-    environment: Environment, coordination: Coordination, broker: BrokerRegistration, max_wait_s: float
-) -> None:
-    """Register a broker under the next broker epoch.
+    environment: Environment,
+    coordination: Coordination,
+    broker: BrokerRegistration,
+    previous_epoch: int,
+    max_wait_s: float,
+) -> int:
+    """Register a broker under the next broker epoch, and return it.
 
-    If another session has registered this broker id, wait at most `max_wait_s` seconds for its end: it may be the
-    session of the same broker before it was killed. Raises NodeExists after that time, and CoordinationError.
+    `previous_epoch`: the broker epoch before the last clean shutdown, -1 if the shutdown was unclean. If another
+    session has registered this broker id, wait at most `max_wait_s` seconds for its end: it may be the session of the
+    same broker before it was killed. Raises NodeExists after that time, and CoordinationError.
     """
     path = znodes.broker_path(broker.id)
     deadline = environment.loop.time() + max_wait_s
     while True:
         version = await coordination.exists(znodes.BROKER_EPOCH) or 0
-        data = znodes.encode_broker(znodes.BrokerNode(broker._replace(epoch=version + 1)))
+        node = znodes.BrokerNode(broker._replace(epoch=version + 1), previous_epoch)
         try:
             await coordination.multi(
-                [Set(znodes.BROKER_EPOCH, b"", version, per_session=True), Create(path, data, ephemeral=True)]
+                [
+                    Set(znodes.BROKER_EPOCH, b"", version, per_session=True),
+                    Create(path, znodes.encode_broker(node), ephemeral=True),
+                ]
             )
         except BadVersion:
             continue  # another broker has registered in between
         except NodeExists:
+            own_epoch = await _own_epoch(coordination, broker.id)
+            if own_epoch is not None:
+                return own_epoch
             remaining_s = deadline - environment.loop.time()
             if remaining_s <= 0:
                 raise
             log.warning("another session has this broker id", broker=broker.id, waiting_s=round(remaining_s))
             await _wait_until_deleted(environment, coordination, path, remaining_s)
             continue
-        return
+        return version + 1
+
+
+async def _own_epoch(coordination: Coordination, broker_id: int) -> int | None:
+    """Return the epoch of a registration that this session has made in a call whose outcome was unknown."""
+    (node,) = await coordination.get_many([znodes.broker_path(broker_id)])
+    if node is None or node.owner != coordination.session_id:
+        return None
+    return znodes.decode_broker(broker_id, node.data).registration.epoch
 
 
 async def _wait_until_deleted(environment: Environment, coordination: Coordination, path: str, max_s: float) -> None:

@@ -126,6 +126,7 @@ PURE = (
     "kbroker/interbroker/identity.py",
     "kbroker/metadata/features.py",
     "kbroker/metadata/image.py",
+    "kbroker/metadata/replication/",
     "kbroker/metadata/topics/",
     "kbroker/metadata/store/partition_chunks.py",
     "kbroker/metadata/store/data_tree.py",

@@ -1,6 +1,6 @@
 """Partition state is stored in chunks, nodes with at most 128 partitions each. A draft changes several chunks."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from kbroker.metadata.image import PartitionRegistration
 from kbroker.metadata.store.coordination import Create, Op, Set
@@ -13,13 +13,30 @@ class ChunkDraft:
     def __init__(self, chunks: Mapping[int, Chunk]) -> None:
         self._chunks = chunks
         self._changed: dict[int, Chunk] = {}
-        # (chunk, number of partitions that fit in) of the chunks that are not full.
-        free = ((number, CHUNK_PARTITIONS - partition_count(chunk)) for number, chunk in chunks.items())
-        self._free = [(number, count) for number, count in free if count > 0]
+        # (chunk, number of partitions that fit in) of the chunks that are not full; None before the first `add`.
+        self._free: list[tuple[int, int]] | None = None
         self._next_number = max(chunks, default=-1) + 1
+
+    def partitions(self) -> Iterator[tuple[int, bytes, int, PartitionRegistration]]:
+        """Yield (chunk number, topic id, index, partition) of all partitions, with the changes so far."""
+        for number in self._chunks.keys() | self._changed.keys():
+            chunk = self._changed.get(number) or self._chunks[number]
+            for topic_id, partitions in chunk.items():
+                for index, partition in list(partitions.items()):
+                    yield number, topic_id, index, partition
+
+    def find(self, topic_id: bytes, index: int) -> tuple[int, PartitionRegistration] | None:
+        """Return a partition, with the changes so far, and the number of its chunk."""
+        for number, chunk in self._chunks.items():
+            if index in chunk.get(topic_id, ()):
+                return number, self._changed.get(number, chunk)[topic_id][index]
+        return None
 
     def add(self, topic_id: bytes, index: int, partition: PartitionRegistration) -> None:
         """Add a new partition to a chunk that is not full, or to a new chunk."""
+        if self._free is None:
+            free = ((number, CHUNK_PARTITIONS - partition_count(chunk)) for number, chunk in self._chunks.items())
+            self._free = [(number, count) for number, count in free if count > 0]
         if not self._free:
             self._free.append((self._next_number, CHUNK_PARTITIONS))
             self._next_number += 1

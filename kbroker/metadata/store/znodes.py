@@ -13,7 +13,6 @@
     /kbroker/configs/DIRECTORY/NAME  {config: value}; DIRECTORY is topics, brokers, client-metrics or groups
     /kbroker/features                {"epoch", "levels": {feature: finalized level}}
     /kbroker/producer-ids            {"next": first id of the next block}
-    /kbroker/sole-broker             {"broker": id}; only in ZooKeeper, until a cluster can have several brokers
 
 Brokers watch /kbroker/changes. Each change of the controller adds its number with the paths that it wrote, relative to
 /kbroker, or null for too many paths. A broker that finds a gap in the numbers reads all nodes again.
@@ -28,7 +27,7 @@ from urllib.parse import quote, unquote
 
 from kbroker.config.config_resource import ConfigResource, ConfigResourceType
 from kbroker.metadata.features import FinalizedFeatures
-from kbroker.metadata.image import BrokerRegistration, PartitionRegistration
+from kbroker.metadata.image import BrokerRegistration, KnownBroker, PartitionRegistration
 from kbroker.metadata.store.coordination import CoordinationError
 
 ROOT = "/kbroker"
@@ -45,7 +44,6 @@ PARTITIONS = f"{ROOT}/partitions"
 CONFIGS = f"{ROOT}/configs"
 FEATURES = f"{ROOT}/features"
 PRODUCER_IDS = f"{ROOT}/producer-ids"
-SOLE_BROKER = f"{ROOT}/sole-broker"
 
 CONFIG_DIRECTORIES: dict[int, str] = {
     ConfigResourceType.TOPIC: "topics",
@@ -136,30 +134,22 @@ def decode_broker(broker_id: int, data: bytes) -> BrokerNode:
     path = broker_path(broker_id)
     with _decoding(path):
         fields = decode(path, data)
-        return BrokerNode(_registration(broker_id, fields), int(fields.get("previous_epoch", -1)))
+        return BrokerNode(_registration(broker_id, fields), fields.get("previous_epoch", -1))
 
 
-@dataclass(slots=True)
-class RegistrationNode:
-    """A broker as the controller knows it."""
-
-    registration: BrokerRegistration
-    fenced: bool
-
-
-def encode_registration(node: RegistrationNode) -> bytes:
-    broker = node.registration
-    fields = {**_registration_fields(broker), "fenced": node.fenced}
+def encode_registration(known: KnownBroker) -> bytes:
+    broker = known.registration
+    fields = {**_registration_fields(broker), "fenced": known.fenced}
     return encode({**fields, "in_controlled_shutdown": broker.in_controlled_shutdown})
 
 
-def decode_registration(broker_id: int, data: bytes) -> RegistrationNode:
+def decode_registration(broker_id: int, data: bytes) -> KnownBroker:
     path = registration_path(broker_id)
     with _decoding(path):
         fields = decode(path, data)
         broker = _registration(broker_id, fields)
         in_controlled_shutdown = bool(fields["in_controlled_shutdown"])
-        return RegistrationNode(broker._replace(in_controlled_shutdown=in_controlled_shutdown), bool(fields["fenced"]))
+        return KnownBroker(broker._replace(in_controlled_shutdown=in_controlled_shutdown), bool(fields["fenced"]))
 
 
 def _registration_fields(broker: BrokerRegistration) -> dict[str, object]:

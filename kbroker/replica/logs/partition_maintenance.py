@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Protocol
 
 from kbroker.common import TopicPartition
@@ -98,6 +98,12 @@ class PartitionMaintenance:
             event_log.error("appends are rejected", partition=partition.tp, reason=partition.log.append_error)
             self.full[partition] = None
             self._notify()
+
+    def suspend_all_appends(self, partitions: Iterable[Partition]) -> None:
+        """Reject appends to these and later partitions: their leader epochs cannot be renewed on a full disk."""
+        self.appends_suspended = True
+        for partition in partitions:
+            self.suspend_appends(partition)
 
     def suspend_appends(self, partition: Partition) -> None:
         """Reject appends while `appends_suspended`, and then until the disk has space."""

@@ -126,19 +126,6 @@ def _created(admin: KafkaAdminClient) -> bool:
     return True
 
 
-def test_a_second_broker_is_refused(broker: BrokerProcess, connect: str, tmp_path: Path) -> None:
-    broker.start()
-    line = refusal(tmp_path / "second", connect, "node.id=2")
-    assert line.endswith(
-        "the cluster in ZooKeeper belongs to node.id=1; this broker has node.id=2, and a cluster of several brokers is "
-        "not supported yet"
-    )
-    assert children(connect, "/kbroker/brokers") == ["1"]
-    broker.stop()
-    # Partitions are assigned to the first one, even if it is not running.
-    assert "belongs to node.id=1" in refusal(tmp_path / "second", connect, "node.id=2")
-
-
 def test_a_data_directory_of_another_cluster_is_refused(broker: BrokerProcess, connect: str) -> None:
     broker.start()
     broker.stop()

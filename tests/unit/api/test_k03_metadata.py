@@ -145,14 +145,18 @@ async def test_offline_replicas():
     )
     await settle()
     assert (await metadata(handlers, 12)).brokers[1].rack == "r2"
+    await handlers.member.controller.create_topics([NewTopic("alone", assignments=[(0, [2])])], False)
     topic = NewTopic("t", assignments=[(0, [1, 2]), (1, [2, 1])])
     await handlers.member.controller.create_topics([topic], False)
     await other.leave()
     await settle()
     first, second = (await metadata(handlers, 12, "t")).topics[0].partitions
     assert (first.error_code, first.leader_id, first.offline_replicas) == (0, 1, [2])
-    assert (second.error_code, second.leader_id, second.offline_replicas) == (5, -1, [2])
-    assert second.replica_nodes == [2, 1]
+    assert (second.error_code, second.leader_id, second.offline_replicas) == (0, 1, [2])
+    assert (second.replica_nodes, second.isr_nodes) == ([2, 1], [1])
+    (alone,) = (await metadata(handlers, 12, "alone")).topics[0].partitions
+    assert (alone.error_code, alone.leader_id, alone.offline_replicas) == (5, -1, [2])
     first, second = (await metadata(handlers, 0, "t")).topics[0].partitions
     assert (first.error_code, first.replica_nodes, first.isr_nodes) == (9, [1], [1])
-    assert (second.error_code, second.leader_id, second.replica_nodes) == (5, -1, [1])
+    (alone,) = (await metadata(handlers, 0, "alone")).topics[0].partitions
+    assert (alone.error_code, alone.leader_id, alone.replica_nodes) == (5, -1, [])

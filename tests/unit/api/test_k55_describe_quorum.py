@@ -48,9 +48,9 @@ async def test_the_controller_is_the_leader_and_only_voter(version: int):
     handlers = await start_handlers()
     await handlers.member.controller.create_topics([NewTopic("t", 1)], False)
     now_ms = handlers.services.environment.clock.now_ms() if version >= 1 else -1
-    leader = ReplicaState(replica_id=1, log_end_offset=1, last_fetch_timestamp=now_ms, last_caught_up_timestamp=now_ms)
+    leader = ReplicaState(replica_id=1, log_end_offset=2, last_fetch_timestamp=now_ms, last_caught_up_timestamp=now_ms)
     assert await quorum(handlers, version) == PartitionData(
-        leader_id=1, leader_epoch=1, high_watermark=1, current_voters=[leader]
+        leader_id=1, leader_epoch=1, high_watermark=2, current_voters=[leader]
     )
 
 
@@ -67,14 +67,15 @@ async def test_the_node_has_the_advertised_listener():
 async def test_the_offsets_count_changes_and_the_epoch_counts_starts():
     disk = MemoryDisk()
     handlers = await start_handlers(disk)
-    assert (await quorum(handlers)).high_watermark == 0
+    # The first change is the broker's registration.
+    assert (await quorum(handlers)).high_watermark == 1
     await handlers.member.controller.create_topics([NewTopic("t", 1)], False)
     await handlers.member.controller.create_topics([NewTopic("u", 1)], True)
-    assert (await quorum(handlers)).high_watermark == 1
+    assert (await quorum(handlers)).high_watermark == 2
     await handlers.store.close()
     restarted = await quorum(await start_handlers(disk))
-    # At the restart the topic's partition got a new leader epoch, which is a change, too.
-    assert (restarted.leader_epoch, restarted.high_watermark, restarted.current_voters[0].log_end_offset) == (2, 2, 2)
+    # At the restart the broker was registered again, and the topic's partition got a new leader epoch.
+    assert (restarted.leader_epoch, restarted.high_watermark, restarted.current_voters[0].log_end_offset) == (2, 3, 3)
 
 
 @pytest.mark.parametrize("version", range(3))

@@ -9,7 +9,7 @@ from struct import Struct
 from crc32c import crc32c
 
 from kbroker.common import TopicPartition
-from kbroker.metadata.image import BrokerRegistration, PartitionRegistration
+from kbroker.metadata.image import BrokerRegistration, KnownBroker, PartitionRegistration
 from kbroker.metadata.store import znodes
 from kbroker.metadata.store.coordination import CoordinationError, Create, Delete, Op, Set
 from kbroker.metadata.store.data_tree import DataTree
@@ -285,7 +285,7 @@ def _broker(rng: Random) -> Case:
     broker = BrokerRegistration(1, "hôte", rng.randint(1, 65535), rng.choice((None, "r")), 7, "h", 9, "d")
     if rng.random() < 0.5:
         return _json(
-            znodes.encode_registration(znodes.RegistrationNode(broker, rng.random() < 0.5)),
+            znodes.encode_registration(KnownBroker(broker, rng.random() < 0.5)),
             partial(znodes.decode_registration, 1),
             znodes.encode_registration,  # type: ignore[arg-type]
         )

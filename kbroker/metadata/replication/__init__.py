@@ -1,0 +1,1 @@
+"""Decisions about replication: leaders, in-sync replicas, broker registrations."""

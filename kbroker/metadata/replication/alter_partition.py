@@ -1,0 +1,60 @@
+"""AlterPartition: a leader changes the in-sync replicas of its partition (KIP-497, KIP-841, KIP-903)."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from kbroker.metadata.image import KnownBroker, PartitionRegistration
+from kbroker.metadata.replication.partition_change import Election, change_partition
+from protocol.errors import ErrorCode
+
+ANY_EPOCH = -1
+
+
+@dataclass(slots=True)
+class RequestedIsr:
+    """The ISR that a leader requests, as (broker id, broker epoch), and the state on which it is based."""
+
+    leader_epoch: int
+    partition_epoch: int
+    isr: Sequence[tuple[int, int]]
+
+
+def alter_partition(
+    partition: PartitionRegistration,
+    leader: int,
+    proposal: RequestedIsr,
+    known: Mapping[int, KnownBroker],
+    is_acceptable: Callable[[int], bool],
+    election: Election = Election.ONLINE,
+) -> PartitionRegistration | ErrorCode:
+    """Return the partition with the proposed ISR, or an error code. `leader` is the broker that sent the proposal.
+
+    The checks are in Kafka's order, since the leader acts on the code: after NOT_CONTROLLER it retries elsewhere, after
+    FENCED_LEADER_EPOCH and INVALID_UPDATE_VERSION it waits for its image, after INELIGIBLE_REPLICA it drops the
+    proposal.
+    """
+    if proposal.leader_epoch > partition.leader_epoch or proposal.partition_epoch > partition.partition_epoch:
+        # The leader has seen a later state, so this controller is no longer the active one.
+        return ErrorCode.NOT_CONTROLLER
+    if proposal.leader_epoch < partition.leader_epoch:
+        return ErrorCode.FENCED_LEADER_EPOCH
+    if leader != partition.leader:
+        return ErrorCode.INVALID_REQUEST
+    if proposal.partition_epoch < partition.partition_epoch:
+        return ErrorCode.INVALID_UPDATE_VERSION
+    isr = [broker_id for broker_id, _ in proposal.isr]
+    if len(set(isr)) != len(isr) or not set(isr) <= set(partition.replicas) or leader not in isr:
+        return ErrorCode.INVALID_REQUEST
+    if any(not _is_eligible(known.get(broker_id), epoch) for broker_id, epoch in proposal.isr):
+        return ErrorCode.INELIGIBLE_REPLICA
+    # A request with the current ISR changes nothing. The leader that repeats it gets the current state.
+    return change_partition(partition, is_acceptable, isr=isr, election=election) or partition
+
+
+def _is_eligible(broker: KnownBroker | None, epoch: int) -> bool:
+    return (
+        broker is not None
+        and not broker.fenced
+        and not broker.registration.in_controlled_shutdown
+        and epoch in (ANY_EPOCH, broker.registration.epoch)
+    )

@@ -113,6 +113,7 @@ class AssignedPartitions:
         registration = self._registration(partition.topic_id, partition.tp.partition)
         if registration is None:
             return
+        self._maintenance.mark_replicated(partition, len(registration.replicas))
         partition.apply_registration(registration, self._node_id, self._environment.clock.mono_ms())
         if self.fetchers is None:
             return
@@ -236,7 +237,7 @@ class AssignedPartitions:
 
     def _add(self, log: Log, topic: TopicImage) -> None:
         maintenance = self._maintenance
-        state = PartitionState(self._node_id, NO_EPOCH, [], log.log_start_offset)
+        state = PartitionState(self._node_id, NO_EPOCH, [], log.checkpointed_high_watermark)
         partition = Partition(log, state, maintenance, is_leader=False, is_internal=topic.internal)
         self._replicas.add(partition)
         if self._has_roles:

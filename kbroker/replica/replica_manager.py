@@ -68,6 +68,7 @@ class ReplicaManager:
         self.partitions: dict[TopicPartition, Partition] = {}
         self.logs = logs
         self.maintenance = PartitionMaintenance(environment)
+        logs.high_watermarks = self.maintenance.high_watermarks
         logs.shortages.on_out_of_descriptors = self.maintenance.on_out_of_descriptors
         self.removed_totals = RemovedPartitionTotals()
         self.isr_manager = IsrManager(environment, node_id, metadata, self.partitions)

@@ -69,6 +69,8 @@ def read_offsets(disk: Disk, data_dir: str, name: str) -> dict[TopicPartition, i
         return {}
 
 
-def write_offsets(disk: Disk, data_dir: str, name: str, offsets: Mapping[TopicPartition, int]) -> None:
-    """Replace an offset checkpoint durably. Raises OSError."""
-    disk.write_atomic(f"{data_dir}/{name}", encode_offsets(offsets))
+def write_offsets(
+    disk: Disk, data_dir: str, name: str, offsets: Mapping[TopicPartition, int], *, sync: bool = True
+) -> None:
+    """Replace an offset checkpoint, durably unless `sync` is False. Raises OSError."""
+    disk.write_atomic(f"{data_dir}/{name}", encode_offsets(offsets), sync=sync)

@@ -1,7 +1,24 @@
-""".kafka_cleanshutdown: exists if the last shutdown closed every log of the data directory."""
+""".kafka_cleanshutdown: exists if the last shutdown closed every log of the data directory.
+
+It contains the broker epoch of that process (KIP-966). If it is the latest one that the controller knows, the logs have
+everything that the broker has acknowledged.
+"""
+
+import json
 
 from kbroker.runtime.disk import Disk
 from kbroker.storage.file_names import CLEAN_SHUTDOWN
+
+NO_BROKER_EPOCH = -1
+
+
+def read_clean_broker_epoch(disk: Disk, data_dir: str) -> int:
+    """Return the broker epoch of the last process if its shutdown was clean; -1 if it was not, or it is unknown."""
+    try:
+        epoch = json.loads(disk.read(f"{data_dir}/{CLEAN_SHUTDOWN}"))["brokerEpoch"]
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        return NO_BROKER_EPOCH
+    return epoch if type(epoch) is int else NO_BROKER_EPOCH
 
 
 def consume_clean_shutdown_file(disk: Disk, data_dir: str) -> bool:

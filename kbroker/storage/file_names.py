@@ -27,12 +27,14 @@ PARTITION_METADATA = "partition.metadata"
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 LOG_START_OFFSETS = "log-start-offset-checkpoint"
 CLEANER_OFFSETS = "cleaner-offset-checkpoint"
+HIGH_WATERMARKS = "replication-offset-checkpoint"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 LOCK = ".lock"
 
 _SEGMENT_FILE = re.compile(r"(\d{20})(\.[a-z]+)")
 _PARTITION_DIR = re.compile(r"(.+)-(\d{1,10})")
 _DELETED_DIR = re.compile(r".+-\d{1,10}\.[0-9a-f]{32}-delete")
+_STRAY_DIR = re.compile(r".+-\d{1,10}\.[0-9a-f]{32}-stray")
 _MAX_NAME = 255
 
 
@@ -69,6 +71,10 @@ def stray_dir(data_dir: str, tp: TopicPartition, unique: str) -> str:
     """Return the new path of the directory of a partition whose topic is unknown."""
     suffix = f"-{tp.partition}.{unique}-stray"
     return f"{data_dir}/{tp.topic[: _MAX_NAME - len(suffix)]}{suffix}"
+
+
+def is_stray_dir(name: str) -> bool:
+    return _STRAY_DIR.fullmatch(name) is not None
 
 
 def is_deleted_dir(name: str) -> bool:

@@ -164,7 +164,7 @@ _BY_NAME: dict[str, tuple[str, Reader]] = {
     file_names.RECOVERY_POINTS: _OFFSET_CHECKPOINT,
     file_names.LOG_START_OFFSETS: _OFFSET_CHECKPOINT,
     file_names.CLEANER_OFFSETS: _OFFSET_CHECKPOINT,
-    "replication-offset-checkpoint": _OFFSET_CHECKPOINT,
+    file_names.HIGH_WATERMARKS: _OFFSET_CHECKPOINT,
     file_names.LEADER_EPOCHS: ("leader epoch checkpoint", _or_lines(_read_leader_epochs)),
     file_names.PARTITION_METADATA: ("partition metadata", _or_lines(_read_partition_metadata)),
     meta_properties.FILE: ("meta properties", _or_lines(_read_meta_properties)),

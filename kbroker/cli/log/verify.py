@@ -28,6 +28,7 @@ CHECKPOINT_FILES = (file_names.RECOVERY_POINTS, file_names.LOG_START_OFFSETS, fi
 BROKER_FILES = (
     meta_properties.FILE,
     *CHECKPOINT_FILES,
+    file_names.HIGH_WATERMARKS,
     file_names.CLEAN_SHUTDOWN,
     COORDINATION,
     file_names.PARTITION_METADATA,

@@ -1,4 +1,4 @@
-"""The checkpoint files of a data directory: recovery points, log start offsets, cleaner offsets."""
+"""The checkpoint files of a data directory: recovery points, log start offsets, cleaner offsets, high watermarks."""
 
 from __future__ import annotations
 
@@ -7,8 +7,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kbroker.common import TopicPartition
 from kbroker.runtime.event_log import EventLogger
+from kbroker.runtime.mutex import Mutex
 from kbroker.storage import checkpoint_files, file_names
-from kbroker.storage.clean_shutdown_file import consume_clean_shutdown_file
+from kbroker.storage.clean_shutdown_file import (
+    NO_BROKER_EPOCH,
+    consume_clean_shutdown_file,
+    read_clean_broker_epoch,
+)
 
 if TYPE_CHECKING:
     from asyncio import Future, Task
@@ -19,50 +24,72 @@ if TYPE_CHECKING:
 event_log = EventLogger("kbroker.logs")
 
 
+# In the order of the fields of LogCheckpoints.
+_FILES = (
+    file_names.RECOVERY_POINTS,
+    file_names.LOG_START_OFFSETS,
+    file_names.CLEANER_OFFSETS,
+    file_names.HIGH_WATERMARKS,
+)
+
+
 class LogCheckpoints(NamedTuple):
-    """Offsets by partition. `is_complete`: False if the recovery points of the last process were lost."""
+    """Offsets by partition. `is_complete`: False if the recovery points of the last process were lost.
+
+    Only partitions with several replicas have high watermarks here. With a single one, the whole log is committed.
+    """
 
     recovery_points: Mapping[TopicPartition, int]
     log_start_offsets: Mapping[TopicPartition, int]
     cleaner_offsets: Mapping[TopicPartition, int]
+    high_watermarks: Mapping[TopicPartition, int]
     is_complete: bool = True
 
     def has_only(self, partitions: Container[TopicPartition]) -> bool:
         """Return whether there are offsets of these partitions only."""
-        by_file = (self.recovery_points, self.log_start_offsets, self.cleaner_offsets)
+        by_file = (self.recovery_points, self.log_start_offsets, self.cleaner_offsets, self.high_watermarks)
         return all(tp in partitions for offsets in by_file for tp in offsets)
 
-    def updated(self, logs: Iterable[Log], unopened: Iterable[TopicPartition]) -> LogCheckpoints:
+    def updated(
+        self,
+        logs: Iterable[Log],
+        unopened: Iterable[TopicPartition],
+        current_high_watermarks: Mapping[TopicPartition, int],
+    ) -> LogCheckpoints:
         """Return the current offsets of the open logs; for logs that could not be opened, those of this object."""
-        recovery_points, log_start_offsets, cleaner_offsets = (
+        recovery_points, log_start_offsets, cleaner_offsets, high_watermarks = (
             {tp: offsets[tp] for tp in unopened if tp in offsets}
-            for offsets in (self.recovery_points, self.log_start_offsets, self.cleaner_offsets)
+            for offsets in (self.recovery_points, self.log_start_offsets, self.cleaner_offsets, self.high_watermarks)
         )
+        high_watermarks.update(current_high_watermarks)
         for log in logs:
             recovery_points[log.tp] = log.recovery_point
             if log.log_start_offset > 0:
                 log_start_offsets[log.tp] = log.log_start_offset
             if log.cleaned_to > 0:
                 cleaner_offsets[log.tp] = log.cleaned_to
-        return LogCheckpoints(recovery_points, log_start_offsets, cleaner_offsets)
+        return LogCheckpoints(recovery_points, log_start_offsets, cleaner_offsets, high_watermarks)
 
 
 class StartupState(NamedTuple):
-    """The state found on disk at startup. `is_clean`: the last process stopped cleanly."""
+    """The state found on disk at startup. `is_clean`: the last process stopped cleanly. `broker_epoch`: its epoch in
+    that case, else -1."""
 
     is_clean: bool
     checkpoints: LogCheckpoints
+    broker_epoch: int = NO_BROKER_EPOCH
 
 
 # For new logs.
-NEW_LOG = StartupState(True, LogCheckpoints({}, {}, {}))
+NEW_LOG = StartupState(True, LogCheckpoints({}, {}, {}, {}))
 
 
 class CheckpointFiles:
     """Reads and writes the files. `current` is called when a write starts, and returns the checkpoints to write.
 
     `is_outdated`: the files contain offsets of removed logs. They must be written before logs of the same names are
-    created, because the new records would lie below the log start offsets of the removed logs.
+    created, because the new records would lie below the log start offsets of the removed logs. `high_watermarks`: those
+    in the file.
     """
 
     def __init__(self, environment: Environment, path: str, current: Callable[[], LogCheckpoints]) -> None:
@@ -74,23 +101,32 @@ class CheckpointFiles:
         self._is_failing = False
         self._waiting: list[Future[None]] = []
         self._writing: Task[None] | None = None
+        self.high_watermarks: Mapping[TopicPartition, int] = {}
+        # Held during a write: two would share temporary files.
+        self._mutex = Mutex(environment.loop)
 
     def load_blocking(self) -> StartupState:
         """Read the files, and remove the marker of a clean shutdown."""
         disk = self._environment.disk
+        broker_epoch = read_clean_broker_epoch(disk, self._path)
         is_clean = consume_clean_shutdown_file(disk, self._path)
-        by_file = []
+        by_file: list[dict[TopicPartition, int]] = []
         # The file exists from the first start on.
         is_complete = disk.exists(f"{self._path}/{file_names.RECOVERY_POINTS}")
-        for name in (file_names.RECOVERY_POINTS, file_names.LOG_START_OFFSETS, file_names.CLEANER_OFFSETS):
+        for name in _FILES:
             try:
                 by_file.append(checkpoint_files.read_offsets(disk, self._path, name))
             except (ValueError, IndexError) as error:
-                event_log.warning("checkpoint damaged, logs are read from their start", file=name, reason=error)
                 by_file.append({})
-                is_clean = is_complete = False
-        recovery_points, log_start_offsets, cleaner_offsets = by_file
-        return StartupState(is_clean, LogCheckpoints(recovery_points, log_start_offsets, cleaner_offsets, is_complete))
+                if name == file_names.HIGH_WATERMARKS:
+                    event_log.warning("checkpoint damaged, high watermarks are unknown", file=name, reason=error)
+                else:
+                    event_log.warning("checkpoint damaged, logs are read from their start", file=name, reason=error)
+                    is_clean = is_complete = False
+        self.high_watermarks = by_file[-1]
+        recovery_points, log_starts, cleaner_offsets, high_watermarks = by_file
+        checkpoints = LogCheckpoints(recovery_points, log_starts, cleaner_offsets, high_watermarks, is_complete)
+        return StartupState(is_clean, checkpoints, broker_epoch if is_clean else NO_BROKER_EPOCH)
 
     async def write(self) -> None:
         """Write the checkpoints of all logs, durably. Raises OSError.
@@ -125,7 +161,10 @@ class CheckpointFiles:
             was_outdated, self.is_outdated = self.is_outdated, False
             failure: Exception | None = None
             try:
-                await self._environment.offload(self._write_blocking, self._current())
+                async with self._mutex:
+                    current = self._current()
+                    await self._environment.offload(self._write_blocking, current)
+                    self.high_watermarks = current.high_watermarks
             except Exception as error:
                 failure = error
                 self.is_outdated |= was_outdated
@@ -138,9 +177,26 @@ class CheckpointFiles:
                     written.set_exception(failure)
         self._writing = None
 
+    async def write_high_watermarks(self) -> None:
+        """Write the high watermarks if they have changed. Raises OSError.
+
+        They are not synced: an older high watermark is only less useful.
+        """
+        async with self._mutex:
+            offsets = self._current().high_watermarks
+            if offsets != self.high_watermarks:
+                await self._environment.offload(self._write_high_watermarks_blocking, offsets, False)
+                self.high_watermarks = offsets
+
+    def _write_high_watermarks_blocking(self, offsets: Mapping[TopicPartition, int], sync: bool) -> None:
+        disk = self._environment.disk
+        if offsets or disk.exists(f"{self._path}/{file_names.HIGH_WATERMARKS}"):
+            checkpoint_files.write_offsets(disk, self._path, file_names.HIGH_WATERMARKS, offsets, sync=sync)
+
     def _write_blocking(self, checkpoints: LogCheckpoints) -> None:
         disk = self._environment.disk
         checkpoint_files.write_offsets(disk, self._path, file_names.RECOVERY_POINTS, checkpoints.recovery_points)
         checkpoint_files.write_offsets(disk, self._path, file_names.LOG_START_OFFSETS, checkpoints.log_start_offsets)
         if checkpoints.cleaner_offsets or disk.exists(f"{self._path}/{file_names.CLEANER_OFFSETS}"):
             checkpoint_files.write_offsets(disk, self._path, file_names.CLEANER_OFFSETS, checkpoints.cleaner_offsets)
+        self._write_high_watermarks_blocking(checkpoints.high_watermarks, True)

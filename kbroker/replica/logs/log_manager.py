@@ -11,7 +11,7 @@ from kbroker.config import BrokerConfig
 from kbroker.config.topic_config import TopicConfig
 from kbroker.config.values import ConfigError
 from kbroker.replica.logs.background_tasks import BackgroundTasks
-from kbroker.replica.logs.checkpoints import NEW_LOG, CheckpointFiles, StartupState
+from kbroker.replica.logs.checkpoints import NEW_LOG, CheckpointFiles, LogCheckpoints, StartupState
 from kbroker.replica.logs.shortage_reporter import ShortageReporter
 from kbroker.replica.logs.stray_logs import MayReturn, StrayLogs
 from kbroker.runtime.event_log import EventLogger
@@ -40,7 +40,11 @@ class AssignedPartition(NamedTuple):
 
 
 class LogManager:
-    """`config` returns the current configuration of the broker."""
+    """`config` returns the current configuration of the broker.
+
+    `high_watermarks` returns those of the open partitions with several replicas. `broker_epoch`: the epoch with which
+    the broker is registered, for the next start (KIP-966).
+    """
 
     def __init__(self, environment: Environment, path: str, config: Callable[[], BrokerConfig]) -> None:
         self.shortages = ShortageReporter(environment)
@@ -51,9 +55,9 @@ class LogManager:
         # Logs that are on disk and could not be opened yet, with their topic ids.
         self._unopened: dict[TopicPartition, bytes] = {}
         self._startup = NEW_LOG
-        self._checkpoints = CheckpointFiles(
-            environment, path, lambda: self._startup.checkpoints.updated(self._logs.values(), self._unopened)
-        )
+        self.high_watermarks: Callable[[], Mapping[TopicPartition, int]] = dict
+        self.broker_epoch = 0
+        self._checkpoints = CheckpointFiles(environment, path, self._current_checkpoints)
         self._background = BackgroundTasks(environment)
         self._stray_logs = StrayLogs(environment.disk, path, self._unique)
         # The messages that `_warn_once` has logged.
@@ -171,6 +175,7 @@ class LogManager:
             log_start_offset=checkpoints.log_start_offsets.get(tp, 0),
             cleaned_to=checkpoints.cleaner_offsets.get(tp, 0),
             checkpointed=checkpoints.is_complete,
+            high_watermark=checkpoints.high_watermarks.get(tp),
             background=self._background,
             random=self._environment.random,
         )
@@ -186,6 +191,10 @@ class LogManager:
     def spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
         """Run a coroutine of a log; `close` waits for it."""
         self._background.spawn(coroutine)
+
+    def written_high_watermark(self, tp: TopicPartition) -> int:
+        """Return the high watermark in the checkpoint file; 0 if it has none."""
+        return self._checkpoints.high_watermarks.get(tp, 0)
 
     # Deletion.
 
@@ -215,9 +224,24 @@ class LogManager:
 
     # Checkpoints and shutdown.
 
+    def _current_checkpoints(self) -> LogCheckpoints:
+        return self._startup.checkpoints.updated(self._logs.values(), self._unopened, self.high_watermarks())
+
+    @property
+    def previous_broker_epoch(self) -> int:
+        """The broker epoch of the last process if its shutdown was clean, else -1. Known once the logs are open."""
+        return self._startup.broker_epoch
+
     async def write_checkpoints(self) -> None:
-        """Write the recovery points, log start offsets and cleaner offsets of all logs, durably. Raises OSError."""
+        """Write the checkpoint files with the current offsets of all logs, durably. Raises OSError."""
         await self._checkpoints.write()
+
+    async def write_high_watermarks(self) -> None:
+        """Write the high watermarks if they have changed."""
+        try:
+            await self._checkpoints.write_high_watermarks()
+        except OSError as error:
+            self._warn_once("high watermarks could not be written, will be retried", reason=error)
 
     async def write_checkpoints_if_possible(self) -> bool:
         """Like `write_checkpoints`, but log an OSError instead of raising it. Returns whether it succeeded."""
@@ -234,7 +258,9 @@ class LogManager:
             event_log.warning("checkpoints could not be written", reason=error)
             results.append(False)
         if all(results) and (self._startup.is_clean or not self._unopened):
-            await self._environment.offload(write_clean_shutdown_file, self._environment.disk, self.path, 0)
+            await self._environment.offload(
+                write_clean_shutdown_file, self._environment.disk, self.path, self.broker_epoch
+            )
         else:
             event_log.warning("not every log was closed cleanly, the next start checks them")
 

@@ -45,6 +45,8 @@ class PartitionMaintenance:
         self.appends_suspended = False
         # Whether an operation lacked a file descriptor since files were last closed.
         self.out_of_descriptors = False
+        # Partitions with several replicas, whose high watermarks are checkpointed.
+        self.replicated: dict[Partition, None] = {}
         self.compactions: dict[Partition, RunningCompaction] = {}
         self.stats = MaintenanceStats()
         self.flusher = LogFlusher(environment, self.unflushed)
@@ -75,6 +77,20 @@ class PartitionMaintenance:
         if partition.log.config.is_compacted:
             self.uncleaned[partition] = None
             self._notify()
+
+    def mark_replicated(self, partition: Partition, replica_count: int) -> None:
+        """Record how many replicas a partition has now."""
+        if replica_count < 2:
+            self.replicated.pop(partition, None)
+        elif partition not in self.replicated:
+            self.replicated[partition] = None
+            self._notify()
+
+    def high_watermarks(self) -> dict[TopicPartition, int]:
+        """Return the high watermarks to checkpoint. During a truncation one may be above the log end offset."""
+        return {
+            partition.tp: min(partition.high_watermark, partition.log.log_end_offset) for partition in self.replicated
+        }
 
     def mark_unopened(self, partitions: dict[TopicPartition, bytes]) -> None:
         self.unopened.update(partitions)
@@ -116,7 +132,7 @@ class PartitionMaintenance:
 
     async def remove(self, partition: Partition) -> None:
         """Remove a partition from all sets. Afterwards no task writes to its directory."""
-        for partitions in (self.unflushed, self.uncheckpointed, self.uncleaned, self.full):
+        for partitions in (self.unflushed, self.uncheckpointed, self.uncleaned, self.full, self.replicated):
             partitions.pop(partition, None)
         compaction = self.compactions.get(partition)
         if compaction is not None:

@@ -52,10 +52,19 @@ class ScheduledTasks:
         def retention_ms() -> int:
             return config().log_retention_check_interval_ms
 
+        def high_watermarks_ms() -> int:
+            return config().replica_high_watermark_checkpoint_interval_ms
+
         task = partial(PeriodicTask, environment)
         self._tasks = [
             task("flush", lambda: FLUSH_INTERVAL_MS, self.flush, lambda: maintenance.unflushed or maintenance.full),
             task("checkpoint", checkpoint_ms, self.checkpoint, lambda: maintenance.uncheckpointed),
+            task(
+                "high watermarks",
+                high_watermarks_ms,
+                replicas.logs.write_high_watermarks,
+                lambda: maintenance.replicated,
+            ),
             task("retention", retention_ms, self.enforce_retention),
             task("close files", lambda: CLOSE_FILES_MS, self.close_files, lambda: maintenance.out_of_descriptors),
             task("open logs", lambda: OPEN_INTERVAL_MS, assigned.open_unopened, lambda: maintenance.unopened),

@@ -14,7 +14,8 @@ from kbroker.storage.producers.producer_state_manager import ProducerStateManage
 class LoadedLog:
     """Recovery fills it in, and a Log starts with it. `repairs`: one line for each repair.
 
-    Everything below `cleaned_to` has been compacted.
+    Everything below `cleaned_to` has been compacted. `high_watermark`: that of the last checkpoint; None if it has
+    none, such as for a partition with a single replica.
     """
 
     __slots__ = (
@@ -25,6 +26,7 @@ class LoadedLog:
         "disk",
         "epoch_file",
         "epochs",
+        "high_watermark",
         "log_end_offset",
         "log_start_offset",
         "producers",
@@ -45,6 +47,7 @@ class LoadedLog:
         self.log_end_offset = 0
         self.recovery_point = 0
         self.cleaned_to = 0
+        self.high_watermark: int | None = None
         self.producers = ProducerStateManager()
         self.epochs = LeaderEpochCache()
         self.snapshots = ProducerSnapshots(disk, directory)

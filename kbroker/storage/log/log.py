@@ -27,16 +27,20 @@ class Log(LogTruncation):
     """Created by recovery.open_log. Its bases: LogReads is the read side, LogAppends and LogTruncation the write side;
     LogHealth decides whether it accepts appends.
 
-    `repairs`: what was repaired when the log was opened, one line each.
+    `repairs`: what was repaired when the log was opened, one line each. `checkpointed_high_watermark`: the high
+    watermark of the last checkpoint; the log start offset if it had none.
     """
 
-    __slots__ = ("repairs", "topic_id")
+    __slots__ = ("checkpointed_high_watermark", "repairs", "topic_id")
 
     def __init__(self, loaded: LoadedLog, topic_id: bytes, background: BackgroundRunner, random: "Random") -> None:
         super().__init__(loaded, background, random)
         self.topic_id = topic_id
         self.repairs = loaded.repairs
         self._start(loaded)
+        self.checkpointed_high_watermark = max(
+            min(loaded.high_watermark or 0, self.log_end_offset), self.log_start_offset
+        )
 
     def clear_position_cache(self) -> None:
         self.positions = PositionCache(self.active)

@@ -49,15 +49,17 @@ def open_log(
     log_start_offset: int = 0,
     cleaned_to: int = 0,
     checkpointed: bool = False,
+    high_watermark: int | None = None,
 ) -> Log:
     """Open a partition's log in a thread, or create it if its directory does not exist.
 
-    `recovery_point`, `log_start_offset` and `cleaned_to` are those of the checkpoint files, 0 if these have none;
-    `checkpointed`: the checkpoint files are the ones that were written last; `clean`: the last shutdown was clean.
-    `Log.repairs` lists the repairs. Raises OSError, and KafkaError(INCONSISTENT_TOPIC_ID) if the directory belongs to
-    another topic of the same name.
+    `recovery_point`, `log_start_offset`, `cleaned_to` and `high_watermark` are those of the checkpoint files, 0 or None
+    if these have none; `checkpointed`: the checkpoint files are the ones that were written last; `clean`: the last
+    shutdown was clean. `Log.repairs` lists the repairs. Raises OSError, and KafkaError(INCONSISTENT_TOPIC_ID) if the
+    directory belongs to another topic of the same name.
     """
     loaded = LoadedLog(disk, directory, tp, config)
+    loaded.high_watermark = high_watermark
     if not disk.isdir(directory):
         disk.makedirs(directory)
         write_topic_id(disk, directory, topic_id)
@@ -116,7 +118,9 @@ class LogLoader:
         loaded.log_start_offset = max([log_start_offset, *base_offsets[:1]])
         state.load_epochs()
         state.load_transaction_indexes(transaction_indexes)
-        state.load_producers(trusted_to)
+        # A snapshot lacks the transactions that ended before it with a marker above the high watermark, which are not
+        # stable yet.
+        state.load_producers(trusted_to if loaded.high_watermark is None else min(trusted_to, loaded.high_watermark))
         self._load_segments(trusted_to)
         if not loaded.segments or loaded.log_end_offset < loaded.log_start_offset:
             self._start_empty()

@@ -2,8 +2,14 @@
 
 from pathlib import Path
 
+import pytest
+
 from kbroker.runtime.real_disk import RealDisk
-from kbroker.storage.clean_shutdown_file import consume_clean_shutdown_file, write_clean_shutdown_file
+from kbroker.storage.clean_shutdown_file import (
+    consume_clean_shutdown_file,
+    read_clean_broker_epoch,
+    write_clean_shutdown_file,
+)
 
 
 def test_a_clean_shutdown_file_is_consumed(tmp_path: Path) -> None:
@@ -13,3 +19,15 @@ def test_a_clean_shutdown_file_is_consumed(tmp_path: Path) -> None:
     assert (tmp_path / ".kafka_cleanshutdown").read_bytes() == b'{"version":0,"brokerEpoch":11}'
     assert consume_clean_shutdown_file(disk, str(tmp_path))
     assert not consume_clean_shutdown_file(disk, str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("content", "epoch"),
+    [(b'{"version":0,"brokerEpoch":11}', 11), (b'{"version":0}', -1), (b"", -1), (b"[]", -1), (b"\xff", -1)],
+)
+def test_the_broker_epoch_of_the_last_process(tmp_path: Path, content: bytes, epoch: int) -> None:
+    disk = RealDisk()
+    assert read_clean_broker_epoch(disk, str(tmp_path)) == -1
+    (tmp_path / ".kafka_cleanshutdown").write_bytes(content)
+    assert read_clean_broker_epoch(disk, str(tmp_path)) == epoch
+    assert consume_clean_shutdown_file(disk, str(tmp_path))

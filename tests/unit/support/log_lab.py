@@ -54,11 +54,12 @@ class Background:
 
 
 class Owner:
-    """The LogOwner of a log that is truncated with `truncate`. `writes`: calls of `write_checkpoints`."""
+    """The LogOwner of a log that is truncated with `truncate`. `writes` are called for each write of checkpoints."""
 
     def __init__(self) -> None:
         self.writes: list[Callable[[], Any]] = []
         self.tasks: set[Any] = set()
+        self.high_watermark = 0
 
     def create_future(self) -> Any:
         return asyncio.get_running_loop().create_future()
@@ -69,6 +70,9 @@ class Owner:
     async def write_checkpoints(self) -> None:
         for write in self.writes:
             write()
+
+    def written_high_watermark(self, tp: TopicPartition) -> int:
+        return self.high_watermark
 
 
 class Lab:
@@ -90,6 +94,7 @@ class Lab:
         cleaned_to: int = 0,
         *,
         checkpointed: bool = False,
+        high_watermark: int | None = None,
     ) -> Log:
         log = open_log(
             self.disk,
@@ -105,6 +110,7 @@ class Lab:
             log_start_offset=log_start,
             cleaned_to=cleaned_to,
             checkpointed=checkpointed,
+            high_watermark=high_watermark,
         )
         log.set_owner(self.owner)
         return log

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from errno import EIO
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from kbroker.common import KafkaError
+from kbroker.common import KafkaError, TopicPartition
 from kbroker.storage.log.leader_epoch_cache import LeaderEpochCache
 from kbroker.storage.log.loaded_log import LoadedLog
 from kbroker.storage.log.reading.position_cache import PositionCache
@@ -32,7 +32,11 @@ class LogOwner(Protocol):
         ...
 
     def write_checkpoints(self) -> Awaitable[None]:
-        """Write the recovery points, log start offsets and cleaner offsets of all logs, durably. Raises OSError."""
+        """Write the checkpoint files with the current offsets of all logs, durably. Raises OSError."""
+        ...
+
+    def written_high_watermark(self, tp: TopicPartition) -> int:
+        """Return the high watermark in the checkpoint file; 0 if it has none."""
         ...
 
 
@@ -123,28 +127,32 @@ class LogTruncation(LogAppends):
             return
         truncation = await self._run_in_thread(lambda: prepare_truncation_blocking(self._to_loaded(), offset))
         after = truncation.after
-        # First of all: recovery must not trust what is appended after the truncation.
-        is_lowered = self.recovery_point > after.recovery_point or self.cleaned_to > after.cleaned_to
-        self.recovery_point, self.cleaned_to = after.recovery_point, after.cleaned_to
-        if is_lowered:
-            await self._owner.write_checkpoints()
-        await self._apply(truncation)
+        is_checkpoint_wrong = (
+            self.recovery_point > after.recovery_point
+            or self.cleaned_to > after.cleaned_to
+            or self._owner.written_high_watermark(self.tp) > after.log_end_offset
+        )
+        self._apply(truncation)
+        if is_checkpoint_wrong:
+            # Written first: recovery must not trust what is appended after the truncation.
+            await self._retry(self._owner.write_checkpoints)
+        await self._retry(lambda: self._run_in_thread(truncation.cut_blocking))
+        await self._write_truncated_epochs()
 
     async def _start_at(self, offset: int) -> None:
         after = self._to_loaded()
         after.segments = [LogSegment(self.disk, self.directory, offset, self.active.created_ms)]
         after.log_start_offset = after.log_end_offset = after.recovery_point = after.cleaned_to = offset
         after.producers, after.epochs = ProducerStateManager(), LeaderEpochCache()
-        await self._apply(Truncation(after, self.segments, None, offset))
-        try:
-            await self._owner.write_checkpoints()
-        except OSError as error:
-            # The next start would put the log start back, above batches that are appended now.
-            self.mark_offline(f"truncation failed: {error}")
-            raise
+        truncation = Truncation(after, self.segments, None, offset)
+        self._apply(truncation)
+        await self._retry(lambda: self._run_in_thread(truncation.cut_blocking))
+        await self._write_truncated_epochs()
+        # The next start would put the log start offset back, perhaps above batches that are appended from now on.
+        await self._retry(self._owner.write_checkpoints)
 
-    async def _apply(self, truncation: Truncation) -> None:
-        """Use the state after the truncation, then change the files."""
+    def _apply(self, truncation: Truncation) -> None:
+        """Use the state after the truncation. The files are changed afterwards."""
         after = truncation.after
         for segment in truncation.removed:
             segment.retire_truncated()
@@ -156,17 +164,25 @@ class LogTruncation(LogAppends):
             after.producers.keep_completed_transactions(self.producers, truncation.replayed_from)
         self.truncations += 1
         self._start(after)
+
+    async def _retry(self, step: Callable[[], Awaitable[object]]) -> None:
+        """Do a step of a truncation that cannot be undone. It is repeated after a shortage; any other error takes the
+        log offline, and is raised."""
         while True:
             try:
-                await self._run_in_thread(truncation.cut_blocking)
-                break
-            except Exception as error:
-                if not (isinstance(error, OSError) and is_shortage(error)) or self.is_closing:
+                await step()
+                return
+            except OSError as error:
+                if not is_shortage(error) or self.is_closing:
                     self.mark_offline(f"truncation failed: {error}")
                     raise
-                if isinstance(error, OSError):
-                    self.on_shortage("truncation", error)
+                self.on_shortage("truncation", error)
+            except Exception as error:
+                self.mark_offline(f"truncation failed: {error}")
+                raise
             await self._delay(RETRY_MS)
+
+    async def _write_truncated_epochs(self) -> None:
         self._write_epochs()
         await self._until_idle()
 

@@ -159,7 +159,7 @@ def test_random_bytes_under_every_name_are_damage(tmp_path: Path, capsys: pytest
     ]
     names += [
         file_names.CLEANER_OFFSETS,
-        "replication-offset-checkpoint",
+        file_names.HIGH_WATERMARKS,
         meta_properties.FILE,
         file_names.CLEAN_SHUTDOWN,
     ]

@@ -52,6 +52,7 @@ class Ledger:
 
 class BackgroundProducer(Protocol):
     ledger: Ledger
+    pace_s: float  # the pause after one record of each partition
     pipelined_requests: int  # that the client is sure to send ahead of their responses
 
     def start(self) -> None: ...
@@ -74,6 +75,7 @@ class _ProducerThread:
     def __init__(self, name: str, topic: str, partitions: int) -> None:
         self.ledger = Ledger(name, partitions)
         self.error: BaseException | None = None
+        self.pace_s = 0.0
         self._topic = topic
         self._permits = threading.Semaphore(MAX_OUTSTANDING)
         self._stopping = threading.Event()
@@ -102,6 +104,8 @@ class _ProducerThread:
                 if self._permits.acquire(timeout=0.05):
                     self._send(*self.ledger.next(count % self.ledger.partitions))
                     count += 1
+                    if self.pace_s and count % self.ledger.partitions == 0:
+                        self._stopping.wait(self.pace_s)
                 self._poll()
         except BaseException as error:
             self.error = error

@@ -172,9 +172,11 @@ class Source:
                 self._producer.produce(self.topic, value, partition=partition)
 
 
-def create_topics(bootstrap: str, topics: Sequence[str], configs: dict[str, str] | None = None) -> None:
+def create_topics(
+    bootstrap: str, topics: Sequence[str], configs: dict[str, str] | None = None, replication_factor: int = 1
+) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    new_topics = [NewTopic(name, PARTITIONS, 1, config=configs or {}) for name in topics]
+    new_topics = [NewTopic(name, PARTITIONS, replication_factor, config=configs or {}) for name in topics]
     for future in admin.create_topics(new_topics).values():
         future.result(DEADLINE_S)
 

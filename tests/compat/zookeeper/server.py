@@ -5,7 +5,7 @@ import os
 import signal
 import socket
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -38,12 +38,7 @@ class ZooKeeperServer:
 
     def make_quorum_of_two(self) -> None:
         """Make it a member of an ensemble whose other server does not run, in read-only mode."""
-        with (self._directory / "zoo.cfg").open("a") as config:
-            config.write("initLimit=5\nsyncLimit=2\n")
-            for number in (1, 2):
-                config.write(f"server.{number}=127.0.0.1:{free_port()}:{free_port()}\n")
-        (self._directory / "myid").write_text("1")
-        self._main = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
+        self.join_ensemble(1, [f"127.0.0.1:{free_port()}:{free_port()}" for _ in range(2)])
 
     def require_tls(self, certificate: Path, both: Path) -> None:
         """Accept TLS only. `both`: a PEM file with the key and the certificate, which clients must present too."""
@@ -55,8 +50,25 @@ class ZooKeeperServer:
             + f"{factory}\nssl.keyStore.location={both}\nssl.trustStore.location={certificate}\nssl.clientAuth=need\n"
         )
 
+    def join_ensemble(self, number: int, members: Sequence[str]) -> None:
+        """Make it member `number`, from 1, of an ensemble. `members`: HOST:PORT:ELECTION_PORT of each."""
+        with (self._directory / "zoo.cfg").open("a") as config:
+            # In ticks, with time for a slow machine.
+            config.write("initLimit=40\nsyncLimit=20\n")
+            for index, member in enumerate(members, 1):
+                config.write(f"server.{index}={member}\n")
+        (self._directory / "myid").write_text(str(number))
+        self._main = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
+
     def start(self) -> None:
+        self.launch()
+        self.wait_until_listening()
+
+    def launch(self) -> None:
+        """Start the process without waiting for it."""
         self._process = self._launch()
+
+    def wait_until_listening(self) -> None:
         eventually(self._is_listening, "a ZooKeeper server")
 
     def _launch(self) -> "subprocess.Popen[bytes]":

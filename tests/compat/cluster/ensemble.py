@@ -1,0 +1,50 @@
+"""Three ZooKeeper servers, which a test may kill and start again."""
+
+from pathlib import Path
+
+from tests.compat.support import free_port
+from tests.compat.zookeeper.server import ZooKeeperServer
+
+
+class Ensemble:
+    def __init__(self, directory: Path, count: int = 3) -> None:
+        self.servers: list[ZooKeeperServer] = []
+        self._running: set[int] = set()
+        members = [f"127.0.0.1:{free_port()}:{free_port()}" for _ in range(count)]
+        for index in range(count):
+            own = directory / f"zookeeper-{index + 1}"
+            own.mkdir(parents=True)
+            server = ZooKeeperServer(own)
+            server.join_ensemble(index + 1, members)
+            self.servers.append(server)
+
+    @property
+    def address(self) -> str:
+        return ",".join(server.address for server in self.servers)
+
+    def start(self) -> None:
+        """Start the servers that do not run."""
+        for index, server in enumerate(self.servers):
+            if index not in self._running:
+                server.launch()
+                self._running.add(index)
+        for server in self.servers:
+            server.wait_until_listening()
+
+    def kill(self, *indexes: int) -> None:
+        """Kill servers (kill -9), all if none is named."""
+        for index in indexes or range(len(self.servers)):
+            self.servers[index].kill()
+            self._running.discard(index)
+
+
+class NoEnsemble(Ensemble):
+    """For brokers of another program, which do not use ZooKeeper."""
+
+    def __init__(self) -> None:
+        self.servers = []
+        self._running = set()
+
+    @property
+    def address(self) -> str:
+        return "127.0.0.1:1"

@@ -1,0 +1,135 @@
+"""Idempotent producers of two clients that send all the time, and what must be true in the end."""
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.compat.cluster.cluster import Cluster
+from tests.compat.crash.background_producers import BackgroundProducer, ConfluentProducer, KafkaPythonProducer
+from tests.compat.crash.checks import (
+    acknowledged_by_partition,
+    check_exactly_once,
+    offsets_of,
+    read_topic,
+    wait_for_acknowledgements,
+)
+from tests.compat.support import DEADLINE_S, unique
+
+# A broker that is paused does not respond, and its successor is found by asking others.
+CONFLUENT = {
+    "enable.idempotence": True,
+    "request.timeout.ms": 3000,
+    "socket.timeout.ms": 6000,
+    "topic.metadata.refresh.interval.ms": 1000,
+}
+KAFKA_PYTHON = {"enable_idempotence": True, "request_timeout_ms": 3000, "metadata_max_age_ms": 1000}
+# Seconds between two rounds of one record for each partition: the brokers have time for everything else.
+PACE_S = 0.005
+
+
+def create_topic(cluster: Cluster, replicas: list[list[int]], configs: dict[str, str] | None = None) -> str:
+    """Create a topic with these replicas of each partition, the first of which is the leader, and return its name."""
+    name = unique("cluster")
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 2})
+    topic = NewTopic(name, len(replicas), replica_assignment=replicas, config=configs or {})
+    admin.create_topics([topic])[name].result(DEADLINE_S)
+    cluster.wait_until(
+        lambda view: sum(key[0] == name and part.leader >= 0 for key, part in view.partitions.items()) == len(replicas),
+        f"every broker knows {name}",
+    )
+    return name
+
+
+class Work:
+    """The producers of one topic."""
+
+    def __init__(self, cluster: Cluster, topic: str, partitions: int) -> None:
+        self._cluster = cluster
+        self._topic = topic
+        self._partitions = partitions
+        self._is_stopped = False
+        bootstrap = cluster.bootstrap
+        self.producers: list[BackgroundProducer] = [
+            ConfluentProducer(bootstrap, "confluent", topic, partitions, **CONFLUENT),
+            KafkaPythonProducer(bootstrap, "python", topic, partitions, **KAFKA_PYTHON),
+        ]
+
+    def start(self) -> None:
+        for producer in self.producers:
+            producer.pace_s = PACE_S
+            producer.start()
+        self.wait_for_more()
+
+    def wait_for_more(self, count: int = 50) -> None:
+        """Wait until each producer has `count` further acknowledgements in every partition."""
+        for producer in self.producers:
+            wait_for_acknowledgements(producer, count)
+
+    def acknowledged(self) -> int:
+        """Return the acknowledgements of the partition that has the fewest."""
+        return min(min(acknowledged_by_partition(producer.ledger)) for producer in self.producers)
+
+    def stop(self) -> None:
+        """Stop the producers. No record may have failed."""
+        if self._is_stopped:
+            return
+        self._is_stopped = True
+        self.wait_for_more()
+        for producer in self.producers:
+            producer.stop()
+            assert producer.ledger.failed == {}
+            assert producer.ledger.outstanding == 0
+
+    def finish(self) -> None:
+        """Stop the producers, and check that each record is stored exactly once, and in order."""
+        self.stop()
+        self._cluster.wait_until_healthy()
+        stored = read_topic(self._cluster.bootstrap, self._topic, self._partitions)
+        for producer in self.producers:
+            check_exactly_once(producer.ledger, offsets_of(producer.ledger, stored))
+
+    def abandon(self) -> None:
+        for producer in self.producers:
+            producer.abandon()
+
+
+@contextmanager
+def working(cluster: Cluster, topic: str, partitions: int) -> Iterator[Work]:
+    """Producers that send while the block runs; in the end, everything is checked."""
+    work = Work(cluster, topic, partitions)
+    try:
+        work.start()
+        yield work
+        work.finish()
+    except BaseException:
+        work.abandon()
+        raise
+
+
+class GapMeter:
+    """Measures the longest time in which the slowest partition of any producer got no acknowledgement."""
+
+    def __init__(self, work: Work) -> None:
+        self.longest_s = 0.0
+        self._work = work
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> "GapMeter":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopping.set()
+        self._thread.join(DEADLINE_S)
+
+    def _run(self) -> None:
+        count, since = self._work.acknowledged(), time.monotonic()
+        while not self._stopping.wait(0.01):
+            now = time.monotonic()
+            self.longest_s = max(self.longest_s, now - since)
+            if (current := self._work.acknowledged()) > count:
+                count, since = current, now

@@ -41,6 +41,8 @@ CLIENTS = {
 # `kbroker tools frame` shows record batches in the same way.
 CLIENT_EXCEPTIONS = {
     "kbroker/cli/start/start.py": {"broker", "runtime"},
+    "kbroker/cli/start/cluster/broker_process.py": {"broker"},
+    "kbroker/cli/start/cluster/local_cluster.py": {"broker", "metadata", "runtime", "storage"},
     "kbroker/cli/log/dump.py": {"runtime"},
     "kbroker/cli/log/items.py": {"runtime", "storage"},
     "kbroker/cli/log/coordination_files.py": {"metadata", "storage"},

@@ -44,14 +44,24 @@ def start(
         str | None,
         typer.Option(metavar="HOST:PORT", help="Serve Prometheus metrics on this address.", show_default="off"),
     ] = None,
+    brokers: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", min=1, help="Run N brokers on this machine, on consecutive ports.", show_default="one, alone"
+        ),
+    ] = None,
 ) -> None:
     """Run a broker until SIGTERM or SIGINT.
 
     Prints one line with the bootstrap address on standard output when it is ready, and logs to standard error.
 
+    With --brokers, each broker is a process, and this one serves the coordination service to them.
+
     Example: kbroker start --data-dir /var/lib/kbroker --listen 0.0.0.0:9092 --advertise broker.example:9092
     """
     from kbroker.cli.start.start import start as start_broker
 
-    options = StartOptions(config, data_dir, listen, advertise, properties or [], log_level, log_format, metrics)
+    options = StartOptions(
+        config, data_dir, listen, advertise, properties or [], log_level, log_format, metrics, brokers
+    )
     raise typer.Exit(start_broker(options))

@@ -5,6 +5,7 @@ Sources of properties, weakest first: kbroker's defaults for these options, the 
 This module is loaded before the first accepted connection: it imports only what a start needs.
 """
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -32,6 +33,7 @@ class StartOptions:
     log_level: str = "info"
     log_format: str | None = None
     metrics: str | None = None
+    brokers: int | None = None
 
 
 _ATTRIBUTES = {
@@ -43,6 +45,7 @@ _ATTRIBUTES = {
     "--log-level": "log_level",
     "--log-format": "log_format",
     "--metrics": "metrics",
+    "--brokers": "brokers",
 }
 
 
@@ -58,6 +61,10 @@ def parse_options(args: Sequence[str]) -> StartOptions | None:
             return None
         if attribute == "set":
             options.set.append(value)
+        elif attribute == "brokers":
+            if not value.isascii() or not value.isdigit():
+                return None
+            options.brokers = int(value)
         else:
             setattr(options, attribute, value)
     return options
@@ -79,6 +86,12 @@ def load_properties(options: StartOptions, environment: Mapping[str, str]) -> tu
     if "log.dir" not in properties:
         properties.setdefault("log.dirs", StaticConfig(DEFAULT_DATA_DIR, DEFAULT_ORIGIN))
     return properties, warnings
+
+
+def check_single(directory: str) -> None:
+    """Raise CliError if a data directory is that of several brokers."""
+    if os.path.isdir(f"{directory}/broker-1"):
+        raise CliError(f"{directory} has the data of several brokers: start them with --brokers")
 
 
 def _dedicated(options: StartOptions) -> StaticConfigs:

@@ -7,9 +7,11 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from kbroker.cli.common.errors import CliError, exception_text, print_error, usage_error
-from kbroker.cli.start.options import StartOptions, load_properties, origins_text
+from kbroker.cli.common.errors import CliError, print_error, usage_error
+from kbroker.cli.start.options import StartOptions, check_single, load_properties, origins_text
+from kbroker.cli.start.outcome import failure_text, print_ready
 from kbroker.config import BrokerConfig, ConfigError
+from kbroker.config.sources.static_configs import StaticConfigs
 from kbroker.runtime.event_log import EventLogger, formatter
 
 if TYPE_CHECKING:
@@ -28,7 +30,13 @@ def start(options: StartOptions) -> int:
         handler = logging.StreamHandler(sys.stderr)
         handler.setFormatter(formatter("text"))
         logging.basicConfig(level=options.log_level.upper(), handlers=[handler])
-        config = _load_config(options, handler)
+        properties = _load_properties(options, handler)
+        if options.brokers is not None:
+            from kbroker.cli.start.cluster.local_cluster import run_local_cluster
+
+            return run_local_cluster(properties, options.brokers)
+        config = _load_config(properties)
+        check_single(config.log_dirs[0])
         handler.setFormatter(formatter(config.kbroker_log_format))
         from kbroker.broker import run
 
@@ -40,29 +48,23 @@ def start(options: StartOptions) -> int:
         return error.status
     except Exception as error:
         logging.getLogger("kbroker").debug("start failed", exc_info=True)
-        print_error(_failure_text(error))
+        print_error(failure_text(error))
         return 1
 
 
-def print_ready(bootstrap: str) -> None:
-    """Print the only line on standard output: scripts wait for it and read the address from it."""
-    print(f"kbroker ready: bootstrap {bootstrap}", flush=True)
-
-
-def _load_config(options: StartOptions, handler: "Handler") -> BrokerConfig:
-    """Load the configuration; warnings are logged in the configured format. Raises CliError, ConfigError."""
+def _load_properties(options: StartOptions, handler: "Handler") -> StaticConfigs:
+    """Load the properties; warnings are logged in the configured format. Raises CliError."""
     properties, warnings = load_properties(options, os.environ)
     if "kbroker.log.format" in properties:
         handler.setFormatter(formatter(properties["kbroker.log.format"].text))
     for warning in warnings:
         EventLogger("kbroker").warning("config ignored", reason=warning)
+    return properties
+
+
+def _load_config(properties: StaticConfigs) -> BrokerConfig:
+    """Raises ConfigError, with the origins of the configs that it names."""
     try:
         return BrokerConfig.load({name: source.text for name, source in properties.items()})
     except ConfigError as error:
         raise ConfigError(f"{error}{origins_text(str(error), properties)}") from None
-
-
-def _failure_text(error: Exception) -> str:
-    if not isinstance(error, ConfigError):
-        return f"the broker cannot run: {exception_text(error)}"
-    return f"{error} (see --advertise HOST:PORT)" if "advertised.listeners" in str(error) else str(error)

@@ -1,4 +1,4 @@
-"""ZooKeeper's failures are not those of the brokers: work goes on without one of its servers, and without all of them."""
+"""ZooKeeper's failures are not the brokers': work goes on without one of its servers, and without all of them."""
 
 import time
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from typing import TYPE_CHECKING
 
 from kbroker.metadata.store.zookeeper_server.sessions import SessionTable
@@ -41,9 +42,12 @@ class ZooKeeperServer:
         self._connections: dict[ZooKeeperConnection, None] = {}
         self._listener: asyncio.AbstractServer | None = None
 
-    async def start(self, host: str = "127.0.0.1", port: int = 0) -> int:
-        """Listen, and return the port. Raises OSError."""
-        self._listener = await self._loop.create_server(self._new_connection, host, port)
+    async def start(self, port: int = 0, listener: socket.socket | None = None) -> int:
+        """Listen on loopback, or on a socket that listens already, and return the port. Raises OSError."""
+        if listener is None:
+            self._listener = await self._loop.create_server(self._new_connection, "127.0.0.1", port)
+        else:
+            self._listener = await self._loop.create_server(self._new_connection, sock=listener)
         bound: int = self._listener.sockets[0].getsockname()[1]
         return bound
 

@@ -1,6 +1,9 @@
 """Consume, transform, produce with kafka-python, as docs/exactly-once.md says."""
 
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from kafka import KafkaConsumer, KafkaProducer
 from kafka.coordinator.assignors.range import RangePartitionAssignor
@@ -10,6 +13,8 @@ from stages import Arguments, Stages, give_up
 from transactional_consumer import Batch, TransactionalConsumer
 
 TIMEOUT = 120
+# kafka-python 3.0.12 can wait forever for a coordinator whose broker has died, with Apache Kafka too.
+HANGS = 10.0
 
 
 def main() -> None:
@@ -87,10 +92,23 @@ def transact(producer: KafkaProducer, batch: Batch, target: str, stages: Stages)
         future.get(TIMEOUT)
     stages.reach("produced")
     positions = {tp: OffsetAndMetadata(records[-1].offset + 1, "", -1) for tp, records in polled.items()}
-    producer.send_offsets_to_transaction(positions, member)
+    with watchdog("send_offsets_to_transaction"):
+        producer.send_offsets_to_transaction(positions, member)
     stages.reach("offsets")
-    producer.commit_transaction()
+    with watchdog("commit_transaction"):
+        producer.commit_transaction()
     stages.reach("committed")
+
+
+@contextmanager
+def watchdog(call: str) -> Iterator[None]:
+    """Give up if the block does not end."""
+    timer = threading.Timer(HANGS, give_up, [f"{call} hangs"])
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def abort(producer: KafkaProducer, inputs: TransactionalConsumer, failure: KafkaError) -> None:

@@ -1,0 +1,160 @@
+"""The parent of the brokers: serves the coordination service to them, forwards signals, and reports what has ended.
+
+It restarts nothing. The configs of each broker are in a file, with which it can be started again by hand.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import signal
+import socket
+from secrets import token_hex
+
+from kbroker.cli.common.errors import exception_text, print_error
+from kbroker.cli.start.cluster.broker_process import ForkedBroker, fork_broker
+from kbroker.cli.start.cluster.broker_settings import broker_settings, check_directory, properties_text
+from kbroker.cli.start.outcome import print_ready
+from kbroker.config import BrokerConfig
+from kbroker.config.sources.static_configs import StaticConfigs
+from kbroker.metadata.store.coordination import CoordinationError
+from kbroker.metadata.store.embedded import EmbeddedStore
+from kbroker.metadata.store.zookeeper_server.server import ZooKeeperServer, first_session_id
+from kbroker.runtime.event_log import EventLogger
+from kbroker.runtime.system import new_event_loop, raise_descriptor_limit, system_environment
+from kbroker.storage import file_names
+
+log = EventLogger("kbroker")
+
+THREADS = 2
+# A broker that has not ended within this time after a stop signal is killed.
+STOP_S = 60.0
+# Sessions of local brokers may be as short as these, in milliseconds.
+SESSION_TIMEOUTS_MS = (1_000, 60_000)
+
+
+def run_local_cluster(properties: StaticConfigs, brokers: int) -> int:
+    """Run brokers until SIGTERM, SIGINT or SIGHUP. Returns the exit status. Raises CliError, ConfigError, OSError."""
+    directory = properties["log.dirs" if "log.dirs" in properties else "log.dir"].text
+    listener = socket.create_server(("127.0.0.1", 0))
+    connect = f"127.0.0.1:{listener.getsockname()[1]}"
+    digest = f"kbroker:{token_hex(16)}"
+    settings = broker_settings(properties, brokers, directory, connect, digest)
+    configs = [BrokerConfig.load(each) for each in settings]
+    check_directory(directory, brokers)
+    os.makedirs(directory, exist_ok=True)
+    restart_files = [_write_restart_file(directory, node_id, each) for node_id, each in enumerate(settings, 1)]
+    raise_descriptor_limit()
+    # Imported once, before the processes are forked.
+    import kbroker.broker
+    import kbroker.metadata.store.zookeeper.open_session  # noqa: F401
+
+    gc.collect()
+    gc.freeze()
+    parent_life = os.pipe()
+    processes = [fork_broker(config, parent_life, [listener.fileno()]) for config in configs]
+    loop = new_event_loop()
+    try:
+        return loop.run_until_complete(LocalCluster(loop, directory, digest, processes, restart_files).run(listener))
+    except (OSError, CoordinationError) as error:
+        print_error(f"the coordination service cannot run: {exception_text(error)}")
+        return 1
+    finally:
+        for process in processes:
+            process.send_signal(signal.SIGKILL)
+        loop.close()
+
+
+def _write_restart_file(directory: str, node_id: int, settings: dict[str, str]) -> str:
+    """Write the configs of a broker to a file that only this user can read: it has the credentials of the cluster."""
+    path = f"{directory}/broker-{node_id}.properties"
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "w") as file:
+        file.write(properties_text(settings))
+    return path
+
+
+class LocalCluster:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        directory: str,
+        digest: str,
+        processes: list[ForkedBroker],
+        restart_files: list[str],
+    ) -> None:
+        self._loop = loop
+        self._directory = directory
+        self._digest = digest
+        self._processes = processes
+        self._restart_files = restart_files
+        self._ended: asyncio.Future[None] = loop.create_future()
+        self._is_ready = False
+        self._is_stopping = False
+        self._has_failed = False
+
+    async def run(self, listener: socket.socket) -> int:
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            self._loop.add_signal_handler(number, self._stop, number)
+        for process in self._processes:
+            self._loop.add_reader(process.output, self._on_output, process)
+        environment = system_environment(self._loop)
+        environment.set_thread_count(THREADS)
+        lock = environment.disk.lock(f"{self._directory}/{file_names.LOCK}")
+        last_session = first_session_id(environment.clock.now_ms())
+        path = f"{self._directory}/coordination"
+        store = await EmbeddedStore.open(environment, path, self._on_store_failure, last_session)
+        server = ZooKeeperServer(environment, store, self._digest, SESSION_TIMEOUTS_MS)
+        await server.start(listener=listener)
+        await self._ended
+        await server.stop()
+        await store.close()
+        lock.close()
+        return 1 if self._has_failed else 0
+
+    def _on_output(self, process: ForkedBroker) -> None:
+        process.read()
+        if process.status is None:
+            self._on_ready()
+            return
+        self._loop.remove_reader(process.output)
+        if not self._is_stopping:
+            self._report_end(process)
+        elif process.status:
+            self._has_failed = True
+        if all(each.status is not None for each in self._processes):
+            self._ended.set_result(None)
+
+    def _on_ready(self) -> None:
+        if not self._is_ready and all(process.is_ready for process in self._processes):
+            self._is_ready = True
+            print_ready(",".join(process.bootstrap.strip() for process in self._processes))
+
+    def _report_end(self, process: ForkedBroker) -> None:
+        self._has_failed = True
+        if not self._is_ready:
+            log.error("a broker did not start", broker=process.node_id, status=process.status)
+            self._stop(signal.SIGTERM)
+            return
+        restart = f"kbroker start --config {self._restart_files[process.node_id - 1]}"
+        log.error("a broker has ended", broker=process.node_id, status=process.status, restart=restart)
+
+    def _stop(self, number: signal.Signals) -> None:
+        """Stop the brokers, which need the coordination service until they have ended."""
+        if not self._is_stopping:
+            self._is_stopping = True
+            log.info("stopping", signal=number.name)
+            self._loop.call_later(STOP_S, self._kill)
+        for process in self._processes:
+            process.send_signal(signal.SIGTERM)
+
+    def _kill(self) -> None:
+        for process in self._processes:
+            if process.status is None:
+                log.error("a broker does not stop, and is killed", broker=process.node_id, waited_s=STOP_S)
+                process.send_signal(signal.SIGKILL)
+
+    def _on_store_failure(self, error: CoordinationError) -> None:
+        log.error("the coordination service has failed", reason=error)
+        self._has_failed = True
+        self._stop(signal.SIGTERM)

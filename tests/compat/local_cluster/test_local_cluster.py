@@ -1,0 +1,126 @@
+"""`kbroker start --brokers 3`: one command, three broker processes, and no other service."""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.compat.cluster.views import cluster_view
+from tests.compat.crash.checks import read_topic
+from tests.compat.support import DEADLINE_S, BrokerProcess, eventually, free_port, need_own_broker, unique
+
+pytestmark = pytest.mark.skipif(
+    "KBROKER_COMPAT_CLUSTER" not in os.environ, reason="not run: several brokers are not supported yet"
+)
+ENDED = re.compile(r"a broker has ended broker=(\d+) status=(-?\d+) restart=\"kbroker (.*)\"$", re.MULTILINE)
+
+
+class LocalCluster(BrokerProcess):
+    """The parent of three brokers."""
+
+    def _command(self) -> list[str]:
+        return [*super()._command(), "--brokers", "3"]
+
+    @property
+    def addresses(self) -> list[str]:
+        """The bootstrap addresses of the brokers."""
+        match = self.READY.search((self.data_dir.parent / f"stdout-{self.starts}").read_text())
+        assert match is not None
+        return match[1].split(",")
+
+    def broker_pids(self) -> list[int]:
+        """Return the processes of the brokers, in the order of their ids."""
+        children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
+        return sorted(int(pid) for pid in children)
+
+    def is_healthy(self) -> bool:
+        views = [cluster_view(address) for address in self.addresses]
+        return all(view is not None and view.brokers == {1, 2, 3} and view.is_fully_replicated for view in views)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
+    need_own_broker()
+    cluster = LocalCluster(tmp_path, {"zookeeper.session.timeout.ms": "3000", "min.insync.replicas": "2"})
+    cluster.bootstrap = f"127.0.0.1:{consecutive_ports(3)}"
+    cluster.start()
+    yield cluster
+    cluster.end()
+
+
+def consecutive_ports(count: int) -> int:
+    """Return the first of several unused ports."""
+    while True:
+        first = free_port()
+        try:
+            for port in range(first, first + count):
+                with socket.socket() as probe:
+                    probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                    probe.bind(("127.0.0.1", port))
+        except OSError:
+            continue
+        return first
+
+
+def produce(addresses: list[str], topic: str, count: int) -> None:
+    producer = Producer({"bootstrap.servers": ",".join(addresses), "enable.idempotence": True, "log_level": 2})
+    for number in range(count):
+        producer.produce(topic, b"%d" % number, partition=0)
+    assert producer.flush(DEADLINE_S) == 0
+
+
+def test_a_cluster_survives_its_brokers_and_its_own_restart(cluster: LocalCluster) -> None:
+    host, _, port = cluster.bootstrap.rpartition(":")
+    assert cluster.addresses == [f"{host}:{int(port) + index}" for index in range(3)]
+    topic = unique("local")
+    admin = AdminClient({"bootstrap.servers": cluster.addresses[0]})
+    # The default replication factor is three.
+    admin.create_topics([NewTopic(topic, 1)])[topic].result(DEADLINE_S)
+    produce(cluster.addresses, topic, 100)
+    eventually(cluster.is_healthy, "all replicas in sync")
+
+    # A broker is killed: the other two continue, nothing restarts it, and the log says how to.
+    os.kill(cluster.broker_pids()[0], signal.SIGKILL)
+    produce(cluster.addresses, topic, 100)
+    ended = eventually(lambda: ENDED.search(cluster.errors), "the line about the broker that has ended")
+    assert (ended[1], ended[2], len(cluster.broker_pids())) == ("1", "-9", 2)
+    restarted = subprocess.Popen(
+        [sys.executable, "-m", "kbroker", *ended[3].split()], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    )
+    try:
+        assert restarted.stdout is not None
+        assert restarted.stdout.readline().startswith(b"kbroker ready: ")
+        eventually(cluster.is_healthy, "the broker is in sync again")
+    finally:
+        restarted.terminate()
+        assert restarted.wait(DEADLINE_S) == 0
+
+    # A clean stop of all, and a start that finds everything.
+    os.kill(cluster.pid, signal.SIGTERM)
+    assert cluster.wait() == 0
+    assert "Traceback" not in cluster.errors
+    cluster.start()
+    eventually(cluster.is_healthy, "all replicas in sync after a restart")
+    values = [value for _, _, value in read_topic(",".join(cluster.addresses), topic, 1)[0]]
+    assert values == [b"%d" % number for number in range(100)] * 2
+
+
+def test_brokers_die_with_their_parent(cluster: LocalCluster) -> None:
+    topic = unique("killed")
+    admin = AdminClient({"bootstrap.servers": cluster.addresses[0]})
+    admin.create_topics([NewTopic(topic, 1)])[topic].result(DEADLINE_S)
+    produce(cluster.addresses, topic, 100)
+    pids = cluster.broker_pids()
+    cluster.kill()
+    eventually(lambda: not any(Path(f"/proc/{pid}/exe").exists() for pid in pids), "the end of the brokers")
+    cluster.start()
+    eventually(cluster.is_healthy, "all replicas in sync after kill -9 of everything")
+    assert len(read_topic(",".join(cluster.addresses), topic, 1)[0]) == 100

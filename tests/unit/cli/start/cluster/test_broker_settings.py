@@ -1,0 +1,74 @@
+"""The configs of each broker of `kbroker start --brokers N`."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from kbroker.cli.common.errors import CliError
+from kbroker.cli.start.cluster.broker_settings import broker_settings, check_directory, properties_text
+from kbroker.cli.start.options import StartOptions, check_single, load_properties
+from kbroker.config.sources.properties_file import parse_properties_file
+
+
+def settings(brokers: int, *assignments: str, **options: str) -> list[dict[str, str]]:
+    properties, _ = load_properties(StartOptions(set=list(assignments), **options), {})
+    return broker_settings(properties, brokers, "/data", "127.0.0.1:2181", "kbroker:secret")
+
+
+def test_brokers_have_their_own_ids_directories_and_consecutive_ports() -> None:
+    brokers = settings(3, listen="0.0.0.0:9092", advertise="host.example:9092", metrics="127.0.0.1:9400")
+    assert [broker["node.id"] for broker in brokers] == ["1", "2", "3"]
+    assert [broker["log.dirs"] for broker in brokers] == ["/data/broker-1", "/data/broker-2", "/data/broker-3"]
+    assert brokers[2]["listeners"] == "PLAINTEXT://0.0.0.0:9094"
+    assert brokers[2]["advertised.listeners"] == "PLAINTEXT://host.example:9094"
+    assert brokers[2]["kbroker.metrics.listener"] == "127.0.0.1:9402"
+    assert all(broker["zookeeper.connect"] == "127.0.0.1:2181" for broker in brokers)
+    assert [broker["listeners"] for broker in settings(2, listen="127.0.0.1:0")] == ["PLAINTEXT://127.0.0.1:0"] * 2
+
+
+@pytest.mark.parametrize(("brokers", "factor", "min_isr"), [(1, "1", "1"), (2, "2", "1"), (3, "3", "2"), (5, "3", "2")])
+def test_topics_are_replicated_as_far_as_there_are_brokers(brokers: int, factor: str, min_isr: str) -> None:
+    first = settings(brokers)[0]
+    names = ("default.replication.factor", "offsets.topic.replication.factor")
+    assert {first[name] for name in (*names, "transaction.state.log.replication.factor")} == {factor}
+    assert first["transaction.state.log.min.isr"] == min_isr
+
+
+def test_configs_of_the_command_line_take_precedence_over_the_defaults() -> None:
+    first = settings(3, "default.replication.factor=1", "num.partitions=6")[0]
+    assert (first["default.replication.factor"], first["num.partitions"]) == ("1", "6")
+
+
+@pytest.mark.parametrize("name", ["node.id", "broker.id", "zookeeper.connect", "kbroker.inter.broker.listener"])
+def test_configs_that_differ_between_the_brokers_are_refused(name: str) -> None:
+    with pytest.raises(CliError, match=f"{name} cannot be set with --brokers"):
+        settings(3, f"{name}=1")
+
+
+def test_ports_end_at_the_highest_one() -> None:
+    assert len(settings(2, listen="127.0.0.1:65534")) == 2
+    with pytest.raises(CliError, match=r"no port for broker 3: 65534 \+ 2 is above 65535"):
+        settings(3, listen="127.0.0.1:65534")
+
+
+def test_the_file_of_a_broker_has_the_same_configs(tmp_path: Path) -> None:
+    configs = {"node.id": "2", "log.dirs": "/data/with \\ backslash", "x": "="}
+    parsed = parse_properties_file("file", properties_text(configs).encode())
+    assert {name: config.text for name, config in parsed.items()} == configs
+
+
+def test_a_directory_of_another_kind_is_refused(tmp_path: Path) -> None:
+    os.makedirs(tmp_path / "many" / "broker-1")
+    os.makedirs(tmp_path / "many" / "broker-2")
+    check_directory(str(tmp_path / "many"), 2)
+    check_directory(str(tmp_path / "new"), 2)
+    with pytest.raises(CliError, match="data of more than 1 brokers"):
+        check_directory(str(tmp_path / "many"), 1)
+    with pytest.raises(CliError, match="data of several brokers: start them with --brokers"):
+        check_single(str(tmp_path / "many"))
+    (tmp_path / "one").mkdir()
+    (tmp_path / "one" / "meta.properties").touch()
+    check_single(str(tmp_path / "one"))
+    with pytest.raises(CliError, match="data of a single broker: start it without --brokers"):
+        check_directory(str(tmp_path / "one"), 1)

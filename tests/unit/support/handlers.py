@@ -16,7 +16,7 @@ from kbroker.metadata.image import BrokerRegistration
 from kbroker.metadata.store.embedded import EmbeddedStore
 from kbroker.storage.log.leader_epoch_cache import LeaderEpochCache
 from kbroker.storage.producers.producer_state_manager import ProducerStateManager
-from protocol.apis import APIS, ApiKey
+from protocol.apis import ALL_APIS, ApiKey
 from protocol.errors import ErrorCode
 from protocol.messages import message_classes
 from protocol.schema.codec import decode, encode
@@ -137,13 +137,25 @@ class Handlers:
             producer_ids=member.producer_ids,
         )
 
-    async def request(self, key: ApiKey, version: int, **fields: Any) -> Any:
-        """Encode and decode a request, handle it, and return the response, encoded and decoded too."""
+    async def join(self, broker_id: int) -> ClusterMember:
+        """Let another broker join the cluster."""
+        environment = make_environment(seed=broker_id)
+        broker = BrokerRegistration(broker_id, "127.0.0.1", 9091 + broker_id)
+        config = self.services.config
+        return await join_cluster(environment, self.store.session(), broker, lambda: config, raise_failure)
+
+    async def request(
+        self, key: ApiKey, version: int, *, peer_broker: tuple[int, int] | None = None, **fields: Any
+    ) -> Any:
+        """Encode and decode a request, handle it, and return the response, encoded and decoded too.
+
+        `peer_broker`: the broker that has sent it, None for a client.
+        """
         request_class, response_class = message_classes(key)
         request = decode(request_class, encode(request_class(**fields), version), version)
-        handler = import_module(f"kbroker.api.{APIS[key].module}")
+        handler = import_module(f"kbroker.api.{ALL_APIS[key].module}")
         response = handler.handle(
-            self.services, SimpleNamespace(version=version, slices=None, peer_broker=None), request
+            self.services, SimpleNamespace(version=version, slices=None, peer_broker=peer_broker), request
         )
         if isawaitable(response):
             response = await response

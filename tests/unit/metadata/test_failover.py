@@ -1,0 +1,268 @@
+"""Three brokers of one cluster: they stop, vanish, return and lose their sessions, the controller too."""
+
+import asyncio
+
+import pytest
+
+from kbroker.common import KafkaError
+from kbroker.config import BrokerConfig
+from kbroker.metadata.cluster_member import ClusterMember, join_cluster
+from kbroker.metadata.image import BrokerRegistration, MetadataDelta, PartitionRegistration
+from kbroker.metadata.replication.alter_partition import RequestedIsr
+from kbroker.metadata.replication_control_manager import IsrRequest
+from kbroker.metadata.store import znodes
+from kbroker.metadata.store.embedded import EmbeddedSession, EmbeddedStore
+from kbroker.metadata.topics.create_topics import NewTopic
+from protocol.errors import ErrorCode
+from tests.unit.support.async_test import async_test
+from tests.unit.support.memory_disk import MemoryDisk, make_environment, settle
+
+CONFIG = BrokerConfig.load({"listeners": "PLAINTEXT://127.0.0.1:9092"})
+
+
+class Cluster:
+    """Brokers in one event loop, with sessions of one store."""
+
+    def __init__(self, store: EmbeddedStore) -> None:
+        self.store = store
+        self.brokers: dict[int, ClusterMember] = {}
+        self.sessions: dict[int, EmbeddedSession] = {}
+        self.failures: list[BaseException] = []
+
+    async def start(self, *broker_ids: int) -> None:
+        for broker_id in broker_ids:
+            session = self.sessions[broker_id] = self.store.session()
+            environment = make_environment(seed=broker_id)
+            registration = BrokerRegistration(broker_id, "h", broker_id)
+            self.brokers[broker_id] = await join_cluster(
+                environment, session, registration, lambda: CONFIG, self.failures.append
+            )
+        await settle()
+
+    async def vanish(self, *broker_ids: int) -> None:
+        """Let processes die; ZooKeeper expires their sessions."""
+        for broker_id in broker_ids:
+            self.brokers.pop(broker_id).on_session_lost()
+            await self.sessions[broker_id].close()
+        await settle()
+
+    @property
+    def controller(self) -> ClusterMember:
+        (elected,) = (broker for broker in self.brokers.values() if broker.controller.is_elected)
+        return elected
+
+    async def create(self, name: str, *assignments: list[int]) -> None:
+        topic = NewTopic(name, assignments=list(enumerate(assignments)))
+        (result,) = await self.controller.controller.create_topics([topic], False)
+        assert result.error is None
+        await settle()
+
+    def partition(self, topic: str, index: int = 0) -> PartitionRegistration:
+        """Return the partition as all brokers see it."""
+        first, *others = (broker.image.topics[topic].partitions[index] for broker in self.brokers.values())
+        assert all(other == first for other in others)
+        return first
+
+    def state(self, topic: str, index: int = 0) -> tuple[int, int, list[int]]:
+        partition = self.partition(topic, index)
+        return partition.leader, partition.leader_epoch, partition.isr
+
+    async def expand(self, topic: str, broker_id: int) -> None:
+        """Let the leader add a broker to the ISR of partition 0."""
+        partition = self.partition(topic)
+        image = self.controller.image
+        isr = [(replica, image.brokers[replica].epoch) for replica in (*partition.isr, broker_id)]
+        requested = RequestedIsr(partition.leader_epoch, partition.partition_epoch, isr)
+        (result,) = await self.controller.controller.alter_partitions(
+            partition.leader,
+            image.brokers[partition.leader].epoch,
+            [IsrRequest(image.topics[topic].topic_id, 0, requested)],
+        )
+        assert isinstance(result, PartitionRegistration)
+        await settle()
+
+
+async def cluster_of_three() -> Cluster:
+    cluster = Cluster(await EmbeddedStore.open(make_environment(MemoryDisk()), "/data"))
+    await cluster.start(1, 2, 3)
+    return cluster
+
+
+@async_test
+async def test_leaders_fail_over_and_return():
+    cluster = await cluster_of_three()
+    await cluster.create("t", [2, 3, 1])
+    assert cluster.state("t") == (2, 0, [2, 3, 1])
+    # The leader dies: the next replica in sync leads in a new epoch.
+    await cluster.vanish(2)
+    assert cluster.state("t") == (3, 1, [3, 1])
+    assert set(cluster.controller.image.fenced_brokers) == {2}
+    # It returns, and is not in sync until the leader says so.
+    await cluster.start(2)
+    assert cluster.state("t") == (3, 1, [3, 1])
+    assert set(cluster.controller.image.brokers) == {1, 2, 3}
+    await cluster.expand("t", 2)
+    assert cluster.state("t") == (3, 1, [3, 1, 2])
+    assert cluster.failures == []
+
+
+@async_test
+async def test_the_last_replica_in_sync_is_waited_for():
+    cluster = await cluster_of_three()
+    await cluster.create("t", [2, 3])
+    await cluster.vanish(3)
+    await cluster.vanish(2)
+    assert cluster.state("t") == (-1, 1, [2])
+    await cluster.start(3)
+    assert cluster.state("t") == (-1, 1, [2])
+    await cluster.start(2)
+    assert cluster.state("t") == (2, 2, [2])
+
+
+@async_test
+async def test_the_controller_dies_and_another_one_settles_what_it_led():
+    cluster = await cluster_of_three()
+    assert cluster.controller is cluster.brokers[1]
+    await cluster.create("t", [1, 2, 3])
+    await cluster.vanish(1)
+    assert cluster.controller.controller.epoch == 2
+    assert cluster.controller.image.controller_id in (2, 3)
+    assert cluster.state("t") == (2, 1, [2, 3])
+    await cluster.create("u", [3, 2])
+    await cluster.start(1)
+    assert cluster.brokers[1].image.topics.keys() == {"t", "u"}
+    assert not cluster.brokers[1].controller.is_elected
+
+
+@async_test
+async def test_all_brokers_die_at_once():
+    cluster = await cluster_of_three()
+    await cluster.create("t", [1, 2, 3])
+    await cluster.vanish(1, 2, 3)
+    # Nobody was there to write anything. The log of a broker that restarted may have lost its end.
+    await cluster.start(1)
+    assert cluster.state("t") == (-1, 1, [3])
+    await cluster.start(2)
+    await cluster.start(3)
+    assert cluster.state("t") == (3, 2, [3])
+
+
+@async_test
+async def test_a_broker_that_bounces_while_there_is_no_controller_leaves_its_isrs():
+    cluster = await cluster_of_three()
+    await cluster.create("t", [2, 3, 1])
+    old_epoch = cluster.brokers[2].broker_epoch
+    # The controller does not look: its watch is lost with its session.
+    cluster.brokers[1].controller.resign()
+    await cluster.vanish(2)
+    await cluster.sessions[1].delete(znodes.CONTROLLER)
+    await cluster.start(2)
+    assert cluster.brokers[2].broker_epoch > old_epoch
+    assert cluster.state("t") == (3, 1, [3, 1])
+
+
+@async_test
+async def test_a_former_broker_epoch_cannot_join_the_isr():
+    cluster = await cluster_of_three()
+    await cluster.create("t", [1, 2])
+    epoch = cluster.brokers[2].broker_epoch
+    await cluster.vanish(2)
+    await cluster.start(2)
+    partition = cluster.partition("t")
+    requested = RequestedIsr(partition.leader_epoch, partition.partition_epoch, [(1, -1), (2, epoch)])
+    topic_id = cluster.controller.image.topics["t"].topic_id
+    own_epoch = cluster.brokers[1].broker_epoch
+    (result,) = await cluster.controller.controller.alter_partitions(1, own_epoch, [IsrRequest(topic_id, 0, requested)])
+    assert result is ErrorCode.INELIGIBLE_REPLICA
+    with pytest.raises(KafkaError, match="STALE_BROKER_EPOCH"):
+        await cluster.controller.controller.alter_partitions(2, epoch, [])
+
+
+@async_test
+async def test_changes_of_isrs_are_written_together():
+    cluster = await cluster_of_three()
+    await cluster.create("t", *([1, 2, 3] for _ in range(100)))
+    image = cluster.controller.image
+    number = cluster.controller.controller.last_change_number
+    topic_id, epoch = image.topics["t"].topic_id, image.brokers[1].epoch
+
+    async def shrink(index: int) -> None:
+        requested = RequestedIsr(0, 0, [(1, epoch)])
+        await cluster.controller.controller.alter_partitions(1, epoch, [IsrRequest(topic_id, index, requested)])
+
+    await asyncio.gather(*map(shrink, range(100)))
+    assert all(partition.isr == [1] for partition in image.topics["t"].partitions)
+    assert cluster.controller.controller.last_change_number <= number + 2
+
+
+@async_test
+async def test_a_broker_leaves_in_order():
+    cluster = await cluster_of_three()
+    await cluster.create("t", [3, 2])
+    await cluster.create("alone", [3])
+    assert await cluster.controller.controller.controlled_shutdown(3, cluster.brokers[3].broker_epoch) == 0
+    await settle()
+    assert cluster.state("t") == (2, 1, [2])
+    assert cluster.state("alone") == (-1, 1, [3])
+    await cluster.brokers.pop(3).leave()
+    await settle()
+    assert cluster.state("t") == (2, 1, [2])
+    await cluster.start(3)
+    assert cluster.state("alone") == (3, 2, [3])
+    assert not cluster.controller.image.brokers[3].in_controlled_shutdown
+
+
+@async_test
+async def test_new_topics_use_the_brokers_that_are_there():
+    cluster = await cluster_of_three()
+    await cluster.vanish(2)
+    (result,) = await cluster.controller.controller.create_topics([NewTopic("t", 4, 2)], False)
+    assert result.error is None
+    await settle()
+    assert {replica for index in range(4) for replica in cluster.partition("t", index).replicas} == {1, 3}
+
+
+@async_test
+async def test_a_broker_that_lost_its_session_joins_again():
+    cluster = await cluster_of_three()
+    await cluster.create("t", [2, 3])
+    await cluster.create("u", [3, 2])
+    member, epoch = cluster.brokers[2], cluster.brokers[2].broker_epoch
+    roles: list[MetadataDelta] = []
+    member.add_roles_listener(roles.append)
+    await cluster.sessions[2].close()
+    member.on_session_lost()
+    await settle()
+    del cluster.brokers[2]
+    assert cluster.state("t") == (3, 1, [3])
+    # It has missed a change, and its own view is old.
+    await cluster.create("v", [1])
+    assert member.image.topics["t"].partitions[0].leader == 2
+    session = cluster.sessions[2] = cluster.store.session()
+    roles.clear()
+    await member.rejoin(session, BrokerRegistration(2, "h", 2), 0.0)
+    await settle()
+    cluster.brokers[2] = member
+    assert member.broker_epoch > epoch
+    assert member.is_unfenced
+    assert cluster.state("t") == (3, 1, [3])
+    assert member.image.topics.keys() == {"t", "u", "v"}
+    # All roles have ended, so all are assigned again.
+    assert {str(change.tp) for change in roles[-1].partitions} == {"t-0", "u-0", "v-0"}
+    await cluster.expand("t", 2)
+
+
+@async_test
+async def test_a_failover_does_not_wait_for_listeners():
+    cluster = await cluster_of_three()
+    gate = asyncio.get_running_loop().create_future()
+
+    async def open_logs(delta: MetadataDelta) -> None:
+        await gate
+
+    cluster.brokers[1].add_listener(open_logs)
+    await cluster.create("t", [2, 3])
+    await cluster.vanish(2)
+    assert cluster.state("t") == (3, 1, [3])
+    gate.set_result(None)
+    await cluster.brokers[1].wait_for_listeners()

@@ -1,9 +1,7 @@
 """`kbroker topics`: create, list, describe, alter and delete topics."""
 
-from base64 import urlsafe_b64encode
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any
-from uuid import UUID
 
 import typer
 
@@ -13,11 +11,13 @@ from kbroker.cli.common.confirm import confirm
 from kbroker.cli.common.errors import print_error, usage_error
 from kbroker.cli.common.formatting import count_text
 from kbroker.cli.common.options import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, Yes
-from kbroker.cli.common.output import Cell, print_heading, print_json, print_table
+from kbroker.cli.common.output import print_json, print_table
 from kbroker.cli.common.pager import paginated
 from kbroker.cli.common.parsing import INT16, INT32, parse_assignments, parse_config_changes
 from kbroker.cli.common.progress import ProgressBar
 from kbroker.cli.configs.requests import Resource, alter_configs
+from kbroker.cli.topics.describe import describe
+from kbroker.cli.topics.summary import topic_summary
 from protocol.errors import ErrorCode
 
 app = typer.Typer()
@@ -126,96 +126,7 @@ def list_topics(
         print_table(("topic", "partitions", "replicas"), rows)
 
 
-def topic_id_text(topic_id: Any) -> str:
-    """Return a topic id as Kafka's tools print it: URL-safe base64 without padding."""
-    data = topic_id.bytes if isinstance(topic_id, UUID) else UUID(str(topic_id)).bytes
-    return urlsafe_b64encode(data).decode().rstrip("=")
-
-
-def topic_summary(topic: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the JSON of a topic in a Metadata response, without its partitions."""
-    partitions = topic["partitions"]
-    return {
-        "name": topic["name"],
-        "topic_id": topic_id_text(topic["topic_id"]),
-        "internal": topic["is_internal"],
-        "partitions": len(partitions),
-        "replication_factor": max((len(partition["replica_nodes"]) for partition in partitions), default=0),
-    }
-
-
-@app.command("describe")
-@paginated
-def describe(topics: Topics, as_json: AsJson = False, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP) -> None:
-    """Show partitions with leaders, replicas and offsets, and the configs that differ from their defaults."""
-    with admin_client(bootstrap) as client:
-        results = client.describe_topics(topics)
-        missing = [topic for topic in results if topic["error_code"]]
-        for topic in missing:
-            print_error(topic_error_text(topic["name"], topic["error_code"]))
-        descriptions = [_description(client, topic) for topic in results if not topic["error_code"]]
-    if as_json:
-        print_json(descriptions)
-    else:
-        for description in descriptions:
-            _print_description(description)
-    if missing:
-        raise typer.Exit(1)
-
-
-def _description(client: Any, topic: Mapping[str, Any]) -> dict[str, Any]:
-    from kafka import TopicPartition
-    from kafka.admin import ConfigResource, OffsetSpec
-
-    name = topic["name"]
-    with_leader = [p["partition_index"] for p in topic["partitions"] if p["leader_id"] >= 0]
-    offsets = {
-        spec: client.list_partition_offsets({TopicPartition(name, index): spec for index in with_leader})
-        for spec in (OffsetSpec.EARLIEST, OffsetSpec.LATEST)
-    }
-    configs = client.describe_configs([ConfigResource("TOPIC", name)])["topic"].get(name, {})
-
-    def offset(spec: object, index: int) -> int | None:
-        return offsets[spec][TopicPartition(name, index)].offset if index in with_leader else None
-
-    return topic_summary(topic) | {
-        "configs": {key: config["value"] for key, config in sorted(configs.items())},
-        "partitions": [
-            {
-                "partition": partition["partition_index"],
-                "leader": partition["leader_id"],
-                "leader_epoch": partition["leader_epoch"],
-                "replicas": partition["replica_nodes"],
-                "isr": partition["isr_nodes"],
-                "earliest_offset": offset(OffsetSpec.EARLIEST, partition["partition_index"]),
-                "latest_offset": offset(OffsetSpec.LATEST, partition["partition_index"]),
-            }
-            for partition in sorted(topic["partitions"], key=lambda partition: partition["partition_index"])
-        ],
-    }
-
-
-def _print_description(topic: Mapping[str, Any]) -> None:
-    facts = [f"id {topic['topic_id']}", count_text(len(topic["partitions"]), "partition")]
-    facts += ["internal"] if topic["internal"] else []
-    facts += [f"{name}={value}" for name, value in topic["configs"].items()]
-    print_heading(topic["name"], "  ".join(facts))
-    print_table(
-        ("partition", "leader", "epoch", "replicas", "isr", "earliest", "latest"),
-        [_partition_row(partition) for partition in topic["partitions"]],
-    )
-
-
-def _partition_row(partition: Mapping[str, Any]) -> list[Cell]:
-    return [
-        partition["partition"],
-        partition["leader"] if partition["leader"] >= 0 else None,
-        partition["leader_epoch"],
-        ",".join(map(str, partition["replicas"])),
-        ",".join(map(str, partition["isr"])),
-        partition["earliest_offset"],
-        partition["latest_offset"],
-    ]
+app.command("describe")(describe)
 
 
 @app.command("alter")

@@ -1,0 +1,145 @@
+"""`kbroker topics describe`: partitions with their replicas and offsets, of topics or with a problem."""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+import typer
+
+from kbroker.cli.common.client import admin_client, topic_error_text
+from kbroker.cli.common.completion import complete_topics
+from kbroker.cli.common.errors import print_error, usage_error
+from kbroker.cli.common.formatting import count_text
+from kbroker.cli.common.options import DEFAULT_BOOTSTRAP, AsJson, Bootstrap
+from kbroker.cli.common.output import Cell, print_heading, print_json, print_table
+from kbroker.cli.common.pager import paginated
+from kbroker.cli.common.partition_health import CONDITIONS, min_isr_by_topic, partition_health
+from kbroker.cli.topics.summary import topic_summary
+
+OptionalTopics = Annotated[
+    list[str] | None, typer.Argument(metavar="[TOPIC]...", show_default=False, autocompletion=complete_topics)
+]
+
+
+def _filter(name: str, text: str) -> Any:
+    return typer.Option(f"--{name}", help=text)
+
+
+@paginated
+def describe(
+    topics: OptionalTopics = None,
+    under_replicated: Annotated[
+        bool, _filter("under-replicated", "Only partitions with fewer in-sync replicas than replicas.")
+    ] = False,
+    at_min_isr: Annotated[
+        bool, _filter("at-min-isr", "Only those that reject acks=all after the loss of one more replica.")
+    ] = False,
+    under_min_isr: Annotated[bool, _filter("under-min-isr", "Only those that reject acks=all.")] = False,
+    offline: Annotated[bool, _filter("offline", "Only those without a leader.")] = False,
+    out_of_preference: Annotated[
+        bool, _filter("out-of-preference", "Only those that are led by another than their first replica.")
+    ] = False,
+    as_json: AsJson = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Show partitions with leaders, replicas and offsets, and the configs that differ from their defaults.
+
+    With a filter, only partitions that meet any of the filters are shown, of all topics unless some are named.
+
+    Example: kbroker topics describe --under-replicated --offline
+    """
+    given = {
+        "under-replicated": under_replicated,
+        "at-min-isr": at_min_isr,
+        "under-min-isr": under_min_isr,
+        "offline": offline,
+        "out-of-preference": out_of_preference,
+    }
+    chosen = [name for name, is_given in given.items() if is_given]
+    if not topics and not chosen:
+        raise usage_error("name a topic, or use a filter such as --under-replicated")
+    with admin_client(bootstrap) as client:
+        results = client.describe_topics(topics or None)
+        missing = [topic for topic in results if topic["error_code"]]
+        for topic in missing:
+            print_error(topic_error_text(topic["name"], topic["error_code"]))
+        found = [topic for topic in results if not topic["error_code"]]
+        if chosen:
+            found = _with_problems(client, found, chosen)
+        descriptions = [_description(client, topic) for topic in found]
+    if as_json:
+        print_json(descriptions)
+    else:
+        for description in descriptions:
+            _print_description(description)
+    if missing:
+        raise typer.Exit(1)
+
+
+def _with_problems(client: Any, topics: Sequence[Mapping[str, Any]], chosen: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the topics that have partitions with one of these conditions, with these partitions only."""
+    min_isr = min_isr_by_topic(client, [topic["name"] for topic in topics])
+    selected = []
+    for topic in sorted(topics, key=lambda topic: str(topic["name"])):
+        partitions = [
+            partition
+            for partition in topic["partitions"]
+            if any(CONDITIONS[name](partition_health(partition, min_isr[topic["name"]])) for name in chosen)
+        ]
+        if partitions:
+            selected.append({**topic, "partitions": partitions})
+    return selected
+
+
+def _description(client: Any, topic: Mapping[str, Any]) -> dict[str, Any]:
+    from kafka import TopicPartition
+    from kafka.admin import ConfigResource, OffsetSpec
+
+    name = topic["name"]
+    with_leader = [p["partition_index"] for p in topic["partitions"] if p["leader_id"] >= 0]
+    offsets = {
+        spec: client.list_partition_offsets({TopicPartition(name, index): spec for index in with_leader})
+        for spec in (OffsetSpec.EARLIEST, OffsetSpec.LATEST)
+    }
+    configs = client.describe_configs([ConfigResource("TOPIC", name)])["topic"].get(name, {})
+
+    def offset(spec: object, index: int) -> int | None:
+        return offsets[spec][TopicPartition(name, index)].offset if index in with_leader else None
+
+    return topic_summary(topic) | {
+        "configs": {key: config["value"] for key, config in sorted(configs.items())},
+        "partitions": [
+            {
+                "partition": partition["partition_index"],
+                "leader": partition["leader_id"],
+                "leader_epoch": partition["leader_epoch"],
+                "replicas": partition["replica_nodes"],
+                "isr": partition["isr_nodes"],
+                "earliest_offset": offset(OffsetSpec.EARLIEST, partition["partition_index"]),
+                "latest_offset": offset(OffsetSpec.LATEST, partition["partition_index"]),
+            }
+            for partition in sorted(topic["partitions"], key=lambda partition: partition["partition_index"])
+        ],
+    }
+
+
+def _print_description(topic: Mapping[str, Any]) -> None:
+    facts = [f"id {topic['topic_id']}", count_text(len(topic["partitions"]), "partition")]
+    facts += ["internal"] if topic["internal"] else []
+    facts += [f"{name}={value}" for name, value in topic["configs"].items()]
+    print_heading(topic["name"], "  ".join(facts))
+    print_table(
+        ("partition", "leader", "epoch", "replicas", "isr", "earliest", "latest"),
+        [_partition_row(partition) for partition in topic["partitions"]],
+    )
+
+
+def _partition_row(partition: Mapping[str, Any]) -> list[Cell]:
+    return [
+        partition["partition"],
+        partition["leader"] if partition["leader"] >= 0 else None,
+        partition["leader_epoch"],
+        ",".join(map(str, partition["replicas"])),
+        ",".join(map(str, partition["isr"])),
+        partition["earliest_offset"],
+        partition["latest_offset"],
+    ]

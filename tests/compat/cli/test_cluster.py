@@ -1,0 +1,27 @@
+"""`kbroker cluster status`, and the filters of `kbroker topics describe`, against a broker without problems."""
+
+import pytest
+
+from tests.compat.cli.conftest import Kbroker
+
+pytestmark = pytest.mark.compat
+
+
+def test_the_status_of_a_cluster(kbroker: Kbroker, name: str) -> None:
+    kbroker("topics", "create", name, "--partitions", "3", "--config", "min.insync.replicas=2")
+    summary = kbroker("cluster", "status", "--json").json()
+    assert summary["partitions"]["total"] >= 3
+    assert summary["partitions"]["offline"] == summary["partitions"]["under-min-isr"] == 0
+    assert sum(broker["leads"] for broker in summary["brokers"]) == summary["partitions"]["total"]
+    lines = kbroker("cluster", "status").out.splitlines()
+    assert lines[0].startswith(f"cluster {summary['cluster_id']}  ")
+    assert lines[1].split() == ["BROKER", "ADDRESS", "RACK", "STATE", "LEADS", "PREFERRED", "REPLICAS", "IN_SYNC"]
+
+
+def test_partitions_without_a_problem_are_not_shown(kbroker: Kbroker, try_kbroker: Kbroker, name: str) -> None:
+    kbroker("topics", "create", name)
+    assert kbroker("topics", "describe", name, "--under-replicated", "--at-min-isr", "--offline").out == ""
+    assert kbroker("topics", "describe", name, "--under-min-isr", "--out-of-preference", "--json").json() == []
+    refused = try_kbroker("topics", "describe")
+    assert refused.status == 2
+    assert "name a topic, or use a filter such as --under-replicated" in refused.err

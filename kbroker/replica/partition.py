@@ -8,12 +8,12 @@ replicas.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol, cast
+from typing import Protocol
 
 from kbroker.common import Buffer, KafkaError
 from kbroker.config.topic_config import TopicConfig
 from kbroker.replica.partition_high_watermark import OnCommitted, waits_for_flush
-from kbroker.replica.partition_roles import FollowerLog, PartitionRoles
+from kbroker.replica.partition_roles import PartitionRoles
 from kbroker.replica.partition_state import PartitionState
 from kbroker.replica.produce.batch_validation import validate_batch
 from kbroker.replica.produce.record_validation import ValidatedBatch
@@ -150,7 +150,7 @@ class Partition(PartitionRoles):
         if self.state.followers:
             self._notify_replicas(size)
         if not self.flush_before_ack:
-            self._advance_high_watermark()
+            self._advance_to(self.log.log_end_offset)
 
     def append_as_follower(
         self,
@@ -169,19 +169,15 @@ class Partition(PartitionRoles):
         log = self.log
         if headers:
             try:
-                cast(FollowerLog, log).append_as_follower(records, headers, now_ms)
+                log.append_as_follower(records, headers, now_ms)
             except KafkaError:
                 self._append_listener.on_append_failed(self)
                 raise
             self._uncommitted_bytes += len(records)
             self.bytes_in += len(records)
             self._append_listener.on_append(self, now_ms)
-        high_watermark = min(leader_high_watermark, log.log_end_offset)
-        before = self.state.high_watermark
-        # The high watermark of a new leader may be lower for some time; consumers of this replica must not notice.
-        if high_watermark > before:
-            self.state.high_watermark = high_watermark
-            self._on_high_watermark_advanced(before)
+        # The high watermark of a new leader may be lower for some time; this replica's does not go back.
+        self._advance_to(min(leader_high_watermark, log.log_end_offset))
         if leader_log_start > log.log_start_offset:
             log.delete_records(min(leader_log_start, self.state.high_watermark))
             self.notify_fetchers(0)

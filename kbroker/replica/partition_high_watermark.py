@@ -92,16 +92,14 @@ class PartitionHighWatermark:
         if self._waiting_for_sync:
             self._complete_synced()
         if self.is_leader:
-            self._advance_high_watermark()
+            self._advance_to(self.log.recovery_point if self.flush_before_ack else self.log.log_end_offset)
 
-    def _advance_high_watermark(self) -> None:
+    def _advance_to(self, position: int) -> None:
+        """Advance the high watermark to `position`, or as far as the followers allow."""
         state, log = self.state, self.log
         before = state.high_watermark
-        if state.advance_high_watermark(log.recovery_point if self.flush_before_ack else log.log_end_offset):
-            self._on_high_watermark_advanced(before)
-
-    def _on_high_watermark_advanced(self, before: int) -> None:
-        state, log = self.state, self.log
+        if not state.advance_high_watermark(position):
+            return
         size, self._uncommitted_bytes = self._uncommitted_bytes, 0
         stable_size = None
         if log.producers.transactions.first_unstable_offset != NO_UNSTABLE_OFFSET:
@@ -112,8 +110,9 @@ class PartitionHighWatermark:
         if self.fetchers:
             self.notify_fetchers(size, stable_size)
         # The followers learn the high watermark with their next response. No response is sent for it alone.
-        for fetched in self.replica_fetchers:
-            fetched.session.ready[fetched] = None
+        if self.replica_fetchers:
+            for fetched in self.replica_fetchers:
+                fetched.session.ready[fetched] = None
 
     def _advance_last_stable_offset(self, high_watermark_before: int) -> int:
         """Advance the last stable offset with the high watermark.

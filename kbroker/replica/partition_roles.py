@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Sequence
-from typing import TYPE_CHECKING, Protocol, cast
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING
 
-from kbroker.common import Buffer, KafkaError
+from kbroker.common import KafkaError
 from kbroker.replica.partition_high_watermark import PartitionHighWatermark
 from kbroker.replica.partition_state import PartitionState
 from kbroker.storage.log.log import Log
 from protocol.errors import ErrorCode
-from protocol.records.batch import BatchHeader
 
 if TYPE_CHECKING:
     from kbroker.metadata.image import PartitionRegistration
-
-
-class FollowerLog(Protocol):
-    """The part of the log that only followers use."""
-
-    def append_as_follower(self, records: Buffer, headers: Sequence[BatchHeader], now_ms: int) -> int: ...
-
-    async def truncate_to(self, offset: int) -> None: ...
-
-    async def truncate_fully_and_start_at(self, offset: int) -> None: ...
 
 
 class PartitionRoles(PartitionHighWatermark):
@@ -137,11 +126,11 @@ class PartitionRoles(PartitionHighWatermark):
 
     async def follower_truncate(self, offset: int) -> None:
         """Remove the records from `offset` on. Changes of the metadata image apply afterwards."""
-        await self._truncate(offset, cast(FollowerLog, self.log).truncate_to(offset))
+        await self._truncate(offset, self.log.truncate_to(offset))
 
     async def follower_restart_at(self, offset: int) -> None:
         """Remove all records, and continue at `offset`: the leader has deleted what is missing."""
-        await self._truncate(offset, cast(FollowerLog, self.log).truncate_fully_and_start_at(offset))
+        await self._truncate(offset, self.log.truncate_fully_and_start_at(offset))
 
     async def _truncate(self, offset: int, truncation: Awaitable[None]) -> None:
         self._is_truncating = True

@@ -36,13 +36,13 @@ class PartitionState:
     """`isr`: as the controller has stored it. `proposal`: the change in flight, at most one. Offsets are exclusive.
 
     `followers` has the other replicas; it is empty for a partition with one replica, and on a follower.
-    `leader_end_offset`: the log end offset after the last append, if there are followers. `min_isr`: the effective
-    min.insync.replicas.
+    `leader_end_offset`: the log end offset after the last append, if there are followers. `is_under_min_isr`: acks=all
+    must be refused, and the high watermark must not advance.
     """
 
     __slots__ = (
-        "_counted", "_min_insync_replicas", "epoch_start_offset", "followers", "high_watermark", "isr",
-        "leader_end_offset", "leader_epoch", "local_id", "min_isr", "partition_epoch", "proposal", "replicas",
+        "_counted", "_min_insync_replicas", "epoch_start_offset", "followers", "high_watermark", "is_under_min_isr",
+        "isr", "leader_end_offset", "leader_epoch", "local_id", "partition_epoch", "proposal", "replicas",
     )  # fmt: skip
 
     def __init__(
@@ -100,22 +100,20 @@ class PartitionState:
     def _assign(self, replicas: Sequence[int], isr: Sequence[int]) -> None:
         self.proposal: IsrProposal | None = None
         self.replicas, self.isr = list(replicas), list(isr)
-        self.min_isr = min(self._min_insync_replicas, len(self.replicas))
+        self._check_min_isr()
 
     def _other_replicas(self) -> list[int]:
         return [id for id in dict.fromkeys((*self.replicas, *self.isr)) if id != self.local_id]
 
     # The high watermark.
 
-    @property
-    def is_under_min_isr(self) -> bool:
-        """Whether acks=all must be refused, and the high watermark must not advance."""
-        return len(self.isr) < self.min_isr
-
     def set_min_insync_replicas(self, min_insync_replicas: int) -> None:
         """Apply a changed min.insync.replicas."""
         self._min_insync_replicas = min_insync_replicas
-        self.min_isr = min(min_insync_replicas, len(self.replicas))
+        self._check_min_isr()
+
+    def _check_min_isr(self) -> None:
+        self.is_under_min_isr = len(self.isr) < min(self._min_insync_replicas, len(self.replicas))
 
     def advance_high_watermark(self, leader_position: int) -> bool:
         """Advance the high watermark to the lowest position of the maximal ISR. Returns whether it advanced."""
@@ -179,6 +177,7 @@ class PartitionState:
     def commit_isr(self, isr: Sequence[int], partition_epoch: int) -> None:
         """Apply the ISR that the controller has stored for the proposal."""
         self.isr = list(isr)
+        self._check_min_isr()
         self.partition_epoch = partition_epoch
         self.withdraw_proposal()
 

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 log = EventLogger("kbroker.isr")
 
-# The controller has certainly not made a change that it refuses with one of these, and no other change is known of.
+# The controller has not made a change that it refuses with one of these. Nor will a copy of the request that arrives
+# late have an effect: a broker that is no longer eligible does not become eligible again in the same broker epoch.
 NOT_ATTEMPTED = {ErrorCode.OPERATION_NOT_ATTEMPTED, ErrorCode.INELIGIBLE_REPLICA}
 DEFAULT_LAG_TIME_MAX_MS = 30_000
 
@@ -149,7 +150,10 @@ class IsrManager:
                 self._reconsider_joins_of(partition)
 
     def _reconsider_joins_of(self, partition: LedPartition) -> None:
-        """Add caught-up followers which could not be added at their last Fetch. They may have no reason for another."""
+        """Add caught-up followers that could not join at their last Fetch, and advance the high watermark.
+
+        They may have no reason for another Fetch.
+        """
         state, now_ms = partition.state, self._clock.mono_ms()
         for follower in state.followers.values():
             if follower.broker_id in state.isr:
@@ -216,5 +220,4 @@ class IsrManager:
         log.info("ISR changed", partition=partition.tp, isr=result.isr, added=sorted(added), removed=sorted(removed))
         state.commit_isr(result.isr, result.partition_epoch)
         # A smaller ISR may commit records (KAFKA-13091), and another follower may have waited to join.
-        partition.advance_high_watermark()
         self._reconsider_joins_of(partition)

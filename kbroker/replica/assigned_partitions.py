@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from kbroker.common import TopicPartition
 from kbroker.config.config_resource import ConfigResourceType
@@ -17,6 +17,7 @@ from kbroker.storage.log.leader_epoch_cache import NO_EPOCH
 
 if TYPE_CHECKING:
     from kbroker.metadata.image import MetadataDelta, MetadataImage, PartitionRegistration, TopicImage
+    from kbroker.replica.fetcher.replica_fetcher_manager import ReplicaFetcherManager
     from kbroker.runtime.environment import Environment
     from kbroker.storage.log.log import Log
 
@@ -31,16 +32,6 @@ def _must_sync(log: Log) -> bool:
     return waits_for_flush(log.config) and log.recovery_point < log.log_end_offset
 
 
-class Fetchers(Protocol):
-    """The ReplicaFetcherManager."""
-
-    def update(self, partition: Partition, registration: PartitionRegistration) -> None: ...
-
-    def remove(self, partition: Partition) -> None: ...
-
-    async def stop(self) -> None: ...
-
-
 class AssignedPartitions:
     """Passes the partitions to the replica manager, and the logs that cannot be opened to its PartitionMaintenance.
 
@@ -51,7 +42,7 @@ class AssignedPartitions:
     """
 
     def __init__(self, environment: Environment, replicas: ReplicaManager, metadata: MetadataImage) -> None:
-        self.fetchers: Fetchers | None = None
+        self.fetchers: ReplicaFetcherManager | None = None
         self._environment = environment
         self._replicas = replicas
         self._node_id = replicas.node_id
@@ -95,6 +86,13 @@ class AssignedPartitions:
         self._has_roles = True
         for partition in self._replicas.partitions.values():
             self._assign_role(partition)
+
+    def resign(self) -> None:
+        """Lead and follow nothing, because this broker's session has ended, until `assign_roles` is called again."""
+        self._has_roles = False
+        for partition in self._replicas.partitions.values():
+            self._stop_following(partition)
+        self._replicas.resign()
 
     def on_roles_changed(self, delta: MetadataDelta) -> None:
         """Apply a change of the metadata image to the partitions that are open."""

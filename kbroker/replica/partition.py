@@ -168,9 +168,13 @@ class Partition(PartitionRoles):
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         log = self.log
         if headers:
+            end_offset_before = log.log_end_offset
             try:
                 log.append_as_follower(records, headers, now_ms)
             except KafkaError:
+                if log.log_end_offset > end_offset_before:
+                    # The first batches were written, and must be synced like any others.
+                    self._append_listener.on_append(self, now_ms)
                 self._append_listener.on_append_failed(self)
                 raise
             self._uncommitted_bytes += len(records)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kbroker.common import KafkaError
@@ -92,7 +93,11 @@ class FetchedPartitions:
                 self._fetcher.back_off(state)
             except KafkaError as error:
                 self._warn(state, "fetched records not appended", error)
-                self._fetcher.back_off(state)
+                if state.partition.log.offline is None:
+                    self._fetcher.back_off(state)
+                else:
+                    # The log accepts nothing until the next start.
+                    self._fetcher.pause(state)
 
     def _on_error(self, state: PartitionFetchState, code: int) -> None:
         if code == ErrorCode.OFFSET_OUT_OF_RANGE:
@@ -126,9 +131,24 @@ class FetchedPartitions:
         elif headers or log.log_start_offset != log_start_before:
             self._fetcher.changed(state)
 
+    def is_held_for_sync(self, state: PartitionFetchState) -> bool:
+        """Return whether the partition must not be fetched now: it has records of before that are not synced."""
+        partition = state.partition
+        if not partition.flush_before_ack or partition.log.recovery_point >= partition.log.log_end_offset:
+            return False
+        self._fetcher.pause(state)
+        partition.on_synced(partition.log.log_end_offset, partial(self._release, state))
+        return True
+
+    def _release(self, state: PartitionFetchState, code: ErrorCode) -> None:
+        if code:
+            self._fetcher.back_off(state)
+        else:
+            self._fetcher.resume(state)
+
     def _wait_for_sync(self, state: PartitionFetchState) -> None:
         self.syncing.add(state)
-        state.partition.on_synced(state.partition.log.log_end_offset, lambda code: self._on_synced(state, code))
+        state.partition.on_synced(state.partition.log.log_end_offset, partial(self._on_synced, state))
 
     def _on_synced(self, state: PartitionFetchState, code: ErrorCode) -> None:
         self.syncing.discard(state)

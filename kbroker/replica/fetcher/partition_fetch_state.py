@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol
-
-from kbroker.common import Buffer, TopicPartition
-from protocol.errors import ErrorCode
-from protocol.records.batch import BatchHeader
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from asyncio import TimerHandle
 
     from kbroker.replica.fetcher.replica_fetch_session import PartitionKey
-    from kbroker.storage.log.log import Log
+    from kbroker.replica.partition import Partition
     from protocol.fast.replica_fetch import ReplicaFetchPartition
 
 # The first backoff of a partition or of a connection. It doubles up to replica.fetch.backoff.ms: most errors end as
@@ -24,44 +19,6 @@ FIRST_BACKOFF_MS = 20
 def backoff_ms(failures: int, max_ms: int) -> int:
     """Return the backoff after a number of consecutive failures."""
     return min(max_ms, FIRST_BACKOFF_MS << min(failures - 1, 20))
-
-
-class FollowerPartition(Protocol):
-    """The part of a Partition that fetchers use."""
-
-    tp: TopicPartition
-    log: Log
-    flush_before_ack: bool
-    is_closed: bool
-
-    @property
-    def topic_id(self) -> bytes: ...
-
-    @property
-    def leader_epoch(self) -> int: ...
-
-    def append_as_follower(
-        self,
-        records: Buffer,
-        headers: Sequence[BatchHeader],
-        leader_high_watermark: int,
-        leader_log_start: int,
-        now_ms: int,
-    ) -> int:
-        """Append batches of the leader, and adopt its offsets. Returns the log end offset. Raises KafkaError."""
-        ...
-
-    async def follower_truncate(self, offset: int) -> None:
-        """Remove the batches from `offset` on. Raises KafkaError, OSError."""
-        ...
-
-    async def follower_restart_at(self, offset: int) -> None:
-        """Remove all batches, so that the log starts at `offset`. Raises KafkaError, OSError."""
-        ...
-
-    def on_synced(self, offset: int, callback: Callable[[ErrorCode], None]) -> None:
-        """Call back when everything below `offset` is synced, or with the error that prevents it."""
-        ...
 
 
 class PartitionFetchState:
@@ -77,7 +34,7 @@ class PartitionFetchState:
         "requested", "timer",
     )  # fmt: skip
 
-    def __init__(self, partition: FollowerPartition, leader_id: int, leader_epoch: int) -> None:
+    def __init__(self, partition: Partition, leader_id: int, leader_epoch: int) -> None:
         self.partition = partition
         self.key: PartitionKey = (partition.topic_id, partition.tp.partition)
         self.leader_id = leader_id

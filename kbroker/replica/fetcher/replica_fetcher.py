@@ -233,23 +233,23 @@ class ReplicaFetcher:
     def _build_request(self) -> ReplicaFetchRequest | None:
         """Return the next request; None while there is nothing to fetch."""
         session, config, states = self._session, self._config(), self._changed
-        if not states and session.is_empty:
-            if session.id:
-                # The leader closes the session with the next one.
-                session.reset(keep_id=True)
-            return None
         if len(states) > MAX_PARTITIONS_PER_REQUEST:
             states = dict(islice(states.items(), MAX_PARTITIONS_PER_REQUEST))
             for key in states:
                 del self._changed[key]
         else:
             self._changed = {}
+        named = [(key, state) for key, state in states.items() if not self._fetched.is_held_for_sync(state)]
+        if not named and session.is_empty:
+            # The leader closes the session, if there is one, with the next request.
+            session.reset(keep_id=True)
+            return None
         self._request_number += 1
         number = self._request_number
         replica_id, replica_epoch = self._replica()
         session_id, session_epoch = session.begin_request()
         topics, forgotten = session.add(
-            [(key, state.next_request(number, config.replica_fetch_max_bytes)) for key, state in states.items()]
+            [(key, state.next_request(number, config.replica_fetch_max_bytes)) for key, state in named]
         )
         return ReplicaFetchRequest(
             replica_id,

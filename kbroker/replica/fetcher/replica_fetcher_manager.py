@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 
 from kbroker.common import NO_LEADER
 from kbroker.replica.fetcher.leader_end_point import LeaderEndPoint
-from kbroker.replica.fetcher.partition_fetch_state import FollowerPartition, PartitionFetchState
+from kbroker.replica.fetcher.partition_fetch_state import PartitionFetchState
 from kbroker.replica.fetcher.replica_fetcher import ReplicaFetcher
 
 if TYPE_CHECKING:
     from kbroker.config import BrokerConfig
     from kbroker.metadata.image import PartitionRegistration
+    from kbroker.replica.partition import Partition
     from kbroker.runtime.environment import Environment
 
 
@@ -33,10 +34,10 @@ class ReplicaFetcherManager:
         self._leaders = leaders
         self._config = config
         self._fetchers: dict[int, ReplicaFetcher] = {}
-        self._states: dict[FollowerPartition, PartitionFetchState] = {}
+        self._states: dict[Partition, PartitionFetchState] = {}
         self._stopped = False
 
-    def update(self, partition: FollowerPartition, registration: PartitionRegistration) -> None:
+    def update(self, partition: Partition, registration: PartitionRegistration) -> None:
         """Fetch the partition from its leader in this epoch, or not at all if it has none or is led here."""
         state = self._states.get(partition)
         leader, epoch = registration.leader, registration.leader_epoch
@@ -54,7 +55,7 @@ class ReplicaFetcherManager:
             fetcher.start()
         fetcher.add(state)
 
-    def remove(self, partition: FollowerPartition) -> None:
+    def remove(self, partition: Partition) -> None:
         """Stop fetching a partition. A response that arrives later is not applied to it."""
         state = self._states.pop(partition, None)
         if state is not None:

@@ -13,9 +13,9 @@ from kbroker.replica.fetcher.partition_fetch_state import PartitionFetchState
 from kbroker.replica.fetcher.received_batches import CorruptBatchesError, check_batches
 from kbroker.replica.fetcher.truncation import truncation_offset
 from kbroker.runtime.event_log import EventLogger
-from protocol.errors import ErrorCode
+from protocol.errors import ErrorCode, MalformedError
 from protocol.fast.replica_fetch import ReplicaFetchResult
-from protocol.records.batch import BatchHeader
+from protocol.records.batch import BatchHeader, parse_header
 
 if TYPE_CHECKING:
     from asyncio import Future
@@ -87,7 +87,7 @@ class FetchedPartitions:
         else:
             try:
                 self._append(state, fetched, now_ms)
-            except CorruptBatchesError as error:
+            except (CorruptBatchesError, MalformedError) as error:
                 # Fetched again after a backoff: the bytes may have been damaged on their way.
                 self._warn(state, "leader has sent corrupt batches", error)
                 self._fetcher.back_off(state)
@@ -116,10 +116,13 @@ class FetchedPartitions:
 
     def _append(self, state: PartitionFetchState, fetched: ReplicaFetchResult, now_ms: int) -> None:
         partition, records = state.partition, fetched.records
-        log_start_before = partition.log.log_start_offset
+        log_start_before, end_offset = partition.log.log_start_offset, partition.log.log_end_offset
         headers: list[BatchHeader] = []
         if records:
-            headers = check_batches(records, partition.log.log_end_offset, state.leader_epoch)
+            if log_start_before == end_offset and parse_header(records).base_offset < end_offset:
+                self._restart_within_batch(state, fetched, now_ms)
+                return
+            headers = check_batches(records, end_offset, state.leader_epoch)
             size = sum([header.size for header in headers])
             if size < len(records):
                 records = records[:size]
@@ -130,6 +133,27 @@ class FetchedPartitions:
             self._wait_for_sync(state)
         elif headers or log.log_start_offset != log_start_before:
             self._fetcher.changed(state)
+
+    def _restart_within_batch(self, state: PartitionFetchState, fetched: ReplicaFetchResult, now_ms: int) -> None:
+        """Append to an empty log that starts within the first batch, as the leader's log does after DeleteRecords.
+
+        The log has to start at that batch first, which then cannot be fetched a second time.
+        """
+        partition, records = state.partition, memoryview(bytes(fetched.records))
+        base_offset = parse_header(records).base_offset
+        if parse_header(records).next_offset <= partition.log.log_end_offset:
+            raise CorruptBatchesError(f"a batch at offset {base_offset} instead of {partition.log.log_end_offset}")
+
+        async def restart_and_append() -> None:
+            headers = check_batches(records, base_offset, state.leader_epoch)
+            await partition.follower_restart_at(base_offset)
+            if not self._is_outdated(state):
+                size = sum([header.size for header in headers])
+                offsets = fetched.high_watermark, fetched.log_start_offset
+                partition.append_as_follower(records[:size], headers, *offsets, now_ms)
+
+        self._fetcher.pause(state)
+        self._fetcher.spawn(self._change_log(state, restart_and_append()))
 
     def is_held_for_sync(self, state: PartitionFetchState) -> bool:
         """Return whether the partition must not be fetched now: it has records of before that are not synced."""
@@ -201,7 +225,7 @@ class FetchedPartitions:
         """Run a truncation, then fetch again. Backs off if it fails."""
         try:
             await change
-        except (KafkaError, OSError) as error:
+        except (KafkaError, OSError, CorruptBatchesError) as error:
             self._warn(state, "log cannot be truncated", error)
             self._fetcher.back_off(state)
         except Exception as error:

@@ -8,6 +8,7 @@ managers in their wire format; a test can hold them, change the responses, or cu
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from copy import copy
+from itertools import zip_longest
 from random import Random
 from typing import Any, cast
 
@@ -218,11 +219,11 @@ class ReplicaCluster:
     def tell(self, node_id: int, topic: str = "t") -> None:
         """Update the image of a broker."""
         node, new = self.nodes[node_id], copy(self.topics[topic])
-        old = node.image.topics[topic].partitions
+        rows = zip_longest(node.image.topics[topic].partitions, new.partitions)
         changes = [
-            PartitionChange(TopicPartition(topic, n), new.topic_id, old[n], row)
-            for n, row in enumerate(new.partitions)
-            if old[n] != row
+            PartitionChange(TopicPartition(topic, n), new.topic_id, old, row)
+            for n, (old, row) in enumerate(rows)
+            if old != row
         ]
         self._apply(node, MetadataDelta(updated=[new], partitions=changes))
 

@@ -15,11 +15,16 @@ from kbroker.replica.partition import Partition
 from kbroker.storage.log.reading.file_slice import FileSlice
 from protocol.errors import ErrorCode
 from protocol.fast.fetch import FetchRequest, FetchResult, TopicKey
+from protocol.limits import MAX_REQUEST_ELEMENTS
 
 if TYPE_CHECKING:
     from kbroker.storage.log.log import Log
 
 READ_UNCOMMITTED, READ_COMMITTED = 0, 1
+
+# The most partitions in a response to a follower, after the first one of its session. All partitions of a broker may
+# have new records at once; the follower's next request gets the rest.
+MAX_FOLLOWER_RESULTS = 500
 
 # (producer id, first offset) of aborted transactions; None for a request with READ_UNCOMMITTED.
 AbortedTransactions = list[tuple[int, int]] | None
@@ -100,8 +105,9 @@ def read_partitions(session: FetchSession, request: FetchRequest, max_bytes: int
     reads = FetchReads()
     read_committed = request.isolation_level == READ_COMMITTED
     read_all = not session.is_incremental
+    max_results = MAX_FOLLOWER_RESULTS if session.replica_id >= 0 else MAX_REQUEST_ELEMENTS
     for fetched in list(session.partitions.values() if read_all else session.ready):
-        if reads.size >= max_bytes and reads.size and not read_all:
+        if ((reads.size >= max_bytes and reads.size) or len(reads.results) >= max_results) and not read_all:
             break
         try:
             partition: Partition | None = fetched.target  # type: ignore[assignment]

@@ -3,6 +3,9 @@
 import asyncio
 from dataclasses import replace
 
+import pytest
+
+from kbroker.replica.fetch import partition_reads
 from protocol.errors import ErrorCode
 from protocol.fast.fetch import FetchResponse
 from tests.unit.support.replica_cluster import ReplicaCluster, offsets, replica_test
@@ -277,3 +280,25 @@ async def test_a_broker_whose_session_has_ended(c: ReplicaCluster) -> None:
     c.elect(2, topic="other")
     c.produce(2, b"c", topic="other")
     await c.until_equal(2, 1, topic="other")
+
+
+def test_many_partitions_with_records_take_several_responses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(partition_reads, "MAX_FOLLOWER_RESULTS", 5)
+
+    @replica_test
+    async def story(c: ReplicaCluster) -> None:
+        await c.start(1, 2)
+        await c.create_topic(1, 2, partitions=12)
+        await c.until(lambda: c.fetches.get((1, 2), 0) >= 1)
+        sizes = []
+
+        def count(response: FetchResponse) -> FetchResponse:
+            sizes.append(sum(len(results) for _, results in response.topics))
+            return response
+
+        c.change = count
+        produced = [c.produce(1, b"a", index=index) for index in range(12)]
+        await c.until(lambda: all(batch.code == 0 for batch in produced))
+        assert max(sizes) == 5
+
+    story()

@@ -107,19 +107,23 @@ def _add_cluster(services: Services, page: MetricsPage) -> Iterator[None]:
     page.add(_CONTROLLER + "activecontrollercount", int(image.controller_id == services.node_id))
     page.add("kafka_server_kafkaserver_brokerstate", 3)
     page.add("kafka_brokers", len(image.brokers))
+    page.add(_CONTROLLER + "activebrokercount", len(image.brokers))
+    page.add(_CONTROLLER + "fencedbrokercount", len(image.fenced_brokers))
     for node in list(image.brokers.values()):
         page.add("kafka_broker_info", 1, labels(address=f"{node.host}:{node.port}", id=node.id))
-    count = offline = 0
+    count = offline = imbalanced = 0
     topics = list(image.topics.values())
     page.add(_CONTROLLER + "globaltopiccount", len(topics))
     for number, topic in enumerate(topics):
         page.add("kafka_topic_partitions", len(topic.partitions), labels(topic=topic.name))
         count += len(topic.partitions)
         offline += sum(partition.leader < 0 for partition in topic.partitions)
+        imbalanced += sum(partition.leader != partition.replicas[0] for partition in topic.partitions)
         if number % ITEMS_PER_STEP == 0:
             yield
     page.add(_CONTROLLER + "globalpartitioncount", count)
     page.add(_CONTROLLER + "offlinepartitionscount", offline)
+    page.add(_CONTROLLER + "preferredreplicaimbalancecount", imbalanced)
 
 
 def _add_partitions(services: Services, page: MetricsPage) -> Iterator[None]:
@@ -128,7 +132,7 @@ def _add_partitions(services: Services, page: MetricsPage) -> Iterator[None]:
     all_partitions = list(replicas.partitions.values())
     messages: Counter[str] = Counter()
     size: Counter[str] = Counter()
-    leaders = under_replicated = under_min = offline = producers = 0
+    leaders = under_replicated = under_min = at_min = offline = producers = 0
     for number, partition in enumerate(all_partitions):
         if number % ITEMS_PER_STEP == 0:
             yield
@@ -140,7 +144,9 @@ def _add_partitions(services: Services, page: MetricsPage) -> Iterator[None]:
             _add_replicas(page, labelled, registration.leader, registration.replicas, registration.isr)
             if partition.is_leader:
                 under_replicated += len(registration.isr) < len(registration.replicas)
-                under_min += len(registration.isr) < log.config.min_insync_replicas
+                min_isr = min(log.config.min_insync_replicas, len(registration.replicas))
+                under_min += len(registration.isr) < min_isr
+                at_min += len(registration.isr) == min_isr
         _add_log(page, labelled, partition)
         messages[tp.topic] += log.log_end_offset - partition.first_offset
         size[tp.topic] += partition.bytes_in
@@ -151,6 +157,10 @@ def _add_partitions(services: Services, page: MetricsPage) -> Iterator[None]:
     page.add(_REPLICAS + "leadercount", leaders)
     page.add(_REPLICAS + "underreplicatedpartitions", under_replicated)
     page.add(_REPLICAS + "underminisrpartitioncount", under_min)
+    page.add(_REPLICAS + "atminisrpartitioncount", at_min)
+    page.add(_REPLICAS + "isrshrinks_total", replicas.isr_manager.shrinks)
+    page.add(_REPLICAS + "isrexpands_total", replicas.isr_manager.expands)
+    page.add(_REPLICAS + "failedisrupdates_total", replicas.isr_manager.failed_updates)
     page.add(_REPLICAS + "offlinereplicacount", offline + len(replicas.maintenance.unopened))
     page.add(_REPLICAS + "produceridcount", producers)
     stats = replicas.maintenance.stats

@@ -22,7 +22,7 @@ class PartitionHealth(NamedTuple):
         return min(self.min_isr, len(self.replicas))
 
 
-# As in Kafka's kafka-topics --describe; `out-of-preference` has no option there.
+# The first four are options of Kafka's kafka-topics, where at-min-isr includes partitions with all their replicas.
 CONDITIONS: Mapping[str, Callable[[PartitionHealth], bool]] = {
     "under-replicated": lambda part: len(part.isr) < len(part.replicas),
     "at-min-isr": lambda part: len(part.isr) == part.effective_min_isr < len(part.replicas),

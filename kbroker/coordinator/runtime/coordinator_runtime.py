@@ -99,9 +99,9 @@ class CoordinatorRuntime(Generic[S]):
 
     def start(self) -> None:
         """Load the partitions that this broker leads."""
-        for tp, image in self._metadata.partitions():
-            if tp.topic == self._topic and image.leader == self._config().node_id:
-                self._elect(tp, image.leader_epoch)
+        for tp, registration in self._metadata.partitions():
+            if tp.topic == self._topic and registration.leader == self._config().node_id:
+                self._load_epoch(tp, registration.leader_epoch)
 
     def stop(self) -> None:
         self.resign()
@@ -123,10 +123,7 @@ class CoordinatorRuntime(Generic[S]):
                 self._resign(change.tp.partition)
         for change in changes:
             if change.new is not None and change.new.leader == self._config().node_id:
-                context = self._contexts.get(change.tp.partition)
-                if context is None or context.epoch != change.new.leader_epoch:
-                    self._resign(change.tp.partition)
-                    self._elect(change.tp, change.new.leader_epoch)
+                self._load_epoch(change.tp, change.new.leader_epoch)
 
     async def wait_until_loaded(self, key: str) -> None:
         """Wait until the partition of a key is loaded, if this broker leads it, but at most MAX_LOAD_WAIT_S."""
@@ -139,6 +136,13 @@ class CoordinatorRuntime(Generic[S]):
         timer = loop.call_later(MAX_LOAD_WAIT_S, complete, waiting, None)
         await waiting
         timer.cancel()
+
+    def _load_epoch(self, tp: TopicPartition, epoch: int) -> None:
+        """Load a partition, unless that has begun in this leader epoch."""
+        context = self._contexts.get(tp.partition)
+        if context is None or context.epoch != epoch:
+            self._resign(tp.partition)
+            self._elect(tp, epoch)
 
     def _elect(self, tp: TopicPartition, epoch: int) -> None:
         context: CoordinatorContext[S] = CoordinatorContext(self._environment, self._log, tp, epoch, self._config)

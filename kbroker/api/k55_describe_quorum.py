@@ -1,19 +1,22 @@
-"""DescribeQuorum (key 55), versions 0 to 2: the controller, as the leader and only voter of the metadata quorum.
+"""DescribeQuorum (key 55), versions 0 to 2: the controller, as the leader of the metadata quorum, and the brokers.
 
 kbroker has no metadata log (partition 0 of __cluster_metadata): its controller writes numbered changes to the
 coordination service. The fields of a Raft quorum are filled as follows:
 
-- Leader and only voter: the controller. There are no observers.
-- Leader epoch: the controller epoch, which grows with each start of a single broker.
+- Leader: the controller. Voters: all brokers that can be elected as the controller, which are those that are registered
+  and not fenced. There are no observers.
+- Leader epoch: the controller epoch, which grows with each election, so with each start of a single broker.
 - High watermark and log end offset: the number of the last metadata change. They are equal, since no change is visible
-  before it is durable. Changes of topics, partitions, configs and features count; broker registrations and blocks of
-  producer ids do not.
+  before it is durable. Changes of registrations, topics, partitions, configs and features count; blocks of producer ids
+  do not.
+- Log end offset of the other voters: the same. The controller does not know how far they are, since they read changes
+  from the coordination service, and a broker that does not is fenced.
 - Time of the last fetch, and time when last caught up (version 1): now, as for the leader in Kafka.
 - Directory id (version 2): zero, as in Kafka with a fixed set of voters (kraft.version 0).
-- Endpoint of the voter (version 2): the broker's advertised listener. In Kafka it is a controller listener.
+- Endpoint of a voter (version 2): the broker's advertised listener. In Kafka it is a controller listener.
 
 A request must name this partition and no other; otherwise each partition in it gets UNKNOWN_TOPIC_OR_PARTITION. A
-broker that is not the controller responds with NOT_LEADER_OR_FOLLOWER, and the client tries another broker.
+broker that is not the controller forwards the request to it.
 """
 
 from kbroker.api.context import RequestContext, Services
@@ -83,18 +86,20 @@ def _not_leader() -> PartitionData:
 def _quorum(services: Services) -> PartitionData:
     controller = services.controller
     now_ms = services.environment.clock.now_ms()
-    leader = ReplicaState(
-        replica_id=controller.node_id,
-        log_end_offset=controller.last_change_number,
-        last_fetch_timestamp=now_ms,
-        last_caught_up_timestamp=now_ms,
-    )
     return PartitionData(
         partition_index=METADATA_PARTITION,
         leader_id=controller.node_id,
         leader_epoch=controller.epoch,
         high_watermark=controller.last_change_number,
-        current_voters=[leader],
+        current_voters=[
+            ReplicaState(
+                replica_id=broker_id,
+                log_end_offset=controller.last_change_number,
+                last_fetch_timestamp=now_ms,
+                last_caught_up_timestamp=now_ms,
+            )
+            for broker_id in sorted({controller.node_id, *services.metadata.brokers})
+        ],
     )
 
 
@@ -102,6 +107,5 @@ def _voter_endpoints(services: Services) -> list[Node]:
     name = services.config.advertised_listeners[0].name
     return [
         Node(node_id=broker.id, listeners=[Listener(name=name, host=broker.host, port=broker.port)])
-        for broker in services.metadata.brokers.values()
-        if broker.id == services.controller.node_id
+        for _, broker in sorted(services.metadata.brokers.items())
     ]

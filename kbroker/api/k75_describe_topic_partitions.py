@@ -4,7 +4,8 @@
 - cursor is the topic and partition with which a page starts. If the request names topics, it must be one of them.
 - A page has at most response_partition_limit partitions, at least 1 and at most max.request.partition.size.limit.
   Topics that do not exist do not count.
-- The eligible leader replicas are always empty, since kbroker has no replication.
+- A replica is offline if its broker is fenced or not registered. The eligible leader replicas (ELR) and the last known
+  ones are those that the controller has stored with the partition.
 """
 
 from collections.abc import Awaitable

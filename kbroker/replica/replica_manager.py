@@ -101,8 +101,13 @@ class ReplicaManager:
         for tp, topic_id in self.maintenance.unopened.items():
             if tp.partition == index and key in (tp.topic, topic_id):
                 return ErrorCode.KAFKA_STORAGE_ERROR
-        is_unknown_id = isinstance(key, bytes) and key not in self._metadata.topics_by_id
-        return ErrorCode.UNKNOWN_TOPIC_ID if is_unknown_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        topic = self._metadata.topics_by_id.get(key) if isinstance(key, bytes) else self._metadata.topics.get(key)
+        if topic is None:
+            return ErrorCode.UNKNOWN_TOPIC_ID if isinstance(key, bytes) else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if 0 <= index < len(topic.partitions):
+            # Its replicas are on other brokers: the client should update its metadata.
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
     # Adding and removing partitions.
 

@@ -1,10 +1,11 @@
-"""DescribeQuorum: the controller as leader and only voter, and unknown partitions."""
+"""DescribeQuorum: the controller as leader, the brokers as voters, and unknown partitions."""
 
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from kbroker.metadata.image import BrokerRegistration
 from kbroker.metadata.topics.create_topics import NewTopic
 from protocol.apis import ApiKey
 from protocol.messages.k55_describe_quorum import (
@@ -44,7 +45,7 @@ async def quorum(handlers: Handlers, version: int = 2) -> PartitionData:
 
 @pytest.mark.parametrize("version", range(3))
 @async_test
-async def test_the_controller_is_the_leader_and_only_voter(version: int):
+async def test_a_broker_alone_is_the_leader_and_only_voter(version: int):
     handlers = await start_handlers()
     await handlers.member.controller.create_topics([NewTopic("t", 1)], False)
     now_ms = handlers.services.environment.clock.now_ms() if version >= 1 else -1
@@ -52,6 +53,24 @@ async def test_the_controller_is_the_leader_and_only_voter(version: int):
     assert await quorum(handlers, version) == PartitionData(
         leader_id=1, leader_epoch=1, high_watermark=2, current_voters=[leader]
     )
+
+
+@async_test
+async def test_registered_brokers_are_the_voters():
+    handlers = await start_handlers()
+    image = handlers.member.image
+    image.brokers[3] = BrokerRegistration(3, "host-3", 9093)
+    image.brokers[2] = BrokerRegistration(2, "host-2", 9092)
+    image.fenced_brokers[4] = BrokerRegistration(4, "host-4", 9092)
+    partition = await quorum(handlers)
+    assert partition.leader_id == 1
+    assert [voter.replica_id for voter in partition.current_voters] == [1, 2, 3]
+    assert {voter.log_end_offset for voter in partition.current_voters} == {partition.high_watermark}
+    assert partition.observers == []
+    nodes = (await describe(handlers, 2, METADATA)).nodes
+    assert [(node.node_id, node.listeners[0].host, node.listeners[0].port) for node in nodes] == [
+        (1, "127.0.0.1", 9092), (2, "host-2", 9092), (3, "host-3", 9093),
+    ]  # fmt: skip
 
 
 @async_test

@@ -239,3 +239,17 @@ async def test_unexpected_exceptions_in_threads(m: Machine) -> None:
         type(log).flush_blocking = original  # type: ignore[method-assign]
     await m.start()
     assert await (await m.client()).read("u") == [b"a"]
+
+
+@broker_test
+async def test_a_client_learns_that_the_replicas_are_on_other_brokers(m: Machine) -> None:
+    """It updates its metadata then. A partition that does not exist is unknown."""
+    client = await m.client()
+    await client.create_topic("t", 2)
+    services = m.broker.services
+    topic = services.metadata.topics["t"]
+    services.replicas._partitions_by_topic["t"].pop(1)
+    services.replicas._partitions_by_topic[topic.topic_id].pop(1)
+    assert (await client.produce("t", batch(b"b"), partition=1)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert (await client.fetch_partition("t", 0, partition=1)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert (await client.fetch_partition("t", 0, partition=2)).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

@@ -275,7 +275,7 @@ async def test_a_topic_that_is_deleted_during_the_validation(m: Machine) -> None
     await admin.delete_topic("t")
     await admin.create_topic("t")
     m.threads.release("decompress_mapped")
-    assert (await response).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert (await response).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert m.partition("t").log.log_end_offset == 0
 
 

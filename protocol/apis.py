@@ -151,6 +151,7 @@ _ROWS = (
     Api(ApiKey.DESCRIBE_LOG_DIRS, "DescribeLogDirs", 1, 5, 2),
     Api(ApiKey.CREATE_PARTITIONS, "CreatePartitions", 0, 3, 2),
     Api(ApiKey.DELETE_GROUPS, "DeleteGroups", 0, 2, 2),
+    Api(ApiKey.ELECT_LEADERS, "ElectLeaders", 0, 2, 2),
     Api(ApiKey.INCREMENTAL_ALTER_CONFIGS, "IncrementalAlterConfigs", 0, 1, 1),
     Api(ApiKey.LIST_PARTITION_REASSIGNMENTS, "ListPartitionReassignments", 0, 0, 0),
     Api(ApiKey.OFFSET_DELETE, "OffsetDelete", 0, 0, NEVER),

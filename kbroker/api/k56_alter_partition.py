@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from kbroker.api.context import RequestContext, Services
 from kbroker.common import KafkaError
+from kbroker.metadata.isr_change_queue import AlterPartitionResult, IsrRequest
 from kbroker.metadata.replication.alter_partition import RequestedIsr
-from kbroker.metadata.replication_control_manager import AlterPartitionResult, IsrRequest
 from protocol.errors import ErrorCode
 from protocol.messages.k56_alter_partition import (
     AlterPartitionRequest,

@@ -25,6 +25,7 @@ from kbroker.metadata.store.coordination import (
     Unavailable,
 )
 from kbroker.runtime.event_log import EventLogger
+from kbroker.runtime.periodic_task import PeriodicTask
 
 if TYPE_CHECKING:
     from asyncio import Future, Task
@@ -79,6 +80,15 @@ class ClusterMember:
         self._registration: BrokerRegistration | None = None
         self._campaigning: Task[None] | None = None
         self._unfenced: Future[None] | None = None
+        self._balance = PeriodicTask(
+            environment,
+            "leader balance",
+            lambda: config().leader_imbalance_check_interval_seconds * 1000,
+            self.controller.balance_leaders,
+            lambda: (
+                self.controller.is_elected and len(self.image.brokers) > 1 and config().auto_leader_rebalance_enable
+            ),
+        )
         self.loader.roles_listeners.append(self._on_delta)
 
     @property
@@ -165,6 +175,8 @@ class ClusterMember:
             self._unfenced.set_exception(Unavailable(znodes.broker_path(self._node_id), detail))
 
     def _on_delta(self, delta: MetadataDelta) -> None:
+        if delta.brokers:
+            self._balance.schedule()
         # The delta may be older than a successful campaign of this broker, so it is no reason to resign.
         if delta.controller_id == NO_LEADER and self._registration is not None and self._campaigning is None:
             self._campaigning = self._loop.create_task(self._campaign())
@@ -212,6 +224,7 @@ class ClusterMember:
         self._registration = None
         self.controller.resign()
         self.loader.stop()
+        await self._balance.stop()
         await self._coordination.close()
 
 

@@ -18,16 +18,14 @@ from kbroker.config.config_resource import ConfigResource, ConfigResourceType
 from kbroker.config.topic_config import validate_topic_configs
 from kbroker.metadata.features import FeatureUpdate, update_features
 from kbroker.metadata.image import PartitionRegistration, TopicImage
+from kbroker.metadata.isr_change_queue import AlterPartitionResult, IsrChangeQueue, IsrRequest
 from kbroker.metadata.metadata_writer import MetadataWriter
 from kbroker.metadata.replication.alter_partition import ANY_EPOCH
-from kbroker.metadata.replication_control_manager import (
-    MULTI_BYTES,
-    AlterPartitionResult,
-    IsrRequest,
-    ReplicationControlManager,
-)
+from kbroker.metadata.replication.leader_elections import ElectionOutcome, ElectionType, RequestedElection
+from kbroker.metadata.replication_control_manager import UNCLEAN_ELECTION, ReplicationControlManager
 from kbroker.metadata.store import znodes
 from kbroker.metadata.store.coordination import Create, Delete, Op, Set
+from kbroker.metadata.store.multis import MULTI_BYTES, op_bytes
 from kbroker.metadata.store.partition_chunks import ChunkDraft
 from kbroker.metadata.topics.create_partitions import NewPartitions, plan_partitions
 from kbroker.metadata.topics.create_topics import NewTopic, TopicPlan, check_partition_count, plan_topic
@@ -88,6 +86,7 @@ class Controller:
         self._lock = Mutex(loop)
         self._writer = MetadataWriter(node_id, coordination, loader, loop)
         self._replication = ReplicationControlManager(coordination, loader, self._writer, self._lock, loop, config)
+        self._isr_changes = IsrChangeQueue(loader, self._writer, self._replication, self._lock, loop)
 
     @property
     def is_elected(self) -> bool:
@@ -134,11 +133,24 @@ class Controller:
         self, broker_id: int, broker_epoch: int, proposals: Sequence[IsrRequest]
     ) -> list[AlterPartitionResult]:
         """Change in-sync replicas of partitions that a broker leads. Returns the result of each. Raises KafkaError."""
-        return await self._replication.alter_partitions(broker_id, broker_epoch, proposals)
+        return await self._isr_changes.alter_partitions(broker_id, broker_epoch, proposals)
 
     async def controlled_shutdown(self, broker_id: int, broker_epoch: int) -> int:
         """Move leaderships away from a broker. Returns the number that it still has. Raises KafkaError."""
         return await self._replication.controlled_shutdown(broker_id, broker_epoch)
+
+    async def elect_leaders(
+        self,
+        election_type: ElectionType,
+        requested: Sequence[RequestedElection] | None,
+        slices: Slices | None = None,
+    ) -> list[ElectionOutcome]:
+        """Elect leaders on request (KIP-460); of all partitions if `requested` is None. Raises KafkaError."""
+        return await self._replication.elect_leaders(election_type, requested, slices)
+
+    async def balance_leaders(self) -> None:
+        """Elect the preferred leaders where they can lead. Raises KafkaError."""
+        await self._replication.balance_leaders()
 
     async def create_topics(
         self, topics: Sequence[NewTopic], validate_only: bool, slices: Slices | None = None
@@ -195,7 +207,7 @@ class Controller:
                 plan = remaining.pop()
                 names.append(plan.name)
                 topic_ops = self._create_topic(plan, results[plan.name].topic_id, draft)
-                size += sum(len(op.path) + len(op.data) for op in topic_ops)
+                size += sum(map(op_bytes, topic_ops))
                 ops += topic_ops
             if error is None:
                 error = await _error_of(self._writer.commit([*ops, *draft.ops()]))
@@ -305,6 +317,8 @@ class Controller:
             data = znodes.encode(altered)
             op = Delete(path) if not altered else Set(path, data) if current else Create(path, data)
             await self._writer.commit([op])
+        if UNCLEAN_ELECTION in current.keys() | altered.keys():
+            self._replication.check_all_partitions()
         await self._wait_for_listeners()
 
     async def update_features(self, updates: Sequence[FeatureUpdate], validate_only: bool) -> None:

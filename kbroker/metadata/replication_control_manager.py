@@ -7,29 +7,37 @@ it runs `reconcile` when it is elected, and again whenever a broker's ephemeral 
 from __future__ import annotations
 
 from asyncio import sleep
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from kbroker.common import KafkaError
 from kbroker.config.config_resource import ConfigResourceType
-from kbroker.metadata.image import BrokerRegistration, KnownBroker, PartitionRegistration
-from kbroker.metadata.replication.alter_partition import RequestedIsr, alter_partition
+from kbroker.metadata.image import BrokerRegistration, KnownBroker
 from kbroker.metadata.replication.broker_changes import (
     BrokerChanges,
     acceptable_leaders,
     plan_broker_changes,
     settle_partition,
 )
+from kbroker.metadata.replication.leader_elections import (
+    ElectionOutcome,
+    ElectionType,
+    RequestedElection,
+    balance_leader,
+    elect_on_request,
+    unknown_partition,
+)
 from kbroker.metadata.replication.partition_change import Election
 from kbroker.metadata.store import znodes
 from kbroker.metadata.store.coordination import CoordinationError, Create, Op, Set, WatchEvent
+from kbroker.metadata.store.multis import batches
 from kbroker.metadata.store.partition_chunks import ChunkDraft
 from kbroker.runtime.event_log import EventLogger
+from kbroker.runtime.slices import Slices, step
 from protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from asyncio import AbstractEventLoop, Future, Task
+    from asyncio import AbstractEventLoop, Task
 
     from kbroker.config import BrokerConfig
     from kbroker.metadata.metadata_loader import MetadataLoader
@@ -39,32 +47,12 @@ if TYPE_CHECKING:
 
 log = EventLogger("kbroker.metadata")
 
-# The size at which another multi is begun, well below ZooKeeper's limit of about 1 MiB.
-MULTI_BYTES = 400_000
-# Changes of in-sync replicas that arrive within this time (in seconds) are written together. A broker that misses more
-# than znodes.RECENT_CHANGES changes has to read everything.
-GATHER_S = 0.05
 # The interval of attempts while the coordination service is unavailable, in seconds.
 RETRY_BACKOFF_S = 1.0
 
-AlterPartitionResult = PartitionRegistration | ErrorCode
-
-
-@dataclass(slots=True)
-class IsrRequest:
-    """A partition in an AlterPartition request."""
-
-    topic_id: bytes
-    index: int
-    proposal: RequestedIsr
-
-
-@dataclass(slots=True)
-class _AlterPartitionCall:
-    broker_id: int
-    broker_epoch: int
-    proposals: Sequence[IsrRequest]
-    done: Future[list[AlterPartitionResult]]
+UNCLEAN_ELECTION = "unclean.leader.election.enable"
+# The most elections in one balance of leaders, as in Kafka.
+MAX_BALANCED = 1000
 
 
 class ReplicationControlManager:
@@ -89,14 +77,16 @@ class ReplicationControlManager:
         self._reconciled_epoch = 0
         self._brokers_changed = False
         self._reconciling: Task[None] | None = None
-        self._calls: list[_AlterPartitionCall] = []
-        self._altering: Task[None] | None = None
-        self._altered_at = float("-inf")
 
     def use_session(self, coordination: Coordination) -> None:
         self._coordination = coordination
 
     # Brokers.
+
+    def check_all_partitions(self) -> None:
+        """Settle all partitions in the background: a change of a config may permit elections."""
+        self._reconciled_epoch = 0
+        self.start_reconciling()
 
     def start_reconciling(self) -> None:
         """Reconcile in the background until it succeeds, or until this broker is no longer the controller."""
@@ -165,7 +155,7 @@ class ReplicationControlManager:
         is_acceptable = acceptable_leaders(after).__contains__
         draft = ChunkDraft(self._loader.chunks)
         for number, topic_id, index, partition in draft.partitions():
-            settled = settle_partition(partition, changes, is_acceptable, self._election(topic_id))
+            settled = settle_partition(partition, changes, is_acceptable, self.election(topic_id))
             if settled is not None:
                 draft.replace(number, topic_id, index, settled)
         return draft
@@ -181,7 +171,7 @@ class ReplicationControlManager:
         """
         async with self._lock:
             await self._writer.prepare()
-            self._check_broker_epoch(broker_id, broker_epoch)
+            self.check_broker_epoch(broker_id, broker_epoch)
             known = self._loader.registrations
             if acceptable_leaders(known) <= {broker_id}:
                 return 0  # nobody could take over
@@ -193,7 +183,62 @@ class ReplicationControlManager:
                 await self._writer.commit(batch)
             return sum(partition.leader == broker_id for _, _, _, partition in draft.partitions())
 
-    def _check_broker_epoch(self, broker_id: int, broker_epoch: int) -> None:
+    # Elections.
+
+    async def elect_leaders(
+        self, election_type: ElectionType, requested: Sequence[RequestedElection] | None, slices: Slices | None
+    ) -> list[ElectionOutcome]:
+        """Elect leaders on request. None: of all partitions, without outcomes where no election is needed.
+
+        Raises KafkaError.
+        """
+        async with self._lock:
+            await self._writer.prepare()
+            is_acceptable = acceptable_leaders(self._loader.registrations).__contains__
+            topics = self._loader.image.topics
+            draft = ChunkDraft(self._loader.chunks)
+            outcomes = []
+            for topic, index in self._all_partitions() if requested is None else requested:
+                found = draft.find(topics[topic].topic_id, index) if topic in topics else None
+                error = None
+                try:
+                    if found is None:
+                        raise unknown_partition(topics, topic, index)
+                    number, partition = found
+                    elected = elect_on_request(partition, election_type, is_acceptable)
+                    draft.replace(number, topics[topic].topic_id, index, elected)
+                except KafkaError as refusal:
+                    error = refusal
+                if requested is not None or error is None or error.code != ErrorCode.ELECTION_NOT_NEEDED:
+                    outcomes.append(ElectionOutcome(topic, index, error))
+                await step(slices)
+            for batch in batches(draft.ops()):
+                await self._writer.commit(batch)
+            return outcomes
+
+    def _all_partitions(self) -> list[RequestedElection]:
+        topics = self._loader.image.topics.values()
+        return [RequestedElection(topic.name, index) for topic in topics for index in range(len(topic.partitions))]
+
+    async def balance_leaders(self) -> None:
+        """Elect the preferred leaders where they can lead, at most MAX_BALANCED. Raises KafkaError."""
+        async with self._lock:
+            await self._writer.prepare()
+            is_acceptable = acceptable_leaders(self._loader.registrations).__contains__
+            draft = ChunkDraft(self._loader.chunks)
+            count = 0
+            for number, topic_id, index, partition in draft.partitions():
+                balanced = balance_leader(partition, is_acceptable)
+                if balanced is not None and count < MAX_BALANCED:
+                    draft.replace(number, topic_id, index, balanced)
+                    count += 1
+            for batch in batches(draft.ops()):
+                await self._writer.commit(batch)
+        if count:
+            log.info("leaders balanced", partitions=count)
+
+    def check_broker_epoch(self, broker_id: int, broker_epoch: int) -> None:
+        """Raise KafkaError (STALE_BROKER_EPOCH) unless a broker is registered with this epoch."""
         broker = self._loader.registrations.get(broker_id)
         if broker is None:
             raise KafkaError(ErrorCode.BROKER_ID_NOT_REGISTERED)
@@ -203,79 +248,7 @@ class ReplicationControlManager:
                 f"Expected broker epoch {broker.registration.epoch}, but got broker epoch {broker_epoch}",
             )
 
-    # In-sync replicas.
-
-    async def alter_partitions(
-        self, broker_id: int, broker_epoch: int, proposals: Sequence[IsrRequest]
-    ) -> list[AlterPartitionResult]:
-        """Change the ISRs of partitions that a broker leads. Returns each partition's new state or error, in order.
-
-        Raises KafkaError if the whole request is refused.
-        """
-        if not self._writer.is_elected:
-            raise KafkaError(ErrorCode.NOT_CONTROLLER, "This broker is not the controller.")
-        call = _AlterPartitionCall(broker_id, broker_epoch, proposals, self._loop.create_future())
-        self._calls.append(call)
-        if self._altering is None:
-            self._altering = self._loop.create_task(self._alter_gathered())
-        return await call.done
-
-    async def _alter_gathered(self) -> None:
-        try:
-            while self._calls:
-                wait_s = self._altered_at + GATHER_S - self._loop.time()
-                if wait_s > 0:
-                    await sleep(wait_s)
-                async with self._lock:
-                    calls, self._calls = self._calls, []
-                    await self._alter(calls)
-                self._altered_at = self._loop.time()
-        finally:
-            self._altering = None
-
-    async def _alter(self, calls: Sequence[_AlterPartitionCall]) -> None:
-        outcomes: list[list[AlterPartitionResult] | Exception]
-        try:
-            await self._writer.prepare()
-            draft = ChunkDraft(self._loader.chunks)
-            outcomes = [self._decide(call, draft) for call in calls]
-            for batch in batches(draft.ops()):
-                await self._writer.commit(batch)
-        except Exception as error:
-            outcomes = [error] * len(calls)
-        for call, outcome in zip(calls, outcomes, strict=True):
-            if call.done.done():
-                continue
-            if isinstance(outcome, Exception):
-                call.done.set_exception(outcome)
-            else:
-                call.done.set_result(outcome)
-
-    def _decide(self, call: _AlterPartitionCall, draft: ChunkDraft) -> list[AlterPartitionResult] | Exception:
-        known = self._loader.registrations
-        try:
-            self._check_broker_epoch(call.broker_id, call.broker_epoch)
-        except KafkaError as error:
-            return error
-        is_acceptable = acceptable_leaders(known).__contains__
-        results: list[AlterPartitionResult] = []
-        for topic_id, index, proposal in ((item.topic_id, item.index, item.proposal) for item in call.proposals):
-            found = draft.find(topic_id, index)
-            if topic_id not in self._loader.image.topics_by_id:
-                results.append(ErrorCode.UNKNOWN_TOPIC_ID)
-            elif found is None:
-                results.append(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-            else:
-                number, partition = found
-                result = alter_partition(
-                    partition, call.broker_id, proposal, known, is_acceptable, self._election(topic_id)
-                )
-                if isinstance(result, PartitionRegistration) and result is not partition:
-                    draft.replace(number, topic_id, index, result)
-                results.append(result)
-        return results
-
-    def _election(self, topic_id: bytes) -> Election:
+    def election(self, topic_id: bytes) -> Election:
         """Return which replicas the topic's config unclean.leader.election.enable permits to be elected."""
         topic = self._loader.image.topics_by_id.get(topic_id)
         name = "unclean.leader.election.enable"
@@ -284,20 +257,6 @@ class ReplicationControlManager:
         )
         enabled = bool(self._config().get(name)) if override is None else override == "true"
         return Election.UNCLEAN if enabled else Election.ONLINE
-
-
-def batches(ops: Iterable[Op]) -> Iterator[list[Op]]:
-    """Split operations into multis of about MULTI_BYTES."""
-    batch: list[Op] = []
-    size = 0
-    for op in ops:
-        batch.append(op)
-        size += len(op.path) + (len(op.data) if isinstance(op, Create | Set) else 0)
-        if size > MULTI_BYTES:
-            yield batch
-            batch, size = [], 0
-    if batch:
-        yield batch
 
 
 def _log_changes(changes: BrokerChanges) -> None:

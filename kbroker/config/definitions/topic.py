@@ -141,8 +141,7 @@ TOPIC_CONFIGS = config_def((
         (BrokerSynonym("log.roll.ms"), BrokerSynonym("log.roll.hours", HOUR_MS)),
         "Age at which a segment is rolled even if it is not full."),
     _key("unclean.leader.election.enable", BOOLEAN, False, None, "unclean.leader.election.enable",
-        "Whether a replica that is not in sync may become the leader when no other is available. Records may be lost.",
-        no_effect=NoEffect.NO_REPLICATION),
+        "Whether a replica that is not in sync may become the leader when no other is available. Records may be lost."),
 ))
 
 # Kafka accepts these without listing them until they are set.

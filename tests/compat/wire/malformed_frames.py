@@ -102,6 +102,11 @@ def samples(topic: str, topic_id: Any, group: str) -> dict[str, Sample]:
         "ListPartitionReassignments": {"topics": topics, "timeout": 1000},
         "DescribeClientQuotas": {"components": [{"entity_type": "user", "match": "wire.nobody"}]},
         "DescribeUserScramCredentials": {"users": [{"name": "wire.nobody"}]},
+        "ElectLeaders": {
+            "topic_partitions": [{"topic": topic, "partitions": [0]}],
+            "election_type": 0,
+            "timeout": 1000,
+        },
         "DescribeQuorum": {"topics": [{"topic_name": topic, "partitions": [{"partition_index": 0}]}]},
     }
 

@@ -66,6 +66,7 @@ STORIES = {
     "ListTransactions": StoryEntry("transactions", transactions.list_transactions),
     "UpdateFeatures": StoryEntry("cluster", features.update_features),
     "ListPartitionReassignments": StoryEntry("cluster", cluster.list_partition_reassignments),
+    "ElectLeaders": StoryEntry("cluster", cluster.elect_leaders),
     "DescribeQuorum": StoryEntry("cluster", cluster.describe_quorum),
     "DescribeAcls": StoryEntry("security", security.describe_acls),
     "CreateAcls": StoryEntry("security", security.create_acls),

@@ -6,10 +6,11 @@ import pytest
 
 from kbroker.common import KafkaError
 from kbroker.config import BrokerConfig
+from kbroker.config.config_resource import ConfigResourceType
 from kbroker.metadata.cluster_member import ClusterMember, join_cluster
 from kbroker.metadata.image import BrokerRegistration, MetadataDelta, PartitionRegistration
+from kbroker.metadata.isr_change_queue import IsrRequest
 from kbroker.metadata.replication.alter_partition import RequestedIsr
-from kbroker.metadata.replication_control_manager import IsrRequest
 from kbroker.metadata.store import znodes
 from kbroker.metadata.store.embedded import EmbeddedSession, EmbeddedStore
 from kbroker.metadata.topics.create_topics import NewTopic
@@ -266,3 +267,31 @@ async def test_a_failover_does_not_wait_for_listeners():
     assert cluster.state("t") == (3, 1, [3])
     gate.set_result(None)
     await cluster.brokers[1].wait_for_listeners()
+
+
+@async_test
+async def test_leaders_return_to_their_preferred_brokers():
+    cluster = await cluster_of_three()
+    await cluster.create("t", [2, 3])
+    await cluster.vanish(2)
+    await cluster.start(2)
+    await cluster.controller.controller.balance_leaders()
+    assert cluster.state("t") == (3, 1, [3])
+    await cluster.expand("t", 2)
+    await cluster.controller.controller.balance_leaders()
+    await settle()
+    assert cluster.state("t") == (2, 2, [3, 2])
+
+
+@async_test
+async def test_a_replica_that_is_not_in_sync_leads_if_the_topic_permits_it():
+    cluster = await cluster_of_three()
+    await cluster.create("t", [2, 3])
+    await cluster.vanish(3)
+    await cluster.vanish(2)
+    await cluster.start(3)
+    assert cluster.state("t") == (-1, 1, [2])
+    enabled = {"unclean.leader.election.enable": "true"}
+    await cluster.controller.controller.alter_configs(ConfigResourceType.TOPIC, "t", enabled)
+    await settle()
+    assert cluster.state("t") == (3, 2, [3])

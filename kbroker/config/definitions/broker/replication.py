@@ -8,16 +8,14 @@ from kbroker.config.values import BOOLEAN, INT, LONG, STRING
 # fmt: off
 KEYS = (
     ConfigKey("auto.leader.rebalance.enable", BOOLEAN, True, None, HIGH, READ_ONLY,
-        "Whether the controller returns leadership to preferred leaders automatically.",
-        no_effect=NoEffect.NO_REPLICATION),
+        "Whether the controller returns leadership to preferred leaders automatically."),
     ConfigKey("broker.rack", STRING, None, None, MEDIUM, READ_ONLY,
         "Rack or zone of this broker. The replicas of a partition are spread over racks."),
     ConfigKey("controlled.shutdown.enable", BOOLEAN, True, None, MEDIUM, READ_ONLY,
         "Whether a stopping broker first hands its partitions over to other leaders.",
         no_effect=NoEffect.NO_REPLICATION),
     ConfigKey("leader.imbalance.check.interval.seconds", LONG, 300, at_least(1), HIGH, READ_ONLY,
-        "How often the controller looks for partitions whose leader is not the preferred one.",
-        no_effect=NoEffect.NO_REPLICATION),
+        "How often the controller looks for partitions whose leader is not the preferred one."),
     ConfigKey("num.replica.fetchers", INT, 1, at_least(1), HIGH, CLUSTER_WIDE,
         "Number of fetchers per leader that this broker follows.",
         no_effect=NoEffect.ONE_FETCHER),
@@ -46,7 +44,6 @@ KEYS = (
     ConfigKey("replica.socket.timeout.ms", INT, 30_000, None, HIGH, READ_ONLY,
         "How long a follower waits for a response from the leader. It must be at least replica.fetch.wait.max.ms."),
     ConfigKey("unclean.leader.election.enable", BOOLEAN, False, None, HIGH, CLUSTER_WIDE,
-        "Whether a replica that is not in sync may become the leader when no other is available. Records may be lost.",
-        no_effect=NoEffect.NO_REPLICATION),
+        "Whether a replica that is not in sync may become the leader when no other is available. Records may be lost."),
 )
 # fmt: on

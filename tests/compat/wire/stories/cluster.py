@@ -1,4 +1,4 @@
-"""ApiVersions, DescribeCluster, DescribeLogDirs, ListPartitionReassignments, DescribeQuorum."""
+"""ApiVersions, DescribeCluster, DescribeLogDirs, ListPartitionReassignments, DescribeQuorum, ElectLeaders."""
 
 from tests.compat.wire import kio_messages
 from tests.compat.wire.batches import values
@@ -110,3 +110,24 @@ def describe_quorum(story: Story) -> None:
     request("another topic too", metadata, (topic, [0]))
     request("unknown topics", (story.name("unknown"), []), (story.name("other"), [0, 1]))
     request("an empty name", ("", [0]))
+
+
+PREFERRED, UNCLEAN = 0, 1
+
+
+def elect_leaders(story: Story) -> None:
+    topic, other = story.create_topic("t", 2), story.create_topic("u")
+
+    def request(step: str, *topics: tuple[str, list[int]]) -> None:
+        rows = [{"topic": name, "partitions": partitions} for name, partitions in topics]
+        for election_type in (PREFERRED, UNCLEAN, 2, -1)[: 4 if story.version >= 1 else 1]:
+            fields = {"election_type": election_type} if story.version >= 1 else {}
+            story.request(f"{step}, type {election_type}", topic_partitions=rows, timeout=10_000, **fields)
+
+    request("partitions", (topic, [1, 0]), (other, [0]))
+    request("no topics")
+    request("no partitions", (topic, []))
+    request("an unknown partition", (topic, [2, -1, 0]))
+    request("an unknown topic", (story.name("unknown"), [0]), (topic, [0]))
+    request("a partition twice", (topic, [0, 0]))
+    story.request("all partitions", topic_partitions=None, timeout=10_000)

@@ -1,0 +1,59 @@
+"""ElectLeaders (key 43), versions 0 to 2: elect the preferred leaders of partitions, or leaders that are not in sync.
+
+- Without a list of partitions all are meant, and those that need no election are omitted from the response.
+- Version 1 adds the election type (KIP-460); version 0 elects preferred leaders.
+- The response is sent when the elections are written; timeout_ms is ignored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from kbroker.api.context import RequestContext, Services
+from kbroker.common import KafkaError
+from kbroker.metadata.replication.leader_elections import ElectionOutcome, RequestedElection, parse_election_type
+from protocol.errors import ErrorCode
+from protocol.messages.k43_elect_leaders import (
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+    PartitionResult,
+    ReplicaElectionResult,
+)
+
+FIRST_WITH_ERROR_CODE = 1
+
+
+async def handle(services: Services, context: RequestContext, request: ElectLeadersRequest) -> ElectLeadersResponse:
+    requested = None
+    if request.topic_partitions is not None:
+        if not request.topic_partitions:
+            return ElectLeadersResponse()
+        requested = [
+            RequestedElection(topic.topic, index) for topic in request.topic_partitions for index in topic.partitions
+        ]
+    try:
+        election_type = parse_election_type(request.election_type)
+        outcomes = await services.controller.elect_leaders(election_type, requested, context.slices)
+    except KafkaError as error:
+        code = error.code if context.version >= FIRST_WITH_ERROR_CODE else ErrorCode.NONE
+        failed = [ElectionOutcome(topic, index, error) for topic, index in requested or ()]
+        return ElectLeadersResponse(error_code=code, replica_election_results=_results(request, (), failed))
+    return ElectLeadersResponse(replica_election_results=_results(request, services.metadata.topics, outcomes))
+
+
+def _results(
+    request: ElectLeadersRequest, all_topics: Iterable[str], outcomes: Iterable[ElectionOutcome]
+) -> list[ReplicaElectionResult]:
+    """Return the outcomes by topic. Every topic that is meant has a result, even without partitions."""
+    meant = all_topics if request.topic_partitions is None else (topic.topic for topic in request.topic_partitions)
+    results = {name: ReplicaElectionResult(topic=name) for name in meant}
+    for topic, index, error in outcomes:
+        result = results.setdefault(topic, ReplicaElectionResult(topic=topic))
+        result.partition_result.append(
+            PartitionResult(
+                partition_id=index,
+                error_code=error.code if error else ErrorCode.NONE,
+                error_message=error.message if error else None,
+            )
+        )
+    return list(results.values())

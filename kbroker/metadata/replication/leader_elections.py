@@ -1,0 +1,80 @@
+"""ElectLeaders (KIP-460), and the balance of leaders: elections although nothing has failed.
+
+Error codes and messages are those of Apache Kafka 4.3.1.
+"""
+
+from collections.abc import Callable, Container
+from enum import IntEnum
+from typing import NamedTuple
+
+from kbroker.common import NO_LEADER, KafkaError
+from kbroker.metadata.image import PartitionRegistration
+from kbroker.metadata.replication.partition_change import Election, change_partition
+from protocol.errors import ErrorCode
+
+
+class ElectionType(IntEnum):
+    """The types of a request."""
+
+    PREFERRED = 0
+    UNCLEAN = 1
+
+
+_ELECTIONS = {ElectionType.PREFERRED: Election.PREFERRED, ElectionType.UNCLEAN: Election.UNCLEAN}
+
+
+class RequestedElection(NamedTuple):
+    """A partition in a request."""
+
+    topic: str
+    partition: int
+
+
+class ElectionOutcome(NamedTuple):
+    """A partition in a response."""
+
+    topic: str
+    partition: int
+    error: KafkaError | None
+
+
+def parse_election_type(value: int) -> ElectionType:
+    """Raises KafkaError (INVALID_REQUEST)."""
+    try:
+        return ElectionType(value)
+    except ValueError:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown election type {value}") from None
+
+
+def elect_on_request(
+    partition: PartitionRegistration, election_type: ElectionType, is_acceptable: Callable[[int], bool]
+) -> PartitionRegistration:
+    """Return the partition with the elected leader. Raises KafkaError if there is no need, or no candidate."""
+    if election_type is ElectionType.PREFERRED:
+        is_needed = partition.leader != partition.replicas[0]
+    else:
+        is_needed = partition.leader == NO_LEADER
+    if not is_needed:
+        raise KafkaError(ErrorCode.ELECTION_NOT_NEEDED, "Leader election not needed for topic partition.")
+    elected = change_partition(partition, is_acceptable, election=_ELECTIONS[election_type])
+    if elected is not None:
+        return elected
+    if election_type is ElectionType.PREFERRED:
+        raise KafkaError(ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, "The preferred leader was not available.")
+    raise KafkaError(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, "Eligible topic partition leaders are not available.")
+
+
+def balance_leader(
+    partition: PartitionRegistration, is_acceptable: Callable[[int], bool]
+) -> PartitionRegistration | None:
+    """Return the partition with its preferred leader, None if it leads already, or cannot."""
+    preferred = partition.replicas[0]
+    if partition.leader == preferred or preferred not in partition.isr or not is_acceptable(preferred):
+        return None
+    return change_partition(partition, is_acceptable, election=Election.PREFERRED)
+
+
+def unknown_partition(topics: Container[str], topic: str, index: int) -> KafkaError:
+    """Return the error for a partition that does not exist, of one of the existing `topics` or of another one."""
+    missing = f"partition as {topic}-{index}" if topic in topics else f"topic as {topic}"
+    return KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"No such {missing}")

@@ -32,6 +32,7 @@ from kbroker.metadata.topics.create_topics import NewTopic, TopicPlan, check_par
 from kbroker.metadata.topics.delete_topics import TopicDeletion, TopicNameOrId, plan_deletions
 from kbroker.metadata.topics.internal_topics import INTERNAL_TOPICS, new_internal_topic
 from kbroker.metadata.topics.planning_context import MAX_PARTITIONS_PER_REQUEST, PlanningContext
+from kbroker.metadata.topics.replica_placement import no_leader
 from kbroker.metadata.topics.topic_names import ZERO_UUID, collision_key, repeated_names
 from kbroker.runtime.mutex import Mutex
 from kbroker.runtime.slices import Slices, Steps, in_slices, step
@@ -46,6 +47,8 @@ if TYPE_CHECKING:
     from kbroker.metadata.store.coordination import Coordination
 
 Overrides = dict[str, str]
+# About the size of the longest path of a topic's node.
+PATH_BYTES = 300
 
 
 @dataclass(slots=True)
@@ -170,8 +173,8 @@ class Controller:
             except KafkaError as error:
                 return [CreateTopicResult(name, error=error) for name in names]
             plans = await in_slices(slices, self._plan_topics(unique, results))
-            if not validate_only:
-                await self._create(plans, results)
+        if not validate_only:
+            await self._create(plans, results)
         await self._wait_for_listeners()
         return [results[name] for name in names]
 
@@ -195,39 +198,53 @@ class Controller:
         return plans
 
     async def _create(self, plans: Sequence[TopicPlan], results: dict[str, CreateTopicResult]) -> None:
-        """Write the topics in as few multis as their size allows, each topic in one multi."""
+        """Write the topics in as few multis as their size allows, each topic in one multi.
+
+        Other operations may run between two multis: a failover must not wait for thousands of topics.
+        """
         remaining = list(reversed(plans))
         while remaining:
-            error = await _error_of(self._writer.prepare())
-            draft = ChunkDraft(self._loader.chunks)
-            ops: list[Op] = []
-            names: list[str] = []
-            size = 0
-            while remaining and size < MULTI_BYTES:
-                plan = remaining.pop()
-                names.append(plan.name)
-                topic_ops = self._create_topic(plan, results[plan.name].topic_id, draft)
-                size += sum(map(op_bytes, topic_ops))
-                ops += topic_ops
-            if error is None:
-                error = await _error_of(self._writer.commit([*ops, *draft.ops()]))
-            if error is not None:
-                results.update({name: CreateTopicResult(name, error=error) for name in names})
+            async with self._lock:
+                error = await _error_of(self._writer.prepare())
+                draft = ChunkDraft(self._loader.chunks)
+                ops: list[Op] = []
+                names: list[str] = []
+                size = 0
+                while remaining and size + draft.max_bytes < MULTI_BYTES:
+                    plan = remaining.pop()
+                    try:
+                        topic_ops = self._create_topic(plan, results[plan.name].topic_id, draft)
+                    except KafkaError as refusal:
+                        results[plan.name] = CreateTopicResult(plan.name, error=refusal)
+                        continue
+                    names.append(plan.name)
+                    size += sum(map(op_bytes, topic_ops))
+                    ops += topic_ops
+                if error is None and ops:
+                    error = await _error_of(self._writer.commit([*ops, *draft.ops()]))
+                if error is not None:
+                    results.update({name: CreateTopicResult(name, error=error) for name in names})
 
     def _create_topic(self, plan: TopicPlan, topic_id: bytes, draft: ChunkDraft) -> list[Create]:
-        """Add the topic's partitions to the draft, and return the operations for its other nodes."""
+        """Add the topic's partitions to the draft, and return the operations for its other nodes. Raises KafkaError."""
+        if plan.name in self._image.topics:
+            raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{plan.name}' already exists.")
+        partitions = [self._new_partition(replicas) for replicas in plan.replicas]
         is_internal = plan.name in INTERNAL_TOPICS
         node = znodes.TopicNode(topic_id, is_internal, has_kafka_key_hash=is_internal)
         ops = [Create(znodes.topic_path(plan.name), znodes.encode_topic(node))]
         if plan.configs:
             path = znodes.config_path(ConfigResource(ConfigResourceType.TOPIC, plan.name))
             ops.append(Create(path, znodes.encode(plan.configs)))
-        for index, replicas in enumerate(plan.replicas):
-            draft.add(topic_id, index, self._new_partition(replicas))
+        for index, partition in enumerate(partitions):
+            draft.add(topic_id, index, partition)
         return ops
 
     def _new_partition(self, replicas: list[int]) -> PartitionRegistration:
+        """Return a new partition. Raises KafkaError if none of its brokers can lead it."""
         isr = [broker_id for broker_id in replicas if self._image.is_replica_eligible(broker_id, ANY_EPOCH)]
+        if not isr:
+            raise no_leader(len(replicas))
         return PartitionRegistration(leader=isr[0], leader_epoch=0, replicas=replicas, isr=isr)
 
     async def delete_topics(
@@ -241,25 +258,34 @@ class Controller:
             if error is not None:
                 # The image may be old, so an error such as "unknown topic" may be wrong.
                 return [TopicDeletion(deletion.name, deletion.topic_id, error) for deletion in deletions]
-            valid = [deletion for deletion in deletions if deletion.error is None]
-            error = await _error_of(self._delete([self._image.topics_by_id[deletion.topic_id] for deletion in valid]))
-            for deletion in valid:
-                deletion.error = error
+        valid = [deletion for deletion in deletions if deletion.error is None]
+        while valid:
+            async with self._lock:
+                await self._delete_some(valid)
         await self._wait_for_listeners()
         return deletions
 
-    async def _delete(self, topics: Sequence[TopicImage]) -> None:
-        if not topics:
-            return
+    async def _delete_some(self, deletions: list[TopicDeletion]) -> None:
+        """Delete topics from the end of a list, as many as one multi has room for, and remove them from the list."""
+        error = await _error_of(self._writer.prepare())
         draft = ChunkDraft(self._loader.chunks)
         ops: list[Op] = []
-        for topic in topics:
+        removed: list[TopicDeletion] = []
+        while deletions and PATH_BYTES * len(ops) + draft.max_bytes < MULTI_BYTES:
+            deletion = deletions.pop()
+            topic = self._image.topics_by_id.get(deletion.topic_id)
+            if topic is None:
+                continue  # another request has deleted it meanwhile
+            removed.append(deletion)
             draft.remove(topic.topic_id)
             ops.append(Delete(znodes.topic_path(topic.name)))
             resource = ConfigResource(ConfigResourceType.TOPIC, topic.name)
             if self._image.overrides(*resource):
                 ops.append(Delete(znodes.config_path(resource)))
-        await self._writer.commit([*ops, *draft.ops()])
+        if error is None and ops:
+            error = await _error_of(self._writer.commit([*ops, *draft.ops()]))
+        for deletion in removed:
+            deletion.error = error
 
     async def create_partitions(
         self, topics: Sequence[NewPartitions], validate_only: bool, slices: Slices | None = None
@@ -354,15 +380,16 @@ class Controller:
             await self._loader.wait_for_listeners()
 
     def _planning_context(self) -> PlanningContext:
-        config = self._config()
+        config, fenced = self._config(), self._image.fenced_brokers
         return PlanningContext(
             topics=self._image.topics,
-            racks={broker.id: broker.rack for broker in self._image.brokers.values()},
+            racks={broker.id: broker.rack for broker in (*self._image.brokers.values(), *fenced.values())},
             random=self._random,
             default_partitions=config.num_partitions,
             default_replication_factor=config.default_replication_factor,
             validate_configs=lambda overrides: validate_topic_configs(overrides, config.topic_defaults),
-            cordoned_brokers=frozenset(filter(self._is_cordoned, self._image.brokers)),
+            cordoned_brokers=frozenset(filter(self._is_cordoned, (*self._image.brokers, *fenced))),
+            fenced_brokers=frozenset(fenced),
         )
 
     def _is_cordoned(self, broker: int) -> bool:

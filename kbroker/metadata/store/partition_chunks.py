@@ -6,6 +6,9 @@ from kbroker.metadata.image import PartitionRegistration
 from kbroker.metadata.store.coordination import Create, Op, Set
 from kbroker.metadata.store.znodes import CHUNK_PARTITIONS, Chunk, chunk_path, encode_chunk
 
+# A chunk of topics with one partition each, with three replicas.
+MAX_CHUNK_BYTES = 10_000
+
 
 class ChunkDraft:
     """Collects changes of partitions. `chunks` are not modified; `ops` are the operations that write the changes."""
@@ -31,6 +34,11 @@ class ChunkDraft:
             if index in chunk.get(topic_id, ()):
                 return number, self._changed.get(number, chunk)[topic_id][index]
         return None
+
+    @property
+    def max_bytes(self) -> int:
+        """About the size of `ops`, rather too much than too little."""
+        return MAX_CHUNK_BYTES * len(self._changed)
 
     def add(self, topic_id: bytes, index: int, partition: PartitionRegistration) -> None:
         """Add a new partition to a chunk that is not full, or to a new chunk."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from kbroker.common import KafkaError
 from kbroker.metadata.topics.planning_context import MAX_PARTITIONS_PER_REQUEST, PlanningContext
 from kbroker.metadata.topics.replica_assignment import invalid_assignment, validate_replicas
-from kbroker.metadata.topics.replica_placement import NO_BROKER, place_replicas
+from kbroker.metadata.topics.replica_placement import NO_BROKER
 from protocol.errors import ErrorCode
 
 
@@ -51,7 +51,7 @@ def plan_partitions(
     if new.assignments is None:
         if not context.uncordoned_racks:
             raise KafkaError(ErrorCode.INVALID_REPLICATION_FACTOR, NO_BROKER)
-        return place_replicas(added, replication_factor, context.uncordoned_racks, context.random)
+        return context.place(added, replication_factor)
     if len(new.assignments) != added:
         raise invalid_assignment(
             f"Attempted to add {added} additional partition(s), "

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from kbroker.common import KafkaError
 from kbroker.metadata.topics.planning_context import MAX_PARTITIONS_PER_REQUEST, PlanningContext
 from kbroker.metadata.topics.replica_assignment import invalid_assignment, validate_replicas
-from kbroker.metadata.topics.replica_placement import Racks, place_replicas
+from kbroker.metadata.topics.replica_placement import Racks
 from kbroker.metadata.topics.topic_names import collision_key, validate_topic_name
 from protocol.errors import ErrorCode
 
@@ -87,7 +87,7 @@ def _placed_replicas(topic: NewTopic, context: PlanningContext) -> list[list[int
         raise KafkaError(ErrorCode.INVALID_PARTITIONS, "Number of partitions was set to an invalid non-positive value.")
     count = context.default_partitions if topic.partitions == -1 else topic.partitions
     factor = context.default_replication_factor if topic.replication_factor == -1 else topic.replication_factor
-    return place_replicas(count, factor, context.uncordoned_racks, context.random)
+    return context.place(count, factor)
 
 
 def _assigned_replicas(topic: NewTopic, racks: Racks) -> list[list[int]]:

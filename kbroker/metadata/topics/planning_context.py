@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Protocol
 
-from kbroker.metadata.topics.replica_placement import Racks
+from kbroker.metadata.topics.replica_placement import Racks, place_replicas
 
 MAX_PARTITIONS_PER_REQUEST = 10_000
 
@@ -30,7 +30,8 @@ class ExistingPartition(Protocol):
 class PlanningContext:
     """`validate_configs` raises KafkaError for invalid topic configs.
 
-    `cordoned_brokers` get new replicas only through assignments in requests (KIP-1066).
+    `racks` has all registered brokers. `cordoned_brokers` get new replicas only through assignments in requests
+    (KIP-1066). `fenced_brokers` are not running: they get replicas if there are too few others, and do not lead.
     """
 
     topics: Mapping[str, ExistingTopic]
@@ -40,7 +41,15 @@ class PlanningContext:
     default_replication_factor: int
     validate_configs: Callable[[Mapping[str, str]], None]
     cordoned_brokers: frozenset[int] = frozenset()
+    fenced_brokers: frozenset[int] = frozenset()
 
     @property
     def uncordoned_racks(self) -> Racks:
         return {broker: rack for broker, rack in self.racks.items() if broker not in self.cordoned_brokers}
+
+    def place(self, count: int, replication_factor: int) -> list[list[int]]:
+        """Place the replicas of new partitions. Raises KafkaError (INVALID_REPLICATION_FACTOR)."""
+        uncordoned = self.uncordoned_racks
+        running = {broker: rack for broker, rack in uncordoned.items() if broker not in self.fenced_brokers}
+        fenced = {broker: rack for broker, rack in uncordoned.items() if broker in self.fenced_brokers}
+        return place_replicas(count, replication_factor, running, self.random, fenced)

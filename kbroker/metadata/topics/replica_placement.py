@@ -11,35 +11,52 @@ Racks = Mapping[int, str | None]
 NO_BROKER = "All brokers are currently fenced, or have all their log directories cordoned."
 
 
-def place_replicas(count: int, replication_factor: int, racks: Racks, random: Random) -> list[list[int]]:
+def no_leader(replication_factor: int) -> KafkaError:
+    """Return the error for a partition whose brokers have all been fenced, or are shutting down."""
+    return KafkaError(
+        ErrorCode.INVALID_REPLICATION_FACTOR,
+        f"Unable to replicate the partition {replication_factor} time(s): All brokers are currently fenced or in "
+        "controlled shutdown.",
+    )
+
+
+def place_replicas(
+    count: int, replication_factor: int, racks: Racks, random: Random, fenced: Racks | None = None
+) -> list[list[int]]:
     """Return the replicas of `count` new partitions, the preferred leader first.
 
-    `racks` has the brokers that may get replicas. The first broker is random, to spread topics with one partition.
-    Raises KafkaError (INVALID_REPLICATION_FACTOR) if there are too few brokers.
+    `racks` has the brokers that may get replicas, `fenced` those that get some if there are too few others: they follow
+    when they return. The first broker is random, to spread topics with one partition. Raises KafkaError
+    (INVALID_REPLICATION_FACTOR) if there are too few brokers.
     """
+    fenced = fenced or {}
     if not racks:
         raise KafkaError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
             f"Unable to replicate the partition {replication_factor} time(s): {NO_BROKER}",
         )
-    if replication_factor > len(racks):
+    registered = len(racks) + len(fenced)
+    if replication_factor > registered:
         raise KafkaError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
             f"Unable to replicate the partition {replication_factor} time(s): The target replication factor of "
-            f"{replication_factor} cannot be reached because only {len(racks)} broker(s) are registered or some "
+            f"{replication_factor} cannot be reached because only {registered} broker(s) are registered or some "
             "brokers have all their log directories cordoned.",
         )
+    from_fenced = max(0, replication_factor - len(racks))
     brokers = interleave_racks(racks)
     start = random.randrange(len(brokers))
     shift = random.randrange(len(brokers))
+    others = interleave_racks(fenced)
     return [
         _replicas(
             brokers,
             racks,
             (start + index) % len(brokers),
             shift + (start + index) // len(brokers),
-            replication_factor,
+            replication_factor - from_fenced,
         )
+        + [others[(index + number) % len(others)] for number in range(from_fenced)]
         for index in range(count)
     ]
 

@@ -214,13 +214,35 @@ async def test_a_broker_leaves_in_order():
 
 
 @async_test
-async def test_new_topics_use_the_brokers_that_are_there():
+async def test_new_topics_prefer_the_brokers_that_are_there():
     cluster = await cluster_of_three()
     await cluster.vanish(2)
-    (result,) = await cluster.controller.controller.create_topics([NewTopic("t", 4, 2)], False)
-    assert result.error is None
+    topics = [NewTopic("two", 4, 2), NewTopic("three", 1, 3)]
+    assert [result.error for result in await cluster.controller.controller.create_topics(topics, False)] == [None, None]
     await settle()
-    assert {replica for index in range(4) for replica in cluster.partition("t", index).replicas} == {1, 3}
+    assert {replica for index in range(4) for replica in cluster.partition("two", index).replicas} == {1, 3}
+    # The fenced broker follows when it returns.
+    partition = cluster.partition("three")
+    assert set(partition.replicas) == {1, 2, 3}
+    assert set(partition.isr) == {1, 3}
+    assert partition.leader == partition.isr[0]
+
+
+@async_test
+async def test_a_failover_does_not_wait_for_a_request_that_creates_many_topics(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("kbroker.metadata.controller.MULTI_BYTES", 5_000)
+    cluster = await cluster_of_three()
+    await cluster.create("t", [2, 3])
+    controller = cluster.controller.controller
+    creating = asyncio.ensure_future(controller.create_topics([NewTopic(f"n{n}", 3, 3) for n in range(100)], False))
+    await asyncio.sleep(0)
+    await cluster.sessions[2].close()
+    while cluster.controller.image.topics["t"].partitions[0].leader != 3:
+        await asyncio.sleep(0)
+    assert not creating.done()
+    assert all(result.error is None for result in await creating)
+    # What was planned before is written as it is now.
+    assert all(2 not in partition.isr for _, partition in cluster.controller.image.partitions())
 
 
 @async_test

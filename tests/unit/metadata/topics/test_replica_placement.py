@@ -51,3 +51,15 @@ def test_followers_of_one_leader_are_spread_over_all_others():
     followers = Counter(replicas[1] for replicas in placed if replicas[0] == 0)
     assert set(followers) == {1, 2, 3, 4}
     assert max(followers.values()) - min(followers.values()) <= 1
+
+
+def test_fenced_brokers_follow_if_there_are_too_few_others():
+    placed = place_replicas(4, 3, {1: None, 2: None}, Random(1), {3: None, 4: None})
+    assert all(len(set(replicas)) == 3 for replicas in placed)
+    assert all(set(replicas[:2]) == {1, 2} for replicas in placed)
+    assert [replicas[2] for replicas in placed] == [3, 4, 3, 4]
+    assert all(set(replicas) == {1, 2} for replicas in place_replicas(4, 2, {1: None, 2: None}, Random(1), {3: None}))
+    with pytest.raises(KafkaError, match="only 3 broker"):
+        place_replicas(1, 4, {1: None, 2: None}, Random(1), {3: None})
+    with pytest.raises(KafkaError, match="currently fenced"):
+        place_replicas(1, 1, {}, Random(1), {3: None})

@@ -117,11 +117,13 @@ class Partition(PartitionRoles):
         return base_offset, base_offset + last_offset_delta + 1, append_time_ms
 
     def append_internal(self, batch: bytearray, now_ms: int, guard: VerificationGuard | None, verify: bool) -> int:
-        """Append a batch of a coordinator. Returns the end offset. Raises KafkaError.
+        """Append a batch of a coordinator, which waits for its commit (acks=all). Returns the end offset.
 
-        A transactional batch has a producer id and epoch but no sequence. With `verify` it is refused unless its
-        transaction is open here or `guard` belongs to it (ProducerStateManager.begin_verification).
+        Raises KafkaError. A transactional batch has a producer id and epoch but no sequence. With `verify` it is
+        refused unless its transaction is open here or `guard` belongs to it (ProducerStateManager.begin_verification).
         """
+        if self.state.is_under_min_isr:
+            raise KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS)
         header = parse_header(batch)
         if header.is_transactional and not header.attributes & CONTROL and header.producer_id >= 0:
             self.log.producers.check_internal(header, guard, verify)

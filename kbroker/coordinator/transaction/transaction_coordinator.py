@@ -120,6 +120,10 @@ class TransactionCoordinator:
     def on_delta(self, delta: MetadataDelta) -> None:
         """Follow elections and deletions, when the image changes. Loading continues in the background."""
         self.runtime.on_delta(delta)
+        changed = {change.tp for change in delta.partitions if change.old is not None and change.new is not None}
+        if changed:
+            for context in self.runtime.contexts():
+                context.shard.on_leaders_changed(changed)
         self._schedule_periodic_tasks()
 
     def _schedule_periodic_tasks(self) -> None:

@@ -5,7 +5,7 @@ PrepareX committed -> a marker to each partition, repeated until it is written -
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -129,6 +129,12 @@ class TransactionMarkerSender:
     def clear(self) -> None:
         """Stop sending markers, because the partition has moved to another broker, which sends them."""
         self._pending.clear()
+
+    def on_leaders_changed(self, partitions: Collection[TopicPartition]) -> None:
+        """Send the markers that wait for a retry and whose partitions have a new leader."""
+        for markers in list(self._pending.values()):
+            if any(tp in partitions for tp in markers.retries):
+                self._resend(markers)
 
     def _is_pending(self, markers: PendingMarkers) -> bool:
         return self._pending.get(markers.metadata.transactional_id) is markers

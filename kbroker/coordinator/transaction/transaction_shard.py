@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
@@ -144,6 +144,10 @@ class TransactionShard:
 
         metadata = prepare_complete(entry.metadata, self._clock.now_ms())
         return CoordinatorResult(None, [metadata], on_committed, on_failed)
+
+    def on_leaders_changed(self, partitions: Collection[TopicPartition]) -> None:
+        """Send the markers that these partitions could not get from their former leaders."""
+        self._markers.on_leaders_changed(partitions)
 
     # Timeouts.
 

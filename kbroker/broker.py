@@ -27,7 +27,7 @@ from kbroker.interbroker.controller_gateway import ControllerGateway
 from kbroker.metadata.cluster_member import ClusterMember
 from kbroker.metadata.image import BrokerRegistration, MetadataDelta
 from kbroker.metadata.store import znodes
-from kbroker.metadata.store.coordination import Coordination, SessionExpired
+from kbroker.metadata.store.coordination import Coordination, CoordinationError, NodeExists, SessionExpired
 from kbroker.metadata.store.embedded import EmbeddedStore
 from kbroker.replica.assigned_partitions import AssignedPartitions
 from kbroker.replica.fetch.fetch_manager import FetchManager
@@ -44,6 +44,10 @@ from kbroker.server.socket_server import SocketServer
 
 if TYPE_CHECKING:
     from kbroker.exporter.exporter import Exporter
+    from kbroker.server.interbroker.cluster_parts import ClusterParts
+
+# Opens a session with the coordination service.
+OpenSession = Callable[[], Awaitable[Coordination]]
 
 log = EventLogger("kbroker")
 
@@ -56,17 +60,21 @@ FORMER_SESSION_S = 20.0
 FORMER_SESSION_MARGIN_S = 2.0
 # The interval at which a broker that was started on a full disk checks for free space, in seconds.
 RENEWAL_MS = 1_000
+# The delay after a failed attempt to join the cluster again, in seconds.
+REJOIN_BACKOFF_S = 0.5
 
 
 class Broker:
-    """One broker. `coordination`: the service that brokers share. By default a broker opens an embedded one."""
+    """One broker.
+
+    It is a member of a cluster if it has a coordination service that brokers share: `open_session`, or ZooKeeper if
+    zookeeper.connect is set. Else it opens an embedded one, and is alone.
+    """
 
     services: Services
     exporter: Exporter
 
-    def __init__(
-        self, environment: Environment, config: BrokerConfig, coordination: Coordination | None = None
-    ) -> None:
+    def __init__(self, environment: Environment, config: BrokerConfig, open_session: OpenSession | None = None) -> None:
         if len(config.log_dirs) != 1:
             raise ConfigError(f"log.dirs names {len(config.log_dirs)} directories; kbroker keeps its data in one")
         if len(config.listeners) != 1:
@@ -74,8 +82,11 @@ class Broker:
         self.environment = environment
         self.config = config
         self.stopped: asyncio.Future[BaseException | None] = environment.loop.create_future()
-        self._coordination = coordination
-        self._store: EmbeddedStore | None = None
+        self._open_session = open_session
+        self._coordination: Coordination | None = None
+        self._cluster: ClusterParts | None = None
+        self._rejoining: asyncio.Task[None] | None = None
+        self._session_wait_s = FORMER_SESSION_S
         self._server = SocketServer(environment, config, Dispatch())
         self._started: list[Callable[[], Awaitable[None]]] = []
 
@@ -91,32 +102,39 @@ class Broker:
         listener, advertised = self.config.listeners[0], self.config.advertised_listeners[0]
         port = await self._server.bind(listener.host or None, listener.port)
         self._started.append(self._server.stop)
-        node = BrokerRegistration(
-            self.config.node_id, advertised.host, advertised.port or port, self.config.broker_rack
-        )
-        member, session_wait_s = await self._load(directory)
+        member = await self._load(directory)
+        cluster = self._cluster
+        self._node = BrokerRegistration(
+            self.config.node_id, advertised.host, advertised.port or port, self.config.broker_rack,
+            directory_id=directory.directory_id,
+        )  # fmt: skip
+        if cluster is not None:
+            host, inter_broker_port = await cluster.bind()
+            self._started.append(cluster.stop)
+            self._node = self._node._replace(inter_broker_host=host, inter_broker_port=inter_broker_port)
         logs = LogManager(self.environment, directory.path, lambda: self.config)
-        replicas = ReplicaManager(self.environment, node.id, member.image, logs)
+        replicas = ReplicaManager(self.environment, self.config.node_id, member.image, logs)
         self._configure(member)
-        assigned = AssignedPartitions(self.environment, replicas, member.image)
+        assigned = self._assigned = AssignedPartitions(self.environment, replicas, member.image)
         await assigned.start()
         self._started.append(assigned.stop)
-        member.add_roles_listener(assigned.on_roles_changed)
-        member.add_listener(assigned.apply_delta)
-        # A broker that could still be opening its logs must not be elected as a leader.
-        await member.register(node, session_wait_s)
-        if not member.has_new_epochs:
-            replicas.maintenance.suspend_all_appends(replicas.partitions.values())
-        assigned.assign_roles()
         self.services = self._services(member, replicas)
-        await self._start_coordinators(member, assigned)
+        self._add_listeners(member, assigned)
+        if cluster is not None:
+            assigned.fetchers = cluster.fetchers
+            await cluster.serve(self.services, replicas)
+        # A broker that could still be opening its logs must not be elected as a leader.
+        await member.register(self._node, self._session_wait_s)
+        await self._start_coordinators()
         self._start_background_tasks(member, replicas, assigned)
         await self._server.serve(self.services)
         # The server is stopped first: a broker that is partly stopped must not handle requests.
         self._started.append(self._server.stop)
+        if cluster is not None:
+            self._started += [self._stop_rejoining, cluster.hand_over]
         if self.config.kbroker_metrics_listener:
             await self._export()
-        return advertised._replace(port=node.port).address
+        return advertised._replace(port=self._node.port).address
 
     async def _export(self) -> None:
         from kbroker.exporter.exporter import Exporter
@@ -125,53 +143,119 @@ class Broker:
         self._started.append(self.exporter.stop)
         await self.exporter.start(self.config.kbroker_metrics_listener)
 
-    async def _load(self, directory: DataDirectory) -> tuple[ClusterMember, float]:
-        """Return the loaded metadata, and the time in seconds after which a former session of this broker has ended."""
-        session_wait_s = FORMER_SESSION_S
-        uses_zookeeper = self._coordination is None and bool(self.config.get("zookeeper.connect"))
-        if uses_zookeeper:
-            self._coordination, session_wait_s = await self._open_zookeeper(directory)
-        elif self._coordination is None:
+    async def _load(self, directory: DataDirectory) -> ClusterMember:
+        """Open a session, and load the metadata."""
+        node_id = self.config.node_id
+        if self._open_session is None and self.config.get("zookeeper.connect"):
+            self._open_session = await self._zookeeper_sessions(directory)
+        if self._open_session is None:
             # Sessions of a store in this process end with the process.
-            session_wait_s = 0.0
-            self._store = await EmbeddedStore.open(self.environment, f"{directory.path}/coordination", self.fail)
-            self._started.append(self._store.close)
-            if self._store.is_empty:
+            self._session_wait_s = 0.0
+            store = await EmbeddedStore.open(self.environment, f"{directory.path}/coordination", self.fail)
+            self._started.append(store.close)
+            if store.is_empty:
                 directory.check_new(f"{directory.path}/coordination")
-            self._coordination = self._store.session()
-        coordination = self._coordination
-        # Another broker may have become the leader of this broker's partitions.
-        coordination.on_expired(lambda: self.fail(SessionExpired()))
-        self._started.append(coordination.close)
+            self._coordination = self._followed(store.session())
+        else:
+            self._coordination = self._followed(await self._open_session())
+        self._started.append(self._close_session)
 
         async def check_owner(cluster_id: str) -> None:
-            await directory.check_owner(self.config.node_id, cluster_id)
+            await directory.check_owner(node_id, cluster_id)
 
-        node_id = self.config.node_id
-        member = ClusterMember(self.environment, coordination, node_id, lambda: self.config, self.fail)
+        member = self._member = ClusterMember(
+            self.environment, self._coordination, node_id, lambda: self.config, self.fail
+        )
         await member.load(check_owner)
         self._started.append(member.leave)
-        return member, session_wait_s
+        if self._open_session is not None:
+            from kbroker.server.interbroker.cluster_parts import ClusterParts
 
-    async def _open_zookeeper(self, directory: DataDirectory) -> tuple[Coordination, float]:
-        """Return a session, and the time in seconds after which a former session of this broker has expired."""
+            self._cluster = ClusterParts(self.environment, lambda: self.config, member)
+        return member
+
+    async def _zookeeper_sessions(self, directory: DataDirectory) -> OpenSession:
+        """Return the function that opens sessions with ZooKeeper."""
         # Imported here because kazoo takes time and memory.
         from kbroker.config.broker.zookeeper_settings import zookeeper_settings
         from kbroker.metadata.store.zookeeper.open_session import open_session
 
         settings = zookeeper_settings(self.config.values)
-        session = await open_session(self.environment.loop, settings)
-        self._started.append(session.close)
-        if await session.exists(znodes.CLUSTER_ID) is None:
-            directory.check_new(f"ZooKeeper at {settings.address}")
-        return session, settings.session_timeout_s + FORMER_SESSION_MARGIN_S
+        self._session_wait_s = settings.session_timeout_s + FORMER_SESSION_MARGIN_S
+
+        async def open_checked_session() -> Coordination:
+            session = await open_session(self.environment.loop, settings)
+            if await session.exists(znodes.CLUSTER_ID) is None:
+                directory.check_new(f"ZooKeeper at {settings.address}")
+            return session
+
+        return open_checked_session
+
+    # Sessions with the coordination service.
+
+    def _followed(self, session: Coordination) -> Coordination:
+        session.on_expired(lambda: self._on_session_expired(session))
+        return session
+
+    async def _close_session(self) -> None:
+        if self._coordination is not None:
+            await self._coordination.close()
+
+    def _on_session_expired(self, session: Coordination) -> None:
+        """Join the cluster again: other brokers may have become the leaders of this broker's partitions."""
+        if self.stopped.done() or session is not self._coordination:
+            return
+        if self._cluster is None or (not self._member.broker_epoch and self._rejoining is None):
+            self.fail(SessionExpired())
+            return
+        log.warning("the session has expired: joining the cluster again")
+        self._resign(self._cluster)
+        if self._rejoining is None:
+            self._rejoining = self.environment.loop.create_task(self._rejoin(self._cluster))
+
+    def _resign(self, cluster: ClusterParts) -> None:
+        """Give up all roles. The broker keeps its logs and its clients' connections."""
+        self._member.on_session_lost()
+        self._assigned.resign()
+        self.services.groups.resign()
+        self.services.transactions.resign()
+        cluster.resign()
+
+    async def _rejoin(self, cluster: ClusterParts) -> None:
+        """Open a session and register again, until that succeeds."""
+        assert self._open_session is not None
+        try:
+            while True:
+                try:
+                    await self._close_session()
+                    self._coordination = self._followed(await self._open_session())
+                    await self._member.rejoin(self._coordination, self._node, self._session_wait_s)
+                    if self._member.broker_epoch:
+                        log.info("the broker has joined the cluster again", epoch=self._member.broker_epoch)
+                        return
+                except NodeExists:
+                    raise
+                except (CoordinationError, OSError) as error:
+                    log.warning("the broker cannot join the cluster yet", reason=error)
+                self._resign(cluster)
+                await self.environment.sleep(REJOIN_BACKOFF_S)
+        except Exception as error:
+            self.fail(error)
+        finally:
+            self._rejoining = None
+
+    async def _stop_rejoining(self) -> None:
+        if self._rejoining is not None:
+            self._rejoining.cancel()
 
     def _services(self, member: ClusterMember, replicas: ReplicaManager) -> Services:
         node_id, slots = self.config.node_id, self.config.max_incremental_fetch_session_cache_slots
         groups = GroupCoordinator(self.environment, replicas, member.image, lambda: self.config)
         marker_writer = TransactionMarkerWriter(replicas, groups)
+        peers = None if self._cluster is None else self._cluster.peers
+        channel = None if self._cluster is None else self._cluster.controller_channel
         marker_channels = TransactionMarkerChannels(
-            self.environment, node_id, member.image, lambda: self.config.request_timeout_ms, marker_writer
+            self.environment, node_id, member.image, lambda: self.config.request_timeout_ms, marker_writer, peers
         )
         transactions = TransactionCoordinator(
             self.environment, replicas, member.image, lambda: self.config, member.producer_ids, marker_channels
@@ -187,20 +271,36 @@ class Broker:
             groups=groups,
             transactions=transactions,
             add_partitions_to_txn=AddPartitionsToTxnManager(
-                self.environment, node_id, member.image, lambda: self.config.request_timeout_ms, transactions
+                self.environment, node_id, member.image, lambda: self.config.request_timeout_ms, transactions, peers
             ),
             marker_writer=marker_writer,
             producer_ids=member.producer_ids,
             controller_gateway=ControllerGateway(
-                self.environment, member.image, member.controller, None, lambda: self.config
+                self.environment, member.image, member.controller, channel, lambda: self.config
             ),
+            peers=peers,
+            controller_channel=channel,
         )
 
-    async def _start_coordinators(self, member: ClusterMember, assigned: AssignedPartitions) -> None:
-        groups, transactions = self.services.groups, self.services.transactions
-        member.add_roles_listener(groups.on_delta)
-        member.add_roles_listener(transactions.on_delta)
+    def _add_listeners(self, member: ClusterMember, assigned: AssignedPartitions) -> None:
+        """Follow the metadata. Roles begin when the controller unfences this broker, and end with the session."""
+        maintenance = self.services.replicas.maintenance
+
+        def change_roles(delta: MetadataDelta) -> None:
+            assigned.on_roles_changed(delta)
+            if member.is_unfenced and not assigned.has_roles:
+                if not member.has_new_epochs:
+                    maintenance.suspend_all_appends(self.services.replicas.partitions.values())
+                assigned.assign_roles()
+
+        member.add_roles_listener(change_roles)
+        member.add_roles_listener(self.services.groups.on_delta)
+        member.add_roles_listener(self.services.transactions.on_delta)
+        member.add_listener(assigned.apply_delta)
         member.add_listener(lambda delta: self._on_delta(member, assigned, delta))
+
+    async def _start_coordinators(self) -> None:
+        groups, transactions = self.services.groups, self.services.transactions
         await groups.start()
         self._started.append(groups.stop)
         await transactions.start()

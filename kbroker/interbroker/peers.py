@@ -258,6 +258,12 @@ class Peers:
             link.attempt.set_exception(PeerUnavailable(ErrorCode.NETWORK_EXCEPTION, reason))
             link.attempt.exception()
 
+    def reset(self) -> None:
+        """Close all connections: this broker's epoch has ended. Requests in flight fail with PeerUnavailable."""
+        for link in self._links.values():
+            self._close_link(link, "The broker epoch has ended.")
+        self._links.clear()
+
     async def stop(self) -> None:
         """Close all connections. Requests in flight fail with PeerUnavailable, as do all later ones."""
         self._is_stopped = True

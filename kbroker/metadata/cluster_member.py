@@ -71,6 +71,8 @@ class ClusterMember:
         self.secret = b""
         # The epoch of the current registration, 0 before the first.
         self.broker_epoch = 0
+        # Called with the epoch of each registration, before the controller knows of it.
+        self.on_registered: Callable[[int], None] = lambda epoch: None
         # Whether all partitions have leader epochs that no earlier process has used.
         self.has_new_epochs = True
         self._node_id = node_id
@@ -132,6 +134,7 @@ class ClusterMember:
         await self.loader.wait_for_listeners()
         epoch = await register_broker(self._environment, self._coordination, broker, previous_epoch, max_wait_s)
         self._registration, self.broker_epoch = broker._replace(epoch=epoch), epoch
+        self.on_registered(epoch)
         if await self.controller.campaign():
             await self._reconcile_at_start()
         await self._wait_until_unfenced()

@@ -52,7 +52,7 @@ class AssignedPartitions:
         # Held while logs are opened, created or deleted.
         self._mutex = Mutex(environment.loop)
         # Whether this broker may lead and follow: not before it is registered.
-        self._has_roles = False
+        self.has_roles = False
         # The closed partitions of deleted topics, whose logs are not deleted yet, by topic id.
         self._deleted: dict[bytes, list[Partition]] = {}
         self._stopped = False
@@ -83,16 +83,16 @@ class AssignedPartitions:
 
     def assign_roles(self) -> None:
         """Lead and follow from now on, as the metadata image says. Called when this broker is registered."""
-        self._has_roles = True
+        self.has_roles = True
         for partition in self._replicas.partitions.values():
             self._assign_role(partition)
 
     def resign(self) -> None:
-        """Lead and follow nothing, because this broker's session has ended, until `assign_roles` is called again."""
-        self._has_roles = False
+        """Neither lead nor follow any partition, because this broker's session has ended."""
+        self.has_roles = False
         for partition in self._replicas.partitions.values():
             self._stop_following(partition)
-        self._replicas.resign()
+            partition.resign()
 
     def on_roles_changed(self, delta: MetadataDelta) -> None:
         """Apply a change of the metadata image to the partitions that are open."""
@@ -101,7 +101,7 @@ class AssignedPartitions:
             for partition in hidden:
                 self._stop_following(partition)
                 partition.close()
-        if self._has_roles:
+        if self.has_roles:
             for change in delta.partitions:
                 changed = self._replicas.get(change.topic_id, change.tp.partition)
                 if changed is not None:
@@ -238,7 +238,7 @@ class AssignedPartitions:
         state = PartitionState(self._node_id, NO_EPOCH, [], log.checkpointed_high_watermark)
         partition = Partition(log, state, maintenance, is_leader=False, is_internal=topic.internal)
         self._replicas.add(partition)
-        if self._has_roles:
+        if self.has_roles:
             self._assign_role(partition)
         if maintenance.appends_suspended:
             maintenance.suspend_appends(partition)

@@ -327,11 +327,6 @@ class ReplicaManager:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
         return log.log_start_offset
 
-    def resign(self) -> None:
-        """Drop the leadership of all partitions, because this broker's session has ended."""
-        for partition in self.partitions.values():
-            partition.resign()
-
     async def stop(self) -> None:
         """Fail the waiting requests, and wait for the syncs in progress."""
         await self.isr_manager.stop()

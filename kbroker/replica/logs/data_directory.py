@@ -63,12 +63,17 @@ class DataDirectory:
         if meta is None:
             if cluster_id is not None:
                 directory_id = urlsafe_b64encode(self._environment.random.randbytes(16)).decode().rstrip("=")
-                new = MetaProperties(cluster_id, node_id, directory_id.replace("-", "_"))
-                write_meta_properties(disk, self.path, new)
+                meta = self._meta_properties = MetaProperties(cluster_id, node_id, directory_id.replace("-", "_"))
+                write_meta_properties(disk, self.path, meta)
         elif meta.node_id != node_id:
             raise ForeignDirectory(f"{self.path} belongs to node.id={meta.node_id}; this broker has node.id={node_id}")
         elif cluster_id is not None and meta.cluster_id != cluster_id:
             raise ForeignDirectory(f"{self.path} belongs to cluster {meta.cluster_id}; this broker is in {cluster_id}")
+
+    @property
+    def directory_id(self) -> str:
+        """The id that the directory got when it was first used (KIP-858); empty before `check_owner` has read it."""
+        return "" if self._meta_properties is None else self._meta_properties.directory_id
 
     def check_new(self, coordination: str) -> None:
         """Raise ForeignDirectory if the directory was used before. Called if `coordination` has no cluster.

@@ -92,9 +92,15 @@ class Machine:
             direct_socket=direct_socket,
         )
         self.sim_loop.trace.record("start", self.name)
-        if self._coordination is not None:
-            self._session = self._coordination.session(loop, self.name)
-        broker = self.broker = Broker(environment, BrokerConfig.load(self.configs), self._session)
+        coordination = self._coordination
+
+        async def open_session() -> Coordination:
+            assert coordination is not None
+            self._session = coordination.session(loop, self.name)
+            return self._session
+
+        open_or_none = None if coordination is None else open_session
+        broker = self.broker = Broker(environment, BrokerConfig.load(self.configs), open_or_none)
         try:
             await loop.run(broker.start())
         except BaseException:

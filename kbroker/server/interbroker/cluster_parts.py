@@ -1,0 +1,140 @@
+"""Assembles the parts that only a broker of a cluster has: connections to other brokers, replica fetchers, ISR changes.
+
+A lone broker (kbroker/broker.py) imports none of them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+from kbroker.api.dispatch import BROKER_LISTENER_APIS, Dispatch
+from kbroker.api.local_requests import handle_locally
+from kbroker.interbroker.controller_channel import ControllerChannel
+from kbroker.interbroker.identity import BrokerIdentity
+from kbroker.interbroker.peers import Peers, PeerUnavailable
+from kbroker.replica.fetcher.remote_leader_end_point import RemoteLeaderEndPoint
+from kbroker.replica.fetcher.replica_fetcher_manager import ReplicaFetcherManager
+from kbroker.runtime.event_log import EventLogger
+from kbroker.server.interbroker.inter_broker_server import InterBrokerServer
+from protocol.errors import ErrorCode
+from protocol.messages.k56_alter_partition import AlterPartitionRequest, AlterPartitionResponse
+from protocol.messages.k63_broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from kbroker.api.context import Services
+    from kbroker.config import BrokerConfig
+    from kbroker.metadata.cluster_member import ClusterMember
+    from kbroker.metadata.image import MetadataDelta
+    from kbroker.replica.replica_manager import ReplicaManager
+    from kbroker.runtime.environment import Environment
+    from protocol.schema.message import Message
+
+log = EventLogger("kbroker.cluster")
+
+ALTER_PARTITION_VERSION = 3
+BROKER_HEARTBEAT_VERSION = 2
+# The time in which the controller must have moved all leaderships away from a broker that stops, and the interval of
+# asking whether it has.
+CONTROLLED_SHUTDOWN_S = 10.0
+CONTROLLED_SHUTDOWN_POLL_S = 0.05
+
+
+class ClusterParts:
+    """`member` has loaded the metadata, and is not registered yet."""
+
+    def __init__(self, environment: Environment, config: Callable[[], BrokerConfig], member: ClusterMember) -> None:
+        self._environment = environment
+        self._config = config
+        self._member = member
+        node_id, image = config().node_id, member.image
+        self.identity = BrokerIdentity(image.cluster_id, member.secret, node_id)
+        self.server = InterBrokerServer(environment, config(), Dispatch(BROKER_LISTENER_APIS), self.identity)
+        self.peers = Peers(environment, self.identity, image)
+        self.controller_channel = ControllerChannel(environment, node_id, image, self.peers, self._serve_locally)
+        self.fetchers = ReplicaFetcherManager(
+            environment, node_id, self._broker_epoch, RemoteLeaderEndPoint(self.peers), config
+        )
+        self._services: Services | None = None
+        member.on_registered = self._on_registered
+        member.add_roles_listener(self._on_delta)
+
+    def _broker_epoch(self) -> int:
+        return self.identity.broker_epoch
+
+    def _on_registered(self, broker_epoch: int) -> None:
+        self.identity.broker_epoch = broker_epoch
+
+    def _on_delta(self, delta: MetadataDelta) -> None:
+        self.peers.on_delta(delta)
+        self.server.on_delta(delta)
+        self.controller_channel.on_delta(delta)
+
+    async def bind(self) -> tuple[str, int]:
+        """Bind the listener for brokers. Returns the address at which other brokers reach it."""
+        listener, advertised_host = self._config().inter_broker_listener
+        return advertised_host, await self.server.bind(listener.host or None, listener.port)
+
+    async def serve(self, services: Services, replicas: ReplicaManager) -> None:
+        """Serve other brokers, and propose ISR changes of the partitions that this broker will lead."""
+        self._services = services
+        replicas.isr_manager.start(
+            self._alter_partition, self._broker_epoch, lambda: self._config().replica_lag_time_max_ms
+        )
+        self._member.add_roles_listener(replicas.isr_manager.on_delta)
+        await self.server.serve(services)
+
+    async def _serve_locally(self, request: Message, version: int) -> Message:
+        assert self._services is not None
+        own = (self._config().node_id, self.identity.broker_epoch)
+        return await handle_locally(self._services, request, version, own)
+
+    async def _alter_partition(self, request: AlterPartitionRequest) -> AlterPartitionResponse:
+        """Send ISR changes to the controller. Without a response, the outcome is unknown."""
+        timeout_ms = self._config().request_timeout_ms
+        try:
+            response = await self.controller_channel.request(request, ALTER_PARTITION_VERSION, timeout_ms)
+        except PeerUnavailable as error:
+            return AlterPartitionResponse(error_code=error.code)
+        return cast(AlterPartitionResponse, response)
+
+    async def hand_over(self) -> None:
+        """Ask the controller to move all leaderships to other brokers (controlled.shutdown.enable).
+
+        Waits at most CONTROLLED_SHUTDOWN_S.
+        """
+        if not self._config().get("controlled.shutdown.enable") or self.identity.broker_epoch < 0:
+            return
+        loop = self._environment.loop
+        deadline_s = loop.time() + CONTROLLED_SHUTDOWN_S
+        request = BrokerHeartbeatRequest(
+            broker_id=self._config().node_id, broker_epoch=self.identity.broker_epoch, want_shut_down=True
+        )
+        reason = ""
+        while (remaining_s := deadline_s - loop.time()) > 0:
+            try:
+                response = cast(
+                    BrokerHeartbeatResponse,
+                    await self.controller_channel.request(request, BROKER_HEARTBEAT_VERSION, int(remaining_s * 1000)),
+                )
+            except PeerUnavailable as error:
+                reason = error.message or error.code.name
+                break
+            if response.error_code:
+                reason = ErrorCode(response.error_code).name
+                break
+            if response.should_shut_down:
+                log.info("leaderships handed over")
+                return
+            await self._environment.sleep(CONTROLLED_SHUTDOWN_POLL_S)
+        log.warning("stopping without a complete hand-over of leaderships", reason=reason or "timeout")
+
+    def resign(self) -> None:
+        """Close connections to other brokers, since they are bound to a broker epoch that has ended."""
+        self.identity.broker_epoch = -1
+        self.peers.reset()
+
+    async def stop(self) -> None:
+        await self.server.stop()
+        await self.peers.stop()

@@ -138,11 +138,16 @@ class PartitionRoles(PartitionHighWatermark):
             # Before the records disappear.
             self.state.high_watermark = min(self.state.high_watermark, offset)
             await truncation
-            self.state.high_watermark = max(self.state.high_watermark, self.log.log_start_offset)
-            self._uncommitted_bytes = 0
-            self.log.update_high_watermark(self.state.high_watermark)
         finally:
-            self._is_truncating = False
-            deferred, self._deferred_role = self._deferred_role, None
-            if deferred is not None and not self.is_closed:
-                self.apply_registration(*deferred)
+            # A cancelled caller does not stop the truncation.
+            self.log.when_truncated(self._on_truncated)
+
+    def _on_truncated(self) -> None:
+        state, log = self.state, self.log
+        state.high_watermark = max(min(state.high_watermark, log.log_end_offset), log.log_start_offset)
+        self._uncommitted_bytes = 0
+        log.update_high_watermark(state.high_watermark)
+        self._is_truncating = False
+        deferred, self._deferred_role = self._deferred_role, None
+        if deferred is not None and not self.is_closed:
+            self.apply_registration(*deferred)

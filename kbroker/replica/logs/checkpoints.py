@@ -63,7 +63,7 @@ class LogCheckpoints(NamedTuple):
         )
         high_watermarks.update(current_high_watermarks)
         for log in logs:
-            recovery_points[log.tp] = log.recovery_point
+            recovery_points[log.tp] = log.durable_recovery_point
             if log.log_start_offset > 0:
                 log_start_offsets[log.tp] = log.log_start_offset
             if log.cleaned_to > 0:

@@ -159,7 +159,7 @@ def load_transaction_index(disk: Disk, path: str, base_offset: int, end_offset: 
             raise ValueError(f"a marker at offset {entry.last_offset}")
         last = entry.last_offset
         count += 1
-    return TransactionIndex(count, last)
+    return TransactionIndex(count, last if count else -1)
 
 
 def iter_transaction_index(disk: Disk, path: str) -> Iterator[AbortedTransaction]:

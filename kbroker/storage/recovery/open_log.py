@@ -116,7 +116,7 @@ class LogLoader:
             LogSegment(loaded.disk, loaded.directory, base_offset, self._now_ms) for base_offset in base_offsets
         ]
         loaded.log_start_offset = max([log_start_offset, *base_offsets[:1]])
-        state.load_epochs()
+        state.load_epochs(trusted_to)
         state.load_transaction_indexes(transaction_indexes)
         # A snapshot lacks the transactions that ended before it with a marker above the high watermark, which are not
         # stable yet.

@@ -63,7 +63,11 @@ class StateRebuilder:
         loaded.snapshots.remove_after_blocking(loaded.log_end_offset)
         for segment in loaded.segments:
             self._write_transaction_index(segment)
+        known = len(loaded.epochs.entries)
         loaded.epochs.truncate_from_end(loaded.log_end_offset)
+        if len(loaded.epochs.entries) < known:
+            # After a gap in the offsets, the next start could not tell that these epochs have no batches.
+            loaded.epoch_file.write_blocking(loaded.epochs.entries)
         loaded.epochs.truncate_from_start(loaded.log_start_offset)
 
     # Producers.
@@ -209,11 +213,14 @@ class StateRebuilder:
 
     # Leader epochs.
 
-    def load_epochs(self) -> None:
-        """Load leader-epoch-checkpoint. If it is missing or damaged, `rebuild_lost_epochs` reads the log."""
+    def load_epochs(self, trusted_to: int) -> None:
+        """Load the epochs that begin below `trusted_to` from leader-epoch-checkpoint: others may be those of batches
+        that a power loss has removed. If the file is missing or damaged, `rebuild_lost_epochs` reads the log."""
         loaded = self._loaded
         try:
-            for epoch, start_offset in loaded.epoch_file.read_blocking():
+            entries = [entry for entry in loaded.epoch_file.read_blocking() if entry[1] < trusted_to]
+            loaded.epoch_file.mark_durable(entries)
+            for epoch, start_offset in entries:
                 loaded.epochs.assign(epoch, start_offset)
                 self.last_epoch = epoch
         except FileNotFoundError:
@@ -232,6 +239,9 @@ class StateRebuilder:
             if header.leader_epoch > epoch:
                 epoch = header.leader_epoch
                 loaded.epochs.assign(epoch, header.base_offset)
+        if loaded.epochs.entries:
+            # The next start looks for epochs only from the recovery point on.
+            loaded.epoch_file.write_blocking(loaded.epochs.entries)
 
 
 def _count_back(segment: LogSegment, offset: int, back: int) -> tuple[int, int]:

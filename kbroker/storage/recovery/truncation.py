@@ -43,18 +43,23 @@ class Truncation:
     def cut_blocking(self) -> None:
         """Delete and truncate files. Raises OSError; it may then be called again."""
         after = self.after
+        if self.replaced is not None:
+            # Recovery finds the epochs of batches that a crash leaves, since these are above the recovery point, but it
+            # would not miss the batches of epochs in the file.
+            after.epoch_file.write_blocking(after.epochs.entries)
         last = after.segments[-1]
         # From the end on, so that a crash leaves no gap.
         for segment in reversed(self.removed):
             delete_now_blocking(segment)
         after.snapshots.remove([segment.base_offset for segment in self.removed])
         after.snapshots.remove_after_blocking(after.log_end_offset if self.replaced is not None else -1)
-        if self.removed:
-            # After a power loss these files must not follow what is appended from now on.
-            after.disk.sync_dir(after.directory)
+        # A power loss must not bring these files back when other batches have the offsets: segments would follow them,
+        # and a snapshot would pass for their producer state.
+        after.disk.sync_dir(after.directory)
         if self.replaced is None:
             last.create_file()
             after.directory_sync.mark_changed()
+            after.epoch_file.write_blocking(after.epochs.entries)
             return
         _truncate_indexes(last)
         last.truncate_file_blocking()

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from hypothesis import strategies as st
 
+from kbroker.storage.indexes.transaction_index import AbortedTransaction
 from kbroker.storage.log.log import Log
 from kbroker.storage.producers.producer_state_manager import ProducerStateManager
 from kbroker.storage.producers.snapshot import decode_snapshot
@@ -55,21 +56,23 @@ class Stored(NamedTuple):
         return self.data[start : start + sum(header.size for header in headers)], headers
 
 
-def store(writes: Iterable[Write], log: Log | None = None) -> Stored:
-    """Return the batches of a leader's log. If `log` is that log they are also appended to it, without gaps."""
-    producers = ProducerStateManager()
+def store(writes: Iterable[Write], log: Log | None = None, *, offset: int = 0, epoch: int = 0) -> Stored:
+    """Return the batches of a leader's log from `offset` and `epoch` on.
+
+    If `log` is that log they are also appended to it, without gaps. `epoch` is also the epoch of the producers.
+    """
+    producers, producer_epoch = ProducerStateManager(), epoch
     sequences: dict[int, int] = {}
-    offset = epoch = 0
     parts: list[bytes] = []
     for write in writes:
         epoch += 2 * write.new_epoch
-        is_open = write.producer >= 0 and producers.has_open_transaction(write.producer, 0)
+        is_open = write.producer >= 0 and producers.has_open_transaction(write.producer, producer_epoch)
         if write.committed is not None and write.producer >= 0:
             marker = EndTransactionMarker(write.committed, 0)
-            data = build_end_marker(marker, write.producer, 0, NOW + offset)
+            data = build_end_marker(marker, write.producer, producer_epoch, NOW + offset)
         else:
             sequence = sequences.get(write.producer, 0)
-            known = {"producer_id": write.producer, "producer_epoch": 0, "base_sequence": sequence}
+            known = {"producer_id": write.producer, "producer_epoch": producer_epoch, "base_sequence": sequence}
             transactional = write.producer >= 0 and (write.transactional or is_open)
             data = batch(
                 write.count,
@@ -104,6 +107,9 @@ def stamp(data: bytearray, offset: int, epoch: int) -> None:
 def state_of(log: Log) -> dict[str, object]:
     """Return what the logs of all replicas have in common, however they were written."""
     transactions = log.producers.transactions
+    aborted: list[AbortedTransaction] = []
+    for segment in log.segments:
+        segment.collect_aborted(0, 1 << 62, True, aborted)
     return {
         "end": log.log_end_offset,
         "content": b"".join(segments_of(log).values()),
@@ -112,7 +118,7 @@ def state_of(log: Log) -> dict[str, object]:
         "batches": sorted((entry.producer_id, entry.last_sequence) for entry in log.producers.active()),
         "open": len(transactions),
         "unstable": transactions.first_unstable_offset,
-        "aborted": log.aborted_transactions(0, 1 << 30, True) if log.log_end_offset else [],
+        "aborted": aborted,
         "last aborted": log.last_aborted_offset,
     }
 

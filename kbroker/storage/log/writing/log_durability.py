@@ -89,6 +89,13 @@ class LogDurability(LogReads):
             raise
         return up_to
 
+    @property
+    def durable_recovery_point(self) -> int:
+        """The recovery point for the checkpoint file. Recovery looks for leader epochs only from there on, so it is not
+        above an epoch that is not durable in its file yet."""
+        unsynced = self._epoch_file.first_unsynced(self.epochs.entries)
+        return self.recovery_point if unsynced is None else min(self.recovery_point, unsynced)
+
     def complete_flush(self, offset: int, truncations: int | None = None) -> None:
         """Advance the recovery point to `offset`, below which everything is synced.
 

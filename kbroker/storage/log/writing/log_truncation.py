@@ -78,11 +78,18 @@ class LogTruncation(LogAppends):
         `truncate_to` does."""
         await self._run_truncation(lambda: self._start_at(offset))
 
+    def when_truncated(self, callback: Callable[[], None]) -> None:
+        """Call `callback` once, as soon as no truncation is in progress."""
+        if self.is_truncating:
+            self._after_truncation.append(callback)
+        else:
+            callback()
+
     async def _run_truncation(self, truncate: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Run a truncation while nothing else changes the log."""
         while self.is_truncating:
             ended = self._owner.create_future()
-            self._after_truncation.append(lambda ended=ended: ended.done() or ended.set_result(None))  # type: ignore[misc]
+            self.when_truncated(lambda ended=ended: ended.done() or ended.set_result(None))  # type: ignore[misc]
             await ended
         self._check_can_truncate()
         self.is_truncating = True
@@ -137,7 +144,6 @@ class LogTruncation(LogAppends):
             # Written first: recovery must not trust what is appended after the truncation.
             await self._retry(self._owner.write_checkpoints)
         await self._retry(lambda: self._run_in_thread(truncation.cut_blocking))
-        await self._write_truncated_epochs()
 
     async def _start_at(self, offset: int) -> None:
         after = self._to_loaded()
@@ -147,7 +153,6 @@ class LogTruncation(LogAppends):
         truncation = Truncation(after, self.segments, None, offset)
         self._apply(truncation)
         await self._retry(lambda: self._run_in_thread(truncation.cut_blocking))
-        await self._write_truncated_epochs()
         # The next start would put the log start offset back, perhaps above batches that are appended from now on.
         await self._retry(self._owner.write_checkpoints)
 
@@ -182,10 +187,6 @@ class LogTruncation(LogAppends):
                 raise
             await self._delay(RETRY_MS)
 
-    async def _write_truncated_epochs(self) -> None:
-        self._write_epochs()
-        await self._until_idle()
-
     def _to_loaded(self) -> LoadedLog:
         """Return the current state, with a copy of the leader epochs."""
         loaded = LoadedLog(self.disk, self.directory, self.tp, self.config)
@@ -196,6 +197,7 @@ class LogTruncation(LogAppends):
         loaded.cleaned_to = self.cleaned_to
         loaded.epochs = LeaderEpochCache(self.epochs.entries)
         loaded.snapshots = self.snapshots
+        loaded.epoch_file = self._epoch_file
         loaded.directory_sync = self._directory_sync
         return loaded
 

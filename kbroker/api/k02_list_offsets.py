@@ -10,6 +10,9 @@
 - The result for a timestamp is the first record that is not older, if consumers may read it, else offset and timestamp
   are -1.
 - Version 4 adds the leader epoch.
+- Until the high watermark of a new leader has reached the start of its leader epoch, consumers get OFFSET_NOT_AVAILABLE
+  instead of the latest offset (KIP-207), since that may be lower than an earlier response of the former leader; below
+  version 5, LEADER_NOT_AVAILABLE.
 - The lookups of a request that read logs run together in one thread.
 - timeout_ms (version 10) is ignored: it applies to remote storage only.
 """
@@ -47,6 +50,7 @@ FIRST_VERSION = {
 READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 CONSUMER = NO_EPOCH = -1
 FIRST_WITH_EPOCH = 4
+FIRST_WITH_OFFSET_NOT_AVAILABLE = 5
 
 # Reads a log and fills in a partition's result.
 Lookup = Callable[[], None]
@@ -129,10 +133,16 @@ def _result(
         result.error_code = error.code
         return result
     timestamp, end_offset = requested.timestamp, _visible_end(partition, request)
+    missing = ErrorCode.NONE
+    if partition.is_catching_up and request.replica_id == CONSUMER:
+        missing = _offset_not_available(context)
     if timestamp >= 0 or timestamp == MAX_TIMESTAMP:
-        lookups.append(lambda: _look_up_blocking(partition, timestamp, end_offset, result))
+        lookups.append(lambda: _look_up_blocking(partition, timestamp, end_offset, missing, result))
     elif timestamp == LATEST:
-        result.offset, result.leader_epoch = end_offset, partition.leader_epoch
+        if missing:
+            result.error_code = missing
+        else:
+            result.offset, result.leader_epoch = end_offset, partition.leader_epoch
     elif timestamp in (EARLIEST, EARLIEST_LOCAL):
         result.offset = partition.log.log_start_offset
         result.leader_epoch = _epoch_of(partition, result.offset)
@@ -155,14 +165,21 @@ def _visible_end(partition: Partition, request: ListOffsetsRequest) -> int:
     return end if partition.log.offline is None else min(end, partition.log.readable_end)
 
 
+def _offset_not_available(context: RequestContext) -> ErrorCode:
+    if context.version < FIRST_WITH_OFFSET_NOT_AVAILABLE:
+        return ErrorCode.LEADER_NOT_AVAILABLE
+    return ErrorCode.OFFSET_NOT_AVAILABLE
+
+
 def _epoch_of(partition: Partition, offset: int) -> int:
     epoch = partition.log.epochs.epoch_for(offset)
     return partition.leader_epoch if epoch == NO_EPOCH else epoch
 
 
 def _look_up_blocking(
-    partition: Partition, timestamp: int, end_offset: int, result: ListOffsetsPartitionResponse
+    partition: Partition, timestamp: int, end_offset: int, missing: ErrorCode, result: ListOffsetsPartitionResponse
 ) -> None:
+    """Complete the result. `missing`: the error code if there is no such record below `end_offset`, or NONE."""
     log = partition.log
     try:
         if timestamp == MAX_TIMESTAMP:
@@ -174,3 +191,5 @@ def _look_up_blocking(
         return
     if found is not None and found[0] < end_offset:
         result.offset, result.timestamp, result.leader_epoch = found
+    else:
+        result.error_code = missing

@@ -2,13 +2,16 @@
 
 - A topic whose cleanup.policy does not contain delete gets POLICY_VIOLATION.
 - Internal topics get INVALID_TOPIC_EXCEPTION: only their coordinators delete records there.
-- low_watermark in the response is the new log start offset. An offset before the log start offset changes nothing.
-- timeout_ms is ignored: there are no followers to wait for.
+- An offset before the log start offset changes nothing.
+- The response waits until the live followers have deleted the records, too, at most timeout_ms: then the partition gets
+  REQUEST_TIMED_OUT. low_watermark is the lowest log start offset of the live replicas.
 """
 
 from kbroker.api.context import RequestContext, Services
 from kbroker.common import KafkaError
 from kbroker.metadata.topics.internal_topics import INTERNAL_TOPICS
+from kbroker.replica.delayed_delete_records import DeletedRecords
+from kbroker.replica.partition import Partition
 from kbroker.runtime.slices import step
 from protocol.errors import ErrorCode
 from protocol.messages.k21_delete_records import (
@@ -30,28 +33,40 @@ async def handle(services: Services, context: RequestContext, request: DeleteRec
             offsets[partition.partition_index] = partition.offset
             await step(context.slices)
     response = DeleteRecordsResponse()
+    deleted: list[DeletedRecords] = []
     for name, offsets in requested.items():
         results = []
         for index, offset in offsets.items():
-            results.append(await _result(services, name, index, offset))
+            results.append(await _result(services, name, index, offset, deleted))
             await step(context.slices)
         response.topics.append(DeleteRecordsTopicResult(name=name, partitions=results))
+    if deleted:
+        await services.replicas.wait_for_deletion(deleted, request.timeout_ms)
     return response
 
 
-async def _result(services: Services, topic: str, index: int, offset: int) -> DeleteRecordsPartitionResult:
+async def _result(
+    services: Services, topic: str, index: int, offset: int, deleted: list[DeletedRecords]
+) -> DeleteRecordsPartitionResult:
+    """Delete the records on this broker. If there are followers to wait for, add the deletion to `deleted`."""
+    result = DeleteRecordsPartitionResult(partition_index=index, low_watermark=NO_LOW_WATERMARK)
     try:
-        low_watermark, code = await _delete_records(services, topic, index, offset), ErrorCode.NONE
+        partition = _partition(services, topic, index)
+        result.low_watermark = await services.replicas.delete_records(partition, offset)
     except KafkaError as error:
-        low_watermark, code = NO_LOW_WATERMARK, error.code
-    return DeleteRecordsPartitionResult(partition_index=index, low_watermark=low_watermark, error_code=code)
+        result.error_code = error.code
+        return result
+    if partition.state.followers:
+        # -1 stands for the high watermark, up to which all has been deleted.
+        deleted.append(DeletedRecords(partition, result.low_watermark if offset == -1 else offset, result))
+    return result
 
 
-async def _delete_records(services: Services, topic: str, index: int, offset: int) -> int:
-    """Delete the records of a partition before an offset. Returns the new log start offset. Raises KafkaError."""
+def _partition(services: Services, topic: str, index: int) -> Partition:
+    """Return a partition of which records may be deleted. Raises KafkaError."""
     partition = services.replicas.leader(topic, index)
     if topic in INTERNAL_TOPICS:
         raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION)
     if not partition.log.config.has_delete_policy:
         raise KafkaError(ErrorCode.POLICY_VIOLATION)
-    return await services.replicas.delete_records(partition, offset)
+    return partition

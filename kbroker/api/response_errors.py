@@ -214,7 +214,7 @@ def _produce_error(request: ProduceRequest | None, error: tuple[str | bytes, Par
         subject["transactional_id"] = request.transactional_id
         if code == ErrorCode.INVALID_REQUIRED_ACKS:
             subject["acks"] = request.acks
-    return ResponseError(code, message, subject)
+    return ResponseError(code, message if isinstance(message, str) else None, subject)
 
 
 def report_fetch_errors(context: RequestContext, request: FetchRequest, response: FetchResponse) -> None:

@@ -83,6 +83,11 @@ class PartitionHighWatermark:
 
     # The high watermark.
 
+    @property
+    def is_catching_up(self) -> bool:
+        """Whether a new leader's high watermark is still below what the former leader may have committed (KIP-207)."""
+        return self.state.high_watermark < self.state.epoch_start_offset
+
     def advance_high_watermark(self) -> None:
         """Commit the records that all in-sync replicas have, and complete the requests that wait for them.
 
@@ -186,6 +191,11 @@ class PartitionHighWatermark:
             if session.waiter is not None:
                 session.waiter.gained(size)
 
+    def notify_all(self) -> None:
+        """Notify consumers and followers of a change that must be sent, such as a new log start offset."""
+        self.notify_fetchers(0)
+        self._notify_replicas(0)
+
     # Failure and removal.
 
     def fail_waiting(self, code: ErrorCode) -> None:
@@ -194,8 +204,7 @@ class PartitionHighWatermark:
         self._waiting, self._waiting_for_sync = deque(), deque()
         for _, callback in waiting:
             callback(code)
-        self.notify_fetchers(0)
-        self._notify_replicas(0)
+        self.notify_all()
 
     def close(self) -> None:
         """Called when the partition is removed from this broker."""

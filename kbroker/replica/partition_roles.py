@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
-from kbroker.common import KafkaError
+from kbroker.common import NO_LEADER, KafkaError
 from kbroker.replica.partition_high_watermark import PartitionHighWatermark
 from kbroker.replica.partition_state import PartitionState
 from kbroker.storage.log.log import Log
@@ -16,11 +16,13 @@ if TYPE_CHECKING:
 
 
 class PartitionRoles(PartitionHighWatermark):
-    __slots__ = ("_deferred_role", "_is_truncating")
+    __slots__ = ("_deferred_role", "_has_leader", "_is_truncating")
 
     def __init__(self, log: Log, state: PartitionState, is_leader: bool) -> None:
         super().__init__(log, state, is_leader)
         self._is_truncating = False
+        # On a follower: whether the partition has a leader, as far as this broker knows.
+        self._has_leader = False
         # A change of the metadata image during a truncation, which applies after it.
         self._deferred_role: tuple[PartitionRegistration, int, int] | None = None
 
@@ -57,8 +59,7 @@ class PartitionRoles(PartitionHighWatermark):
             self.is_leader = True
             self.begin_epoch()
             # Sessions fetch again with the new epoch.
-            self.notify_fetchers(0)
-            self._notify_replicas(0)
+            self.notify_all()
         elif self.is_leader and registration.partition_epoch > state.partition_epoch:
             state.partition_epoch = registration.partition_epoch
             state.update_replicas_and_isr(registration.replicas, registration.isr)
@@ -74,6 +75,7 @@ class PartitionRoles(PartitionHighWatermark):
             return
         state.partition_epoch = registration.partition_epoch
         state.begin_follower_epoch(registration.leader_epoch, registration.replicas, registration.isr)
+        self._has_leader = registration.leader != NO_LEADER
         self._stop_leading()
 
     def resign(self) -> None:
@@ -81,6 +83,7 @@ class PartitionRoles(PartitionHighWatermark):
         state = self.state
         self._deferred_role = None
         state.begin_follower_epoch(state.leader_epoch, state.replicas, state.isr)
+        self._has_leader = False
         self._stop_leading()
 
     def _stop_leading(self) -> None:
@@ -91,6 +94,12 @@ class PartitionRoles(PartitionHighWatermark):
         """Raise KafkaError if this is not the leader in the epoch that the client knows (KIP-320; -1 for any)."""
         self.check_epoch(current_epoch)
         if not self.is_leader:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+    def check_reader(self, current_epoch: int) -> None:
+        """Raise KafkaError if this replica may not serve consumers. A follower without a leader may not."""
+        self.check_epoch(current_epoch)
+        if not self.is_leader and not self._has_leader:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     def check_epoch(self, current_epoch: int) -> None:

@@ -9,42 +9,35 @@ from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
 from kbroker.common import KafkaError, TopicPartition
+from kbroker.replica.delayed_delete_records import DelayedDeleteRecords, DeletedRecords
+from kbroker.replica.fetch.replica_selector import NO_REPLICA, select_read_replica
 from kbroker.replica.isr.isr_manager import IsrManager
 from kbroker.replica.logs.log_manager import LogManager
 from kbroker.replica.logs.partition_maintenance import PartitionMaintenance
-from kbroker.replica.partition import ACKS_ALL, OnCommitted, Partition
-from kbroker.replica.produce.batch_validation import NotOneBatchError
-from kbroker.replica.produce.delayed_produce import NO_RECORD_ERRORS, DelayedProduce, UnacknowledgedBatch
+from kbroker.replica.partition import OnCommitted, Partition
+from kbroker.replica.produce.delayed_produce import NO_RECORD_ERRORS, DelayedProduce, UnacknowledgedBatch, error_result
 from kbroker.replica.produce.marker_appends import MarkerAppends
-from kbroker.replica.produce.record_validation import InvalidRecordsError
+from kbroker.replica.produce.produce_results import (
+    ProduceResponse,
+    RemainingBatch,
+    append_error_result,
+    await_acknowledgement,
+    copy_remaining,
+)
 from kbroker.replica.produce.record_validator import NeedsSlowValidation, RecordValidator
-from kbroker.replica.produce.transaction_verification import VerificationError, VerifiedPartitions
+from kbroker.replica.produce.transaction_verification import VerifiedPartitions
 from kbroker.replica.purgatory import Purgatory
 from kbroker.storage.producers.transaction_marker import TransactionMarker
 from kbroker.storage.producers.verification import VerificationGuard
 from protocol.errors import ErrorCode
+from protocol.fast.current_leader import CurrentLeader, LeaderEndpoint
 from protocol.fast.fetch import TopicKey
-from protocol.fast.produce import PartitionResult, TopicRecords, TopicResult
+from protocol.fast.produce import PartitionResult, TopicRecords
 from protocol.records.batch import NO_SEQUENCE
 
 if TYPE_CHECKING:
-    from kbroker.metadata.image import MetadataImage
+    from kbroker.metadata.image import MetadataImage, TopicImage
     from kbroker.runtime.environment import Environment
-
-ProduceResponse = list[TopicResult]
-# A batch that is not appended yet: (topic, partition, records, list for its result).
-RemainingBatch = tuple[TopicKey, int, memoryview | None, list[PartitionResult]]
-
-# With these errors Kafka sends the log start offset, if they come from the log or the records.
-ERRORS_WITH_LOG_START_OFFSET = {
-    ErrorCode.UNKNOWN_SERVER_ERROR,
-    ErrorCode.INVALID_RECORD,
-    ErrorCode.INVALID_TIMESTAMP,
-    ErrorCode.INVALID_PRODUCER_EPOCH,
-    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-    ErrorCode.DUPLICATE_SEQUENCE_NUMBER,
-    ErrorCode.INVALID_TXN_STATE,
-}
 
 
 class RemovedPartitionTotals:
@@ -64,6 +57,8 @@ class RemovedPartitionTotals:
 class ReplicaManager:
     def __init__(self, environment: Environment, node_id: int, metadata: MetadataImage, logs: LogManager) -> None:
         self.node_id = node_id
+        # Whether consumers are referred to a follower in their rack (replica.selector.class).
+        self.is_rack_aware = False
         self.purgatory = Purgatory(environment)
         self.partitions: dict[TopicPartition, Partition] = {}
         self.logs = logs
@@ -101,13 +96,32 @@ class ReplicaManager:
         for tp, topic_id in self.maintenance.unopened.items():
             if tp.partition == index and key in (tp.topic, topic_id):
                 return ErrorCode.KAFKA_STORAGE_ERROR
-        topic = self._metadata.topics_by_id.get(key) if isinstance(key, bytes) else self._metadata.topics.get(key)
+        topic = self._topic(key)
         if topic is None:
             return ErrorCode.UNKNOWN_TOPIC_ID if isinstance(key, bytes) else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         if 0 <= index < len(topic.partitions):
             # Its replicas are on other brokers: the client should update its metadata.
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+    def preferred_read_replica(self, partition: Partition, rack: str, offset: int) -> int:
+        """Return the follower from which a consumer should read from `offset` on; -1 for this broker (KIP-392)."""
+        if not self.is_rack_aware:
+            return NO_REPLICA
+        return select_read_replica(partition.state, rack, offset, self._metadata.brokers)
+
+    def current_leader(self, key: TopicKey, index: int) -> CurrentLeader | None:
+        """Return the leader of a partition, as the metadata image has it (KIP-951); None if there is no partition."""
+        topic = self._topic(key)
+        if topic is None or not 0 <= index < len(topic.partitions):
+            return None
+        registration = topic.partitions[index]
+        broker = self._metadata.brokers.get(registration.leader)
+        endpoint = None if broker is None else LeaderEndpoint(broker.host, broker.port, broker.rack)
+        return CurrentLeader(registration.leader, registration.leader_epoch, endpoint)
+
+    def _topic(self, key: TopicKey) -> TopicImage | None:
+        return self._metadata.topics_by_id.get(key) if isinstance(key, bytes) else self._metadata.topics.get(key)
 
     # Adding and removing partitions.
 
@@ -176,13 +190,13 @@ class ReplicaManager:
                 except KafkaError as error:
                     results.append(self._error_result(key, index, error))
                 except NeedsSlowValidation:
-                    remaining = _copy_remaining(topics, response)
+                    remaining = copy_remaining(topics, response)
                     return self._append_remaining(
                         remaining, response, unacknowledged, acks, timeout_ms, produce_version, verified
                     )
                 else:
                     if end_offset > partition.state.high_watermark:
-                        _await_commit(partition, end_offset, acks, results, unacknowledged)
+                        await_acknowledgement(partition, end_offset, acks, results, unacknowledged)
                     start_offset = partition.log.log_start_offset
                     results.append((index, 0, base_offset, append_time_ms, start_offset, NO_RECORD_ERRORS, None))
         if unacknowledged and acks != 0:
@@ -216,14 +230,15 @@ class ReplicaManager:
                         break
                     except NeedsSlowValidation as slow:
                         validated = await self._record_validator.validate(slow)
-                    if self.get(key, index) is not partition:
-                        # The topic was deleted meanwhile, and perhaps created again with other configs.
+                    if self.leader(key, index) is not partition:
+                        # The topic was deleted meanwhile, and perhaps created again with other configs. The leadership
+                        # may have moved, too.
                         raise KafkaError(self.missing_error(key, index))
             except KafkaError as error:
                 results.append(self._error_result(key, index, error))
             else:
                 if end_offset > partition.state.high_watermark:
-                    _await_commit(partition, end_offset, acks, results, unacknowledged)
+                    await_acknowledgement(partition, end_offset, acks, results, unacknowledged)
                 start_offset = partition.log.log_start_offset
                 results.append((index, 0, base_offset, append_time_ms, start_offset, NO_RECORD_ERRORS, None))
         if unacknowledged and acks != 0:
@@ -233,18 +248,14 @@ class ReplicaManager:
     def _delay(
         self, response: ProduceResponse, unacknowledged: list[UnacknowledgedBatch], timeout_ms: int
     ) -> DelayedProduce:
-        delayed = DelayedProduce(self.purgatory, response, unacknowledged)
+        delayed = DelayedProduce(self.purgatory, response, unacknowledged, self.current_leader)
         delayed.start(self._clock.mono_ms() + max(timeout_ms, 0))
         return delayed
 
     def _error_result(self, key: TopicKey, index: int, error: KafkaError) -> PartitionResult:
-        log_start_offset = -1
-        if error.code in ERRORS_WITH_LOG_START_OFFSET and not isinstance(error, NotOneBatchError | VerificationError):
-            partition = self.get(key, index)
-            if partition is not None:
-                log_start_offset = partition.log.log_start_offset
-        record_errors = tuple(error.record_errors) if isinstance(error, InvalidRecordsError) else NO_RECORD_ERRORS
-        return (index, int(error.code), -1, -1, log_start_offset, record_errors, error.message)
+        if error.code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
+            return error_result(index, error.code, self.current_leader(key, index))
+        return append_error_result(index, error, self.get(key, index))
 
     # Appends of coordinators.
 
@@ -319,7 +330,7 @@ class ReplicaManager:
             raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
         if offset > log.log_start_offset:
             log.delete_records(offset)
-            partition.notify_fetchers(0)
+            partition.notify_all()
         # Even if an earlier request deleted these records: its write may have failed.
         try:
             await self.logs.write_checkpoints()
@@ -327,39 +338,24 @@ class ReplicaManager:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
         return log.log_start_offset
 
+    async def wait_for_deletion(self, deleted: list[DeletedRecords], timeout_ms: int) -> None:
+        """Wait until the live replicas have deleted the records, too. Completes the results."""
+        delayed = DelayedDeleteRecords(self.purgatory, deleted, self._metadata.brokers.__contains__)
+        delayed.check()
+        if delayed.is_done:
+            return
+        delayed.watch(self._clock.mono_ms() + max(timeout_ms, 0))
+        self.isr_manager.add_log_start_listener(delayed.check)
+        try:
+            await delayed
+        finally:
+            self.isr_manager.remove_log_start_listener(delayed.check)
+
     async def stop(self) -> None:
         """Fail the waiting requests, and wait for the syncs in progress."""
         await self.isr_manager.stop()
         self.purgatory.stop()
         for partition in self.partitions.values():
             partition.close()
+        self.isr_manager.notify_log_start_listeners()
         await self.maintenance.flusher.wait()
-
-
-def _await_commit(
-    partition: Partition,
-    end_offset: int,
-    acks: int,
-    results: list[PartitionResult],
-    unacknowledged: list[UnacknowledgedBatch],
-) -> None:
-    """Let the response wait for the batch whose result is the next one, if that must be committed first."""
-    if acks == ACKS_ALL or partition.flush_before_ack:
-        unacknowledged.append(UnacknowledgedBatch(partition, end_offset, results, len(results)))
-
-
-def _copy_remaining(topics: list[TopicRecords], response: ProduceResponse) -> list[RemainingBatch]:
-    """Copy the batches without a result yet, and add their topics to the response."""
-    remaining: list[RemainingBatch] = []
-    results_by_position = iter([results for _, results in response])
-    for key, partitions in topics:
-        if not partitions:
-            continue
-        results = next(results_by_position, None)
-        if results is None:
-            results = []
-            response.append((key, results))
-        for index, records in partitions[len(results) :]:
-            copy = None if records is None else memoryview(bytearray(records))
-            remaining.append((key, index, copy, results))
-    return remaining

@@ -10,6 +10,12 @@ from struct import error as StructError
 from typing import Protocol
 
 from protocol.errors import MalformedError
+from protocol.fast.current_leader import (
+    FIRST_FETCH_VERSION,
+    CurrentLeader,
+    encode_leader_field,
+    encode_response_fields,
+)
 from protocol.fast.primitives import (
     I32,
     decode_string,
@@ -61,7 +67,11 @@ class Records(Protocol):
 
 @dataclass(slots=True)
 class FetchResult:
-    """One partition of a response. `aborted` is None for read_uncommitted."""
+    """One partition of a response. `aborted` is None for read_uncommitted.
+
+    `current_leader`: with an error because of the leader (KIP-951). `preferred_read_replica`: a follower from which the
+    consumer should read (KIP-392), or -1; in a response to it there are no records.
+    """
 
     partition: int
     error_code: int
@@ -71,6 +81,8 @@ class FetchResult:
     aborted: list[tuple[int, int]] | None
     records: bytes | bytearray | memoryview | Records
     diverging: tuple[int, int] | None = None
+    current_leader: CurrentLeader | None = None
+    preferred_read_replica: int = -1
 
 
 @dataclass(slots=True)
@@ -257,7 +269,6 @@ _PLAIN_RESULT_V12 = Struct(">ihqqqbi")
 _PLAIN_RESULT_V11 = Struct(">ihqqqiii")
 _RESULT_V5 = Struct(">ihqqq")
 _RESULT_V4 = Struct(">ihqq")
-_NO_PREFERRED_REPLICA = I32.pack(-1)
 
 Buffers = list[bytes | bytearray | memoryview | Records]
 
@@ -282,7 +293,7 @@ def _encode_plain(response: FetchResponse, version: int) -> Buffers:
         head += I32.pack(len(partitions))
         for result in partitions:
             size = len(result.records)
-            if result.aborted is None and version == 11:
+            if result.aborted is None and version == 11 and result.preferred_read_replica < 0:
                 head += _PLAIN_RESULT_V11.pack(
                     result.partition, result.error_code, result.high_watermark, result.last_stable_offset,
                     result.log_start_offset, -1, -1, size,
@@ -311,7 +322,7 @@ def _encode_result(head: bytearray, result: FetchResult, version: int) -> None:
         for producer_id, first_offset in result.aborted:
             head += _ABORTED.pack(producer_id, first_offset)
     if version >= 11:
-        head += _NO_PREFERRED_REPLICA
+        head += I32.pack(result.preferred_read_replica)
     head += I32.pack(len(result.records))
 
 
@@ -321,28 +332,33 @@ def _encode_flexible(response: FetchResponse, version: int) -> Buffers:
     head = bytearray(_RESPONSE_V12.pack(0, response.error_code, response.session_id))
     head += encode_uvarint(len(topics) + 1)
     out: Buffers = []
+    leaders: list[CurrentLeader] = []
     for key, partitions in topics:
         head += key if version >= FIRST_TOPIC_ID_VERSION else encode_compact_string(key)  # type: ignore[arg-type]
         head += encode_uvarint(len(partitions) + 1)
         for result in partitions:
             records, aborted, diverging = result.records, result.aborted, result.diverging
             offsets = result.high_watermark, result.last_stable_offset, result.log_start_offset
-            if aborted is None:
+            if aborted is None and result.preferred_read_replica < 0:
                 head += _PLAIN_RESULT_V12.pack(result.partition, result.error_code, *offsets, 0, -1)
             else:
                 head += _RESULT_V5.pack(result.partition, result.error_code, *offsets)
-                head += encode_uvarint(len(aborted) + 1)
-                for producer_id, first_offset in aborted:
+                head += b"\0" if aborted is None else encode_uvarint(len(aborted) + 1)
+                for producer_id, first_offset in aborted or ():
                     head += _ABORTED.pack(producer_id, first_offset) + b"\0"
-                head += _NO_PREFERRED_REPLICA
+                head += I32.pack(result.preferred_read_replica)
             size = len(records)
             head += encode_uvarint(size + 1)
             if size:
                 out += (head, records)
                 head = bytearray()
-            head += b"\0" if diverging is None else _encode_diverging_epoch(diverging)
+            if result.current_leader is not None and version >= FIRST_FETCH_VERSION:
+                head += b"\1" + encode_leader_field(1, result.current_leader)
+                leaders.append(result.current_leader)
+            else:
+                head += b"\0" if diverging is None else _encode_diverging_epoch(diverging)
         head += b"\0"
-    head += b"\0"
+    head += encode_response_fields(leaders) if leaders else b"\0"
     out.append(head)
     return out
 

@@ -10,6 +10,12 @@ from struct import error as StructError
 from typing import NamedTuple
 
 from protocol.errors import MalformedError
+from protocol.fast.current_leader import (
+    FIRST_PRODUCE_VERSION,
+    CurrentLeader,
+    encode_leader_field,
+    encode_response_fields,
+)
 from protocol.fast.primitives import (
     I16,
     I32,
@@ -31,8 +37,8 @@ PartitionRecords = tuple[int, memoryview | None]
 # One topic of a request: (name below version 13, topic id of 16 bytes from 13 on; partitions).
 TopicRecords = tuple[str | bytes, list[PartitionRecords]]
 # (index, error code, base offset, log append time in ms or -1, log start offset,
-#  [(index in batch, message)], error message)
-PartitionResult = tuple[int, int, int, int, int, tuple[tuple[int, str | None], ...], str | None]
+#  [(index in batch, message)], error message or, instead of one, the current leader (KIP-951))
+PartitionResult = tuple[int, int, int, int, int, tuple[tuple[int, str | None], ...], str | CurrentLeader | None]
 TopicResult = tuple[str | bytes, list[PartitionResult]]
 
 
@@ -259,6 +265,7 @@ def encode_produce_response(topics: list[TopicResult], version: int) -> bytes:
 def _encode_flexible(topics: list[TopicResult], version: int) -> bytes:
     uses_topic_ids = version >= FIRST_TOPIC_ID_VERSION
     out = [encode_uvarint(len(topics) + 1)]
+    leaders: list[CurrentLeader] = []
     for key, partitions in topics:
         out.append(key if uses_topic_ids else encode_compact_string(key))  # type: ignore[arg-type]
         out.append(encode_uvarint(len(partitions) + 1))
@@ -271,9 +278,17 @@ def _encode_flexible(topics: list[TopicResult], version: int) -> bytes:
             out.append(encode_uvarint(len(record_errors) + 1))
             for batch_index, text in record_errors:
                 out.append(I32.pack(batch_index) + encode_compact_string(text) + b"\0")
-            out.append(encode_compact_string(message) + b"\0")
+            if not isinstance(message, CurrentLeader):
+                out.append(encode_compact_string(message) + b"\0")
+            elif version < FIRST_PRODUCE_VERSION:
+                out.append(b"\0\0")
+            else:
+                # A null message, one tagged field.
+                out.append(b"\0\1" + encode_leader_field(0, message))
+                leaders.append(message)
         out.append(b"\0")
-    out.append(b"\0\0\0\0\0")
+    out.append(b"\0\0\0\0")
+    out.append(encode_response_fields(leaders) if leaders else b"\0")
     return b"".join(out)
 
 
@@ -293,6 +308,6 @@ def _encode_classic(topics: list[TopicResult], version: int) -> bytes:
                 out.append(_RESULT_V5.pack(index, code, base_offset, append_time_ms, log_start_offset))
                 out.append(I32.pack(len(record_errors)))
                 out.extend(I32.pack(batch_index) + encode_string(text) for batch_index, text in record_errors)
-                out.append(encode_string(message))
+                out.append(encode_string(None if isinstance(message, CurrentLeader) else message))
     out.append(b"\0\0\0\0")
     return b"".join(out)

@@ -231,7 +231,7 @@ class FetchManager:
 def _record_sent(session: FetchSession, fetched: FetchPartition, result: FetchResult, size: int) -> None:
     """Record in the session what a response contains of a partition: `size` bytes of records, offsets or an error."""
     partition: Partition | None = fetched.target  # type: ignore[assignment]
-    if result.error_code or result.diverging is not None or partition is None:
+    if result.error_code or result.diverging is not None or result.preferred_read_replica >= 0 or partition is None:
         fetched.last_sent = None
         return
     fetched.last_sent = (result.high_watermark, result.log_start_offset)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from kbroker.common import Buffer, KafkaError
 from kbroker.replica.fetch.fetch_session import FetchPartition, FetchSession
+from kbroker.replica.fetch.replica_selector import NO_REPLICA
 from kbroker.replica.partition import Partition
 from kbroker.storage.log.reading.file_slice import FileSlice
 from protocol.errors import ErrorCode
@@ -19,8 +20,11 @@ from protocol.limits import MAX_REQUEST_ELEMENTS
 
 if TYPE_CHECKING:
     from kbroker.storage.log.log import Log
+    from protocol.fast.current_leader import CurrentLeader
 
 READ_UNCOMMITTED, READ_COMMITTED = 0, 1
+# With these errors the response names the current leader (KIP-951).
+LEADER_ERRORS = {ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH}
 
 # The most partitions in a response to a follower, after the first one of its session. All partitions of a broker may
 # have new records at once; the follower's next request gets the rest.
@@ -38,6 +42,10 @@ class Partitions(Protocol):
     def get(self, key: TopicKey, index: int) -> Partition | None: ...
 
     def missing_error(self, key: TopicKey, index: int) -> ErrorCode: ...
+
+    def preferred_read_replica(self, partition: Partition, rack: str, offset: int) -> int: ...
+
+    def current_leader(self, key: TopicKey, index: int) -> CurrentLeader | None: ...
 
 
 class ColdRead(NamedTuple):
@@ -62,10 +70,20 @@ class FetchReads:
         self.must_respond = False
         self.cold: list[ColdRead] = []
 
-    def add_error(self, fetched: FetchPartition, code: ErrorCode) -> None:
+    def add_error(self, fetched: FetchPartition, code: ErrorCode, leader: CurrentLeader | None = None) -> None:
         # As in Kafka, the list of aborted transactions is empty if the partition does not exist, and else null.
         aborted: AbortedTransactions = [] if fetched.target is None else None
-        self.results.append((fetched, FetchResult(fetched.index, code, -1, -1, -1, aborted, b"")))
+        self.results.append((fetched, FetchResult(fetched.index, code, -1, -1, -1, aborted, b"", None, leader)))
+
+    def add_read_replica(self, fetched: FetchPartition, partition: Partition, replica: int) -> None:
+        """Refer a consumer to a follower (KIP-392)."""
+        high_watermark, stable, start = (
+            partition.high_watermark,
+            partition.last_stable_offset,
+            partition.log.log_start_offset,
+        )
+        result = FetchResult(fetched.index, 0, high_watermark, stable, start, None, b"", preferred_read_replica=replica)
+        self.results.append((fetched, result))
 
     def add(
         self,
@@ -117,12 +135,19 @@ def read_partitions(session: FetchSession, request: FetchRequest, max_bytes: int
             diverging = check_fetch(partition, fetched, request)
         except KafkaError as error:
             reads.must_respond = True
-            reads.add_error(fetched, error.code)
+            leader = partitions.current_leader(fetched.key, fetched.index) if error.code in LEADER_ERRORS else None
+            reads.add_error(fetched, error.code, leader)
             continue
         if diverging is not None:
             reads.must_respond = True
             reads.add(session, fetched, partition, request, b"", None, diverging)
             continue
+        if request.rack_id and partition.is_leader and session.replica_id < 0:
+            replica = partitions.preferred_read_replica(partition, request.rack_id, fetched.offset)
+            if replica != NO_REPLICA:
+                reads.must_respond = True
+                reads.add_read_replica(fetched, partition, replica)
+                continue
         log = partition.log
         if session.replica_id >= 0:
             end_offset = log.log_end_offset
@@ -174,7 +199,12 @@ def check_fetch(partition: Partition, fetched: FetchPartition, request: FetchReq
     If the client sent the last epoch that it has fetched, and its log diverges from this one below its offset, returns
     the (epoch, end offset) up to which they agree (KIP-595). Otherwise returns None.
     """
-    partition.check_leader(fetched.current_epoch)
+    if request.rack_id and request.replica_id < 0:
+        # A consumer with client.rack may read from followers (KIP-392). Any other one that sends its request to a
+        # follower has outdated metadata; it gets an error with the leader, while Kafka's followers serve it.
+        partition.check_reader(fetched.current_epoch)
+    else:
+        partition.check_leader(fetched.current_epoch)
     if request.replica_id >= 0:
         if fetched.current_epoch < 0:
             # A claim counts in one leader epoch only.

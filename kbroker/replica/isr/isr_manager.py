@@ -71,6 +71,8 @@ class IsrManager:
         self._partitions = partitions
         self._broker_epoch: Callable[[], int] = lambda: UNKNOWN_EPOCH
         self._lag_time_max_ms: Callable[[], int] = lambda: DEFAULT_LAG_TIME_MAX_MS
+        # Requests that wait for the log start offsets of followers: their `check`.
+        self._log_start_listeners: dict[Callable[[], None], None] = {}
         self._alter_partition: AlterPartitionManager | None = None
         self._shrinker: PeriodicTask | None = None
 
@@ -113,11 +115,29 @@ class IsrManager:
         end_offset = partition.log.log_end_offset
         state.leader_end_offset = end_offset
         has_moved = follower.log_end_offset != fetch_offset
+        has_deleted = follower.log_start_offset != log_start_offset
         follower.record_fetch(broker_epoch, fetch_offset, log_start_offset, end_offset, now_ms)
         if replica_id not in state.isr:
             self._maybe_join(partition, follower, now_ms)
         if has_moved:
             partition.advance_high_watermark()
+        if has_deleted and self._log_start_listeners:
+            self.notify_log_start_listeners()
+
+    # DeleteRecords.
+
+    def add_log_start_listener(self, listener: Callable[[], None]) -> None:
+        """Call the listener when the log start offset of a follower, the live brokers or a leader may have changed."""
+        self._log_start_listeners[listener] = None
+
+    def remove_log_start_listener(self, listener: Callable[[], None]) -> None:
+        self._log_start_listeners.pop(listener, None)
+
+    def notify_log_start_listeners(self) -> None:
+        for listener in list(self._log_start_listeners):
+            listener()
+
+    # Joining.
 
     def _maybe_join(self, partition: LedPartition, follower: FollowerState, now_ms: int) -> None:
         """Propose to add a follower to the ISR, or let the high watermark wait for it if it almost can be added."""
@@ -143,6 +163,9 @@ class IsrManager:
         """Called with a change of the metadata image: brokers may have become eligible, or no longer be."""
         if delta.brokers or delta.fenced_brokers:
             self._reconsider_joins()
+        if self._log_start_listeners:
+            # After the partitions have their new roles.
+            self._environment.loop.call_soon(self.notify_log_start_listeners)
 
     def _reconsider_joins(self) -> None:
         for partition in self._partitions.values():

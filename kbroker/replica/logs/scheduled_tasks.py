@@ -158,7 +158,7 @@ class ScheduledTasks:
                     segments=segments,
                     log_start=log.log_start_offset,
                 )
-                partition.notify_fetchers(0)
+                partition.notify_all()
         if removed:
             await self._replicas.logs.write_checkpoints_if_possible()
 

@@ -65,6 +65,8 @@ class FakePartition:
     committed: int | None = None
     stable: int | None = None
     is_leader: bool = True
+    is_catching_up: bool = False
+    state: Any = field(default_factory=lambda: SimpleNamespace(followers={}))
 
     @property
     def high_watermark(self) -> int:

@@ -31,6 +31,7 @@ from kbroker.metadata.store.coordination import Coordination, CoordinationError,
 from kbroker.metadata.store.embedded import EmbeddedStore
 from kbroker.replica.assigned_partitions import AssignedPartitions
 from kbroker.replica.fetch.fetch_manager import FetchManager
+from kbroker.replica.fetch.replica_selector import RACK_AWARE
 from kbroker.replica.logs.data_directory import DataDirectory
 from kbroker.replica.logs.log_cleaner import LogCleaner
 from kbroker.replica.logs.log_manager import LogManager
@@ -114,6 +115,7 @@ class Broker:
             self._node = self._node._replace(inter_broker_host=host, inter_broker_port=inter_broker_port)
         logs = LogManager(self.environment, directory.path, lambda: self.config)
         replicas = ReplicaManager(self.environment, self.config.node_id, member.image, logs)
+        replicas.is_rack_aware = self.config.replica_selector_class in RACK_AWARE
         self._configure(member)
         assigned = self._assigned = AssignedPartitions(self.environment, replicas, member.image)
         await assigned.start()

@@ -93,6 +93,7 @@ class AssignedPartitions:
         for partition in self._replicas.partitions.values():
             self._stop_following(partition)
             partition.resign()
+        self._replicas.isr_manager.notify_log_start_listeners()
 
     def on_roles_changed(self, delta: MetadataDelta) -> None:
         """Apply a change of the metadata image to the partitions that are open."""

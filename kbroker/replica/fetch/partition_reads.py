@@ -77,12 +77,10 @@ class FetchReads:
 
     def add_read_replica(self, fetched: FetchPartition, partition: Partition, replica: int) -> None:
         """Refer a consumer to a follower (KIP-392)."""
-        high_watermark, stable, start = (
-            partition.high_watermark,
-            partition.last_stable_offset,
-            partition.log.log_start_offset,
-        )
-        result = FetchResult(fetched.index, 0, high_watermark, stable, start, None, b"", preferred_read_replica=replica)
+        result = FetchResult(
+            fetched.index, 0, partition.high_watermark, partition.last_stable_offset, partition.log.log_start_offset,
+            None, b"", preferred_read_replica=replica,
+        )  # fmt: skip
         self.results.append((fetched, result))
 
     def add(

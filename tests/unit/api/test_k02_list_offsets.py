@@ -6,6 +6,7 @@ import pytest
 
 from kbroker.storage.log.leader_epoch_cache import LeaderEpochCache
 from protocol.apis import ApiKey
+from protocol.errors import ErrorCode
 from protocol.messages.k02_list_offsets import ListOffsetsPartition, ListOffsetsTopic
 from tests.unit.support.async_test import async_test
 from tests.unit.support.handlers import Handlers, start_handlers
@@ -78,6 +79,22 @@ async def test_the_latest_offset_depends_on_the_isolation_level_and_the_replica(
     assert await list_offset(handlers, 11, NOW + 5000) == (0, 3, NOW + 5000)
     assert await list_offset(handlers, 11, NOW + 5000, isolation_level=1) == (0, -1, -1)
     assert await list_offset(handlers, 11, -1, isolation_level=2) == (-1, -1, -1)
+
+
+@async_test
+async def test_a_new_leader_does_not_know_the_latest_offset_at_once():
+    """KIP-207: its high watermark may be lower than an earlier response of the former leader."""
+    handlers = await with_records()
+    partition = handlers.replicas.leader("t", 0)
+    partition.committed, partition.is_catching_up = 4, True
+    assert await list_offset(handlers, 11, -1) == (ErrorCode.OFFSET_NOT_AVAILABLE, -1, -1)
+    assert await list_offset(handlers, 5, -1) == (ErrorCode.OFFSET_NOT_AVAILABLE, -1, -1)
+    assert await list_offset(handlers, 4, -1) == (ErrorCode.LEADER_NOT_AVAILABLE, -1, -1)
+    # A timestamp is found among the committed records, if it is there at all.
+    assert await list_offset(handlers, 11, NOW + 5000) == (0, 3, NOW + 5000)
+    assert (await list_offset(handlers, 11, NOW + 5001))[0] == ErrorCode.OFFSET_NOT_AVAILABLE
+    assert await list_offset(handlers, 11, -2) == (0, 0, -1)
+    assert await list_offset(handlers, 11, -1, replica_id=7) == (0, 5, -1)
 
 
 @async_test

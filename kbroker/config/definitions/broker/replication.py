@@ -36,8 +36,7 @@ KEYS = (
         no_effect=NoEffect.NO_REPLICATION),
     ConfigKey("replica.selector.class", STRING, None, None, MEDIUM, READ_ONLY,
         "Class that selects the replica from which a consumer reads (KIP-392). "
-        "org.apache.kafka.common.replica.RackAwareReplicaSelector selects one in the consumer's rack (client.rack).",
-        no_effect=NoEffect.NO_REPLICATION),
+        "org.apache.kafka.common.replica.RackAwareReplicaSelector selects one in the consumer's rack (client.rack)."),
     ConfigKey("replica.socket.receive.buffer.bytes", INT, 65_536, None, HIGH, READ_ONLY,
         "Receive buffer of a follower's connection to a leader.",
         no_effect=NoEffect.SYSTEM_BUFFERS),

@@ -1,10 +1,12 @@
 """The hand-written codecs of Produce and Fetch agree with the rows in every version, and reject every truncation."""
 
 from random import Random
+from typing import Any
 
 import pytest
 
 from protocol.errors import MalformedError
+from protocol.fast.current_leader import CurrentLeader, LeaderEndpoint
 from protocol.fast.fetch import FetchRequest as WireFetch
 from protocol.fast.fetch import FetchResponse, FetchResult, decode_fetch_request, encode_fetch_response
 from protocol.fast.produce import decode_produce_request, encode_produce_response
@@ -170,6 +172,61 @@ def test_fetch_responses(version: int) -> None:
     session = {"error_code": 0, "session_id": 77} if version >= 7 else {}
     expected = encode(k01_fetch.FetchResponse(**session, responses=rows), version)
     assert b"".join(encode_fetch_response(FetchResponse(0, 77, topics), version)) == expected
+
+
+LEADERS = [
+    CurrentLeader(2, 7, LeaderEndpoint("b2", 9092, "rack")),
+    CurrentLeader(-1, 8, None),
+    CurrentLeader(2, 9, LeaderEndpoint("b2", 9092, "rack")),
+    CurrentLeader(3, 9, LeaderEndpoint("b3", 9093, None)),
+]
+
+
+def endpoints(kind: type[Message]) -> list[Any]:
+    return [kind(node_id=2, host="b2", port=9092, rack="rack"), kind(node_id=3, host="b3", port=9093, rack=None)]
+
+
+@pytest.mark.parametrize("version", PRODUCE_VERSIONS)
+def test_produce_responses_with_current_leaders(version: int) -> None:
+    key: Any = bytes(15) + b"\1" if version >= 13 else "t"
+    results, rows = [], []
+    for index, leader in enumerate(LEADERS):
+        results.append((index, 6, -1, -1, -1, (), leader))
+        tagged = {}
+        if version >= 10:
+            tagged["current_leader"] = k00_produce.LeaderIdAndEpoch(leader_id=leader.id, leader_epoch=leader.epoch)
+        start = {"log_start_offset": -1} if version >= 5 else {}
+        rows.append(k00_produce.PartitionProduceResponse(index=index, error_code=6, base_offset=-1, **start, **tagged))
+    nodes = {"node_endpoints": endpoints(k00_produce.NodeEndpoint)} if version >= 10 else {}
+    topic = k00_produce.TopicProduceResponse(**named(key), partition_responses=rows)
+    expected = encode(k00_produce.ProduceResponse(responses=[topic], **nodes), version)
+    assert encode_produce_response([(key, results)], version) == expected
+
+
+@pytest.mark.parametrize("version", FETCH_VERSIONS)
+def test_fetch_responses_with_current_leaders_and_a_preferred_replica(version: int) -> None:
+    key: Any = bytes(15) + b"\1" if version >= 13 else "t"
+    results, rows = [], []
+    for index, leader in enumerate([*LEADERS, None, None]):
+        # One of the last two is for a consumer with read_committed.
+        aborted: Any = [] if index == 5 else None
+        replica = 3 if leader is None and version >= 11 else -1
+        results.append(FetchResult(index, 6, -1, -1, -1, aborted, b"", None, leader, replica))
+        tagged = {}
+        if leader is not None and version >= 16:
+            tagged["current_leader"] = k01_fetch.LeaderIdAndEpoch(leader_id=leader.id, leader_epoch=leader.epoch)
+        rows.append(
+            k01_fetch.PartitionData(
+                partition_index=index, error_code=6, high_watermark=-1, aborted_transactions=aborted,
+                preferred_read_replica=replica, records=b"", **tagged,
+            )
+        )  # fmt: skip
+    name = {"topic_id": key} if version >= 13 else {"topic": key}
+    nodes = {"node_endpoints": endpoints(k01_fetch.NodeEndpoint)} if version >= 16 else {}
+    session = {"session_id": 77} if version >= 7 else {}
+    topic = k01_fetch.FetchableTopicResponse(**name, partitions=rows)
+    expected = encode(k01_fetch.FetchResponse(responses=[topic], **nodes, **session), version)
+    assert b"".join(encode_fetch_response(FetchResponse(0, 77, [(key, results)]), version)) == expected
 
 
 @pytest.mark.parametrize("version", [3, 8, 9, 13])

@@ -301,7 +301,7 @@ async def test_resigning_stops_everything_until_a_new_epoch(m: Machine) -> None:
     t, client = await replicated(m, [1, 2, 3], records=5)
     produced = client.send_produce("t", batch(b"v"))
     await asyncio.sleep(1)
-    t.services.replicas.resign()
+    t.m.broker._assigned.resign()
     assert (await produced).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
     result = t.claim(2, 6)
     assert result is not None

@@ -6,6 +6,7 @@ from random import Random
 import pytest
 
 from kbroker.common import KafkaError
+from kbroker.metadata.image import PartitionRegistration
 from kbroker.replica.produce.batch_validation import validate_batch
 from kbroker.replica.produce.record_validation import SLICE, walk_records
 from kbroker.replica.produce.record_validator import (
@@ -277,6 +278,21 @@ async def test_a_topic_that_is_deleted_during_the_validation(m: Machine) -> None
     m.threads.release("decompress_mapped")
     assert (await response).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert m.partition("t").log.log_end_offset == 0
+
+
+@broker_test
+async def test_a_leadership_that_is_lost_during_the_validation(m: Machine) -> None:
+    client = await m.client()
+    await client.create_topic("t", cleanup_policy="compact")
+    partition = m.partition("t")
+    m.threads.held.add("decompress_mapped")
+    response = client.send_produce("t", batch(b"v" * MEDIUM_DECOMPRESSED, codec=ZSTD), acks=1)
+    await m.until(lambda: is_validating(m))
+    follower = PartitionRegistration(2, partition.leader_epoch + 1, [1, 2], [1, 2], partition_epoch=9)
+    partition.apply_registration(follower, 1, 0)
+    m.threads.release("decompress_mapped")
+    assert (await response).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert partition.log.log_end_offset == 0
 
 
 @broker_test

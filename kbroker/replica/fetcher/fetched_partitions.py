@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kbroker.common import KafkaError
-from kbroker.replica.fetcher.leader_end_point import LeaderEndPoint
+from kbroker.replica.fetcher.leader_end_point import LeaderEndPoint, known_error
 from kbroker.replica.fetcher.offset_out_of_range import leader_offsets
 from kbroker.replica.fetcher.partition_fetch_state import PartitionFetchState
 from kbroker.replica.fetcher.received_batches import CorruptBatchesError, check_batches
@@ -105,7 +105,7 @@ class FetchedPartitions:
             self._fetcher.spawn(self._change_log(state, self._move_into_range(state)))
             return
         if code not in EXPECTED_ERRORS:
-            self._warn(state, "leader cannot be fetched from", KafkaError(ErrorCode(code)))
+            self._warn(state, "leader cannot be fetched from", KafkaError(known_error(code)))
         self._fetcher.back_off(state)
 
     def _warn(self, state: PartitionFetchState, message: str, error: Exception) -> None:

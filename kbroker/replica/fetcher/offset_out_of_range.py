@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kbroker.common import KafkaError
-from protocol.errors import ErrorCode
+from kbroker.replica.fetcher.leader_end_point import known_error
 from protocol.messages.k02_list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 
 if TYPE_CHECKING:
@@ -37,5 +37,5 @@ async def _list_offset(
     response = await leaders.list_offsets(state.leader_id, request, timeout_ms)
     result = response.topics[0].partitions[0]
     if result.error_code:
-        raise KafkaError(ErrorCode(result.error_code))
+        raise KafkaError(known_error(result.error_code))
     return result.offset

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from kbroker.common import KafkaError
 from kbroker.replica.fetcher.fetched_partitions import FetchedPartitions
-from kbroker.replica.fetcher.leader_end_point import FETCH_VERSION, LeaderEndPoint
+from kbroker.replica.fetcher.leader_end_point import FETCH_VERSION, LeaderEndPoint, known_error
 from kbroker.replica.fetcher.partition_fetch_state import PartitionFetchState, backoff_ms
 from kbroker.replica.fetcher.replica_fetch_session import NO_SESSION, PartitionKey, ReplicaFetchSession
 from kbroker.runtime.event_log import EventLogger
@@ -178,8 +178,7 @@ class ReplicaFetcher:
                 else:
                     request = self._build_request()
                     if request is None:
-                        self._wakeup = self._environment.loop.create_future()
-                        await self._wakeup
+                        await self._wait()
                         continue
                     number = self._request_number
                     frame = await self._send(request)
@@ -206,7 +205,17 @@ class ReplicaFetcher:
         self._failures += 1
         self._is_waiting = False
         self._reset_session(keep_id=True)
-        await self._environment.sleep(backoff_ms(self._failures, self._config().replica_fetch_backoff_ms) / 1000)
+        delay_ms = backoff_ms(self._failures, self._config().replica_fetch_backoff_ms)
+        # A partition that follows the leader in a new epoch ends the backoff: the leader may have been restarted.
+        timer = self._environment.loop.call_later(delay_ms / 1000, self._wake)
+        await self._wait()
+        timer.cancel()
+
+    async def _wait(self) -> None:
+        """Wait until there may be something to fetch."""
+        self._wakeup = self._environment.loop.create_future()
+        await self._wakeup
+        self._wakeup = None
 
     def _reset_session(self, *, keep_id: bool) -> None:
         self._session.reset(keep_id=keep_id)
@@ -268,7 +277,7 @@ class ReplicaFetcher:
         code = response.error_code
         if code:
             if code not in SESSION_ERRORS:
-                raise KafkaError(ErrorCode(code))
+                raise KafkaError(known_error(code))
             # The leader has evicted the session, or does not know it since it was restarted.
             self._reset_session(keep_id=code != ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
             return

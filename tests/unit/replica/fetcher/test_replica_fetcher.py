@@ -361,6 +361,32 @@ async def test_a_new_partition_does_not_wait_for_records_of_another(lab: Lab) ->
 
 
 @fetcher_test
+async def test_an_error_of_a_later_version(lab: Lab) -> None:
+    first, second = FakePartition(0), FakePartition(1)
+    lab.follow(first)
+    await lab.followed(second)
+    lab.leader.respond(PartitionData(partition_index=0, error_code=12345), records_of(second, batch(1, leader_epoch=5)))
+    assert rows(await lab.leader.request()) == [(1, EPOCH, 1, 5)]
+
+
+@fetcher_test
+async def test_a_leader_that_returns_is_fetched_from_at_once(lab: Lab) -> None:
+    partition = FakePartition(0)
+    await lab.followed(partition)
+    for _ in range(6):
+        await lab.leader.request()
+        lab.leader.fail()
+        await asyncio.sleep(0.21)
+    await lab.leader.request()
+    lab.leader.fail()
+    await asyncio.sleep(0.01)
+    assert not lab.leader.requests
+    lab.follow(partition, EPOCH + 1)
+    await asyncio.sleep(0.001)
+    assert rows(lab.leader.requests[0][0]) == [(0, EPOCH + 1, 0, -1)]
+
+
+@fetcher_test
 async def test_both_requests_fail_with_the_connection(lab: Lab) -> None:
     first, second = FakePartition(0), FakePartition(1)
     await lab.followed(first)

@@ -17,7 +17,7 @@ from kbroker.common import KafkaError
 from kbroker.replica.fetcher.fetched_partitions import FetchedPartitions
 from kbroker.replica.fetcher.leader_end_point import FETCH_VERSION, LeaderEndPoint, known_error
 from kbroker.replica.fetcher.partition_fetch_state import PartitionFetchState, backoff_ms
-from kbroker.replica.fetcher.replica_fetch_session import NO_SESSION, PartitionKey, ReplicaFetchSession
+from kbroker.replica.fetcher.replica_fetch_session import PartitionKey, ReplicaFetchSession
 from kbroker.runtime.event_log import EventLogger
 from protocol.errors import ErrorCode, MalformedError
 from protocol.fast.replica_fetch import (
@@ -171,6 +171,8 @@ class ReplicaFetcher:
                 if self._superseding is not None:
                     (number, sent), self._superseding = self._superseding, None
                     self._is_waiting = True
+                    if self._changed:
+                        self._wake()
                     frame = await sent
                 elif self._fetched.syncing:
                     await self._fetched.wait_for_syncs()
@@ -192,8 +194,7 @@ class ReplicaFetcher:
                 await self._recover(error)
 
     def _send(self, request: ReplicaFetchRequest) -> Coroutine[Any, Any, memoryview]:
-        # The leader's first response in a session has the session's id, which a second request needs.
-        self._is_waiting = request.max_wait_ms > 0 and request.session_id != NO_SESSION
+        self._is_waiting = request.max_wait_ms > 0
         timeout_ms = request.max_wait_ms + self._config().replica_socket_timeout_ms
         body = encode_replica_fetch_request(request)
         return self._leaders.fetch(self.leader_id, FETCH_VERSION, [body], timeout_ms)
@@ -263,7 +264,8 @@ class ReplicaFetcher:
         return ReplicaFetchRequest(
             replica_id,
             replica_epoch,
-            0 if self._changed else config.replica_fetch_wait_max_ms,
+            # The response to the first request has the session's id, which a superseding request needs.
+            0 if self._changed or not session_epoch else config.replica_fetch_wait_max_ms,
             config.replica_fetch_min_bytes,
             config.replica_fetch_response_max_bytes,
             session_id,

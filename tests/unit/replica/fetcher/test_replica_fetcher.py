@@ -193,7 +193,7 @@ async def test_requests_name_only_what_has_changed(lab: Lab) -> None:
     lab.follow(second)
     request = await lab.leader.request()
     assert (request.replica_state.replica_id, request.replica_state.replica_epoch) == (NODE, BROKER_EPOCH)
-    assert (request.session_id, request.session_epoch, request.max_wait_ms) == (0, 0, 500)
+    assert (request.session_id, request.session_epoch, request.max_wait_ms) == (0, 0, 0)
     assert rows(request) == [(0, EPOCH, 0, -1), (1, EPOCH, 7, 3)]
     lab.leader.respond(records_of(first, batch(2, leader_epoch=5), high_watermark=1), records_of(second))
     request = await lab.leader.request()
@@ -358,6 +358,21 @@ async def test_a_new_partition_does_not_wait_for_records_of_another(lab: Lab) ->
     lab.leader.respond(records_of(second, batch(1, leader_epoch=5)))
     request = await lab.leader.request()
     assert (request.session_epoch, rows(request)) == (3, [(1, EPOCH, 1, 5)])
+
+
+@fetcher_test
+async def test_one_partition_after_another_does_not_wait(lab: Lab) -> None:
+    partitions = [FakePartition(index) for index in range(4)]
+    await lab.followed(partitions[0])
+    for partition in partitions[1:]:
+        lab.follow(partition)
+        await asyncio.sleep(0.001)
+    lab.leader.respond()
+    await asyncio.sleep(0.001)
+    assert [rows(request) for request, _ in lab.leader.requests] == [
+        [(1, EPOCH, 0, -1)],
+        [(2, EPOCH, 0, -1), (3, EPOCH, 0, -1)],
+    ]
 
 
 @fetcher_test

@@ -69,6 +69,9 @@ class FetchPartition:
         self.last_sent: tuple[int, int] | None = None
 
     def update(self, requested: FetchedPartition) -> None:
+        if requested[1] != self.current_epoch:
+            # A follower has dropped the response of the former leader epoch, perhaps with the high watermark.
+            self.last_sent = None
         _, self.current_epoch, self.offset, self.last_epoch, self.max_bytes, self.log_start_offset = requested
         self.is_unrecorded = True
 

@@ -302,3 +302,19 @@ def test_many_partitions_with_records_take_several_responses(monkeypatch: pytest
         assert max(sizes) == 5
 
     story()
+
+
+@replica_test
+async def test_a_high_watermark_in_a_response_that_is_dropped(c: ReplicaCluster) -> None:
+    """The leader begins a new epoch while its response is on its way."""
+    await c.start(1, 2)
+    await c.create_topic(1, 2)
+    produced = c.produce(1, b"a")
+    await c.until(lambda: produced.code == 0)
+    assert c.nodes[2].partition().high_watermark == 0
+    c.hold(1, 2)
+    # The waiting Fetch is completed without records, and its response has the high watermark.
+    await asyncio.sleep(1)
+    c.elect(1)
+    c.release(1, 2)
+    await c.until(lambda: c.nodes[2].partition().high_watermark == 1, seconds=5)

@@ -179,6 +179,9 @@ class PartitionState:
         self.isr = list(isr)
         self._check_min_isr()
         self.partition_epoch = partition_epoch
+        for follower in self.followers.values():
+            if follower.broker_id in isr:
+                follower.is_joining = False
         self.withdraw_proposal()
 
     def mark_caught_up(self, end_offset: int, now_ms: int) -> None:

@@ -181,7 +181,12 @@ class IsrManager:
         for follower in state.followers.values():
             if follower.broker_id in state.isr:
                 continue
-            if follower.log_end_offset == partition.log.log_end_offset or follower.is_joining:
+            if not follower.is_caught_up(partition.log.log_end_offset, now_ms, self._lag_time_max_ms()):
+                # Also one that almost joined, and has stopped fetching since.
+                if follower.is_joining:
+                    follower.is_joining = False
+                    state.update_counted()
+            elif follower.log_end_offset == partition.log.log_end_offset or follower.is_joining:
                 self._maybe_join(partition, follower, now_ms)
         partition.advance_high_watermark()
 

@@ -120,6 +120,30 @@ async def test_a_follower_that_lags_leaves_and_its_absence_commits(m: Machine) -
 
 
 @broker_test
+async def test_a_follower_that_dies_after_it_has_joined_leaves_for_good(m: Machine) -> None:
+    """It has everything below the high watermark, which waits for it until it has left."""
+    t, client = await replicated(m, [1, 2], records=5)
+    t.controller.accepts = False
+    t.claim(2, 5)
+    t.claim(3, 5)
+    await asyncio.sleep(1)
+    t.claim(3, 5)
+    t.controller.accepts = True
+    t.controller.answer()
+    await asyncio.sleep(1)
+    assert t.isr == [1, 2, 3]
+    await client.produce("t", batch(b"v"), acks=1)
+    t.claim(2, 6)
+    assert t.high_watermark == 5
+    await asyncio.sleep(2 * LAG)
+    t.claim(2, 6)
+    await asyncio.sleep(2 * LAG)
+    assert t.isr == [1, 2]
+    assert t.high_watermark == 6
+    assert t.services.replicas.isr_manager.expands == 1
+
+
+@broker_test
 async def test_followers_of_an_idle_partition_stay(m: Machine) -> None:
     t, client = await replicated(m, [1, 2, 3], records=5)
     t.claim(2, 5)

@@ -107,6 +107,8 @@ class Plan:
             brokers=scenario.brokers,
         )
         if plan.brokers > 1:
+            # DeleteRecords does not wait for followers yet.
+            plan.deleters = 0
             plan.broker.update(draw_cluster_configs(random, plan.replication_factor))
         if scenario.transactions and plan._permits_transactions() and random.random() < scenario.transactions:
             plan._add_transactions(random, exactly_once=scenario.exactly_once or random.random() < 0.3)

@@ -28,7 +28,7 @@ LEADER_ERRORS = {ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH
 
 # The most partitions in a response to a follower, after the first one of its session. All partitions of a broker may
 # have new records at once; the follower's next request gets the rest.
-MAX_FOLLOWER_RESULTS = 500
+MAX_FOLLOWER_RESULTS = 128
 
 # (producer id, first offset) of aborted transactions; None for a request with READ_UNCOMMITTED.
 AbortedTransactions = list[tuple[int, int]] | None

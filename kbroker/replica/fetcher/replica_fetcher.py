@@ -35,8 +35,9 @@ if TYPE_CHECKING:
 
 event_log = EventLogger("kbroker.replica")
 
-# The most partitions that one request names. The rest follows in the next requests, which do not wait for records.
-MAX_PARTITIONS_PER_REQUEST = 500
+# The most partitions that one request names: the leader handles it at once, in some milliseconds. The rest follows in
+# the next requests, which do not wait for records.
+MAX_PARTITIONS_PER_REQUEST = 128
 # After this time in nanoseconds, the processing of a response lets others use the event loop.
 SLICE_NS = 500_000
 # The clock is read once for this number of partitions.

@@ -415,7 +415,7 @@ async def test_both_requests_fail_with_the_connection(lab: Lab) -> None:
 
 @fetcher_test
 async def test_many_partitions_take_several_requests(lab: Lab) -> None:
-    partitions = [FakePartition(index) for index in range(1200)]
+    partitions = [FakePartition(index) for index in range(300)]
     for partition in partitions:
         lab.follow(partition)
     sizes = []
@@ -423,4 +423,4 @@ async def test_many_partitions_take_several_requests(lab: Lab) -> None:
         request = await lab.leader.request()
         sizes.append((len(rows(request)), request.max_wait_ms))
         lab.leader.respond(*(records_of(partitions[row[0]]) for row in rows(request)))
-    assert sizes == [(500, 0), (500, 0), (200, 500)]
+    assert sizes == [(128, 0), (128, 0), (44, 500)]

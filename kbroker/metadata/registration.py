@@ -49,7 +49,7 @@ async def register_broker(
                 return own_epoch
             remaining_s = deadline - environment.loop.time()
             if remaining_s <= 0:
-                raise
+                raise NodeExists(path, f"another broker of this cluster has node.id={broker.id}") from None
             log.warning("another session has this broker id", broker=broker.id, waiting_s=round(remaining_s))
             await _wait_until_deleted(environment, coordination, path, remaining_s)
             continue

@@ -121,12 +121,19 @@ class Broker:
         await assigned.start()
         self._started.append(assigned.stop)
         self.services = self._services(member, replicas)
+
+        def on_registered(broker_epoch: int) -> None:
+            logs.broker_epoch = broker_epoch
+            if cluster is not None:
+                cluster.identity.broker_epoch = broker_epoch
+
+        member.on_registered = on_registered
         self._add_listeners(member, assigned)
         if cluster is not None:
             assigned.fetchers = cluster.fetchers
             await cluster.serve(self.services, replicas)
         # A broker that could still be opening its logs must not be elected as a leader.
-        await member.register(self._node, self._session_wait_s)
+        await member.register(self._node, self._session_wait_s, logs.previous_broker_epoch)
         await self._start_coordinators()
         self._start_background_tasks(member, replicas, assigned)
         await self._server.serve(self.services)

@@ -86,6 +86,7 @@ MACHINE = {
 EDGE_PACKAGES = {"broker", "exporter", "interbroker", "server", "simulation", *CLIENTS}
 EDGE_FILES = {
     "kbroker/metadata/store/zookeeper/client.py",
+    "kbroker/metadata/store/zookeeper/loop_watchdog.py",
     "kbroker/metadata/store/zookeeper/open_session.py",
     "kbroker/metadata/store/zookeeper/requests.py",
     "kbroker/metadata/store/zookeeper/session.py",

@@ -42,7 +42,7 @@ CONTROLLED_SHUTDOWN_POLL_S = 0.05
 
 
 class ClusterParts:
-    """`member` has loaded the metadata, and is not registered yet."""
+    """`member` has loaded the metadata, and is not registered yet. The caller sets the broker epoch of `identity`."""
 
     def __init__(self, environment: Environment, config: Callable[[], BrokerConfig], member: ClusterMember) -> None:
         self._environment = environment
@@ -57,14 +57,10 @@ class ClusterParts:
             environment, node_id, self._broker_epoch, RemoteLeaderEndPoint(self.peers), config
         )
         self._services: Services | None = None
-        member.on_registered = self._on_registered
         member.add_roles_listener(self._on_delta)
 
     def _broker_epoch(self) -> int:
         return self.identity.broker_epoch
-
-    def _on_registered(self, broker_epoch: int) -> None:
-        self.identity.broker_epoch = broker_epoch
 
     def _on_delta(self, delta: MetadataDelta) -> None:
         self.peers.on_delta(delta)

@@ -3,6 +3,7 @@
 import asyncio
 import shutil
 import subprocess
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kazoo.client import KazooClient
 
 from kbroker.config.broker.zookeeper_settings import ZooKeeperSettings
 from kbroker.metadata.store.coordination import (
@@ -224,6 +226,29 @@ def test_the_owner_shows_whether_a_write_without_a_response_was_made(zookeeper: 
             assert await write is Unavailable
             assert await outcome(session.create(NODE, b"", ephemeral=True)) is NodeExists
             assert (await session.get(NODE)).owner == session.session_id != observer.session_id
+
+    asyncio.run(check())
+
+
+def test_a_session_ends_while_the_event_loop_hangs(zookeeper: ZooKeeperServer) -> None:
+    """kazoo's thread goes on: without the watchdog its heartbeats would keep the session."""
+
+    async def check() -> None:
+        async with sessions(zookeeper) as opened:
+            session = await opened.open(MIN_SESSION_S)
+            expired: list[bool] = []
+            session.on_expired(lambda: expired.append(True))
+            await session.create(NODE, b"", ephemeral=True)
+            observer = KazooClient(zookeeper.address)
+            observer.start()
+            try:
+                deadline = time.monotonic() + 60
+                while observer.exists(opened.chroot + NODE):
+                    assert time.monotonic() < deadline, "the session has not ended"
+            finally:
+                observer.stop()
+                observer.close()
+            await until(lambda: expired, "the session has expired")
 
     asyncio.run(check())
 

@@ -9,6 +9,7 @@ kazoo promises less than the coordination interface. The differences that are ha
   `SessionClient` fails them, so that no request is sent after its caller has received an error.
 - kazoo detects a server that does not respond only while it sends no requests: `disconnect` is for the adapter, whose
   calls have deadlines.
+- kazoo sends heartbeats while the event loop hangs: loop_watchdog.py.
 - kazoo's delay between attempts to connect grows up to an hour; here it is at most a second.
 
 SessionClient overrides methods of kazoo that are not public.
@@ -24,6 +25,7 @@ from asyncio import AbstractEventLoop
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from errno import EBUSY
 from typing import Any
 
 from kazoo.client import CLOSED_STATES, KazooClient
@@ -33,6 +35,7 @@ from kazoo.protocol.states import Callback, EventType, KeeperState
 from kazoo.retry import KazooRetry
 
 from kbroker.config.broker.zookeeper_settings import ZooKeeperSettings
+from kbroker.metadata.store.zookeeper.loop_watchdog import LoopWatchdog
 
 # The delay before an attempt to connect begins with the first and grows to the second, in seconds.
 RECONNECT_DELAYS_S = (0.05, 1.0)
@@ -92,8 +95,11 @@ class Completion:
 class ConnectionHandler(SequentialThreadingHandler):  # type: ignore[misc]
     """Runs callbacks in the thread that reads the socket, and opens the connections."""
 
-    def __init__(self, connect_timeout_s: float, tls: ssl.SSLContext | None) -> None:
+    def __init__(
+        self, connect_timeout_s: float, tls: ssl.SSLContext | None, loop: AbstractEventLoop, session_timeout_s: float
+    ) -> None:
         super().__init__()
+        self.watchdog = LoopWatchdog(loop, session_timeout_s, self.disconnect)
         self._connect_timeout_s = connect_timeout_s
         self._tls = tls
         self._socket: socket.socket | None = None
@@ -114,6 +120,8 @@ class ConnectionHandler(SequentialThreadingHandler):  # type: ignore[misc]
 
     def create_connection(self, address: tuple[str, int], hostname: str, **_: object) -> socket.socket:
         """Connect to a server, whose name in its certificate is `hostname`. Raises OSError."""
+        if self.watchdog.hangs:
+            raise OSError(EBUSY, "the event loop of this process hangs")
         connection = socket.create_connection(address, self._connect_timeout_s)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if self._tls is not None:
@@ -164,7 +172,8 @@ class SessionClient(KazooClient):  # type: ignore[misc]
         self._calls = LoopCalls(loop)
         self._on_event = on_event
         connect_timeout_s = settings.session_timeout_s / 3
-        self._handler = ConnectionHandler(connect_timeout_s, _tls_context(settings))
+        self._handler = ConnectionHandler(connect_timeout_s, _tls_context(settings), loop, settings.session_timeout_s)
+        self._handler.watchdog.start()
         self.last_warning = LastWarning()
         logger = logging.Logger("kazoo", logging.WARNING)
         logger.addHandler(self.last_warning)
@@ -198,6 +207,7 @@ class SessionClient(KazooClient):  # type: ignore[misc]
         self._handler.spawn(self._end_blocking, on_ended)
 
     def _end_blocking(self, on_ended: Callable[[], None]) -> None:
+        self._handler.watchdog.stop()
         with suppress(Exception):
             self.stop()
         with suppress(Exception):

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Awaitable
 from functools import partial
 from struct import Struct
+from struct import error as StructError
 from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 
 from kbroker.api.context import RequestContext
@@ -28,6 +29,7 @@ from kbroker.runtime.delayed_response import DelayedResponse
 from kbroker.server.error_reporter import api_name
 from kbroker.server.file_response import FileResponseWriter
 from kbroker.storage.log.reading.file_slice import FileSlice
+from protocol.errors import MalformedError
 from protocol.framing import decode_request_header
 
 if TYPE_CHECKING:
@@ -173,6 +175,9 @@ class InterBrokerConnection(FrameProtocol):
         self._send(context)
 
     def _on_request_error(self, error: Exception, context: RequestContext | None) -> None:
+        if isinstance(error, MalformedError | IndexError | StructError):
+            self.close("malformed request", context, detail=str(error))
+            return
         self.errors.report_failure(self.peer, None, context, error)
         self.close("internal error", context)
 

@@ -11,8 +11,10 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
+from kbroker.config.broker.broker_config import INTER_BROKER
 from kbroker.coordinator.group.classic.group_state import GroupState
 from kbroker.exporter.metrics_page import MetricsPage, labels
+from kbroker.interbroker.peer_stats import PeerStats
 from kbroker.replica.produce.delayed_produce import DelayedProduce
 from kbroker.runtime.metrics import Histogram
 from kbroker.server.error_reporter import api_name
@@ -22,11 +24,15 @@ from protocol.errors import ErrorCode
 if TYPE_CHECKING:
     from kbroker.api.context import Services
     from kbroker.replica.partition import Partition
+    from kbroker.runtime.metrics import RequestStats
+    from kbroker.server.interbroker.inter_broker_server import InterBrokerServer
     from kbroker.server.socket_server import SocketServer
 
 # The number of partitions, topics or groups that are read in one step.
 ITEMS_PER_STEP = 100
 
+# In Kafka's names of Fetch metrics.
+CONSUMER, FOLLOWER = "Consumer", "Follower"
 _TOPICS = "kafka_server_brokertopicmetrics_"
 _REQUESTS = "kafka_network_requestmetrics_"
 _REPLICAS = "kafka_server_replicamanager_"
@@ -39,6 +45,7 @@ _SESSIONS = "kafka_server_fetchsessioncache_numincrementalfetch"
 class MetricSources(NamedTuple):
     services: Services
     server: SocketServer
+    inter_broker: InterBrokerServer | None
     loop_delay: Histogram
     listener: str
 
@@ -56,50 +63,78 @@ def collect_metrics(sources: MetricSources, page: MetricsPage) -> Iterator[None]
 
 
 def _add_requests(sources: MetricSources, page: MetricsPage) -> None:
-    by_api: dict[int, list[Histogram]] = {}
-    sizes: Counter[tuple[int, str]] = Counter()
-    counts: Counter[int] = Counter()
-    for stats in sources.server.context.dispatch.stats():
+    counts: Counter[tuple[str, int]] = Counter()
+    sizes: Counter[tuple[str, str]] = Counter()
+    durations: dict[str, list[Histogram]] = {}
+    of_clients: Counter[int] = Counter()
+    for stats, sender in _request_stats(sources):
         if not stats.requests:
             continue
-        api = stats.api_key
-        by_api.setdefault(api, []).append(stats)
-        counts[api] += stats.requests
-        sizes[api, "requestbytes_total"] += stats.bytes_in
-        sizes[api, "responsebytes_total"] += stats.bytes_out
-        for name in _request_names(api):
-            page.add(_REQUESTS + "requests_total", stats.requests, labels(request=name, version=stats.version))
-    for api, histograms in by_api.items():
-        durations = Histogram.merged(histograms)
-        for name in _request_names(api):
-            page.add_histogram(_REQUESTS + "totaltime_seconds", durations, request=name)
-            for size in ("requestbytes_total", "responsebytes_total"):
-                page.add(_REQUESTS + size, sizes[api, size], labels(request=name))
+        if sender == CONSUMER:
+            of_clients[stats.api_key] += stats.requests
+        for name in _request_names(stats.api_key, sender):
+            counts[name, stats.version] += stats.requests
+            durations.setdefault(name, []).append(stats)
+            sizes[name, "requestbytes_total"] += stats.bytes_in
+            sizes[name, "responsebytes_total"] += stats.bytes_out
+    for (name, version), count in counts.items():
+        page.add(_REQUESTS + "requests_total", count, labels(request=name, version=version))
+    for name, histograms in durations.items():
+        page.add_histogram(_REQUESTS + "totaltime_seconds", Histogram.merged(histograms), request=name)
+    for (name, size), total in sizes.items():
+        page.add(_REQUESTS + size, total, labels(request=name))
+    errors = Counter(sources.server.context.errors.errors)
     failed: Counter[int] = Counter()
-    for (api, code), count in sorted(sources.server.context.errors.errors.items()):
+    for (api, _), count in errors.items():
         failed[api] += count
+    if sources.inter_broker is not None:
+        errors.update(sources.inter_broker.context.errors.errors)
+    for (api, code), count in sorted(errors.items()):
         page.add(_REQUESTS + "errors_total", count, labels(request=api_name(api), error=ErrorCode(code).name))
     for api, name in ((ApiKey.PRODUCE, "produce"), (ApiKey.FETCH, "fetch")):
-        page.add(f"{_TOPICS}total{name}requests_total", counts[api])
+        page.add(f"{_TOPICS}total{name}requests_total", of_clients[api])
         page.add(f"{_TOPICS}failed{name}requests_total", failed[api])
 
 
-def _request_names(api_key: int) -> tuple[str, ...]:
-    """Return the API's names in Kafka's metrics, which count the fetches of consumers separately."""
-    return ("Fetch", "FetchConsumer") if api_key == ApiKey.FETCH else (api_name(api_key),)
+def _request_stats(sources: MetricSources) -> Iterator[tuple[RequestStats, str]]:
+    for stats in sources.server.context.dispatch.stats():
+        yield stats, CONSUMER
+    if sources.inter_broker is not None:
+        for stats in sources.inter_broker.context.dispatch.stats():
+            yield stats, FOLLOWER
+
+
+def _request_names(api_key: int, sender: str) -> tuple[str, ...]:
+    """Return the API's names in Kafka's metrics, which count the fetches of consumers and of followers separately."""
+    return ("Fetch", f"Fetch{sender}") if api_key == ApiKey.FETCH else (api_name(api_key),)
 
 
 def _add_connections(sources: MetricSources, page: MetricsPage) -> None:
     server = sources.server
-    listener = labels(listener=sources.listener)
-    page.add(_SOCKETS + "count", len(server.connections), listener)
-    page.add(_SOCKETS + "creation_total", server.accepted, listener)
-    page.add(_SOCKETS + "close_total", server.accepted - len(server.connections), listener)
+    closed = Counter(server.context.errors.closed)
+    _add_listener(page, sources.listener, len(server.connections), server.accepted)
+    if sources.inter_broker is not None:
+        brokers = sources.inter_broker
+        _add_listener(page, INTER_BROKER, len(brokers.connections), brokers.accepted)
+        closed.update(brokers.context.errors.closed)
     page.add("kafka_network_socketserver_expiredconnectionskilledcount", server.expired)
     page.add("kbroker_unsent_response_bytes", server.context.unsent_bytes)
     page.add("kbroker_refusals_suppressed_total", server.context.errors.suppressed)
-    for reason, count in sorted(server.context.errors.closed.items()):
+    for reason, count in sorted(closed.items()):
         page.add("kbroker_connections_closed_total", count, labels(reason=reason))
+    peers = sources.services.peers
+    # A broker without others has none of them.
+    stats = PeerStats() if peers is None else peers.stats
+    page.add("kbroker_peer_connections", stats.connections)
+    page.add("kbroker_peer_connection_failures_total", stats.connection_failures)
+    page.add("kbroker_peer_requests_without_response_total", stats.requests_without_response)
+
+
+def _add_listener(page: MetricsPage, name: str, connections: int, accepted: int) -> None:
+    listener = labels(listener=name)
+    page.add(_SOCKETS + "count", connections, listener)
+    page.add(_SOCKETS + "creation_total", accepted, listener)
+    page.add(_SOCKETS + "close_total", accepted - connections, listener)
 
 
 def _add_cluster(services: Services, page: MetricsPage) -> Iterator[None]:

@@ -15,6 +15,7 @@ from kbroker.runtime.metrics import Histogram
 if TYPE_CHECKING:
     from kbroker.api.context import Services
     from kbroker.runtime.environment import Environment
+    from kbroker.server.interbroker.inter_broker_server import InterBrokerServer
     from kbroker.server.socket_server import SocketServer
 
 log = EventLogger("kbroker.exporter")
@@ -51,7 +52,13 @@ class Exporter:
 
     address = ""
 
-    def __init__(self, environment: Environment, services: Services, server: SocketServer) -> None:
+    def __init__(
+        self,
+        environment: Environment,
+        services: Services,
+        server: SocketServer,
+        inter_broker: InterBrokerServer | None = None,
+    ) -> None:
         # A broker without metrics starts without this import.
         from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 
@@ -59,7 +66,7 @@ class Exporter:
         self._clock = environment.clock
         self._delay = LoopDelay(environment)
         listener = services.config.listeners[0].name
-        self._sources = MetricSources(services, server, self._delay.histogram, listener)
+        self._sources = MetricSources(services, server, inter_broker, self._delay.histogram, listener)
         self._errors = server.context.errors
         self._registry = CollectorRegistry()
         for collector in (ProcessCollector, PlatformCollector, GCCollector):

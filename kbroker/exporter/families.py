@@ -57,7 +57,7 @@ FAMILIES = (
         _REQUEST + "requests_total",
         COUNTER,
         "request, version",
-        "Requests by API. Fetch requests are also counted as FetchConsumer.",
+        "Requests by API. Fetch requests are also counted as FetchConsumer or, of other brokers, as FetchFollower.",
     ),
     Family(
         _REQUEST + "errors_total",
@@ -199,6 +199,14 @@ FAMILIES = (
         COUNTER,
         "",
         "Errors that the log reports as a count only.",
+    ),
+    Family("kbroker_peer_connections", GAUGE, "", "Open connections to other brokers."),
+    Family("kbroker_peer_connection_failures_total", COUNTER, "", "Failed attempts to connect to another broker."),
+    Family(
+        "kbroker_peer_requests_without_response_total",
+        COUNTER,
+        "",
+        "Requests to other brokers that got no response: the connection was closed, or the time was over.",
     ),
     Family("kbroker_unsent_response_bytes", GAUGE, "", "Bytes of responses that slow clients have not read yet."),
     Family(

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from kbroker.common import Buffer, KafkaError
 from kbroker.interbroker.frame_protocol import FrameProtocol, PeerFrameBuffers
 from kbroker.interbroker.handshake import MAX_HANDSHAKE_BYTES, HandshakeError, InitiatorHandshake
+from kbroker.interbroker.peer_stats import PeerStats
 from protocol.apis import ALL_APIS
 from protocol.errors import ErrorCode, MalformedError
 from protocol.framing import encode_request_header, has_flexible_response_header
@@ -49,11 +50,13 @@ class PeerConnection(FrameProtocol):
         buffers: PeerFrameBuffers,
         handshake: InitiatorHandshake,
         on_end: Callable[[PeerConnection], None],
+        stats: PeerStats,
     ) -> None:
         super().__init__(buffers, MAX_HANDSHAKE_BYTES)
         self.ready: Future[None] = loop.create_future()
         self.is_ready = False
         self._loop = loop
+        self._stats = stats
         # None when it has ended.
         self._handshake: InitiatorHandshake | None = handshake
         self._on_end: Callable[[PeerConnection], None] | None = on_end
@@ -90,6 +93,7 @@ class PeerConnection(FrameProtocol):
         pending = self._pending.pop(correlation_id, None)
         if pending is None:
             return
+        self._stats.requests_without_response += 1
         if not pending.future.done():
             name = ALL_APIS[pending.api_key].name
             pending.future.set_exception(
@@ -138,6 +142,7 @@ class PeerConnection(FrameProtocol):
         self._handshake = None
         self.max_frame_bytes = MAX_RESPONSE_BYTES
         self.is_ready = True
+        self._stats.connections += 1
         if not self.ready.done():
             self.ready.set_result(None)
 
@@ -159,6 +164,9 @@ class PeerConnection(FrameProtocol):
     def _end(self, reason: str) -> None:
         on_end, self._on_end = self._on_end, None
         pending, self._pending = self._pending, {}
+        self._stats.requests_without_response += len(pending)
+        if self.is_ready and on_end is not None:
+            self._stats.connections -= 1
         for request in pending.values():
             if request.timer is not None:
                 request.timer.cancel()

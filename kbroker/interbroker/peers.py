@@ -11,6 +11,7 @@ from kbroker.common import Buffer
 from kbroker.interbroker.frame_protocol import PeerFrameBuffers
 from kbroker.interbroker.handshake import NONCE_BYTES, HandshakeError, InitiatorHandshake
 from kbroker.interbroker.peer_connection import PeerConnection, PeerUnavailable
+from kbroker.interbroker.peer_stats import PeerStats
 from kbroker.runtime.event_log import EventLogger
 from protocol.errors import ErrorCode
 from protocol.messages import message_classes
@@ -67,6 +68,7 @@ class Peers:
         self._loop = environment.loop
         self._identity = identity
         self._image = image
+        self.stats = PeerStats()
         self._buffers = PeerFrameBuffers()
         self._links: dict[tuple[int, Channel], _Link] = {}
         self._tasks: dict[Task[None], None] = {}
@@ -198,7 +200,7 @@ class Peers:
             if link.connection is connection:
                 link.connection = None
 
-        connection = PeerConnection(self._loop, self._buffers, handshake, on_end)
+        connection = PeerConnection(self._loop, self._buffers, handshake, on_end, self.stats)
         timed_out = False
 
         def time_out() -> None:
@@ -227,6 +229,7 @@ class Peers:
         return connection
 
     def _on_failure(self, link: _Link, error: Exception) -> None:
+        self.stats.connection_failures += 1
         backoff_s = min(MAX_BACKOFF_S, MIN_BACKOFF_S * 2**link.failures)
         link.next_attempt_s = self._loop.time() + backoff_s * self._environment.random.uniform(0.8, 1.2)
         link.failures += 1

@@ -1,7 +1,10 @@
 """The metrics of a broker, scraped over a simulated network."""
 
 import asyncio
+from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -9,6 +12,9 @@ from prometheus_client.parser import text_string_to_metric_families
 import kbroker
 from kbroker.exporter import http_server
 from kbroker.exporter.families import BY_NAME, FAMILIES, render_document
+from kbroker.interbroker.peer_stats import PeerStats
+from kbroker.runtime.metrics import RequestStats
+from protocol.apis import ApiKey
 from protocol.errors import ErrorCode
 from protocol.messages.k08_offset_commit import (
     OffsetCommitRequest,
@@ -331,3 +337,42 @@ async def test_without_a_listener_there_is_no_exporter(m: Machine) -> None:
     with pytest.raises(ConnectionRefusedError):
         await open_connection(m)
     assert not hasattr(m.broker, "exporter")
+
+
+@broker_test(**LISTENER)
+async def test_traffic_between_brokers(m: Machine) -> None:
+    """The listener for brokers has served a Fetch and refused a connection; this broker has sent requests, too."""
+    client = await m.client()
+    await client.create_topic("t")
+    await client.fetch_partition("t", 0)
+    fetch = RequestStats(ApiKey.FETCH, 17)
+    fetch.requests, fetch.bytes_in = 3, 300
+    fetch.observe(1_000_000)
+    errors = SimpleNamespace(errors={(1, ErrorCode.FENCED_LEADER_EPOCH): 2}, closed={"inter-broker: no handshake": 1})
+    context = SimpleNamespace(dispatch=SimpleNamespace(stats=lambda: [fetch]), errors=errors)
+    exporter: Any = m.broker.exporter
+    server = SimpleNamespace(context=context, connections={1: None, 2: None}, accepted=5)
+    exporter._sources = exporter._sources._replace(inter_broker=server)
+    stats = PeerStats()
+    stats.connections, stats.connection_failures, stats.requests_without_response = 2, 3, 4
+    services: Any = m.broker.services
+    services.peers = SimpleNamespace(stats=stats)
+    try:
+        metrics = await scrape(m)
+    finally:
+        services.peers = None
+    requests = metrics["kafka_network_requestmetrics_requests_total"]
+    by_name: Counter[str] = Counter()
+    for labels, count in requests.items():
+        by_name[dict(labels)["request"]] += int(count)
+    assert (by_name["Fetch"], by_name["FetchConsumer"], by_name["FetchFollower"]) == (4, 1, 3)
+    assert metrics["kafka_network_requestmetrics_totaltime_seconds_count"][("request", "Fetch"),] == 2
+    connections = "kafka_server_socket_server_metrics_connection_"
+    assert metrics[connections + "count"][("listener", "INTERBROKER"),] == 2
+    assert metrics[connections + "close_total"][("listener", "INTERBROKER"),] == 3
+    assert metrics["kbroker_connections_closed_total"][("reason", "inter-broker: no handshake"),] == 1
+    assert metrics["kbroker_peer_connections"][()] == 2
+    assert metrics["kbroker_peer_connection_failures_total"][()] == 3
+    assert metrics["kbroker_peer_requests_without_response_total"][()] == 4
+    # A client has sent one of them.
+    assert metrics["kafka_server_brokertopicmetrics_totalfetchrequests_total"][()] == 1

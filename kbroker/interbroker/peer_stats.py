@@ -1,0 +1,12 @@
+"""Counts of the connections to other brokers, for the exporter."""
+
+
+class PeerStats:
+    """Counts since the start, of all peers. `connections`: those that are open."""
+
+    __slots__ = ("connection_failures", "connections", "requests_without_response")
+
+    def __init__(self) -> None:
+        self.connections = 0
+        self.connection_failures = 0
+        self.requests_without_response = 0

@@ -236,6 +236,9 @@ def invalid_frames() -> Iterator[tuple[str, bytes, bool]]:
     yield "only an api key", with_size(valid[:6]), False
     yield "no client id's length", with_size(valid[:12]), False
     yield "no header tags", with_size(flexible[:18]), False
+    # They are served on another listener.
+    for api, version in (("AlterPartition", 3), ("BrokerHeartbeat", 1), ("Envelope", 0)):
+        yield f"a broker's {api}", encoded(api, version, {}), False
     yield "a request of HTTP", b"GET / HTTP/1.1\r\nHost: kafka\r\n\r\n", False
     yield "a hello of TLS", bytes.fromhex("16030100c8010000c40303") + bytes(189), False
     noise = random.Random(4)

@@ -22,10 +22,10 @@ from kbroker.metadata.isr_change_queue import AlterPartitionResult, IsrChangeQue
 from kbroker.metadata.metadata_writer import MetadataWriter
 from kbroker.metadata.replication.alter_partition import ANY_EPOCH
 from kbroker.metadata.replication.leader_elections import ElectionOutcome, ElectionType, RequestedElection
-from kbroker.metadata.replication_control_manager import UNCLEAN_ELECTION, ReplicationControlManager
+from kbroker.metadata.replication_control_manager import ELECTION_CONFIGS, NewConfigs, ReplicationControlManager
 from kbroker.metadata.store import znodes
 from kbroker.metadata.store.coordination import Create, Delete, Op, Set
-from kbroker.metadata.store.multis import MULTI_BYTES, op_bytes
+from kbroker.metadata.store.multis import MULTI_BYTES, batches, op_bytes
 from kbroker.metadata.store.partition_chunks import ChunkDraft
 from kbroker.metadata.topics.create_partitions import NewPartitions, plan_partitions
 from kbroker.metadata.topics.create_topics import NewTopic, TopicPlan, check_partition_count, plan_topic
@@ -339,12 +339,14 @@ class Controller:
             altered = new_overrides(dict(current)) if callable(new_overrides) else new_overrides or {}
             if altered == current:
                 return
-            path = znodes.config_path(ConfigResource(resource_type, name))
-            data = znodes.encode(altered)
+            resource = ConfigResource(resource_type, name)
+            path, data = znodes.config_path(resource), znodes.encode(altered)
             op = Delete(path) if not altered else Set(path, data) if current else Create(path, data)
-            await self._writer.commit([op])
-        if UNCLEAN_ELECTION in current.keys() | altered.keys():
-            self._replication.check_all_partitions()
+            ops: list[Op] = []
+            if any(current.get(config) != altered.get(config) for config in ELECTION_CONFIGS):
+                ops = self._replication.ops_for_configs(NewConfigs(resource, altered))
+            for batch in batches([*ops, op]):
+                await self._writer.commit(batch)
         await self._wait_for_listeners()
 
     async def update_features(self, updates: Sequence[FeatureUpdate], validate_only: bool) -> None:

@@ -31,6 +31,13 @@ class BrokerRegistration(NamedTuple):
     in_controlled_shutdown: bool = False
 
 
+class BrokerNode(NamedTuple):
+    """A broker's own, ephemeral node. `previous_epoch`: its epoch before its last stop if it was clean, else -1."""
+
+    registration: BrokerRegistration
+    previous_epoch: int = -1
+
+
 class KnownBroker(NamedTuple):
     """A broker as the controller knows it."""
 

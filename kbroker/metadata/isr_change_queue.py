@@ -132,7 +132,7 @@ class IsrChangeQueue:
             else:
                 number, partition = found
                 result = alter_partition(
-                    partition, call.broker_id, proposal, known, is_acceptable, self._replication.election(topic_id)
+                    partition, call.broker_id, proposal, known, is_acceptable, self._replication.rules(topic_id)
                 )
                 if isinstance(result, PartitionRegistration) and result is not partition:
                     draft.replace(number, topic_id, index, result)

@@ -25,7 +25,7 @@ from kbroker.metadata.image import (
     TopicImage,
 )
 from kbroker.metadata.store import znodes
-from kbroker.metadata.store.coordination import Unavailable, WatchEvent
+from kbroker.metadata.store.coordination import SessionExpired, Unavailable, WatchEvent
 from kbroker.runtime.mutex import Mutex
 
 if TYPE_CHECKING:
@@ -333,5 +333,7 @@ class MetadataLoader:
         if isinstance(error, Unavailable):
             # The watch may not have been set, so perhaps no event would start the next attempt.
             self._loop.call_later(RETRY_BACKOFF_S, self._start_catch_up)
+        elif isinstance(error, SessionExpired):
+            return  # Coordination.on_expired reports it
         elif error is not None and self._following:
             self._on_failure(error)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kbroker.metadata.image import BrokerNode
 from kbroker.metadata.store import znodes
 from kbroker.metadata.store.coordination import BadVersion, Create, NodeExists, Set
 from kbroker.runtime.event_log import EventLogger
@@ -33,7 +34,7 @@ async def register_broker(
     deadline = environment.loop.time() + max_wait_s
     while True:
         version = await coordination.exists(znodes.BROKER_EPOCH) or 0
-        node = znodes.BrokerNode(broker._replace(epoch=version + 1), previous_epoch)
+        node = BrokerNode(broker._replace(epoch=version + 1), previous_epoch)
         try:
             await coordination.multi(
                 [

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from asyncio import sleep
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from kbroker.common import KafkaError
-from kbroker.config.config_resource import ConfigResourceType
-from kbroker.metadata.image import BrokerRegistration, KnownBroker
+from kbroker.config.config_resource import ConfigResource, ConfigResourceType
+from kbroker.metadata.image import BrokerNode, KnownBroker
 from kbroker.metadata.replication.broker_changes import (
     BrokerChanges,
     acceptable_leaders,
@@ -27,7 +27,7 @@ from kbroker.metadata.replication.leader_elections import (
     elect_on_request,
     unknown_partition,
 )
-from kbroker.metadata.replication.partition_change import Election
+from kbroker.metadata.replication.partition_change import Election, TopicRules
 from kbroker.metadata.store import znodes
 from kbroker.metadata.store.coordination import CoordinationError, Create, Op, Set, WatchEvent
 from kbroker.metadata.store.multis import batches
@@ -51,8 +51,17 @@ log = EventLogger("kbroker.metadata")
 RETRY_BACKOFF_S = 1.0
 
 UNCLEAN_ELECTION = "unclean.leader.election.enable"
+MIN_ISR = "min.insync.replicas"
+ELECTION_CONFIGS = frozenset({UNCLEAN_ELECTION, MIN_ISR})
 # The most elections in one balance of leaders, as in Kafka.
 MAX_BALANCED = 1000
+
+
+class NewConfigs(NamedTuple):
+    """The overrides that a resource is about to have."""
+
+    resource: ConfigResource
+    overrides: Mapping[str, str]
 
 
 class ReplicationControlManager:
@@ -82,11 +91,6 @@ class ReplicationControlManager:
         self._coordination = coordination
 
     # Brokers.
-
-    def check_all_partitions(self) -> None:
-        """Settle all partitions in the background: a change of a config may permit elections."""
-        self._reconciled_epoch = 0
-        self.start_reconciling()
 
     def start_reconciling(self) -> None:
         """Reconcile in the background until it succeeds, or until this broker is no longer the controller."""
@@ -126,11 +130,11 @@ class ReplicationControlManager:
             if len(after) > 1:
                 _log_changes(changes)
 
-    async def _read_broker_nodes(self) -> dict[int, BrokerRegistration]:
+    async def _read_broker_nodes(self) -> dict[int, BrokerNode]:
         names = await self._coordination.children(znodes.BROKERS, self._on_brokers_change)
         nodes = await self._coordination.get_many([f"{znodes.BROKERS}/{name}" for name in names])
         return {
-            int(name): znodes.decode_broker(int(name), node.data).registration
+            int(name): znodes.decode_broker(int(name), node.data)
             for name, node in zip(names, nodes, strict=True)
             if node is not None
         }
@@ -151,14 +155,28 @@ class ReplicationControlManager:
         for batch in batches([*leaving, *draft.ops(), *entering]):
             await self._writer.write(batch)
 
-    def _settle(self, changes: BrokerChanges, after: Mapping[int, KnownBroker]) -> ChunkDraft:
+    def _settle(
+        self, changes: BrokerChanges, after: Mapping[int, KnownBroker], new_configs: NewConfigs | None = None
+    ) -> ChunkDraft:
         is_acceptable = acceptable_leaders(after).__contains__
+        rules: dict[bytes, TopicRules] = {}
         draft = ChunkDraft(self._loader.chunks)
         for number, topic_id, index, partition in draft.partitions():
-            settled = settle_partition(partition, changes, is_acceptable, self.election(topic_id))
+            if topic_id not in rules:
+                rules[topic_id] = self.rules(topic_id, new_configs)
+            settled = settle_partition(partition, changes, is_acceptable, rules[topic_id])
             if settled is not None:
                 draft.replace(number, topic_id, index, settled)
         return draft
+
+    def ops_for_configs(self, new_configs: NewConfigs) -> list[Op]:
+        """Return the operations that adapt partitions to new configs of a topic, or of all brokers.
+
+        They are written before the new configs are: with a lower min.insync.replicas the high watermark advances
+        without the eligible leader replicas.
+        """
+        draft = self._settle(BrokerChanges(), self._loader.registrations, new_configs)
+        return draft.ops()
 
     def _registration_op(self, broker_id: int, after: Mapping[int, KnownBroker]) -> Op:
         path, data = znodes.registration_path(broker_id), znodes.encode_registration(after[broker_id])
@@ -205,7 +223,9 @@ class ReplicationControlManager:
                     if found is None:
                         raise unknown_partition(topics, topic, index)
                     number, partition = found
-                    elected = elect_on_request(partition, election_type, is_acceptable)
+                    elected = elect_on_request(
+                        partition, election_type, is_acceptable, self.rules(topics[topic].topic_id)
+                    )
                     draft.replace(number, topics[topic].topic_id, index, elected)
                 except KafkaError as refusal:
                     error = refusal
@@ -228,7 +248,7 @@ class ReplicationControlManager:
             draft = ChunkDraft(self._loader.chunks)
             count = 0
             for number, topic_id, index, partition in draft.partitions():
-                balanced = balance_leader(partition, is_acceptable)
+                balanced = balance_leader(partition, is_acceptable, self.rules(topic_id))
                 if balanced is not None and count < MAX_BALANCED:
                     draft.replace(number, topic_id, index, balanced)
                     count += 1
@@ -248,15 +268,23 @@ class ReplicationControlManager:
                 f"Expected broker epoch {broker.registration.epoch}, but got broker epoch {broker_epoch}",
             )
 
-    def election(self, topic_id: bytes) -> Election:
-        """Return which replicas the topic's config unclean.leader.election.enable permits to be elected."""
-        topic = self._loader.image.topics_by_id.get(topic_id)
-        name = "unclean.leader.election.enable"
-        override = (
-            None if topic is None else self._loader.image.overrides(ConfigResourceType.TOPIC, topic.name).get(name)
+    def rules(self, topic_id: bytes, new_configs: NewConfigs | None = None) -> TopicRules:
+        """Return what a topic's configs say about elections. `new_configs` replace those of their resource."""
+        image = self._loader.image
+        topic = image.topics_by_id.get(topic_id)
+        resources = [ConfigResource(ConfigResourceType.BROKER, "")]
+        if topic is not None:
+            resources.append(ConfigResource(ConfigResourceType.TOPIC, topic.name))
+        configs: dict[str, str] = {}
+        for resource in resources:
+            is_new = new_configs is not None and new_configs.resource == resource
+            configs |= new_configs.overrides if new_configs is not None and is_new else image.overrides(*resource)
+        unclean, min_isr = configs.get(UNCLEAN_ELECTION), configs.get(MIN_ISR)
+        is_unclean = bool(self._config().get(UNCLEAN_ELECTION)) if unclean is None else unclean == "true"
+        return TopicRules(
+            Election.UNCLEAN if is_unclean else Election.ONLINE,
+            int(str(self._config().get(MIN_ISR) if min_isr is None else min_isr)),
         )
-        enabled = bool(self._config().get(name)) if override is None else override == "true"
-        return Election.UNCLEAN if enabled else Election.ONLINE
 
 
 def _log_changes(changes: BrokerChanges) -> None:

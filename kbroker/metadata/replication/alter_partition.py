@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from kbroker.metadata.image import KnownBroker, PartitionRegistration
-from kbroker.metadata.replication.partition_change import Election, change_partition
+from kbroker.metadata.replication.partition_change import TopicRules, change_partition
 from protocol.errors import ErrorCode
 
 ANY_EPOCH = -1
@@ -25,7 +25,7 @@ def alter_partition(
     proposal: RequestedIsr,
     known: Mapping[int, KnownBroker],
     is_acceptable: Callable[[int], bool],
-    election: Election = Election.ONLINE,
+    rules: TopicRules,
 ) -> PartitionRegistration | ErrorCode:
     """Return the partition with the proposed ISR, or an error code. `leader` is the broker that sent the proposal.
 
@@ -48,7 +48,7 @@ def alter_partition(
     if any(not _is_eligible(known.get(broker_id), epoch) for broker_id, epoch in proposal.isr):
         return ErrorCode.INELIGIBLE_REPLICA
     # A request with the current ISR changes nothing. The leader that repeats it gets the current state.
-    return change_partition(partition, is_acceptable, isr=isr, election=election) or partition
+    return change_partition(partition, is_acceptable, rules, isr=isr) or partition
 
 
 def _is_eligible(broker: KnownBroker | None, epoch: int) -> bool:

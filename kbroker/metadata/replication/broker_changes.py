@@ -5,20 +5,26 @@ nodes with the registrations that it has written, which are the ones that count.
 looks is noticed by its epoch (KIP-380).
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from kbroker.metadata.image import BrokerRegistration, KnownBroker, PartitionRegistration
-from kbroker.metadata.replication.partition_change import Election, change_partition
+from kbroker.metadata.image import BrokerNode, BrokerRegistration, KnownBroker, PartitionRegistration
+from kbroker.metadata.replication.partition_change import TopicRules, change_partition
 
 
 @dataclass(slots=True)
 class BrokerChanges:
-    """`restarted` have registered again, so their former memberships end; `fenced` have lost their sessions."""
+    """`restarted` have registered again, so their former memberships end; `fenced` have lost their sessions.
+
+    Of those that restarted, `unclean` cannot prove that they stopped cleanly, so their logs may have lost their ends;
+    `replaced_disks` have another log directory, without the records.
+    """
 
     restarted: dict[int, BrokerRegistration] = field(default_factory=dict)
     unfenced: dict[int, BrokerRegistration] = field(default_factory=dict)
     fenced: dict[int, BrokerRegistration] = field(default_factory=dict)
+    unclean: set[int] = field(default_factory=set)
+    replaced_disks: set[int] = field(default_factory=set)
 
     def __bool__(self) -> bool:
         return bool(self.restarted or self.unfenced or self.fenced)
@@ -33,7 +39,7 @@ class BrokerChanges:
         }
 
 
-def plan_broker_changes(nodes: Mapping[int, BrokerRegistration], known: Mapping[int, KnownBroker]) -> BrokerChanges:
+def plan_broker_changes(nodes: Mapping[int, BrokerNode], known: Mapping[int, KnownBroker]) -> BrokerChanges:
     """Compare the brokers that have sessions (`nodes`) with those that the controller knows."""
     changes = BrokerChanges()
     for broker_id in sorted(nodes.keys() | known.keys()):
@@ -41,11 +47,22 @@ def plan_broker_changes(nodes: Mapping[int, BrokerRegistration], known: Mapping[
         if node is None:
             if broker is not None and not broker.fenced:
                 changes.fenced[broker_id] = broker.registration
-        elif broker is None or node.epoch != broker.registration.epoch:
-            changes.restarted[broker_id] = node
+        elif broker is None or node.registration.epoch != broker.registration.epoch:
+            _add_restart(changes, node, broker)
         elif broker.fenced:
             changes.unfenced[broker_id] = broker.registration
     return changes
+
+
+def _add_restart(changes: BrokerChanges, node: BrokerNode, broker: KnownBroker | None) -> None:
+    registration = node.registration
+    changes.restarted[registration.id] = registration
+    if broker is None or node.previous_epoch != broker.registration.epoch:
+        changes.unclean.add(registration.id)
+    if broker is not None:
+        old, new = broker.registration.directory_id, registration.directory_id
+        if old and new and old != new:
+            changes.replaced_disks.add(registration.id)
 
 
 def acceptable_leaders(known: Mapping[int, KnownBroker]) -> frozenset[int]:
@@ -57,25 +74,23 @@ def acceptable_leaders(known: Mapping[int, KnownBroker]) -> frozenset[int]:
     )
 
 
-def without_brokers(isr: Sequence[int], leaving: Collection[int]) -> list[int]:
-    """Return the ISR without brokers that leave one after the other; the last in-sync replica stays."""
-    remaining = list(isr)
-    for broker_id in leaving:
-        if broker_id in remaining and len(remaining) > 1:
-            remaining.remove(broker_id)
-    return remaining
-
-
 def settle_partition(
     partition: PartitionRegistration,
     changes: BrokerChanges,
     is_acceptable: Callable[[int], bool],
-    election: Election = Election.ONLINE,
+    rules: TopicRules,
 ) -> PartitionRegistration | None:
     """Return the partition after changes of brokers, None if nothing changes.
 
     Also repairs what a controller that failed half-way has left: a leader or in-sync replica that is fenced.
     """
-    gone = [replica for replica in partition.isr if replica not in changes.restarted and not is_acceptable(replica)]
-    isr = without_brokers(partition.isr, [*changes.restarted, *gone])
-    return change_partition(partition, is_acceptable, isr=isr, election=election, restarted=changes.restarted.keys())
+    isr = [replica for replica in partition.isr if replica not in changes.restarted and is_acceptable(replica)]
+    return change_partition(
+        partition,
+        is_acceptable,
+        rules,
+        isr=isr,
+        restarted=changes.restarted.keys(),
+        unclean=changes.unclean,
+        replaced_disks=changes.replaced_disks,
+    )

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from kbroker.common import NO_LEADER, KafkaError
 from kbroker.metadata.image import PartitionRegistration
-from kbroker.metadata.replication.partition_change import Election, change_partition
+from kbroker.metadata.replication.partition_change import Election, TopicRules, change_partition
 from protocol.errors import ErrorCode
 
 
@@ -47,7 +47,10 @@ def parse_election_type(value: int) -> ElectionType:
 
 
 def elect_on_request(
-    partition: PartitionRegistration, election_type: ElectionType, is_acceptable: Callable[[int], bool]
+    partition: PartitionRegistration,
+    election_type: ElectionType,
+    is_acceptable: Callable[[int], bool],
+    rules: TopicRules,
 ) -> PartitionRegistration:
     """Return the partition with the elected leader. Raises KafkaError if there is no need, or no candidate."""
     if election_type is ElectionType.PREFERRED:
@@ -56,7 +59,7 @@ def elect_on_request(
         is_needed = partition.leader == NO_LEADER
     if not is_needed:
         raise KafkaError(ErrorCode.ELECTION_NOT_NEEDED, "Leader election not needed for topic partition.")
-    elected = change_partition(partition, is_acceptable, election=_ELECTIONS[election_type])
+    elected = change_partition(partition, is_acceptable, rules._replace(election=_ELECTIONS[election_type]))
     if elected is not None:
         return elected
     if election_type is ElectionType.PREFERRED:
@@ -65,13 +68,13 @@ def elect_on_request(
 
 
 def balance_leader(
-    partition: PartitionRegistration, is_acceptable: Callable[[int], bool]
+    partition: PartitionRegistration, is_acceptable: Callable[[int], bool], rules: TopicRules
 ) -> PartitionRegistration | None:
     """Return the partition with its preferred leader, None if it leads already, or cannot."""
     preferred = partition.replicas[0]
     if partition.leader == preferred or preferred not in partition.isr or not is_acceptable(preferred):
         return None
-    return change_partition(partition, is_acceptable, election=Election.PREFERRED)
+    return change_partition(partition, is_acceptable, rules._replace(election=Election.PREFERRED))
 
 
 def unknown_partition(topics: Container[str], topic: str, index: int) -> KafkaError:

@@ -1,7 +1,9 @@
-"""The next state of a partition: its leader and in-sync replicas (Kafka: PartitionChangeBuilder).
+"""The next state of a partition: its leader, in-sync replicas and eligible leader replicas (KIP-966).
 
-The last in-sync replica stays in the ISR when its broker is fenced: it alone has all committed records. The partition
-has no leader then, until the broker returns or an unclean election is allowed.
+While fewer replicas are in sync than min.insync.replicas, the high watermark does not advance. So a replica that leaves
+the ISR then still has all committed records: it is in the ELR, and can be elected, until its broker stops uncleanly.
+The ISR may become empty. If the ELR becomes empty, too, the last known leader is elected when it returns: its log is
+the best guess, unless its disk was replaced. In Kafka this is the PartitionChangeBuilder.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -16,8 +18,9 @@ from kbroker.metadata.image import PartitionRegistration
 class Election(Enum):
     """Which replicas may be elected.
 
-    ONLINE: in-sync ones; the current leader stays if it can. PREFERRED: the same, but the first replica comes before
-    the current leader. UNCLEAN: also others if there is no leader otherwise, which loses committed records.
+    ONLINE: in-sync and eligible ones; the current leader stays if it can. PREFERRED: the same, but the first replica
+    comes before the current leader if it is in sync. UNCLEAN: also others if there is no leader otherwise, which loses
+    committed records.
     """
 
     ONLINE = auto()
@@ -25,23 +28,36 @@ class Election(Enum):
     UNCLEAN = auto()
 
 
+class TopicRules(NamedTuple):
+    """What a topic's configs say about elections: unclean.leader.election.enable and min.insync.replicas."""
+
+    election: Election = Election.ONLINE
+    min_insync_replicas: int = 1
+
+
 class ElectionResult(NamedTuple):
-    """`leader` is NO_LEADER if no replica can be elected. `unclean`: it was not in sync."""
+    """`leader` is NO_LEADER if no replica can be elected. `unclean`: it may lack committed records."""
 
     leader: int
     unclean: bool = False
 
 
 def elect_leader(
-    partition: PartitionRegistration, isr: Collection[int], election: Election, is_acceptable: Callable[[int], bool]
+    partition: PartitionRegistration, election: Election, is_acceptable: Callable[[int], bool]
 ) -> ElectionResult:
     """Elect a leader. `is_acceptable` returns whether a broker may lead: unfenced, and not shutting down."""
-    first = partition.replicas[0] if election is Election.PREFERRED else partition.leader
-    for replica in (first, partition.leader, *partition.replicas):
-        if replica in isr and is_acceptable(replica):
-            return ElectionResult(replica)
+    preferred = partition.replicas[0] if election is Election.PREFERRED else partition.leader
+    candidates = (preferred, partition.leader, *partition.replicas)
+    for eligible in (partition.isr, partition.elr):
+        for replica in candidates:
+            if replica in eligible and is_acceptable(replica):
+                return ElectionResult(replica)
+    if not partition.isr and not partition.elr:
+        for replica in partition.last_known_elr:
+            if is_acceptable(replica):
+                return ElectionResult(replica, unclean=True)
     if election is Election.UNCLEAN:
-        for replica in (partition.leader, *partition.replicas):
+        for replica in candidates:
             if is_acceptable(replica):
                 return ElectionResult(replica, unclean=True)
     return ElectionResult(NO_LEADER)
@@ -50,27 +66,47 @@ def elect_leader(
 def change_partition(
     partition: PartitionRegistration,
     is_acceptable: Callable[[int], bool],
+    rules: TopicRules,
     *,
     isr: Sequence[int] | None = None,
-    election: Election = Election.ONLINE,
     restarted: Collection[int] = (),
+    unclean: Collection[int] = (),
+    replaced_disks: Collection[int] = (),
 ) -> PartitionRegistration | None:
     """Return the partition with another ISR (by default the same) and a leader for it; None if nothing changes.
 
-    An empty `isr` leaves the ISR unchanged. The leader epoch is incremented if the leader changes, or is one of the
-    `restarted` brokers: its log may have lost its end. The partition epoch is incremented by every change.
+    Brokers that stopped in an `unclean` way leave the ELR. The leader epoch is incremented if the leader changes, or is
+    one of the `restarted` brokers: its log may have lost its end. The partition epoch is incremented by every change.
     """
-    new_isr = list(isr) if isr else partition.isr
-    result = elect_leader(partition, new_isr, election, is_acceptable)
-    if result.unclean:
-        new_isr = [result.leader]
-    begins_epoch = result.leader != partition.leader or result.leader in restarted
-    if not begins_epoch and new_isr == partition.isr:
+    changed = replace(partition, isr=partition.isr if isr is None else list(isr))
+    if _has_min_isr(changed, rules):
+        changed.elr, changed.last_known_elr = [], []
+    else:
+        left = dict.fromkeys((*partition.elr, *partition.isr))
+        changed.elr = [replica for replica in left if replica not in changed.isr and replica not in unclean]
+        if not changed.isr and partition.isr:
+            changed.last_known_elr = [partition.isr[0] if partition.leader == NO_LEADER else partition.leader]
+        changed.last_known_elr = [replica for replica in changed.last_known_elr if replica not in replaced_disks]
+    _elect(changed, rules, is_acceptable)
+    begins_epoch = changed.leader != partition.leader or changed.leader in restarted
+    if not begins_epoch and changed == partition:
         return None
-    return replace(
-        partition,
-        leader=result.leader,
-        leader_epoch=partition.leader_epoch + begins_epoch,
-        isr=new_isr,
-        partition_epoch=partition.partition_epoch + 1,
-    )
+    changed.leader_epoch += begins_epoch
+    changed.partition_epoch += 1
+    return changed
+
+
+def _elect(changed: PartitionRegistration, rules: TopicRules, is_acceptable: Callable[[int], bool]) -> None:
+    """Set the elected leader. It is alone in sync if it was not in sync before."""
+    result = elect_leader(changed, rules.election, is_acceptable)
+    changed.leader = result.leader
+    if result.leader == NO_LEADER or result.leader in changed.isr:
+        return
+    changed.isr = [result.leader]
+    changed.elr = [] if result.unclean else [replica for replica in changed.elr if replica != result.leader]
+    if result.unclean or _has_min_isr(changed, rules):
+        changed.elr, changed.last_known_elr = [], []
+
+
+def _has_min_isr(partition: PartitionRegistration, rules: TopicRules) -> bool:
+    return len(partition.isr) >= min(rules.min_insync_replicas, len(partition.replicas))

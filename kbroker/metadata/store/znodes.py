@@ -27,7 +27,7 @@ from urllib.parse import quote, unquote
 
 from kbroker.config.config_resource import ConfigResource, ConfigResourceType
 from kbroker.metadata.features import FinalizedFeatures
-from kbroker.metadata.image import BrokerRegistration, KnownBroker, PartitionRegistration
+from kbroker.metadata.image import BrokerNode, BrokerRegistration, KnownBroker, PartitionRegistration
 from kbroker.metadata.store.coordination import CoordinationError
 
 ROOT = "/kbroker"
@@ -116,14 +116,6 @@ def config_resource(path: str) -> ConfigResource:
 
 def registration_path(broker_id: int) -> str:
     return f"{REGISTRATIONS}/{broker_id}"
-
-
-@dataclass(slots=True)
-class BrokerNode:
-    """A broker's own node. `previous_epoch`: its epoch before its last clean shutdown, -1 after any other end."""
-
-    registration: BrokerRegistration
-    previous_epoch: int = -1
 
 
 def encode_broker(node: BrokerNode) -> bytes:

@@ -30,7 +30,7 @@ async def test_the_leaderships_of_a_broker_move_before_it_stops():
     assert (response.error_code, response.should_shut_down) == (0, True)
     (moved,), (alone,) = (handlers.member.image.topics[name].partitions for name in ("t", "alone"))
     assert (moved.leader, moved.isr) == (1, [1])
-    assert (alone.leader, alone.isr) == (-1, [2])
+    assert (alone.leader, alone.isr, alone.elr) == (-1, [], [2])
     assert handlers.member.image.brokers[2].in_controlled_shutdown
     assert not handlers.member.image.is_replica_eligible(2, 2)
 

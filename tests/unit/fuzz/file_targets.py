@@ -9,7 +9,7 @@ from struct import Struct
 from crc32c import crc32c
 
 from kbroker.common import TopicPartition
-from kbroker.metadata.image import BrokerRegistration, KnownBroker, PartitionRegistration
+from kbroker.metadata.image import BrokerNode, BrokerRegistration, KnownBroker, PartitionRegistration
 from kbroker.metadata.store import znodes
 from kbroker.metadata.store.coordination import CoordinationError, Create, Delete, Op, Set
 from kbroker.metadata.store.data_tree import DataTree
@@ -289,7 +289,7 @@ def _broker(rng: Random) -> Case:
             partial(znodes.decode_registration, 1),
             znodes.encode_registration,  # type: ignore[arg-type]
         )
-    data = znodes.encode_broker(znodes.BrokerNode(broker, rng.randint(-1, 6)))
+    data = znodes.encode_broker(BrokerNode(broker, rng.randint(-1, 6)))
     return _json(data, partial(znodes.decode_broker, 1), znodes.encode_broker)  # type: ignore[arg-type]
 
 

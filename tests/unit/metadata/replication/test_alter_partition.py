@@ -5,6 +5,7 @@ import pytest
 from kbroker.metadata.image import BrokerRegistration, KnownBroker, PartitionRegistration
 from kbroker.metadata.replication.alter_partition import RequestedIsr, alter_partition
 from kbroker.metadata.replication.broker_changes import acceptable_leaders
+from kbroker.metadata.replication.partition_change import TopicRules
 from protocol.errors import ErrorCode
 
 PARTITION = PartitionRegistration(1, 5, [1, 2, 3, 4], [1, 2], partition_epoch=9)
@@ -22,7 +23,7 @@ def propose(
     isr: list[tuple[int, int]], leader: int = 1, leader_epoch: int = 5, partition_epoch: int = 9
 ) -> PartitionRegistration | ErrorCode:
     proposal = RequestedIsr(leader_epoch, partition_epoch, isr)
-    return alter_partition(PARTITION, leader, proposal, KNOWN, acceptable_leaders(KNOWN).__contains__)
+    return alter_partition(PARTITION, leader, proposal, KNOWN, acceptable_leaders(KNOWN).__contains__, TopicRules())
 
 
 def test_an_isr_shrinks_and_expands() -> None:

@@ -11,6 +11,7 @@ from kbroker.metadata.replication.leader_elections import (
     parse_election_type,
     unknown_partition,
 )
+from kbroker.metadata.replication.partition_change import TopicRules
 from protocol.errors import ErrorCode
 
 PREFERRED, UNCLEAN = ElectionType.PREFERRED, ElectionType.UNCLEAN
@@ -40,9 +41,9 @@ def test_elections_on_request(
 ) -> None:
     if isinstance(expected, ErrorCode):
         with pytest.raises(KafkaError, match=expected.name):
-            elect_on_request(partition(leader, isr), election_type, online.__contains__)
+            elect_on_request(partition(leader, isr), election_type, online.__contains__, TopicRules())
         return
-    elected = elect_on_request(partition(leader, isr), election_type, online.__contains__)
+    elected = elect_on_request(partition(leader, isr), election_type, online.__contains__, TopicRules())
     assert (elected.leader, elected.leader_epoch, elected.partition_epoch) == (expected, 6, 10)
     assert elected.leader in elected.isr
 
@@ -60,7 +61,7 @@ def test_elections_on_request(
 def test_leaders_return_to_preferred_replicas_that_are_in_sync(
     leader: int, isr: list[int], online: set[int], expected: int | None
 ) -> None:
-    balanced = balance_leader(partition(leader, isr), online.__contains__)
+    balanced = balance_leader(partition(leader, isr), online.__contains__, TopicRules())
     assert (balanced and balanced.leader) == expected
 
 

@@ -79,6 +79,8 @@ class ClusterMember:
         self._environment = environment
         self._loop = environment.loop
         self._coordination = coordination
+        # The epoch of the last registration, after which this process has not stopped: its logs are intact.
+        self._last_epoch = -1
         self._registration: BrokerRegistration | None = None
         self._campaigning: Task[None] | None = None
         self._unfenced: Future[None] | None = None
@@ -133,7 +135,7 @@ class ClusterMember:
         await self.loader.catch_up()
         await self.loader.wait_for_listeners()
         epoch = await register_broker(self._environment, self._coordination, broker, previous_epoch, max_wait_s)
-        self._registration, self.broker_epoch = broker._replace(epoch=epoch), epoch
+        self._registration, self.broker_epoch, self._last_epoch = broker._replace(epoch=epoch), epoch, epoch
         self.on_registered(epoch)
         if await self.controller.campaign():
             await self._reconcile_at_start()
@@ -219,7 +221,7 @@ class ClusterMember:
         self.loader.use_session(coordination)
         self.controller.use_session(coordination)
         self.producer_ids.use_session(coordination)
-        await self.register(broker, max_wait_s)
+        await self.register(broker, max_wait_s, self._last_epoch)
         self.loader.replay_roles()
 
     async def leave(self) -> None:

@@ -328,6 +328,23 @@ async def test_a_broker_that_lost_its_session_joins_again():
 
 
 @async_test
+async def test_a_broker_that_lost_only_its_session_is_eligible():
+    cluster = await cluster_of_three()
+    await cluster.create("t", [2, 3])
+    await cluster.alter("t", "min.insync.replicas", "2")
+    member = cluster.brokers.pop(3)
+    member.on_session_lost()
+    await cluster.sessions[3].close()
+    await settle()
+    await cluster.vanish(2)
+    assert (cluster.state("t"), cluster.partition("t").elr) == ((-1, 1, []), [3, 2])
+    cluster.sessions[3] = cluster.store.session()
+    await member.rejoin(cluster.sessions[3], BrokerRegistration(3, "h", 3), 0.0)
+    await settle()
+    assert (cluster.state("t"), cluster.partition("t").elr) == ((3, 2, [3]), [2])
+
+
+@async_test
 async def test_a_failover_does_not_wait_for_listeners():
     cluster = await cluster_of_three()
     gate = asyncio.get_running_loop().create_future()

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from asyncio import AbstractEventLoop, Future, TimerHandle
 from collections.abc import Callable, Sequence
+from struct import Struct
+from typing import NamedTuple
 
 from kbroker.common import Buffer, KafkaError
 from kbroker.interbroker.frame_protocol import FrameProtocol, PeerFrameBuffers
@@ -15,10 +17,14 @@ from kbroker.interbroker.handshake import MAX_HANDSHAKE_BYTES, HandshakeError, I
 from kbroker.interbroker.peer_stats import PeerStats
 from protocol.apis import ALL_APIS
 from protocol.errors import ErrorCode, MalformedError
-from protocol.framing import encode_request_header, has_flexible_response_header
+from protocol.framing import has_flexible_request_header
 from protocol.varints import skip_tagged_fields
 
 MAX_RESPONSE_BYTES = 1 << 30
+# Size of the frame, API key, version, correlation id, size of the client id.
+_HEADER = Struct(">ihhih")
+_HEADER_BYTES = _HEADER.size - 4
+_NO_CLIENT_ID = -1
 _MAX_CORRELATION_ID = (1 << 31) - 1
 
 
@@ -26,16 +32,14 @@ class PeerUnavailable(KafkaError):
     """There is no response: NETWORK_EXCEPTION or REQUEST_TIMED_OUT. The peer may have handled the request."""
 
 
-class _PendingRequest:
-    __slots__ = ("api_key", "future", "received_before", "timer", "version")
+class _PendingRequest(NamedTuple):
+    """`deadline_s`: the loop's time. `received_before`: the number of frames that had arrived when it was sent."""
 
-    def __init__(self, api_key: int, version: int, future: Future[memoryview], received_before: int) -> None:
-        self.api_key = api_key
-        self.version = version
-        self.future = future
-        # The number of frames that had arrived when the request was sent.
-        self.received_before = received_before
-        self.timer: TimerHandle | None = None
+    api_key: int
+    is_flexible: bool
+    future: Future[memoryview]
+    deadline_s: float
+    received_before: int
 
 
 class PeerConnection(FrameProtocol):
@@ -63,6 +67,9 @@ class PeerConnection(FrameProtocol):
         self._pending: dict[int, _PendingRequest] = {}
         self._last_correlation_id = 0
         self._received = 0
+        # Fires at the first deadline, or earlier: a timer for each request would take longer than sending it.
+        self._timer: TimerHandle | None = None
+        self._timer_s = 0.0
 
     @property
     def is_open(self) -> bool:
@@ -82,26 +89,43 @@ class PeerConnection(FrameProtocol):
             return future
         self._last_correlation_id = 0 if (last := self._last_correlation_id) == _MAX_CORRELATION_ID else last + 1
         correlation_id = self._last_correlation_id
-        header = encode_request_header(api_key, version, correlation_id, None)
-        size = len(header) + sum(map(len, body))
-        transport.write(b"".join((size.to_bytes(4, "big"), header, *body)))
-        pending = self._pending[correlation_id] = _PendingRequest(api_key, version, future, self._received)
-        pending.timer = loop.call_later(max(0.0, timeout_s), self._on_timeout, correlation_id)
+        is_flexible = has_flexible_request_header(api_key, version)
+        tags = b"\0" if is_flexible else b""
+        size = _HEADER_BYTES + len(tags) + sum(map(len, body))
+        header = _HEADER.pack(size, api_key, version, correlation_id, _NO_CLIENT_ID)
+        transport.write(b"".join((header, tags, *body)))
+        deadline_s = loop.time() + timeout_s
+        self._pending[correlation_id] = _PendingRequest(api_key, is_flexible, future, deadline_s, self._received)
+        if self._timer is None or deadline_s < self._timer_s:
+            self._set_timer(deadline_s)
         return future
 
-    def _on_timeout(self, correlation_id: int) -> None:
-        pending = self._pending.pop(correlation_id, None)
-        if pending is None:
-            return
-        self._stats.requests_without_response += 1
-        if not pending.future.done():
-            name = ALL_APIS[pending.api_key].name
-            pending.future.set_exception(
-                PeerUnavailable(ErrorCode.REQUEST_TIMED_OUT, f"The peer has not responded to {name} in time.")
-            )
-        if pending.received_before == self._received:
-            # Nothing has arrived since. A new connection may reach the peer.
+    def _set_timer(self, deadline_s: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_s = deadline_s
+        self._timer = self._loop.call_at(deadline_s, self._on_deadline)
+
+    def _on_deadline(self) -> None:
+        """Fail the requests whose time is over."""
+        self._timer = None
+        now_s = self._loop.time()
+        late = [number for number, pending in self._pending.items() if pending.deadline_s <= now_s]
+        is_silent = False
+        for correlation_id in late:
+            pending = self._pending.pop(correlation_id)
+            is_silent = is_silent or pending.received_before == self._received
+            self._stats.requests_without_response += 1
+            if not pending.future.done():
+                name = ALL_APIS[pending.api_key].name
+                pending.future.set_exception(
+                    PeerUnavailable(ErrorCode.REQUEST_TIMED_OUT, f"The peer has not responded to {name} in time.")
+                )
+        if is_silent:
+            # Nothing has arrived since one of them was sent. A new connection may reach the peer.
             self.close("The peer does not respond.")
+        elif self._pending:
+            self._set_timer(min(pending.deadline_s for pending in self._pending.values()))
 
     # Frames.
 
@@ -114,14 +138,12 @@ class PeerConnection(FrameProtocol):
         if pending is None:
             # It came too late.
             return
-        assert pending.timer is not None
-        pending.timer.cancel()
         if pending.future.done():
             return
         pos = 4
-        if has_flexible_response_header(pending.api_key, pending.version):
+        if pending.is_flexible:
             try:
-                pos = skip_tagged_fields(frame, 4)
+                pos = 5 if frame[4] == 0 else skip_tagged_fields(frame, 4)
             except (IndexError, MalformedError):
                 pending.future.set_exception(PeerUnavailable(ErrorCode.NETWORK_EXCEPTION, "A malformed response."))
                 self.close("The peer has sent a malformed response.")
@@ -167,9 +189,10 @@ class PeerConnection(FrameProtocol):
         self._stats.requests_without_response += len(pending)
         if self.is_ready and on_end is not None:
             self._stats.connections -= 1
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         for request in pending.values():
-            if request.timer is not None:
-                request.timer.cancel()
             if not request.future.done():
                 request.future.set_exception(PeerUnavailable(ErrorCode.NETWORK_EXCEPTION, reason))
         if not self.ready.done():

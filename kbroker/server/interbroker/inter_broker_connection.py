@@ -30,7 +30,7 @@ from kbroker.server.error_reporter import api_name
 from kbroker.server.file_response import FileResponseWriter
 from kbroker.storage.log.reading.file_slice import FileSlice
 from protocol.errors import MalformedError
-from protocol.framing import decode_request_header
+from protocol.varints import skip_tagged_fields
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from kbroker.server.interbroker.inter_broker_context import InterBrokerContext
 
 _HEADER = Struct(">ii")
-# The API key and version of a request.
-_API = Struct(">hh")
+# API key, version, correlation id, size of the client id. Brokers send none.
+_REQUEST_HEADER = Struct(">hhih")
 HANDSHAKE_TIMEOUT_S = 5.0
 # Requests of a connection that may be in progress. More are not read.
 MAX_IN_PROGRESS = 1024
@@ -52,6 +52,10 @@ class InterBrokerListener(Protocol):
     """The inter-broker server, which limits connections without a handshake."""
 
     def on_open(self, connection: InterBrokerConnection) -> None: ...
+
+    def check_hello(self, hello: Hello | None) -> None:
+        """Raise HandshakeError if a newer process of the initiator is known."""
+        ...
 
     def on_handshake(self, connection: InterBrokerConnection, hello: Hello) -> None: ...
 
@@ -97,9 +101,13 @@ class InterBrokerConnection(FrameProtocol):
         assert self.transport is not None
         try:
             if handshake.hello is None:
-                _send_frame(self.transport, handshake.challenge(frame))
+                challenge = handshake.challenge(frame)
+                self._listener.check_hello(handshake.hello)
+                _send_frame(self.transport, challenge)
                 return
             hello = handshake.verify(frame)
+            # The image may have changed meanwhile.
+            self._listener.check_hello(hello)
         except HandshakeError as error:
             _send_frame(self.transport, refusal(error.reason))
             self.close(error.reason, None, **error.detail)
@@ -124,14 +132,16 @@ class InterBrokerConnection(FrameProtocol):
         server, context = self._server, None
         received_ns = server.mono_ns()
         try:
-            handler = server.dispatch.find(*_API.unpack_from(frame))
-            header = decode_request_header(frame)
-            handler.stats.requests += 1
-            handler.stats.bytes_in += len(frame)
-            context = RequestContext(
-                self, handler, header.version, header.correlation_id, header.client_id, received_ns
-            )
-            request = handler.decode(frame, header.body_pos, header.version)
+            api_key, version, correlation_id, client_id_size = _REQUEST_HEADER.unpack_from(frame)
+            handler = server.dispatch.find(api_key, version)
+            pos = _REQUEST_HEADER.size + max(0, client_id_size)
+            if handler.is_flexible:
+                pos = pos + 1 if frame[pos] == 0 else skip_tagged_fields(frame, pos)
+            stats = handler.stats
+            stats.requests += 1
+            stats.bytes_in += len(frame)
+            context = RequestContext(self, handler, version, correlation_id, None, received_ns)
+            request = handler.decode(frame, pos, version)
             response = handler.handle(server.services, context, request)
             if isinstance(response, handler.response_type):
                 self._complete(context, request, response)

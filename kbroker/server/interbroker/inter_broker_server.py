@@ -9,7 +9,7 @@ import asyncio
 import socket
 from typing import TYPE_CHECKING
 
-from kbroker.interbroker.handshake import Hello
+from kbroker.interbroker.handshake import HandshakeError, Hello
 from kbroker.runtime.event_log import EventLogger
 from kbroker.server.interbroker.inter_broker_connection import InterBrokerConnection
 from kbroker.server.interbroker.inter_broker_context import InterBrokerContext
@@ -97,13 +97,15 @@ class InterBrokerServer:
         if len(self.strangers) > MAX_STRANGERS:
             next(iter(self.strangers)).close("too many connections without a handshake", limit=MAX_STRANGERS)
 
+    def check_hello(self, hello: Hello | None) -> None:
+        if hello is not None and self._is_former(*hello.initiator):
+            broker_id, epoch = hello.initiator
+            raise HandshakeError("a former epoch of the broker", is_transient=True, broker=broker_id, epoch=epoch)
+
     def on_handshake(self, connection: InterBrokerConnection, hello: Hello) -> None:
         self.strangers.pop(connection, None)
         broker_id, epoch = hello.initiator
-        if self._is_former(broker_id, epoch):
-            connection.close("a former epoch of the broker", broker=broker_id, epoch=epoch)
-        else:
-            log.debug("broker connected", broker=broker_id, epoch=epoch, peer=connection.peer, channel=hello.channel)
+        log.debug("broker connected", broker=broker_id, epoch=epoch, peer=connection.peer, channel=hello.channel)
 
     def on_close(self, connection: InterBrokerConnection) -> None:
         self.connections.pop(connection, None)

@@ -184,6 +184,52 @@ async def test_connections_of_a_former_epoch_are_closed_by_the_peer(s: PeerBroke
 
 
 @simulated(PeerBrokers, SEEDS)
+async def test_a_former_process_backs_off(s: PeerBrokers) -> None:
+    s.two.learn(s.one.registration._replace(epoch=12))
+    began = s.loop.time()
+    while s.loop.time() < began + 10:
+        unavailable(await outcome(s.one.loop.run(s.one.heartbeat(2))), ErrorCode.NETWORK_EXCEPTION)
+    assert s.two.server.accepted <= 18
+    assert s.two.received == []
+
+
+@simulated(PeerBrokers, SEEDS)
+async def test_each_request_has_its_own_deadline(s: PeerBrokers) -> None:
+    s.two.on_heartbeat = lambda context, request: (
+        DelayedResponse() if request.current_metadata_offset else BrokerHeartbeatResponse()
+    )
+    began, ended = s.loop.time(), dict[int, float]()
+    timeouts = [900, 300, 2000, 301, 600, 1500]
+    requests = {ms: s.one.loop.run(s.one.heartbeat(2, ms, timeout_ms=ms)) for ms in timeouts}
+    for ms, request in requests.items():
+        request.add_done_callback(lambda _, ms=ms: ended.setdefault(ms, s.loop.time() - began))  # type: ignore[misc]
+    # Responses of another request show that the peer is alive.
+    while len(ended) < len(timeouts):
+        await s.one.loop.run(s.one.heartbeat(2, 0))
+        await asyncio.sleep(0.05)
+    for ms, request in requests.items():
+        unavailable(request.exception(), ErrorCode.REQUEST_TIMED_OUT)
+        assert ended[ms] == pytest.approx(ms / 1000, abs=0.05)
+    assert s.one.peers.stats.requests_without_response == len(timeouts)
+
+
+@simulated(PeerBrokers, SEEDS)
+async def test_connections_and_failures_are_counted(s: PeerBrokers) -> None:
+    stats = s.one.peers.stats
+    await s.one.loop.run(s.one.heartbeat(2))
+    await s.one.loop.run(s.one.fetch(2, 1))
+    assert (stats.connections, stats.connection_failures, stats.requests_without_response) == (2, 0, 0)
+    s.two.on_heartbeat = lambda context, request: DelayedResponse()
+    waiting = s.one.loop.run(s.one.heartbeat(2))
+    await s.until(lambda: len(s.two.received) == 2)
+    s.kill(s.two)
+    unavailable(await outcome(waiting), ErrorCode.NETWORK_EXCEPTION)
+    unavailable(await outcome(s.one.loop.run(s.one.heartbeat(2))), ErrorCode.NETWORK_EXCEPTION)
+    await s.until(lambda: not stats.connections)
+    assert (stats.connection_failures, stats.requests_without_response) == (1, 1)
+
+
+@simulated(PeerBrokers, SEEDS)
 async def test_a_broker_that_registers_again_in_its_process_connects_again(s: PeerBrokers) -> None:
     await s.one.loop.run(s.one.heartbeat(2))
     seen: list[object] = []

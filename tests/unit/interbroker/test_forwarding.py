@@ -100,6 +100,19 @@ async def test_a_controller_that_loses_its_office_forwards(s: ForwardingBrokers)
 
 
 @simulated(ForwardingBrokers, SEEDS)
+async def test_a_controller_that_loses_its_office_while_it_decides_forwards(s: ForwardingBrokers) -> None:
+    async def lose_office() -> None:
+        s.elect(s.two)
+
+    s.one.controller.on_create = lose_office  # type: ignore[method-assign]
+    assert codes(await run(s.one, create("a"))) == [0]
+    # Broker 3 has forwarded to broker 1, which was not the controller any more when it decided.
+    s.elect(s.one)
+    assert codes(await run(s.three, create("b"))) == [0]
+    assert s.two.controller.created == ["a", "b"]
+
+
+@simulated(ForwardingBrokers, SEEDS)
 async def test_requests_wait_for_an_election(s: ForwardingBrokers) -> None:
     s.kill(s.one)
     request = run(s.two, create("a"))

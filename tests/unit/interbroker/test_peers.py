@@ -56,7 +56,7 @@ async def test_each_channel_has_one_connection(s: PeerBrokers) -> None:
 
 @simulated(PeerBrokers, SEEDS)
 async def test_responses_of_any_size_are_complete(s: PeerBrokers) -> None:
-    sizes = [0, 1, 251, 65_530, 65_535, 65_536, 200_000, 3 * MIB, 5]
+    sizes = [0, 1, 251, 65_530, 65_535, 65_536, 200_000, 200_100, 3 * MIB, 3 * MIB + 1, 5]
     for size in sizes:
         body = await s.one.loop.run(s.one.fetch(2, size))
         assert body == response_bytes(size)

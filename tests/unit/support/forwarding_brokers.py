@@ -41,10 +41,10 @@ class FakeController:
     async def create_topics(
         self, topics: Sequence[NewTopic], validate_only: bool, slices: object = None
     ) -> list[CreateTopicResult]:
+        await self.on_create()
         if not self.is_elected:
             error = KafkaError(ErrorCode.NOT_CONTROLLER, "This broker is not the controller.")
             return [CreateTopicResult(topic.name, error=error) for topic in topics]
-        await self.on_create()
         results = []
         for topic in topics:
             if topic.name in self._broker.image.topics:

@@ -32,8 +32,8 @@ HEARTBEAT_VERSION, FETCH_VERSION = 2, 18
 
 
 def response_bytes(size: int) -> bytes:
-    """Return the body of the fake Fetch response: bytes from which a wrong position can be told."""
-    return (bytes(range(251)) * (size // 251 + 1))[:size]
+    """Return the body of the fake Fetch response. Bodies of different sizes have different bytes at each position."""
+    return (bytes(range(251)) * (size // 251 + 2))[size % 251 :][:size]
 
 
 class PeerBroker:

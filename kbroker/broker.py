@@ -148,7 +148,8 @@ class Broker:
     async def _export(self) -> None:
         from kbroker.exporter.exporter import Exporter
 
-        self.exporter = Exporter(self.environment, self.services, self._server)
+        inter_broker = None if self._cluster is None else self._cluster.server
+        self.exporter = Exporter(self.environment, self.services, self._server, inter_broker)
         self._started.append(self.exporter.stop)
         await self.exporter.start(self.config.kbroker_metrics_listener)
 

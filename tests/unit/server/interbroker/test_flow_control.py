@@ -5,8 +5,9 @@ from typing import Any
 
 from kbroker.runtime.delayed_response import DelayedResponse
 from kbroker.server.interbroker.inter_broker_connection import MAX_IN_PROGRESS, InterBrokerConnection
+from protocol.framing import encode_frame
 from protocol.messages.k63_broker_heartbeat import BrokerHeartbeatResponse
-from tests.unit.support.peer_brokers import PeerBrokers, response_bytes
+from tests.unit.support.peer_brokers import PeerBrokers
 from tests.unit.support.simulated_hosts import simulated
 
 SEEDS = [1]
@@ -24,8 +25,8 @@ async def test_requests_are_not_read_while_responses_are_not(s: PeerBrokers) -> 
     (connection,) = s.two.server.connections
     s.one.loop.pause()
     transport: Any = connection.transport
-    # Frames with unknown correlation ids.
-    transport.write(response_bytes(MIB))
+    # Responses with an unknown correlation id.
+    transport.write(encode_frame(b"", bytes(MIB // 16)) * 16)
     assert not transport.is_reading()
     s.one.loop.resume()
     await s.until(transport.is_reading)

@@ -1,7 +1,6 @@
 """One cluster for all tests: each test finds all brokers running, with all replicas in sync."""
 
 import logging
-import os
 from collections.abc import Iterator
 
 import pytest
@@ -15,8 +14,6 @@ from tests.compat.support import EXTERNAL_BOOTSTRAP
 def shared_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     if EXTERNAL_BOOTSTRAP:
         pytest.skip("not run: needs a cluster of its own, and the suite was pointed at a broker")
-    if IS_KBROKER and "KBROKER_COMPAT_CLUSTER" not in os.environ:
-        pytest.skip("not run: several brokers are not supported yet")
     directory = tmp_path_factory.mktemp("cluster")
     cluster = Cluster(directory, Ensemble(directory) if IS_KBROKER else NoEnsemble())
     try:

@@ -22,14 +22,14 @@ def test_the_replicas_of_a_partition_are_in_different_racks(cluster: Cluster) ->
 
 def test_a_consumer_reads_from_the_replica_in_its_rack(cluster: Cluster) -> None:
     topic = create_topic(cluster, [[1, 2, 3]])
-    with working(cluster, topic, 1) as work:
-        received = bytes_received_by_broker(cluster, topic, "rack-3", work.acknowledged)
+    with working(cluster, topic, 1):
+        received = bytes_received_by_broker(cluster, topic, "rack-3")
         # The first fetch goes to the leader, which names the replica in the consumer's rack.
         assert received["3"] > received["1"]
         assert received["2"] == 0
 
 
-def bytes_received_by_broker(cluster: Cluster, topic: str, rack: str, acknowledged: object) -> dict[str, int]:
+def bytes_received_by_broker(cluster: Cluster, topic: str, rack: str) -> dict[str, int]:
     """Read the topic while it grows, and return the bytes of Fetch responses with records, by broker."""
     statistics: dict[str, int] = {}
 
@@ -57,7 +57,7 @@ def bytes_received_by_broker(cluster: Cluster, topic: str, rack: str, acknowledg
             read += sum(1 for message in consumer.consume(100, timeout=0.2) if not message.error())
             return read > 1000 and len(statistics) > 2 and statistics.get("3", 0) > statistics.get("1", 0)
 
-        eventually(is_enough, "records from the replica in the rack", interval=0, progress=lambda: read)
+        eventually(is_enough, "records from the replica in the rack", interval=0)
     finally:
         consumer.close()
     return {node_id: statistics.get(node_id, 0) for node_id in ("1", "2", "3")}

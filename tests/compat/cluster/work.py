@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from confluent_kafka import KafkaError
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.compat.cluster.cluster import Cluster
@@ -16,7 +17,7 @@ from tests.compat.crash.checks import (
     read_topic,
     wait_for_acknowledgements,
 )
-from tests.compat.support import DEADLINE_S, unique
+from tests.compat.support import DEADLINE_S, eventually, unique
 
 # A broker that is paused does not respond, and its successor is found by asking others.
 CONFLUENT = {
@@ -35,7 +36,16 @@ def create_topic(cluster: Cluster, replicas: list[list[int]], configs: dict[str,
     name = unique("cluster")
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 2})
     topic = NewTopic(name, len(replicas), replica_assignment=replicas, config=configs or {})
-    admin.create_topics([topic])[name].result(DEADLINE_S)
+
+    def is_created() -> bool:
+        """Try again while ZooKeeper cannot be reached; an earlier attempt may have succeeded."""
+        error = admin.create_topics([topic])[name].exception(DEADLINE_S)
+        if error is None or error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
+            return True
+        assert error.args[0].retriable() or error.args[0].code() == KafkaError._TIMED_OUT, error
+        return False
+
+    eventually(is_created, f"the topic {name}", interval=0.2)
     cluster.wait_until(
         lambda view: sum(key[0] == name and part.leader >= 0 for key, part in view.partitions.items()) == len(replicas),
         f"every broker knows {name}",

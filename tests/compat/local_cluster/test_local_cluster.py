@@ -17,9 +17,6 @@ from tests.compat.cluster.views import cluster_view
 from tests.compat.crash.checks import read_topic
 from tests.compat.support import DEADLINE_S, BrokerProcess, eventually, free_port, need_own_broker, unique
 
-pytestmark = pytest.mark.skipif(
-    "KBROKER_COMPAT_CLUSTER" not in os.environ, reason="not run: several brokers are not supported yet"
-)
 ENDED = re.compile(r"a broker has ended broker=(\d+) status=(-?\d+) restart=\"kbroker (.*)\"$", re.MULTILINE)
 
 

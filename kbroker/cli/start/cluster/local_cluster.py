@@ -123,6 +123,7 @@ class LocalCluster:
         elif process.status:
             self._has_failed = True
         if all(each.status is not None for each in self._processes):
+            self._has_failed |= not self._is_stopping
             self._ended.set_result(None)
 
     def _on_ready(self) -> None:
@@ -131,8 +132,8 @@ class LocalCluster:
             print_ready(",".join(process.bootstrap.strip() for process in self._processes))
 
     def _report_end(self, process: ForkedBroker) -> None:
-        self._has_failed = True
         if not self._is_ready:
+            self._has_failed = True
             log.error("a broker did not start", broker=process.node_id, status=process.status)
             self._stop(signal.SIGTERM)
             return

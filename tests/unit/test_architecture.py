@@ -15,7 +15,7 @@ from kbroker.simulation.scenarios.scenarios import SCENARIOS
 from tests.unit.test_imports import ROOT, imported_files, sources
 
 PAGE = ROOT / "docs" / "architecture.md"
-PAGES = (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("examples/*.md"))
+PAGES = (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("docs/development/*.md"), *ROOT.glob("examples/*.md"))
 
 # Steps and files of each walk.
 WALK_LIMITS = {"Produce": (11, 8), "Fetch": (14, 9), "JoinGroup": (11, 11), "EndTxn": (26, 14)}
@@ -190,6 +190,8 @@ def test_public_classes_have_their_own_names() -> None:
 
 
 def test_scenarios_and_faults_of_the_simulation_are_documented() -> None:
-    rows = set(re.findall(r"^\| `([\w-]+)` \|", (ROOT / "docs" / "simulation.md").read_text(), re.MULTILINE))
+    rows = set(
+        re.findall(r"^\| `([\w-]+)` \|", (ROOT / "docs" / "development" / "simulation.md").read_text(), re.MULTILINE)
+    )
     faults = [fault for kind in (NODE, NETWORK, DISK, POWER, ROT, CLOCK, COORDINATION, CLUSTER) for fault in kind]
     assert sorted({*SCENARIOS, *faults} - rows) == []

@@ -52,16 +52,16 @@ def cluster_summary(cluster: Mapping[str, Any], topics: int, partitions: Sequenc
     prefers = Counter(part.replicas[0] for part in partitions if part.replicas)
     hosts = Counter(node_id for part in partitions for node_id in part.replicas)
     in_sync = Counter(node_id for part in partitions for node_id in part.isr)
-    running = {broker["broker_id"]: broker for broker in cluster["brokers"]}
+    known = {broker["broker_id"]: broker for broker in cluster["brokers"]}
     brokers = []
-    for node_id in sorted({*running, *hosts}):
-        broker = running.get(node_id)
+    for node_id in sorted({*known, *hosts}):
+        broker = known.get(node_id)
         brokers.append(
             {
                 "broker": node_id,
                 "address": f"{broker['host']}:{broker['port']}" if broker else None,
                 "rack": broker["rack"] if broker else None,
-                "state": "not running" if not broker else _role(node_id, cluster["controller_id"]),
+                "state": _state(broker, cluster["controller_id"]),
                 "leads": leads[node_id],
                 "preferred": prefers[node_id],
                 "replicas": hosts[node_id],
@@ -78,12 +78,17 @@ def cluster_summary(cluster: Mapping[str, Any], topics: int, partitions: Sequenc
     }
 
 
-def _role(node_id: int, controller_id: int) -> str:
-    return "controller" if node_id == controller_id else "running"
+def _state(broker: Mapping[str, Any] | None, controller_id: int) -> str:
+    """Return the state of a broker. The controller knows a fenced one, which serves no clients: it is probably down."""
+    if broker is None:
+        return "unknown"
+    if broker.get("is_fenced"):
+        return "fenced"
+    return "controller" if broker["broker_id"] == controller_id else "running"
 
 
 def _print_summary(summary: Mapping[str, Any]) -> None:
-    running = sum(broker["state"] != "not running" for broker in summary["brokers"])
+    running = sum(broker["state"] in ("running", "controller") for broker in summary["brokers"])
     total = summary["partitions"]["total"]
     facts = [count_text(running, "broker"), count_text(summary["topics"], "topic"), count_text(total, "partition")]
     print_heading(f"cluster {summary['cluster_id']}", "  ".join(facts))

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from kbroker.cli.common.formatting import count_text
 from kbroker.cli.doctor.check import OK, PROBLEM, WARNING, CheckContext, CheckResult
 from kbroker.config.broker.listeners import WILDCARDS, Endpoint
 from kbroker.config.config_resource import ConfigResourceType
@@ -45,6 +46,10 @@ def check_listener(context: CheckContext) -> Iterator[CheckResult]:
         names = ", ".join(cluster.without_leader[:5]) + (", ..." if len(cluster.without_leader) > 5 else "")
         advice = "The broker's log says why their logs could not be opened."
         yield CheckResult("topics", PROBLEM, f"without a leader: {names}", advice)
+    if cluster.under_replicated:
+        message = f"{count_text(cluster.under_replicated, 'partition')} with fewer in-sync replicas than replicas"
+        advice = "See kbroker cluster status, and kbroker topics describe --under-replicated."
+        yield CheckResult("replicas", WARNING, message, advice)
 
 
 def check_advertised(context: CheckContext) -> Iterator[CheckResult]:

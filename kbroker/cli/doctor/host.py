@@ -28,6 +28,7 @@ class RunningCluster:
     broker_ids: tuple[int, ...]
     topics: int
     without_leader: tuple[str, ...]
+    under_replicated: int = 0
 
 
 @dataclass(slots=True, frozen=True)
@@ -82,8 +83,12 @@ class Host:
         without_leader = [
             topic["name"] for topic in topics if any(partition["leader_id"] < 0 for partition in topic["partitions"])
         ]
-        broker_ids = tuple(sorted(broker["broker_id"] for broker in cluster["brokers"]))
-        return RunningCluster(cluster["cluster_id"], broker_ids, len(topics), tuple(sorted(without_leader)))
+        broker_ids = tuple(sorted(broker["broker_id"] for broker in cluster["brokers"] if not broker.get("is_fenced")))
+        partitions = [partition for topic in topics for partition in topic["partitions"]]
+        under_replicated = sum(len(part["isr_nodes"]) < len(part["replica_nodes"]) for part in partitions)
+        return RunningCluster(
+            cluster["cluster_id"], broker_ids, len(topics), tuple(sorted(without_leader)), under_replicated
+        )
 
     # Disk.
 

@@ -100,7 +100,7 @@ class ClusterParts:
 
         Waits at most CONTROLLED_SHUTDOWN_S.
         """
-        if not self._config().get("controlled.shutdown.enable") or self.identity.broker_epoch < 0:
+        if not self._config().controlled_shutdown_enable or self.identity.broker_epoch < 0:
             return
         loop = self._environment.loop
         deadline_s = loop.time() + CONTROLLED_SHUTDOWN_S

@@ -27,6 +27,14 @@ CONFLUENT = {
     "topic.metadata.refresh.interval.ms": 1000,
 }
 KAFKA_PYTHON = {"enable_idempotence": True, "request_timeout_ms": 3000, "metadata_max_age_ms": 1000}
+# Errors of an admin request while ZooKeeper cannot be reached, or while there is no controller.
+UNAVAILABLE = (
+    KafkaError.REQUEST_TIMED_OUT,
+    KafkaError.NOT_CONTROLLER,
+    KafkaError.NETWORK_EXCEPTION,
+    KafkaError._TIMED_OUT,
+    KafkaError._TRANSPORT,
+)
 # Seconds between two rounds of one record for each partition: the brokers have time for everything else.
 PACE_S = 0.005
 
@@ -42,7 +50,7 @@ def create_topic(cluster: Cluster, replicas: list[list[int]], configs: dict[str,
         error = admin.create_topics([topic])[name].exception(DEADLINE_S)
         if error is None or error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
             return True
-        assert error.args[0].retriable() or error.args[0].code() == KafkaError._TIMED_OUT, error
+        assert error.args[0].code() in UNAVAILABLE, error
         return False
 
     eventually(is_created, f"the topic {name}", interval=0.2)

@@ -14,7 +14,8 @@ KEYS = (
     ConfigKey("zookeeper.connection.timeout.ms", INT, None, None, HIGH, READ_ONLY,
         "Kafka 3's. Time that a start waits for ZooKeeper; zookeeper.session.timeout.ms if it is not set."),
     ConfigKey("zookeeper.session.timeout.ms", INT, 18_000, at_least(1000), HIGH, READ_ONLY,
-        "Kafka 3's. Time without a connection after which the broker loses its session, and stops. ZooKeeper may "
+        "Kafka 3's. Time without a connection after which the broker loses its session: others take over, "
+        "and it joins again. ZooKeeper may "
         "shorten or extend it to its own limits."),
     ConfigKey("zookeeper.set.acl", BOOLEAN, False, None, HIGH, READ_ONLY,
         "Kafka 3's. Whether nodes in ZooKeeper can be read and written only with kbroker.zookeeper.digest."),

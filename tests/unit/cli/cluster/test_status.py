@@ -1,4 +1,4 @@
-"""`kbroker cluster status`: the brokers, those that replicas are assigned to and that do not run, and problems."""
+"""`kbroker cluster status`: the brokers, those that replicas are assigned to and that are not known, and problems."""
 
 from kbroker.cli.cluster.app import cluster_summary
 from kbroker.cli.common.partition_health import PartitionHealth
@@ -8,7 +8,8 @@ CLUSTER = {
     "controller_id": 1,
     "brokers": [
         {"broker_id": 2, "host": "b", "port": 9093, "rack": None},
-        {"broker_id": 1, "host": "a", "port": 9092, "rack": "east"},
+        {"broker_id": 1, "host": "a", "port": 9092, "rack": "east", "is_fenced": False},
+        {"broker_id": 4, "host": "d", "port": 9095, "rack": None, "is_fenced": True},
     ],
 }
 
@@ -19,7 +20,8 @@ def test_brokers_and_problems() -> None:
     assert [tuple(broker.values()) for broker in summary["brokers"]] == [
         (1, "a:9092", "east", "controller", 2, 1, 2, 2),
         (2, "b:9093", None, "running", 0, 0, 1, 1),
-        (3, None, None, "not running", 0, 1, 1, 0),
+        (3, None, None, "unknown", 0, 1, 1, 0),
+        (4, "d:9095", None, "fenced", 0, 0, 0, 0),
     ]
     assert summary["partitions"] == {
         "total": 2,
@@ -33,5 +35,5 @@ def test_brokers_and_problems() -> None:
 
 def test_a_cluster_without_topics() -> None:
     summary = cluster_summary(CLUSTER, 0, [])
-    assert [broker["leads"] for broker in summary["brokers"]] == [0, 0]
+    assert [broker["leads"] for broker in summary["brokers"]] == [0, 0, 0]
     assert not any(summary["partitions"].values())

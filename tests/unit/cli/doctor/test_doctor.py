@@ -197,6 +197,9 @@ def test_a_running_broker_is_checked(data: Path) -> None:
     assert failure(data, bind=IN_USE, cluster=replace(CLUSTER, without_leader=("a", "b"))) == (
         "topics", PROBLEM, "without a leader: a, b",
     )  # fmt: skip
+    assert failure(data, bind=IN_USE, cluster=replace(CLUSTER, under_replicated=2)) == (
+        "replicas", WARNING, "2 partitions with fewer in-sync replicas than replicas",
+    )  # fmt: skip
     ((check, status, message),) = [
         (result.check, result.status, result.message)
         for result in results(data, connect=CONNECTION_REFUSED)

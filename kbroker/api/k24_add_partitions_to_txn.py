@@ -8,6 +8,7 @@
 - Kafka 4.3.1 never responds to a request of version 4 or 5 without transactions; here the response is empty.
 """
 
+from asyncio import gather
 from collections.abc import Mapping, Sequence
 
 from kbroker.api.context import RequestContext, Services
@@ -36,13 +37,13 @@ async def handle(
 ) -> AddPartitionsToTxnResponse:
     version = context.version
     if version >= BROKERS_VERSION:
-        response = AddPartitionsToTxnResponse()
-        for transaction in request.transactions:
-            results = await _topic_results(services, context, transaction)
-            response.results_by_transaction.append(
-                AddPartitionsToTxnResult(transactional_id=transaction.transactional_id, topic_results=results)
-            )
-        return response
+        is_distinct = len({row.transactional_id for row in request.transactions}) == len(request.transactions)
+        if context.slices is None and is_distinct:
+            # The records of all transactions share an append, and wait for its commit together.
+            results = await gather(*(_transaction_result(services, context, row) for row in request.transactions))
+        else:
+            results = [await _transaction_result(services, context, row) for row in request.transactions]
+        return AddPartitionsToTxnResponse(results_by_transaction=results)
     transaction = AddPartitionsToTxnTransaction(
         transactional_id=request.v3_and_below_transactional_id,
         producer_id=request.v3_and_below_producer_id,
@@ -51,6 +52,13 @@ async def handle(
     )
     topic_results = await _topic_results(services, context, transaction)
     return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=topic_results)
+
+
+async def _transaction_result(
+    services: Services, context: RequestContext, transaction: AddPartitionsToTxnTransaction
+) -> AddPartitionsToTxnResult:
+    results = await _topic_results(services, context, transaction)
+    return AddPartitionsToTxnResult(transactional_id=transaction.transactional_id, topic_results=results)
 
 
 async def _topic_results(

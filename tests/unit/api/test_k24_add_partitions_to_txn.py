@@ -1,9 +1,13 @@
 """AddPartitionsToTxn: from clients for one transaction, from brokers for several; all partitions or none."""
 
+from typing import Any
+
 import pytest
 
+from kbroker.common import TopicPartition
 from protocol.errors import ErrorCode
 from protocol.messages.k24_add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
+from protocol.records.batch import parse_header
 from tests.unit.support.simulated_broker import Machine, broker_test
 from tests.unit.support.transactional_producer import codes, init_producer
 
@@ -93,3 +97,22 @@ async def test_a_request_without_transactions_has_an_empty_response(m: Machine, 
     client = await m.client()
     response = await client.request(AddPartitionsToTxnRequest(), version, AddPartitionsToTxnResponse)
     assert (response.error_code, response.results_by_transaction) == (0, [])
+
+
+@broker_test(transaction_state_log_num_partitions=1)
+async def test_the_transactions_of_a_request_are_written_together(m: Machine) -> None:
+    """A broker sends the transactions of all its producers in one request, which must not wait for each in turn."""
+    producers = [await init_producer(m, f"t-{number}") for number in range(3)]
+    replicas = m.broker.services.replicas
+    append_internal, appended = replicas.append_internal, []
+
+    def count(tp: TopicPartition, batch: bytearray, **options: Any) -> int:
+        appended.append(parse_header(batch).count)
+        return append_internal(tp, batch, **options)
+
+    replicas.append_internal = count  # type: ignore[method-assign]
+    request = AddPartitionsToTxnRequest(transactions=[producer.transaction({"a": [0]}) for producer in producers])
+    response = await producers[0].client.request(request, 5, AddPartitionsToTxnResponse)
+    results = {row.transactional_id: codes(row.topic_results) for row in response.results_by_transaction}
+    assert results == {f"t-{number}": {"a": {0: NONE}} for number in range(3)}
+    assert appended == [3]

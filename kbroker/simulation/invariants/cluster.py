@@ -134,18 +134,18 @@ class ClusterInvariants:
             self._fail(new.leader, tp, f"two leaders in epoch {new.leader_epoch}: {old.leader}, {new.leader}")
 
     def _update_log(self, broker: int, tp: TopicPartition, key: Key, path: str | None) -> None:
-        log = self._logs.setdefault((broker, key), StoredLog())
-        for batch in log.update(self._machines[broker].disk, path):
+        stored = self._logs.setdefault((broker, key), StoredLog())
+        for batch in stored.update(self._machines[broker].disk, path):
             if self._is_compacted(tp):
                 continue
             known, other = self._batches.setdefault((key, batch.base_offset, batch.leader_epoch), (batch, broker))
             if known != batch:
                 self._fail(broker, tp, f"{batch}, but broker {other} has {known}")
-        if log.truncated_to is not None:
+        if stored.truncated_to is not None:
             for pair in self._compared:
                 if pair[0] == key and broker in pair[1:]:
-                    self._compared[pair] = min(self._compared[pair], log.truncated_to)
-            log.truncated_to = None
+                    self._compared[pair] = min(self._compared[pair], stored.truncated_to)
+            stored.truncated_to = None
             self.on_truncated(broker, key)
 
     def _is_compacted(self, tp: TopicPartition) -> bool:

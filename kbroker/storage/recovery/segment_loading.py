@@ -234,12 +234,12 @@ def recover_segment(
     return RecoveredSegment(scan.next_offset, was_cut, repairs)
 
 
-def load_prefix(segment: LogSegment, end: int, index_interval: int) -> int:
-    """Load the first `end` bytes of a segment, which end with a complete batch. Returns the offset that follows them.
+def load_prefix(segment: LogSegment, end: int, offset: int, index_interval: int) -> int:
+    """Load the first `end` bytes of a segment, the batches that end before `offset`. Returns the offset after them.
 
     The file is not changed.
     """
-    load_trusted_indexes(segment, END_OF_LOG, end)
+    load_trusted_indexes(segment, offset, end)
     base = segment.base_offset
     for _ in range(2):
         segment.begin_loading()

@@ -76,7 +76,7 @@ def prepare_truncation_blocking(loaded: LoadedLog, offset: int) -> Truncation:
     old = segments[count - 1]
     position = search_segment(loaded, old, offset, True)
     last = LogSegment(loaded.disk, loaded.directory, old.base_offset, old.created_ms)
-    log_end_offset = load_prefix(last, position, loaded.config.index_interval_bytes)
+    log_end_offset = load_prefix(last, position, offset, loaded.config.index_interval_bytes)
     last.indexes.use_transaction_index(_truncated_transaction_index(old, log_end_offset))
     last.mark_truncated()
     loaded.segments = [*segments[: count - 1], last]

@@ -11,7 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kbroker.common import KafkaError
+from kbroker.simulation.disk.disk import SimDisk
 from kbroker.storage.log.log import Log
+from kbroker.storage.log.reading.file_slice import BULK_BYTES, FileSlice
+from kbroker.storage.log.segment_indexes import SegmentGone
 from protocol.errors import ErrorCode
 from protocol.records.batch import iter_headers
 from tests.unit.support.damaged_log import memory_lab
@@ -232,3 +235,61 @@ def test_a_thread_reads_on_during_truncations(tmp_path: Path) -> None:
     done.append(True)
     reader.join(60)
     assert problems == []
+
+
+def test_a_power_loss_brings_back_no_file_that_was_removed() -> None:
+    # Without index entries, the truncation syncs no other file.
+    lab = memory_lab(segment_bytes=1000, index_interval_bytes=1 << 20)
+    log = lab.open()
+    feed(log, store([Write(0, 3, 300, False, None, False, 0)] * 12), [])
+    assert len(log.segments) > 3
+    log.checkpoint()
+    truncate(log, 4)
+    disk = lab.disk
+    assert isinstance(disk, SimDisk)
+    offsets = [
+        int(path.rpartition("/")[2][:20]) for path in disk.durable_paths() if path.endswith((".log", ".snapshot"))
+    ]
+    assert offsets
+    assert max(offsets) <= log.log_end_offset
+
+
+def test_index_entries_of_removed_batches_are_removed_from_the_files(tmp_path: Path) -> None:
+    """Otherwise the time index would have the timestamps of removed batches when the recovery point has passed them."""
+    lab = Lab(tmp_path, index_interval_bytes=100)
+    log = lab.open()
+    for n in range(20):
+        append(log, batch(1, 200, NOW + 1000 + n))
+    log.checkpoint()
+    truncate(log, 5)
+    assert log.active.max_timestamp == NOW + 1004
+    for n in range(20):
+        append(log, batch(1, 200, NOW + n))
+    log.complete_flush(log.flush_blocking(log.log_end_offset), log.truncations)
+    reopened = lab.open(log.recovery_point)
+    assert reopened.repairs == []
+    assert log.active.indexes.time is not None
+    assert reopened.active.indexes.time is not None
+    assert reopened.active.indexes.time.offsets == log.active.indexes.time.offsets
+
+
+def test_a_read_that_began_before_the_truncation_is_repeated(tmp_path: Path) -> None:
+    log = Lab(tmp_path).open()
+    fill(log, 10)
+    segment = log.active
+    assert segment.read(10, 0, True)
+    truncate(log, 5)
+    with pytest.raises(SegmentGone):
+        segment.read(10, 0, True)
+
+
+def test_a_response_that_sends_truncated_records_fails_alone(tmp_path: Path) -> None:
+    log = Lab(tmp_path).open()
+    append(log, batch(1))
+    append(log, batch(1, BULK_BYTES))
+    response = log.read_or_slice(1, 2 * BULK_BYTES, log.log_end_offset)
+    assert isinstance(response, FileSlice)
+    truncate(log, 1)
+    with pytest.raises(OSError, match="ends before"):
+        response.read_blocking(1 << 20)
+    assert log.offline is None

@@ -99,6 +99,7 @@ class ReplicationControlManager:
             self._reconciling = self._loop.create_task(self._keep_reconciling())
 
     async def _keep_reconciling(self) -> None:
+        is_reported = False
         try:
             while self._brokers_changed and self._writer.is_elected:
                 self._brokers_changed = False
@@ -106,8 +107,10 @@ class ReplicationControlManager:
                     await self.reconcile()
                 except (KafkaError, CoordinationError) as error:
                     if self._writer.is_elected:
-                        log.warning("brokers not reconciled", reason=error)
-                        self._brokers_changed = True
+                        # Once for each outage of the coordination service.
+                        if not is_reported:
+                            log.warning("brokers not reconciled", reason=error)
+                        is_reported = self._brokers_changed = True
                         await sleep(RETRY_BACKOFF_S)
         finally:
             self._reconciling = None

@@ -142,14 +142,15 @@ class Invariants:
 
     def _check_stable(self, tp: TopicPartition, partition: Partition, checker: LogChecker) -> None:
         """Check the LSO. It may be lower than the log's bytes imply if the first batches of a transaction were deleted
-        before they were checked; it must never be higher."""
+        before they were checked, and during a truncation; it must never be higher."""
         high_watermark = partition.high_watermark
         first = checker.first_unstable_offset(high_watermark)
         expected = high_watermark
         if first is not None:
             expected = min(high_watermark, max(first, partition.log.log_start_offset))
         stable = partition.last_stable_offset
-        if stable > expected or (stable < expected and checker.from_start):
+        may_be_lower = partition.log.is_truncating or not checker.from_start
+        if stable > expected or (stable < expected and not may_be_lower):
             self._fail(tp, f"LSO {stable}; the transactions in the log make it {expected} (HW {high_watermark})")
 
     def _fail(self, tp: TopicPartition, message: str) -> None:

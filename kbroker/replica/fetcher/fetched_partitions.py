@@ -129,9 +129,13 @@ class FetchedPartitions:
         partition.append_as_follower(records, headers, fetched.high_watermark, fetched.log_start_offset, now_ms)
         state.failures = 0
         log = partition.log
-        if headers and partition.flush_before_ack and log.recovery_point < log.log_end_offset:
+        if log.log_start_offset != log_start_before:
+            # The next fetch claims that the records are deleted, which must hold after a crash, too.
+            self._fetcher.pause(state)
+            self._fetcher.spawn(self._change_log(state, log.store_log_start()))
+        elif headers and partition.flush_before_ack and log.recovery_point < log.log_end_offset:
             self._wait_for_sync(state)
-        elif headers or log.log_start_offset != log_start_before:
+        elif headers:
             self._fetcher.changed(state)
 
     def _restart_within_batch(self, state: PartitionFetchState, fetched: ReplicaFetchResult, now_ms: int) -> None:
@@ -151,6 +155,7 @@ class FetchedPartitions:
                 size = sum([header.size for header in headers])
                 offsets = fetched.high_watermark, fetched.log_start_offset
                 partition.append_as_follower(records[:size], headers, *offsets, now_ms)
+                await partition.log.store_log_start()
 
         self._fetcher.pause(state)
         self._fetcher.spawn(self._change_log(state, restart_and_append()))

@@ -143,7 +143,9 @@ class IsrManager:
         """Propose to add a follower to the ISR, or let the high watermark wait for it if it almost can be added."""
         state, end_offset = partition.state, partition.log.log_end_offset
         is_eligible = self._is_eligible(follower)
-        if is_eligible and state.can_join(follower, end_offset):
+        # As the leader it must not bring records back that DeleteRecords has deleted while it was away.
+        has_deleted = follower.log_start_offset >= partition.log.log_start_offset
+        if is_eligible and has_deleted and state.can_join(follower, end_offset):
             self._propose(partition, [*state.isr, follower.broker_id])
             return
         is_joining = is_eligible and follower.is_caught_up(end_offset, now_ms, self._lag_time_max_ms())

@@ -50,6 +50,10 @@ class LogTruncation(LogAppends):
     def set_owner(self, owner: LogOwner) -> None:
         self._owner = owner
 
+    async def store_log_start(self) -> None:
+        """Write the log start offset, so that it does not go back after a crash. Raises OSError."""
+        await self._owner.write_checkpoints()
+
     def _start(self, loaded: LoadedLog) -> None:
         """Use the state of a log that was loaded or truncated."""
         self.segments = loaded.segments

@@ -41,6 +41,10 @@ class FakeLog:
         self.log_end_offset = end
         self.recovery_point = end
         self.epochs = LeaderEpochCache([(3, 0)] if end else [])
+        self.stored_log_start = 0
+
+    async def store_log_start(self) -> None:
+        self.stored_log_start = self.log_start_offset
 
 
 class FakePartition:

@@ -103,6 +103,26 @@ async def test_a_refused_follower_holds_nothing_back(m: Machine) -> None:
 
 
 @broker_test
+async def test_a_follower_that_missed_a_deletion_joins_after_it_has_deleted_the_records(m: Machine) -> None:
+    t, client = await replicated(m, [1, 2], records=5)
+    t.fence(3)
+    t.claim(2, 5)
+    deleting = asyncio.ensure_future(client.delete_records("t", 4))
+    await asyncio.sleep(1)
+    t.claim(2, 5, log_start=4)
+    assert await deleting == (0, 4)
+    t.register(3)
+    result = t.claim(3, 5, log_start=0)
+    await asyncio.sleep(1)
+    assert t.isr == [1, 2]
+    assert result is not None
+    assert result.log_start_offset == 4
+    t.claim(3, 5, log_start=4)
+    await asyncio.sleep(1)
+    assert t.isr == [1, 2, 3]
+
+
+@broker_test
 async def test_a_follower_that_lags_leaves_and_its_absence_commits(m: Machine) -> None:
     """KAFKA-13091: the smaller ISR has everything already."""
     t, client = await replicated(m, [1, 2, 3], records=5)

@@ -34,6 +34,11 @@ if TYPE_CHECKING:
     from random import Random
 
 
+# A torn segment has lost fewer offsets. The follower of a compacted log leaves a larger gap between segments, if one
+# segment cannot have it.
+_MAX_LOST_OFFSETS = 1 << 30
+
+
 def open_log(
     disk: Disk,
     directory: str,
@@ -210,7 +215,8 @@ class LogLoader:
         loaded.log_end_offset = max(recovered.next_offset, segment.base_offset)
         if next_base_offset is None:
             return False
-        has_gap = self._gapless and not self._clean and next_base_offset > max(loaded.log_end_offset, trusted_to)
+        is_gap = loaded.log_end_offset < next_base_offset <= loaded.log_end_offset + _MAX_LOST_OFFSETS
+        has_gap = self._gapless and not self._clean and next_base_offset > trusted_to and is_gap
         if recovered.was_cut or has_gap or next_base_offset < recovered.next_offset:
             self._remove(loaded.segments[slot + 1 :], f"it follows the damage at offset {loaded.log_end_offset}")
             loaded.segments = loaded.segments[: slot + 1]

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from kbroker.common import Buffer, KafkaError
 from kbroker.config.topic_config import TopicConfig
+from kbroker.storage.log.batch_scan import MAX_RELATIVE_OFFSET
 from kbroker.storage.log.control_batches import MarkerBatch, apply_control_batch
 from kbroker.storage.log.loaded_log import LoadedLog
 from kbroker.storage.log.segment import LogSegment
@@ -110,6 +111,12 @@ class LogAppends(LogDurability):
                 self._append_run(view[start:end], headers[first:number])
                 first, start = number, end
                 size = self._prepare_append(batch_size, timestamp, last, now_ms, is_follower=True).size
+                if last > self.active.base_offset + MAX_RELATIVE_OFFSET:
+                    # Compaction has left a gap that is larger than a segment may be.
+                    self._roll(now_ms, header.base_offset)
+                    self.active.begin(timestamp)
+                    self._update_limits()
+                    size = 0
             size += batch_size
             end += batch_size
         self._append_run(view[start:end], headers[first:])
@@ -214,8 +221,9 @@ class LogAppends(LogDurability):
         if self.active.size and self._limits.is_time_over(now_ms) and not self.is_truncating:
             self._roll(now_ms)
 
-    def _roll(self, now_ms: int) -> None:
-        closed, base = self.active, self.log_end_offset
+    def _roll(self, now_ms: int, base_offset: int | None = None) -> None:
+        """Begin a segment at `base_offset`, which follows a gap, or at the log end offset. Raises KafkaError."""
+        closed, base = self.active, self.log_end_offset if base_offset is None else base_offset
         segment = LogSegment(self.disk, self.directory, base, now_ms)
         try:
             segment.create_file()

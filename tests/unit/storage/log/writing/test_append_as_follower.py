@@ -59,6 +59,28 @@ def test_a_read_from_a_gap_begins_with_the_next_batch(tmp_path: Path) -> None:
         assert [header.base_offset for _, header in iter_headers(found)] == [expected], offset
 
 
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("first", [0, 3_000_000_000])
+def test_a_gap_larger_than_a_segment(tmp_path: Path, first: int, clean: bool) -> None:
+    lab = Lab(tmp_path)
+    log = lab.open()
+    offsets = [first, first + 3_000_000_000, first + 3_000_000_002]
+    data = bytearray()
+    for offset in offsets:
+        new = batch(2)
+        stamp(new, offset, 0)
+        data += new
+    assert append_run(log, data) == offsets[-1] + 2
+    if clean:
+        assert lab.close(log)
+    reopened = lab.open(log.log_end_offset if clean else 0, clean=clean, checkpointed=True)
+    for opened in (log, reopened) if not clean else (reopened,):
+        assert (opened.log_end_offset, opened.repairs) == (offsets[-1] + 2, [])
+        for offset, expected in ((0, first), (first + 5, offsets[1]), (offsets[1] + 2, offsets[2])):
+            found = opened.read_blocking(offset, 1, opened.log_end_offset)
+            assert [header.base_offset for _, header in iter_headers(bytes(found))] == [expected], offset
+
+
 def test_a_batch_larger_than_a_segment_has_a_segment_of_its_own(tmp_path: Path) -> None:
     """The leader may have stored it before segment.bytes was changed."""
     leader = Lab(tmp_path / "leader").open()

@@ -17,6 +17,7 @@ from kbroker.simulation.checker.history import TopicPartition
 from kbroker.simulation.disk.log_files import durable_end
 from kbroker.simulation.invariants.log_checker import LogChecker
 from kbroker.storage.file_names import LOG, parse_segment_file
+from kbroker.storage.log.leader_epoch_cache import NO_EPOCH
 
 if TYPE_CHECKING:
     from kbroker.replica.partition import Partition
@@ -67,7 +68,9 @@ class Invariants:
         if services is None:
             return
         for partition in services.replicas.partitions.values():
-            if not partition.is_closed and partition.log.offline is None:
+            # Before the broker is registered, its partitions are open without a role.
+            has_role = partition.leader_epoch != NO_EPOCH
+            if has_role and not partition.is_closed and partition.log.offline is None:
                 tp = partition.tp.topic, partition.tp.partition
                 self._check_state(tp, partition, services.replicas.maintenance.appends_suspended)
                 self._check_bytes(tp, partition)

@@ -41,10 +41,12 @@ class FakeLog:
         self.log_end_offset = end
         self.recovery_point = end
         self.epochs = LeaderEpochCache([(3, 0)] if end else [])
-        self.stored_log_start = 0
+        # If it is set, the write of the log start offset waits for it.
+        self.stored: asyncio.Future[None] | None = None
 
     async def store_log_start(self) -> None:
-        self.stored_log_start = self.log_start_offset
+        if self.stored is not None:
+            await self.stored
 
 
 class FakePartition:
@@ -169,6 +171,13 @@ def rows(request: FetchRequest) -> list[tuple[int, int, int, int]]:
     ]
 
 
+def claims(leader: FakeLeader) -> list[int]:
+    """Return the log start offsets in the waiting requests."""
+    return [
+        row.log_start_offset for request, *_ in leader.requests for topic in request.topics for row in topic.partitions
+    ]
+
+
 def fetcher_test(test: Any) -> Any:
     def run_test() -> None:
         loop = SimLoop(1)
@@ -188,6 +197,22 @@ def fetcher_test(test: Any) -> Any:
 
     run_test.__name__ = test.__name__
     return run_test
+
+
+@fetcher_test
+async def test_a_deletion_is_claimed_when_it_survives_a_crash(lab: Lab) -> None:
+    """The leader's DeleteRecords succeeds with this claim."""
+    partition = FakePartition(end=9)
+    partition.log.stored = asyncio.get_running_loop().create_future()
+    deleted = await lab.followed(partition)
+    deleted.log_start_offset = 4
+    lab.leader.respond(deleted)
+    await asyncio.sleep(1)
+    assert partition.log.log_start_offset == 4
+    assert claims(lab.leader) == []
+    partition.log.stored.set_result(None)
+    await lab.leader.request()
+    assert claims(lab.leader) == [4]
 
 
 @fetcher_test

@@ -98,7 +98,7 @@ class PartitionLoader:
             try:
                 return self._log.leader_end_offset(self._tp, self._epoch)
             except KafkaError as error:
-                if delay_s > MAX_ROLE_DELAY_S:
+                if delay_s > MAX_ROLE_DELAY_S or error.code is ErrorCode.KAFKA_STORAGE_ERROR:
                     message = error.message or error.code.name
                     raise KafkaError(coordinator_error(error.code), f"{self._tp} has no leader: {message}") from error
             self._wait = self._environment.loop.create_future()

@@ -68,6 +68,11 @@ class ClusterInvariants:
             if stored.registration.leader < 0 or len(stored.registration.isr) < len(stored.registration.replicas)
         ]
 
+    @property
+    def has_lossy_replica(self) -> bool:
+        """Whether a machine that lost power or its disk is still in an ISR."""
+        return bool(self._lossy)
+
     def lose(self, broker: int) -> None:
         """Record that a machine loses power or its disk."""
         for tp, stored in self._state.partitions().items():

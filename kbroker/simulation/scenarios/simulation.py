@@ -199,7 +199,8 @@ class Simulation:
 
     def is_replicated(self) -> bool:
         """Return whether all brokers serve and all replicas of all partitions are in sync."""
-        return self.serving and self.cluster is not None and not self.cluster.missing_replicas()
+        cluster = self.cluster
+        return self.serving and cluster is not None and not cluster.has_lossy_replica and not cluster.missing_replicas()
 
     def partitions(self) -> list[Partition]:
         """Return the partitions of the running brokers."""

@@ -1,7 +1,7 @@
 """Invariants of several brokers, checked from outside while they run.
 
-- Stored state: the leader is in the ISR, and the ISR is among the replicas; leader epochs and partition epochs do not
-  go back, and a leader epoch has one leader.
+- Stored state: the leader is in the ISR; ISR and ELR are among the replicas, and have none in common; leader epochs and
+  partition epochs do not go back, and a leader epoch has one leader.
 - One broker at most is the leader of a partition in a leader epoch, and its high watermark does not go back in it.
 - StrongIsr: below the high watermark of any broker that is or believes to be the leader, the logs of all replicas in
   the stored ISR have the same batches. A machine that lost power, or its disk, is exempt until it has left the ISR.
@@ -126,8 +126,9 @@ class ClusterInvariants:
         self._stored[key] = new
         if new.leader >= 0 and new.leader not in new.isr:
             self._fail(new.leader, tp, f"the leader is not in the ISR {new.isr}")
-        if not set(new.isr) <= set(new.replicas) or not new.isr:
-            self._fail(new.leader, tp, f"the ISR {new.isr} of the replicas {new.replicas}")
+        # The ISR is empty if the replicas that have all committed records are eligible leaders only (KIP-966).
+        if not {*new.isr, *new.elr} <= set(new.replicas) or set(new.isr) & set(new.elr):
+            self._fail(new.leader, tp, f"the ISR {new.isr} and the ELR {new.elr} of the replicas {new.replicas}")
         for broker in self._machines:
             if broker not in new.isr or broker == new.leader:
                 self._lossy.discard((broker, key))

@@ -14,11 +14,13 @@ import pytest
 from kbroker.simulation.__main__ import main
 from kbroker.simulation.checker.history import Note
 from kbroker.simulation.scenarios.run import simulate
-from kbroker.simulation.scenarios.scenarios import LONE_BROKER_SCENARIOS
+from kbroker.simulation.scenarios.scenarios import LONE_BROKER_SCENARIOS, SCENARIOS
 from protocol.records.batch import parse_header
 
 # The number of seeds to run, on all cores.
 SEEDS = 100
+# Those of a scenario with several brokers.
+CLUSTER_SEEDS = 3
 WITHIN_S = 900
 
 
@@ -44,6 +46,12 @@ def test_seeds_of_all_scenarios_pass():
     assert summary, output
     assert float(summary[1]) > 0.3
     assert int(summary[2].replace(",", "")) > 100 * SEEDS
+
+
+@pytest.mark.parametrize("scenario", sorted(SCENARIOS.keys() - LONE_BROKER_SCENARIOS.keys()))
+def test_seeds_of_a_cluster_pass(scenario: str):
+    output = run("--seeds", f"0..{CLUSTER_SEEDS}", "--scenario", scenario)
+    assert output.startswith(f"{CLUSTER_SEEDS} seeds passed"), output
 
 
 def test_equal_seeds_are_equal_whatever_python_hashes():

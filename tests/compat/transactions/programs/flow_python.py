@@ -13,8 +13,8 @@ from stages import Arguments, Stages, give_up
 from transactional_consumer import Batch, TransactionalConsumer
 
 TIMEOUT = 120
-# kafka-python 3.0.12 can wait forever for a coordinator whose broker has died, with Apache Kafka too.
-HANGS = 10.0
+# kafka-python 3.0.12 can wait forever for a broker that has died, with Apache Kafka too.
+HANGS = 20.0
 
 
 def main() -> None:
@@ -87,9 +87,10 @@ def transact(producer: KafkaProducer, batch: Batch, target: str, stages: Stages)
     for tp, records in polled.items():
         sent += [producer.send(target, b"done " + record.value, partition=tp.partition) for record in records]
     stages.reach("sent")
-    producer.flush(TIMEOUT)
-    for future in sent:
-        future.get(TIMEOUT)
+    with watchdog("flush"):
+        producer.flush(TIMEOUT)
+        for future in sent:
+            future.get(TIMEOUT)
     stages.reach("produced")
     positions = {tp: OffsetAndMetadata(records[-1].offset + 1, "", -1) for tp, records in polled.items()}
     with watchdog("send_offsets_to_transaction"):

@@ -8,7 +8,6 @@
 - Kafka 4.3.1 never responds to a request of version 4 or 5 without transactions; here the response is empty.
 """
 
-from asyncio import gather
 from collections.abc import Mapping, Sequence
 
 from kbroker.api.context import RequestContext, Services
@@ -40,7 +39,9 @@ async def handle(
         is_distinct = len({row.transactional_id for row in request.transactions}) == len(request.transactions)
         if context.slices is None and is_distinct:
             # The records of all transactions share an append, and wait for its commit together.
-            results = await gather(*(_transaction_result(services, context, row) for row in request.transactions))
+            loop = services.environment.loop
+            tasks = [loop.create_task(_transaction_result(services, context, row)) for row in request.transactions]
+            results = [await task for task in tasks]
         else:
             results = [await _transaction_result(services, context, row) for row in request.transactions]
         return AddPartitionsToTxnResponse(results_by_transaction=results)

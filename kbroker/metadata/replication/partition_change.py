@@ -86,7 +86,9 @@ def change_partition(
         changed.elr = [replica for replica in left if replica not in changed.isr and replica not in unclean]
         if not changed.isr and partition.isr:
             changed.last_known_elr = [partition.isr[0] if partition.leader == NO_LEADER else partition.leader]
-        changed.last_known_elr = [replica for replica in changed.last_known_elr if replica not in replaced_disks]
+        # No other replica can have the records of an only replica whose disk was replaced: it leads, as in Kafka.
+        if len(partition.replicas) > 1:
+            changed.last_known_elr = [replica for replica in changed.last_known_elr if replica not in replaced_disks]
     _elect(changed, rules, is_acceptable)
     begins_epoch = changed.leader != partition.leader or changed.leader in restarted
     if not begins_epoch and changed == partition:

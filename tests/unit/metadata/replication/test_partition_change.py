@@ -130,6 +130,14 @@ def test_a_leader_with_another_disk_is_not_elected() -> None:
     assert changed == PartitionRegistration(1, 7, [1, 2, 3], [1], partition_epoch=11)
 
 
+def test_an_only_replica_leads_with_another_disk() -> None:
+    single = PartitionRegistration(1, 5, [1], [1], partition_epoch=9)
+    changed = change_partition(
+        single, {1}.__contains__, rules(1), isr=[], restarted=[1], unclean=[1], replaced_disks=[1]
+    )
+    assert changed == PartitionRegistration(1, 6, [1], [1], partition_epoch=10)
+
+
 def test_an_unclean_leader_is_alone_in_sync() -> None:
     changed = change_partition(partition(-1, [], [1], [1]), {3}.__contains__, rules(2, UNCLEAN))
     assert changed == PartitionRegistration(3, 6, [1, 2, 3], [3], partition_epoch=10)

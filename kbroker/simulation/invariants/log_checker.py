@@ -35,6 +35,7 @@ class LogChecker:
         self.from_start = False
         # If so, only the active segment is checked: compaction leaves gaps in the others.
         self.is_compacted = False
+        self._has_gaps = False
 
     def first_unstable_offset(self, high_watermark: int) -> int | None:
         """Return the first offset of the first transaction that is open or whose marker is not committed; else None."""
@@ -44,6 +45,7 @@ class LogChecker:
     def check_new_batches(self, machine: Machine, partition: Partition) -> str | None:
         log = partition.log
         compacted = self.is_compacted = log.config.is_compacted
+        self._has_gaps = compacted and len(partition.state.replicas) > 1
         listed = segment_files(machine.disk, log.directory)
         if compacted and self._base < 0:
             error = _find_overlap(machine.disk, listed)
@@ -77,7 +79,9 @@ class LogChecker:
 
     def _check_batch(self, batch: StoredBatch) -> str | None:
         header = batch.header
-        if self._next_offset not in (-1, header.base_offset) and self._position:
+        # A follower has the gaps of its leader's compacted log in its last segment too.
+        is_gap = self._has_gaps and header.base_offset > self._next_offset
+        if self._next_offset not in (-1, header.base_offset) and self._position and not is_gap:
             return f"offset {header.base_offset} follows {self._next_offset - 1}"
         if header.leader_epoch < self._leader_epoch:
             return f"leader epoch {header.leader_epoch} after {self._leader_epoch}"

@@ -190,6 +190,8 @@ class AssignedPartitions:
                 continue
             partition.set_config(config)
             self._maintenance.mark_uncleaned(partition)
+            # Requests that wait for followers now wait for a sync too, which no further append may request.
+            self._request_missing_flush(partition)
 
     async def stop(self) -> None:
         """Fail the waiting requests, sync and close all logs, and write the marker of a clean shutdown."""
@@ -244,12 +246,16 @@ class AssignedPartitions:
         if maintenance.appends_suspended:
             maintenance.suspend_appends(partition)
         maintenance.mark_uncleaned(partition)
-        if partition.flush_before_ack and log.recovery_point < log.log_end_offset and log.offline is None:
-            maintenance.flusher.request_flush(partition)
+        self._request_missing_flush(partition)
         if log.recovery_point < log.log_end_offset:
             maintenance.mark_unflushed(partition, self._environment.clock.now_ms())
         elif log.repairs:
             maintenance.mark_uncheckpointed(partition)
+
+    def _request_missing_flush(self, partition: Partition) -> None:
+        log = partition.log
+        if partition.flush_before_ack and log.recovery_point < log.log_end_offset and log.offline is None:
+            self._maintenance.flusher.request_flush(partition)
 
     async def _remove_topic(self, topic_id: bytes) -> None:
         """Delete the logs of a topic, whose partitions `on_roles_changed` has closed."""

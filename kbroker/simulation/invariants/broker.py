@@ -29,9 +29,13 @@ class BrokenInvariant(AssertionError):
 
 
 class _PartitionState:
-    """The state of a partition at the last check of this process."""
+    """The state of a partition at the last check of this process.
+
+    `unsynced_end`: the high watermark when flush.before.ack was first seen, -1 without it. Records below it may have
+    been acknowledged before the config was set."""
 
     def __init__(self) -> None:
+        self.unsynced_end = -1
         self.leader_epoch = -1
         self.high_watermark = 0
         self.last_stable = 0
@@ -115,7 +119,12 @@ class Invariants:
 
     def _check_durability(self, tp: TopicPartition, partition: Partition) -> None:
         claimed = partition.log.recovery_point
-        if partition.flush_before_ack and partition.is_leader:
+        state = self._states[partition.topic_id, tp[1]]
+        if not partition.flush_before_ack:
+            state.unsynced_end = -1
+        elif state.unsynced_end < 0:
+            state.unsynced_end = partition.high_watermark
+        elif partition.is_leader and partition.high_watermark > state.unsynced_end:
             claimed = max(claimed, partition.high_watermark)
         if claimed <= partition.log.log_start_offset:
             return

@@ -59,7 +59,8 @@ async def run_workloads(program: Program, faults: list[Fault]) -> None:
         await asyncio.sleep(random.random())
         if faults:
             await random.choice(faults)(program, random)
-    await asyncio.sleep(8)
+    # Members that join one after another may wait for the rebalance timeout of those that have left.
+    await asyncio.sleep(20)
     context.stop.request()
     await asyncio.gather(*writers, *readers)
     program.history.begin_final_reads()

@@ -130,4 +130,4 @@ def elect_leaders(story: Story) -> None:
     request("an unknown partition", (topic, [2, -1, 0]))
     request("an unknown topic", (story.name("unknown"), [0]), (topic, [0]))
     request("a partition twice", (topic, [0, 0]))
-    story.request("all partitions", topic_partitions=None, timeout=10_000)
+    story.request_own("all partitions", topic_partitions=None, timeout=10_000)

@@ -123,6 +123,8 @@ class ClusterMember:
             await on_cluster_id(cluster_id)
         self.image.cluster_id = cluster_id
         self.secret = znodes.decode_secret((await self._coordination.get(znodes.SECRET)).data)
+        # Without the latest changes, the logs of new topics would seem to belong to no topic.
+        await self._coordination.sync()
         await self.loader.catch_up()
 
     async def register(self, broker: BrokerRegistration, max_wait_s: float = 0.0, previous_epoch: int = -1) -> None:
@@ -132,6 +134,8 @@ class ClusterMember:
         CoordinationError; NodeExists if another session still has this broker id after `max_wait_s` seconds.
         """
         self.loader.follow()
+        # A new session may read older data than the former one, in which topics seem to be deleted.
+        await self._coordination.sync()
         await self.loader.catch_up()
         await self.loader.wait_for_listeners()
         epoch = await register_broker(self._environment, self._coordination, broker, previous_epoch, max_wait_s)

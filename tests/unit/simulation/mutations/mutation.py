@@ -4,12 +4,14 @@ import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 import pytest
 
 from kbroker.common import KafkaError
 from kbroker.simulation.scenarios.run import Result, simulate
+from protocol.apis import ALL_APIS
 from protocol.errors import ErrorCode
 from tests.unit.simulation.mutations.shapes import Shape, short
 
@@ -38,6 +40,9 @@ class Mutation:
 
     @contextmanager
     def planted(self) -> Iterator[None]:
+        # Handlers are imported at their first request. One that was imported now would keep a patched constant.
+        for api in ALL_APIS.values():
+            import_module(f"kbroker.api.{api.module}")
         with pytest.MonkeyPatch.context() as patch:
             self.plant(patch)
             yield

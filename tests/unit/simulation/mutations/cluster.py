@@ -78,7 +78,7 @@ def a_leader_epoch_is_used_again(patch: pytest.MonkeyPatch) -> None:
     "cluster",
     [INVARIANT, LIVENESS, "unreadable at the end", "lost write"],
     replicated("kill", isolate, seconds=5.0),
-    first_seed=10,
+    first_seed=45,
 )
 @replaces(fetched_partitions, "truncation_offset")
 def diverging_records_stay(original: Any, epochs: Any, log_end_offset: int, diverging: tuple[int, int]) -> int:

@@ -4,11 +4,9 @@ from typing import Any
 
 import pytest
 
-from kbroker.replica.fetcher import fetched_partitions
 from kbroker.replica.fetcher.fetched_partitions import FetchedPartitions
 from kbroker.replica.isr.follower_state import FollowerState
 from kbroker.replica.partition_state import PartitionState
-from kbroker.simulation.scenarios.cluster_faults import isolate
 from kbroker.simulation.scenarios.faults import Fault
 from tests.unit.simulation.mutations.mutation import INVARIANT, mutation, replaces, wrap
 from tests.unit.simulation.mutations.shapes import Shape, one_partition, only
@@ -72,18 +70,6 @@ def a_leader_epoch_is_used_again(patch: pytest.MonkeyPatch) -> None:
 
 
 # Followers.
-
-
-@mutation(
-    "cluster",
-    [INVARIANT, LIVENESS, "unreadable at the end", "lost write"],
-    replicated("kill", isolate, seconds=5.0),
-    first_seed=45,
-)
-@replaces(fetched_partitions, "truncation_offset")
-def diverging_records_stay(original: Any, epochs: Any, log_end_offset: int, diverging: tuple[int, int]) -> int:
-    """A follower does not remove what the leader does not have."""
-    return log_end_offset
 
 
 @mutation("cluster-durable", [INVARIANT], replicated("slow_disk", seconds=6.0))

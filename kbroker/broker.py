@@ -10,6 +10,7 @@ import asyncio
 import gc
 import signal
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from kbroker.api.context import Services
@@ -25,10 +26,9 @@ from kbroker.coordinator.transaction.transaction_coordinator import TransactionC
 from kbroker.coordinator.transaction.transaction_markers import TransactionMarkerWriter
 from kbroker.interbroker.controller_gateway import ControllerGateway
 from kbroker.metadata.cluster_member import ClusterMember
+from kbroker.metadata.coordination_sessions import CoordinationSessions, OpenSession
 from kbroker.metadata.image import BrokerRegistration, MetadataDelta
-from kbroker.metadata.store import znodes
-from kbroker.metadata.store.coordination import Coordination, CoordinationError, NodeExists, SessionExpired
-from kbroker.metadata.store.embedded import EmbeddedStore
+from kbroker.metadata.store.coordination import NodeExists
 from kbroker.replica.assigned_partitions import AssignedPartitions
 from kbroker.replica.fetch.fetch_manager import FetchManager
 from kbroker.replica.fetch.replica_selector import RACK_AWARE
@@ -47,22 +47,14 @@ if TYPE_CHECKING:
     from kbroker.exporter.exporter import Exporter
     from kbroker.server.interbroker.cluster_parts import ClusterParts
 
-# Opens a session with the coordination service.
-OpenSession = Callable[[], Awaitable[Coordination]]
-
 log = EventLogger("kbroker")
 
 # A garbage collection of the oldest generation visits every live object. So the objects created at startup are frozen,
 # and later collections are made rare. One of the middle generation visits some 16,000 objects: of 400,000, as large
 # requests have, it would hold the event loop for 40 ms.
 GC_THRESHOLDS = (4_000, 3, 2_000)
-# The time in seconds that a restarted broker waits for its previous session to expire. Kafka's timeout is 18 s.
-FORMER_SESSION_S = 20.0
-FORMER_SESSION_MARGIN_S = 2.0
 # The interval at which a broker that was started on a full disk checks for free space, in seconds.
 RENEWAL_MS = 1_000
-# The delay after a failed attempt to join the cluster again, in seconds.
-REJOIN_BACKOFF_S = 0.5
 
 
 class Broker:
@@ -84,10 +76,7 @@ class Broker:
         self.config = config
         self.stopped: asyncio.Future[BaseException | None] = environment.loop.create_future()
         self._open_session = open_session
-        self._coordination: Coordination | None = None
         self._cluster: ClusterParts | None = None
-        self._rejoining: asyncio.Task[None] | None = None
-        self._session_wait_s = FORMER_SESSION_S
         self._server = SocketServer(environment, config, Dispatch())
         self._started: list[Callable[[], Awaitable[None]]] = []
 
@@ -105,14 +94,14 @@ class Broker:
         self._started.append(self._server.stop)
         member = await self._load(directory)
         cluster = self._cluster
-        self._node = BrokerRegistration(
+        node = BrokerRegistration(
             self.config.node_id, advertised.host, advertised.port or port, self.config.broker_rack,
             directory_id=directory.directory_id,
         )  # fmt: skip
         if cluster is not None:
             host, inter_broker_port = await cluster.bind()
             self._started.append(cluster.stop)
-            self._node = self._node._replace(inter_broker_host=host, inter_broker_port=inter_broker_port)
+            node = node._replace(inter_broker_host=host, inter_broker_port=inter_broker_port)
         logs = LogManager(self.environment, directory.path, lambda: self.config)
         replicas = ReplicaManager(self.environment, self.config.node_id, member.image, logs)
         replicas.is_rack_aware = self.config.replica_selector_class in RACK_AWARE
@@ -132,131 +121,63 @@ class Broker:
         if cluster is not None:
             assigned.fetchers = cluster.fetchers
             await cluster.serve(self.services, replicas)
+            self._sessions.resign = partial(self._resign, member, assigned, cluster)
         # A broker that could still be opening its logs must not be elected as a leader.
-        await member.register(self._node, self._session_wait_s, logs.previous_broker_epoch)
+        try:
+            await self._sessions.register(member, node, logs.previous_broker_epoch)
+        except NodeExists:
+            # With another node.id the directory can still be used.
+            await directory.forget_owner()
+            raise
         await self._start_coordinators()
         self._start_background_tasks(member, replicas, assigned)
         await self._server.serve(self.services)
         # The server is stopped first: a broker that is partly stopped must not handle requests.
         self._started.append(self._server.stop)
         if cluster is not None:
-            self._started += [self._stop_rejoining, cluster.hand_over]
+            cluster.start_fencing_check(lambda: self._sessions.is_connected, self._sessions.on_fenced)
+            self._started += [self._sessions.stop_rejoining, cluster.hand_over]
         if self.config.kbroker_metrics_listener:
-            await self._export()
-        return advertised._replace(port=self._node.port).address
+            await self._export(member)
+        return advertised._replace(port=node.port).address
 
-    async def _export(self) -> None:
+    async def _export(self, member: ClusterMember) -> None:
         from kbroker.exporter.exporter import Exporter
 
-        inter_broker = None if self._cluster is None else self._cluster.server
-        self.exporter = Exporter(self.environment, self.services, self._server, inter_broker)
+        parts = () if self._cluster is None else (self._cluster.server, self._cluster.fetchers)
+        self.exporter = Exporter(self.environment, self.services, self._server, *parts)
+        member.add_roles_listener(self.exporter.elections.on_delta)
         self._started.append(self.exporter.stop)
         await self.exporter.start(self.config.kbroker_metrics_listener)
 
     async def _load(self, directory: DataDirectory) -> ClusterMember:
         """Open a session, and load the metadata."""
         node_id = self.config.node_id
-        if self._open_session is None and self.config.get("zookeeper.connect"):
-            self._open_session = await self._zookeeper_sessions(directory)
-        if self._open_session is None:
-            # Sessions of a store in this process end with the process.
-            self._session_wait_s = 0.0
-            store = await EmbeddedStore.open(self.environment, f"{directory.path}/coordination", self.fail)
-            self._started.append(store.close)
-            if store.is_empty:
-                directory.check_new(f"{directory.path}/coordination")
-            self._coordination = self._followed(store.session())
-        else:
-            self._coordination = self._followed(await self._open_session())
-        self._started.append(self._close_session)
+        sessions = self._sessions = CoordinationSessions(
+            self.environment, self.config, directory.check_new, self.stopped.done, self.fail, self._open_session
+        )
+        self._started.append(sessions.close)
+        coordination = await sessions.open(f"{directory.path}/coordination")
 
         async def check_owner(cluster_id: str) -> None:
             await directory.check_owner(node_id, cluster_id)
 
-        member = self._member = ClusterMember(
-            self.environment, self._coordination, node_id, lambda: self.config, self.fail
-        )
+        member = ClusterMember(self.environment, coordination, node_id, lambda: self.config, self.fail)
         await member.load(check_owner)
         self._started.append(member.leave)
-        if self._open_session is not None:
+        if sessions.is_shared:
             from kbroker.server.interbroker.cluster_parts import ClusterParts
 
             self._cluster = ClusterParts(self.environment, lambda: self.config, member)
         return member
 
-    async def _zookeeper_sessions(self, directory: DataDirectory) -> OpenSession:
-        """Return the function that opens sessions with ZooKeeper."""
-        # Imported here because kazoo takes time and memory.
-        from kbroker.config.broker.zookeeper_settings import zookeeper_settings
-        from kbroker.metadata.store.zookeeper.open_session import open_session
-
-        settings = zookeeper_settings(self.config.values)
-        self._session_wait_s = settings.session_timeout_s + FORMER_SESSION_MARGIN_S
-
-        async def open_checked_session() -> Coordination:
-            session = await open_session(self.environment.loop, settings)
-            if await session.exists(znodes.CLUSTER_ID) is None:
-                directory.check_new(f"ZooKeeper at {settings.address}")
-            return session
-
-        return open_checked_session
-
-    # Sessions with the coordination service.
-
-    def _followed(self, session: Coordination) -> Coordination:
-        session.on_expired(lambda: self._on_session_expired(session))
-        return session
-
-    async def _close_session(self) -> None:
-        if self._coordination is not None:
-            await self._coordination.close()
-
-    def _on_session_expired(self, session: Coordination) -> None:
-        """Join the cluster again: other brokers may have become the leaders of this broker's partitions."""
-        if self.stopped.done() or session is not self._coordination:
-            return
-        if self._cluster is None or (not self._member.broker_epoch and self._rejoining is None):
-            self.fail(SessionExpired())
-            return
-        log.warning("the session has expired: joining the cluster again")
-        self._resign(self._cluster)
-        if self._rejoining is None:
-            self._rejoining = self.environment.loop.create_task(self._rejoin(self._cluster))
-
-    def _resign(self, cluster: ClusterParts) -> None:
-        """Give up all roles. The broker keeps its logs and its clients' connections."""
-        self._member.on_session_lost()
-        self._assigned.resign()
+    def _resign(self, member: ClusterMember, assigned: AssignedPartitions, cluster: ClusterParts) -> None:
+        """Give up all roles, because the session has ended."""
+        member.on_session_lost()
+        assigned.resign()
         self.services.groups.resign()
         self.services.transactions.resign()
         cluster.resign()
-
-    async def _rejoin(self, cluster: ClusterParts) -> None:
-        """Open a session and register again, until that succeeds."""
-        assert self._open_session is not None
-        try:
-            while True:
-                try:
-                    await self._close_session()
-                    self._coordination = self._followed(await self._open_session())
-                    await self._member.rejoin(self._coordination, self._node, self._session_wait_s)
-                    if self._member.broker_epoch:
-                        log.info("the broker has joined the cluster again", epoch=self._member.broker_epoch)
-                        return
-                except NodeExists:
-                    raise
-                except (CoordinationError, OSError) as error:
-                    log.warning("the broker cannot join the cluster yet", reason=error)
-                self._resign(cluster)
-                await self.environment.sleep(REJOIN_BACKOFF_S)
-        except Exception as error:
-            self.fail(error)
-        finally:
-            self._rejoining = None
-
-    async def _stop_rejoining(self) -> None:
-        if self._rejoining is not None:
-            self._rejoining.cancel()
 
     def _services(self, member: ClusterMember, replicas: ReplicaManager) -> Services:
         node_id, slots = self.config.node_id, self.config.max_incremental_fetch_session_cache_slots
@@ -297,6 +218,7 @@ class Broker:
         maintenance = self.services.replicas.maintenance
 
         def change_roles(delta: MetadataDelta) -> None:
+            self._change_configs(member, assigned, delta)
             assigned.on_roles_changed(delta)
             if member.is_unfenced and not assigned.has_roles:
                 if not member.has_new_epochs:
@@ -307,7 +229,6 @@ class Broker:
         member.add_roles_listener(self.services.groups.on_delta)
         member.add_roles_listener(self.services.transactions.on_delta)
         member.add_listener(assigned.apply_delta)
-        member.add_listener(lambda delta: self._on_delta(member, assigned, delta))
 
     async def _start_coordinators(self) -> None:
         groups, transactions = self.services.groups, self.services.transactions
@@ -341,7 +262,7 @@ class Broker:
         renewal.schedule()
         self._started.append(renewal.stop)
 
-    async def _on_delta(self, member: ClusterMember, assigned: AssignedPartitions, delta: MetadataDelta) -> None:
+    def _change_configs(self, member: ClusterMember, assigned: AssignedPartitions, delta: MetadataDelta) -> None:
         """Apply dynamic broker configs: those of all brokers, and this broker's, which take precedence."""
         own = str(self.config.node_id)
         if any(ConfigResource(ConfigResourceType.BROKER, name) in delta.configs for name in ("", own)):
@@ -377,6 +298,9 @@ class Broker:
 def run(config: BrokerConfig, *, on_ready: Callable[[str], None]) -> int:
     """Run a broker until SIGTERM, SIGINT or SIGHUP. Returns the exit status; raises errors of the startup."""
     raise_descriptor_limit()
+    # What was imported stays. Collections do not look at it any more.
+    gc.freeze()
+    gc.enable()
     loop = new_event_loop()
     try:
         return loop.run_until_complete(_serve(loop, config, on_ready))

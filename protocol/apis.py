@@ -172,6 +172,7 @@ _INTER_BROKER_ROWS = (
     Api(ApiKey.ALTER_PARTITION, "AlterPartition", 3, 3, 0),
     Api(ApiKey.ENVELOPE, "Envelope", 0, 0, 0),
     Api(ApiKey.BROKER_HEARTBEAT, "BrokerHeartbeat", 0, 2, 0),
+    Api(ApiKey.ASSIGN_REPLICAS_TO_DIRS, "AssignReplicasToDirs", 0, 0, 0),
 )
 
 # The APIs for clients, those between brokers only, and both.

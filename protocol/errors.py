@@ -199,3 +199,11 @@ def error_name(code: int) -> str:
         return ErrorCode(code).name
     except ValueError:
         return f"error {code}"
+
+
+def known_error(code: int) -> ErrorCode:
+    """Return the error in a response of another broker. One of a later version may know more errors."""
+    try:
+        return ErrorCode(code)
+    except ValueError:
+        return ErrorCode.UNKNOWN_SERVER_ERROR

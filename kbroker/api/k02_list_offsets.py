@@ -13,17 +13,19 @@
 - Until the high watermark of a new leader has reached the start of its leader epoch, consumers get OFFSET_NOT_AVAILABLE
   instead of the latest offset (KIP-207), since that may be lower than an earlier response of the former leader; below
   version 5, LEADER_NOT_AVAILABLE.
+- Followers respond to a debugging consumer only (replica id -2), for which the latest offset is the log end offset.
 - The lookups of a request that read logs run together in one thread.
 - timeout_ms (version 10) is ignored: it applies to remote storage only.
 """
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 from kbroker.api.context import RequestContext, Services
 from kbroker.common import KafkaError
 from kbroker.replica.partition import Partition
 from kbroker.runtime.slices import Steps, at_once_or_in_slices
-from protocol.errors import ErrorCode
+from protocol.errors import NO_ERROR, ErrorCode
 from protocol.messages.k02_list_offsets import (
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
@@ -49,6 +51,7 @@ FIRST_VERSION = {
 }
 READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 CONSUMER = NO_EPOCH = -1
+DEBUGGING_CONSUMER = -2
 FIRST_WITH_EPOCH = 4
 FIRST_WITH_OFFSET_NOT_AVAILABLE = 5
 
@@ -125,19 +128,18 @@ def _result(
     result = ListOffsetsPartitionResponse(partition_index=requested.partition_index)
     try:
         _validate(request.isolation_level, requested.timestamp, context.version)
-        partition = services.replicas.leader(topic, requested.partition_index)
-        partition.check_leader(requested.current_leader_epoch)
+        partition = _replica(services, request, topic, requested)
         if partition.log.offline is not None and partition.log.readable_end <= partition.log.log_start_offset:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR)
     except KafkaError as error:
         result.error_code = error.code
         return result
     timestamp, end_offset = requested.timestamp, _visible_end(partition, request)
-    missing = ErrorCode.NONE
-    if partition.is_catching_up and request.replica_id == CONSUMER:
+    missing = NO_ERROR
+    if request.replica_id == CONSUMER and partition.is_catching_up:
         missing = _offset_not_available(context)
     if timestamp >= 0 or timestamp == MAX_TIMESTAMP:
-        lookups.append(lambda: _look_up_blocking(partition, timestamp, end_offset, missing, result))
+        lookups.append(partial(_look_up_blocking, partition, timestamp, end_offset, missing, result))
     elif timestamp == LATEST:
         if missing:
             result.error_code = missing
@@ -147,6 +149,20 @@ def _result(
         result.offset = partition.log.log_start_offset
         result.leader_epoch = _epoch_of(partition, result.offset)
     return result
+
+
+def _replica(services: Services, request: ListOffsetsRequest, topic: str, requested: ListOffsetsPartition) -> Partition:
+    """Return the replica that may respond. Raises KafkaError."""
+    index, epoch = requested.partition_index, requested.current_leader_epoch
+    if request.replica_id != DEBUGGING_CONSUMER:
+        partition = services.replicas.leader(topic, index)
+        partition.check_leader(epoch)
+        return partition
+    found = services.replicas.get(topic, index)
+    if found is None:
+        raise KafkaError(services.replicas.missing_error(topic, index))
+    found.check_epoch(epoch)
+    return found
 
 
 def _validate(isolation_level: int, timestamp: int, version: int) -> None:

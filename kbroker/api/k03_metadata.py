@@ -6,6 +6,8 @@
   kbroker waits for the creation and returns the new topic. If the creation fails, the error is Kafka's.
 - Versions 12 and later find topics by id. A request with ids ignores its names, as in Kafka.
 - Racks, offline replicas and available leaders are derived from the registered brokers.
+- While no controller is known, another broker is named as the controller, as in Kafka: every broker forwards requests
+  to the controller, and an admin client of librdkafka that has read -1 waits until its request times out.
 """
 
 from collections.abc import Awaitable, Callable, Iterable
@@ -101,6 +103,10 @@ def _invalid_topic(topic: MetadataRequestTopic) -> MetadataResponseTopic:
     return MetadataResponseTopic(error_code=ErrorCode.INVALID_REQUEST, name=topic.name or "", topic_id=topic.topic_id)
 
 
+def _controller_id(image: MetadataImage) -> int:
+    return image.controller_id if image.controller_id in image.brokers else next(iter(image.brokers), NO_LEADER)
+
+
 class ResponseBuilder:
     """Builds the response to one request from the image."""
 
@@ -120,7 +126,7 @@ class ResponseBuilder:
                 for broker in image.brokers.values()
             ],
             cluster_id=image.cluster_id,
-            controller_id=image.controller_id,
+            controller_id=_controller_id(image),
             topics=list(topics),
             cluster_authorized_operations=CLUSTER_OPERATIONS if with_operations else NOT_REQUESTED,
         )

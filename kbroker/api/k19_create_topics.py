@@ -11,7 +11,7 @@ from functools import partial
 
 from kbroker.api.context import RequestContext, Services
 from kbroker.config.describe import describe_topic
-from kbroker.metadata.controller import CreateTopicResult
+from kbroker.metadata.topic_control_manager import CreateTopicResult
 from kbroker.metadata.topics.create_topics import NewTopic
 from kbroker.runtime.slices import each, in_slices
 from protocol.errors import ErrorCode

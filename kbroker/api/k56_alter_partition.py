@@ -1,5 +1,6 @@
 """AlterPartition (key 56), version 3, between brokers only: a leader changes the in-sync replicas of its partitions.
 
+- A broker that is not the controller relays the request of a leader that may be cut off from the controller.
 - The broker epochs of the in-sync replicas are checked (KIP-903).
 - Changes that arrive within 50 ms are written together; the response is sent when they are.
 - The leader recovery state (KIP-704) is always RECOVERED: kbroker's logs have nothing to recover after an unclean
@@ -8,7 +9,10 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 from kbroker.api.context import RequestContext, Services
+from kbroker.api.relaying import relay_to_controller
 from kbroker.common import KafkaError
 from kbroker.metadata.isr_change_queue import AlterPartitionResult, IsrRequest
 from kbroker.metadata.replication.alter_partition import RequestedIsr
@@ -23,8 +27,11 @@ from protocol.messages.k56_alter_partition import (
 
 
 async def handle(services: Services, context: RequestContext, request: AlterPartitionRequest) -> AlterPartitionResponse:
-    if context.peer_broker != (request.broker_id, request.broker_epoch):
+    if context.peer_broker is None:
         return AlterPartitionResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+    relayed = await relay_to_controller(services, context, request)
+    if relayed is not None:
+        return cast(AlterPartitionResponse, relayed)
     isr_requests = [
         IsrRequest(topic.topic_id, partition.partition_index, _requested_isr(partition))
         for topic in request.topics

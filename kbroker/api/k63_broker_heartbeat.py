@@ -2,15 +2,23 @@
 
 - With want_shut_down the controller moves the broker's leaderships to others, and ends its ISR memberships. The broker
   may stop when the response has should_shut_down.
-- There are no periodic heartbeats: a broker is fenced when its session with the coordination service ends. So a request
-  without want_shut_down changes nothing, and want_fence is ignored.
-- Offline and cordoned log directories (versions 1 and 2) are ignored: a broker has one directory.
+- is_caught_up says whether this broker's image has the change with the number current_metadata_offset. A broker that
+  stops asks all others: they must not refer clients to it any more. In Kafka the controller knows that from heartbeats.
+- A broker is fenced when its session with the coordination service ends, not for want of heartbeats. A request without
+  want_shut_down changes nothing, and any broker responds: is_fenced shows a broker that is cut off from the service
+  whether it has been replaced. want_fence is ignored.
+- Offline and cordoned log directories (versions 1 and 2) are ignored: a broker has one directory, in which logs fail
+  one by one. It reports those with AssignReplicasToDirs.
 """
 
 from __future__ import annotations
 
+from typing import cast
+
 from kbroker.api.context import RequestContext, Services
+from kbroker.api.relaying import relay_to_controller
 from kbroker.common import KafkaError
+from kbroker.metadata.image import MetadataImage
 from protocol.errors import ErrorCode
 from protocol.messages.k63_broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 
@@ -18,17 +26,28 @@ from protocol.messages.k63_broker_heartbeat import BrokerHeartbeatRequest, Broke
 async def handle(
     services: Services, context: RequestContext, request: BrokerHeartbeatRequest
 ) -> BrokerHeartbeatResponse:
-    if context.peer_broker != (request.broker_id, request.broker_epoch):
+    if context.peer_broker is None:
         return BrokerHeartbeatResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     should_shut_down = False
     if request.want_shut_down:
+        relayed = await relay_to_controller(services, context, request)
+        if relayed is not None:
+            return cast(BrokerHeartbeatResponse, relayed)
         try:
             remaining = await services.controller.controlled_shutdown(request.broker_id, request.broker_epoch)
         except KafkaError as error:
             return BrokerHeartbeatResponse(error_code=error.code)
         should_shut_down = remaining == 0
     return BrokerHeartbeatResponse(
-        is_caught_up=True,
-        is_fenced=request.broker_id not in services.metadata.brokers,
+        is_caught_up=services.controller.last_change_number >= request.current_metadata_offset,
+        is_fenced=_is_fenced(services.metadata, request.broker_id, request.broker_epoch),
         should_shut_down=should_shut_down,
     )
+
+
+def _is_fenced(image: MetadataImage, broker_id: int, broker_epoch: int) -> bool:
+    """Return whether a broker epoch has ended. False if the image is older than the registration."""
+    fenced, unfenced = image.fenced_brokers.get(broker_id), image.brokers.get(broker_id)
+    if unfenced is not None:
+        return unfenced.epoch > broker_epoch
+    return fenced is not None and fenced.epoch >= broker_epoch

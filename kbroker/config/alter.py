@@ -39,6 +39,7 @@ LISTENER_PREFIX_REQUIRED = frozenset(
 )
 # Kafka can alter these while it runs. kbroker opens its listeners only at startup.
 READ_ONLY_IN_KBROKER = frozenset({"listeners", "listener.security.protocol.map"})
+MIN_ISR = "min.insync.replicas"
 
 
 class OpType(IntEnum):
@@ -117,6 +118,11 @@ def alter_broker(
         validate_reconfiguration(config.values, new_config.values, keys)
     except ConfigError as error:
         raise _invalid_request(str(error)) from None
+    if not cluster_default and MIN_ISR in keys:
+        # The controller decides with the value of all brokers which replicas are eligible leaders (KIP-966). A leader
+        # with a lower one would commit records without them.
+        message = f"Broker-level {MIN_ISR} cannot be altered while ELR is enabled."
+        raise KafkaError(ErrorCode.INVALID_CONFIG, message)
     return altered
 
 

@@ -10,7 +10,7 @@ ids are cached, because each request of a group needs one.
 from functools import lru_cache
 
 BLOCK_UNITS = 1024
-# The cache takes at most 2 MB.
+# Each of the two caches takes at most 2 MB. A topic uses one of them.
 MAX_CACHED_LENGTH = 128
 MAX_CACHED_TEXTS = 4096
 _BLOCK_BYTES = 2 * BLOCK_UNITS
@@ -39,7 +39,11 @@ def key_hash(key: str) -> int:
 
     The lowest value has no absolute value in Java's int; Kafka takes 0 (Utils.abs).
     """
-    value = java_hash(key)
+    return _cached_key_hash(key) if len(key) <= MAX_CACHED_LENGTH else compute_key_hash(key)
+
+
+def compute_key_hash(key: str) -> int:
+    value = compute_hash(key)
     return min(value, -value & _MAX_UINT32) & _MAX_INT32
 
 
@@ -73,3 +77,4 @@ def compute_hash(text: str) -> int:
 
 
 _cached_hash = lru_cache(MAX_CACHED_TEXTS)(compute_hash)
+_cached_key_hash = lru_cache(MAX_CACHED_TEXTS)(compute_key_hash)

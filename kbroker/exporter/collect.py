@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from kbroker.config.broker.broker_config import INTER_BROKER
 from kbroker.coordinator.group.classic.group_state import GroupState
 from kbroker.exporter.metrics_page import MetricsPage, labels
-from kbroker.interbroker.peer_stats import PeerStats
+from kbroker.exporter.replication import ITEMS_PER_STEP, add_replicas, collect_cluster, collect_fetchers
 from kbroker.replica.produce.delayed_produce import DelayedProduce
 from kbroker.runtime.metrics import Histogram
 from kbroker.server.error_reporter import api_name
@@ -23,13 +23,12 @@ from protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
     from kbroker.api.context import Services
+    from kbroker.exporter.election_counter import ElectionCounter
+    from kbroker.replica.fetcher.replica_fetcher_manager import ReplicaFetcherManager
     from kbroker.replica.partition import Partition
     from kbroker.runtime.metrics import RequestStats
     from kbroker.server.interbroker.inter_broker_server import InterBrokerServer
     from kbroker.server.socket_server import SocketServer
-
-# The number of partitions, topics or groups that are read in one step.
-ITEMS_PER_STEP = 100
 
 # In Kafka's names of Fetch metrics.
 CONSUMER, FOLLOWER = "Consumer", "Follower"
@@ -37,7 +36,6 @@ _TOPICS = "kafka_server_brokertopicmetrics_"
 _REQUESTS = "kafka_network_requestmetrics_"
 _REPLICAS = "kafka_server_replicamanager_"
 _GROUPS = "kafka_coordinator_group_groupmetadatamanager_"
-_CONTROLLER = "kafka_controller_kafkacontroller_"
 _SOCKETS = "kafka_server_socket_server_metrics_connection_"
 _SESSIONS = "kafka_server_fetchsessioncache_numincrementalfetch"
 
@@ -46,6 +44,8 @@ class MetricSources(NamedTuple):
     services: Services
     server: SocketServer
     inter_broker: InterBrokerServer | None
+    fetchers: ReplicaFetcherManager | None
+    elections: ElectionCounter
     loop_delay: Histogram
     listener: str
 
@@ -56,7 +56,8 @@ def collect_metrics(sources: MetricSources, page: MetricsPage) -> Iterator[None]
     yield
     _add_connections(sources, page)
     page.add_histogram("kbroker_event_loop_delay_seconds", sources.loop_delay)
-    yield from _add_cluster(sources.services, page)
+    yield from collect_cluster(sources.services, sources.elections, page)
+    yield from collect_fetchers(sources.services, sources.fetchers, page)
     yield from _add_partitions(sources.services, page)
     yield from _add_waiting_fetches(sources.services, page)
     yield from _add_groups(sources.services, page)
@@ -122,12 +123,6 @@ def _add_connections(sources: MetricSources, page: MetricsPage) -> None:
     page.add("kbroker_refusals_suppressed_total", server.context.errors.suppressed)
     for reason, count in sorted(closed.items()):
         page.add("kbroker_connections_closed_total", count, labels(reason=reason))
-    peers = sources.services.peers
-    # A broker without others has none of them.
-    stats = PeerStats() if peers is None else peers.stats
-    page.add("kbroker_peer_connections", stats.connections)
-    page.add("kbroker_peer_connection_failures_total", stats.connection_failures)
-    page.add("kbroker_peer_requests_without_response_total", stats.requests_without_response)
 
 
 def _add_listener(page: MetricsPage, name: str, connections: int, accepted: int) -> None:
@@ -137,37 +132,13 @@ def _add_listener(page: MetricsPage, name: str, connections: int, accepted: int)
     page.add(_SOCKETS + "close_total", accepted - connections, listener)
 
 
-def _add_cluster(services: Services, page: MetricsPage) -> Iterator[None]:
-    image = services.metadata
-    page.add(_CONTROLLER + "activecontrollercount", int(image.controller_id == services.node_id))
-    page.add("kafka_server_kafkaserver_brokerstate", 3)
-    page.add("kafka_brokers", len(image.brokers))
-    page.add(_CONTROLLER + "activebrokercount", len(image.brokers))
-    page.add(_CONTROLLER + "fencedbrokercount", len(image.fenced_brokers))
-    for node in list(image.brokers.values()):
-        page.add("kafka_broker_info", 1, labels(address=f"{node.host}:{node.port}", id=node.id))
-    count = offline = imbalanced = 0
-    topics = list(image.topics.values())
-    page.add(_CONTROLLER + "globaltopiccount", len(topics))
-    for number, topic in enumerate(topics):
-        page.add("kafka_topic_partitions", len(topic.partitions), labels(topic=topic.name))
-        count += len(topic.partitions)
-        offline += sum(partition.leader < 0 for partition in topic.partitions)
-        imbalanced += sum(partition.leader != partition.replicas[0] for partition in topic.partitions)
-        if number % ITEMS_PER_STEP == 0:
-            yield
-    page.add(_CONTROLLER + "globalpartitioncount", count)
-    page.add(_CONTROLLER + "offlinepartitionscount", offline)
-    page.add(_CONTROLLER + "preferredreplicaimbalancecount", imbalanced)
-
-
 def _add_partitions(services: Services, page: MetricsPage) -> Iterator[None]:
     replicas = services.replicas
     image = services.metadata
     all_partitions = list(replicas.partitions.values())
     messages: Counter[str] = Counter()
     size: Counter[str] = Counter()
-    leaders = under_replicated = under_min = at_min = offline = producers = 0
+    leaders = under_replicated = under_min = at_min = offline = producers = replicated = 0
     for number, partition in enumerate(all_partitions):
         if number % ITEMS_PER_STEP == 0:
             yield
@@ -176,15 +147,16 @@ def _add_partitions(services: Services, page: MetricsPage) -> Iterator[None]:
         topic = image.topics_by_id.get(partition.topic_id)
         if topic is not None:
             registration = topic.partitions[tp.partition]
-            _add_replicas(page, labelled, registration.leader, registration.replicas, registration.isr)
+            add_replicas(page, labelled, partition, registration.replicas, registration.isr)
             if partition.is_leader:
                 under_replicated += len(registration.isr) < len(registration.replicas)
                 min_isr = min(log.config.min_insync_replicas, len(registration.replicas))
                 under_min += len(registration.isr) < min_isr
                 at_min += len(registration.isr) == min_isr
         _add_log(page, labelled, partition)
-        messages[tp.topic] += log.log_end_offset - partition.first_offset
+        messages[tp.topic] += partition.records_in
         size[tp.topic] += partition.bytes_in
+        replicated += partition.replication_bytes_in
         leaders += partition.is_leader
         producers += len(log.producers)
         offline += log.offline is not None
@@ -207,18 +179,8 @@ def _add_partitions(services: Services, page: MetricsPage) -> Iterator[None]:
     page.add("kbroker_retention_segments_total", stats.retention_segments)
     yield
     _add_traffic(services, page, messages, size)
-
-
-def _add_replicas(page: MetricsPage, labelled: str, leader: int, replicas: list[int], isr: list[int]) -> None:
-    is_under_replicated = int(len(isr) < len(replicas))
-    page.add("kafka_cluster_partition_replicascount", len(replicas), labelled)
-    page.add("kafka_cluster_partition_insyncreplicascount", len(isr), labelled)
-    page.add("kafka_cluster_partition_underreplicated", is_under_replicated, labelled)
-    page.add("kafka_topic_partition_replicas", len(replicas), labelled)
-    page.add("kafka_topic_partition_in_sync_replica", len(isr), labelled)
-    page.add("kafka_topic_partition_under_replicated_partition", is_under_replicated, labelled)
-    page.add("kafka_topic_partition_leader", leader, labelled)
-    page.add("kafka_topic_partition_leader_is_preferred", int(leader == replicas[0]), labelled)
+    page.add(_TOPICS + "replicationbytesin_total", replicas.removed_totals.replication_bytes_in + replicated)
+    page.add(_TOPICS + "replicationbytesout_total", services.fetching.replication_bytes_out)
 
 
 def _add_log(page: MetricsPage, labelled: str, partition: Partition) -> None:
@@ -227,8 +189,6 @@ def _add_log(page: MetricsPage, labelled: str, partition: Partition) -> None:
     page.add("kafka_log_log_numlogsegments", len(log.segments), labelled)
     page.add("kafka_log_log_logstartoffset", log.log_start_offset, labelled)
     page.add("kafka_log_log_logendoffset", log.log_end_offset, labelled)
-    page.add("kafka_topic_partition_current_offset", partition.high_watermark, labelled)
-    page.add("kafka_topic_partition_oldest_offset", log.log_start_offset, labelled)
     if log.offline is not None:
         page.add("kbroker_log_offline", 1, labelled)
     if log.full:
@@ -247,7 +207,7 @@ def _add_traffic(services: Services, page: MetricsPage, messages: Counter[str], 
         if topic is not None:
             out[topic.name] += sent
     for family, by_topic, total in (
-        ("messagesin_total", messages, removed.messages + messages.total()),
+        ("messagesin_total", messages, removed.records_in + messages.total()),
         ("bytesin_total", size, removed.bytes_in + size.total()),
         ("bytesout_total", out, total_sent),
     ):

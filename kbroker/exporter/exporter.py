@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from kbroker.config.validators import parse_host_port
 from kbroker.exporter.collect import MetricSources, collect_metrics
+from kbroker.exporter.election_counter import ElectionCounter
 from kbroker.exporter.http_server import HttpResponse, HttpServer, text_response
 from kbroker.exporter.metrics_page import CONTENT_TYPE, MetricsPage
 from kbroker.runtime.event_log import EventLogger
@@ -14,6 +15,7 @@ from kbroker.runtime.metrics import Histogram
 
 if TYPE_CHECKING:
     from kbroker.api.context import Services
+    from kbroker.replica.fetcher.replica_fetcher_manager import ReplicaFetcherManager
     from kbroker.runtime.environment import Environment
     from kbroker.server.interbroker.inter_broker_server import InterBrokerServer
     from kbroker.server.socket_server import SocketServer
@@ -58,6 +60,7 @@ class Exporter:
         services: Services,
         server: SocketServer,
         inter_broker: InterBrokerServer | None = None,
+        fetchers: ReplicaFetcherManager | None = None,
     ) -> None:
         # A broker without metrics starts without this import.
         from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
@@ -66,7 +69,11 @@ class Exporter:
         self._clock = environment.clock
         self._delay = LoopDelay(environment)
         listener = services.config.listeners[0].name
-        self._sources = MetricSources(services, server, inter_broker, self._delay.histogram, listener)
+        # To be called with the changes of the metadata image.
+        self.elections = ElectionCounter(services.controller)
+        self._sources = MetricSources(
+            services, server, inter_broker, fetchers, self.elections, self._delay.histogram, listener
+        )
         self._errors = server.context.errors
         self._registry = CollectorRegistry()
         for collector in (ProcessCollector, PlatformCollector, GCCollector):

@@ -30,13 +30,13 @@ FAMILIES = (
         _BROKER_TOPIC + "messagesin_total",
         COUNTER,
         "topic",
-        "Records appended. Without a topic: in total, with internal and deleted topics.",
+        "Records appended by leaders. Without a topic: in total, with internal and deleted topics.",
     ),
     Family(
         _BROKER_TOPIC + "bytesin_total",
         COUNTER,
         "topic",
-        "Bytes of record batches appended. Without a topic: in total, with deleted topics.",
+        "Bytes of record batches appended by leaders. Without a topic: in total, with deleted topics.",
     ),
     Family(
         _BROKER_TOPIC + "bytesout_total",
@@ -44,6 +44,8 @@ FAMILIES = (
         "topic",
         "Bytes of record batches sent to consumers. Without a topic: in total, with deleted topics.",
     ),
+    Family(_BROKER_TOPIC + "replicationbytesin_total", COUNTER, "", "Bytes of record batches appended by followers."),
+    Family(_BROKER_TOPIC + "replicationbytesout_total", COUNTER, "", "Bytes of record batches sent to followers."),
     Family(_BROKER_TOPIC + "totalproducerequests_total", COUNTER, "", "Produce requests."),
     Family(_BROKER_TOPIC + "failedproducerequests_total", COUNTER, "", "Rejected partitions of Produce requests."),
     Family(_BROKER_TOPIC + "totalfetchrequests_total", COUNTER, "", "Fetch requests."),
@@ -121,6 +123,24 @@ FAMILIES = (
         "",
         "Logs that are offline until a restart or could not be opened.",
     ),
+    Family(
+        "kafka_server_replicafetchermanager_maxlag",
+        GAUGE,
+        "clientId",
+        "The largest lag of the partitions that this broker follows: committed records that it does not have.",
+    ),
+    Family(
+        "kafka_server_replicafetchermanager_failedpartitionscount",
+        GAUGE,
+        "clientId",
+        "Followed partitions that cannot be appended to until a restart.",
+    ),
+    Family(
+        "kafka_server_fetcherlagmetrics_consumerlag",
+        GAUGE,
+        "clientId, topic, partition",
+        "The lag of a followed partition after the last response of its leader. clientId ends with the leader's id.",
+    ),
     Family(_REPLICAS + "produceridcount", GAUGE, "", "Producer ids with state, in all partitions."),
     Family("kafka_controller_kafkacontroller_activecontrollercount", GAUGE, "", "1 if this broker is the controller."),
     Family("kafka_controller_kafkacontroller_activebrokercount", GAUGE, "", "Brokers that serve clients."),
@@ -134,11 +154,44 @@ FAMILIES = (
         "kafka_controller_kafkacontroller_preferredreplicaimbalancecount",
         GAUGE,
         "",
-        "Partitions that are led by another than their first replica.",
+        "Partitions that are led by another than their first replica. Every broker reports it.",
     ),
-    Family("kafka_controller_kafkacontroller_globaltopiccount", GAUGE, "", "Topics of the cluster."),
-    Family("kafka_controller_kafkacontroller_globalpartitioncount", GAUGE, "", "Partitions of the cluster."),
-    Family("kafka_controller_kafkacontroller_offlinepartitionscount", GAUGE, "", "Partitions without a leader."),
+    Family(
+        "kafka_controller_kafkacontroller_globaltopiccount",
+        GAUGE,
+        "",
+        "Topics of the cluster. Every broker reports it.",
+    ),
+    Family(
+        "kafka_controller_kafkacontroller_globalpartitioncount",
+        GAUGE,
+        "",
+        "Partitions of the cluster. Every broker reports it.",
+    ),
+    Family(
+        "kafka_controller_kafkacontroller_offlinepartitionscount",
+        GAUGE,
+        "",
+        "Partitions without a leader. Every broker reports it.",
+    ),
+    Family(
+        "kafka_controller_controllerstats_leaderelectionrateandtimems_count",
+        COUNTER,
+        "",
+        "Metadata changes in which this broker, as the controller, has elected leaders.",
+    ),
+    Family(
+        "kafka_controller_controllerstats_electionfromeligibleleaderreplicas_total",
+        COUNTER,
+        "",
+        "Elections by this controller of eligible leader replicas (KIP-966).",
+    ),
+    Family(
+        "kafka_controller_controllerstats_uncleanleaderelections_total",
+        COUNTER,
+        "",
+        "Elections by this controller of leaders that may lack committed records.",
+    ),
     Family(
         "kafka_server_delayedoperationpurgatory_purgatorysize",
         GAUGE,
@@ -153,9 +206,32 @@ FAMILIES = (
     Family("kafka_log_log_numlogsegments", GAUGE, _TP, "Segments of the log."),
     Family("kafka_log_log_logstartoffset", GAUGE, _TP, "First offset that can be read."),
     Family("kafka_log_log_logendoffset", GAUGE, _TP, "Next offset to be assigned."),
-    Family("kafka_cluster_partition_underreplicated", GAUGE, _TP, "1 if it has fewer in-sync replicas than replicas."),
-    Family("kafka_cluster_partition_insyncreplicascount", GAUGE, _TP, "In-sync replicas."),
-    Family("kafka_cluster_partition_replicascount", GAUGE, _TP, "Replicas."),
+    Family(
+        "kafka_cluster_partition_underreplicated",
+        GAUGE,
+        _TP,
+        "1 if it has fewer in-sync replicas than replicas; 0 where it is not led.",
+    ),
+    Family("kafka_cluster_partition_insyncreplicascount", GAUGE, _TP, "In-sync replicas; 0 where it is not led."),
+    Family("kafka_cluster_partition_replicascount", GAUGE, _TP, "Replicas; 0 where it is not led."),
+    Family(
+        "kafka_cluster_partition_underminisr",
+        GAUGE,
+        _TP,
+        "1 if it has fewer in-sync replicas than min.insync.replicas; 0 where it is not led.",
+    ),
+    Family(
+        "kafka_cluster_partition_atminisr",
+        GAUGE,
+        _TP,
+        "1 if it has as many in-sync replicas as min.insync.replicas; 0 where it is not led.",
+    ),
+    Family(
+        "kafka_cluster_partition_laststableoffsetlag",
+        GAUGE,
+        _TP,
+        "High watermark minus last stable offset: what read_committed consumers must wait for.",
+    ),
     Family(_GROUPS + "numgroups", GAUGE, "", "Classic consumer groups."),
     Family(_GROUPS + "numgroupsempty", GAUGE, "", "Groups in state Empty."),
     Family(_GROUPS + "numgroupspreparingrebalance", GAUGE, "", "Groups in state PreparingRebalance."),
@@ -163,9 +239,9 @@ FAMILIES = (
     Family(_GROUPS + "numgroupsstable", GAUGE, "", "Groups in state Stable."),
     Family(_GROUPS + "numgroupsdead", GAUGE, "", "Groups in state Dead."),
     Family(_GROUPS + "numoffsets", GAUGE, "", "Committed offsets."),
-    Family("kafka_brokers", GAUGE, "", "Brokers of the cluster."),
-    Family("kafka_broker_info", GAUGE, "id, address", "1 for each broker."),
-    Family("kafka_topic_partitions", GAUGE, "topic", "Partitions of the topic."),
+    Family("kafka_brokers", GAUGE, "", "Brokers of the cluster. Only the controller reports it."),
+    Family("kafka_broker_info", GAUGE, "id, address", "1 for each broker. Only the controller reports it."),
+    Family("kafka_topic_partitions", GAUGE, "topic", "Partitions of the topic. Only the controller reports it."),
     Family(
         "kafka_topic_partition_current_offset",
         GAUGE,
@@ -199,6 +275,12 @@ FAMILIES = (
         COUNTER,
         "",
         "Errors that the log reports as a count only.",
+    ),
+    Family(
+        "kbroker_leader_elections_total",
+        COUNTER,
+        "",
+        "Partitions for which this broker, as the controller, has elected another leader.",
     ),
     Family("kbroker_peer_connections", GAUGE, "", "Open connections to other brokers."),
     Family("kbroker_peer_connection_failures_total", COUNTER, "", "Failed attempts to connect to another broker."),
@@ -253,6 +335,10 @@ The names with `kafka_` are those that Grafana dashboards for Kafka use: Kafka's
 Prometheus JMX exporter, and kafka_exporter (`kafka_brokers`, `kafka_topic_*`, `kafka_consumergroup_*`). Where Kafka has
 percentiles in milliseconds (`..._totaltimems{quantile}`) there is a histogram in seconds. Counters start at 0 with the
 process. `process_*` and `python_*` come from prometheus_client.
+
+In a cluster scrape every broker. `kafka_topic_partition_*` of a partition come from its leader only, and
+`kafka_consumergroup_*` of a group from its coordinator, so sums over all brokers are right. The lag of a group in a
+partition is known where its coordinator has a replica of the partition.
 
 This page is generated: `python -m kbroker.exporter.families > docs/metrics.md`.
 

@@ -1,16 +1,23 @@
-"""Requests to the controller, wherever it is (Kafka: NodeToControllerChannelManager)."""
+"""Requests to the controller, wherever it is (Kafka: NodeToControllerChannelManager).
+
+The controller is a broker. If the network between it and this broker is cut, while both are members of the cluster, no
+session expires and nobody is replaced. So a request that names its broker is then relayed by a third broker: without
+ISR changes, the records of every partition with both brokers in its ISR would wait until the cut ends.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from kbroker.common import KafkaError
 from kbroker.interbroker.envelope import encode_envelope, encode_in_steps_to_bytes, response_of_envelope
 from kbroker.interbroker.peers import PeerUnavailable
-from protocol.errors import ErrorCode
+from protocol.errors import ErrorCode, known_error
+from protocol.messages.k56_alter_partition import AlterPartitionRequest
 from protocol.messages.k58_envelope import EnvelopeResponse
+from protocol.messages.k63_broker_heartbeat import BrokerHeartbeatRequest
 from protocol.schema.message import Message, message_info
 
 if TYPE_CHECKING:
@@ -23,6 +30,17 @@ MIN_BACKOFF_S = 0.02
 MAX_BACKOFF_S = 0.5
 # The API whose request has another request inside.
 _ENVELOPE_VERSION = 0
+# A request without a response for this time is relayed too, in seconds; and the time that a relay has.
+RELAY_DELAY_S = 2.0
+RELAY_TIMEOUT_S = 3.0
+# Their broker id and epoch show whether a request was relayed: no request is relayed twice.
+RELAYED = (AlterPartitionRequest, BrokerHeartbeatRequest)
+# The broker that was to relay it has not reached the controller.
+_NOT_RELAYED = (ErrorCode.NOT_CONTROLLER, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+
+
+def _has_succeeded(task: asyncio.Task[Message]) -> bool:
+    return task.done() and not task.cancelled() and task.exception() is None
 
 
 class ControllerChannel:
@@ -94,15 +112,57 @@ class ControllerChannel:
 
     async def _request_peer(self, controller_id: int, request: Message, version: int, deadline_s: float) -> Message:
         """Return the response of a broker. Raises PeerUnavailable, also if another broker becomes the controller."""
+        changed = self._changed
         timeout_ms = max(1, int((deadline_s - self._loop.time()) * 1000))
-        task = self._loop.create_task(self._peers.request(controller_id, request, version, timeout_ms=timeout_ms))
+        direct = self._loop.create_task(self._peers.request(controller_id, request, version, timeout_ms=timeout_ms))
+        tasks = [direct]
+        if isinstance(request, RELAYED):
+            tasks.append(self._loop.create_task(self._relay(direct, controller_id, request, version)))
         try:
-            await asyncio.wait((task, self._changed), return_when=asyncio.FIRST_COMPLETED)
-            if task.done():
-                return task.result()
-            raise PeerUnavailable(ErrorCode.NETWORK_EXCEPTION, "another broker is the controller now")
+            while waiting := [task for task in tasks if not task.done()]:
+                either: list[asyncio.Future[Any]] = [*waiting, changed]
+                await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+                for task in tasks:
+                    if _has_succeeded(task):
+                        return task.result()
+                if changed.done():
+                    raise PeerUnavailable(ErrorCode.NETWORK_EXCEPTION, "another broker is the controller now")
+            # Why the controller itself could not be reached.
+            return direct.result()
         finally:
-            task.cancel()
+            for task in tasks:
+                task.cancel()
+
+    async def _relay(
+        self, direct: asyncio.Task[Message], controller_id: int, request: Message, version: int
+    ) -> Message:
+        """Send a request to the other brokers in turn, until one returns the controller's response.
+
+        Waits first until the `direct` request has failed, or has had no response for RELAY_DELAY_S.
+        """
+        await asyncio.wait((direct,), timeout=RELAY_DELAY_S)
+        timeout_ms = round(RELAY_TIMEOUT_S * 1000)
+        for broker_id in list(self._image.brokers):
+            if broker_id in (controller_id, self._node_id):
+                continue
+            try:
+                # The other broker waits for the controller as long.
+                response = await self._peers.request(broker_id, request, version, timeout_ms=2 * timeout_ms)
+            except PeerUnavailable:
+                continue
+            if response.error_code not in _NOT_RELAYED:  # type: ignore[attr-defined]
+                return response
+        raise PeerUnavailable(ErrorCode.NETWORK_EXCEPTION, "no broker can relay the request")
+
+    async def relay(self, request: Message, version: int) -> Message | None:
+        """Send another broker's request to the controller. Returns None if it does not respond."""
+        controller_id = self._image.controller_id
+        if controller_id < 0 or controller_id == self._node_id:
+            return None
+        try:
+            return await self._peers.request(controller_id, request, version, timeout_ms=round(RELAY_TIMEOUT_S * 1000))
+        except PeerUnavailable:
+            return None
 
     async def forward(
         self, request: Message, version: int, client_id: str | None, client_host: str, timeout_ms: int
@@ -115,7 +175,7 @@ class ControllerChannel:
         response = cast(EnvelopeResponse, await self.request(envelope, _ENVELOPE_VERSION, timeout_ms))
         if response.error_code:
             # As in Kafka, which hides what is wrong between the brokers.
-            name = ErrorCode(response.error_code).name
+            name = known_error(response.error_code).name
             raise KafkaError(
                 ErrorCode.UNKNOWN_SERVER_ERROR, f"The controller has refused the forwarded request: {name}"
             )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from kbroker.common import KafkaError
 from kbroker.metadata.topics.create_topics import NewTopic
 from kbroker.metadata.topics.internal_topics import INTERNAL_TOPICS, new_internal_topic
-from protocol.errors import ErrorCode
+from protocol.errors import ErrorCode, known_error
 
 if TYPE_CHECKING:
     from kbroker.config import BrokerConfig
@@ -81,7 +81,7 @@ class ControllerGateway:
         assert isinstance(response, CreateTopicsResponse)
         (result,) = response.topics
         if result.error_code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
-            raise KafkaError(ErrorCode(result.error_code), result.error_message)
+            raise KafkaError(known_error(result.error_code), result.error_message)
         return await self._wait_for_image(new.name)
 
     async def _wait_for_image(self, name: str) -> TopicImage:

@@ -8,13 +8,17 @@ Such buffers are reused as soon as nothing refers to them.
 from __future__ import annotations
 
 import asyncio
+from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
 from struct import Struct
 from typing import cast
 
 RECEIVE_BYTES = 64 * 1024
 _LENGTH = Struct(">i")
-# Larger buffers are not kept.
-MAX_KEPT_BYTES = 16 * 1024 * 1024
+# A buffer is a multiple of this size, so that frames of similar sizes share it.
+_STEP_BYTES = 256 * 1024
+# All that is kept, and the number of buffers. Two Fetch responses of 2 MiB are usual: of two leaders, with 1 MiB for
+# each of two partitions. Larger ones come when this broker catches up, and their buffers are not kept.
+MAX_KEPT_BYTES = 8 * 1024 * 1024
 MAX_KEPT = 4
 
 
@@ -23,7 +27,12 @@ class PeerFrameBuffers:
 
     def __init__(self) -> None:
         self.receive_view = memoryview(bytearray(RECEIVE_BYTES))
+        # The smallest is the first.
         self._kept: list[bytearray] = []
+
+    @property
+    def kept_bytes(self) -> int:
+        return sum(map(len, self._kept))
 
     def take(self, size: int) -> memoryview:
         """Return a buffer of `size` bytes. It is reused when all views of it are gone."""
@@ -32,11 +41,20 @@ class PeerFrameBuffers:
         for kept in self._kept:
             if len(kept) >= size and _is_free(kept):
                 return memoryview(kept)[:size]
-        buffer = bytearray(1 << (size - 1).bit_length() if size <= MAX_KEPT_BYTES else size)
-        if size <= MAX_KEPT_BYTES:
-            # The oldest is dropped: it is the smallest, or still in use.
-            self._kept = [*self._kept[-MAX_KEPT + 1 :], buffer]
+        rounded = -(-size // _STEP_BYTES) * _STEP_BYTES
+        if rounded > MAX_KEPT_BYTES // 2:
+            # The kernel commits its pages when bytes arrive in them.
+            return memoryview(mmap(-1, size, MAP_PRIVATE | MAP_ANONYMOUS))
+        buffer = bytearray(rounded)
+        self._keep(buffer)
         return memoryview(buffer)[:size]
+
+    def _keep(self, buffer: bytearray) -> None:
+        """Keep a buffer, in place of smaller ones if there are too many."""
+        kept = sorted((*self._kept, buffer), key=len)
+        while len(kept) > MAX_KEPT or sum(map(len, kept)) > MAX_KEPT_BYTES:
+            del kept[0]
+        self._kept = kept
 
 
 def _is_free(buffer: bytearray) -> bool:

@@ -79,7 +79,9 @@ class ClusterMember:
         self._environment = environment
         self._loop = environment.loop
         self._coordination = coordination
-        # The epoch of the last registration, after which this process has not stopped: its logs are intact.
+        self._on_failure = on_failure
+        # The broker epoch up to which the logs are intact: that of the last registration of this process, or before it
+        # that of the last clean shutdown.
         self._last_epoch = -1
         self._registration: BrokerRegistration | None = None
         self._campaigning: Task[None] | None = None
@@ -138,6 +140,8 @@ class ClusterMember:
         await self._coordination.sync()
         await self.loader.catch_up()
         await self.loader.wait_for_listeners()
+        # An attempt in another session continues with it: the logs are as they were.
+        self._last_epoch = previous_epoch
         epoch = await register_broker(self._environment, self._coordination, broker, previous_epoch, max_wait_s)
         self._registration, self.broker_epoch, self._last_epoch = broker._replace(epoch=epoch), epoch, epoch
         self.on_registered(epoch)
@@ -179,9 +183,12 @@ class ClusterMember:
             self._unfenced = None
 
     def _give_up(self) -> None:
+        detail = f"the controller has not unfenced this broker in {MAX_UNFENCING_S} s"
+        self._stop_waiting(Unavailable(znodes.broker_path(self._node_id), detail))
+
+    def _stop_waiting(self, error: CoordinationError) -> None:
         if self._unfenced is not None and not self._unfenced.done():
-            detail = f"the controller has not unfenced this broker in {MAX_UNFENCING_S} s"
-            self._unfenced.set_exception(Unavailable(znodes.broker_path(self._node_id), detail))
+            self._unfenced.set_exception(error)
 
     def _on_delta(self, delta: MetadataDelta) -> None:
         if delta.brokers:
@@ -205,6 +212,8 @@ class ClusterMember:
                 except CoordinationError as error:
                     log.warning("no campaign for the controllership", reason=error)
                     await sleep(RETRY_BACKOFF_S)
+        except Exception as error:
+            self._on_failure(error)
         finally:
             self._campaigning = None
 
@@ -214,6 +223,8 @@ class ClusterMember:
         self.broker_epoch = 0
         self.controller.resign()
         self.loader.stop()
+        # No controller will unfence a registration that has ended with its session.
+        self._stop_waiting(SessionExpired())
 
     async def rejoin(self, coordination: Coordination, broker: BrokerRegistration, max_wait_s: float) -> None:
         """Load everything again in a new session, and register again with a new broker epoch.

@@ -15,7 +15,6 @@ from kbroker.common import KafkaError
 from kbroker.metadata.image import PartitionRegistration
 from kbroker.metadata.replication.alter_partition import RequestedIsr, alter_partition
 from kbroker.metadata.replication.broker_changes import acceptable_leaders
-from kbroker.metadata.store.multis import batches
 from kbroker.metadata.store.partition_chunks import ChunkDraft
 from protocol.errors import ErrorCode
 
@@ -103,8 +102,7 @@ class IsrChangeQueue:
             await self._writer.prepare()
             draft = ChunkDraft(self._loader.chunks)
             outcomes = [self._decide(call, draft) for call in calls]
-            for batch in batches(draft.ops()):
-                await self._writer.commit(batch)
+            await self._writer.commit_all(draft.ops())
         except Exception as error:
             outcomes = [error] * len(calls)
         for call, outcome in zip(calls, outcomes, strict=True):

@@ -6,7 +6,7 @@ change was written since this broker last read znodes.CHANGES.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from kbroker.common import KafkaError
@@ -22,6 +22,7 @@ from kbroker.metadata.store.coordination import (
     Set,
     Unavailable,
 )
+from kbroker.metadata.store.multis import batches
 from protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -119,10 +120,18 @@ class MetadataWriter:
             raise self._to_kafka_error(error) from error
         self._image_may_be_stale = False
 
+    async def commit_all(self, ops: Iterable[Op]) -> None:
+        """Write operations in as few changes as their size allows, and wait for each. Raises KafkaError."""
+        for batch in batches(ops):
+            await self.commit(batch)
+
     async def commit(self, ops: Sequence[Op]) -> None:
         """Write one change, and wait until this broker's image has it. Raises KafkaError."""
         try:
             await self.write(ops)
+        except (SessionExpired, Unavailable) as error:
+            # The change may have been written: NOT_CONTROLLER would have the request repeated elsewhere.
+            raise _timeout(error) from error
         except CoordinationError as error:
             raise self._to_kafka_error(error) from error
 
@@ -135,7 +144,8 @@ class MetadataWriter:
             raise
 
     async def _write(self, ops: Sequence[Op]) -> None:
-        assert self._epoch_version is not None
+        if self._epoch_version is None:
+            raise BadVersion(znodes.CONTROLLER_EPOCH)
         change_log = self._loader.change_log.with_change(op.path for op in ops)
         await self._coordination.multi(
             [
@@ -160,8 +170,15 @@ class MetadataWriter:
         self._note_failure(error)
         if not self.is_elected:
             return KafkaError(ErrorCode.NOT_CONTROLLER, "Another broker is the controller now.")
-        message = f"Coordination failed: {error}"
         if isinstance(error, Unavailable | BadVersion):
-            # The change may have been written. The client may retry.
-            return KafkaError(ErrorCode.REQUEST_TIMED_OUT, message)
-        return KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, message)
+            # The client may retry.
+            return _timeout(error)
+        return KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, _message(error))
+
+
+def _timeout(error: CoordinationError) -> KafkaError:
+    return KafkaError(ErrorCode.REQUEST_TIMED_OUT, _message(error))
+
+
+def _message(error: CoordinationError) -> str:
+    return f"Coordination failed: {error}"

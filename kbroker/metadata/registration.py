@@ -17,6 +17,13 @@ if TYPE_CHECKING:
 log = EventLogger("kbroker.metadata")
 
 
+class BrokerIdInUse(NodeExists):
+    """Another process is registered with this broker id."""
+
+    def __str__(self) -> str:
+        return self.detail
+
+
 async def register_broker(
     environment: Environment,
     coordination: Coordination,
@@ -28,7 +35,7 @@ async def register_broker(
 
     `previous_epoch`: the broker epoch before the last clean shutdown, -1 if the shutdown was unclean. If another
     session has registered this broker id, wait at most `max_wait_s` seconds for its end: it may be the session of the
-    same broker before it was killed. Raises NodeExists after that time, and CoordinationError.
+    same broker before it was killed. Raises BrokerIdInUse after that time, and CoordinationError.
     """
     path = znodes.broker_path(broker.id)
     deadline = environment.loop.time() + max_wait_s
@@ -50,11 +57,22 @@ async def register_broker(
                 return own_epoch
             remaining_s = deadline - environment.loop.time()
             if remaining_s <= 0:
-                raise NodeExists(path, f"another broker of this cluster has node.id={broker.id}") from None
+                raise await _broker_id_in_use(coordination, broker.id) from None
             log.warning("another session has this broker id", broker=broker.id, waiting_s=round(remaining_s))
             await _wait_until_deleted(environment, coordination, path, remaining_s)
             continue
         return version + 1
+
+
+async def _broker_id_in_use(coordination: Coordination, broker_id: int) -> BrokerIdInUse:
+    path = znodes.broker_path(broker_id)
+    (node,) = await coordination.get_many([path])
+    if node is None:
+        return BrokerIdInUse(path, f"another broker of this cluster has node.id={broker_id}")
+    other = znodes.decode_broker(broker_id, node.data).registration
+    return BrokerIdInUse(
+        path, f"another broker of this cluster has node.id={broker_id}: it serves {other.host}:{other.port}"
+    )
 
 
 async def _own_epoch(coordination: Coordination, broker_id: int) -> int | None:

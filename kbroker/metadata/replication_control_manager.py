@@ -27,7 +27,7 @@ from kbroker.metadata.replication.leader_elections import (
     elect_on_request,
     unknown_partition,
 )
-from kbroker.metadata.replication.partition_change import Election, TopicRules
+from kbroker.metadata.replication.partition_change import Election, TopicRules, remove_failed_replica
 from kbroker.metadata.store import znodes
 from kbroker.metadata.store.coordination import CoordinationError, Create, Op, Set, WatchEvent
 from kbroker.metadata.store.multis import batches
@@ -55,6 +55,10 @@ MIN_ISR = "min.insync.replicas"
 ELECTION_CONFIGS = frozenset({UNCLEAN_ELECTION, MIN_ISR})
 # The most elections in one balance of leaders, as in Kafka.
 MAX_BALANCED = 1000
+
+
+# The topic id and the index of a partition.
+ReplicaKey = tuple[bytes, int]
 
 
 class NewConfigs(NamedTuple):
@@ -112,6 +116,11 @@ class ReplicationControlManager:
                             log.warning("brokers not reconciled", reason=error)
                         is_reported = self._brokers_changed = True
                         await sleep(RETRY_BACKOFF_S)
+                except Exception as error:
+                    # Nobody else would fence brokers, or elect leaders.
+                    log.failure("brokers not reconciled", error)
+                    self._brokers_changed = True
+                    await sleep(RETRY_BACKOFF_S)
         finally:
             self._reconciling = None
 
@@ -134,7 +143,10 @@ class ReplicationControlManager:
                 _log_changes(changes)
 
     async def _read_broker_nodes(self) -> dict[int, BrokerNode]:
-        names = await self._coordination.children(znodes.BROKERS, self._on_brokers_change)
+        children = await self._coordination.children(znodes.BROKERS, self._on_brokers_change)
+        names = [name for name in children if name.isdecimal()]
+        if len(names) < len(children):
+            log.warning("not the nodes of brokers", path=znodes.BROKERS, names=sorted({*children} - {*names}))
         nodes = await self._coordination.get_many([f"{znodes.BROKERS}/{name}" for name in names])
         return {
             int(name): znodes.decode_broker(int(name), node.data)
@@ -200,9 +212,25 @@ class ReplicationControlManager:
             stopping = broker.registration._replace(in_controlled_shutdown=True)
             after = {**known, broker_id: KnownBroker(stopping, broker.fenced)}
             draft = self._settle(BrokerChanges(), after)
-            for batch in batches([self._registration_op(broker_id, after), *draft.ops()]):
-                await self._writer.commit(batch)
+            await self._writer.commit_all([self._registration_op(broker_id, after), *draft.ops()])
             return sum(partition.leader == broker_id for _, _, _, partition in draft.partitions())
+
+    async def remove_failed_replicas(self, broker_id: int, broker_epoch: int, failed: Sequence[ReplicaKey]) -> None:
+        """End the ISR memberships of replicas whose logs have failed, if other replicas can lead. Raises KafkaError."""
+        async with self._lock:
+            await self._writer.prepare()
+            self.check_broker_epoch(broker_id, broker_epoch)
+            is_acceptable = acceptable_leaders(self._loader.registrations).__contains__
+            draft = ChunkDraft(self._loader.chunks)
+            for topic_id, index in failed:
+                found = draft.find(topic_id, index)
+                if found is None:
+                    continue
+                number, partition = found
+                changed = remove_failed_replica(partition, broker_id, is_acceptable, self.rules(topic_id))
+                if changed is not None:
+                    draft.replace(number, topic_id, index, changed)
+            await self._writer.commit_all(draft.ops())
 
     # Elections.
 
@@ -235,8 +263,7 @@ class ReplicationControlManager:
                 if requested is not None or error is None or error.code != ErrorCode.ELECTION_NOT_NEEDED:
                     outcomes.append(ElectionOutcome(topic, index, error))
                 await step(slices)
-            for batch in batches(draft.ops()):
-                await self._writer.commit(batch)
+            await self._writer.commit_all(draft.ops())
             return outcomes
 
     def _all_partitions(self) -> list[RequestedElection]:
@@ -244,7 +271,21 @@ class ReplicationControlManager:
         return [RequestedElection(topic.name, index) for topic in topics for index in range(len(topic.partitions))]
 
     async def balance_leaders(self) -> None:
-        """Elect the preferred leaders where they can lead, at most MAX_BALANCED. Raises KafkaError."""
+        """Elect the preferred leaders where they can lead, at most MAX_BALANCED.
+
+        If that is not possible now, it is tried again after the next interval, perhaps by the next controller.
+        """
+        try:
+            count = await self._balance_leaders()
+        except KafkaError as error:
+            if self._writer.is_elected:
+                log.warning("leaders not balanced", reason=error)
+            return
+        if count:
+            log.info("leaders balanced", partitions=count)
+
+    async def _balance_leaders(self) -> int:
+        """Return the number of elections. Raises KafkaError."""
         async with self._lock:
             await self._writer.prepare()
             is_acceptable = acceptable_leaders(self._loader.registrations).__contains__
@@ -255,10 +296,8 @@ class ReplicationControlManager:
                 if balanced is not None and count < MAX_BALANCED:
                     draft.replace(number, topic_id, index, balanced)
                     count += 1
-            for batch in batches(draft.ops()):
-                await self._writer.commit(batch)
-        if count:
-            log.info("leaders balanced", partitions=count)
+            await self._writer.commit_all(draft.ops())
+        return count
 
     def check_broker_epoch(self, broker_id: int, broker_epoch: int) -> None:
         """Raise KafkaError (STALE_BROKER_EPOCH) unless a broker is registered with this epoch."""

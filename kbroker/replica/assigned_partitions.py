@@ -49,6 +49,8 @@ class AssignedPartitions:
         self._logs = replicas.logs
         self._maintenance = replicas.maintenance
         self._metadata = metadata
+        # Incremented by each change of configs.
+        self._config_changes = 0
         # Held while logs are opened, created or deleted.
         self._mutex = Mutex(environment.loop)
         # Whether this broker may lead and follow: not before it is registered.
@@ -97,6 +99,10 @@ class AssignedPartitions:
 
     def on_roles_changed(self, delta: MetadataDelta) -> None:
         """Apply a change of the metadata image to the partitions that are open."""
+        # Before the ISRs: their meaning depends on min.insync.replicas (KIP-966).
+        topics = {resource.name for resource in delta.configs if resource.type == ConfigResourceType.TOPIC}
+        if topics:
+            self.update_configs(topics)
         for topic in delta.deleted:
             hidden = self._deleted[topic.topic_id] = self._replicas.hide(topic.topic_id, topic.name)
             for partition in hidden:
@@ -133,7 +139,7 @@ class AssignedPartitions:
     # Logs.
 
     async def apply_delta(self, delta: MetadataDelta) -> None:
-        """Open, create, close and delete logs after a change of the metadata image, and apply changed configs."""
+        """Open, create, close and delete logs after a change of the metadata image."""
         async with self._mutex:
             if self._stopped:
                 return
@@ -142,9 +148,6 @@ class AssignedPartitions:
                 await self._remove_topic(topic.topic_id)
             await self._remove_reassigned(delta)
             await self._open_or_create(self._new_partitions(delta))
-        changed = {resource.name for resource in delta.configs if resource.type == ConfigResourceType.TOPIC}
-        if changed:
-            self.update_configs(changed)
 
     def _new_partitions(self, delta: MetadataDelta) -> list[AssignedPartition]:
         """Return the partitions of the delta that this broker has and that are not open."""
@@ -179,6 +182,7 @@ class AssignedPartitions:
 
     def update_configs(self, topics: Container[str] | None = None) -> None:
         """Apply changed configs of some topics, or of the broker (None)."""
+        self._config_changes += 1
         for tp, partition in self._replicas.partitions.items():
             if topics is not None and tp.topic not in topics:
                 continue
@@ -203,9 +207,14 @@ class AssignedPartitions:
         await self._logs.close([partition.log for partition in self._replicas.partitions.values()])
 
     async def _open_or_create(self, assigned: Sequence[AssignedPartition]) -> None:
+        config_changes = self._config_changes
         logs = await self._logs.open_or_create(assigned)
         await self._sync_recovered(logs)
-        await self._logs.delete(self._add_all(assigned, logs))
+        removed = self._add_all(assigned, logs)
+        if config_changes != self._config_changes:
+            # The logs were opened with the configs of before.
+            self.update_configs({tp.topic for tp, _, _ in assigned})
+        await self._logs.delete(removed)
 
     async def _sync_recovered(self, logs: Iterable[Log]) -> None:
         syncs = [self._environment.loop.create_task(self._sync(log)) for log in logs if _must_sync(log)]

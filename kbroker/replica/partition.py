@@ -41,11 +41,11 @@ class AppendListener(Protocol):
 class Partition(PartitionRoles):
     """Appends as the leader, and as a follower.
 
-    `is_internal`: the topic belongs to a coordinator. `bytes_in`: bytes appended since this broker opened the
-    partition, at `first_offset`.
+    `is_internal`: the topic belongs to a coordinator. Appended since this broker opened the partition, at
+    `first_offset`: `records_in` and `bytes_in` as the leader, `replication_bytes_in` as a follower.
     """
 
-    __slots__ = ("_append_listener", "bytes_in", "first_offset", "is_internal")
+    __slots__ = ("_append_listener", "bytes_in", "first_offset", "is_internal", "records_in", "replication_bytes_in")
 
     def __init__(
         self,
@@ -58,16 +58,18 @@ class Partition(PartitionRoles):
     ) -> None:
         super().__init__(log, state, is_leader)
         self.is_internal = is_internal
-        self.bytes_in = 0
+        self.records_in = self.bytes_in = self.replication_bytes_in = 0
         self.first_offset = log.log_end_offset
         self._append_listener = append_listener
         state.set_min_insync_replicas(log.config.min_insync_replicas)
+        state.set_lag_max_messages(log.config.replica_lag_max_messages)
 
     def set_config(self, config: TopicConfig) -> None:
         """Apply changed configs of the topic."""
         self.log.set_config(config)
         self.flush_before_ack = waits_for_flush(config)
         self.state.set_min_insync_replicas(config.min_insync_replicas)
+        self.state.set_lag_max_messages(config.replica_lag_max_messages)
         # Waiting requests may no longer have to wait for a sync, or for other replicas.
         self.advance_high_watermark()
 
@@ -112,7 +114,7 @@ class Partition(PartitionRoles):
         except KafkaError:
             self._append_listener.on_append_failed(self)
             raise
-        self._after_append(length + LENGTH_OVERHEAD, now_ms)
+        self._after_append(last_offset_delta + 1, length + LENGTH_OVERHEAD, now_ms)
         # This may differ from the log end offset: requests completed in _after_append may have appended more.
         return base_offset, base_offset + last_offset_delta + 1, append_time_ms
 
@@ -132,7 +134,7 @@ class Partition(PartitionRoles):
         except KafkaError:
             self._append_listener.on_append_failed(self)
             raise
-        self._after_append(len(batch), now_ms)
+        self._after_append(header.last_offset_delta + 1, len(batch), now_ms)
         return base_offset + header.last_offset_delta + 1
 
     def append_markers(self, batches: list[MarkerBatch], now_ms: int) -> int:
@@ -142,11 +144,12 @@ class Partition(PartitionRoles):
         except KafkaError:
             self._append_listener.on_append_failed(self)
             raise
-        self._after_append(sum([len(batch) for batch, _, _ in batches]), now_ms)
+        self._after_append(len(batches), sum([len(batch) for batch, _, _ in batches]), now_ms)
         return base_offset
 
-    def _after_append(self, size: int, now_ms: int) -> None:
+    def _after_append(self, records: int, size: int, now_ms: int) -> None:
         self._uncommitted_bytes += size
+        self.records_in += records
         self.bytes_in += size
         self._append_listener.on_append(self, now_ms)
         if self.state.followers:
@@ -180,7 +183,7 @@ class Partition(PartitionRoles):
                 self._append_listener.on_append_failed(self)
                 raise
             self._uncommitted_bytes += len(records)
-            self.bytes_in += len(records)
+            self.replication_bytes_in += len(records)
             self._append_listener.on_append(self, now_ms)
         # The high watermark of a new leader may be lower for some time; this replica's does not go back.
         self._advance_to(min(leader_high_watermark, log.log_end_offset))

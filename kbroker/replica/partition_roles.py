@@ -92,7 +92,8 @@ class PartitionRoles(PartitionHighWatermark):
 
     def check_leader(self, current_epoch: int) -> None:
         """Raise KafkaError if this is not the leader in the epoch that the client knows (KIP-320; -1 for any)."""
-        self.check_epoch(current_epoch)
+        if current_epoch != -1:
+            self.check_epoch(current_epoch)
         if not self.is_leader:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 

@@ -24,9 +24,10 @@ from kbroker.replica.isr.follower_state import NEVER_MS, FollowerState
 class IsrProposal:
     """A change of the ISR that was proposed to the controller, and whose outcome is unknown. Compared by identity."""
 
-    __slots__ = ("isr", "leader_epoch", "partition_epoch")
+    __slots__ = ("former_isr", "isr", "leader_epoch", "partition_epoch")
 
-    def __init__(self, isr: list[int], leader_epoch: int, partition_epoch: int) -> None:
+    def __init__(self, former_isr: list[int], isr: list[int], leader_epoch: int, partition_epoch: int) -> None:
+        self.former_isr = former_isr
         self.isr = isr
         self.leader_epoch = leader_epoch
         self.partition_epoch = partition_epoch
@@ -41,8 +42,9 @@ class PartitionState:
     """
 
     __slots__ = (
-        "_counted", "_min_insync_replicas", "epoch_start_offset", "followers", "high_watermark", "is_under_min_isr",
-        "isr", "leader_end_offset", "leader_epoch", "local_id", "partition_epoch", "proposal", "replicas",
+        "_counted", "_lag_max_messages", "_min_insync_replicas", "epoch_start_offset", "followers", "high_watermark",
+        "is_under_min_isr", "isr", "leader_end_offset", "leader_epoch", "local_id", "partition_epoch", "proposal",
+        "replicas",
     )  # fmt: skip
 
     def __init__(
@@ -66,6 +68,7 @@ class PartitionState:
         # The followers whose claims hold the high watermark back.
         self._counted: list[FollowerState] = []
         self._min_insync_replicas = min_insync_replicas
+        self._lag_max_messages = -1
         self._assign(replicas or isr, isr)
         self.followers = {id: FollowerState(id) for id in self._other_replicas()}
         self.update_counted()
@@ -112,6 +115,10 @@ class PartitionState:
         self._min_insync_replicas = min_insync_replicas
         self._check_min_isr()
 
+    def set_lag_max_messages(self, lag_max_messages: int) -> None:
+        """Apply a changed replica.lag.max.messages; -1 for no limit."""
+        self._lag_max_messages = lag_max_messages
+
     def _check_min_isr(self) -> None:
         self.is_under_min_isr = len(self.isr) < min(self._min_insync_replicas, len(self.replicas))
 
@@ -148,21 +155,35 @@ class PartitionState:
             return False
         if claim < self.high_watermark or claim < self.epoch_start_offset:
             return False
+        if 0 <= self._lag_max_messages < leader_end_offset - claim:
+            return False
         return not self.is_under_min_isr or claim >= leader_end_offset
 
     def out_of_sync_replicas(self, leader_end_offset: int, now_ms: int, lag_time_max_ms: int) -> list[int]:
-        """Return the followers in the ISR that must leave it (replica.lag.time.max.ms)."""
+        """Return the followers in the ISR that must leave it.
+
+        By default those that were not caught up within replica.lag.time.max.ms. With replica.lag.max.messages, those
+        with a larger lag, and those that are not caught up and have sent no Fetch within that time.
+        """
         if self.proposal is not None:
             return []
-        return [
-            id
-            for id, follower in self.followers.items()
-            if id in self.isr and not follower.is_caught_up(leader_end_offset, now_ms, lag_time_max_ms)
-        ]
+        limit = self._lag_max_messages
+        removed = []
+        for id, follower in self.followers.items():
+            if id not in self.isr:
+                continue
+            is_in_sync = follower.is_caught_up(leader_end_offset, now_ms, lag_time_max_ms)
+            if limit >= 0:
+                is_in_sync = leader_end_offset - follower.log_end_offset <= limit and (
+                    is_in_sync or now_ms - follower.last_fetch_ms <= lag_time_max_ms
+                )
+            if not is_in_sync:
+                removed.append(id)
+        return removed
 
     def propose(self, isr: list[int]) -> IsrProposal:
         """Begin a change of the ISR. Until its outcome is known, no other one may begin."""
-        self.proposal = IsrProposal(isr, self.leader_epoch, self.partition_epoch)
+        self.proposal = IsrProposal(self.isr, isr, self.leader_epoch, self.partition_epoch)
         for follower in self.followers.values():
             if follower.broker_id in isr:
                 follower.is_joining = False

@@ -27,6 +27,7 @@ from kbroker.replica.produce.produce_results import (
 from kbroker.replica.produce.record_validator import NeedsSlowValidation, RecordValidator
 from kbroker.replica.produce.transaction_verification import VerifiedPartitions
 from kbroker.replica.purgatory import Purgatory
+from kbroker.replica.removed_partitions import RemovedPartitionTotals
 from kbroker.storage.producers.transaction_marker import TransactionMarker
 from kbroker.storage.producers.verification import VerificationGuard
 from protocol.errors import ErrorCode
@@ -38,20 +39,6 @@ from protocol.records.batch import NO_SEQUENCE
 if TYPE_CHECKING:
     from kbroker.metadata.image import MetadataImage, TopicImage
     from kbroker.runtime.environment import Environment
-
-
-class RemovedPartitionTotals:
-    """Totals of partitions that were removed from this broker, so that the metrics never decrease."""
-
-    __slots__ = ("bytes_in", "messages")
-
-    def __init__(self) -> None:
-        self.messages = 0
-        self.bytes_in = 0
-
-    def add(self, partition: Partition) -> None:
-        self.messages += partition.log.log_end_offset - partition.first_offset
-        self.bytes_in += partition.bytes_in
 
 
 class ReplicaManager:

@@ -14,9 +14,8 @@ from struct import Struct
 from struct import error as StructError
 from typing import NamedTuple
 
-from crc32c import crc32c
-
 from protocol.errors import MalformedError
+from protocol.records.checksum import crc32c
 from protocol.records.compression import NONE, compress, decompress
 from protocol.records.record import Headers, Record, encode_record, iter_records
 

@@ -13,14 +13,14 @@ import tempfile
 import time
 from pathlib import Path
 
-from cases import Case, all_cases
-from compaction import compaction_cases
-from metering import Measured
-from page import write_table
-from peers import Kafka, Kbroker, Peer, environment, kafka_classpath
-from pipeline import ALONE, Pipeline
-from report import HEADING, row, summary
-from transactions import transaction_cases
+from scripts.benchmark.cases import Case, all_cases
+from scripts.benchmark.compaction import compaction_cases
+from scripts.benchmark.metering import Measured
+from scripts.benchmark.page import write_table
+from scripts.benchmark.peers import Kafka, Kbroker, Peer, environment, kafka_classpath
+from scripts.benchmark.pipeline import ALONE, Pipeline
+from scripts.benchmark.report import HEADING, row, summary
+from scripts.benchmark.transactions import transaction_cases
 
 Result = dict[str, object]
 

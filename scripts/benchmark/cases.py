@@ -8,9 +8,17 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from clients import TinyClient, consume, create_topic, first_acknowledged, latency, produce, with_warm_up
-from metering import RUN, Measured, Meter, Work, per_megabyte, per_record
-from peers import Kafka, Kbroker, Peer
+from scripts.benchmark.clients import (
+    TinyClient,
+    consume,
+    create_topic,
+    first_acknowledged,
+    latency,
+    produce,
+    with_warm_up,
+)
+from scripts.benchmark.metering import RUN, Measured, Meter, Work, per_megabyte, per_record
+from scripts.benchmark.peers import Kafka, Kbroker, Peer
 
 LINGER = ("linger.ms=5", "batch.size=65536")
 

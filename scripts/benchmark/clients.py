@@ -9,7 +9,8 @@ import time
 from collections.abc import Mapping
 
 import crc32c
-from peers import HERE, Peer, java
+
+from scripts.benchmark.peers import HERE, Peer, java
 
 # Much longer than any run of transactions takes.
 STUCK_S = 180

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from cases import Case, LatencyOf, Shared, fresh_topic
-from clients import TinyClient, fill
-from metering import RUN, Measured, Meter, Work, per_megabyte
-from peers import Peer
+from scripts.benchmark.cases import Case, LatencyOf, Shared, fresh_topic
+from scripts.benchmark.clients import TinyClient, fill
+from scripts.benchmark.metering import RUN, Measured, Meter, Work, per_megabyte
+from scripts.benchmark.peers import Peer
 
 KEYS = 200_000
 TOPIC, BROKERS = 2, 4

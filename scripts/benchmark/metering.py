@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from peers import Peer
+from scripts.benchmark.peers import Peer
 
 
 class Measured(NamedTuple):

@@ -1,6 +1,7 @@
 """The two servers that are compared: kbroker from this tree, and Apache Kafka 4.3.1 from Maven."""
 
 import base64
+import fcntl
 import os
 import shutil
 import signal
@@ -33,14 +34,17 @@ class ProcessorTime(NamedTuple):
 
 def kafka_classpath() -> str:
     """Return the classpath of Apache Kafka's jars, which are downloaded once with Maven."""
-    if not list(CACHE.glob("kafka_2.13-*.jar")):
-        CACHE.mkdir(parents=True, exist_ok=True)
-        print("downloading Apache Kafka 4.3.1 with Maven ...", file=sys.stderr, flush=True)
-        subprocess.run(
-            ["mvn", "-q", "-B", "-f", str(HERE / "kafka-pom.xml"), "dependency:copy-dependencies",
-             f"-DoutputDirectory={CACHE}"],
-            check=True,
-        )  # fmt: skip
+    CACHE.parent.mkdir(parents=True, exist_ok=True)
+    with (CACHE.parent / f"{CACHE.name}.lock").open("w") as lock:
+        # Another process may be downloading them: it has some of the jars, Kafka's own among them, before all.
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not list(CACHE.glob("kafka_2.13-*.jar")):
+            print("downloading Apache Kafka 4.3.1 with Maven ...", file=sys.stderr, flush=True)
+            subprocess.run(
+                ["mvn", "-q", "-B", "-f", str(HERE / "kafka-pom.xml"), "dependency:copy-dependencies",
+                 f"-DoutputDirectory={CACHE}"],
+                check=True,
+            )  # fmt: skip
     return f"{CACHE}/*"
 
 
@@ -65,10 +69,18 @@ def wait_for_port(port: int, process: subprocess.Popen[bytes], deadline_s: float
 
 
 def _resident_kib(pid: int) -> int:
-    """Return 0 for a process that has ended."""
+    return _figure(Path(f"/proc/{pid}/status"), "VmRSS:")
+
+
+def _proportional_kib(pid: int) -> int:
+    return _figure(Path(f"/proc/{pid}/smaps_rollup"), "Pss:")
+
+
+def _figure(path: Path, name: str) -> int:
+    """Return a number from a file of /proc; 0 for a process that has ended."""
     with suppress(OSError):
-        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-            if line.startswith("VmRSS:"):
+        for line in path.read_text().splitlines():
+            if line.startswith(name):
                 return int(line.split()[1])
     return 0
 
@@ -130,6 +142,10 @@ class Peer:
     def resident_mib(self) -> float:
         """Return the resident memory of the server and its child processes."""
         return sum(map(_resident_kib, self.processes())) / 1024
+
+    def proportional_mib(self) -> float:
+        """Return the memory of the server and its child processes, with what several of them share counted once."""
+        return sum(map(_proportional_kib, self.processes())) / 1024
 
     def processor_time(self) -> ProcessorTime:
         """Return the processor time that the server and its child processes have used since it was started."""

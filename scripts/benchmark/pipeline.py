@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cases import Case, Shared, fresh_topic
-from clients import produce
-from metering import Measured, Meter, per_megabyte, per_record
-from peers import Peer
+from scripts.benchmark.cases import Case, Shared, fresh_topic
+from scripts.benchmark.clients import produce
+from scripts.benchmark.metering import Measured, Meter, per_megabyte, per_record
+from scripts.benchmark.peers import Peer
 
 PARTITIONS = 6
 LINGER = ("linger.ms=5", "batch.size=65536")

@@ -2,10 +2,10 @@
 
 from collections.abc import Callable
 
-from cases import Case, fresh_topic
-from clients import consume, transactions
-from metering import Measured, Meter, per_megabyte, per_transaction
-from peers import Peer
+from scripts.benchmark.cases import Case, fresh_topic
+from scripts.benchmark.clients import consume, transactions
+from scripts.benchmark.metering import Measured, Meter, per_megabyte, per_transaction
+from scripts.benchmark.peers import Peer
 
 PARTITIONS = 6
 RECORDS = 100

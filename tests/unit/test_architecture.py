@@ -30,6 +30,7 @@ LONG_FOLDERS = {
     "tests/unit/support",
     "tests/unit/simulation/transcripts",
     "tests/compat",
+    "tests/compat/cluster",
     "tests/compat/wire",
 }
 

@@ -190,7 +190,7 @@ async def test_a_failed_sync_of_the_journal_stops_the_broker(m: Machine) -> None
 
 @broker_test
 async def test_a_lost_session_stops_the_broker(m: Machine) -> None:
-    session = m.broker._coordination
+    session = m.broker._sessions.current
     await session.expire()  # type: ignore[union-attr]
     reason = await m.broker.stopped
     assert isinstance(reason, SessionExpired)

@@ -53,6 +53,7 @@ CLIENT_EXCEPTIONS = {
     "kbroker/cli/log/verify.py": {"common", "metadata", "runtime", "storage"},
     "kbroker/cli/log/verify_report.py": {"storage"},
     "kbroker/cli/doctor/doctor.py": {"runtime"},
+    "kbroker/cli/doctor/cluster_reader.py": {"metadata"},
     "kbroker/cli/doctor/check.py": {"common", "runtime", "storage"},
     "kbroker/cli/doctor/storage_checks.py": {"runtime", "storage"},
     "kbroker/cli/tools/frame_records.py": {"storage"},

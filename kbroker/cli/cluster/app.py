@@ -6,11 +6,18 @@ from typing import Any
 
 import typer
 
-from kbroker.cli.common.client import admin_client
+from kbroker.cli.common.client import admin_client, read_again
 from kbroker.cli.common.formatting import count_text
 from kbroker.cli.common.options import DEFAULT_BOOTSTRAP, AsJson, Bootstrap
-from kbroker.cli.common.output import print_heading, print_json, print_table
-from kbroker.cli.common.partition_health import CONDITIONS, PartitionHealth, min_isr_by_topic, partition_health
+from kbroker.cli.common.output import Cell, print_heading, print_json, print_table
+from kbroker.cli.common.partitions.list_offsets import Partition
+from kbroker.cli.common.partitions.partition_health import (
+    CONDITIONS,
+    PartitionHealth,
+    min_isr_by_topic,
+    partition_health,
+)
+from kbroker.cli.common.partitions.replica_lag import UNKNOWN_LAG, ReplicaLag, replica_lag
 
 app = typer.Typer()
 
@@ -27,18 +34,20 @@ def _cluster() -> None:
 def status(as_json: AsJson = False, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP) -> None:
     """Show the brokers, and how many partitions have a problem.
 
-    The exit status is 1 if a partition has no leader or rejects acks=all. kbroker topics describe lists the partitions.
+    LAG is the number of records that a broker's replicas lack in total, ? if the broker does not respond. The exit
+    status is 1 if a partition has no leader or rejects acks=all. kbroker topics describe lists the partitions.
 
     Example: kbroker cluster status --bootstrap 127.0.0.1:9092
     """
     with admin_client(bootstrap) as client:
-        cluster = client.describe_cluster()
-        topics = [topic for topic in client.describe_topics(None) if not topic["error_code"]]
+        cluster = read_again(client.describe_cluster)
+        topics = [topic for topic in read_again(lambda: client.describe_topics(None)) if not topic["error_code"]]
         min_isr = min_isr_by_topic(client, [topic["name"] for topic in topics])
+        lags = lag_by_broker(replica_lag(client, topics))
     partitions = [
         partition_health(partition, min_isr[topic["name"]]) for topic in topics for partition in topic["partitions"]
     ]
-    summary = cluster_summary(cluster, len(topics), partitions)
+    summary = cluster_summary(cluster, len(topics), partitions, lags)
     if as_json:
         print_json(summary)
     else:
@@ -46,8 +55,23 @@ def status(as_json: AsJson = False, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP) ->
     raise typer.Exit(1 if any(summary["partitions"][name] for name in PROBLEMS) else 0)
 
 
-def cluster_summary(cluster: Mapping[str, Any], topics: int, partitions: Sequence[PartitionHealth]) -> dict[str, Any]:
-    """Return the JSON of a cluster. `cluster`: the response of DescribeCluster."""
+def lag_by_broker(lags: Mapping[Partition, ReplicaLag]) -> dict[int, int | None]:
+    """Return how many records the replicas of each broker lack in total, None if some did not respond."""
+    totals: dict[int, int | None] = {}
+    for of_partition in lags.values():
+        for broker, lag in of_partition.items():
+            total = totals.get(broker, 0)
+            totals[broker] = None if total is None or lag is None else total + lag
+    return totals
+
+
+def cluster_summary(
+    cluster: Mapping[str, Any],
+    topics: int,
+    partitions: Sequence[PartitionHealth],
+    lags: Mapping[int, int | None],
+) -> dict[str, Any]:
+    """Return the JSON of a cluster. `cluster`: the response of DescribeCluster. `lags`: see lag_by_broker."""
     leads = Counter(part.leader for part in partitions)
     prefers = Counter(part.replicas[0] for part in partitions if part.replicas)
     hosts = Counter(node_id for part in partitions for node_id in part.replicas)
@@ -66,6 +90,7 @@ def cluster_summary(cluster: Mapping[str, Any], topics: int, partitions: Sequenc
                 "preferred": prefers[node_id],
                 "replicas": hosts[node_id],
                 "in_sync": in_sync[node_id],
+                "lag": lags.get(node_id, 0),
             }
         )
     counts = {name: sum(map(is_met, partitions)) for name, is_met in CONDITIONS.items()}
@@ -92,7 +117,12 @@ def _print_summary(summary: Mapping[str, Any]) -> None:
     total = summary["partitions"]["total"]
     facts = [count_text(running, "broker"), count_text(summary["topics"], "topic"), count_text(total, "partition")]
     print_heading(f"cluster {summary['cluster_id']}", "  ".join(facts))
-    columns = ("broker", "address", "rack", "state", "leads", "preferred", "replicas", "in sync")
-    print_table(columns, [list(broker.values()) for broker in summary["brokers"]])
-    rows = [[name, summary["partitions"][name]] for name in CONDITIONS]
-    print_table(("condition", "partitions"), rows)
+    columns = ("broker", "address", "rack", "state", "leads", "preferred", "replicas", "in sync", "lag")
+    rows = [[*list(broker.values())[:-1], _lag_cell(broker["lag"])] for broker in summary["brokers"]]
+    print_table(columns, rows)
+    conditions = [[name, summary["partitions"][name]] for name in CONDITIONS]
+    print_table(("condition", "partitions"), conditions)
+
+
+def _lag_cell(lag: int | None) -> Cell:
+    return UNKNOWN_LAG if lag is None else lag

@@ -6,7 +6,8 @@ kafka-python is imported where it is used: loading it takes longer than most com
 import logging
 import re
 import socket
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -17,6 +18,7 @@ from protocol.errors import ErrorCode, error_name
 CONNECT_TIMEOUT_S = 5.0
 BOOTSTRAP_TIMEOUT_MS = 10_000
 REQUEST_TIMEOUT_MS = 30_000
+READ_AGAIN_S, READ_AGAIN_EVERY_S = 10.0, 0.1
 
 Item = TypeVar("Item")
 
@@ -65,6 +67,23 @@ def admin_client(bootstrap: str) -> Iterator[Any]:
             yield client
         finally:
             client.close()
+
+
+def read_again(call: Callable[[], Item]) -> Item:
+    """Return the result of a call that only reads. It is repeated while the broker that was asked cannot be reached.
+
+    kafka-python asks any broker, also one that was just killed, and avoids that one for some time afterwards.
+    """
+    from kafka.errors import KafkaConnectionError, NodeNotReadyError
+
+    deadline = time.monotonic() + READ_AGAIN_S
+    while True:
+        try:
+            return call()
+        except (KafkaConnectionError, NodeNotReadyError):
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(READ_AGAIN_EVERY_S)
 
 
 @contextmanager

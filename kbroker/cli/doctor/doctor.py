@@ -12,6 +12,7 @@ from kbroker.cli.common.options import AsJson
 from kbroker.cli.common.output import print_json
 from kbroker.cli.doctor.broker_checks import check_advertised, check_configuration, check_listener
 from kbroker.cli.doctor.check import PROBLEM, WARNING, Check, CheckContext, CheckResult
+from kbroker.cli.doctor.cluster_checks import check_cluster
 from kbroker.cli.doctor.host import Host
 from kbroker.cli.doctor.host_checks import check_clock, check_memory, check_open_files, check_programs
 from kbroker.cli.doctor.storage_checks import (
@@ -31,6 +32,7 @@ CHECKS: tuple[Check, ...] = (
     check_listener,
     check_advertised,
     check_data_directory,
+    check_cluster,
     check_disk_space,
     check_file_system,
     check_last_stop,
@@ -51,7 +53,8 @@ def doctor(
     """Check whether a broker can start and run well with the same options as `kbroker start`.
 
     Checks the configuration, network, disk, clock and limits, and changes nothing. If a broker is running on the data
-    directory, checks it as well. The exit status is 1 if there is a problem; warnings do not change it.
+    directory, checks it as well. With zookeeper.connect, checks the ensemble and the other brokers, too. The exit
+    status is 1 if there is a problem; warnings do not change it.
     """
     options = StartOptions(config, data_dir, listen, advertise, properties or [])
     results = list(run_checks(options, Host(), RealDisk()))

@@ -11,8 +11,14 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from kbroker.cli.common.locks import is_locked
+from kbroker.cli.doctor import cluster_reader
+from kbroker.cli.doctor.cluster_reader import StoredCluster
+
+if TYPE_CHECKING:
+    from kbroker.config.broker.zookeeper_settings import ZooKeeperSettings
 
 CONNECT_TIMEOUT_S = 2.0
 # adjtimex(2) returns this state for a clock that is not synchronized.
@@ -89,6 +95,14 @@ class Host:
         return RunningCluster(
             cluster["cluster_id"], broker_ids, len(topics), tuple(sorted(without_leader)), under_replicated
         )
+
+    def read_cluster(self, settings: "ZooKeeperSettings") -> StoredCluster:
+        """Return what is stored in ZooKeeper. Raises ClusterUnreadable."""
+        return cluster_reader.read_cluster(settings)
+
+    def broker_configs(self, address: str, node_id: int) -> dict[str, str | None] | None:
+        """Return the configs that the brokers of a cluster should share; None if the broker does not respond."""
+        return cluster_reader.broker_configs(address, node_id)
 
     # Disk.
 

@@ -40,6 +40,18 @@ def check_data_directory(context: CheckContext) -> Iterator[CheckResult]:
     use = "in use by a running broker" if context.is_running else "not in use"
     partitions = count_text(len(context.partitions()), "partition")
     yield CheckResult(name, OK, f"{path} is writable, with {partitions}; {use}")
+    yield from _check_stray_logs(context)
+
+
+def _check_stray_logs(context: CheckContext) -> Iterator[CheckResult]:
+    """Report the logs that a start has put aside because they belonged to no topic."""
+    stray = [name for name in context.disk.listdir(context.data_dir) if file_names.is_stray_dir(name)]
+    if stray:
+        size = sum(_log_size(context.disk, f"{context.data_dir}/{name}") for name in stray)
+        logs = f"{count_text(len(stray), 'log')} with {format_size(size)}"
+        message = f"{logs} belonged to no topic and were put aside, such as {stray[0]}"
+        advice = f"Delete them when you are sure that they are not needed: rm -r {context.data_dir}/*-stray."
+        yield CheckResult("stray logs", WARNING, message, advice)
 
 
 def check_disk_space(context: CheckContext) -> Iterator[CheckResult]:

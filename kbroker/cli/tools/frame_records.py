@@ -2,13 +2,12 @@
 
 from collections.abc import Iterator
 
-from crc32c import crc32c
-
 from kbroker.cli.log.items import DumpItem, damage_item
 from kbroker.cli.log.segments import batch_fields, control_item, record_fields
 from kbroker.storage.inspect.batches import BatchAt, Damage, find_header_fault
 from protocol.errors import MalformedError
 from protocol.records.batch import CRC_START, HEADER_SIZE, MAGIC, MAGIC_POS, iter_batch_records, parse_header
+from protocol.records.checksum import crc32c
 from protocol.records.compression import TooLargeError
 
 

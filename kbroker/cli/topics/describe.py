@@ -5,14 +5,16 @@ from typing import Annotated, Any
 
 import typer
 
-from kbroker.cli.common.client import admin_client, topic_error_text
+from kbroker.cli.common.client import admin_client, read_again, topic_error_text
 from kbroker.cli.common.completion import complete_topics
 from kbroker.cli.common.errors import print_error, usage_error
 from kbroker.cli.common.formatting import count_text
 from kbroker.cli.common.options import DEFAULT_BOOTSTRAP, AsJson, Bootstrap
 from kbroker.cli.common.output import Cell, print_heading, print_json, print_table
 from kbroker.cli.common.pager import paginated
-from kbroker.cli.common.partition_health import CONDITIONS, min_isr_by_topic, partition_health
+from kbroker.cli.common.partitions.list_offsets import EARLIEST, LATEST, Partition, list_offsets
+from kbroker.cli.common.partitions.partition_health import CONDITIONS, min_isr_by_topic, partition_health
+from kbroker.cli.common.partitions.replica_lag import ReplicaLag, lag_text, replica_lag
 from kbroker.cli.topics.summary import topic_summary
 
 OptionalTopics = Annotated[
@@ -38,6 +40,9 @@ def describe(
     out_of_preference: Annotated[
         bool, _filter("out-of-preference", "Only those that are led by another than their first replica.")
     ] = False,
+    lag: Annotated[
+        bool, typer.Option("--lag", help="The records that each replica lacks; ? if its broker does not respond.")
+    ] = False,
     as_json: AsJson = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
@@ -58,14 +63,15 @@ def describe(
     if not topics and not chosen:
         raise usage_error("name a topic, or use a filter such as --under-replicated")
     with admin_client(bootstrap) as client:
-        results = client.describe_topics(topics or None)
+        results = read_again(lambda: client.describe_topics(topics or None))
         missing = [topic for topic in results if topic["error_code"]]
         for topic in missing:
             print_error(topic_error_text(topic["name"], topic["error_code"]))
         found = [topic for topic in results if not topic["error_code"]]
         if chosen:
             found = _with_problems(client, found, chosen)
-        descriptions = [_description(client, topic) for topic in found]
+        lags = replica_lag(client, found) if lag else None
+        descriptions = [_description(client, topic, lags) for topic in found]
     if as_json:
         print_json(descriptions)
     else:
@@ -90,20 +96,19 @@ def _with_problems(client: Any, topics: Sequence[Mapping[str, Any]], chosen: Seq
     return selected
 
 
-def _description(client: Any, topic: Mapping[str, Any]) -> dict[str, Any]:
-    from kafka import TopicPartition
-    from kafka.admin import ConfigResource, OffsetSpec
+def _description(client: Any, topic: Mapping[str, Any], lags: Mapping[Partition, ReplicaLag] | None) -> dict[str, Any]:
+    from kafka.admin import ConfigResource
 
     name = topic["name"]
-    with_leader = [p["partition_index"] for p in topic["partitions"] if p["leader_id"] >= 0]
-    offsets = {
-        spec: client.list_partition_offsets({TopicPartition(name, index): spec for index in with_leader})
-        for spec in (OffsetSpec.EARLIEST, OffsetSpec.LATEST)
-    }
-    configs = client.describe_configs([ConfigResource("TOPIC", name)])["topic"].get(name, {})
+    led: dict[int, list[Partition]] = {}
+    for row in topic["partitions"]:
+        if row["leader_id"] >= 0:
+            led.setdefault(row["leader_id"], []).append((name, row["partition_index"]))
+    offsets = {timestamp: list_offsets(client, led, timestamp) for timestamp in (EARLIEST, LATEST)}
+    configs = read_again(lambda: client.describe_configs([ConfigResource("TOPIC", name)]))["topic"].get(name, {})
 
-    def offset(spec: object, index: int) -> int | None:
-        return offsets[spec][TopicPartition(name, index)].offset if index in with_leader else None
+    def offset(timestamp: int, row: Mapping[str, Any]) -> int | None:
+        return offsets[timestamp].get((row["leader_id"], (name, row["partition_index"])))
 
     return topic_summary(topic) | {
         "configs": {key: config["value"] for key, config in sorted(configs.items())},
@@ -114,8 +119,9 @@ def _description(client: Any, topic: Mapping[str, Any]) -> dict[str, Any]:
                 "leader_epoch": partition["leader_epoch"],
                 "replicas": partition["replica_nodes"],
                 "isr": partition["isr_nodes"],
-                "earliest_offset": offset(OffsetSpec.EARLIEST, partition["partition_index"]),
-                "latest_offset": offset(OffsetSpec.LATEST, partition["partition_index"]),
+                **({} if lags is None else {"lag": lags[name, partition["partition_index"]]}),
+                "earliest_offset": offset(EARLIEST, partition),
+                "latest_offset": offset(LATEST, partition),
             }
             for partition in sorted(topic["partitions"], key=lambda partition: partition["partition_index"])
         ],
@@ -127,8 +133,9 @@ def _print_description(topic: Mapping[str, Any]) -> None:
     facts += ["internal"] if topic["internal"] else []
     facts += [f"{name}={value}" for name, value in topic["configs"].items()]
     print_heading(topic["name"], "  ".join(facts))
+    lag = ("lag",) if any("lag" in partition for partition in topic["partitions"]) else ()
     print_table(
-        ("partition", "leader", "epoch", "replicas", "isr", "earliest", "latest"),
+        ("partition", "leader", "epoch", "replicas", "isr", *lag, "earliest", "latest"),
         [_partition_row(partition) for partition in topic["partitions"]],
     )
 
@@ -140,6 +147,7 @@ def _partition_row(partition: Mapping[str, Any]) -> list[Cell]:
         partition["leader_epoch"],
         ",".join(map(str, partition["replicas"])),
         ",".join(map(str, partition["isr"])),
+        *([lag_text(partition["lag"], partition["replicas"])] if "lag" in partition else []),
         partition["earliest_offset"],
         partition["latest_offset"],
     ]

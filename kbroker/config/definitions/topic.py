@@ -123,6 +123,10 @@ TOPIC_CONFIGS = config_def((
     _key("remote.storage.enable", BOOLEAN, False, None, "",
         "Whether the topic's old segments are kept in tiered storage.",
         no_effect=NoEffect.NO_TIERED_STORAGE),
+    _key("replica.lag.max.messages", LONG, -1, at_least(-1), "",
+        "Only in kbroker (and in Kafka before 0.9). A replica with a larger lag, in records, leaves the in-sync "
+        "replicas, and one with a smaller lag stays while it fetches. -1: replica.lag.time.max.ms decides alone. A "
+        "value below the records of one batch removes healthy replicas."),
     _key("retention.bytes", LONG, -1, None, "log.retention.bytes",
         "Size of a partition above which its oldest segments are deleted; -1 means no limit."),
     _key("retention.ms", LONG, 336 * HOUR_MS, at_least(-1),

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from kbroker.common import KafkaError, TopicPartition
 from kbroker.coordinator.java_hash import former_key_hash, key_hash
 from kbroker.coordinator.runtime.coordinator_context import ACTIVE, CoordinatorContext, CoordinatorState, RuntimeConfig
+from kbroker.coordinator.runtime.loader import LeadershipEnded
 from kbroker.coordinator.runtime.operation import CoordinatorShard
 from kbroker.coordinator.runtime.write_event import complete
 from kbroker.runtime.event_log import EventLogger
@@ -161,7 +162,8 @@ class CoordinatorRuntime(Generic[S]):
         try:
             await context.load()
         except KafkaError as error:
-            if partition not in self._failed and context.state is not CoordinatorState.CLOSED:
+            is_expected = context.state is CoordinatorState.CLOSED or isinstance(error, LeadershipEnded)
+            if partition not in self._failed and not is_expected:
                 self._failed.add(partition)
                 log.error("a coordinator's partition cannot be loaded", partition=context.tp, reason=error)
             context.close(error.code)

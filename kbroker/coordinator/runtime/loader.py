@@ -40,6 +40,10 @@ FIRST_ROLE_DELAY_S, MAX_ROLE_DELAY_S = 0.001, 2.0
 END_OF_LOG = -1
 
 
+class LeadershipEnded(KafkaError):
+    """The replica no longer leads, so there is nothing to load any more."""
+
+
 class LoadedRecord(NamedTuple):
     """`producer_id` is -1 unless the record is transactional."""
 
@@ -79,7 +83,8 @@ class PartitionLoader:
     async def load(self, shard: CoordinatorShard) -> None:
         """Replay the partition into `shard`, and wait until all of it is committed. Returns early if stopped.
 
-        Raises KafkaError when the partition cannot be read, or the replica does not become the leader in time.
+        Raises KafkaError when the partition cannot be read, or the replica does not become the leader in time;
+        LeadershipEnded if it is not the leader any more, which the metadata will say, too.
         """
         end_offset = await self._leader_end_offset()
         if not self._stopped:
@@ -89,7 +94,8 @@ class PartitionLoader:
             self._log.on_committed(self._tp, end_offset, partial(complete, self._wait))
             error = await self._wait
             if error is not NO_ERROR and not self._stopped:
-                raise KafkaError(coordinator_error(error), f"{self._tp} is not committed: {error.name}")
+                kind = LeadershipEnded if error is ErrorCode.NOT_LEADER_OR_FOLLOWER else KafkaError
+                raise kind(coordinator_error(error), f"{self._tp} is not committed: {error.name}")
 
     async def _leader_end_offset(self) -> int:
         """Return the log end offset, as soon as the replica leads in this epoch."""

@@ -6,15 +6,14 @@ transaction coordinator. The requests of one iteration of the event loop share a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from kbroker.common import KafkaError, TopicPartition
 from kbroker.coordinator.internal_log import TRANSACTION_STATE_TOPIC
-from kbroker.coordinator.peer_requests import error_code
+from kbroker.coordinator.peer_requests import RequestQueues
 from kbroker.coordinator.runtime.write_event import complete, complete_or_fail
-from protocol.errors import ErrorCode
+from protocol.errors import ErrorCode, known_error
 from protocol.messages.k24_add_partitions_to_txn import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
@@ -23,7 +22,7 @@ from protocol.messages.k24_add_partitions_to_txn import (
 )
 
 if TYPE_CHECKING:
-    from asyncio import Future, Task
+    from asyncio import Future
 
     from kbroker.coordinator.peer_requests import PeerRequests
     from kbroker.coordinator.transaction.transaction_coordinator import TransactionCoordinator
@@ -65,12 +64,9 @@ class AddPartitionsToTxnManager:
         self._environment = environment
         self._node_id = node_id
         self._metadata = metadata
-        self._request_timeout_ms = request_timeout_ms
         self._transactions = transactions
         self._peers = peers
-        # By the id of the broker. Dicts keep the order, so that a simulation is repeatable.
-        self._queues: dict[int, list[_QueuedTransaction]] = {}
-        self._tasks: dict[Task[None], None] = {}
+        self._queues = RequestQueues(environment, VERSION, request_timeout_ms, _next_request, _encode, _complete, _fail)
 
     def is_local(self, transactional_id: str) -> bool:
         """Return whether this broker has the transaction coordinator, so that `verify_local` can be used."""
@@ -114,44 +110,9 @@ class AddPartitionsToTxnManager:
         broker_id = self._coordinator(producer.transactional_id)
         if broker_id is None or self._peers is None:
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        if not self._queues:
-            self._environment.loop.call_soon(self._flush, self._peers)
         response: Future[PartitionErrors] = self._environment.loop.create_future()
-        queued = _QueuedTransaction(producer, partitions, verify_only, response)
-        self._queues.setdefault(broker_id, []).append(queued)
+        self._queues.add(self._peers, broker_id, _QueuedTransaction(producer, partitions, verify_only, response))
         return response
-
-    def _flush(self, peers: PeerRequests) -> None:
-        queues, self._queues = self._queues, {}
-        for broker_id, queue in queues.items():
-            while queue:
-                request, queue = _next_request(queue)
-                task = self._environment.loop.create_task(self._send(peers, broker_id, request))
-                self._tasks[task] = None
-                task.add_done_callback(partial(self._on_sent, request))
-
-    def _on_sent(self, request: Sequence[_QueuedTransaction], task: Task[None]) -> None:
-        del self._tasks[task]
-        # No caller may wait for ever, even if the task has failed.
-        _fail(request, KafkaError(ErrorCode.NETWORK_EXCEPTION))
-
-    async def _send(self, peers: PeerRequests, broker_id: int, request: Sequence[_QueuedTransaction]) -> None:
-        try:
-            timeout_ms = self._request_timeout_ms()
-            response = await peers.request(broker_id, _encode(request), VERSION, timeout_ms=timeout_ms)
-        except KafkaError as error:
-            # The outcome is unknown. A timeout is a network error to the client, as in Kafka.
-            is_timeout = error.code is ErrorCode.REQUEST_TIMED_OUT
-            _fail(request, KafkaError(ErrorCode.NETWORK_EXCEPTION if is_timeout else error.code))
-            return
-        if response.error_code != ErrorCode.NONE:
-            _fail(request, KafkaError(error_code(response.error_code)))
-            return
-        results = _errors(response)
-        for queued in request:
-            errors = results.get(queued.producer.transactional_id, {})
-            missing = ErrorCode.UNKNOWN_SERVER_ERROR
-            complete(queued.response, {tp: errors.get(tp, missing) for tp in queued.partitions})
 
 
 def _next_request(queue: list[_QueuedTransaction]) -> tuple[list[_QueuedTransaction], list[_QueuedTransaction]]:
@@ -166,9 +127,23 @@ def _next_request(queue: list[_QueuedTransaction]) -> tuple[list[_QueuedTransact
     return request, others
 
 
-def _fail(request: Iterable[_QueuedTransaction], error: KafkaError) -> None:
+def _complete(request: Sequence[_QueuedTransaction], response: AddPartitionsToTxnResponse) -> None:
+    if response.error_code != ErrorCode.NONE:
+        _fail(request, KafkaError(known_error(response.error_code)))
+        return
+    results = _errors(response)
     for queued in request:
-        complete_or_fail(queued.response, {}, error)
+        errors = results.get(queued.producer.transactional_id, {})
+        missing = ErrorCode.UNKNOWN_SERVER_ERROR
+        complete(queued.response, {tp: errors.get(tp, missing) for tp in queued.partitions})
+
+
+def _fail(request: Sequence[_QueuedTransaction], error: KafkaError) -> None:
+    """Fail the requests; their outcome is unknown. A timeout is a network error to the client, as in Kafka."""
+    is_timeout = error.code is ErrorCode.REQUEST_TIMED_OUT
+    failure = KafkaError(ErrorCode.NETWORK_EXCEPTION) if is_timeout else error
+    for queued in request:
+        complete_or_fail(queued.response, {}, failure)
 
 
 def _encode(request: Sequence[_QueuedTransaction]) -> AddPartitionsToTxnRequest:
@@ -192,7 +167,7 @@ def _encode(request: Sequence[_QueuedTransaction]) -> AddPartitionsToTxnRequest:
 def _errors(response: AddPartitionsToTxnResponse) -> dict[str, PartitionErrors]:
     return {
         result.transactional_id: {
-            TopicPartition(topic.name, partition.partition_index): error_code(partition.partition_error_code)
+            TopicPartition(topic.name, partition.partition_index): known_error(partition.partition_error_code)
             for topic in result.topic_results
             for partition in topic.results_by_partition
         }

@@ -6,12 +6,11 @@ The markers of one iteration of the event loop share a request to each broker.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from kbroker.common import KafkaError, TopicPartition
-from kbroker.coordinator.peer_requests import error_code
-from protocol.errors import ErrorCode
+from kbroker.coordinator.peer_requests import RequestQueues
+from protocol.errors import ErrorCode, known_error
 from protocol.messages.k27_write_txn_markers import (
     WritableTxnMarker,
     WritableTxnMarkerTopic,
@@ -20,8 +19,6 @@ from protocol.messages.k27_write_txn_markers import (
 )
 
 if TYPE_CHECKING:
-    from asyncio import Task
-
     from kbroker.coordinator.peer_requests import PeerRequests
     from kbroker.metadata.image import MetadataImage
     from kbroker.runtime.environment import Environment
@@ -64,15 +61,13 @@ class TransactionMarkerChannels:
         local: MarkerWriter,
         peers: PeerRequests | None = None,
     ) -> None:
-        self._environment = environment
         self._node_id = node_id
         self._metadata = metadata
-        self._request_timeout_ms = request_timeout_ms
         self._local = local
         self._peers = peers
-        # By the id of the leader. Dicts keep the order, so that a simulation is repeatable.
-        self._queues: dict[int, list[_QueuedMarker]] = {}
-        self._tasks: dict[Task[None], None] = {}
+        self._queues = RequestQueues(
+            environment, VERSION, request_timeout_ms, _next_request, _request, _complete, _fail
+        )
 
     def write(self, tp: TopicPartition, marker: TransactionMarker, on_written: Callable[[ErrorCode], None]) -> None:
         """Write a marker, and call `on_written` as MarkerWriter says.
@@ -85,31 +80,7 @@ class TransactionMarkerChannels:
         elif partition.leader not in self._metadata.brokers:
             on_written(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         else:
-            if not self._queues:
-                self._environment.loop.call_soon(self._flush, self._peers)
-            self._queues.setdefault(partition.leader, []).append(_QueuedMarker(tp, marker, on_written))
-
-    def _flush(self, peers: PeerRequests) -> None:
-        queues, self._queues = self._queues, {}
-        for broker_id, queue in queues.items():
-            while queue:
-                markers, queue = _next_request(queue)
-                task = self._environment.loop.create_task(self._send(peers, broker_id, markers))
-                self._tasks[task] = None
-                task.add_done_callback(partial(self._tasks.pop))
-
-    async def _send(self, peers: PeerRequests, broker_id: int, markers: Sequence[_QueuedMarker]) -> None:
-        try:
-            timeout_ms = self._request_timeout_ms()
-            response = await peers.request(broker_id, _request(markers), VERSION, timeout_ms=timeout_ms)
-        except KafkaError as error:
-            for queued in markers:
-                queued.on_written(error.code)
-            return
-        errors = _errors(response)
-        for queued in markers:
-            # A partition without a result is an error of the peer; the marker may be written.
-            queued.on_written(errors.get((queued.marker.producer_id, queued.tp), ErrorCode.UNKNOWN_SERVER_ERROR))
+            self._queues.add(self._peers, partition.leader, _QueuedMarker(tp, marker, on_written))
 
 
 def _next_request(queue: list[_QueuedMarker]) -> tuple[list[_QueuedMarker], list[_QueuedMarker]]:
@@ -150,9 +121,21 @@ def _request(markers: Sequence[_QueuedMarker]) -> WriteTxnMarkersRequest:
     )
 
 
+def _complete(markers: Sequence[_QueuedMarker], response: WriteTxnMarkersResponse) -> None:
+    errors = _errors(response)
+    for queued in markers:
+        # A partition without a result is an error of the peer; the marker may be written.
+        queued.on_written(errors.get((queued.marker.producer_id, queued.tp), ErrorCode.UNKNOWN_SERVER_ERROR))
+
+
+def _fail(markers: Sequence[_QueuedMarker], error: KafkaError) -> None:
+    for queued in markers:
+        queued.on_written(error.code)
+
+
 def _errors(response: WriteTxnMarkersResponse) -> dict[tuple[int, TopicPartition], ErrorCode]:
     return {
-        (marker.producer_id, TopicPartition(topic.name, partition.partition_index)): error_code(partition.error_code)
+        (marker.producer_id, TopicPartition(topic.name, partition.partition_index)): known_error(partition.error_code)
         for marker in response.markers
         for topic in marker.topics
         for partition in topic.partitions

@@ -85,7 +85,7 @@ def settle_partition(
     Also repairs what a controller that failed half-way has left: a leader or in-sync replica that is fenced.
     """
     isr = [replica for replica in partition.isr if replica not in changes.restarted and is_acceptable(replica)]
-    if isr == partition.isr and partition.leader in isr and not partition.elr:
+    if isr == partition.isr and partition.leader in isr and not partition.elr and not partition.last_known_elr:
         return None  # the case of most of thousands of partitions
     return change_partition(
         partition,

@@ -3,7 +3,8 @@
 While fewer replicas are in sync than min.insync.replicas, the high watermark does not advance. So a replica that leaves
 the ISR then still has all committed records: it is in the ELR, and can be elected, until its broker stops uncleanly.
 The ISR may become empty. If the ELR becomes empty, too, the last known leader is elected when it returns: its log is
-the best guess, unless its disk was replaced. In Kafka this is the PartitionChangeBuilder.
+the best guess. If its disk was replaced, it is another replica that was eligible until it stopped uncleanly (Kafka only
+remembers the leader, and would elect it without records). In Kafka this is the PartitionChangeBuilder.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -53,7 +54,8 @@ def elect_leader(
             if replica in eligible and is_acceptable(replica):
                 return ElectionResult(replica)
     if not partition.isr and not partition.elr:
-        for replica in partition.last_known_elr:
+        # Only the first: the others are the next best guess, if its disk is lost.
+        for replica in partition.last_known_elr[:1]:
             if is_acceptable(replica):
                 return ElectionResult(replica, unclean=True)
     if election is Election.UNCLEAN:
@@ -84,11 +86,7 @@ def change_partition(
     else:
         left = dict.fromkeys((*partition.elr, *partition.isr))
         changed.elr = [replica for replica in left if replica not in changed.isr and replica not in unclean]
-        if not changed.isr and partition.isr:
-            changed.last_known_elr = [partition.isr[0] if partition.leader == NO_LEADER else partition.leader]
-        # No other replica can have the records of an only replica whose disk was replaced: it leads, as in Kafka.
-        if len(partition.replicas) > 1:
-            changed.last_known_elr = [replica for replica in changed.last_known_elr if replica not in replaced_disks]
+        changed.last_known_elr = _last_known(partition, changed, replaced_disks)
     _elect(changed, rules, is_acceptable)
     begins_epoch = changed.leader != partition.leader or changed.leader in restarted
     if not begins_epoch and changed == partition:
@@ -96,6 +94,38 @@ def change_partition(
     changed.leader_epoch += begins_epoch
     changed.partition_epoch += 1
     return changed
+
+
+def _last_known(
+    partition: PartitionRegistration, changed: PartitionRegistration, replaced_disks: Collection[int]
+) -> list[int]:
+    """Return the replicas that had all committed records before they stopped uncleanly, the best guess first.
+
+    That is the leader, if the ISR has become empty.
+    """
+    known: list[int] = []
+    if not changed.isr and partition.isr:
+        known = [partition.isr[0] if partition.leader == NO_LEADER else partition.leader]
+    eligible = (*changed.isr, *changed.elr)
+    dropped = (replica for replica in (*partition.isr, *partition.elr) if replica not in eligible)
+    known = list(dict.fromkeys((*known, *partition.last_known_elr, *dropped)))
+    # No other replica can have the records of an only replica whose disk was replaced: it leads, as in Kafka.
+    return [replica for replica in known if len(partition.replicas) == 1 or replica not in replaced_disks]
+
+
+def remove_failed_replica(
+    partition: PartitionRegistration, broker_id: int, is_acceptable: Callable[[int], bool], rules: TopicRules
+) -> PartitionRegistration | None:
+    """Return the partition without a replica whose log has failed; None if no other one in sync could lead.
+
+    A new leader epoch begins, in which the replica has claimed nothing: it might join again at once otherwise.
+    """
+    isr = [replica for replica in partition.isr if replica != broker_id]
+    if broker_id not in partition.isr or not any(map(is_acceptable, isr)):
+        return None
+    return change_partition(
+        partition, is_acceptable, rules, isr=isr, restarted=partition.replicas, unclean=(broker_id,)
+    )
 
 
 def _elect(changed: PartitionRegistration, rules: TopicRules, is_acceptable: Callable[[int], bool]) -> None:

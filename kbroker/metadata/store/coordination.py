@@ -135,6 +135,11 @@ class Coordination(Protocol):
     @property
     def session_id(self) -> int: ...
 
+    @property
+    def is_connected(self) -> bool:
+        """Whether the service has responded lately. If not, the session may have expired."""
+        ...
+
     async def get(self, path: str, watch: Watch | None = None) -> Node:
         """Return a node. Raises NoNode, without setting the watch."""
         ...

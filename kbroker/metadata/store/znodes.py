@@ -66,6 +66,9 @@ Chunk = dict[bytes, dict[int, PartitionRegistration]]
 class InvalidNodeData(CoordinationError):
     """A node has data that kbroker did not write."""
 
+    def __str__(self) -> str:
+        return f"{self.path} in the coordination service has data of another program ({self.detail})"
+
 
 def encode(value: object) -> bytes:
     return json.dumps(value, separators=(",", ":")).encode()
@@ -88,6 +91,14 @@ def decode(path: str, data: bytes) -> Any:
 def escape(name: str) -> str:
     """Escape a name as one component of a path. Group names can be any text; "." and ".." are not allowed in paths."""
     return "".join(f"%{ord(c):02X}" for c in name) if name in (".", "..") else quote(name, safe="")
+
+
+def number_of(path: str) -> int:
+    """Return the number that is the last component of a path. Raises InvalidNodeData."""
+    name = path.rpartition("/")[2]
+    if not name.isdecimal():
+        raise InvalidNodeData(path, "its name is not a number")
+    return int(name)
 
 
 def broker_path(broker_id: int) -> str:

@@ -78,8 +78,8 @@ class FetchPartition:
     def detach(self) -> None:
         """Stop the notifications from the partition."""
         if self.target is not None:
-            self.target.fetchers.pop(self, None)
-            self.target.replica_fetchers.pop(self, None)
+            fetchers = self.target.fetchers if self.session.replica_id < 0 else self.target.replica_fetchers
+            fetchers.pop(self, None)
 
 
 class FetchSession:
@@ -91,12 +91,12 @@ class FetchSession:
 
     __slots__ = (
         "counted_bytes", "epoch", "id", "is_closed", "is_incremental", "last_used_ms", "partitions", "ready",
-        "replica_epoch", "replica_id", "size_bytes", "uses_topic_ids", "waiter",
+        "replica_id", "size_bytes", "uses_topic_ids", "waiter",
     )  # fmt: skip
 
     def __init__(self, session_id: int, uses_topic_ids: bool, now_ms: int) -> None:
         self.id = session_id
-        self.replica_id = self.replica_epoch = -1
+        self.replica_id = -1
         self.uses_topic_ids = uses_topic_ids
         self.epoch = INITIAL_EPOCH + 1
         # Whether the first request has been served.
@@ -145,9 +145,13 @@ class FetchSession:
         """Called when a request was served. If the session ends with it, partitions stop notifying the session."""
         if self.id and not self.is_closed:
             return
+        is_follower = self.replica_id >= 0
         for partition in self.partitions.values():
-            partition.detach()
-            partition.target = None
+            target = partition.target
+            if target is not None:
+                # As `detach` does: each request without a session ends here.
+                (target.replica_fetchers if is_follower else target.fetchers).pop(partition, None)
+                partition.target = None
         # Up to 100,000 partitions refer to the session; otherwise they stay in memory until a garbage collection.
         self.partitions.clear()
         self.ready.clear()

@@ -121,9 +121,11 @@ def read_partitions(session: FetchSession, request: FetchRequest, max_bytes: int
     reads = FetchReads()
     read_committed = request.isolation_level == READ_COMMITTED
     read_all = not session.is_incremental
-    max_results = MAX_FOLLOWER_RESULTS if session.replica_id >= 0 else MAX_REQUEST_ELEMENTS
+    is_follower = session.replica_id >= 0
+    selects_replica = bool(request.rack_id) and not is_follower
+    max_results = MAX_FOLLOWER_RESULTS if is_follower else MAX_REQUEST_ELEMENTS
     for fetched in list(session.partitions.values() if read_all else session.ready):
-        if ((reads.size >= max_bytes and reads.size) or len(reads.results) >= max_results) and not read_all:
+        if not read_all and ((reads.size >= max_bytes and reads.size) or len(reads.results) >= max_results):
             break
         try:
             partition: Partition | None = fetched.target  # type: ignore[assignment]
@@ -140,14 +142,14 @@ def read_partitions(session: FetchSession, request: FetchRequest, max_bytes: int
             reads.must_respond = True
             reads.add(session, fetched, partition, request, b"", None, diverging)
             continue
-        if request.rack_id and partition.is_leader and session.replica_id < 0:
+        if selects_replica and partition.is_leader:
             replica = partitions.preferred_read_replica(partition, request.rack_id, fetched.offset)
             if replica != NO_REPLICA:
                 reads.must_respond = True
                 reads.add_read_replica(fetched, partition, replica)
                 continue
         log = partition.log
-        if session.replica_id >= 0:
+        if is_follower:
             end_offset = log.log_end_offset
         else:
             end_offset = partition.last_stable_offset if read_committed else partition.state.high_watermark

@@ -7,13 +7,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kbroker.common import KafkaError
-from kbroker.replica.fetcher.leader_end_point import LeaderEndPoint, known_error
+from kbroker.replica.fetcher.leader_end_point import LeaderEndPoint
 from kbroker.replica.fetcher.offset_out_of_range import leader_offsets
 from kbroker.replica.fetcher.partition_fetch_state import PartitionFetchState
 from kbroker.replica.fetcher.received_batches import CorruptBatchesError, check_batches
 from kbroker.replica.fetcher.truncation import truncation_offset
 from kbroker.runtime.event_log import EventLogger
-from protocol.errors import ErrorCode, MalformedError
+from protocol.errors import ErrorCode, MalformedError, known_error
 from protocol.fast.replica_fetch import ReplicaFetchResult
 from protocol.records.batch import BatchHeader, parse_header
 
@@ -129,6 +129,7 @@ class FetchedPartitions:
         partition.append_as_follower(records, headers, fetched.high_watermark, fetched.log_start_offset, now_ms)
         state.failures = 0
         log = partition.log
+        state.lag = fetched.high_watermark - log.log_end_offset if fetched.high_watermark > log.log_end_offset else 0
         if log.log_start_offset != log_start_before:
             # The next fetch claims that the records are deleted, which must hold after a crash, too.
             self._fetcher.pause(state)

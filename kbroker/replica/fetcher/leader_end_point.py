@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from kbroker.common import Buffer
-from protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
     from protocol.messages.k02_list_offsets import ListOffsetsRequest, ListOffsetsResponse
@@ -25,11 +24,3 @@ class LeaderEndPoint(Protocol):
     async def list_offsets(self, broker_id: int, request: ListOffsetsRequest, timeout_ms: int) -> ListOffsetsResponse:
         """Send a ListOffsets request of LIST_OFFSETS_VERSION."""
         ...
-
-
-def known_error(code: int) -> ErrorCode:
-    """Return the error in a leader's response. A leader of a later version may know more errors."""
-    try:
-        return ErrorCode(code)
-    except ValueError:
-        return ErrorCode.UNKNOWN_SERVER_ERROR

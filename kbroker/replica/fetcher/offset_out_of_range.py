@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kbroker.common import KafkaError
-from kbroker.replica.fetcher.leader_end_point import known_error
+from protocol.errors import known_error
 from protocol.messages.k02_list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 
 if TYPE_CHECKING:

@@ -26,11 +26,13 @@ class PartitionFetchState:
 
     `requested`: the (leader epoch, fetch offset) that the leader's session has since the request `request_number`. A
     response to an earlier request, or one that arrives after either has changed, is late (KIP-320).
+    `lag`: the number of committed records that the leader had and this replica did not, after the last response; -1
+    before the first one.
     `is_paused`: the partition is not fetched, while it backs off, is truncated or waits for a sync.
     """
 
     __slots__ = (
-        "failures", "is_paused", "key", "leader_epoch", "leader_id", "partition", "request_number",
+        "failures", "is_paused", "key", "lag", "leader_epoch", "leader_id", "partition", "request_number",
         "requested", "timer",
     )  # fmt: skip
 
@@ -43,6 +45,7 @@ class PartitionFetchState:
         self.request_number = 0
         self.is_paused = False
         self.failures = 0
+        self.lag = -1
         # Ends the backoff.
         self.timer: TimerHandle | None = None
 

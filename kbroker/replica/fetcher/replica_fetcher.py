@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 from kbroker.common import KafkaError
 from kbroker.replica.fetcher.fetched_partitions import FetchedPartitions
-from kbroker.replica.fetcher.leader_end_point import FETCH_VERSION, LeaderEndPoint, known_error
+from kbroker.replica.fetcher.leader_end_point import FETCH_VERSION, LeaderEndPoint
 from kbroker.replica.fetcher.partition_fetch_state import PartitionFetchState, backoff_ms
 from kbroker.replica.fetcher.replica_fetch_session import PartitionKey, ReplicaFetchSession
 from kbroker.runtime.event_log import EventLogger
-from protocol.errors import ErrorCode, MalformedError
+from protocol.errors import ErrorCode, MalformedError, known_error
 from protocol.fast.replica_fetch import (
     ReplicaFetchRequest,
     ReplicaFetchResponse,
@@ -187,6 +187,8 @@ class ReplicaFetcher:
                     frame = await self._send(request)
                 self._is_waiting = False
                 await self._process(decode_replica_fetch_response(frame), number)
+                # Its buffer receives the next response.
+                del frame
                 self._failures = 0
             except (KafkaError, MalformedError) as error:
                 await self._recover(error)

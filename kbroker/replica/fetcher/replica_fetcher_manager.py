@@ -46,6 +46,9 @@ class ReplicaFetcherManager:
         self.remove(partition)
         if leader in (NO_LEADER, self._node_id) or partition.is_closed or self._stopped:
             return
+        if partition.log.offline is not None:
+            # A fetch would claim what its disk may not have.
+            return
         state = self._states[partition] = PartitionFetchState(partition, leader, epoch)
         fetcher = self._fetchers.get(leader)
         if fetcher is None:
@@ -60,6 +63,10 @@ class ReplicaFetcherManager:
         state = self._states.pop(partition, None)
         if state is not None:
             self._fetchers[state.leader_id].remove(state)
+
+    def states(self) -> list[PartitionFetchState]:
+        """Return the partitions that are followed."""
+        return list(self._states.values())
 
     def _replica(self) -> tuple[int, int]:
         return self._node_id, self._broker_epoch()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from kbroker.common import KafkaError, TopicPartition
 from kbroker.runtime.event_log import EventLogger
-from protocol.errors import ErrorCode
+from protocol.errors import ErrorCode, known_error
 from protocol.messages.k56_alter_partition import (
     AlterPartitionRequest,
     AlterPartitionRequestPartition,
@@ -104,7 +104,7 @@ class AlterPartitionManager:
         try:
             response = await self._send(self._request(changes))
             if response.error_code:
-                raise KafkaError(ErrorCode(response.error_code))
+                raise KafkaError(known_error(response.error_code))
         except KafkaError as error:
             log.warning("ISR changes are repeated", partitions=len(changes), reason=error)
             return changes
@@ -117,10 +117,14 @@ class AlterPartitionManager:
         unfinished = []
         for change in changes:
             result = results.get((change.topic_id, change.tp.partition))
-            if result is None or result.error_code in RETRIABLE_ERRORS:
+            if result is None or known_error(result.error_code) in RETRIABLE_ERRORS:
                 unfinished.append(change)
-            else:
+                continue
+            try:
                 change.on_result(result)
+            except Exception as error:
+                # The changes of other partitions still need their outcomes.
+                log.failure("ISR change not applied", error, partition=change.tp)
         return unfinished
 
     def _request(self, changes: list[IsrChange]) -> AlterPartitionRequest:

@@ -11,7 +11,7 @@ from kbroker.replica.isr.alter_partition_manager import AlterPartitionManager, I
 from kbroker.replica.isr.follower_state import UNKNOWN_EPOCH, FollowerState
 from kbroker.runtime.event_log import EventLogger
 from kbroker.runtime.periodic_task import PeriodicTask
-from protocol.errors import ErrorCode
+from protocol.errors import ErrorCode, known_error
 
 if TYPE_CHECKING:
     from kbroker.metadata.image import MetadataDelta, MetadataImage
@@ -165,13 +165,19 @@ class IsrManager:
         """Called with a change of the metadata image: brokers may have become eligible, or no longer be."""
         if delta.brokers or delta.fenced_brokers:
             self._reconsider_joins()
+        else:
+            for change in delta.partitions:
+                # A proposal may have ended, for which another follower has waited.
+                partition = self._partitions.get(change.tp)
+                if partition is not None and _may_expand(partition):
+                    self._reconsider_joins_of(partition)
         if self._log_start_listeners:
             # After the partitions have their new roles.
             self._environment.loop.call_soon(self.notify_log_start_listeners)
 
     def _reconsider_joins(self) -> None:
         for partition in self._partitions.values():
-            if partition.is_leader and len(partition.state.isr) <= len(partition.state.followers):
+            if _may_expand(partition):
                 self._reconsider_joins_of(partition)
 
     def _reconsider_joins_of(self, partition: LedPartition) -> None:
@@ -230,24 +236,37 @@ class IsrManager:
         self, partition: LedPartition, proposal: IsrProposal, result: AlterPartitionResponsePartition
     ) -> None:
         state = partition.state
-        if state.proposal is not proposal:
-            # A newer image has decided about it.
-            return
+        is_current = state.proposal is proposal
         if result.error_code:
-            self.failed_updates += 1
-            code = ErrorCode(result.error_code)
-            log.info("ISR change refused", partition=partition.tp, isr=proposal.isr, error=code.name)
-            if code in NOT_ATTEMPTED:
-                state.withdraw_proposal()
-                partition.advance_high_watermark()
-            # After any other error the controller knows a newer state. Its image ends the proposal.
+            if is_current:
+                self._on_refusal(partition, proposal, result.error_code)
             return
-        if result.leader_epoch != state.leader_epoch or result.partition_epoch < state.partition_epoch:
-            return
-        added, removed = set(result.isr) - set(state.isr), set(state.isr) - set(result.isr)
-        self.expands += bool(added)
-        self.shrinks += bool(removed)
-        log.info("ISR changed", partition=partition.tp, isr=result.isr, added=sorted(added), removed=sorted(removed))
-        state.commit_isr(result.isr, result.partition_epoch)
-        # A smaller ISR may commit records (KAFKA-13091), and another follower may have waited to join.
-        self._reconsider_joins_of(partition)
+        former_isr, isr = set(proposal.former_isr), set(result.isr)
+        added, removed = isr - former_isr, former_isr - isr
+        if result.partition_epoch > proposal.partition_epoch:
+            self.expands += bool(added)
+            self.shrinks += bool(removed)
+            log.info(
+                "ISR changed", partition=partition.tp, isr=result.isr, added=sorted(added), removed=sorted(removed)
+            )
+        # A newer image may have decided about the proposal. One that removes replicas ends only with the image, which
+        # has the min.insync.replicas with which the controller has decided whether they remain eligible (KIP-966): with
+        # an older value the high watermark might advance without them.
+        if is_current and not removed and result.leader_epoch == state.leader_epoch:
+            state.commit_isr(result.isr, result.partition_epoch)
+            # Another follower may have waited to join.
+            self._reconsider_joins_of(partition)
+
+    def _on_refusal(self, partition: LedPartition, proposal: IsrProposal, error_code: int) -> None:
+        self.failed_updates += 1
+        code = known_error(error_code)
+        log.info("ISR change refused", partition=partition.tp, isr=proposal.isr, error=code.name)
+        if code in NOT_ATTEMPTED:
+            partition.state.withdraw_proposal()
+            partition.advance_high_watermark()
+        # After any other error the controller knows a newer state. Its image ends the proposal.
+
+
+def _may_expand(partition: LedPartition) -> bool:
+    """Return whether this broker leads the partition and has followers outside the ISR."""
+    return partition.is_leader and len(partition.state.isr) <= len(partition.state.followers)

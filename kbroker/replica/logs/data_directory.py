@@ -29,6 +29,8 @@ class DataDirectory:
         self._lock: DiskLock | None = None
         # The content that was read last.
         self._meta_properties: MetaProperties | None = None
+        # Whether this process has assigned the directory to its broker and cluster.
+        self._is_new = False
 
     async def lock(self) -> None:
         """Create the directory if needed, and lock it. Raises DirectoryInUse, OSError."""
@@ -65,10 +67,17 @@ class DataDirectory:
                 directory_id = urlsafe_b64encode(self._environment.random.randbytes(16)).decode().rstrip("=")
                 meta = self._meta_properties = MetaProperties(cluster_id, node_id, directory_id.replace("-", "_"))
                 write_meta_properties(disk, self.path, meta)
+                self._is_new = True
         elif meta.node_id != node_id:
             raise ForeignDirectory(f"{self.path} belongs to node.id={meta.node_id}; this broker has node.id={node_id}")
         elif cluster_id is not None and meta.cluster_id != cluster_id:
             raise ForeignDirectory(f"{self.path} belongs to cluster {meta.cluster_id}; this broker is in {cluster_id}")
+
+    async def forget_owner(self) -> None:
+        """Undo the assignment of a new directory: the broker could not join the cluster, and has no partitions."""
+        if self._is_new:
+            self._is_new = False
+            await self._environment.offload(self._environment.disk.unlink, f"{self.path}/{META_PROPERTIES}")
 
     @property
     def directory_id(self) -> str:

@@ -9,8 +9,6 @@ codes, and the order of the checks, are those of Apache Kafka 4.3.1.
 from struct import Struct
 from typing import TYPE_CHECKING, NoReturn
 
-from crc32c import crc32c
-
 from kbroker.common import KafkaError
 from kbroker.replica.produce.record_validation import ValidatedBatch, WritableBatch, invalid_record, too_large
 from kbroker.replica.produce.record_validator import MAX_DECOMPRESSED, validate_small
@@ -30,6 +28,7 @@ from protocol.records.batch import (
     parse_header,
     patch_max_timestamp,
 )
+from protocol.records.checksum import crc32c
 from protocol.records.compression import CODEC_NAMES, ZSTD
 from protocol.records.record import MIN_RECORD_BYTES
 

@@ -5,18 +5,22 @@ A lone broker (kbroker/broker.py) imports none of them.
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import suppress
 from typing import TYPE_CHECKING, cast
 
 from kbroker.api.dispatch import BROKER_LISTENER_APIS, Dispatch
 from kbroker.api.local_requests import handle_locally
 from kbroker.interbroker.controller_channel import ControllerChannel
+from kbroker.interbroker.fencing_check import FencingCheck
 from kbroker.interbroker.identity import BrokerIdentity
 from kbroker.interbroker.peers import Peers, PeerUnavailable
 from kbroker.replica.fetcher.remote_leader_end_point import RemoteLeaderEndPoint
 from kbroker.replica.fetcher.replica_fetcher_manager import ReplicaFetcherManager
+from kbroker.replica.isr.failed_log_reporter import FailedLogReporter
 from kbroker.runtime.event_log import EventLogger
 from kbroker.server.interbroker.inter_broker_server import InterBrokerServer
-from protocol.errors import ErrorCode
+from protocol.errors import known_error
 from protocol.messages.k56_alter_partition import AlterPartitionRequest, AlterPartitionResponse
 from protocol.messages.k63_broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 
@@ -29,16 +33,20 @@ if TYPE_CHECKING:
     from kbroker.metadata.image import MetadataDelta
     from kbroker.replica.replica_manager import ReplicaManager
     from kbroker.runtime.environment import Environment
+    from protocol.messages.k73_assign_replicas_to_dirs import AssignReplicasToDirsRequest
     from protocol.schema.message import Message
 
 log = EventLogger("kbroker.cluster")
 
 ALTER_PARTITION_VERSION = 3
+ASSIGN_REPLICAS_TO_DIRS_VERSION = 0
 BROKER_HEARTBEAT_VERSION = 2
 # The time in which the controller must have moved all leaderships away from a broker that stops, and the interval of
 # asking whether it has.
 CONTROLLED_SHUTDOWN_S = 10.0
-CONTROLLED_SHUTDOWN_POLL_S = 0.05
+CONTROLLED_SHUTDOWN_POLL_S = 0.02
+# The time in which the other brokers must have that in their images.
+IMAGES_S = 3.0
 
 
 class ClusterParts:
@@ -57,6 +65,8 @@ class ClusterParts:
             environment, node_id, self._broker_epoch, RemoteLeaderEndPoint(self.peers), config
         )
         self._services: Services | None = None
+        self._failed_logs: FailedLogReporter | None = None
+        self._fencing_check: FencingCheck | None = None
         member.add_roles_listener(self._on_delta)
 
     def _broker_epoch(self) -> int:
@@ -79,7 +89,18 @@ class ClusterParts:
             self._alter_partition, self._broker_epoch, lambda: self._config().replica_lag_time_max_ms
         )
         self._member.add_roles_listener(replicas.isr_manager.on_delta)
+        self._failed_logs = FailedLogReporter(
+            self._environment, replicas, self._member.image, self._broker_epoch, self._report_failed_logs
+        )
+        self._failed_logs.start()
         await self.server.serve(services)
+
+    def start_fencing_check(self, is_connected: Callable[[], bool], on_fenced: Callable[[int], None]) -> None:
+        """Ask other brokers while the coordination service is silent: see FencingCheck."""
+        self._fencing_check = FencingCheck(
+            self._environment, self.identity, self._member.image, self.peers, is_connected, on_fenced
+        )
+        self._fencing_check.start()
 
     async def _serve_locally(self, request: Message, version: int) -> Message:
         assert self._services is not None
@@ -95,11 +116,19 @@ class ClusterParts:
             return AlterPartitionResponse(error_code=error.code)
         return cast(AlterPartitionResponse, response)
 
+    async def _report_failed_logs(self, request: AssignReplicasToDirsRequest) -> None:
+        """Report failed logs to the controller. Without success, the next report has them again."""
+        with suppress(PeerUnavailable):
+            timeout_ms = self._config().request_timeout_ms
+            await self.controller_channel.request(request, ASSIGN_REPLICAS_TO_DIRS_VERSION, timeout_ms)
+
     async def hand_over(self) -> None:
         """Ask the controller to move all leaderships to other brokers (controlled.shutdown.enable).
 
         Waits at most CONTROLLED_SHUTDOWN_S.
         """
+        # Logs that are closed have not failed.
+        await self._stop_reporting()
         if not self._config().controlled_shutdown_enable or self.identity.broker_epoch < 0:
             return
         loop = self._environment.loop
@@ -118,13 +147,49 @@ class ClusterParts:
                 reason = error.message or error.code.name
                 break
             if response.error_code:
-                reason = ErrorCode(response.error_code).name
+                reason = known_error(response.error_code).name
                 break
             if response.should_shut_down:
+                await self._wait_for_images(loop.time() + IMAGES_S)
                 log.info("leaderships handed over")
                 return
             await self._environment.sleep(CONTROLLED_SHUTDOWN_POLL_S)
         log.warning("stopping without a complete hand-over of leaderships", reason=reason or "timeout")
+
+    async def _wait_for_images(self, deadline_s: float) -> None:
+        """Wait until no live broker refers clients to this one. One that does not respond is not waited for."""
+        own, image = self._config().node_id, self._member.image
+        others = [broker_id for broker_id in image.brokers if broker_id != own]
+        while others and any(partition.leader == own for _, partition in image.partitions()):
+            if self._environment.loop.time() > deadline_s:
+                return
+            await self._environment.sleep(CONTROLLED_SHUTDOWN_POLL_S)
+        number = self._member.loader.change_log.number
+        waits = [self._wait_for_image(broker_id, number, deadline_s) for broker_id in others]
+        await asyncio.gather(*waits)
+
+    async def _wait_for_image(self, broker_id: int, number: int, deadline_s: float) -> None:
+        """Wait until the image of another broker has the change `number`."""
+        loop = self._environment.loop
+        request = BrokerHeartbeatRequest(
+            broker_id=self._config().node_id,
+            broker_epoch=self.identity.broker_epoch,
+            current_metadata_offset=number,
+        )
+        while (remaining_s := deadline_s - loop.time()) > 0:
+            try:
+                response = await self.peers.request(
+                    broker_id, request, BROKER_HEARTBEAT_VERSION, timeout_ms=int(remaining_s * 1000)
+                )
+            except PeerUnavailable:
+                return
+            if cast(BrokerHeartbeatResponse, response).is_caught_up:
+                return
+            await self._environment.sleep(CONTROLLED_SHUTDOWN_POLL_S)
+
+    async def _stop_reporting(self) -> None:
+        if self._failed_logs is not None:
+            await self._failed_logs.stop()
 
     def resign(self) -> None:
         """Close connections to other brokers, since they are bound to a broker epoch that has ended."""
@@ -132,5 +197,8 @@ class ClusterParts:
         self.peers.reset()
 
     async def stop(self) -> None:
+        await self._stop_reporting()
+        if self._fencing_check is not None:
+            await self._fencing_check.stop()
         await self.server.stop()
         await self.peers.stop()

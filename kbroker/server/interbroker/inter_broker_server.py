@@ -40,12 +40,12 @@ class InterBrokerServer:
         self.accepted = 0
         self.connections: dict[InterBrokerConnection, None] = {}
         self.strangers: dict[InterBrokerConnection, None] = {}
+        # The connections by broker id and channel.
+        self._by_link: dict[tuple[int, int], InterBrokerConnection] = {}
         self._loop = environment.loop
         self._listening: asyncio.AbstractServer | None = None
         self._image: MetadataImage | None = None
-        self.configure(config)
-
-    def configure(self, config: BrokerConfig) -> None:
+        # This config cannot be changed while the broker runs.
         self.context.max_request_bytes = config.socket_request_max_bytes + ENVELOPE_BYTES
 
     async def bind(self, host: str | None, port: int) -> int:
@@ -105,7 +105,19 @@ class InterBrokerServer:
     def on_handshake(self, connection: InterBrokerConnection, hello: Hello) -> None:
         self.strangers.pop(connection, None)
         broker_id, epoch = hello.initiator
+        self._close_former(connection, (broker_id, hello.channel))
         log.debug("broker connected", broker=broker_id, epoch=epoch, peer=connection.peer, channel=hello.channel)
+
+    def _close_former(self, connection: InterBrokerConnection, link: tuple[int, int]) -> None:
+        """Close the former connection of a broker's channel.
+
+        The peer opens another one only when it has given that one up. After a cut nothing else might close it: its end
+        never arrives, and neither do new requests.
+        """
+        former, self._by_link[link] = self._by_link.get(link), connection
+        if former is not None and former in self.connections:
+            log.info("connection replaced by a newer one", peer=former.peer)
+            former.close_quietly()
 
     def on_close(self, connection: InterBrokerConnection) -> None:
         self.connections.pop(connection, None)

@@ -23,9 +23,11 @@ class Outcome(Enum):
 class Send:
     """One batch; a retry belongs to the same Send. `base_offset`: from the response. `order`: the number of the batch
     among those that this producer sent to the partition. `transaction`: the number of the transaction in the run, if
-    any. `idempotent`: the broker must neither duplicate nor reorder the batch. `attempted`: the step at which the
-    acknowledged attempt was sent; None if it was the first attempt. For a consume-transform-produce program, `sources`
-    is the input record (partition and offset) of each value, which its consumer group `group` read."""
+    any. `acks`: 0 if an acknowledgement promises nothing; with several replicas also for acks=1, since the next leader
+    may not have the batch. `idempotent`: the broker must neither duplicate nor reorder the batch. `attempted`: the step
+    at which the acknowledged attempt was sent; None if it was the first attempt. For a consume-transform-produce
+    program, `sources` is the input record (partition and offset) of each value, which its consumer group `group`
+    read."""
 
     tp: TopicPartition
     values: tuple[int, ...]

@@ -31,6 +31,7 @@ from protocol.messages.k37_create_partitions import (
     CreatePartitionsResponse,
     CreatePartitionsTopic,
 )
+from protocol.messages.k43_elect_leaders import ElectLeadersRequest, ElectLeadersResponse
 from protocol.messages.k44_incremental_alter_configs import (
     AlterableConfig,
     AlterConfigsResource,
@@ -138,6 +139,18 @@ class Admin:
 
         await self._retry_until_done(attempt)
         self._history.note(self._process, f"configs of {name}: {dict(configs)}")
+
+    async def elect_preferred_leaders(self) -> None:
+        """Elect the preferred leaders of all partitions where they can lead. Raises RefusedError, TimeoutError."""
+
+        async def attempt() -> int:
+            connection = await self.cluster.any_node()
+            request = ElectLeadersRequest(topic_partitions=None, timeout_ms=BROKER_TIMEOUT_MS)
+            response = await connection.request(request, ElectLeadersResponse)
+            self._history.note(self._process, f"elections: {len(response.replica_election_results)} topics")
+            return response.error_code
+
+        await self._retry_until_done(attempt)
 
     async def delete_records(self, tp: TopicPartition, before: int) -> int:
         """Make one attempt to delete records below an offset. Returns the log start offset, -1 if unknown."""

@@ -82,6 +82,8 @@ class SimCoordination:
         self.lag_s = LAG_S
         self.injected: Counter[str] = Counter()
         self.trace: Callable[[int, str, object, str], None] | None = None
+        # Called after each transaction.
+        self.on_commit: Callable[[], None] = lambda: None
         self.tree = DataTree()
         self._loop = loop
         self._random = random
@@ -168,6 +170,11 @@ class SimCoordination:
             server.apply_up_to(len(self._transactions))
         for session in self._sessions.values():
             session.last_received_at = self._loop.time()
+
+    def write(self, ops: Sequence[Op]) -> None:
+        """Apply writes of an operator's tool. Raises CoordinationError."""
+        self.injected["write"] += 1
+        self._commit(ops, 0)
 
     # Connections.
 
@@ -295,6 +302,7 @@ class SimCoordination:
         self._transactions.append(Transaction(ops, session))
         for server in self._servers:
             server.commit(len(self._transactions))
+        self.on_commit()
 
     # The end of sessions.
 

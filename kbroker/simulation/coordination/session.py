@@ -102,6 +102,10 @@ class SimSession:
     def session_id(self) -> int:
         return self._number
 
+    @property
+    def is_connected(self) -> bool:
+        return self._connected
+
     # Coordination.
 
     async def get(self, path: str, watch: Watch | None = None) -> Node:

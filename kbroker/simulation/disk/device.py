@@ -19,6 +19,7 @@ class Device:
     - `cold`: the probability that a read misses the page cache.
     - `capacity`, `used`: in bytes; a capacity of None means unlimited.
     - `syncs`: the number of syncs of each file, by path.
+    - `changes`: the number of changes in each directory, of its entries and of what its files contain.
     - `busy_ns`: the time that operations have taken since the last `take_busy_ns`. Operations return at once.
     - `read_only`: changes, syncs and opening for writing fail with EROFS.
     - `dead`: the machine has crashed; every operation raises MachineCrashed.
@@ -33,6 +34,7 @@ class Device:
         self.cold = 0.0
         self.used = 0
         self.syncs: Counter[str] = Counter()
+        self.changes: Counter[str] = Counter()
         self.busy_ns = 0
         self.read_only = False
         self.dead = False
@@ -70,6 +72,7 @@ class Device:
             self._changes_to_crash -= 1
             if self._changes_to_crash < 0:
                 self._crash()
+        self.changes[path.rpartition("/")[0]] += 1
         if self.trace is not None:
             self.trace(operation, path, size)
 

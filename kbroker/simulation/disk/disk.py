@@ -94,6 +94,7 @@ class SimDisk(Device):
         inode = self._inode(path)
         position = self.random.randrange(len(inode.data)) if offset is None else offset
         inode.flip_bit(position, self.random.randrange(8))
+        self.changes[parent_of(posixpath.normpath(path))] += 1
         self.faults.injected["bit rot"] += 1
         return position
 
@@ -239,6 +240,9 @@ class SimDisk(Device):
 
     def _change(self, kind: Kind, path: str, target: str = "", inode: Inode | None = None) -> None:
         self.begin_change(kind, path)
+        if kind == "rename":
+            # The directory of the new name, and the names if these are directories.
+            self.changes.update((path, target, parent_of(target)))
         self.busy_ns += self.faults.name_ns()
         self._journal.change(DirectoryChange(kind, path, target, inode))
 

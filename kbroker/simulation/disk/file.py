@@ -99,6 +99,7 @@ class SimFile:
 
     def drop_clean_pages(self, offset: int, /) -> None:
         self._open_inode().evict_clean_pages(offset)
+        self._device.changes[self._path.rpartition("/")[0]] += 1
 
     def start_writeback(self, offset: int, size: int, /) -> None:
         """Do nothing: here pages may reach the disk at any time."""

@@ -3,8 +3,6 @@
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
-from crc32c import crc32c
-
 from kbroker.coordinator.group.record_codec import decode_record
 from kbroker.coordinator.group.records import OffsetRecord
 from kbroker.coordinator.transaction import record_codec as transaction_records
@@ -15,6 +13,7 @@ from kbroker.simulation.disk.disk import SimDisk
 from kbroker.storage.file_names import LOG, SWAP, parse_partition_dir, parse_segment_file
 from protocol.errors import MalformedError
 from protocol.records.batch import CRC_START, HEADER_SIZE, BatchHeader, body_of, parse_header
+from protocol.records.checksum import crc32c
 from protocol.records.compression import decompress
 from protocol.records.control import COMMIT, parse_control_type
 from protocol.records.record import Record, iter_records

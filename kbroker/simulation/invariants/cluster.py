@@ -4,10 +4,11 @@
   partition epochs do not go back, and a leader epoch has one leader.
 - One broker at most is the leader of a partition in a leader epoch, and its high watermark does not go back in it.
 - StrongIsr: below the high watermark of any broker that is or believes to be the leader, the logs of all replicas in
-  the stored ISR have the same batches. A machine that lost power, or its disk, is exempt until it has left the ISR.
+  the stored ISR have the same batches. A machine that lost power, or its disk, is exempt until it registers again.
 - Two logs with a batch of the same offset and leader epoch have the same batch.
-- What clients received, as an acknowledgement or as a record, is below the log end offset of later leaders; under
-  flush.before.ack it is synced on every replica in the ISR.
+- No broker is in an ISR while it is fenced, or since before it registered again (memberships.py).
+- What clients received, as an acknowledgement or as a record, is in the log of every replica that may be elected, and
+  records that they have deleted are not (promises.py). Under flush.before.ack it is synced on every replica in the ISR.
 
 Compacted logs are compared in their last segment only.
 """
@@ -20,8 +21,12 @@ from typing import TYPE_CHECKING
 from kbroker.simulation.disk.log_files import INTERNAL, durable_end, partition_directories
 from kbroker.simulation.invariants.broker import BrokenInvariant
 from kbroker.simulation.invariants.controller_state import ControllerState, StoredPartition
+from kbroker.simulation.invariants.memberships import Memberships
+from kbroker.simulation.invariants.promises import Promises
 from kbroker.simulation.invariants.stored_log import BatchId, StoredLog
 from kbroker.simulation.runtime.machine import DATA
+from kbroker.storage.file_names import PARTITION_METADATA
+from kbroker.storage.partition_metadata import encode_topic_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -30,6 +35,7 @@ if TYPE_CHECKING:
     from kbroker.metadata.store.data_tree import DataTree
     from kbroker.replica.partition import Partition
     from kbroker.simulation.checker.history import TopicPartition
+    from kbroker.simulation.disk.disk import SimDisk
     from kbroker.simulation.runtime.machine import Machine
 
 # A partition of a topic id.
@@ -49,16 +55,16 @@ class ClusterInvariants:
         self._state = ControllerState(tree)
         self._stored: dict[Key, PartitionRegistration] = {}
         self._logs: dict[tuple[int, Key], StoredLog] = {}
+        # The directories of partitions by broker, with the disk and the number of changes of its data directory.
+        self._directories: dict[int, tuple[SimDisk, int, dict[TopicPartition, str]]] = {}
         # The broker that is the leader of a partition in an epoch, and its high watermark.
         self._leaders: dict[tuple[Key, int], tuple[int, int]] = {}
         # Batches by offset and leader epoch, with the broker on which they were found first.
         self._batches: dict[tuple[Key, int, int], tuple[BatchId, int]] = {}
         # The offset up to which a leader's log and that of another broker were compared.
         self._compared: dict[tuple[Key, int, int], int] = {}
-        # (broker, partition): the machine has lost data, and is still in the ISR.
-        self._lossy: set[tuple[int, Key]] = set()
-        # The offset after the last one that a client received.
-        self._exposed: dict[TopicPartition, int] = {}
+        self._memberships = Memberships(self._state)
+        self._promises = Promises()
 
     def missing_replicas(self) -> list[str]:
         """Describe the partitions that have no leader, or replicas that are not in sync."""
@@ -68,28 +74,43 @@ class ClusterInvariants:
             if stored.registration.leader < 0 or len(stored.registration.isr) < len(stored.registration.replicas)
         ]
 
+    def outdated_brokers(self) -> list[str]:
+        """Describe the running brokers whose metadata image lacks changes that were written."""
+        number = self._state.last_change
+        return [
+            f"broker {id} has the metadata of change {loaded}, the last is {number}"
+            for id, machine in self._machines.items()
+            if machine.services is not None and (loaded := machine.services.controller.last_change_number) != number
+        ]
+
     @property
     def has_lossy_replica(self) -> bool:
         """Whether a machine that lost power or its disk is still in an ISR."""
-        return bool(self._lossy)
+        return self._memberships.has_lossy
 
     def lose(self, broker: int) -> None:
         """Record that a machine loses power or its disk."""
-        for tp, stored in self._state.partitions().items():
-            if broker in stored.registration.isr:
-                self._lossy.add((broker, (stored.topic_id, tp[1])))
+        self._memberships.lose(broker)
 
     def forget_exposed(self, tp: TopicPartition, floor: int) -> None:
         """Record that offsets from `floor` on may be lost."""
-        self._exposed[tp] = min(floor, self._exposed.get(tp, 0))
+        stored = self._state.partitions().get(tp)
+        if stored is not None:
+            self._promises.forget_received((stored.topic_id, tp[1]), floor)
+
+    def check_deleted(self, tp: TopicPartition, log_start: int) -> None:
+        """Record that a client's deletion of the records below this offset was acknowledged."""
+        stored = self._state.partitions().get(tp)
+        if stored is not None:
+            self._promises.add_deleted((stored.topic_id, tp[1]), log_start)
 
     def check_exposed(self, tp: TopicPartition, end: int) -> None:
         """Record that a client received the offsets below `end`. Raises BrokenInvariant."""
-        self._exposed[tp] = max(end, self._exposed.get(tp, 0))
-        if not self._durable:
-            return
         stored = self._state.partitions().get(tp)
         if stored is None:
+            return
+        self._promises.add_received((stored.topic_id, tp[1]), end)
+        if not self._durable:
             return
         for broker in stored.registration.isr:
             partition = self._partition(broker, tp)
@@ -97,25 +118,38 @@ class ClusterInvariants:
                 continue
             # After a crash the recovery point may be older than what was synced.
             synced = durable_end(self._machines[broker].disk, partition.log.directory)
-            if synced < end and (broker, (stored.topic_id, tp[1])) not in self._lossy:
+            if synced < end and not self._memberships.is_lossy(broker, (stored.topic_id, tp[1])):
                 self._fail(broker, tp, f"a client saw offset {end - 1}, synced is {synced}")
+
+    def check_stored(self) -> None:
+        """Check the stored state. Called after each transaction, since the next one may hide a mistake."""
+        for tp, stored in self._state.partitions().items():
+            self._check_stored(tp, (stored.topic_id, tp[1]), stored.registration)
 
     def check(self) -> None:
         """Raise BrokenInvariant if an invariant does not hold."""
-        directories = {
-            id: partition_directories(machine.disk, DATA) if machine.disk.isdir(DATA) else {}
-            for id, machine in self._machines.items()
-        }
+        directories = {id: self._partition_directories(id) for id in self._machines}
+        brokers = self._state.brokers()
         for tp, stored in self._state.partitions().items():
             key = stored.topic_id, tp[1]
             self._check_stored(tp, key, stored.registration)
+            self._memberships.check(tp, key, stored.registration, brokers)
             for broker in stored.registration.replicas:
                 self._update_log(broker, tp, key, directories[broker].get(tp))
+            self._check_promises(tp, key, stored.registration)
             for broker in self._machines:
                 partition = self._partition(broker, tp)
                 if partition is not None and partition.is_leader and partition.topic_id == stored.topic_id:
                     self._check_leader(broker, tp, key, partition)
                     self._check_isr(broker, tp, key, partition, stored)
+
+    def _partition_directories(self, broker: int) -> dict[TopicPartition, str]:
+        disk = self._machines[broker].disk
+        known = self._directories.get(broker)
+        if known is None or known[0] is not disk or known[1] != disk.changes[DATA]:
+            directories = partition_directories(disk, DATA) if disk.isdir(DATA) else {}
+            known = self._directories[broker] = disk, disk.changes[DATA], directories
+        return known[2]
 
     def _partition(self, broker: int, tp: TopicPartition) -> Partition | None:
         """Return the partition on a running broker if its log is open."""
@@ -133,17 +167,19 @@ class ClusterInvariants:
         # The ISR is empty if the replicas that have all committed records are eligible leaders only (KIP-966).
         if not {*new.isr, *new.elr} <= set(new.replicas) or set(new.isr) & set(new.elr):
             self._fail(new.leader, tp, f"the ISR {new.isr} and the ELR {new.elr} of the replicas {new.replicas}")
-        for broker in self._machines:
-            if broker not in new.isr or broker == new.leader:
-                self._lossy.discard((broker, key))
         if old is None:
             return
         if new.leader_epoch < old.leader_epoch or new.partition_epoch < old.partition_epoch:
             self._fail(new.leader, tp, f"the epochs went back: {old}, then {new}")
+        if new.partition_epoch == old.partition_epoch and new != old:
+            self._fail(new.leader, tp, f"two states of one partition epoch: {old}, then {new}")
         if new.leader_epoch == old.leader_epoch and new.leader not in (old.leader, -1):
             self._fail(new.leader, tp, f"two leaders in epoch {new.leader_epoch}: {old.leader}, {new.leader}")
 
     def _update_log(self, broker: int, tp: TopicPartition, key: Key, path: str | None) -> None:
+        if path is not None and _has_other_topic_id(self._machines[broker].disk, path, key[0]):
+            # The log of a deleted topic of the same name, whose deletion this broker has not seen yet.
+            path = None
         stored = self._logs.setdefault((broker, key), StoredLog())
         for batch in stored.update(self._machines[broker].disk, path):
             if self._is_compacted(tp):
@@ -172,9 +208,31 @@ class ClusterInvariants:
         if high_watermark < known:
             self._fail(broker, tp, f"the high watermark went back from {known} to {high_watermark} in epoch {epoch}")
         self._leaders[key, epoch] = broker, high_watermark
-        exposed, log = self._exposed.get(tp, 0), partition.log
-        if self._stored[key].leader_epoch == epoch and log.offline is None and log.log_end_offset < exposed:
-            self._fail(broker, tp, f"a client received offset {exposed - 1}, and the log ends at {log.log_end_offset}")
+        received, log = self._promises.received(key), partition.log
+        if self._stored[key].leader_epoch != epoch or log.offline is not None:
+            return
+        if log.log_end_offset < received:
+            self._fail(broker, tp, f"a client received offset {received - 1}, and the log ends at {log.log_end_offset}")
+        # Clients can read it now.
+        self._promises.add_received(key, high_watermark)
+
+    def _check_promises(self, tp: TopicPartition, key: Key, stored: PartitionRegistration) -> None:
+        """Check the logs of the replicas that may be elected against what clients were promised."""
+        received, deleted = self._promises.received(key), self._promises.deleted(key)
+        for broker in (*stored.isr, *stored.elr):
+            if self._memberships.is_lossy(broker, key):
+                continue
+            end = self._logs[broker, key].end
+            if end < received:
+                message = f"a client received offset {received - 1}, and the log ends at {end}"
+                self._fail(broker, tp, f"it may be elected ({stored}), but {message}")
+            partition = self._partition(broker, tp)
+            if partition is None or broker not in stored.isr or partition.topic_id != key[0]:
+                continue
+            start = partition.log.log_start_offset
+            if start < deleted:
+                message = f"a client deleted the records below offset {deleted}, and the log starts at {start}"
+                self._fail(broker, tp, f"it is in the ISR {stored.isr}, but {message}")
 
     def _check_isr(
         self, leader: int, tp: TopicPartition, key: Key, partition: Partition, stored: StoredPartition
@@ -185,7 +243,7 @@ class ClusterInvariants:
             return
         for member in stored.registration.isr:
             other = self._logs.get((member, key))
-            if member == leader or other is None or {(member, key), (leader, key)} & self._lossy:
+            if member == leader or other is None or any(self._memberships.is_lossy(id, key) for id in (member, leader)):
                 continue
             start = max(self._compared.get((key, leader, member), 0), log.start, other.start)
             if self._is_compacted(tp):
@@ -206,6 +264,11 @@ class ClusterInvariants:
 
     def _fail(self, broker: int, tp: TopicPartition, message: str) -> None:
         raise BrokenInvariant(f"broker {broker}, {tp[0]}-{tp[1]}: {message}")
+
+
+def _has_other_topic_id(disk: SimDisk, path: str, topic_id: bytes) -> bool:
+    metadata = f"{path}/{PARTITION_METADATA}"
+    return disk.exists(metadata) and encode_topic_id(topic_id).encode() not in disk.data(metadata)
 
 
 def _below(log: StoredLog, start: int, end: int) -> list[BatchId]:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from kbroker.metadata.store import znodes
 from kbroker.metadata.store.coordination import NoNode
 
 if TYPE_CHECKING:
-    from kbroker.metadata.image import PartitionRegistration
+    from kbroker.metadata.image import KnownBroker, PartitionRegistration
     from kbroker.metadata.store.data_tree import DataTree
     from kbroker.simulation.checker.history import TopicPartition
+
+T = TypeVar("T")
 
 
 class StoredPartition(NamedTuple):
@@ -39,22 +42,24 @@ class ControllerState:
                         found[names[topic_id], index] = StoredPartition(topic_id, registration)
         return found
 
-    def unfenced(self) -> dict[int, int]:
-        """Return the broker epochs of the brokers that are registered and not fenced, by broker id."""
-        epochs = {}
-        for name in self._children(znodes.REGISTRATIONS):
-            data = self._tree.get(znodes.registration_path(int(name))).data
-            node = znodes.decode_registration(int(name), data)
-            if not node.fenced:
-                epochs[int(name)] = node.registration.epoch
-        return epochs
+    @property
+    def last_change(self) -> int:
+        """The number of the last metadata change."""
+        return znodes.decode_change_log(self._tree.get(znodes.CHANGES).data).number
+
+    def brokers(self) -> dict[int, KnownBroker]:
+        """Return the registrations that the controller has written, by broker id."""
+        ids = map(int, self._children(znodes.REGISTRATIONS))
+        return {id: self._decode(znodes.registration_path(id), id, znodes.decode_registration) for id in ids}
 
     def _chunk(self, number: int) -> znodes.Chunk:
-        path = znodes.chunk_path(number)
+        return self._decode(znodes.chunk_path(number), number, znodes.decode_chunk)
+
+    def _decode(self, path: str, number: int, decode: Callable[[int, bytes], T]) -> T:
         data = self._tree.get(path).data
         known = self._decoded.get(path)
         if known is None or known[0] is not data:
-            known = self._decoded[path] = data, znodes.decode_chunk(number, data)
+            known = self._decoded[path] = data, decode(number, data)
         return known[1]  # type: ignore[return-value]
 
     def _children(self, path: str) -> list[str]:

@@ -40,9 +40,15 @@ class StoredLog:
     def __init__(self) -> None:
         self.truncated_to: int | None = None
         self._segments: dict[int, list[_Batch]] = {}
+        # The state of the directory that was read last: its disk, path and number of changes.
+        self._read: tuple[SimDisk, str | None, int] | None = None
 
     def update(self, disk: SimDisk, path: str | None) -> list[BatchId]:
         """Read what is new in the directory, None for a log that does not exist. Returns the new batches."""
+        state = disk, path, disk.changes[path or ""]
+        if state == self._read:
+            return []
+        self._read = state
         listed = dict(segment_files(disk, path)) if path is not None and disk.isdir(path) else {}
         added: list[BatchId] = []
         for base in [base for base in self._segments if base not in listed]:
@@ -80,8 +86,10 @@ class StoredLog:
 
     @property
     def end(self) -> int:
-        """The offset after the last batch; 0 if there is none."""
-        return max((batches[-1].id.next_offset for batches in self._segments.values() if batches), default=0)
+        """The offset after the last batch, or the base offset of an empty last segment; 0 if there is neither."""
+        base = self.active_base
+        batches = self._segments.get(base)
+        return batches[-1].id.next_offset if batches else base
 
     @property
     def active_base(self) -> int:

@@ -1,5 +1,5 @@
 """Faults of a cluster: a dead controller, a broker that only clients or only the coordination service reach, a replaced
-machine, the death of all brokers."""
+machine, the death of several brokers, a long outage of the coordination service."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from kbroker.simulation.scenarios.simulation import Simulation
 
 SECONDS = ((0.001, 0.5), (0.5, 5.0), (5.0, 20.0))
+OUTAGE_S = 60.0
 
 
 def _seconds(random: Random) -> float:
@@ -83,4 +84,25 @@ async def kill_all(simulation: Simulation, random: Random) -> None:
     )
 
 
+async def power_of_several(simulation: Simulation, random: Random) -> None:
+    """Power off two machines, or all, at about the same time."""
+    machines = [machine for machine in simulation.machines if machine.broker]
+    if random.random() < 0.5:
+        machines = random.sample(machines, min(2, len(machines)))
+    await asyncio.gather(*(crash(simulation, random, machine, power=True) for machine in machines))
+
+
+async def outage(simulation: Simulation, random: Random) -> None:
+    """Stop all servers of the coordination service for a minute, or until the faults end."""
+    service = simulation.coordination
+    assert service is not None
+    simulation.note("all servers of the coordination service have stopped")
+    service.stop()
+    await asyncio.sleep(OUTAGE_S)
+    service.start()
+    simulation.note("the coordination service has started")
+
+
 CLUSTER = {"controller": controller, "isolate": isolate, "replace": replace, "kill_all": kill_all}
+OUTAGE = {"outage": outage}
+POWER_OF_SEVERAL = {"power_of_several": power_of_several}

@@ -3,6 +3,9 @@
 from random import Random
 
 KIB = 1 << 10
+# The racks of brokers and clients.
+RACKS = ("a", "b")
+RACK_AWARE = {"replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector"}
 
 
 def draw_broker_configs(random: Random) -> dict[str, str]:

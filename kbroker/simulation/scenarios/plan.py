@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 from kbroker.simulation.scenarios.configs import (
+    RACK_AWARE,
     draw_broker_configs,
     draw_cluster_configs,
     draw_compaction_configs,
@@ -42,7 +43,9 @@ class Plan:
     Numbers of programs: `producers`; `readers`, which assign partitions; `members` of a consumer group; `deleters`,
     which send DeleteRecords; `transactors`, which write in transactions and may share transactional ids;
     `transformers`, which consume, transform and produce to the topic `output`; `stale_clients`, which repeat outdated
-    requests. `recreation`: a topic is deleted under load and created again.
+    requests. `recreation`: a topic is deleted under load and created again. `administration`: leaders are elected on
+    request, topics get other configs and more partitions. `weak_acks`: producers may use acks=1 although there are
+    several replicas, which may lose their records. `has_racks`: consumers fetch from replicas in their racks.
     """
 
     durable: bool
@@ -66,6 +69,9 @@ class Plan:
     transactions_topic: dict[str, str] = field(default_factory=dict)
     recreation: bool = False
     brokers: int = 1
+    administration: bool = False
+    weak_acks: bool = False
+    has_racks: bool = False
 
     @property
     def replication_factor(self) -> int:
@@ -107,13 +113,21 @@ class Plan:
             brokers=scenario.brokers,
         )
         if plan.brokers > 1:
-            # DeleteRecords does not wait for followers yet.
-            plan.deleters = 0
+            plan.deleters = plan.deleters if scenario.administration else 0
             plan.broker.update(draw_cluster_configs(random, plan.replication_factor))
         if scenario.transactions and plan._permits_transactions() and random.random() < scenario.transactions:
             plan._add_transactions(random, exactly_once=scenario.exactly_once or random.random() < 0.3)
         elif random.random() < scenario.compaction:
             plan.compact(random, random.choice((1, 5, 50, 500)))
+        if scenario.many_brokers and random.random() < 0.5:
+            # More brokers make more requests: such runs are shorter, to cost as much as others.
+            plan.brokers, plan.seconds, plan.readers = scenario.many_brokers, plan.seconds * 0.6, 1
+        if scenario.administration:
+            plan.administration = random.random() < scenario.administration
+            plan.weak_acks = random.random() < 0.5
+            plan.has_racks = random.random() < 0.5
+            if plan.has_racks:
+                plan.broker.update(RACK_AWARE)
         return plan
 
     def compact(self, random: Random, keys: int) -> None:

@@ -13,6 +13,7 @@ from kbroker.simulation.clients.connections.cluster import GROUP as GROUP_KEY_TY
 from kbroker.simulation.clients.connections.cluster import TRANSACTION, Cluster
 from kbroker.simulation.clients.consumer.group_offsets import StandaloneGroupOffsets
 from kbroker.simulation.clients.consumer.offset_lookup import RefusedError
+from kbroker.simulation.clients.workloads.administration import administrate
 from kbroker.simulation.clients.workloads.consumers import consume_assigned, consume_group, final_reads
 from kbroker.simulation.clients.workloads.context import StopSignal, WorkloadContext
 from kbroker.simulation.clients.workloads.producers import delete_records, produce
@@ -28,7 +29,7 @@ from kbroker.simulation.clients.workloads.transactions import (
 from kbroker.simulation.clients.workloads.waiting_fetches import fetch_on_idle_broker
 from kbroker.simulation.disk.log_files import GROUPS_TOPIC, TRANSACTIONS_TOPIC
 from kbroker.simulation.runtime.host_loop import HostLoop
-from kbroker.simulation.scenarios.configs import draw_topic_configs
+from kbroker.simulation.scenarios.configs import RACKS, draw_topic_configs
 from kbroker.simulation.scenarios.plan import LOSSY_FAULTS, OUTPUT
 
 if TYPE_CHECKING:
@@ -113,7 +114,8 @@ class Programs:
             host, random = self._simulation.client(name), self._simulation.random_for(name)
             idempotent = random.random() < 0.7
             # With replicas, a change of the leader may lose a batch that was acknowledged to acks=1.
-            acks = -1 if idempotent else random.choice((-1, 0) if plan.brokers > 1 else (-1, 1, 0))
+            weak_acks = (1, 0) if plan.brokers == 1 or plan.weak_acks else (0,)
+            acks = -1 if idempotent else random.choice((-1, *weak_acks))
             self._run(
                 host,
                 produce(
@@ -125,6 +127,7 @@ class Programs:
                     UNLIMITED,
                     idempotent=idempotent,
                     acks=acks,
+                    replicated=plan.brokers > 1,
                     keys=max(topic.keys for topic in plan.topics.values()),
                     pause_s=plan.pause_between_sends_s,
                 ),
@@ -149,7 +152,7 @@ class Programs:
             name = f"member{number}"
             host, random = self._simulation.client(name), self._simulation.random_for(name)
             stop = StopSignal()
-            context = WorkloadContext(host, self._simulation.history, self._simulation.bootstrap, stop)
+            context = self._context(host, stop)
             committed_only = plan.transactional and random.random() < 0.6
             work = consume_group(context, name, random, GROUP, self._inputs, UNLIMITED, committed_only=committed_only)
             self._members[name] = stop, host.run(work)
@@ -158,6 +161,9 @@ class Programs:
             host, random = self._simulation.client(name), self._simulation.random_for(name)
             self._run(host, delete_records(self._context(host), name, random, self.partitions))
         self._start_transactions()
+        if plan.administration:
+            host, random = self._simulation.client("administrator"), self._simulation.random_for("administrator")
+            self._run(host, administrate(self._context(host), "administrator", random, list(plan.topics)))
         if plan.recreation:
             self._start_recreation()
 
@@ -166,7 +172,12 @@ class Programs:
         # Without flush.before.ack these faults may lose acknowledged records, and its checks do not allow for that.
         durable = self._plan.durable or any(name in self._plan.faults for name in LOSSY_FAULTS)
         configs = draw_topic_configs(random, durable=durable)
-        recreated = RecreatedTopic(self._context(host), random, configs, commits=self._plan.members > 0)
+        replication_factor = self._plan.replication_factor
+        # Coordinators of a cluster remove the offsets of a deleted topic when they see the deletion, as in Kafka.
+        commits = self._plan.members > 0 and replication_factor == 1
+        recreated = RecreatedTopic(
+            self._context(host), random, configs, commits=commits, replication_factor=replication_factor
+        )
         self._recreated = host, recreated
         self._run(host, recreated.run())
 
@@ -190,9 +201,7 @@ class Programs:
         for number in range(plan.transformers):
             name = f"transformer{number}"
             host, random = self._simulation.client(name), self._simulation.random_for(name)
-            context = WorkloadContext(
-                host, self._simulation.history, self._simulation.bootstrap, self._transformers_stop
-            )
+            context = self._context(host, self._transformers_stop)
             work = consume_transform_produce(
                 context, name, random, self._transaction_state, TRANSFORMERS_GROUP, self._inputs, self._outputs
             )
@@ -295,5 +304,7 @@ class Programs:
     def _run(self, host: HostLoop, program: Coroutine[Any, Any, None]) -> None:
         self._running.append(host.run(program))
 
-    def _context(self, host: HostLoop) -> WorkloadContext:
-        return WorkloadContext(host, self._simulation.history, self._simulation.bootstrap, self._stop)
+    def _context(self, host: HostLoop, stop: StopSignal | None = None) -> WorkloadContext:
+        simulation = self._simulation
+        rack = simulation.random_for(f"rack of {host.host}").choice(RACKS) if self._plan.has_racks else ""
+        return WorkloadContext(host, simulation.history, simulation.bootstrap, stop or self._stop, rack=rack)

@@ -26,6 +26,8 @@ from kbroker.simulation.scenarios.supervisor import BrokerSupervisor
 
 # Limit for each step after the faults, in virtual seconds.
 STEP_TIMEOUT_S = 120.0
+# Limit for the brokers to load all metadata after the faults, in virtual seconds: two session timeouts and more.
+METADATA_TIMEOUT_S = 20.0
 
 
 # Disk faults that take a log offline until a restart. A full disk or missing file descriptors must not.
@@ -230,7 +232,12 @@ class Run:
             self._end_offline_logs(supervisor)
 
     async def _until_replicated(self, cluster: ClusterInvariants) -> None:
-        """Wait until all replicas are in sync. Raises LivenessError."""
+        """Wait until all brokers have the same metadata, and all replicas are in sync. Raises LivenessError."""
+        deadline = self._simulation.sim_loop.time() + METADATA_TIMEOUT_S
+        while outdated := cluster.outdated_brokers():
+            if self._simulation.sim_loop.time() > deadline:
+                raise LivenessError(f"after {METADATA_TIMEOUT_S} s {'; '.join(outdated)}")
+            await asyncio.sleep(0.1)
         deadline = self._simulation.sim_loop.time() + STEP_TIMEOUT_S
         while missing := cluster.missing_replicas():
             if self._simulation.sim_loop.time() > deadline:

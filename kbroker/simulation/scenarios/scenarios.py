@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from kbroker.simulation.scenarios.cluster_faults import CLUSTER
+from kbroker.simulation.scenarios.cluster_faults import CLUSTER, OUTAGE, POWER_OF_SEVERAL
 from kbroker.simulation.scenarios.faults import (
     CLOCK,
     COORDINATION,
@@ -26,7 +26,9 @@ class Scenario:
     `transactions`: the share of runs with transactions, of the runs whose faults permit them. `exactly_once`: all of
     these have groups that consume, transform and produce. `compaction`: the share of the other runs whose topics are
     compacted. `recreation`: the share of all runs that delete a topic under load and create it again. `brokers`: the
-    number of brokers; several replicate all partitions.
+    number of brokers; several replicate all partitions. `many_brokers`: half of the runs have this number instead, if
+    it is not 0. `administration`: the share of runs in which leaders are elected on request, and topics get other
+    configs and more partitions.
     """
 
     name: str
@@ -39,6 +41,8 @@ class Scenario:
     exactly_once: bool = False
     recreation: float = 0.0
     brokers: int = 1
+    many_brokers: int = 0
+    administration: float = 0.0
 
 
 _ALL = {**NODE, **NETWORK, **DISK, **POWER, **ROT, **CLOCK}
@@ -143,6 +147,31 @@ _CLUSTER_SCENARIOS = (
         coordination=True,
         transactions=0.5,
         brokers=3,
+    ),
+    Scenario(
+        "cluster-everything",
+        "three or five brokers: also compaction, deletion of records and topics, elections, other configs, acks=1",
+        {**_CLUSTER, **OUTAGE},
+        coordination=True,
+        transactions=0.4,
+        compaction=0.3,
+        recreation=0.2,
+        brokers=3,
+        many_brokers=5,
+        administration=0.5,
+    ),
+    Scenario(
+        "cluster-everything-durable",
+        "the same, disks fail, and several machines lose power at once; what is acknowledged has been synced",
+        {**_CLUSTER, **DISK, **OUTAGE, **POWER, **POWER_OF_SEVERAL},
+        durable=True,
+        coordination=True,
+        transactions=0.4,
+        compaction=0.3,
+        recreation=0.2,
+        brokers=3,
+        many_brokers=5,
+        administration=0.5,
     ),
 )
 # Those of a lone broker, from which `any` draws, and all.

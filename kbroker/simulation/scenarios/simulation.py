@@ -8,13 +8,16 @@ from contextlib import AbstractContextManager
 from random import Random
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from kbroker.simulation.checker.history import History, Operation, Outcome, Poll, Send, TopicPartition
+from kbroker.simulation.checker.history import DeleteRecords, History, Operation, Outcome, Poll, Send, TopicPartition
+from kbroker.simulation.clients.producer.producer import ACKS_ALL
 from kbroker.simulation.coordination.service import SimCoordination
 from kbroker.simulation.invariants.broker import BrokenInvariant
 from kbroker.simulation.invariants.cluster import ClusterInvariants
+from kbroker.simulation.invariants.controller_state import ControllerState
 from kbroker.simulation.runtime.host_loop import HostLoop
 from kbroker.simulation.runtime.loop import WAKEUP_DELAYS_NS, SimLoop
 from kbroker.simulation.runtime.machine import PORT, Machine
+from kbroker.simulation.scenarios.configs import RACK_AWARE, RACKS
 from kbroker.simulation.scenarios.losses import loss_of
 from kbroker.simulation.scenarios.supervisor import (
     START_TIMEOUT_S,
@@ -70,6 +73,7 @@ class Simulation:
         self.cluster: ClusterInvariants | None = None
         if brokers > 1 and self.coordination is not None:
             self.cluster = ClusterInvariants(self.machines, self.coordination.tree, durable=durable)
+            self.coordination.on_commit = self._check_stored
             self.cluster.on_truncated = lambda broker, key: self._forget_log(broker, key)
         self.clients: list[HostLoop] = []
         self._broken: BrokenInvariant | None = None
@@ -82,7 +86,10 @@ class Simulation:
             machine.on_process_end = lambda power: self._record_loss(machine, power)
             return machine
         name = f"broker{number}"
-        machine = Machine(self.sim_loop, self.seed, name, {**configs, "node.id": str(number)}, self.coordination)
+        own = {"node.id": str(number)}
+        if configs.keys() >= RACK_AWARE.keys():
+            own["broker.rack"] = RACKS[number % len(RACKS)]
+        machine = Machine(self.sim_loop, self.seed, name, {**configs, **own}, self.coordination)
         machine.usual_skew_ms = machine.clock.skew_ms = self.random.randint(-MAX_SKEW_MS, MAX_SKEW_MS)
         machine.on_process_end = lambda power: self._record_end(number, power)
         return machine
@@ -162,13 +169,25 @@ class Simulation:
         action = operation.action
         try:
             if isinstance(action, Send):
-                if operation.outcome is Outcome.OK and action.acks and action.base_offset is not None:
+                # With replicas, a change of the leader may lose a batch that was acknowledged to acks=1.
+                is_safe = bool(action.acks) if self.cluster is None else action.acks == ACKS_ALL
+                if operation.outcome is Outcome.OK and is_safe and action.base_offset is not None:
                     self._check_exposed_end(action.tp, action.base_offset + len(action.values))
+            elif isinstance(action, DeleteRecords):
+                if operation.outcome is Outcome.OK and self.cluster is not None:
+                    self.cluster.check_deleted(action.tp, action.before)
             elif isinstance(action, Poll):
                 for tp, end in {read.tp: read.offset + 1 for read in action.reads}.items():
                     self._check_exposed_end(tp, end)
         except BrokenInvariant as broken:
             # Raised later by check_invariants and not here, in a callback of the client.
+            self._broken = self._broken or broken
+
+    def _check_stored(self) -> None:
+        assert self.cluster is not None
+        try:
+            self.cluster.check_stored()
+        except BrokenInvariant as broken:
             self._broken = self._broken or broken
 
     def _check_exposed_end(self, tp: TopicPartition, end: int) -> None:
@@ -186,9 +205,9 @@ class Simulation:
             supervisor.check_invariants(durability=durability)
 
     async def until_serving(self, seconds: float = START_TIMEOUT_S) -> None:
-        """Wait until the brokers are up."""
+        """Wait until the brokers are up, and registered if there are several."""
         deadline = self.sim_loop.time() + seconds
-        while not self.serving:
+        while not (self.serving and self._all_registered):
             if self.sim_loop.time() > deadline:
                 raise NotServing(f"after {seconds} s")
             await asyncio.sleep(SUPERVISION_INTERVAL_S)
@@ -196,6 +215,14 @@ class Simulation:
     @property
     def serving(self) -> bool:
         return all(supervisor.serving for supervisor in self.supervisors.values())
+
+    @property
+    def _all_registered(self) -> bool:
+        """Whether the controller knows all brokers: new topics need them."""
+        if self.cluster is None or self.coordination is None:
+            return True
+        registered = ControllerState(self.coordination.tree).brokers().values()
+        return sum(not broker.fenced for broker in registered) == len(self.machines)
 
     def is_replicated(self) -> bool:
         """Return whether all brokers serve and all replicas of all partitions are in sync."""

@@ -42,7 +42,8 @@ def find_log_to_clean(log: "Log", now_ms: int, first_unstable_offset: int) -> Lo
 
     Segments younger than min.compaction.lag.ms wait, and so do all segments after them. Unsynced segments, such as
     after a crash, wait too: otherwise a power loss could remove the latest record of a key after compaction has removed
-    the record before it.
+    the record before it. So do those from the recovery point in the checkpoint file on: recovery takes the gaps that
+    compaction leaves there for damage.
     """
     if log.offline is not None:
         return None
@@ -52,9 +53,10 @@ def find_log_to_clean(log: "Log", now_ms: int, first_unstable_offset: int) -> Lo
     sources = []
     clean_bytes = dirty_bytes = 0
     oldest = now_ms
+    limit = min(first_unstable_offset, log.durable_recovery_point)
     for segment in log.segments:
         end = segment.end_offset
-        if end is None or end > min(first_unstable_offset, log.recovery_point):
+        if end is None or end > limit:
             break
         if end <= first_dirty_offset:
             clean_bytes += segment.size

@@ -4,13 +4,12 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import NamedTuple
 
-from crc32c import crc32c
-
 from kbroker.runtime.disk import Disk
 from kbroker.runtime.environment import Clock
 from kbroker.storage import file_names
 from kbroker.storage.log.batch_scan import BatchScan
 from protocol.records.batch import CRC_START, HEADER, HEADER_SIZE, LENGTH_OVERHEAD, MAGIC, BatchHeader
+from protocol.records.checksum import crc32c
 
 _make_header = partial(tuple.__new__, BatchHeader)
 _unpack = HEADER.unpack_from

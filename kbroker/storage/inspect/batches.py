@@ -8,8 +8,6 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from crc32c import crc32c
-
 from kbroker.runtime.disk import DiskFile
 from kbroker.storage.log.batch_scan import MAX_RELATIVE_OFFSET
 from protocol.errors import MalformedError
@@ -20,6 +18,7 @@ from protocol.records.batch import (
     BatchHeader,
     parse_header,
 )
+from protocol.records.checksum import crc32c
 from protocol.records.compression import decompress
 from protocol.records.record import Record, iter_records
 

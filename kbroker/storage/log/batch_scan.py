@@ -4,10 +4,9 @@ from collections.abc import Iterator
 from functools import partial
 from struct import Struct
 
-from crc32c import crc32c
-
 from kbroker.runtime.disk import DiskFile
 from protocol.records.batch import CRC_START, HEADER, HEADER_SIZE, LENGTH_OVERHEAD, MAGIC, MAGIC_POS, BatchHeader
+from protocol.records.checksum import crc32c
 
 # The largest offset in a segment, relative to its base offset.
 MAX_RELATIVE_OFFSET = 2**31 - 1

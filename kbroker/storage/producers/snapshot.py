@@ -5,7 +5,7 @@ from struct import Struct
 from struct import error as StructError
 from typing import NamedTuple
 
-from crc32c import crc32c
+from protocol.records.checksum import crc32c
 
 _VERSION = 1
 # The version, and the CRC-32C of the bytes that follow.

@@ -100,6 +100,6 @@ def filled_topic(
     load = Load([[one] for one in frames], 2, requests.produce_error_at(topic, version))
     batches = len(filled) * (min_bytes // (records * size) + 1)
     while min(server.offsets(topic[0], filled)) * size < min_bytes:
-        with connected(server.peer.port, load, 60, responses=batches, name=server.label) as client:
+        with connected(server.port, load, 60, responses=batches, name=server.label) as client:
             client.run()
     return topic

@@ -52,7 +52,7 @@ def beside_idle_connections(connections: int) -> Prepare:
     def prepare(server: Server) -> Iterator[Load]:
         with ExitStack() as stack:
             for _ in range(connections):
-                stack.callback(Connection(server.peer.port).close)
+                stack.callback(Connection(server.port).close)
             yield stack.enter_context(producing(1, 100, connections=8)(server))
 
     return prepare
@@ -100,7 +100,7 @@ def send_once(server: Server, frames: Sequence[bytes], error_at: int) -> None:
     """Send each frame at least once."""
     each = len(frames) // SENDERS
     shares = [frames[number * each : (number + 1) * each] for number in range(SENDERS)]
-    with connected(server.peer.port, Load(shares, 1, error_at), 60, responses=len(frames) * 2, name=server.label) as it:
+    with connected(server.port, Load(shares, 1, error_at), 60, responses=len(frames) * 2, name=server.label) as it:
         it.run()
 
 

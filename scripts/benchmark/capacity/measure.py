@@ -28,7 +28,7 @@ def measure(server: Server, case: Case, seconds: float) -> dict[str, float]:
     """Run a case once. Returns the figures by name, in the units of UNITS."""
     with (
         case.prepare(server) as load,
-        connected(server.peer.port, load, seconds, name=f"{server.label}, {case.name}") as client,
+        connected(server.port, load, seconds, name=f"{server.label}, {case.name}") as client,
     ):
         before = server.peer.processor_time()
         run = client.run()

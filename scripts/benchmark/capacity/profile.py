@@ -35,7 +35,7 @@ def record(server: Server, case: Case, seconds: float, path: Path) -> None:
         ]  # fmt: skip
         with (
             case.prepare(server) as load,
-            connected(server.peer.port, load, seconds + START_S, name=f"{server.label}, {case.name}") as client,
+            connected(server.port, load, seconds + START_S, name=f"{server.label}, {case.name}") as client,
         ):
             process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
             client.run()

@@ -20,6 +20,7 @@ from protocol.messages.k02_list_offsets import (
 )
 from protocol.messages.k10_find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from protocol.messages.k19_create_topics import (
+    CreatableReplicaAssignment,
     CreatableTopic,
     CreatableTopicConfig,
     CreateTopicsRequest,
@@ -90,12 +91,19 @@ class Connection:
 
 
 class Server:
-    """A started peer. `label` names it in the table."""
+    """A started peer. `label` names it in the table.
 
-    def __init__(self, peer: Peer, label: str, *, newest_versions: bool = False) -> None:
+    `port`: that of one broker of a cluster. With `node_id`, all partitions of new topics are on that broker.
+    """
+
+    def __init__(
+        self, peer: Peer, label: str, *, newest_versions: bool = False, port: int = 0, node_id: int | None = None
+    ) -> None:
         self.peer = peer
         self.label = label
-        self.connection = Connection(peer.port)
+        self.port = port or peer.port
+        self._node_id = node_id
+        self.connection = Connection(self.port)
         self._kept_topics: dict[str, Topic] = {}
         self._pinned = {} if newest_versions else PINNED_VERSIONS
         self._alter_brokers({"log.segment.delete.delay.ms": str(DELETE_DELAY_MS)})
@@ -129,6 +137,12 @@ class Server:
         name = f"capacity-{os.getpid()}-{next(_numbers):06}"
         rows = [CreatableTopicConfig(name=key.replace("_", "."), value=value) for key, value in configs.items()]
         row = CreatableTopic(name=name, num_partitions=partitions, replication_factor=1, configs=rows)
+        if self._node_id is not None:
+            row.num_partitions = row.replication_factor = -1
+            row.assignments = [
+                CreatableReplicaAssignment(partition_index=index, broker_ids=[self._node_id])
+                for index in range(partitions)
+            ]
         created = self.request(CreateTopicsRequest(topics=[row]), lambda response: response.topics[0].error_code)
         assert isinstance(created, CreateTopicsResponse)
         self.offsets(name, range(partitions))

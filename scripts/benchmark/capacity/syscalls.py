@@ -37,7 +37,7 @@ def count(server: Server, case: Case) -> dict[str, float]:
         output = Path(directory) / "strace"
         with (
             case.prepare(server) as load,
-            connected(server.peer.port, load, SECONDS, name=f"{server.label}, {case.name}") as client,
+            connected(server.port, load, SECONDS, name=f"{server.label}, {case.name}") as client,
             strace(server.peer.processes(), output),
         ):
             run = client.run()

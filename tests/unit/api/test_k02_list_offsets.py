@@ -113,6 +113,19 @@ async def test_leader_epochs():
 
 
 @async_test
+async def test_a_follower_responds_to_a_debugging_consumer_only():
+    handlers = await with_records()
+    partition = handlers.replicas.leader("t", 0)
+    partition.committed, partition.is_leader = 4, False
+    for replica_id in (-1, 7):
+        assert await list_offset(handlers, 11, -1, replica_id=replica_id) == (6, -1, -1)
+    assert await list_offset(handlers, 11, -1, replica_id=-2) == (0, 5, -1)
+    assert await list_offset(handlers, 11, -2, replica_id=-2) == (0, 0, -1)
+    assert await list_offset(handlers, 11, -1, replica_id=-2, epoch=1) == (ErrorCode.UNKNOWN_LEADER_EPOCH, -1, -1)
+    assert await list_offset(handlers, 11, -1, replica_id=-2, index=9) == (3, -1, -1)
+
+
+@async_test
 async def test_unavailable_partitions():
     handlers = await with_records()
     assert await list_offset(handlers, 11, -1, topic="nope") == (3, -1, -1)

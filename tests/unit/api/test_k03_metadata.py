@@ -58,6 +58,17 @@ async def test_a_topic_in_every_version(version: int):
 
 
 @async_test
+async def test_a_broker_is_named_while_no_controller_is_known():
+    handlers = await with_topics()
+    image = handlers.member.image
+    for controller_id in (-1, 7):
+        image.controller_id = controller_id
+        assert (await metadata(handlers, 9)).controller_id == 1
+    image.brokers.clear()
+    assert (await metadata(handlers, 12)).controller_id == -1
+
+
+@async_test
 async def test_requests_for_all_topics():
     handlers = await with_topics("a", "b")
     assert codes(await handlers.request(ApiKey.METADATA, 0, topics=[])) == [("a", 0), ("b", 0)]

@@ -5,6 +5,7 @@ import threading
 
 import pytest
 
+from kbroker.config.alter import MIN_ISR
 from kbroker.config.config_def import READ_ONLY, ConfigKey
 from kbroker.config.config_resource import ConfigResourceType
 from kbroker.config.definitions.broker import BROKER_CONFIGS
@@ -84,9 +85,11 @@ async def test_topics_use_altered_broker_configs_at_once_and_after_restarts(m: M
     before = inherited_values(m)
     keys = {name: BROKER_CONFIGS[synonym] for name, synonym in INHERITING.items()}
     cluster_default = {key.name: two_other_values(key)[0] for key in keys.values()}
-    per_broker = {key.name: two_other_values(key)[1] for key in keys.values()}
+    # Of min.insync.replicas only the value of all brokers can be altered (KIP-966).
+    per_broker = {key.name: two_other_values(key)[1] for key in keys.values() if key.name != MIN_ISR}
     all_brokers = {name: ALL_TOPIC_CONFIGS[name].parse(cluster_default[key.name]) for name, key in keys.items()}
-    this_broker = {name: ALL_TOPIC_CONFIGS[name].parse(per_broker[key.name]) for name, key in keys.items()}
+    effective = cluster_default | per_broker
+    this_broker = {name: ALL_TOPIC_CONFIGS[name].parse(effective[key.name]) for name, key in keys.items()}
 
     await set_all(client, "", cluster_default)
     assert inherited_values(m) == all_brokers

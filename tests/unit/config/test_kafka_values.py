@@ -70,12 +70,6 @@ DIFFERENCES = [
         ACCEPTS,
         "kbroker has no tiered storage whose retention the value could contradict",
     ),
-    Difference(
-        r"broker min\.insync\.replicas",
-        REJECTS,
-        ACCEPTS,
-        "kbroker has no eligible leader replicas (KIP-966), which forbid it in Kafka",
-    ),
 ]
 
 # The configs of the recorded nodes.

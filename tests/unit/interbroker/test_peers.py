@@ -312,3 +312,17 @@ async def test_resets_lose_requests_but_never_mix_up_responses(s: PeerBrokers) -
     succeeded = [await s.one.loop.run(ask(s.one, number)) for number in range(200)]
     assert sum(succeeded) > 100
     assert not all(succeeded)
+
+
+@simulated(PeerBrokers, SEEDS)
+async def test_a_channel_has_one_connection_at_the_peer_after_cuts_too(s: PeerBrokers) -> None:
+    """The ends of the former connections never arrive."""
+    for _ in range(3):
+        await s.one.loop.run(s.one.heartbeat(2))
+        await s.one.loop.run(s.one.fetch(2, 1))
+        assert s.loop.network.faults.blackhole("b1", "b2") == 2
+        s.one.peers.reset()
+    await s.one.loop.run(s.one.heartbeat(2))
+    await s.one.loop.run(s.one.fetch(2, 1))
+    assert s.two.server.accepted == 8
+    assert s.connections[2] == 2

@@ -10,9 +10,10 @@ from kbroker.config import BrokerConfig
 from kbroker.config.config_resource import ConfigResourceType
 from kbroker.metadata.cluster_member import ClusterMember, join_cluster
 from kbroker.metadata.image import BrokerRegistration, MetadataDelta, MetadataImage
+from kbroker.metadata.registration import BrokerIdInUse
 from kbroker.metadata.store import znodes
-from kbroker.metadata.store.coordination import NodeExists
-from kbroker.metadata.store.embedded import EmbeddedSession, EmbeddedStore
+from kbroker.metadata.store.embedded import EmbeddedStore
+from kbroker.metadata.store.embedded_session import EmbeddedSession
 from kbroker.metadata.topics.create_partitions import NewPartitions
 from kbroker.metadata.topics.create_topics import NewTopic
 from kbroker.metadata.topics.delete_topics import TopicNameOrId
@@ -255,7 +256,7 @@ async def test_brokers_of_one_process_share_the_metadata():
     assert other.image.topics == broker.image.topics
     (result,) = await create(other, NewTopic("b"))
     assert result.error.code == ErrorCode.NOT_CONTROLLER
-    with pytest.raises(NodeExists):
+    with pytest.raises(BrokerIdInUse, match=r"^another broker of this cluster has node.id=2: it serves "):
         await start(disk, broker.store, 2)
     await other.member.leave()
     await settle()

@@ -200,6 +200,33 @@ def test_an_append_after_a_long_idle_time_makes_no_replica_lag() -> None:
     assert state.out_of_sync_replicas(12, later_ms + LAG_MS + 1, LAG_MS) == [2, 3]
 
 
+def test_a_replica_leaves_by_its_distance() -> None:
+    """With replica.lag.max.messages a replica that is near and fetches stays, however long it is not caught up."""
+    state = leading([1, 2, 3], end=100)
+    state.set_lag_max_messages(10)
+    later_ms = NOW_MS + 5 * LAG_MS
+    fetch(state, 2, 90, 100, later_ms)
+    fetch(state, 3, 89, 100, later_ms)
+    assert state.out_of_sync_replicas(100, later_ms, LAG_MS) == [3]
+    # At once, although it was caught up a moment ago.
+    fetch(state, 3, 100, 100, later_ms)
+    assert state.out_of_sync_replicas(100, later_ms, LAG_MS) == []
+    assert state.out_of_sync_replicas(111, later_ms, LAG_MS) == [2, 3]
+    # A replica that does not fetch leaves after the time, unless it has everything.
+    assert state.out_of_sync_replicas(100, later_ms + LAG_MS + 1, LAG_MS) == [2]
+    state.set_lag_max_messages(-1)
+    assert state.out_of_sync_replicas(100, later_ms, LAG_MS) == [2]
+
+
+def test_a_replica_joins_within_the_distance() -> None:
+    state = leading([1])
+    state.set_lag_max_messages(10)
+    fetch(state, 2, 89, 100)
+    assert not state.can_join(state.followers[2], 100)
+    fetch(state, 2, 90, 100)
+    assert state.can_join(state.followers[2], 100)
+
+
 def test_only_one_proposal_at_a_time() -> None:
     state = leading([1, 2])
     state.propose([1, 2, 3])

@@ -43,8 +43,9 @@ def kio_encode(message: Message, version: int) -> bytes | None:
 def _to_kio(value: Struct, foreign_class: Any) -> Any:
     arguments = {}
     for field in fields(foreign_class):
-        # kio drops the unit from the names of times, which it keeps as timedelta.
-        name = field.name if field.name in value.__class__.__rows__ else f"{field.name}_ms"
+        # kio drops the unit from the names of times, which it keeps as timedelta. It has "id_" for "id".
+        plain = field.name.removesuffix("_")
+        name = plain if plain in value.__class__.__rows__ else f"{plain}_ms"
         arguments[field.name] = _kio_value(getattr(value, name), field)
     return foreign_class(**arguments)
 

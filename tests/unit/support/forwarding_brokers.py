@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, cast
@@ -16,8 +17,9 @@ from kbroker.common import KafkaError
 from kbroker.config import BrokerConfig
 from kbroker.interbroker.controller_channel import ControllerChannel
 from kbroker.interbroker.controller_gateway import ControllerGateway
-from kbroker.metadata.controller import CreateTopicResult
 from kbroker.metadata.image import MetadataDelta, TopicImage
+from kbroker.metadata.isr_change_queue import AlterPartitionResult, IsrRequest
+from kbroker.metadata.topic_control_manager import CreateTopicResult
 from kbroker.metadata.topics.create_topics import NewTopic
 from protocol.apis import ApiKey
 from protocol.errors import ErrorCode
@@ -34,6 +36,9 @@ class FakeController:
         self.is_elected = False
         self.created: list[str] = []
         self.altered: list[tuple[int, str]] = []
+        # (broker id, broker epoch, topic id) of each change of an ISR, which takes `delay_s`.
+        self.shrunk: list[tuple[int, int, bytes]] = []
+        self.delay_s = 0.0
         self._broker = broker
 
     async def on_create(self) -> None: ...
@@ -57,6 +62,15 @@ class FakeController:
             self._broker.brokers.publish(MetadataDelta(created=[image]))
             results.append(CreateTopicResult(topic.name, image.topic_id, topic.partitions, 3))
         return results
+
+    async def alter_partitions(
+        self, broker_id: int, broker_epoch: int, requests: Sequence[IsrRequest]
+    ) -> list[AlterPartitionResult]:
+        if not self.is_elected:
+            raise KafkaError(ErrorCode.NOT_CONTROLLER, "This broker is not the controller.")
+        self.shrunk += [(broker_id, broker_epoch, request.topic_id) for request in requests]
+        await asyncio.sleep(self.delay_s)
+        return [ErrorCode.NONE for _ in requests]
 
     async def alter_configs(self, resource_type: int, name: str, new_overrides: Any) -> None:
         if not self.is_elected:

@@ -77,6 +77,9 @@ class FakePartition:
         return self.high_watermark if self.stable is None else self.stable
 
     def check_leader(self, current_epoch: int) -> None:
+        self.check_epoch(current_epoch)
+
+    def check_epoch(self, current_epoch: int) -> None:
         if current_epoch not in (-1, self.leader_epoch):
             older = current_epoch < self.leader_epoch
             raise KafkaError(ErrorCode.FENCED_LEADER_EPOCH if older else ErrorCode.UNKNOWN_LEADER_EPOCH)
@@ -104,10 +107,13 @@ class FakeReplicas:
     def get(self, topic: str, index: int) -> FakePartition | None:
         return self.partitions.get(TopicPartition(topic, index))
 
+    def missing_error(self, topic: str, index: int) -> ErrorCode:
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
     def leader(self, topic: str, index: int) -> FakePartition:
         partition = self.get(topic, index)
         if partition is None:
-            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            raise KafkaError(self.missing_error(topic, index))
         if not partition.is_leader:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         return partition

@@ -190,6 +190,11 @@ class ReplicaCluster:
             self._apply(node, MetadataDelta(created=[copy(topic)], partitions=changes))
         await self.settle()
 
+    async def replicate(self, *replicas: int, partitions: int = 1, **configs: str) -> None:
+        """Start brokers, and create topic "t" with a replica on each; the first one leads."""
+        await self.start(*replicas)
+        await self.create_topic(*replicas, partitions=partitions, **configs)
+
     async def delete_topic(self, name: str = "t") -> None:
         topic = self.topics.pop(name)
         changes = [
@@ -259,6 +264,11 @@ class ReplicaCluster:
             [(topic, [(index, memoryview(batch))])], acks, 30_000, 11
         )
         return Produced(response)
+
+    async def commit(self, node_id: int, *values: bytes, index: int = 0, topic: str = "t") -> None:
+        """Append a batch at the leader, and wait until it is acknowledged with acks=all."""
+        produced = self.produce(node_id, *values, index=index, topic=topic)
+        await self.until(lambda: produced.code == 0)
 
     async def until(self, condition: Callable[[], object], seconds: float = 30.0) -> None:
         """Wait in virtual time until a condition is true."""

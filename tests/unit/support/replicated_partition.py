@@ -1,9 +1,10 @@
 """A partition with three replicas on a simulated broker, which leads it. A test plays its followers and controller."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
-from kbroker.metadata.image import BrokerRegistration, MetadataDelta, PartitionRegistration
+from kbroker.metadata.image import BrokerRegistration, MetadataDelta, PartitionChange, PartitionRegistration
 from kbroker.replica.fetch.delayed_fetch import DelayedFetch
 from protocol.errors import ErrorCode
 from protocol.fast.fetch import FetchRequest, FetchResponse, FetchResult
@@ -19,13 +20,19 @@ from tests.unit.support.simulated_broker import Machine
 LEADER, REPLICAS = 1, [1, 2, 3]
 LAG_MS = 30_000
 LONG_MS = 3_600_000
+# The time from a change to the broker's image.
+IMAGE_S = 0.01
 
 
 class Controller:
-    """`requests` are those received. A request waits for `answer`, or is accepted if `accepts`."""
+    """`requests` are those received. A request waits for `answer`, or is accepted if `accepts`.
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    `on_change` is called with each ISR that it has written, and the partition epoch.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, on_change: Callable[[list[int], int], None]) -> None:
         self.loop = loop
+        self.on_change = on_change
         self.accepts = True
         self.requests: list[AlterPartitionRequest] = []
         self.waiting: list[asyncio.Future[ErrorCode]] = []
@@ -44,6 +51,7 @@ class Controller:
             result.leader_id, result.leader_epoch = LEADER, partition.leader_epoch
             result.isr = [member.broker_id for member in partition.new_isr_with_epochs]
             result.partition_epoch = partition.partition_epoch + 1
+            self.loop.call_later(IMAGE_S, self.on_change, result.isr, result.partition_epoch)
         topics = [AlterPartitionResponseTopic(topic_id=topic.topic_id, partitions=[result])]
         return AlterPartitionResponse(topics=topics)
 
@@ -71,7 +79,7 @@ class ReplicatedPartition:
         self.m = m
         self.services = m.broker.services
         self.partition = m.partition("t")
-        self.controller = Controller(m.loop)
+        self.controller = Controller(m.loop, self._learn)
         self.partition_epoch = 10
         self.services.replicas.isr_manager.start(self.controller.send, lambda: 101, lambda: LAG_MS)
         for broker_id in REPLICAS[1:]:
@@ -92,6 +100,15 @@ class ReplicatedPartition:
         delta = MetadataDelta(brokers=brokers)
         self.services.metadata.apply(delta)
         self.services.replicas.isr_manager.on_delta(delta)
+
+    def _learn(self, isr: list[int], partition_epoch: int) -> None:
+        """Let the image have what the controller has written."""
+        self.partition_epoch = partition_epoch
+        epoch, tp = self.partition.leader_epoch, self.partition.tp
+        registration = PartitionRegistration(LEADER, epoch, REPLICAS, isr, partition_epoch=partition_epoch)
+        self.partition.apply_registration(registration, LEADER, self.m.clock.mono_ms())
+        change = PartitionChange(tp, self.partition.topic_id, None, registration)
+        self.services.replicas.isr_manager.on_delta(MetadataDelta(partitions=[change]))
 
     def lead(self, isr: list[int], epoch: int | None = None, replicas: list[int] = REPLICAS) -> None:
         """Lead a new leader epoch, or, in the current one, take an ISR from the image."""

@@ -1,7 +1,7 @@
 """The configs of each broker of `kbroker start --brokers N`, from those of the command line."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from kbroker.cli.common.errors import CliError, usage_error
 from kbroker.config import BrokerConfig, Endpoint
@@ -27,12 +27,12 @@ def check_directory(directory: str, brokers: int) -> None:
 
 
 def broker_settings(
-    properties: StaticConfigs, brokers: int, directory: str, connect: str, digest: str
+    properties: StaticConfigs, brokers: int, directory: str, connect: Sequence[str], digest: str
 ) -> list[dict[str, str]]:
     """Return the configs of each broker.
 
-    `connect` and `digest` are those of the coordination service. Ports count up from those that are configured. Raises
-    CliError, ConfigError.
+    `connect`: an address of the coordination service for each broker; `digest`: its credentials. Ports count up from
+    those that are configured. Raises CliError, ConfigError.
     """
     if not 1 <= brokers <= MAX_BROKERS:
         raise usage_error(f"--brokers must be from 1 to {MAX_BROKERS}")
@@ -48,7 +48,7 @@ def broker_settings(
             **_addresses(config, texts, node_id - 1),
             "node.id": str(node_id),
             "log.dirs": broker_directory(directory, node_id),
-            "zookeeper.connect": connect,
+            "zookeeper.connect": connect[node_id - 1],
             "kbroker.zookeeper.digest": digest,
         }
         for node_id in range(1, brokers + 1)

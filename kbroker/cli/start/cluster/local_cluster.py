@@ -10,11 +10,12 @@ import gc
 import os
 import signal
 import socket
+from collections.abc import Sequence
 from secrets import token_hex
 
 from kbroker.cli.common.errors import exception_text, print_error
 from kbroker.cli.start.cluster.broker_process import ForkedBroker, fork_broker
-from kbroker.cli.start.cluster.broker_settings import broker_settings, check_directory, properties_text
+from kbroker.cli.start.cluster.broker_settings import MAX_BROKERS, broker_settings, check_directory, properties_text
 from kbroker.cli.start.outcome import print_ready
 from kbroker.config import BrokerConfig
 from kbroker.config.sources.static_configs import StaticConfigs
@@ -37,8 +38,9 @@ SESSION_TIMEOUTS_MS = (1_000, 60_000)
 def run_local_cluster(properties: StaticConfigs, brokers: int) -> int:
     """Run brokers until SIGTERM, SIGINT or SIGHUP. Returns the exit status. Raises CliError, ConfigError, OSError."""
     directory = properties["log.dirs" if "log.dirs" in properties else "log.dir"].text
-    listener = socket.create_server(("127.0.0.1", 0))
-    connect = f"127.0.0.1:{listener.getsockname()[1]}"
+    # One for each broker, so that the sessions of a broker that has ended are known.
+    listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(min(brokers, MAX_BROKERS))]
+    connect = [f"127.0.0.1:{listener.getsockname()[1]}" for listener in listeners]
     digest = f"kbroker:{token_hex(16)}"
     settings = broker_settings(properties, brokers, directory, connect, digest)
     configs = [BrokerConfig.load(each) for each in settings]
@@ -52,11 +54,12 @@ def run_local_cluster(properties: StaticConfigs, brokers: int) -> int:
 
     gc.collect()
     gc.freeze()
+    gc.enable()
     parent_life = os.pipe()
-    processes = [fork_broker(config, parent_life, [listener.fileno()]) for config in configs]
+    processes = [fork_broker(config, parent_life, [listener.fileno() for listener in listeners]) for config in configs]
     loop = new_event_loop()
     try:
-        return loop.run_until_complete(LocalCluster(loop, directory, digest, processes, restart_files).run(listener))
+        return loop.run_until_complete(LocalCluster(loop, directory, digest, processes, restart_files).run(listeners))
     except (OSError, CoordinationError) as error:
         print_error(f"the coordination service cannot run: {exception_text(error)}")
         return 1
@@ -89,11 +92,12 @@ class LocalCluster:
         self._processes = processes
         self._restart_files = restart_files
         self._ended: asyncio.Future[None] = loop.create_future()
+        self._server: ZooKeeperServer | None = None
         self._is_ready = False
         self._is_stopping = False
         self._has_failed = False
 
-    async def run(self, listener: socket.socket) -> int:
+    async def run(self, listeners: Sequence[socket.socket]) -> int:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             self._loop.add_signal_handler(number, self._stop, number)
         for process in self._processes:
@@ -104,8 +108,8 @@ class LocalCluster:
         last_session = first_session_id(environment.clock.now_ms())
         path = f"{self._directory}/coordination"
         store = await EmbeddedStore.open(environment, path, self._on_store_failure, last_session)
-        server = ZooKeeperServer(environment, store, self._digest, SESSION_TIMEOUTS_MS)
-        await server.start(listener=listener)
+        server = self._server = ZooKeeperServer(environment, store, self._digest, SESSION_TIMEOUTS_MS)
+        await server.serve(listeners)
         await self._ended
         await server.stop()
         await store.close()
@@ -118,6 +122,9 @@ class LocalCluster:
             self._on_ready()
             return
         self._loop.remove_reader(process.output)
+        if self._server is not None:
+            # Other brokers need not wait for the session timeout.
+            self._server.end_sessions(process.node_id - 1)
         if not self._is_stopping:
             self._report_end(process)
         elif process.status:

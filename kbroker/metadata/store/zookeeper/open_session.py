@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from asyncio import AbstractEventLoop, wait
+from collections.abc import Callable
 from contextlib import suppress
 
 from kbroker.config.broker.zookeeper_settings import ZooKeeperSettings
-from kbroker.metadata.store.coordination import CoordinationError, NodeExists
+from kbroker.metadata.store import znodes
+from kbroker.metadata.store.coordination import CoordinationError, NodeExists, SessionExpired, Unavailable
 from kbroker.metadata.store.zookeeper.session import ZooKeeperSession
 
 # Nodes of an Apache Kafka cluster with ZooKeeper. Kafka creates all of them.
@@ -19,8 +21,23 @@ class ZooKeeperUnusable(Exception):
     """ZooKeeper cannot be reached, or its nodes cannot be used."""
 
 
-async def open_session(loop: AbstractEventLoop, settings: ZooKeeperSettings) -> ZooKeeperSession:
-    """Return a connected session below the chroot. Raises ZooKeeperUnusable."""
+class ZooKeeperUnreachable(ZooKeeperUnusable, Unavailable):
+    """ZooKeeper does not respond now. A broker that was a member tries again."""
+
+    def __init__(self, reason: str) -> None:
+        Unavailable.__init__(self, detail=reason)
+
+    def __str__(self) -> str:
+        return self.detail
+
+
+async def open_session(
+    loop: AbstractEventLoop, settings: ZooKeeperSettings, check_new: Callable[[str], None] = lambda place: None
+) -> ZooKeeperSession:
+    """Return a connected session below the chroot. Raises ZooKeeperUnusable.
+
+    `check_new` is called if there is no cluster below the chroot, before anything is created, and may raise.
+    """
     try:
         session = ZooKeeperSession(loop, settings)
     except OSError as error:
@@ -28,10 +45,16 @@ async def open_session(loop: AbstractEventLoop, settings: ZooKeeperSettings) -> 
     session.start()
     try:
         await _wait_until_connected(session, settings)
-        await _check_and_create_chroot(session, settings)
+        await _check_chroot(session, settings, check_new)
+        await _create_chroot(session, settings)
+    except ZooKeeperUnreachable:
+        await session.close()
+        raise
     except CoordinationError as error:
         await session.close()
-        raise ZooKeeperUnusable(f"cannot use ZooKeeper at {settings.address}: {error}") from None
+        is_temporary = isinstance(error, (Unavailable, SessionExpired))
+        kind = ZooKeeperUnreachable if is_temporary else ZooKeeperUnusable
+        raise kind(f"cannot use ZooKeeper at {settings.address}: {error}") from None
     except BaseException:
         await session.close()
         raise
@@ -46,16 +69,31 @@ async def _wait_until_connected(session: ZooKeeperSession, settings: ZooKeeperSe
         reason = session.last_warning or "no response"
         if reason.endswith(CLOSED_BY_SERVER):
             reason = "the server closes the connection, as it does while the ensemble has no quorum or is read-only"
-        raise ZooKeeperUnusable(f"cannot connect to ZooKeeper at {settings.address} in {timeout_s:g} s: {reason}")
+        raise ZooKeeperUnreachable(f"cannot connect to ZooKeeper at {settings.address} in {timeout_s:g} s: {reason}")
 
 
-async def _check_and_create_chroot(session: ZooKeeperSession, settings: ZooKeeperSettings) -> None:
+async def _check_chroot(
+    session: ZooKeeperSession, settings: ZooKeeperSettings, check_new: Callable[[str], None]
+) -> None:
+    place = f"ZooKeeper at {settings.address}"
     for path in KAFKA_NODES:
         if await session.exists(settings.chroot + path) is not None:
             raise ZooKeeperUnusable(
-                f"ZooKeeper at {settings.address} has the metadata of an Apache Kafka cluster ({path}): choose "
+                f"{place} has the metadata of an Apache Kafka cluster ({path}): choose "
                 f"another chroot, such as zookeeper.connect={','.join(settings.hosts)}/kbroker"
             )
+    # Before the cluster id: a broker that starts at the same time creates both in one multi.
+    has_root = await session.exists(settings.chroot + znodes.ROOT) is not None
+    if await session.exists(settings.chroot + znodes.CLUSTER_ID) is not None:
+        return
+    if has_root:
+        raise ZooKeeperUnusable(
+            f"{place} has a node {znodes.ROOT} of another program, without a kbroker cluster: choose another chroot"
+        )
+    check_new(place)
+
+
+async def _create_chroot(session: ZooKeeperSession, settings: ZooKeeperSettings) -> None:
     path = ""
     for name in settings.chroot.split("/")[1:]:
         path += f"/{name}"

@@ -16,6 +16,7 @@ from typing import Any
 from kazoo.client import KazooState
 from kazoo.exceptions import ConnectionLoss
 from kazoo.protocol.serialization import Exists, GetChildren, GetData, Sync
+from kazoo.protocol.states import ZnodeStat
 
 from kbroker.config.broker.zookeeper_settings import ZooKeeperSettings
 from kbroker.metadata.store.coordination import (
@@ -82,6 +83,8 @@ class ZooKeeperSession:
         self._timeout_s = settings.session_timeout_s * 2 / 3
         self._acl = acl(settings.set_acl)
         self._client = SessionClient(loop, settings, self._on_state, self._on_event)
+        # Called with ZooKeeper's time of each write, in milliseconds.
+        self.on_server_time: Callable[[int], None] = lambda time_ms: None
         self._session_id = 0
         self._is_connected = False
         self._is_over = False
@@ -99,6 +102,10 @@ class ZooKeeperSession:
     @property
     def session_id(self) -> int:
         return self._session_id
+
+    @property
+    def is_connected(self) -> bool:
+        return self._is_connected
 
     @property
     def last_warning(self) -> str:
@@ -171,7 +178,11 @@ class ZooKeeperSession:
 
     async def _write(self, ops: Sequence[Op]) -> Sequence[Any]:
         request = transaction(ops, self.chroot, self._acl)
-        return await self._start(request, "", lambda results: transaction_results(results, ops))  # type: ignore[no-any-return]
+        results = await self._start(request, "", lambda results: transaction_results(results, ops))
+        for result in results:
+            if isinstance(result, ZnodeStat):
+                self.on_server_time(result.mtime)
+        return results  # type: ignore[no-any-return]
 
     def _start(self, request: Any, path: str, convert: Callable[[Any], Any], watch: Watch | None = None) -> Future[Any]:
         if self._is_over:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from kbroker.metadata.store.coordination import CoordinationError, SessionExpired, Unavailable, Watch
-from kbroker.metadata.store.embedded import EmbeddedSession, EmbeddedStore, PendingCommit, StoreOperation
+from kbroker.metadata.store.embedded import EmbeddedStore
+from kbroker.metadata.store.embedded_session import EmbeddedSession, PendingCommit, StoreOperation
 from kbroker.metadata.store.zookeeper_server import messages
 from kbroker.metadata.store.zookeeper_server.jute import JuteReader, encode_buffer, encode_string
 from kbroker.metadata.store.zookeeper_server.messages import RequestType

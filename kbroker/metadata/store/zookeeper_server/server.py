@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from kbroker.metadata.store.zookeeper_server.sessions import SessionTable
@@ -40,28 +42,35 @@ class ZooKeeperServer:
         self._digest = digest.encode()
         self._sessions = SessionTable(environment, store, session_timeouts_ms)
         self._connections: dict[ZooKeeperConnection, None] = {}
-        self._listener: asyncio.AbstractServer | None = None
+        self._listeners: list[asyncio.AbstractServer] = []
 
-    async def start(self, port: int = 0, listener: socket.socket | None = None) -> int:
-        """Listen on loopback, or on a socket that listens already, and return the port. Raises OSError."""
-        if listener is None:
-            self._listener = await self._loop.create_server(self._new_connection, "127.0.0.1", port)
-        else:
-            self._listener = await self._loop.create_server(self._new_connection, sock=listener)
-        bound: int = self._listener.sockets[0].getsockname()[1]
+    async def start(self, port: int = 0) -> int:
+        """Listen on loopback, and return the port. Raises OSError."""
+        listener = await self._loop.create_server(partial(self._new_connection, 0), "127.0.0.1", port)
+        self._listeners.append(listener)
+        bound: int = listener.sockets[0].getsockname()[1]
         return bound
+
+    async def serve(self, listeners: Sequence[socket.socket]) -> None:
+        """Accept connections at sockets that listen already. Each is for one client process: see `end_sessions`."""
+        for number, listener in enumerate(listeners):
+            self._listeners.append(await self._loop.create_server(partial(self._new_connection, number), sock=listener))
+
+    def end_sessions(self, listener: int) -> None:
+        """End the sessions of the process that connects to this listener: it has ended, so nothing is in progress."""
+        self._sessions.end_all_of(listener)
 
     async def stop(self) -> None:
         """Close the connections, before the store is closed."""
-        if self._listener is not None:
-            self._listener.close()
-            self._listener = None
+        for listener in self._listeners:
+            listener.close()
+        self._listeners.clear()
         for connection in list(self._connections):
             connection.close()
         self._sessions.stop()
 
-    def _new_connection(self) -> ZooKeeperConnection:
-        connection = ZooKeeperConnection(self._store, self._sessions, self._digest, self._connections)
+    def _new_connection(self, listener: int) -> ZooKeeperConnection:
+        connection = ZooKeeperConnection(self._store, self._sessions, self._digest, self._connections, listener)
         if len(self._connections) >= MAX_CONNECTIONS:
             log.warning("too many connections in ZooKeeper's protocol", limit=MAX_CONNECTIONS)
             connection.is_refused = True

@@ -10,7 +10,8 @@ from hmac import compare_digest
 from typing import TYPE_CHECKING, Protocol
 
 from kbroker.metadata.store.coordination import CoordinationError
-from kbroker.metadata.store.embedded import EmbeddedSession, EmbeddedStore, PendingCommit
+from kbroker.metadata.store.embedded import EmbeddedStore
+from kbroker.metadata.store.embedded_session import EmbeddedSession, PendingCommit
 from kbroker.metadata.store.zookeeper_server.messages import PASSWORD_BYTES, SessionRequest
 from kbroker.runtime.event_log import EventLogger
 
@@ -28,12 +29,21 @@ class ServedConnection(Protocol):
 
 
 class ServedSession:
-    """A session of a client, which outlives its connections. It expires after `timeout_ms` without a request."""
+    """A session of a client, which outlives its connections. It expires after `timeout_ms` without a request.
+
+    `listener`: the number of the listener at which it was opened.
+    """
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, embedded: EmbeddedSession, timeout_ms: int, password: bytes
+        self,
+        loop: asyncio.AbstractEventLoop,
+        embedded: EmbeddedSession,
+        timeout_ms: int,
+        password: bytes,
+        listener: int,
     ) -> None:
         self.embedded = embedded
+        self.listener = listener
         self.id = embedded.session_id
         self.timeout_ms = timeout_ms
         self.password = password
@@ -62,10 +72,10 @@ class SessionTable:
         self._min_timeout_ms, self._max_timeout_ms = timeouts_ms
         self._sessions: dict[int, ServedSession] = {}
 
-    def connect(self, connection: ServedConnection, request: SessionRequest) -> ServedSession | None:
+    def connect(self, connection: ServedConnection, request: SessionRequest, listener: int = 0) -> ServedSession | None:
         """Return a new session, or the session that the client names; None if it has expired."""
         if not request.session:
-            session = self._new_session(request.timeout_ms)
+            session = self._new_session(request.timeout_ms, listener)
         else:
             known = self._sessions.get(request.session)
             if known is None or not compare_digest(known.password, request.password):
@@ -91,16 +101,22 @@ class SessionTable:
         session.cancel_timer()
         self._loop.create_task(self._end(session, then))
 
+    def end_all_of(self, listener: int) -> None:
+        """End the sessions that were opened at a listener: the only process that connects to it has ended."""
+        for session in [session for session in self._sessions.values() if session.listener == listener]:
+            log.info("a session ends with its process", session=f"0x{session.id:x}")
+            self._end_now(session)
+
     def stop(self) -> None:
         """Stop the timers. The sessions end with the store, which does not store ephemeral nodes."""
         for session in self._sessions.values():
             session.cancel_timer()
         self._sessions.clear()
 
-    def _new_session(self, timeout_ms: int) -> ServedSession:
+    def _new_session(self, timeout_ms: int, listener: int) -> ServedSession:
         timeout_ms = min(max(timeout_ms, self._min_timeout_ms), self._max_timeout_ms)
         password = self._environment.random.randbytes(PASSWORD_BYTES)
-        session = ServedSession(self._loop, self._store.session(), timeout_ms, password)
+        session = ServedSession(self._loop, self._store.session(), timeout_ms, password, listener)
         self._sessions[session.id] = session
         self._set_timer(session)
         return session
@@ -118,6 +134,9 @@ class SessionTable:
             self._set_timer(session)
             return
         log.warning("a session has expired", session=f"0x{session.id:x}", timeout_ms=session.timeout_ms)
+        self._end_now(session)
+
+    def _end_now(self, session: ServedSession) -> None:
         self.end(session)
         if session.connection is not None:
             session.connection.close()

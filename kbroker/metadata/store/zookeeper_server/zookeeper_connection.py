@@ -36,14 +36,19 @@ class ZooKeeperConnection(asyncio.Protocol):
         sessions: SessionTable,
         digest: bytes,
         connections: dict[ZooKeeperConnection, None],
+        listener: int,
     ) -> None:
-        """`digest`: the credentials of all clients, empty if they need none. `connections`: the open ones."""
+        """`digest`: the credentials of all clients, empty if they need none. `connections`: the open ones.
+
+        `listener`: the number of the one that has accepted this connection.
+        """
         self.session: ServedSession | None = None
         self.is_refused = False
         self._store = store
         self._sessions = sessions
         self._digest = digest
         self._connections = connections
+        self._listener = listener
         self._transport: asyncio.Transport | None = None
         self._received = bytearray()
         self._operations: RequestOperations | None = None
@@ -120,7 +125,7 @@ class ZooKeeperConnection(asyncio.Protocol):
             self._start(xid, kind, reader)
 
     def _connect(self, frame: bytes) -> None:
-        session = self._sessions.connect(self, messages.decode_connect(frame))
+        session = self._sessions.connect(self, messages.decode_connect(frame), self._listener)
         if session is None:
             self._send(messages.encode_connect(0, 0, bytes(messages.PASSWORD_BYTES)))
             self.close()

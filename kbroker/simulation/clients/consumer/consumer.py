@@ -25,6 +25,7 @@ FIRST_WITH_LAST_EPOCH = 12
 # After an empty poll with a shorter wait than this, the consumer backs off.
 SHORT_WAIT_MS = 10
 # Errors of a partition that a metadata refresh does not help against.
+NO_REPLICA = -1
 LEADER_NOT_AT_FAULT = frozenset(
     {ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.CORRUPT_MESSAGE}
 )
@@ -36,6 +37,7 @@ class ConsumerConfig:
 
     `max_records`: at most this many records per partition and poll; the remaining ones are fetched again.
     `sends_last_fetched_epoch`: sends the last fetched epoch, so that the broker detects a diverging log (KIP-595).
+    `rack`: the leader may send the consumer to a replica in this rack (KIP-392).
     """
 
     committed_only: bool = False
@@ -46,9 +48,10 @@ class ConsumerConfig:
     max_wait_ms: int = 100
     max_records: int = 500
     sends_last_fetched_epoch: bool = False
+    rack: str = ""
 
     @classmethod
-    def draw(cls, random: Random, *, committed_only: bool = False) -> "ConsumerConfig":
+    def draw(cls, random: Random, *, committed_only: bool = False, rack: str = "") -> "ConsumerConfig":
         """Draw a configuration."""
         return cls(
             committed_only=committed_only,
@@ -59,6 +62,7 @@ class ConsumerConfig:
             max_wait_ms=random.choice((0, 10, 100, 500)),
             max_records=random.choice((1, 3, 20, 500)),
             sends_last_fetched_epoch=random.random() < 0.5,
+            rack=rack,
         )
 
 
@@ -68,12 +72,14 @@ class Position:
 
     `epoch` is the leader epoch of the record before it. `validated_epoch` is the current leader epoch for which the
     position was validated (KIP-320). Both are -1 if unknown. `out_of_range`: reset to the log start offset.
+    `preferred_replica`: the node to fetch from instead of the leader, if any.
     """
 
     offset: int
     epoch: int = NO_EPOCH
     validated_epoch: int = NO_EPOCH
     out_of_range: bool = False
+    preferred_replica: int = NO_REPLICA
 
 
 class Consumer:
@@ -207,21 +213,22 @@ class Consumer:
     # Fetching.
 
     async def _fetch(self, poll: Poll) -> list[str]:
-        """Fetch once from each leader. Adds the records to `poll` and returns the failures."""
-        by_leader: dict[int, dict[TopicPartition, Position]] = {}
+        """Fetch once from each leader, or preferred replica. Adds the records to `poll` and returns the failures."""
+        by_node: dict[int, dict[TopicPartition, Position]] = {}
         failures = []
         for tp, position in self.positions.items():
             leader = self.cluster.leaders.get(tp)
             if leader is None:
                 failures.append(f"no leader of {tp[0]}-{tp[1]}")
             else:
-                by_leader.setdefault(leader.node, {})[tp] = position
-        if len(by_leader) == 1:
-            ((node, positions),) = by_leader.items()
+                replica = position.preferred_replica
+                by_node.setdefault(leader.node if replica == NO_REPLICA else replica, {})[tp] = position
+        if len(by_node) == 1:
+            ((node, positions),) = by_node.items()
             responses = [await self._fetch_from(node, positions)]
         else:
             responses = await asyncio.gather(
-                *(self._fetch_from(node, positions) for node, positions in by_leader.items())
+                *(self._fetch_from(node, positions) for node, positions in by_node.items())
             )
         for response in responses:
             if isinstance(response, OSError):
@@ -246,6 +253,8 @@ class Consumer:
             response = await connection.request(request, FetchResponse, version=version, timeout_s=timeout_s)
         except OSError as error:
             session.handle_error()
+            for position in positions.values():
+                position.preferred_replica = NO_REPLICA
             return error
         except BaseException:
             session.handle_error()
@@ -267,6 +276,7 @@ class Consumer:
             min_bytes=config.min_bytes,
             max_bytes=config.max_bytes,
             isolation_level=int(config.committed_only),
+            rack_id=config.rack,
         )
 
     def _partition_fetch(self, tp: TopicPartition, position: Position, version: int) -> PartitionFetch:
@@ -282,6 +292,10 @@ class Consumer:
         position = self.positions.get(tp)
         if position is None:
             return []
+        if data.error_code and position.preferred_replica != NO_REPLICA:
+            # As in the Java client: the leader decides, also about an offset that is out of range.
+            position.preferred_replica = NO_REPLICA
+            return [ErrorCode(data.error_code).name]
         if data.error_code:
             code = ErrorCode(data.error_code)
             if code is ErrorCode.OFFSET_OUT_OF_RANGE:
@@ -289,6 +303,9 @@ class Consumer:
             if code not in LEADER_NOT_AT_FAULT:
                 self.cluster.forget_leader(tp)
             return [code.name]
+        if data.preferred_read_replica != NO_REPLICA:
+            position.preferred_replica = data.preferred_read_replica
+            return []
         if data.diverging_epoch.end_offset >= 0:
             at = min(data.diverging_epoch.end_offset, position.offset)
             self._diverging_positions[tp] = Position(at, data.diverging_epoch.epoch, position.validated_epoch)

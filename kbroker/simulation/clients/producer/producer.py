@@ -77,12 +77,14 @@ LEADER_CHANGED = frozenset(
 class ProducerConfig:
     """Settings of a producer.
 
-    `delivery_timeout_s`: no attempt begins later than this after the send. `previous`: the producer id and epoch from
-    before a restart, sent with InitProducerId (KIP-360).
+    `promises`: whether an acknowledgement means that the batch is not lost. `delivery_timeout_s`: no attempt begins
+    later than this after the send. `previous`: the producer id and epoch from before a restart, sent with
+    InitProducerId (KIP-360).
     """
 
     idempotent: bool = True
     acks: int = ACKS_ALL
+    promises: bool = True
     max_in_flight: int = 5
     delivery_timeout_s: float = 30.0
     broker_timeout_ms: int = 5_000
@@ -112,7 +114,9 @@ class Producer:
 
     def send(self, tp: TopicPartition, values: tuple[int, ...]) -> "asyncio.Future[Operation]":
         """Send one batch. The future returns the ended operation; it never fails."""
-        return self._send(Send(tp, values, 0, self.config.idempotent, self.config.acks))
+        return self._send(
+            Send(tp, values, 0, self.config.idempotent, self.config.acks if self.config.promises else ACKS_NONE)
+        )
 
     def _send(self, action: Send) -> "asyncio.Future[Operation]":
         tp, values = action.tp, action.values

@@ -39,7 +39,7 @@ async def consume_assigned(
     """
     done = 0
     while done < polls and not context.stop.requested:
-        config = ConsumerConfig.draw(random, committed_only=committed_only)
+        config = ConsumerConfig.draw(random, committed_only=committed_only, rack=context.rack)
         consumer = Consumer(context.cluster(name, random), context.history, name, random, config)
         group_offsets = (
             None if group is None else StandaloneGroupOffsets(consumer.cluster, context.history, name, group)
@@ -126,7 +126,7 @@ async def consume_group(
     done = 0
     while done < polls and not context.stop.requested:
         cluster = context.cluster(name, random, static_members=instance is not None)
-        config = ConsumerConfig.draw(random, committed_only=committed_only)
+        config = ConsumerConfig.draw(random, committed_only=committed_only, rack=context.rack)
         consumer = Consumer(cluster, context.history, name, random, config)
         session_s = random.choice((6, 10))
         settings = MemberConfig(

@@ -34,7 +34,8 @@ class StopSignal:
 
 @dataclass(slots=True)
 class WorkloadContext:
-    """What all workloads of a run share. `old_versions`: the fraction of clients that use older API versions."""
+    """What all workloads of a run share. `old_versions`: the fraction of clients that use older API versions. `rack`:
+    that of the client's host."""
 
     loop: asyncio.AbstractEventLoop
     history: History
@@ -42,6 +43,7 @@ class WorkloadContext:
     stop: StopSignal = field(default_factory=StopSignal)
     old_versions: float = 0.5
     timeout_s: float = 5.0
+    rack: str = ""
 
     def cluster(
         self,

@@ -33,6 +33,7 @@ async def produce(
     *,
     idempotent: bool = True,
     acks: int = ACKS_ALL,
+    replicated: bool = False,
     keys: int = 0,
     max_padding: int = 2_000,
     pause_s: float = 0.02,
@@ -41,6 +42,7 @@ async def produce(
 ) -> None:
     """Send `count` batches to randomly chosen partitions.
 
+    `replicated`: partitions have several replicas, so acks=1 promises nothing.
     `restarts`: the probability per batch that the producer is closed while batches are in flight, and replaced by a
     new one with another name.
     """
@@ -52,6 +54,7 @@ async def produce(
         config = ProducerConfig(
             idempotent=idempotent,
             acks=acks,
+            promises=acks == ACKS_ALL or not replicated,
             max_in_flight=random.randint(1, 5),
             delivery_timeout_s=random.choice(TIMEOUT_FACTORS) * delivery_timeout_s,
             shape=RecordShape(max_padding, keys, draw_codecs(cluster, random)),

@@ -13,6 +13,7 @@ from random import Random
 from kbroker.simulation.checker.history import History
 from kbroker.simulation.clients.admin import BROKER_TIMEOUT_MS, Admin
 from kbroker.simulation.clients.connections.cluster import NO_EPOCH, Cluster
+from kbroker.simulation.clients.connections.connection import SimClientConnection
 from kbroker.simulation.clients.consumer.group_offsets import StandaloneGroupOffsets
 from kbroker.simulation.clients.consumer.offset_lookup import RefusedError
 from kbroker.simulation.clients.workloads.context import WorkloadContext
@@ -42,13 +43,24 @@ CHECK_TIMEOUT_S = 2.0
 
 class RecreatedTopic:
     """`configs`: the topic's configs, with which no fault of the run may lose acknowledged records. `commits`: a group
-    commits offsets too."""
+    commits offsets too. With a `replication_factor` above 1 there are several brokers. As in Kafka, each of them may
+    serve a deleted topic until it sees the deletion, so that this is checked at the end only."""
 
-    def __init__(self, context: WorkloadContext, random: Random, configs: Mapping[str, str], *, commits: bool) -> None:
+    def __init__(
+        self,
+        context: WorkloadContext,
+        random: Random,
+        configs: Mapping[str, str],
+        *,
+        commits: bool,
+        replication_factor: int = 1,
+    ) -> None:
         self._context = context
         self._random = random
         self._configs = configs
         self._commits = commits
+        self._replication_factor = replication_factor
+        self._sees_deletions = replication_factor == 1
         self._values = ValueSource(FIRST_VALUE)
         self._current: Incarnation | None = None
         self._deleted: dict[bytes, Incarnation] = {}
@@ -67,6 +79,7 @@ class RecreatedTopic:
     async def check_at_the_end(self) -> None:
         """Check, after all faults, that the last incarnation has all its records and that the others are gone."""
         current, cluster = self._current, self._cluster()
+        self._sees_deletions = True
         assert current is not None
         try:
             while (topic_id := await self._described_id(cluster)) is None:
@@ -94,7 +107,8 @@ class RecreatedTopic:
                 return
             if self._commits:
                 await self._commit(cluster, current)
-            if random.random() < 0.5:
+            # A leader that does not know yet that it was replaced lacks what the next one has acknowledged.
+            if random.random() < 0.5 and self._sees_deletions:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(CHECK_TIMEOUT_S):
                         await self._check_log(cluster, current)
@@ -104,7 +118,9 @@ class RecreatedTopic:
 
     async def _create(self, cluster: Cluster) -> Incarnation:
         configs = [CreatableTopicConfig(name=key, value=value) for key, value in self._configs.items()]
-        topic = CreatableTopic(name=TOPIC, num_partitions=1, replication_factor=1, configs=configs)
+        topic = CreatableTopic(
+            name=TOPIC, num_partitions=1, replication_factor=self._replication_factor, configs=configs
+        )
         request = CreateTopicsRequest(topics=[topic], timeout_ms=BROKER_TIMEOUT_MS)
         while True:
             with suppress(OSError):
@@ -128,7 +144,7 @@ class RecreatedTopic:
                 connection = await cluster.any_node()
                 sent, may_be_done = may_be_done, True
                 code = (await connection.request(request, DeleteTopicsResponse)).responses[0].error_code
-                if code == ErrorCode.UNKNOWN_TOPIC_ID and not sent:
+                if code == ErrorCode.UNKNOWN_TOPIC_ID and not sent and self._sees_deletions:
                     raise BrokenDeletion(f"topic id {incarnation.topic_id.hex()} is gone before it was deleted")
                 if code in (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_ID):
                     break
@@ -144,10 +160,20 @@ class RecreatedTopic:
         except OSError:
             return None
         if described is not None and described.topic_id in self._deleted:
+            if not self._sees_deletions:
+                return None
             raise BrokenDeletion(f"topic id {described.topic_id.hex()} is back after its deletion")
         return None if described is None else described.topic_id
 
+    def _is_over(self, incarnation: Incarnation) -> bool:
+        """Return whether all brokers must have seen the deletion of a topic id."""
+        return incarnation.is_deleted and self._sees_deletions
+
     # Records.
+
+    async def _leader(self, cluster: Cluster) -> SimClientConnection:
+        """Return a connection to the topic's leader. Raises OSError."""
+        return await (cluster.any_node() if self._replication_factor == 1 else cluster.leader((TOPIC, 0)))
 
     async def _write(self) -> None:
         cluster, random = self._cluster(), self._random
@@ -159,8 +185,8 @@ class RecreatedTopic:
 
     async def _produce(self, cluster: Cluster, incarnation: Incarnation) -> None:
         """Send one batch, without retries. Raises OSError."""
-        connection = await cluster.any_node()
-        values, after_deletion = self._values.allocate(self._random.choice((1, 3, 10))), incarnation.is_deleted
+        connection = await self._leader(cluster)
+        values, after_deletion = self._values.allocate(self._random.choice((1, 3, 10))), self._is_over(incarnation)
         at_ms = EPOCH_MS + int(self._context.loop.time() * 1000)
         batch = build_batch(build_records(values, at_ms, RecordShape(), self._random))
         data = [PartitionProduceData(index=0, records=batch)]
@@ -173,6 +199,8 @@ class RecreatedTopic:
         response = (await connection.request(request, ProduceResponse)).responses[0].partition_responses[0]
         if not response.error_code:
             incarnation.acknowledge(response.base_offset, values, after_deletion=after_deletion)
+        else:
+            cluster.forget_leader((TOPIC, 0))
 
     async def _read(self) -> None:
         """Fetch each incarnation from its start to its end, and wait there for more records."""
@@ -203,15 +231,17 @@ class RecreatedTopic:
             min_bytes=1,
             topics=[FetchTopic(topic_id=incarnation.topic_id, partitions=[partition])],
         )
-        after_deletion = incarnation.is_deleted
+        after_deletion = self._is_over(incarnation)
         try:
-            connection = await cluster.any_node()
+            connection = await self._leader(cluster)
             response = await connection.request(request, FetchResponse)
         except OSError:
             return None, position
         if response.error_code:
             return None, position
         data = response.responses[0].partitions[0]
+        if data.error_code:
+            cluster.forget_leader((TOPIC, 0))
         if data.error_code or not data.records:
             return data, position
         batches = read_batches(data.records, position, (), 1 << 30)

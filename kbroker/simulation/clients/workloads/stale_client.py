@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Sequence
 from random import Random
 
+from kbroker.coordinator.java_hash import key_hash
 from kbroker.simulation.checker.history import TopicPartition
 from kbroker.simulation.clients.connections.cluster import GROUP, TRANSACTION, Cluster
 from kbroker.simulation.clients.producer.transactional import FIRST_OF_VERSION_2, VERSION_2, EndedTransaction
@@ -112,8 +113,12 @@ class StaleClient:
             return "nothing", ErrorCode.NONE
         (topic, index), _ = self._random.choice(ended.batches)
         await self._cluster.refresh_metadata([TRANSACTIONS_TOPIC, topic])
-        epochs = [leader.epoch for tp, leader in self._cluster.leaders.items() if tp[0] == TRANSACTIONS_TOPIC]
-        coordinator_epoch = max(epochs, default=0) - self._random.choice((0, 0, 1))
+        # The epochs of the topic's partitions differ. A marker with a later one would fence the coordinator.
+        coordinator = key_hash(ended.transactional_id) % max(
+            1, self._cluster.partition_counts.get(TRANSACTIONS_TOPIC, 0)
+        )
+        leader = self._cluster.leaders.get((TRANSACTIONS_TOPIC, coordinator))
+        coordinator_epoch = (leader.epoch if leader is not None else 0) - self._random.choice((0, 0, 1))
         connection = await self._cluster.leader((topic, index))
         marker = WritableTxnMarker(
             producer_id=ended.next_identity[0],

@@ -204,7 +204,7 @@ async def consume_transform_produce(
 def _new_member(program: _Program, group: str, topics: Sequence[str]) -> Member:
     random, context = program.random, program.context
     cluster = context.cluster(program.name, random, in_transactions=True)
-    config = ConsumerConfig.draw(random, committed_only=True)
+    config = ConsumerConfig.draw(random, committed_only=True, rack=context.rack)
     # Limits at which transforming keeps up with the other producers.
     config.max_records = random.choice((20, 100, 500))
     config.max_bytes = config.partition_max_bytes = random.choice((5_000, 100_000, 1 << 20))

@@ -121,8 +121,10 @@ class LogDurability(LogReads):
 
     def _has_unsynced(self) -> bool:
         end_offset = self.log_end_offset
-        return durability.needs_sync(self.segments, self.recovery_point, end_offset) or self.snapshots.is_missing(
-            end_offset, self.segments[0].base_offset
+        return (
+            durability.needs_sync(self.segments, self.recovery_point, end_offset)
+            or self.durable_recovery_point < self.recovery_point
+            or self.snapshots.is_missing(end_offset, self.segments[0].base_offset)
         )
 
     def _add_checkpoint(self, end_offset: int, segments: Sequence[LogSegment], *, sync: bool = False) -> None:

@@ -1,8 +1,15 @@
 """Error texts, and the selection of partitions."""
 
 import pytest
+from kafka.errors import KafkaConnectionError, KafkaTimeoutError, NodeNotReadyError
 
-from kbroker.cli.common.client import error_code_text, rephrase_client_error, select_partitions, topic_error_text
+from kbroker.cli.common.client import (
+    error_code_text,
+    read_again,
+    rephrase_client_error,
+    select_partitions,
+    topic_error_text,
+)
 from kbroker.cli.common.errors import CliError
 from kbroker.cli.common.parsing import parse_topic_partitions
 
@@ -27,3 +34,18 @@ def test_selected_partitions_must_exist() -> None:
     }
     with pytest.raises(CliError, match="topic a has no partition 2: it has 2"):
         select_partitions(known, [parse_topic_partitions("a:2")])
+
+
+def test_a_read_is_repeated_while_the_broker_cannot_be_reached() -> None:
+    """kafka-python may choose a broker that was just killed."""
+    errors: list[Exception] = [KafkaConnectionError("refused"), NodeNotReadyError(1)]
+
+    def call() -> str:
+        if errors:
+            raise errors.pop()
+        return "response"
+
+    assert read_again(call) == "response"
+    errors.append(KafkaTimeoutError())
+    with pytest.raises(KafkaTimeoutError):
+        read_again(call)

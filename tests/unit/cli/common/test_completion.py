@@ -22,7 +22,7 @@ def test_the_scripts_are_valid(shell: str, monkeypatch: pytest.MonkeyPatch, caps
     script = capsys.readouterr().out
     assert f"_KBROKER_COMPLETE=complete_{shell}" in script
     if shutil.which(shell) is not None:
-        done = subprocess.run(CHECKS[shell], input=script, capture_output=True, text=True, timeout=30)
+        done = subprocess.run(CHECKS[shell], input=script, capture_output=True, text=True, timeout=120)
         assert (done.returncode, done.stderr) == (0, "")
 
 

@@ -227,6 +227,12 @@ def test_a_loopback_address_advertised_on_a_wildcard_listener(data: Path) -> Non
 # Disk.
 
 
+def test_stray_logs(data: Path) -> None:
+    (data / f"old-0.{'a' * 32}-stray").mkdir()
+    assert failure(data)[:2] == ("stray logs", WARNING)
+    assert failure(data)[2].startswith("1 log with 0 bytes belonged to no topic and were put aside, such as old-0.")
+
+
 def test_an_unusable_data_directory(data: Path, tmp_path: Path) -> None:
     assert failure(data, is_writable=False) == ("data directory", PROBLEM, f"{data} is not readable and writable")
     file = tmp_path / "file"

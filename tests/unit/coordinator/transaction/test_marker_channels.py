@@ -10,7 +10,7 @@ from kbroker.coordinator.transaction import marker_channels
 from kbroker.coordinator.transaction.marker_channels import TransactionMarkerChannels
 from kbroker.metadata.image import BrokerRegistration, MetadataImage, PartitionRegistration, TopicImage
 from kbroker.storage.producers.transaction_marker import TransactionMarker
-from protocol.errors import ErrorCode
+from protocol.errors import ErrorCode, MalformedError
 from protocol.messages.k27_write_txn_markers import WriteTxnMarkersRequest
 from tests.unit.support.internal_log import VirtualLoop, virtual_environment
 from tests.unit.support.peers import FakePeers
@@ -144,3 +144,13 @@ def test_the_size_of_a_request_is_limited(story: Story, monkeypatch: pytest.Monk
         story.write(A._replace(producer_id=producer_id), AT_SECOND)
     story.loop.run_ready()
     assert [[row[0] for row in rows] for _, rows in story.requests()] == [[0, 1], [2, 3], [4]]
+
+
+def test_a_malformed_response_is_an_error_of_each_marker(story: Story) -> None:
+    """Else the transaction would never be completed by this coordinator."""
+    story.write(A, AT_SECOND, AT_SECOND_TOO)
+    story.loop.run_ready()
+    story.peers.fail(SECOND, MalformedError("truncated"))
+    story.loop.run_ready()
+    network_exception = ErrorCode.NETWORK_EXCEPTION
+    assert story.results == [(AT_SECOND, network_exception), (AT_SECOND_TOO, network_exception)]

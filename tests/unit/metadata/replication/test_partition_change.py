@@ -54,6 +54,8 @@ def test_elections(
     [
         ([], [2], {1, 2, 3}, (2, True)),
         ([], [2], {1, 3}, (-1, False)),
+        # It comes before the others; they lead only if its disk is lost.
+        ([], [2, 1], {1, 3}, (-1, False)),
         # An eligible replica is waited for.
         ([3], [2], {1, 2}, (-1, False)),
     ],
@@ -115,7 +117,7 @@ def test_the_last_replicas_in_sync_are_waited_for() -> None:
 def test_a_replica_that_stopped_uncleanly_is_not_eligible() -> None:
     before = partition(-1, [], [1, 2], [1])
     changed = change_partition(before, {2, 3}.__contains__, rules(2), restarted=[2], unclean=[2])
-    assert changed == PartitionRegistration(-1, 5, [1, 2, 3], [], [1], [1], partition_epoch=10)
+    assert changed == PartitionRegistration(-1, 5, [1, 2, 3], [], [1], [1, 2], partition_epoch=10)
     # Then the last known leader is the best guess.
     changed = change_partition(changed, {1, 2, 3}.__contains__, rules(2), restarted=[1], unclean=[1])
     assert changed == PartitionRegistration(1, 6, [1, 2, 3], [1], partition_epoch=11)
@@ -128,6 +130,46 @@ def test_a_leader_with_another_disk_is_not_elected() -> None:
     assert changed == PartitionRegistration(-1, 6, [1, 2, 3], [], partition_epoch=10)
     changed = change_partition(changed, {1, 2}.__contains__, rules(1, UNCLEAN))
     assert changed == PartitionRegistration(1, 7, [1, 2, 3], [1], partition_epoch=11)
+
+
+def test_another_replica_leads_if_the_disk_of_the_last_known_leader_was_replaced() -> None:
+    """All three stopped uncleanly while there was no controller, and the leader has another disk."""
+    everyone = {1, 2, 3}
+    changed = change_partition(
+        partition(1, [1, 2, 3]), everyone.__contains__, rules(2), isr=[], restarted=everyone, unclean=everyone,
+        replaced_disks=[1],
+    )  # fmt: skip
+    assert changed == PartitionRegistration(2, 6, [1, 2, 3], [2], partition_epoch=10)
+
+
+def test_another_replica_leads_if_the_leader_returns_first_with_another_disk() -> None:
+    """All three were killed. The others return uncleanly, one after the other."""
+    settled: PartitionRegistration | None = partition(1, [1, 2, 3])
+    for broker, replaced in ((1, [1]), (2, []), (3, [])):
+        assert settled is not None
+        online = set(range(1, broker + 1))
+        isr = [replica for replica in settled.isr if replica in online and replica != broker]
+        changed = change_partition(
+            settled, online.__contains__, rules(2), isr=isr, restarted=[broker], unclean=[broker],
+            replaced_disks=replaced,
+        )  # fmt: skip
+        settled = changed or settled
+    assert settled is not None
+    assert (settled.leader, settled.isr) == (2, [2])
+
+
+def test_replicas_that_were_eligible_before_an_unclean_stop_are_remembered() -> None:
+    """The leader is in sync alone, so the others had all committed records when they stopped."""
+    others, everyone = {2, 3}, {1, 2, 3}
+    changed = change_partition(partition(1, [1], [2, 3]), {1}.__contains__, rules(2), unclean=others)
+    assert changed == PartitionRegistration(1, 5, [1, 2, 3], [1], [], [2, 3], partition_epoch=10)
+    # Its own log is the best guess, if there is one.
+    again = change_partition(changed, everyone.__contains__, rules(2), isr=[], restarted=[1], unclean=[1])
+    assert again == PartitionRegistration(1, 6, [1, 2, 3], [1], partition_epoch=11)
+    replaced = change_partition(
+        changed, everyone.__contains__, rules(2), isr=[], restarted=[1], unclean=[1], replaced_disks=[1]
+    )
+    assert replaced == PartitionRegistration(2, 6, [1, 2, 3], [2], partition_epoch=11)
 
 
 def test_an_only_replica_leads_with_another_disk() -> None:

@@ -19,10 +19,8 @@ from tests.unit.support.replica_cluster import ReplicaCluster, offsets, replica_
 
 async def a_committed_record_above_the_high_watermark_of_a_follower(c: ReplicaCluster) -> None:
     """A follower restarts before it learns the high watermark, and then becomes the leader (KIP-101, scenario 1)."""
-    await c.start(1, 2)
-    await c.create_topic(1, 2)
-    first = c.produce(1, b"a")
-    await c.until(lambda: first.code == 0)
+    await c.replicate(1, 2)
+    await c.commit(1, b"a")
     second = c.produce(1, b"b")
     # The follower claims the second record, but it is killed before it learns the high watermark.
     await c.until(lambda: second.code == 0)
@@ -38,10 +36,8 @@ async def a_committed_record_above_the_high_watermark_of_a_follower(c: ReplicaCl
 
 async def a_tail_of_the_former_leader(c: ReplicaCluster) -> None:
     """The former leader has a record that no other replica has; the new leader has another one at that offset."""
-    await c.start(1, 2)
-    await c.create_topic(1, 2)
-    first = c.produce(1, b"a")
-    await c.until(lambda: first.code == 0)
+    await c.replicate(1, 2)
+    await c.commit(1, b"a")
     c.cut.add((1, 2))
     c.produce(1, b"lost", acks=1)
     c.produce(1, b"lost too", acks=1)
@@ -53,8 +49,7 @@ async def a_tail_of_the_former_leader(c: ReplicaCluster) -> None:
 
 async def leaders_change_faster_than_records_are_replicated(c: ReplicaCluster) -> None:
     """Each broker has records of an epoch that the other one has not (KIP-279)."""
-    await c.start(1, 2)
-    await c.create_topic(1, 2)
+    await c.replicate(1, 2)
     await c.until(lambda: c.fetches.get((1, 2)))
     c.cut |= {(1, 2), (2, 1)}
     c.produce(1, b"a1", acks=1)
@@ -72,8 +67,7 @@ async def leaders_change_faster_than_records_are_replicated(c: ReplicaCluster) -
 
 async def a_response_of_a_former_leader(c: ReplicaCluster) -> None:
     """A response is on its way while another broker becomes the leader."""
-    await c.start(1, 2, 3)
-    await c.create_topic(1, 2, 3)
+    await c.replicate(1, 2, 3)
     await c.until(lambda: c.fetches.get((1, 2)) and c.fetches.get((1, 3)))
     c.cut.add((1, 3))
     c.hold(1, 2)

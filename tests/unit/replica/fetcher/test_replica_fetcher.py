@@ -36,6 +36,8 @@ BROKER_EPOCH = 77
 
 
 class FakeLog:
+    offline = None
+
     def __init__(self, end: int) -> None:
         self.log_start_offset = 0
         self.log_end_offset = end

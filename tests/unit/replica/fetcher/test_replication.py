@@ -13,8 +13,7 @@ from tests.unit.support.replica_cluster import ReplicaCluster, offsets, replica_
 
 @replica_test
 async def test_followers_copy_the_log_and_learn_the_high_watermark(c: ReplicaCluster) -> None:
-    await c.start(1, 2, 3)
-    await c.create_topic(1, 2, 3)
+    await c.replicate(1, 2, 3)
     produced = [c.produce(1, b"%d" % n) for n in range(5)]
     assert produced[0].code is None
     await c.until(lambda: [batch.code for batch in produced] == [0] * 5)
@@ -24,8 +23,7 @@ async def test_followers_copy_the_log_and_learn_the_high_watermark(c: ReplicaClu
 
 @replica_test
 async def test_an_acknowledged_batch_waits_for_every_replica(c: ReplicaCluster) -> None:
-    await c.start(1, 2, 3)
-    await c.create_topic(1, 2, 3)
+    await c.replicate(1, 2, 3)
     await c.until(lambda: c.fetches.get((1, 3)))
     c.cut.add((1, 3))
     produced, unacknowledged = c.produce(1, b"a"), c.produce(1, b"b", acks=1)
@@ -38,23 +36,18 @@ async def test_an_acknowledged_batch_waits_for_every_replica(c: ReplicaCluster) 
 
 @replica_test
 async def test_a_new_leader_continues(c: ReplicaCluster) -> None:
-    await c.start(1, 2, 3)
-    await c.create_topic(1, 2, 3)
-    first = c.produce(1, b"a")
-    await c.until(lambda: first.code == 0)
+    await c.replicate(1, 2, 3)
+    await c.commit(1, b"a")
     c.elect(2)
-    second = c.produce(2, b"b")
-    await c.until(lambda: second.code == 0)
+    await c.commit(2, b"b")
     assert c.produce(1, b"c").code == ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert offsets(await c.until_equal(1, 2, 3)) == [(0, 1), (1, 2)]
 
 
 @replica_test
 async def test_a_follower_below_the_start_of_the_leaders_log(c: ReplicaCluster) -> None:
-    await c.start(1, 2)
-    await c.create_topic(1, 2)
-    first = c.produce(1, b"a", b"b", b"c")
-    await c.until(lambda: first.code == 0)
+    await c.replicate(1, 2)
+    await c.commit(1, b"a", b"b", b"c")
     await c.kill(2)
     c.elect(1, isr=[1])
     for _ in range(4):
@@ -69,8 +62,7 @@ async def test_a_follower_below_the_start_of_the_leaders_log(c: ReplicaCluster) 
 
 @replica_test
 async def test_a_follower_adopts_the_start_of_the_leaders_log(c: ReplicaCluster) -> None:
-    await c.start(1, 2)
-    await c.create_topic(1, 2)
+    await c.replicate(1, 2)
     for _ in range(3):
         c.produce(1, b"a")
     await c.until(lambda: c.nodes[2].partition().high_watermark == 3)
@@ -81,10 +73,8 @@ async def test_a_follower_adopts_the_start_of_the_leaders_log(c: ReplicaCluster)
 
 @replica_test
 async def test_the_log_of_an_unclean_leader_is_shorter(c: ReplicaCluster) -> None:
-    await c.start(1, 2)
-    await c.create_topic(1, 2)
-    first = c.produce(1, b"a")
-    await c.until(lambda: first.code == 0)
+    await c.replicate(1, 2)
+    await c.commit(1, b"a")
     c.cut.add((1, 2))
     c.elect(1, isr=[1])
     for _ in range(3):
@@ -99,10 +89,8 @@ async def test_the_log_of_an_unclean_leader_is_shorter(c: ReplicaCluster) -> Non
 
 @replica_test
 async def test_a_leader_that_lost_its_disk_truncates_its_followers(c: ReplicaCluster) -> None:
-    await c.start(1, 2)
-    await c.create_topic(1, 2)
-    first = c.produce(1, b"a")
-    await c.until(lambda: first.code == 0)
+    await c.replicate(1, 2)
+    await c.commit(1, b"a")
     await c.restart(1, empty=True)
     c.elect(1, isr=[1])
     assert await c.until_equal(1, 2) == b""
@@ -123,10 +111,8 @@ async def test_a_topic_that_is_created_again(c: ReplicaCluster) -> None:
 
 @replica_test
 async def test_a_full_disk_of_a_follower(c: ReplicaCluster) -> None:
-    await c.start(1, 2)
-    await c.create_topic(1, 2)
-    first = c.produce(1, b"a")
-    await c.until(lambda: first.code == 0)
+    await c.replicate(1, 2)
+    await c.commit(1, b"a")
     disk = c.nodes[2].disk
     disk.capacity = disk.used + 100
     second = c.produce(1, bytes(1000))
@@ -141,8 +127,7 @@ async def test_a_full_disk_of_a_follower(c: ReplicaCluster) -> None:
 
 @replica_test
 async def test_a_failed_disk_of_a_follower_does_not_stop_its_other_partitions(c: ReplicaCluster) -> None:
-    await c.start(1, 2)
-    await c.create_topic(1, 2, partitions=2)
+    await c.replicate(1, 2, partitions=2)
     c.nodes[2].partition(0).log.mark_offline("sync failed")
     produced = [c.produce(1, b"a", index=index) for index in range(2)]
     await c.until(lambda: produced[1].code == 0)
@@ -154,10 +139,8 @@ async def test_a_failed_disk_of_a_follower_does_not_stop_its_other_partitions(c:
 
 @replica_test
 async def test_corrupt_batches_are_not_appended_and_do_not_spread(c: ReplicaCluster) -> None:
-    await c.start(1, 2)
-    await c.create_topic(1, 2)
-    first = c.produce(1, b"a")
-    await c.until(lambda: first.code == 0)
+    await c.replicate(1, 2)
+    await c.commit(1, b"a")
     damaged = 0
 
     def damage(response: FetchResponse) -> FetchResponse:
@@ -183,10 +166,8 @@ async def test_corrupt_batches_are_not_appended_and_do_not_spread(c: ReplicaClus
 
 @replica_test
 async def test_a_leader_that_has_evicted_the_session(c: ReplicaCluster) -> None:
-    await c.start(1, 2)
-    await c.create_topic(1, 2, partitions=3)
-    first = c.produce(1, b"a")
-    await c.until(lambda: first.code == 0)
+    await c.replicate(1, 2, partitions=3)
+    await c.commit(1, b"a")
     sessions = c.nodes[1].fetching.follower_sessions
     for session in sessions.all():
         sessions.remove(session.id)
@@ -196,10 +177,8 @@ async def test_a_leader_that_has_evicted_the_session(c: ReplicaCluster) -> None:
 
 @replica_test
 async def test_a_leader_that_is_killed_and_returns(c: ReplicaCluster) -> None:
-    await c.start(1, 2, 3)
-    await c.create_topic(1, 2, 3)
-    first = c.produce(1, b"a")
-    await c.until(lambda: first.code == 0)
+    await c.replicate(1, 2, 3)
+    await c.commit(1, b"a")
     await c.kill(1)
     c.elect(2, isr=[2, 3])
     second = c.produce(2, b"b")
@@ -211,8 +190,7 @@ async def test_a_leader_that_is_killed_and_returns(c: ReplicaCluster) -> None:
 @replica_test
 async def test_acknowledged_batches_survive_a_power_loss_of_all_replicas(c: ReplicaCluster) -> None:
     """With flush.before.ack a follower claims only what is synced."""
-    await c.start(1, 2, 3)
-    await c.create_topic(1, 2, 3, flush_before_ack="true")
+    await c.replicate(1, 2, 3, flush_before_ack="true")
     for value in (b"a", b"b", b"c"):
         produced = c.produce(1, value)
         await c.until(lambda produced=produced: produced.code == 0)  # type: ignore[misc]
@@ -226,8 +204,7 @@ async def test_acknowledged_batches_survive_a_power_loss_of_all_replicas(c: Repl
 async def test_a_reassigned_partition(c: ReplicaCluster) -> None:
     await c.start(1, 2, 3)
     await c.create_topic(1, 2)
-    first = c.produce(1, b"a")
-    await c.until(lambda: first.code == 0)
+    await c.commit(1, b"a")
     c.elect(1, replicas=[1, 2, 3])
     await c.settle()
     assert offsets(await c.until_equal(1, 3)) == [(0, 1)]
@@ -235,23 +212,19 @@ async def test_a_reassigned_partition(c: ReplicaCluster) -> None:
     await c.settle()
     assert c.nodes[2].replicas.partitions == {}
     assert [name for name in c.nodes[2].disk.listdir("/data") if name.endswith("-delete")] != []
-    second = c.produce(3, b"b")
-    await c.until(lambda: second.code == 0)
+    await c.commit(3, b"b")
 
 
 @replica_test
 async def test_an_image_that_lacks_a_partition_for_a_moment(c: ReplicaCluster) -> None:
-    await c.start(1, 2)
-    await c.create_topic(1, 2, partitions=2)
-    first = c.produce(1, b"a", index=1)
-    await c.until(lambda: first.code == 0)
+    await c.replicate(1, 2, partitions=2)
+    await c.commit(1, b"a", index=1)
     whole = c.topics["t"]
     c.topics["t"] = replace(whole, partitions=whole.partitions[:1])
     for node_id in (1, 2):
         c.tell(node_id)
     await c.settle()
-    second = c.produce(1, b"b", index=1)
-    await c.until(lambda: second.code == 0)
+    await c.commit(1, b"b", index=1)
     # Also a start with such an image keeps the log.
     node = await c.restart(2)
     assert node.replicas.get("t", 1) is None
@@ -264,8 +237,7 @@ async def test_an_image_that_lacks_a_partition_for_a_moment(c: ReplicaCluster) -
 
 @replica_test
 async def test_a_broker_whose_session_has_ended(c: ReplicaCluster) -> None:
-    await c.start(1, 2)
-    await c.create_topic(1, 2)
+    await c.replicate(1, 2)
     await c.create_topic(2, 1, name="other")
     waiting = c.produce(2, b"a", topic="other")
     c.nodes[2].assigned.resign()
@@ -307,10 +279,8 @@ def test_many_partitions_with_records_take_several_responses(monkeypatch: pytest
 @replica_test
 async def test_a_high_watermark_in_a_response_that_is_dropped(c: ReplicaCluster) -> None:
     """The leader begins a new epoch while its response is on its way."""
-    await c.start(1, 2)
-    await c.create_topic(1, 2)
-    produced = c.produce(1, b"a")
-    await c.until(lambda: produced.code == 0)
+    await c.replicate(1, 2)
+    await c.commit(1, b"a")
     assert c.nodes[2].partition().high_watermark == 0
     c.hold(1, 2)
     # The waiting Fetch is completed without records, and its response has the high watermark.

@@ -1,8 +1,10 @@
 """Followers join and leave the in-sync replicas; the controller decides, sometimes without the leader learning it."""
 
 import asyncio
+from unittest.mock import patch
 
 from kbroker.common import KafkaError
+from kbroker.replica.isr.isr_manager import IsrManager
 from protocol.errors import ErrorCode
 from tests.unit.support.client import Client, batch
 from tests.unit.support.replicated_partition import LAG_MS, ReplicatedPartition
@@ -356,3 +358,34 @@ async def test_resigning_stops_everything_until_a_new_epoch(m: Machine) -> None:
     t.lead([1])
     assert t.partition.is_leader
     assert t.high_watermark == 6
+
+
+@broker_test
+async def test_a_replica_has_left_only_with_the_image(m: Machine) -> None:
+    """With the former min.insync.replicas the high watermark might advance without an eligible replica (KIP-966)."""
+    t, client = await replicated(m, [1, 2], records=5)
+    t.claim(2, 5)
+    learn, t.controller.on_change = t.controller.on_change, lambda *_: None
+    await client.produce("t", batch(b"v"), acks=1)
+    await asyncio.sleep(2 * LAG)
+    assert t.controller.proposed == [[(1, 101)]]
+    assert (t.isr, t.high_watermark) == ([1, 2], 5)
+    # The controller knew a change of min.insync.replicas, with which replica 2 is eligible, before it wrote the ISR.
+    t.partition.state.set_min_insync_replicas(2)
+    learn([1], t.partition_epoch + 1)
+    assert (t.isr, t.high_watermark) == ([1], 5)
+    assert t.services.replicas.isr_manager.shrinks == 1
+
+
+@broker_test
+async def test_a_defect_in_one_outcome_does_not_end_the_others(m: Machine) -> None:
+    t, _ = await replicated(m, [1, 2], records=5)
+    t.claim(2, 5)
+    with patch.object(IsrManager, "_on_result", side_effect=RuntimeError("a defect")):
+        t.claim(3, 5)
+        await asyncio.sleep(1)
+    t.lead([1, 2])
+    t.claim(2, 5)
+    t.claim(3, 5)
+    await asyncio.sleep(1)
+    assert t.isr == [1, 2, 3]

@@ -26,6 +26,7 @@ async def test_topics_are_created_and_deleted(program: Program, seed: int) -> No
     described = await admin.describe("t")
     assert described is not None
     assert described.partitions == 5
+    await admin.elect_preferred_leaders()
     await admin.alter_configs("t", {"cleanup.policy": None, "retention.ms": "1000"})
     assert program.machine.partition("t").log.config.has_delete_policy
     with pytest.raises(RefusedError, match="INVALID_CONFIG"):

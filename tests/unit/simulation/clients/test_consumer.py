@@ -212,3 +212,13 @@ async def test_cancelled_poll_returns_no_records(program: Program) -> None:
     assert program.history.operations[-1].outcome is Outcome.FAILED
     await fill(program, 1)
     assert len(await read_until(consumer, 5)) == 5
+
+
+@client_test
+async def test_a_preferred_replica_that_cannot_be_reached_is_replaced_by_the_leader(program: Program) -> None:
+    await program.send(program.producer(), PLACE, 3)
+    consumer = program.consumer()
+    consumer.assign({PLACE: 0})
+    consumer.positions[PLACE].preferred_replica = 7
+    assert await consumer.poll() == []
+    assert [read.value for read in await read_until(consumer, 3)] == [0, 1, 2]

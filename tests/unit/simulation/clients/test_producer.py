@@ -6,6 +6,7 @@ from itertools import chain
 import pytest
 
 from kbroker.simulation.checker.history import Note, Outcome, Send
+from kbroker.simulation.checker.index import acknowledged
 from kbroker.simulation.clients.connections.versions import draw_older_versions
 from kbroker.simulation.clients.producer.producer import ProducerConfig
 from kbroker.simulation.clients.workloads.records import RecordShape
@@ -49,6 +50,15 @@ async def test_connection_resets_cause_no_duplicates_and_no_reordering(program: 
     values = [await values_in(program, 300, ("t", index)) for index in range(3)]
     assert values == [sorted(each) for each in values]
     assert sorted(chain(*values)) == list(range(900))
+
+
+@client_test
+async def test_an_acknowledgement_that_promises_nothing_is_recorded_like_one_of_acks_0(program: Program) -> None:
+    """As with acks=1 and several replicas: the next leader may not have the batch."""
+    producer = program.producer(config=ProducerConfig(idempotent=False, acks=1, promises=False))
+    operation = await program.send(producer, PLACE)
+    assert (operation.outcome, program.actions(Send)[0].acks) == (Outcome.OK, 0)
+    assert not acknowledged(operation)
 
 
 @client_test

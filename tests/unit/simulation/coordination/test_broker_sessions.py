@@ -2,10 +2,12 @@
 
 import asyncio
 from random import Random
+from unittest.mock import patch
 
 import pytest
 
 from kbroker.metadata.store.coordination import NodeExists, SessionExpired, Unavailable
+from kbroker.replica.assigned_partitions import AssignedPartitions
 from kbroker.simulation.runtime.machine import Machine
 from protocol.errors import ErrorCode
 from protocol.messages.k03_metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
@@ -258,4 +260,55 @@ async def test_a_start_during_which_any_message_may_be_lost(s):
             await s.machine.start()
         await asyncio.sleep(10)
     assert s.topics == ["a"]
+    await s.check_works()
+
+
+# The start.
+
+
+@broker_test
+async def test_a_broker_whose_session_expires_while_it_opens_its_logs_joins_in_another_one(s):
+    assert await s.create("a") == ErrorCode.NONE
+    await s.machine.stop()
+    open_logs = AssignedPartitions.start
+
+    async def expire_and_open_logs(self: AssignedPartitions) -> None:
+        s.service.expire(s.service.sessions(BROKER)[0])
+        await asyncio.sleep(10)
+        await open_logs(self)
+
+    with patch.object(AssignedPartitions, "start", expire_and_open_logs):
+        await s.machine.start()
+    assert s.topics == ["a"]
+    await s.check_works()
+
+
+@broker_test
+async def test_a_broker_whose_session_expires_while_it_registers_joins_in_another_one(s):
+    assert await s.create("a") == ErrorCode.NONE
+    epoch = epoch_of(s)
+    await s.machine.stop()
+    starting = asyncio.ensure_future(s.machine.start())
+    await s.until(lambda: s.service.tree.version("/kbroker/brokers/1") is not None, 5)
+    s.service.expire(s.service.sessions(BROKER)[0])
+    before = s.loop.time()
+    await starting
+    assert s.loop.time() - before < 20
+    assert epoch_of(s) == epoch + 2
+    await s.check_works()
+
+
+@broker_test
+async def test_a_start_survives_a_short_outage_of_the_service(s):
+    assert await s.create("a") == ErrorCode.NONE
+    await s.machine.stop()
+    open_logs = AssignedPartitions.start
+
+    async def cut_and_open_logs(self: AssignedPartitions) -> None:
+        s.service.cut(BROKER)
+        s.loop.call_later(20, s.service.heal, BROKER)
+        await open_logs(self)
+
+    with patch.object(AssignedPartitions, "start", cut_and_open_logs):
+        await s.machine.start()
     await s.check_works()

@@ -1,5 +1,6 @@
 """The invariants of several brokers detect each way in which two replicas can disagree."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
 from types import SimpleNamespace
@@ -7,16 +8,25 @@ from typing import Any
 
 import pytest
 
-from kbroker.metadata.image import PartitionRegistration
+from kbroker.metadata.image import BrokerRegistration, KnownBroker, PartitionRegistration
 from kbroker.metadata.store import znodes
 from kbroker.metadata.store.coordination import Create, Set
 from kbroker.metadata.store.data_tree import DataTree
-from kbroker.metadata.store.znodes import TopicNode, chunk_path, encode_chunk, encode_topic, topic_path
+from kbroker.metadata.store.znodes import (
+    TopicNode,
+    chunk_path,
+    encode_chunk,
+    encode_registration,
+    encode_topic,
+    registration_path,
+    topic_path,
+)
 from kbroker.simulation.disk.disk import SimDisk
 from kbroker.simulation.invariants.broker import BrokenInvariant
 from kbroker.simulation.invariants.cluster import ClusterInvariants
 from kbroker.simulation.runtime.clock import SimClock
 from kbroker.simulation.runtime.loop import SimLoop
+from kbroker.storage.partition_metadata import write_topic_id
 from tests.unit.simulation.invariants.replica_files import DIRECTORY, ReplicaFiles
 
 TOPIC_ID = b"t" * 16
@@ -39,6 +49,7 @@ class FakePartition:
         self.log = SimpleNamespace(
             config=SimpleNamespace(is_compacted=False),
             offline=None,
+            log_start_offset=0,
             log_end_offset=self.log_end_offset,
             recovery_point=self.high_watermark,
             directory=DIRECTORY,
@@ -78,13 +89,24 @@ class FakeCluster:
             self.tree.apply([Create(path, b"")], 0)
         self.tree.apply([Create(topic_path("t"), encode_topic(TopicNode(TOPIC_ID, False)))], 0)
         self.tree.apply([Create(chunk_path(0), b"{}")], 0)
+        for broker in (1, 2, 3):
+            self.tree.apply([Create(registration_path(broker), b"")], 0)
+            self.register(broker, epoch=broker)
         self.store(leader=1, epoch=1, isr=[1, 2, 3])
         self.brokers[0].partition = FakePartition(1, 3, 3)
         machines: Any = self.brokers
         self.invariants = ClusterInvariants(machines, self.tree, durable=self.durable)
 
-    def store(self, *, leader: int, epoch: int, isr: list[int], partition_epoch: int = 0) -> None:
-        registration = PartitionRegistration(leader, epoch, [1, 2, 3], isr, partition_epoch=partition_epoch)
+    def register(self, broker: int, *, epoch: int, fenced: bool = False) -> None:
+        known = KnownBroker(BrokerRegistration(broker, "h", 9092, epoch=epoch), fenced)
+        self.tree.apply([Set(registration_path(broker), encode_registration(known))], 0)
+
+    def store(
+        self, *, leader: int, epoch: int, isr: list[int], elr: Sequence[int] = (), partition_epoch: int = 0
+    ) -> None:
+        registration = PartitionRegistration(
+            leader, epoch, [1, 2, 3], isr, elr=list(elr), partition_epoch=partition_epoch
+        )
         self.tree.apply([Set(chunk_path(0), encode_chunk({TOPIC_ID: {0: registration}}))], 0)
 
     def check(self) -> None:
@@ -109,7 +131,7 @@ def test_equal_replicas_pass_and_may_differ_above_the_high_watermark(cluster: Fa
 
 def test_a_replica_in_the_isr_lacks_a_committed_batch(cluster: FakeCluster):
     cluster.brokers[1].files.truncate(2)
-    cluster.expect("broker 2, t-0: it is in the ISR .* it ends before BatchId")
+    cluster.expect("broker 2, t-0: it may be elected .*, but a client received offset 2, and the log ends at 2")
 
 
 def test_a_replica_that_is_not_in_the_isr_may_lack_it(cluster: FakeCluster):
@@ -130,6 +152,20 @@ def test_two_batches_with_the_same_offset_and_epoch(cluster: FakeCluster):
     cluster.expect("broker 3, t-0: BatchId.* but broker 1 has")
 
 
+@pytest.mark.parametrize("same_topic", [True, False])
+def test_the_log_of_a_deleted_topic_of_the_same_name_is_not_compared(cluster: FakeCluster, same_topic: bool):
+    """The broker has not seen the deletion yet."""
+    files = cluster.brokers[2].files
+    files.append(3, b"y", epoch=1)
+    write_topic_id(files.disk, DIRECTORY, TOPIC_ID if same_topic else b"d" * 16)
+    cluster.brokers[0].files.append(3, b"x", epoch=1)
+    cluster.store(leader=1, epoch=1, isr=[1, 2], partition_epoch=1)
+    if same_topic:
+        cluster.expect("broker 3, t-0: BatchId.* but broker 1 has")
+    else:
+        cluster.check()
+
+
 def test_a_former_leader_is_compared_with_the_stored_isr(cluster: FakeCluster):
     cluster.store(leader=2, epoch=2, isr=[2, 3], partition_epoch=1)
     cluster.brokers[1].partition = FakePartition(2, 2, 3)
@@ -146,7 +182,48 @@ def test_a_machine_that_lost_power_is_exempt_until_it_has_left_the_isr(cluster: 
     cluster.store(leader=1, epoch=1, isr=[1, 3], partition_epoch=1)
     cluster.check()
     cluster.store(leader=1, epoch=1, isr=[1, 2, 3], partition_epoch=2)
-    cluster.expect("broker 2, t-0: it is in the ISR")
+    cluster.expect("broker 2, t-0: it may be elected .*, but a client received offset 2, and the log ends at 0")
+
+
+def test_a_machine_that_lost_power_is_exempt_until_it_has_registered_again(cluster: FakeCluster):
+    cluster.invariants.lose(2)
+    cluster.brokers[1].files.truncate(0)
+    cluster.check()
+    cluster.register(2, epoch=4)
+    cluster.expect("broker 2, t-0: it is in the ISR .* since its broker epoch 2, and has the broker epoch 4 now")
+
+
+def test_a_fenced_broker_in_the_isr(cluster: FakeCluster):
+    cluster.register(3, epoch=3, fenced=True)
+    cluster.expect("broker 3, t-0: it is fenced, and in the ISR")
+
+
+def test_a_broker_that_registers_again_leaves_the_isr_in_the_same_change(cluster: FakeCluster):
+    cluster.register(3, epoch=4)
+    cluster.store(leader=1, epoch=1, isr=[1, 2], partition_epoch=1)
+    cluster.check()
+    cluster.store(leader=1, epoch=1, isr=[1, 2, 3], partition_epoch=2)
+    cluster.check()
+
+
+@pytest.mark.parametrize("membership", ["isr", "elr"])
+def test_a_replica_that_may_be_elected_lacks_what_a_client_has_received(cluster: FakeCluster, membership: str):
+    cluster.invariants.check_exposed(TP, 3)
+    isr, elr = ([1, 2, 3], []) if membership == "isr" else ([1, 3], [2])
+    cluster.store(leader=1, epoch=1, isr=isr, elr=elr, partition_epoch=1)
+    cluster.check()
+    cluster.brokers[1].files.truncate(2)
+    cluster.expect("broker 2, t-0: it may be elected .*, but a client received offset 2, and the log ends at 2")
+
+
+def test_deleted_records_come_back(cluster: FakeCluster):
+    cluster.brokers[1].partition = FakePartition(1, 3, 3, is_leader=False)
+    cluster.brokers[1].partition.log.log_start_offset = 2
+    cluster.brokers[0].partition.log.log_start_offset = 2
+    cluster.invariants.check_deleted(TP, 2)
+    cluster.check()
+    cluster.brokers[1].partition.log.log_start_offset = 1
+    cluster.expect("broker 2, t-0: .* a client deleted the records below offset 2, and the log starts at 1")
 
 
 def test_two_leaders_of_one_epoch(cluster: FakeCluster):
@@ -164,6 +241,11 @@ def test_the_stored_state(cluster: FakeCluster):
     cluster.expect("the leader is not in the ISR")
     cluster.store(leader=2, epoch=1, isr=[2, 3], partition_epoch=2)
     cluster.expect("two leaders in epoch 1")
+
+
+def test_two_states_of_one_partition_epoch(cluster: FakeCluster):
+    cluster.store(leader=1, epoch=1, isr=[1, 2], partition_epoch=0)
+    cluster.expect("two states of one partition epoch")
 
 
 def test_a_leader_without_what_a_client_has_received(cluster: FakeCluster):

@@ -119,9 +119,7 @@ def signs_of(result: Result) -> list[str]:
 def caught_by(mutation: Mutation) -> tuple[int, list[str]] | None:
     """Return the first seed that catches the mutation, and its signs; None if no seed does."""
     for number in range(SEEDS):
-        seed = mutation.first_seed + number
-        if mutation.first_seed < SEEDS:
-            seed %= SEEDS
+        seed = (mutation.first_seed + number) % SEEDS
         if signs := signs_of(mutation.run(seed)):
             return seed, signs
     return None

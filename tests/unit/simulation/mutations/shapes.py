@@ -85,13 +85,13 @@ def compacted(shape: Shape, keys: int) -> Shape:
     )
 
 
-def one_partition(shape: Shape) -> Shape:
-    """Use one topic with one partition."""
+def one_partition(shape: Shape, partitions: int = 1) -> Shape:
+    """Use one topic, by default with one partition."""
 
     def reduce(plan: Plan) -> None:
         plan.topics = dict(list(plan.topics.items())[:1])
         for topic in plan.topics.values():
-            topic.partitions = 1
+            topic.partitions = partitions
 
     return changed(shape, reduce)
 

@@ -263,7 +263,9 @@ def delete_records_deletes_one_too_many(real: Any, log: Any, offset: Any) -> Any
 
 
 @mutation(
-    "crash", ["deleted record"], broker(only(crash, deleters=2, members=0), log_retention_check_interval_ms="300000")
+    "crash",
+    ["deleted record", INVARIANT],
+    broker(only(crash, deleters=2, members=0), log_retention_check_interval_ms="300000"),
 )
 @replaces(log_manager, "open_log")
 def log_start_is_forgotten(real: Any, *arguments: Any, log_start_offset: int, **named: Any) -> Any:
@@ -281,7 +283,8 @@ class _SyncedLog:
         self._log = log
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._log, "log_end_offset" if name == "recovery_point" else name)
+        is_synced = name in ("recovery_point", "durable_recovery_point")
+        return getattr(self._log, "log_end_offset" if is_synced else name)
 
 
 @mutation(

@@ -17,10 +17,10 @@ from kbroker.simulation.scenarios.run import simulate
 from kbroker.simulation.scenarios.scenarios import LONE_BROKER_SCENARIOS, SCENARIOS
 from protocol.records.batch import parse_header
 
-# The number of seeds to run, on all cores.
-SEEDS = 100
-# Those of a scenario with several brokers.
-CLUSTER_SEEDS = 3
+# The number of seeds of a lone broker to run, on all cores.
+SEEDS = 92
+# Those of each scenario with several brokers.
+CLUSTER_SEEDS = 2
 WITHIN_S = 900
 
 

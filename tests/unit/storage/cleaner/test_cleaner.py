@@ -188,7 +188,7 @@ def test_a_crash_at_each_change_of_the_disk(tmp_path: Path, seed: int, group: in
         }
         assert active == model.producers
         log.cleaned_to = 0
-        log.complete_flush(log.flush_blocking(log.log_end_offset))
+        log.checkpoint()
         assert compact(log, NOW + 2 * DAY)
         model.check(log)
         keys = [key for offset, (_, key, _) in records(log).items() if offset < log.cleaned_to]
@@ -458,3 +458,24 @@ def test_delete_horizons_are_set_once(tmp_path: Path) -> None:
         assert [header.base_timestamp for header in headers if header.attributes & DELETE_HORIZON] == [NOW + DAY]
     install(log, CompactionResult((), log.cleaned_to))
     assert find_log_to_clean(log, NOW, log.log_end_offset) is None
+
+
+def test_a_log_is_compacted_below_the_recovery_point_of_the_checkpoint_file_only(tmp_path: Path) -> None:
+    """Recovery reads the log from that point on, and takes the gaps between compacted segments for damage."""
+    lab = Lab(tmp_path, **COMPACT)
+    log = lab.open()
+    for value in (b"v", b"w"):
+        append(log, build_batch([(NOW, b"key", value, ())]))
+        log.roll(NOW)
+    # The process is killed: which leader epochs are durable is no longer known.
+    log = lab.open(0)
+    log.complete_flush(log.flush_blocking(log.log_end_offset))
+    assert (log.recovery_point, log.durable_recovery_point) == (2, 0)
+    assert not compact(log)
+    # The next checkpoint syncs them, although there are no new records.
+    log.checkpoint()
+    assert log.durable_recovery_point == 2
+    assert compact(log)
+    assert list(records(log)) == [1]
+    log = lab.open(log.durable_recovery_point, checkpointed=True)
+    assert list(records(log)) == [1]

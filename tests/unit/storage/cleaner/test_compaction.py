@@ -244,7 +244,7 @@ def test_a_crash_at_any_step_leaves_the_old_or_the_new_segments(tmp_path: Path) 
         outcomes.add(len(actual))
         assert log.log_end_offset == max(before) + 1
         assert [name for name in lab.files() if name.endswith((".swap", ".cleaned", ".deleted"))] == []
-        log.complete_flush(log.flush_blocking(log.log_end_offset))
+        log.checkpoint()
         compact(log)
         assert records(log) == after
     else:

@@ -13,7 +13,8 @@ from kbroker.config.sources.properties_file import parse_properties_file
 
 def settings(brokers: int, *assignments: str, **options: str) -> list[dict[str, str]]:
     properties, _ = load_properties(StartOptions(set=list(assignments), **options), {})
-    return broker_settings(properties, brokers, "/data", "127.0.0.1:2181", "kbroker:secret")
+    connect = [f"127.0.0.1:{2181 + index}" for index in range(brokers)]
+    return broker_settings(properties, brokers, "/data", connect, "kbroker:secret")
 
 
 def test_brokers_have_their_own_ids_directories_and_consecutive_ports() -> None:
@@ -23,7 +24,7 @@ def test_brokers_have_their_own_ids_directories_and_consecutive_ports() -> None:
     assert brokers[2]["listeners"] == "PLAINTEXT://0.0.0.0:9094"
     assert brokers[2]["advertised.listeners"] == "PLAINTEXT://host.example:9094"
     assert brokers[2]["kbroker.metrics.listener"] == "127.0.0.1:9402"
-    assert all(broker["zookeeper.connect"] == "127.0.0.1:2181" for broker in brokers)
+    assert [broker["zookeeper.connect"] for broker in brokers] == [f"127.0.0.1:{port}" for port in (2181, 2182, 2183)]
     assert [broker["listeners"] for broker in settings(2, listen="127.0.0.1:0")] == ["PLAINTEXT://127.0.0.1:0"] * 2
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from kbroker.cli.common.client import chunks
+from kbroker.cli.common.client import chunks, read_again
 
 MAX_TOPICS = 200  # per request
 
@@ -39,11 +39,17 @@ def min_isr_by_topic(client: Any, topics: Sequence[str]) -> dict[str, int]:
     values = {}
     for chunk in chunks(topics, MAX_TOPICS):
         resources = [ConfigResource("TOPIC", topic, {"min.insync.replicas": None}) for topic in chunk]
-        described = client.describe_configs(resources, config_filter="all").get("topic", {})
+        described = _topic_configs(client, resources)
         for topic in chunk:
             config = described.get(topic, {}).get("min.insync.replicas")
             values[topic] = int(config["value"]) if config else 1
     return values
+
+
+def _topic_configs(client: Any, resources: Sequence[Any]) -> Mapping[str, Any]:
+    described = read_again(lambda: client.describe_configs(resources, config_filter="all"))
+    found: Mapping[str, Any] = described.get("topic", {})
+    return found
 
 
 def partition_health(partition: Mapping[str, Any], min_isr: int) -> PartitionHealth:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kbroker.cli.common.partition_health import CONDITIONS, PartitionHealth
+from kbroker.cli.common.partitions.partition_health import CONDITIONS, PartitionHealth
 
 
 @pytest.mark.parametrize(

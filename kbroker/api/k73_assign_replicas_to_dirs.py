@@ -1,0 +1,55 @@
+"""AssignReplicasToDirs (key 73), version 0, between brokers only: a broker reports replicas whose logs have failed.
+
+- Each log fails alone, since a broker has one log directory. As in Kafka a replica in the directory LOST is offline: it
+  leaves the in-sync and the eligible leader replicas, and another one leads, if another one is in sync.
+- A new leader epoch begins. The replica does not follow it, so it joins again only after its broker has been restarted,
+  or has opened the log.
+- Other directory ids have no effect.
+"""
+
+from __future__ import annotations
+
+from kbroker.api.context import RequestContext, Services
+from kbroker.common import KafkaError
+from kbroker.replica.isr.failed_log_reporter import LOST_DIRECTORY
+from protocol.errors import ErrorCode
+from protocol.messages.k73_assign_replicas_to_dirs import (
+    AssignReplicasToDirsRequest,
+    AssignReplicasToDirsRequestTopic,
+    AssignReplicasToDirsResponse,
+    AssignReplicasToDirsResponseDirectory,
+    AssignReplicasToDirsResponsePartition,
+    AssignReplicasToDirsResponseTopic,
+)
+
+
+async def handle(
+    services: Services, context: RequestContext, request: AssignReplicasToDirsRequest
+) -> AssignReplicasToDirsResponse:
+    if context.peer_broker != (request.broker_id, request.broker_epoch):
+        return AssignReplicasToDirsResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+    failed = [
+        (topic.topic_id, partition.partition_index)
+        for directory in request.directories
+        if directory.id == LOST_DIRECTORY
+        for topic in directory.topics
+        for partition in topic.partitions
+    ]
+    try:
+        await services.controller.remove_failed_replicas(request.broker_id, request.broker_epoch, failed)
+    except KafkaError as error:
+        return AssignReplicasToDirsResponse(error_code=error.code)
+    return AssignReplicasToDirsResponse(
+        directories=[
+            AssignReplicasToDirsResponseDirectory(id=directory.id, topics=list(map(_result, directory.topics)))
+            for directory in request.directories
+        ]
+    )
+
+
+def _result(topic: AssignReplicasToDirsRequestTopic) -> AssignReplicasToDirsResponseTopic:
+    partitions = [
+        AssignReplicasToDirsResponsePartition(partition_index=partition.partition_index)
+        for partition in topic.partitions
+    ]
+    return AssignReplicasToDirsResponseTopic(topic_id=topic.topic_id, partitions=partitions)

@@ -1,0 +1,26 @@
+"""Relays the requests of brokers that are cut off from the controller: see kbroker/interbroker/controller_channel.py.
+
+A relayed request comes over the connection of another broker than the one that it names. Both have proved that they
+belong to the cluster, and the controller checks the broker epoch in the request.
+"""
+
+from __future__ import annotations
+
+from kbroker.api.context import RequestContext, Services
+from protocol.messages.k56_alter_partition import AlterPartitionRequest
+from protocol.messages.k63_broker_heartbeat import BrokerHeartbeatRequest
+from protocol.schema.message import Message
+
+
+async def relay_to_controller(
+    services: Services, context: RequestContext, request: AlterPartitionRequest | BrokerHeartbeatRequest
+) -> Message | None:
+    """Return the controller's response to a request that a broker has sent here itself.
+
+    None if the request is to be handled here, or if the controller does not respond.
+    """
+    is_relayed = context.peer_broker != (request.broker_id, request.broker_epoch)
+    channel = services.controller_channel
+    if is_relayed or channel is None or services.controller.is_elected:
+        return None
+    return await channel.relay(request, context.version)

@@ -1,0 +1,1 @@
+"""What commands show of partitions: their problems, and offsets as brokers report them."""

@@ -1,0 +1,171 @@
+"""Checks of a broker with zookeeper.connect: the ensemble, the other brokers, and what replication needs."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+from kbroker.cli.common.formatting import count_text
+from kbroker.cli.doctor.check import OK, PROBLEM, WARNING, CheckContext, CheckResult
+from kbroker.cli.doctor.cluster_reader import ClusterUnreadable, StoredCluster
+from kbroker.config import ConfigError
+from kbroker.config.broker.zookeeper_settings import zookeeper_settings
+
+DEFAULT_FACTOR = "default.replication.factor"
+MIN_ISR = "min.insync.replicas"
+INTERNAL_FACTORS = ("offsets.topic.replication.factor", "transaction.state.log.replication.factor")
+
+
+def check_cluster(context: CheckContext) -> Iterator[CheckResult]:
+    if not context.config.get("zookeeper.connect"):
+        return
+    try:
+        settings = zookeeper_settings(context.config.values)
+    except ConfigError as error:
+        yield CheckResult("ZooKeeper", PROBLEM, str(error), "Fix this; the broker will not start.")
+        return
+    results = list(_check_servers(context, settings.hosts))
+    yield from results
+    if results[0].status == PROBLEM:
+        return
+    try:
+        cluster = context.host.read_cluster(settings)
+    except ClusterUnreadable as error:
+        message, advice = f"{settings.address} cannot be read: {error}", "Check the servers and the credentials."
+        yield CheckResult("ZooKeeper", PROBLEM, message, advice)
+        return
+    yield from _check_identity(context, settings.address, cluster)
+    others = {id: broker for id, broker in cluster.brokers.items() if id != context.config.node_id}
+    yield from _check_peers(context, cluster)
+    yield from _check_racks({**{id: broker.rack for id, broker in others.items()}, **_own_rack(context)})
+    yield from _check_replication(context, len({*others, context.config.node_id}))
+    if context.is_running:
+        yield from _check_configs(context, cluster)
+
+
+def _own_rack(context: CheckContext) -> dict[int, str | None]:
+    return {context.config.node_id: context.config.broker_rack}
+
+
+def _check_servers(context: CheckContext, hosts: tuple[str, ...]) -> Iterator[CheckResult]:
+    failures = []
+    for server in hosts:
+        host, _, port = server.rpartition(":")
+        error = context.host.connect_error(host.strip("[]"), int(port))
+        if error is not None:
+            failures.append(f"{server}: {error.strerror or error}")
+    if not failures:
+        servers = "the only server accepts" if len(hosts) == 1 else f"all {len(hosts)} servers accept"
+        yield CheckResult("ZooKeeper", OK, f"{servers} connections")
+        return
+    is_majority = 2 * (len(hosts) - len(failures)) > len(hosts)
+    advice = "Start the servers, or open the firewall. Metadata can be changed only while a majority runs."
+    message = f"{len(failures)} of {len(hosts)} servers cannot be reached: {'; '.join(failures)}"
+    yield CheckResult("ZooKeeper", WARNING if is_majority else PROBLEM, message, advice)
+
+
+def _check_identity(context: CheckContext, address: str, cluster: StoredCluster) -> Iterator[CheckResult]:
+    own, node_id = context.meta_properties(), context.config.node_id
+    if own is not None and own.cluster_id != cluster.cluster_id:
+        stored = f"cluster {cluster.cluster_id} is" if cluster.cluster_id else "no cluster is"
+        message = f"{context.data_dir} belongs to cluster {own.cluster_id}, but {stored} at {address}"
+        advice = "Correct zookeeper.connect or --data-dir: the broker will not start."
+        yield CheckResult("cluster", PROBLEM, message, advice)
+        return
+    registered = cluster.brokers.get(node_id)
+    if registered is not None and not context.is_running:
+        message = f"a broker with node.id={node_id} is registered, and serves {registered.host}:{registered.port}"
+        advice = "Choose another node.id; if that broker was killed, its registration ends with its session."
+        yield CheckResult("cluster", PROBLEM, message, advice)
+        return
+    if not cluster.cluster_id:
+        yield CheckResult("cluster", OK, f"will be created at {address}")
+        return
+    brokers = ", ".join(map(str, sorted(cluster.brokers))) or "none"
+    yield CheckResult("cluster", OK, f"{cluster.cluster_id}, with these brokers registered: {brokers}")
+
+
+def _check_peers(context: CheckContext, cluster: StoredCluster) -> Iterator[CheckResult]:
+    """Connect to both listeners of every other broker, from this machine."""
+    reached = []
+    for node_id, broker in sorted(cluster.brokers.items()):
+        if node_id == context.config.node_id:
+            continue
+        errors = []
+        for listener, host, port in (
+            ("clients", broker.host, broker.port),
+            ("brokers", broker.inter_broker_host, broker.inter_broker_port),
+        ):
+            error = context.host.connect_error(host, port) if port else None
+            if error is not None:
+                errors.append(f"its listener for {listener} at {host}:{port}: {error.strerror or error}")
+        if errors:
+            message = f"broker {node_id} cannot be reached at {'; '.join(errors)}"
+            advice = "Open the firewall, or advertise another address there: replication needs both directions."
+            yield CheckResult("other brokers", PROBLEM, message, advice)
+        else:
+            reached.append(str(node_id))
+    if reached:
+        yield CheckResult("other brokers", OK, f"reached at both listeners: {', '.join(reached)}")
+
+
+def _check_racks(racks: Mapping[int, str | None]) -> Iterator[CheckResult]:
+    without = [str(node_id) for node_id, rack in sorted(racks.items()) if not rack]
+    if len(without) == len(racks):
+        return
+    if without:
+        message, advice = f"brokers without broker.rack: {', '.join(without)}", "Set it for all brokers, or for none."
+        yield CheckResult("racks", WARNING, message, advice)
+        return
+    counts = Counter(racks.values())
+    text = ", ".join(f"{rack} has {count_text(count, 'broker')}" for rack, count in sorted(counts.items(), key=str))
+    if len(set(counts.values())) > 1:
+        advice = "Use as many brokers in each rack: those of the smaller ones get more replicas."
+        yield CheckResult("racks", WARNING, text, advice)
+    else:
+        yield CheckResult("racks", OK, text)
+
+
+def _check_replication(context: CheckContext, brokers: int) -> Iterator[CheckResult]:
+    """Check what new topics get. `brokers`: those that are registered, and this one."""
+    factor, min_isr = (int(str(context.config.get(name))) for name in (DEFAULT_FACTOR, MIN_ISR))
+    name, text = "replication", f"{DEFAULT_FACTOR}={factor}, {MIN_ISR}={min_isr}"
+    too_high = {key: value for key in INTERNAL_FACTORS if (value := int(str(context.config.get(key)))) > brokers}
+    if too_high:
+        message = ", ".join(f"{key}={value}" for key, value in too_high.items())
+        advice = f"Groups and transactions start to work when {max(too_high.values())} brokers are registered."
+        yield CheckResult(name, WARNING, f"{message}, but {count_text(brokers, 'broker')} registered", advice)
+    if factor > brokers:
+        advice = f"New topics need {factor} brokers: start more, or lower the factor."
+        yield CheckResult(name, WARNING, f"{text}, but {count_text(brokers, 'broker')} registered", advice)
+    elif factor == 1 and brokers > 1:
+        advice = "New topics have one replica, and are away while its broker is: set 3, and min.insync.replicas=2."
+        yield CheckResult(name, WARNING, text, advice)
+    elif min_isr >= factor > 1:
+        advice = "Writes with acks=all stop while one replica is away: use a factor above min.insync.replicas."
+        yield CheckResult(name, WARNING, text, advice)
+    elif factor > 1 and min_isr == 1:
+        advice = "acks=all is satisfied by the leader alone when the others have left: set min.insync.replicas=2."
+        yield CheckResult(name, WARNING, text, advice)
+    else:
+        yield CheckResult(name, OK, text)
+
+
+def _check_configs(context: CheckContext, cluster: StoredCluster) -> Iterator[CheckResult]:
+    """Compare the effective configs of all brokers that respond."""
+    values: dict[str, dict[str | None, list[int]]] = {}
+    responding = 0
+    for node_id, broker in sorted(cluster.brokers.items()):
+        configs = context.host.broker_configs(f"{broker.host}:{broker.port}", node_id)
+        if configs is None:
+            continue
+        responding += 1
+        for name, value in configs.items():
+            values.setdefault(name, {}).setdefault(value, []).append(node_id)
+    differing = 0
+    for name, by_value in sorted(values.items()):
+        if len(by_value) > 1:
+            differing += 1
+            found = "; ".join(f"{value} on {', '.join(map(str, ids))}" for value, ids in by_value.items())
+            advice = "Set the same value for all brokers; the controller's decides about elections."
+            yield CheckResult("configs", WARNING, f"{name} differs: {found}", advice)
+    if responding > 1 and not differing:
+        yield CheckResult("configs", OK, f"the same on {count_text(responding, 'broker')}")

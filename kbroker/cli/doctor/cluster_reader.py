@@ -1,0 +1,90 @@
+"""Read-only access of `kbroker doctor` to the cluster: what is in ZooKeeper, and the configs of other brokers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from kbroker.cli.common.errors import CliError
+
+if TYPE_CHECKING:
+    from kbroker.config.broker.zookeeper_settings import ZooKeeperSettings
+    from kbroker.metadata.image import BrokerRegistration
+
+CONNECT_TIMEOUT_S = 5.0
+# These differ between the brokers of every cluster.
+OWN_CONFIGS = frozenset(
+    {
+        "node.id", "broker.id", "broker.rack", "listeners", "advertised.listeners", "log.dir", "log.dirs",
+        "kbroker.inter.broker.listener", "kbroker.metrics.listener", "kbroker.zookeeper.digest",
+    }
+)  # fmt: skip
+
+
+class ClusterUnreadable(Exception):
+    """What is in ZooKeeper cannot be read."""
+
+
+@dataclass(slots=True, frozen=True)
+class StoredCluster:
+    """`cluster_id` is empty before the cluster's first start. `brokers`: those that are registered, by id."""
+
+    cluster_id: str = ""
+    brokers: Mapping[int, BrokerRegistration] = field(default_factory=dict)
+
+
+def read_cluster(settings: ZooKeeperSettings) -> StoredCluster:
+    """Return the cluster that is stored in ZooKeeper. Creates nothing. Raises ClusterUnreadable."""
+    import asyncio
+
+    try:
+        return asyncio.run(_read_cluster(settings))
+    except OSError as error:
+        raise ClusterUnreadable(f"{error.filename}: {error.strerror}") from None
+
+
+async def _read_cluster(settings: ZooKeeperSettings) -> StoredCluster:
+    import asyncio
+
+    from kbroker.metadata.store import znodes
+    from kbroker.metadata.store.coordination import CoordinationError
+    from kbroker.metadata.store.zookeeper.session import ZooKeeperSession
+
+    session = ZooKeeperSession(asyncio.get_running_loop(), settings, settings.chroot)
+    session.start()
+    try:
+        async with asyncio.timeout(CONNECT_TIMEOUT_S):
+            await asyncio.shield(session.connected)
+        if await session.exists(znodes.CLUSTER_ID) is None:
+            return StoredCluster()
+        node = await session.get(znodes.CLUSTER_ID)
+        names = await session.children(znodes.BROKERS)
+        brokers = {}
+        for name in filter(str.isdecimal, names):
+            (found,) = await session.get_many([znodes.broker_path(int(name))])
+            if found is not None:
+                brokers[int(name)] = znodes.decode_broker(int(name), found.data).registration
+        return StoredCluster(str(znodes.decode(znodes.CLUSTER_ID, node.data)["id"]), brokers)
+    except TimeoutError:
+        raise ClusterUnreadable(session.last_warning or f"no response in {CONNECT_TIMEOUT_S:g} s") from None
+    except CoordinationError as error:
+        raise ClusterUnreadable(str(error)) from None
+    finally:
+        await session.close()
+
+
+def broker_configs(address: str, node_id: int) -> dict[str, str | None] | None:
+    """Return the values of a broker's configs without those that are its own; None if it does not respond."""
+    from kbroker.cli.common.client import admin_client
+
+    try:
+        with admin_client(address) as client:
+            from kafka.admin import ConfigResource
+
+            described = client.describe_configs([ConfigResource("BROKER", str(node_id))], config_filter="all")
+    except CliError:
+        return None
+    configs = described.get("broker", {}).get(str(node_id), {})
+    shared = {name: config for name, config in configs.items() if name not in OWN_CONFIGS}
+    return {name: config["value"] for name, config in shared.items() if not config["is_sensitive"]}

@@ -1,0 +1,220 @@
+"""The sessions of a broker with the coordination service.
+
+A broker alone has one session with the store in its process. A broker of a cluster whose session expires has lost its
+registration, and perhaps its leaderships: it gives up all roles, opens another session, and joins the cluster again
+with a new broker epoch. Its logs and its clients' connections stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from math import inf
+from typing import TYPE_CHECKING
+
+from kbroker.metadata.store.coordination import CoordinationError, NodeExists, SessionExpired, Unavailable
+from kbroker.metadata.store.embedded import EmbeddedStore
+from kbroker.runtime.event_log import EventLogger
+
+if TYPE_CHECKING:
+    from asyncio import Task
+
+    from kbroker.config import BrokerConfig
+    from kbroker.metadata.cluster_member import ClusterMember
+    from kbroker.metadata.image import BrokerRegistration
+    from kbroker.metadata.store.coordination import Coordination
+    from kbroker.runtime.environment import Environment
+
+log = EventLogger("kbroker.metadata")
+
+# Opens a session with the coordination service.
+OpenSession = Callable[[], "Awaitable[Coordination]"]
+
+# The time in seconds that a restarted broker waits for its previous session to expire. Kafka's timeout is 18 s.
+FORMER_SESSION_S = 20.0
+FORMER_SESSION_MARGIN_S = 2.0
+# Longer than any response takes, in milliseconds.
+CLOCK_SLACK_MS = 60_000
+# The delay after a failed attempt to join the cluster again, in seconds.
+REJOIN_BACKOFF_S = 0.5
+# The time in which a broker that starts must join after its first attempt has failed, in seconds.
+FIRST_JOIN_S = 60.0
+
+
+class CoordinationSessions:
+    """`resign` ends all roles of the broker; the caller sets it before there can be any."""
+
+    def __init__(
+        self,
+        environment: Environment,
+        config: BrokerConfig,
+        check_new: Callable[[str], None],
+        is_stopping: Callable[[], bool],
+        on_failure: Callable[[BaseException], None],
+        open_session: OpenSession | None,
+    ) -> None:
+        """`check_new` raises ConfigError if the data directory belongs to a cluster, though the named service is empty.
+
+        `on_failure` is called when the broker can have no session any more. `open_session`: None for ZooKeeper, or the
+        embedded store if zookeeper.connect is not set.
+        """
+        self.current: Coordination | None = None
+        self.resign: Callable[[], None] = lambda: None
+        self._environment = environment
+        self._config = config
+        self._check_new = check_new
+        self._is_stopping = is_stopping
+        self._on_failure = on_failure
+        self._open_session = open_session
+        # The time in which the session of a former process of this broker ends, in seconds.
+        self._max_wait_s = FORMER_SESSION_S
+        self._store: EmbeddedStore | None = None
+        self._is_registered = False
+        self._is_clock_reported = False
+        self._rejoining: Task[None] | None = None
+        # What another session is registered for.
+        self._member: ClusterMember | None = None
+        self._node: BrokerRegistration | None = None
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether other brokers may have sessions with the same service. Known after `open`."""
+        return self._open_session is not None
+
+    async def open(self, path: str) -> Coordination:
+        """Open the first session; `path` is the directory of the embedded store. Raises CoordinationError, OSError."""
+        if self._open_session is None and self._config.get("zookeeper.connect"):
+            self._open_session = self._zookeeper_sessions()
+        if self._open_session is not None:
+            return self._follow(await self._open_session())
+        # Sessions of a store in this process end with the process.
+        self._max_wait_s = 0.0
+        self._store = await EmbeddedStore.open(self._environment, path, self._on_failure)
+        if self._store.is_empty:
+            self._check_new(path)
+        return self._follow(self._store.session())
+
+    def _zookeeper_sessions(self) -> OpenSession:
+        """Return the function that opens sessions with ZooKeeper."""
+        # Imported here because kazoo takes time and memory.
+        from kbroker.config.broker.zookeeper_settings import zookeeper_settings
+        from kbroker.metadata.store.zookeeper.open_session import open_session
+
+        settings = zookeeper_settings(self._config.values)
+        self._max_wait_s = settings.session_timeout_s + FORMER_SESSION_MARGIN_S
+
+        async def open_one() -> Coordination:
+            session = await open_session(self._environment.loop, settings, self._check_new)
+            session.on_server_time = self.check_clock
+            return session
+
+        return open_one
+
+    def check_clock(self, server_time_ms: int) -> None:
+        """Report, once, that this machine's clock differs from ZooKeeper's, so probably also from other brokers'.
+
+        Nothing is refused: replication does not depend on clocks. `server_time_ms`: 0 or less if it is unknown.
+        """
+        ahead_ms = self._environment.clock.now_ms() - server_time_ms
+        if server_time_ms > 0 and abs(ahead_ms) > CLOCK_SLACK_MS and not self._is_clock_reported:
+            self._is_clock_reported = True
+            log.error(
+                "the clock of this machine differs from ZooKeeper's: retention and timestamps of records depend on it",
+                ahead_s=round(ahead_ms / 1000),
+            )
+
+    def _follow(self, session: Coordination) -> Coordination:
+        self.current = session
+        session.on_expired(lambda: self._on_expired(session))
+        return session
+
+    async def register(self, member: ClusterMember, node: BrokerRegistration, previous_epoch: int) -> None:
+        """Register the broker for the first time: see ClusterMember.register.
+
+        If the session has expired meanwhile, or the service becomes unavailable, the broker joins in another session.
+        Raises CoordinationError; Unavailable after FIRST_JOIN_S, because the operator waits for the start.
+        """
+        self._member, self._node = member, node
+        try:
+            await member.register(node, self._max_wait_s, previous_epoch)
+            if not member.broker_epoch:
+                raise SessionExpired
+        except (SessionExpired, Unavailable) as error:
+            if not self.is_shared:
+                raise
+            log.warning("the broker cannot join the cluster yet", reason=error)
+            await self._join_again(member, node, self._environment.loop.time() + FIRST_JOIN_S)
+        self._is_registered = True
+
+    def _on_expired(self, session: Coordination) -> None:
+        """End the roles: other brokers may have become the leaders of this broker's partitions."""
+        if self._is_stopping() or session is not self.current:
+            return
+        if not self.is_shared:
+            self._on_failure(SessionExpired())
+            return
+        log.warning("the session has expired: joining the cluster again")
+        self.resign()
+        # Before the first registration has ended, `register` continues in another session.
+        if self._is_registered and self._rejoining is None:
+            self._rejoining = self._environment.loop.create_task(self._rejoin())
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether the coordination service responds."""
+        return self.current is not None and self.current.is_connected
+
+    def on_fenced(self, broker_epoch: int) -> None:
+        """Called when another broker says that this broker's epoch has ended: so has the session."""
+        if self.current is not None and self._member is not None and self._member.broker_epoch == broker_epoch:
+            self._on_expired(self.current)
+
+    async def _rejoin(self) -> None:
+        assert self._member is not None
+        assert self._node is not None
+        try:
+            await self._join_again(self._member, self._node)
+        except Exception as error:
+            self._on_failure(error)
+        finally:
+            self._rejoining = None
+
+    async def _join_again(self, member: ClusterMember, node: BrokerRegistration, deadline_s: float = inf) -> None:
+        """Open a session and register again, until that succeeds.
+
+        Raises SessionExpired if the broker stops, NodeExists if another broker has this id, ConfigError, and after the
+        deadline (of the loop's time) CoordinationError or OSError.
+        """
+        assert self._open_session is not None
+        while not self._is_stopping():
+            self.resign()
+            try:
+                await self._close_current()
+                session = self._follow(await self._open_session())
+                await member.rejoin(session, node, self._max_wait_s)
+                if member.broker_epoch:
+                    log.info("the broker has joined the cluster again", epoch=member.broker_epoch)
+                    return
+            except NodeExists:
+                raise
+            except (CoordinationError, OSError) as error:
+                if self._environment.loop.time() > deadline_s:
+                    raise
+                log.warning("the broker cannot join the cluster yet", reason=error)
+            await self._environment.sleep(REJOIN_BACKOFF_S)
+        raise SessionExpired
+
+    async def stop_rejoining(self) -> None:
+        if self._rejoining is not None:
+            self._rejoining.cancel()
+
+    async def close(self) -> None:
+        """End the session, and close the embedded store."""
+        try:
+            await self._close_current()
+        finally:
+            if self._store is not None:
+                await self._store.close()
+
+    async def _close_current(self) -> None:
+        if self.current is not None:
+            await self.current.close()

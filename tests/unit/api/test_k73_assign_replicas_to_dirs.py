@@ -1,0 +1,83 @@
+"""AssignReplicasToDirs: replicas whose logs have failed."""
+
+from typing import Any
+
+from kbroker.metadata.topics.create_topics import NewTopic
+from kbroker.replica.isr.failed_log_reporter import LOST_DIRECTORY
+from protocol.apis import ApiKey
+from protocol.errors import ErrorCode
+from protocol.messages.k73_assign_replicas_to_dirs import (
+    AssignReplicasToDirsRequestDirectory,
+    AssignReplicasToDirsRequestPartition,
+    AssignReplicasToDirsRequestTopic,
+)
+from tests.unit.support.async_test import async_test
+from tests.unit.support.handlers import Handlers, start_handlers
+from tests.unit.support.memory_disk import settle
+
+
+async def report(
+    handlers: Handlers, broker_id: int, *topics: str, directory: bytes = LOST_DIRECTORY, epoch: int | None = None
+) -> Any:
+    """Report partition 0 of each topic; returns the response."""
+    ids = [handlers.member.image.topics[topic].topic_id if topic else b"?" * 16 for topic in topics]
+    partitions = [AssignReplicasToDirsRequestPartition(partition_index=0)]
+    rows = [AssignReplicasToDirsRequestTopic(topic_id=topic_id, partitions=partitions) for topic_id in ids]
+    own_epoch = broker_id if epoch is None else epoch
+    return await handlers.request(
+        ApiKey.ASSIGN_REPLICAS_TO_DIRS, 0, peer_broker=(broker_id, own_epoch), broker_id=broker_id,
+        broker_epoch=own_epoch, directories=[AssignReplicasToDirsRequestDirectory(id=directory, topics=rows)],
+    )  # fmt: skip
+
+
+def state(handlers: Handlers, topic: str) -> tuple[int, int, list[int], list[int]]:
+    (partition,) = handlers.member.image.topics[topic].partitions
+    return partition.leader, partition.leader_epoch, partition.isr, partition.elr
+
+
+async def two_brokers() -> Handlers:
+    handlers = await start_handlers()
+    await handlers.join(2)
+    await settle()
+    topics = [
+        NewTopic("led", assignments=[(0, [2, 1])]),
+        NewTopic("followed", assignments=[(0, [1, 2])], configs=[("min.insync.replicas", "2")]),
+        NewTopic("alone", assignments=[(0, [2])]),
+    ]
+    await handlers.member.controller.create_topics(topics, False)
+    return handlers
+
+
+@async_test
+async def test_another_replica_leads_and_the_failed_one_is_not_eligible():
+    handlers = await two_brokers()
+    response = await report(handlers, 2, "led", "followed", "alone", "")
+    assert response.error_code == 0
+    assert [topic.partitions[0].error_code for topic in response.directories[0].topics] == [0, 0, 0, 0]
+    assert state(handlers, "led") == (1, 1, [1], [])
+    # A new epoch begins, in which the leader does not know the claims of the failed replica.
+    assert state(handlers, "followed") == (1, 1, [1], [])
+    assert state(handlers, "alone") == (2, 0, [2], []), "nobody else could lead"
+
+
+@async_test
+async def test_a_repeated_report_and_other_directories_change_nothing():
+    handlers = await two_brokers()
+    await report(handlers, 2, "led")
+    number = handlers.member.controller.last_change_number
+    await report(handlers, 2, "led")
+    await report(handlers, 2, "followed", directory=b"\7" * 16)
+    assert handlers.member.controller.last_change_number == number
+
+
+@async_test
+async def test_errors():
+    handlers = await two_brokers()
+    assert (await report(handlers, 2, "led", epoch=9)).error_code == ErrorCode.STALE_BROKER_EPOCH
+    response = await handlers.request(
+        ApiKey.ASSIGN_REPLICAS_TO_DIRS, 0, peer_broker=(1, 1), broker_id=2, broker_epoch=2
+    )
+    assert response.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    handlers.member.controller.resign()
+    assert (await report(handlers, 2, "led")).error_code == ErrorCode.NOT_CONTROLLER
+    assert state(handlers, "led") == (2, 0, [2, 1], [])

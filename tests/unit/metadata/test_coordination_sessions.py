@@ -1,0 +1,144 @@
+"""The sessions of a broker with the coordination service, apart from what tests/unit/simulation/coordination shows."""
+
+import asyncio
+from collections.abc import Container
+from typing import Any
+
+import pytest
+
+from kbroker.config import BrokerConfig
+from kbroker.config.broker.zookeeper_settings import ZooKeeperSettings
+from kbroker.config.values import ConfigError
+from kbroker.metadata.coordination_sessions import CoordinationSessions
+from kbroker.metadata.image import BrokerRegistration
+from kbroker.metadata.store import znodes
+from kbroker.metadata.store.coordination import Create, Watch
+from kbroker.metadata.store.embedded import EmbeddedStore
+from kbroker.metadata.store.embedded_session import EmbeddedSession
+from kbroker.metadata.store.zookeeper import open_session
+from kbroker.runtime.environment import Environment
+from tests.unit.support.async_test import async_test
+from tests.unit.support.memory_disk import MemoryDisk, make_environment
+
+
+def replace_zookeeper(
+    monkeypatch: pytest.MonkeyPatch, environment: Environment, store: EmbeddedStore, connected: Container[int]
+) -> list[EmbeddedSession]:
+    """Open sessions with a store in place of ZooKeeper, and return the list to which each is added.
+
+    `connected`: the numbers of the sessions, from 1, that are connected at once; the others never are.
+    """
+    opened: list[EmbeddedSession] = []
+
+    class Session(EmbeddedSession):
+        last_warning = "no route to host"
+        chroot = ""
+
+        def __init__(self, *_: object) -> None:
+            opened.append(self)
+            super().__init__(store, len(opened))
+            self.connected = environment.loop.create_future()
+            if len(opened) in connected:
+                self.connected.set_result(None)
+
+        def start(self) -> None:
+            pass
+
+    monkeypatch.setattr(open_session, "ZooKeeperSession", Session)
+    return opened
+
+
+@async_test
+async def test_the_session_of_a_foreign_ensemble_is_closed(monkeypatch: pytest.MonkeyPatch):
+    """Else its threads and its connection would outlive each attempt to join."""
+    environment = make_environment(MemoryDisk())
+    store = await EmbeddedStore.open(environment, "/data")
+    opened = replace_zookeeper(monkeypatch, environment, store, connected={1})
+
+    def refuse(where: str) -> None:
+        raise ConfigError(f"{where} is of another cluster")
+
+    config = BrokerConfig.load({"listeners": "PLAINTEXT://127.0.0.1:9092", "zookeeper.connect": "127.0.0.1:2181"})
+    sessions = CoordinationSessions(environment, config, refuse, lambda: False, pytest.fail, None)
+    with pytest.raises(ConfigError, match="another cluster"):
+        await sessions.open("/data")
+    (session,) = opened
+    with pytest.raises(Exception, match="SessionExpired"):
+        await session.exists("/")
+
+
+@async_test
+async def test_a_broker_that_cannot_reach_zookeeper_tries_to_join_until_it_can(monkeypatch: pytest.MonkeyPatch):
+    environment = make_environment(MemoryDisk())
+    store = await EmbeddedStore.open(environment, "/data")
+    opened = replace_zookeeper(monkeypatch, environment, store, connected={1, 4})
+
+    class Member:
+        broker_epoch = 0
+
+        async def register(self, *_: object) -> None:
+            self.broker_epoch = 1
+
+        async def rejoin(self, session: EmbeddedSession, *_: object) -> None:
+            assert session is opened[3]
+            self.broker_epoch = 2
+
+    configs = {"zookeeper.connect": "127.0.0.1:2181", "zookeeper.connection.timeout.ms": "10"}
+    config = BrokerConfig.load({"listeners": "PLAINTEXT://127.0.0.1:9092", **configs})
+    sessions = CoordinationSessions(environment, config, lambda place: None, lambda: False, pytest.fail, None)
+    await sessions.open("/data")
+    member: Any = Member()
+    await sessions.register(member, BrokerRegistration(1, "h", 9092), -1)
+    await opened[0].expire()
+    async with asyncio.timeout(30):
+        while member.broker_epoch != 2:
+            await asyncio.sleep(0.01)
+    assert len(opened) == 4
+
+
+@async_test
+async def test_a_clock_that_differs_from_zookeepers_is_reported_once(caplog: pytest.LogCaptureFixture):
+    environment = make_environment(MemoryDisk())
+    config = BrokerConfig.load({"listeners": "PLAINTEXT://127.0.0.1:9092"})
+    sessions = CoordinationSessions(environment, config, pytest.fail, lambda: False, pytest.fail, None)
+    now_ms = environment.clock.now_ms()
+    for time_ms in (0, now_ms, now_ms - 59_000, now_ms + 59_000):
+        sessions.check_clock(time_ms)
+    assert not caplog.records
+    sessions.check_clock(now_ms + 3 * 3_600_000)
+    sessions.check_clock(now_ms + 3 * 3_600_000)
+    (record,) = caplog.records
+    assert "the clock of this machine differs from ZooKeeper's" in record.getMessage()
+    assert "ahead_s=-10800" in record.getMessage()
+
+
+@async_test
+@pytest.mark.parametrize("calls", range(6))
+async def test_a_cluster_that_another_broker_creates_meanwhile_is_not_foreign(
+    monkeypatch: pytest.MonkeyPatch, calls: int
+):
+    environment = make_environment(MemoryDisk())
+    store = await EmbeddedStore.open(environment, "/data")
+
+    class Session(EmbeddedSession):
+        """In place of one with ZooKeeper. Another broker creates the cluster after the first `calls` calls."""
+
+        chroot = ""
+
+        def __init__(self, *_: object) -> None:
+            super().__init__(store, 1)
+            self.remaining = calls
+            self.connected = environment.loop.create_future()
+            self.connected.set_result(None)
+
+        def start(self) -> None:
+            pass
+
+        async def exists(self, path: str, watch: Watch | None = None) -> int | None:
+            if self.remaining == 0:
+                await store.session().multi([Create(znodes.ROOT, b""), Create(znodes.CLUSTER_ID, b"{}")])
+            self.remaining -= 1
+            return await super().exists(path, watch)
+
+    monkeypatch.setattr(open_session, "ZooKeeperSession", Session)
+    await open_session.open_session(environment.loop, ZooKeeperSettings(("127.0.0.1:2181",)))

@@ -1,0 +1,106 @@
+"""What a broker makes of the nodes, when others write meanwhile and when something has a defect."""
+
+import asyncio
+
+import pytest
+
+from kbroker.metadata import replication_control_manager
+from kbroker.metadata.cluster_member import ClusterMember
+from kbroker.metadata.image import BrokerRegistration, MetadataDelta
+from kbroker.metadata.store import znodes
+from kbroker.metadata.store.coordination import SessionExpired
+from kbroker.metadata.store.embedded import EmbeddedStore
+from kbroker.metadata.topics.create_topics import NewTopic
+from tests.unit.support.async_test import async_test
+from tests.unit.support.memory_disk import MemoryDisk, make_environment, settle
+from tests.unit.support.metadata_cluster import CONFIG, Cluster
+
+
+@async_test
+async def test_a_broker_that_loses_its_session_while_it_waits_to_be_unfenced_stops_waiting():
+    store = await EmbeddedStore.open(make_environment(MemoryDisk()), "/data")
+    cluster = Cluster(store)
+    await cluster.start(1)
+    cluster.brokers[1].controller.resign()  # by another defect: nobody unfences brokers
+    session = store.session()
+    member = ClusterMember(make_environment(seed=2), session, 2, lambda: CONFIG, cluster.failures.append)
+    await member.load()
+    registering = asyncio.ensure_future(member.register(BrokerRegistration(2, "h", 2)))
+    await settle()
+    assert not registering.done()
+    await session.expire()
+    member.on_session_lost()
+    with pytest.raises(SessionExpired):
+        await asyncio.wait_for(registering, 5)
+
+
+@async_test
+async def test_an_image_has_whole_changes_only():
+    """A broker reads the nodes of one change while the controller writes the next one, which needs other nodes, too."""
+    store = await EmbeddedStore.open(make_environment(MemoryDisk()), "/data")
+    cluster = Cluster(store)
+    await cluster.start(1, 2)
+    session, member = cluster.sessions[2], cluster.brokers[2]
+    topics: list[set[str]] = []
+    member.add_roles_listener(lambda delta: topics.append(set(member.image.topics)))
+    read = session.get_many
+
+    async def read_while_others_write(paths):
+        """Read each node in turn, with a change after the first one."""
+        session.get_many = read
+        nodes = await read(paths[:1])
+        await cluster.controller.controller.create_topics([NewTopic("b", assignments=[(0, [1, 2])])], False)
+        return nodes + await read(paths[1:])
+
+    session.get_many = read_while_others_write  # type: ignore[method-assign]
+    await cluster.create("a", [2, 1])
+    await settle()
+    assert topics == [{"a", "b"}]
+    assert not cluster.failures
+    assert member.loader.change_log.number == cluster.controller.loader.change_log.number
+
+
+@async_test
+async def test_a_role_that_cannot_change_stops_the_broker():
+    """Otherwise the request that made the change would have an error, and the broker another role than in the image."""
+    store = await EmbeddedStore.open(make_environment(MemoryDisk()), "/data")
+    cluster = Cluster(store)
+    await cluster.start(1)
+
+    def fail(delta: MetadataDelta) -> None:
+        raise RuntimeError("a defect")
+
+    cluster.brokers[1].add_roles_listener(fail)
+    await cluster.create("a", [1])
+    assert [str(failure) for failure in cluster.failures] == ["a defect"]
+
+
+@async_test
+async def test_a_controller_with_a_defect_tries_again(monkeypatch: pytest.MonkeyPatch):
+    store = await EmbeddedStore.open(make_environment(MemoryDisk()), "/data")
+    cluster = Cluster(store)
+    await cluster.start(1, 2)
+    await cluster.create("a", [2, 1])
+    real, outcomes = replication_control_manager.plan_broker_changes, [RuntimeError("a defect")]
+
+    def fail_once(*args):
+        if outcomes:
+            raise outcomes.pop()
+        return real(*args)
+
+    monkeypatch.setattr(replication_control_manager, "RETRY_BACKOFF_S", 0.01)
+    monkeypatch.setattr(replication_control_manager, "plan_broker_changes", fail_once)
+    await cluster.vanish(2)
+    async with asyncio.timeout(10):
+        while cluster.brokers[1].image.partition("a", 0).leader != 1:
+            await asyncio.sleep(0.01)
+
+
+@async_test
+async def test_a_node_that_is_no_broker_does_not_keep_the_controller_from_its_work():
+    store = await EmbeddedStore.open(make_environment(MemoryDisk()), "/data")
+    cluster = Cluster(store)
+    await cluster.start(1)
+    await store.session().create(f"{znodes.BROKERS}/stranger", b"?")
+    await cluster.start(2)
+    assert set(cluster.brokers[1].image.brokers) == {1, 2}

@@ -1,0 +1,87 @@
+"""A broker that only the coordination service cannot reach: other brokers tell it that it has been replaced."""
+
+import asyncio
+from random import Random
+from typing import Any
+
+from kbroker.simulation.coordination.service import SimCoordination
+from kbroker.simulation.runtime.machine import Machine
+from tests.unit.support.simulated_hosts import SimulatedHosts, simulated
+
+SESSION_S = 6
+
+
+class ThreeBrokers(SimulatedHosts):
+    """Three brokers, named 1, 2 and 3, and their coordination service."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.service = SimCoordination(self.loop, Random(f"{seed}/coordination"))
+        configs = {"offsets.topic.replication.factor": "3", "offsets.topic.num.partitions": "3"}
+        self.machines = {
+            number: Machine(self.loop, seed, f"broker{number}", {**configs, "node.id": str(number)}, self.service)
+            for number in (1, 2, 3)
+        }
+
+    async def start(self) -> None:
+        for machine in self.machines.values():
+            await machine.start()
+        creating = self.broker(1).services.controller_gateway.ensure_internal_topic("__consumer_offsets")
+        await self.machines[1].loop.run(creating)
+        await self.until(lambda: all(len(self.led(number)) == 1 for number in self.machines), 30)
+
+    def discard(self) -> None:
+        for machine in self.machines.values():
+            machine.discard()
+        super().discard()
+
+    def broker(self, number: int) -> Any:
+        assert self.machines[number].broker is not None
+        return self.machines[number].broker
+
+    def led(self, number: int) -> list[str]:
+        """Return the partitions that a broker believes to lead."""
+        partitions = self.broker(number).services.replicas.partitions.values()
+        return [str(partition.tp) for partition in partitions if partition.is_leader]
+
+    def epoch(self, number: int) -> int:
+        """Return the broker epoch in the broker's own image, 0 while it is fenced there."""
+        registration = self.broker(number).services.metadata.brokers.get(number)
+        return registration.epoch if registration is not None else 0
+
+
+SEEDS = range(5)
+
+
+@simulated(ThreeBrokers, SEEDS)
+async def test_a_broker_that_the_service_has_given_up_leads_no_longer(s: ThreeBrokers) -> None:
+    for number in s.machines:
+        epoch = s.epoch(number)
+        s.service.cut(f"broker{number}")
+        await s.until(lambda number=number: not s.led(number), 2 * SESSION_S + 10)
+        others = [other for other in s.machines if other != number]
+        await s.until(lambda others=others: sum(len(s.led(other)) for other in others) == 3, 10)
+        s.service.heal(f"broker{number}")
+        await s.until(lambda number=number, epoch=epoch: s.epoch(number) > epoch, 30)
+
+
+@simulated(ThreeBrokers, SEEDS)
+async def test_an_outage_of_the_service_changes_nothing(s: ThreeBrokers) -> None:
+    led = {number: s.led(number) for number in s.machines}
+    for number in s.machines:
+        s.service.cut(f"broker{number}")
+    for _ in range(60):
+        await asyncio.sleep(1)
+        assert {number: s.led(number) for number in s.machines} == led
+
+
+@simulated(ThreeBrokers, SEEDS)
+async def test_a_broker_that_is_also_cut_off_from_the_others_waits(s: ThreeBrokers) -> None:
+    s.service.cut("broker1")
+    for other in (2, 3):
+        s.loop.network.faults.partition("broker1", f"broker{other}")
+    led = s.led(1)
+    await asyncio.sleep(30)
+    assert s.led(1) == led
+    s.loop.network.faults.heal("broker1", "broker3")
+    await s.until(lambda: not s.led(1), 20)

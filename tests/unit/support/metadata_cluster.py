@@ -1,0 +1,95 @@
+"""Brokers that share one store, as far as the metadata: they load it, register, and one is the controller."""
+
+from kbroker.config import BrokerConfig
+from kbroker.config.config_resource import ConfigResourceType
+from kbroker.metadata.cluster_member import ClusterMember
+from kbroker.metadata.image import BrokerRegistration, PartitionRegistration
+from kbroker.metadata.isr_change_queue import IsrRequest
+from kbroker.metadata.replication.alter_partition import RequestedIsr
+from kbroker.metadata.store.embedded import EmbeddedStore
+from kbroker.metadata.store.embedded_session import EmbeddedSession
+from kbroker.metadata.topics.create_topics import NewTopic
+from tests.unit.support.memory_disk import MemoryDisk, make_environment, settle
+
+CONFIG = BrokerConfig.load({"listeners": "PLAINTEXT://127.0.0.1:9092"})
+
+
+class Cluster:
+    """Brokers in one event loop, with sessions of one store."""
+
+    def __init__(self, store: EmbeddedStore) -> None:
+        self.store = store
+        self.brokers: dict[int, ClusterMember] = {}
+        self.sessions: dict[int, EmbeddedSession] = {}
+        self.failures: list[BaseException] = []
+        # The broker epochs of those that have stopped cleanly.
+        self.clean_epochs: dict[int, int] = {}
+
+    async def start(self, *broker_ids: int) -> None:
+        for broker_id in broker_ids:
+            session = self.sessions[broker_id] = self.store.session()
+            environment = make_environment(seed=broker_id)
+            member = ClusterMember(environment, session, broker_id, lambda: CONFIG, self.failures.append)
+            await member.load()
+            registration = BrokerRegistration(broker_id, "h", broker_id)
+            await member.register(registration, previous_epoch=self.clean_epochs.pop(broker_id, -1))
+            self.brokers[broker_id] = member
+        await settle()
+
+    async def stop(self, broker_id: int) -> None:
+        member = self.brokers.pop(broker_id)
+        self.clean_epochs[broker_id] = member.broker_epoch
+        await member.leave()
+        await settle()
+
+    async def vanish(self, *broker_ids: int) -> None:
+        """Let processes die; ZooKeeper expires their sessions."""
+        for broker_id in broker_ids:
+            self.brokers.pop(broker_id).on_session_lost()
+            await self.sessions[broker_id].close()
+        await settle()
+
+    @property
+    def controller(self) -> ClusterMember:
+        (elected,) = (broker for broker in self.brokers.values() if broker.controller.is_elected)
+        return elected
+
+    async def create(self, name: str, *assignments: list[int]) -> None:
+        topic = NewTopic(name, assignments=list(enumerate(assignments)))
+        (result,) = await self.controller.controller.create_topics([topic], False)
+        assert result.error is None
+        await settle()
+
+    async def alter(self, topic: str, config: str, value: str) -> None:
+        await self.controller.controller.alter_configs(ConfigResourceType.TOPIC, topic, {config: value})
+        await settle()
+
+    def partition(self, topic: str, index: int = 0) -> PartitionRegistration:
+        """Return the partition as all brokers see it."""
+        first, *others = (broker.image.topics[topic].partitions[index] for broker in self.brokers.values())
+        assert all(other == first for other in others)
+        return first
+
+    def state(self, topic: str, index: int = 0) -> tuple[int, int, list[int]]:
+        partition = self.partition(topic, index)
+        return partition.leader, partition.leader_epoch, partition.isr
+
+    async def expand(self, topic: str, broker_id: int) -> None:
+        """Let the leader add a broker to the ISR of partition 0."""
+        partition = self.partition(topic)
+        image = self.controller.image
+        isr = [(replica, image.brokers[replica].epoch) for replica in (*partition.isr, broker_id)]
+        requested = RequestedIsr(partition.leader_epoch, partition.partition_epoch, isr)
+        (result,) = await self.controller.controller.alter_partitions(
+            partition.leader,
+            image.brokers[partition.leader].epoch,
+            [IsrRequest(image.topics[topic].topic_id, 0, requested)],
+        )
+        assert isinstance(result, PartitionRegistration)
+        await settle()
+
+
+async def cluster_of_three() -> Cluster:
+    cluster = Cluster(await EmbeddedStore.open(make_environment(MemoryDisk()), "/data"))
+    await cluster.start(1, 2, 3)
+    return cluster

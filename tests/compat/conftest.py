@@ -15,6 +15,7 @@ import pytest
 from tests.compat.kafka_tools.jvm import Jvm
 from tests.compat.matrix import CLIENTS, FAILED, NOT_RUN, PASSED, Cell
 from tests.compat.reports import reports
+from tests.compat.spark.session import new_session
 from tests.compat.support import EXTERNAL_BOOTSTRAP, BrokerProcess, need_own_broker, running_broker, unique
 
 HERE = Path(__file__).parent
@@ -42,6 +43,15 @@ def jvm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Jvm]:
     jvm = Jvm(log)
     yield jvm
     jvm.close()
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """One Spark session with two threads for all tests."""
+    pytest.importorskip("pyspark.sql", reason="not run: pyspark is not installed (extra `spark`)")
+    session = new_session(tmp_path_factory.mktemp("spark"))
+    yield session
+    session.stop()
 
 
 @pytest.fixture(autouse=True)
@@ -84,7 +94,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     feature = item.get_closest_marker("feature")
     client = item.get_closest_marker("client")
     folder = item.path.relative_to(HERE).parts[0]
-    if folder in ("zookeeper", "cluster", "local_cluster"):
+    if folder in ("zookeeper", "cluster", "local_cluster", "soak"):
         return  # no client of kbroker; several clients at the same time
     if feature is None and folder != "cli":
         raise pytest.UsageError(f"{item.nodeid}: has no pytest.mark.feature, which is its row of the matrix")

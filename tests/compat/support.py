@@ -9,10 +9,11 @@ import subprocess
 import sys
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import Self, TypeVar
 
 import pytest
 
@@ -26,6 +27,31 @@ EXTERNAL_BOOTSTRAP = os.environ.get("KBROKER_COMPAT_BOOTSTRAP", "")
 DEADLINE_S = 120.0
 
 _PAUSE = threading.Event()  # never set; unlike time.sleep, a wait on it ends with a signal
+
+
+class Sampler(ABC):
+    """Calls `sample` every `interval_s` seconds in a thread while the context is open."""
+
+    interval_s = 0.01
+
+    def __init__(self) -> None:
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopping.set()
+        self._thread.join(DEADLINE_S)
+
+    @abstractmethod
+    def sample(self) -> None: ...
+
+    def _run(self) -> None:
+        while not self._stopping.wait(self.interval_s):
+            self.sample()
 
 
 def eventually(
@@ -121,6 +147,11 @@ class BrokerProcess:
         self._settings = {"group.initial.rebalance.delay.ms": "0", **(settings or {})}
         self._directory = directory
         self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def is_launched(self) -> bool:
+        """Return whether there is a process, which may have ended by itself."""
+        return self._process is not None
 
     @property
     def pid(self) -> int:

@@ -15,7 +15,28 @@ def test_the_status_of_a_cluster(kbroker: Kbroker, name: str) -> None:
     assert sum(broker["leads"] for broker in summary["brokers"]) == summary["partitions"]["total"]
     lines = kbroker("cluster", "status").out.splitlines()
     assert lines[0].startswith(f"cluster {summary['cluster_id']}  ")
-    assert lines[1].split() == ["BROKER", "ADDRESS", "RACK", "STATE", "LEADS", "PREFERRED", "REPLICAS", "IN_SYNC"]
+    assert lines[1].split() == [
+        "BROKER",
+        "ADDRESS",
+        "RACK",
+        "STATE",
+        "LEADS",
+        "PREFERRED",
+        "REPLICAS",
+        "IN_SYNC",
+        "LAG",
+    ]
+
+
+def test_the_lag_of_replicas(kbroker: Kbroker, name: str) -> None:
+    kbroker("topics", "create", name)
+    kbroker("produce", name, "a", "b")
+    ((topic,),) = [kbroker("topics", "describe", name, "--lag", "--json").json()]
+    (partition,) = topic["partitions"]
+    assert partition["latest_offset"] == 2
+    assert partition["lag"] == {str(broker): 0 for broker in partition["replicas"]}
+    header, row = kbroker("topics", "describe", name, "--lag").out.splitlines()[1:]
+    assert dict(zip(header.split(), row.split(), strict=True))["LAG"] == "0"
 
 
 def test_partitions_without_a_problem_are_not_shown(kbroker: Kbroker, try_kbroker: Kbroker, name: str) -> None:

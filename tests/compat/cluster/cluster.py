@@ -5,6 +5,7 @@ addresses in `KBROKER_COMPAT_NODES`, as `id@host:port` with commas between them.
 """
 
 import os
+import shutil
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TypeVar
@@ -20,6 +21,8 @@ IS_KBROKER = not os.environ.get("KBROKER_COMPAT_COMMAND")
 SESSION_S = 3.0
 SETTINGS = {
     "zookeeper.session.timeout.ms": str(round(SESSION_S * 1000)),
+    # A start waits for a busy machine; by default it ends after the time of a session.
+    "zookeeper.connection.timeout.ms": "60000",
     "default.replication.factor": "3",
     "min.insync.replicas": "2",
     "offsets.topic.num.partitions": "6",
@@ -37,8 +40,14 @@ SETTINGS = {
 class Cluster:
     """`brokers` by id, all of them, also those that are not running. `paused`: those that a test has paused."""
 
-    def __init__(self, directory: Path, ensemble: Ensemble, count: int = 3) -> None:
+    def __init__(self, directory: Path, ensemble: Ensemble, count: int = 3, racks: int = 0, **settings: str) -> None:
+        """`racks`: the number of racks, among which the brokers take turns; 0: each broker has its own.
+
+        `settings`: configs of all brokers, with underscores for dots.
+        """
+        self._settings = {name.replace("_", "."): value for name, value in settings.items()}
         self.ensemble = ensemble
+        self._racks = racks or count
         self.connect = f"{ensemble.address}/cluster"
         self.brokers: dict[int, BrokerProcess] = {}
         self.paused: set[int] = set()
@@ -55,8 +64,16 @@ class Cluster:
     ) -> BrokerProcess:
         """Return a broker process that is not started and not counted among the brokers."""
         directory.mkdir(parents=True, exist_ok=True)
-        own = {"node.id": str(node_id), "broker.rack": f"rack-{node_id}", "zookeeper.connect": connect or self.connect}
-        return BrokerProcess(directory, {**SETTINGS, **own, **(settings or {})})
+        own = {
+            "node.id": str(node_id),
+            "broker.rack": f"rack-{self.rack(node_id)}",
+            "zookeeper.connect": connect or self.connect,
+        }
+        return BrokerProcess(directory, {**SETTINGS, **self._settings, **own, **(settings or {})})
+
+    def rack(self, node_id: int) -> int:
+        """Return the number of a broker's rack, from 1."""
+        return (node_id - 1) % self._racks + 1
 
     @property
     def bootstrap(self) -> str:
@@ -72,17 +89,27 @@ class Cluster:
     def start(self, *node_ids: int) -> None:
         """Start brokers that are not running, all if none is named, and wait until they are ready."""
         chosen = [node_id for node_id in node_ids or self.brokers if node_id in self.stopped]
-        for node_id in chosen:
-            self.brokers[node_id].launch()
+        self.launch(*chosen)
         for node_id in chosen:
             eventually(self.brokers[node_id].ready, f"broker {node_id} is ready", interval=0.02)
             self.stopped.discard(node_id)
+
+    def launch(self, *node_ids: int) -> None:
+        """Start brokers without waiting for them; `start` waits."""
+        for node_id in node_ids:
+            if not self.brokers[node_id].is_launched:
+                self.brokers[node_id].launch()
 
     def kill(self, node_id: int) -> None:
         """Kill a broker (kill -9)."""
         self.brokers[node_id].kill()
         self.stopped.add(node_id)
         self.paused.discard(node_id)
+
+    def lose_disk(self, node_id: int) -> None:
+        """Remove the data of a broker that is not running: it starts with an empty disk."""
+        assert node_id in self.stopped
+        shutil.rmtree(self.brokers[node_id].data_dir)
 
     def stop(self, node_id: int) -> None:
         """Stop a broker with SIGTERM. Fails unless the shutdown is clean."""

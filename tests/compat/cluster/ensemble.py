@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tests.compat.support import free_port
+from tests.compat.support import eventually, free_port
 from tests.compat.zookeeper.server import ZooKeeperServer
 
 
@@ -23,13 +23,14 @@ class Ensemble:
         return ",".join(server.address for server in self.servers)
 
     def start(self) -> None:
-        """Start the servers that do not run."""
+        """Start the servers that do not run, and wait until all serve clients."""
         for index, server in enumerate(self.servers):
             if index not in self._running:
                 server.launch()
                 self._running.add(index)
         for server in self.servers:
-            server.wait_until_listening()
+            # Brokers end if the ensemble has no quorum for the time of a session.
+            eventually(server.is_serving, "a quorum of ZooKeeper servers")
 
     def kill(self, *indexes: int) -> None:
         """Kill servers (kill -9), all if none is named."""

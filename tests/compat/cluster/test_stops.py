@@ -27,4 +27,5 @@ def test_a_rolling_restart_under_load(cluster: Cluster, request: pytest.FixtureR
 
 
 def leads_nothing(partitions: dict, node_id: int) -> bool:
-    return all(part.leader not in (node_id, -1) for part in partitions.values())
+    """Return whether other brokers lead all partitions that have other replicas."""
+    return all(part.leader not in (node_id, -1) for part in partitions.values() if part.replicas != (node_id,))

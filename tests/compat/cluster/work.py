@@ -1,6 +1,5 @@
 """Idempotent producers of two clients that send all the time, and what must be true in the end."""
 
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,7 +16,7 @@ from tests.compat.crash.checks import (
     read_topic,
     wait_for_acknowledgements,
 )
-from tests.compat.support import DEADLINE_S, eventually, unique
+from tests.compat.support import DEADLINE_S, Sampler, eventually, unique
 
 # A broker that is paused does not respond, and its successor is found by asking others.
 CONFLUENT = {
@@ -127,27 +126,17 @@ def working(cluster: Cluster, topic: str, partitions: int) -> Iterator[Work]:
         raise
 
 
-class GapMeter:
+class GapMeter(Sampler):
     """Measures the longest time in which the slowest partition of any producer got no acknowledgement."""
 
     def __init__(self, work: Work) -> None:
+        super().__init__()
         self.longest_s = 0.0
         self._work = work
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._count, self._since_s = work.acknowledged(), time.monotonic()
 
-    def __enter__(self) -> "GapMeter":
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stopping.set()
-        self._thread.join(DEADLINE_S)
-
-    def _run(self) -> None:
-        count, since = self._work.acknowledged(), time.monotonic()
-        while not self._stopping.wait(0.01):
-            now = time.monotonic()
-            self.longest_s = max(self.longest_s, now - since)
-            if (current := self._work.acknowledged()) > count:
-                count, since = current, now
+    def sample(self) -> None:
+        now = time.monotonic()
+        self.longest_s = max(self.longest_s, now - self._since_s)
+        if (count := self._work.acknowledged()) > self._count:
+            self._count, self._since_s = count, now

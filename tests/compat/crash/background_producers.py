@@ -69,7 +69,7 @@ class BackgroundProducer(Protocol):
         ...
 
 
-class _ProducerThread:
+class ProducerThread:
     """Sends to the partitions in turn, at most `MAX_OUTSTANDING` records ahead of the acknowledgements."""
 
     def __init__(self, name: str, topic: str, partitions: int) -> None:
@@ -127,7 +127,7 @@ class _ProducerThread:
         raise NotImplementedError
 
 
-class ConfluentProducer(_ProducerThread):
+class ConfluentProducer(ProducerThread):
     """librdkafka. An idempotent producer sends no further batch of a partition with five records in flight."""
 
     pipelined_requests = 3
@@ -179,7 +179,7 @@ class UnbatchedConfluentProducer(ConfluentProducer):
         super().__init__(bootstrap, name, topic, partitions, **{"batch.num.messages": 1, **settings})
 
 
-class KafkaPythonProducer(_ProducerThread):
+class KafkaPythonProducer(ProducerThread):
     """kafka-python. An idempotent producer has only one batch of a partition in flight."""
 
     pipelined_requests = 1

@@ -1,5 +1,7 @@
 """Requests with the most elements and the longest names: other clients are served between the slices of each."""
 
+from collections.abc import Callable
+
 import pytest
 
 from protocol.messages.k02_list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
@@ -17,28 +19,40 @@ from tests.compat.hostile.target import MAX_RATIO, ROUNDS, Target
 pytestmark = [pytest.mark.feature("hostile clients"), pytest.mark.client("wire")]
 
 COUNT = 99_000
-NAMES = [f"n{number}" for number in range(COUNT)]
-LONG_NAMES = [f"{number:05d}{'x' * 32_000}" for number in range(300)]
 SMALL_REQUESTS = 50
 WINDOWS = 3
 # On a quiet machine. A round trip is two requests; each waits for a slice of half a millisecond. At the end of a large
 # request 100,000 objects are released at once, which takes some milliseconds. Without slices it would be 100 to 500.
 TOLERATED_MS = 10.0
 
-REQUESTS: dict[str, tuple[Message, int]] = {
-    "partitions of ListOffsets": (
-        ListOffsetsRequest(topics=[
-            ListOffsetsTopic(name="t", partitions=[ListOffsetsPartition(partition_index=i) for i in range(COUNT)])
-        ]), 7),
-    "names of Metadata": (
-        MetadataRequest(topics=[MetadataRequestTopic(name=name) for name in NAMES], allow_auto_topic_creation=False),
-        12),
-    "partitions of OffsetCommit": (
-        OffsetCommitRequest(group_id="g", generation_id_or_member_epoch=-1, topics=[
-            OffsetCommitRequestTopic(name="t", partitions=[
-                OffsetCommitRequestPartition(partition_index=index) for index in range(COUNT)])]), 8),
-    "long names of DescribeGroups": (DescribeGroupsRequest(groups=LONG_NAMES), 5),
-}  # fmt: skip
+
+def list_offsets() -> Message:
+    partitions = [ListOffsetsPartition(partition_index=index) for index in range(COUNT)]
+    return ListOffsetsRequest(topics=[ListOffsetsTopic(name="t", partitions=partitions)])
+
+
+def metadata() -> Message:
+    topics = [MetadataRequestTopic(name=f"n{number}") for number in range(COUNT)]
+    return MetadataRequest(topics=topics, allow_auto_topic_creation=False)
+
+
+def offset_commit() -> Message:
+    partitions = [OffsetCommitRequestPartition(partition_index=index) for index in range(COUNT)]
+    topics = [OffsetCommitRequestTopic(name="t", partitions=partitions)]
+    return OffsetCommitRequest(group_id="g", generation_id_or_member_epoch=-1, topics=topics)
+
+
+def describe_groups() -> Message:
+    return DescribeGroupsRequest(groups=[f"{number:05d}{'x' * 32_000}" for number in range(300)])
+
+
+# (request, version). Each is built by its test: hundreds of thousands of objects.
+REQUESTS: dict[str, tuple[Callable[[], Message], int]] = {
+    "partitions of ListOffsets": (list_offsets, 7),
+    "names of Metadata": (metadata, 12),
+    "partitions of OffsetCommit": (offset_commit, 8),
+    "long names of DescribeGroups": (describe_groups, 5),
+}
 
 
 @pytest.mark.parametrize("name", REQUESTS)
@@ -48,7 +62,8 @@ def test_a_bystander_is_delayed_by_slices_only(target: Target, name: str) -> Non
     If the machine has other work, a busy process waits longer for its processor than an idle one. So the small requests
     keep the broker as busy as the large ones. A round that fails is repeated, as in Target.attacked.
     """
-    large, small = framed(*REQUESTS[name]), framed(MetadataRequest(topics=[]), 12) * SMALL_REQUESTS
+    request, version = REQUESTS[name]
+    large, small = framed(request(), version), framed(MetadataRequest(topics=[]), 12) * SMALL_REQUESTS
     rounds = []
     with RawClient(target.bootstrap, "largest") as client:
 

@@ -48,6 +48,10 @@ class Member:
 
     def _run(self) -> None:
         try:
+            # Without metadata kafka-python joins, is assigned nothing, and can ignore the metadata that it then
+            # receives while it joins again.
+            for topic in self.consumer.subscription() or ():
+                self.consumer.partitions_for_topic(topic)
             while not self._leaving.is_set():
                 # A poll that ends in the middle of a rejoin can leave kafka-python waiting forever, and metadata
                 # makes it rejoin 100 ms after its first poll.

@@ -1,5 +1,6 @@
 """`kbroker start --brokers 3`: one command, three broker processes, and no other service."""
 
+import json
 import os
 import re
 import signal
@@ -8,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Producer
@@ -46,7 +48,8 @@ class LocalCluster(BrokerProcess):
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
     need_own_broker()
-    cluster = LocalCluster(tmp_path, {"zookeeper.session.timeout.ms": "3000", "min.insync.replicas": "2"})
+    # No test waits for the end of a session: it ends with the process of its broker.
+    cluster = LocalCluster(tmp_path, {"zookeeper.session.timeout.ms": "60000", "min.insync.replicas": "2"})
     cluster.bootstrap = f"127.0.0.1:{consecutive_ports(3)}"
     cluster.start()
     yield cluster
@@ -74,6 +77,14 @@ def produce(addresses: list[str], topic: str, count: int) -> None:
     assert producer.flush(DEADLINE_S) == 0
 
 
+def described(address: str, topic: str) -> dict[str, Any]:
+    """Return what `kbroker topics describe --lag` says about the only partition of a topic."""
+    command = ["topics", "describe", topic, "--lag", "--json", "--bootstrap", address]
+    output = subprocess.check_output([sys.executable, "-m", "kbroker", *command])
+    partition: dict[str, Any] = json.loads(output)[0]["partitions"][0]
+    return partition
+
+
 def test_a_cluster_survives_its_brokers_and_its_own_restart(cluster: LocalCluster) -> None:
     host, _, port = cluster.bootstrap.rpartition(":")
     assert cluster.addresses == [f"{host}:{int(port) + index}" for index in range(3)]
@@ -89,6 +100,9 @@ def test_a_cluster_survives_its_brokers_and_its_own_restart(cluster: LocalCluste
     produce(cluster.addresses, topic, 100)
     ended = eventually(lambda: ENDED.search(cluster.errors), "the line about the broker that has ended")
     assert (ended[1], ended[2], len(cluster.broker_pids())) == ("1", "-9", 2)
+    assert "a session ends with its process" in cluster.errors
+    assert "a session has expired" not in cluster.errors
+    assert described(cluster.addresses[1], topic)["lag"]["1"] is None
     restarted = subprocess.Popen(
         [sys.executable, "-m", "kbroker", *ended[3].split()], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     )
@@ -96,6 +110,7 @@ def test_a_cluster_survives_its_brokers_and_its_own_restart(cluster: LocalCluste
         assert restarted.stdout is not None
         assert restarted.stdout.readline().startswith(b"kbroker ready: ")
         eventually(cluster.is_healthy, "the broker is in sync again")
+        assert described(cluster.addresses[0], topic)["lag"] == {"1": 0, "2": 0, "3": 0}
     finally:
         restarted.terminate()
         assert restarted.wait(DEADLINE_S) == 0

@@ -116,7 +116,7 @@ class Streams:
     """The streaming queries of a test, with checkpoints in its directory."""
 
     def __init__(self, spark: Any, directory: Path) -> None:
-        self._spark = spark
+        self.spark = spark
         self._directory = directory
         self._running: list[Any] = []
 
@@ -133,7 +133,7 @@ class Streams:
 
     def files(self) -> Any:
         """Return the rows of committed batches in these files."""
-        return self._spark.read.schema("key binary, value binary").parquet(self.path("files"))
+        return self.spark.read.schema("key binary, value binary").parquet(self.path("files"))
 
     def to_memory(self, frame: Any, table: str, mode: str = "append", **options: Any) -> Any:
         """Start a query whose result is `spark.table(table)`: the cheapest sink."""

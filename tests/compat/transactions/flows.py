@@ -2,7 +2,7 @@
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, Producer, TopicPartition
@@ -15,6 +15,7 @@ from tests.compat.support import DEADLINE_S, eventually, unique
 from tests.compat.transactions.processes import Program, transactions
 
 PARTITIONS = 4
+REQUEST_TIMEOUT_MS = 30_000
 # While a flow has more unprocessed inputs than this in a partition, the source writes only in one of
 # `INTERVALS_PER_CHECK` intervals, so that a slow machine can finish.
 MAX_BACKLOG = 1000
@@ -26,7 +27,14 @@ class Flow:
     """Two programs of one client in one group, which write to a topic of their own."""
 
     def __init__(
-        self, client: str, command: list[str], bootstrap: str, source: str, directory: Path, session_timeout_ms: int
+        self,
+        client: str,
+        command: list[str],
+        bootstrap: str,
+        source: str,
+        directory: Path,
+        session_timeout_ms: int,
+        request_timeout_ms: int = REQUEST_TIMEOUT_MS,
     ) -> None:
         self.client = client
         self.group = unique(f"flow-{client}")
@@ -35,7 +43,7 @@ class Flow:
         for number in range(2):
             transactional_id = f"{self.group}-{number}"
             arguments = [bootstrap, self.group, source, self.target, transactional_id]
-            timeouts = [str(session_timeout_ms), str(3 * session_timeout_ms)]
+            timeouts = list(map(str, (session_timeout_ms, 3 * session_timeout_ms, request_timeout_ms)))
             self.programs.append(
                 Program([*command, *arguments, *timeouts], directory / f"{client}-{number}", transactional_id)
             )
@@ -126,10 +134,15 @@ def stop_programs(flows: Sequence[Flow], stage: str, number: int) -> list[Progra
 class Source:
     """A topic and an idempotent producer that writes some hundred records a second until `stop`."""
 
-    def __init__(self, bootstrap: str) -> None:
+    def __init__(
+        self, bootstrap: str, interval_s: float = INTERVAL_S, settings: Mapping[str, object] | None = None
+    ) -> None:
+        """Write five records for each partition every `interval_s`. `settings`: further ones of the producer."""
         self.topic = unique("source")
+        self._interval_s = interval_s
         self.written: list[list[bytes]] = [[] for _ in range(PARTITIONS)]
-        self._producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, "log_level": 0})
+        own = {"bootstrap.servers": bootstrap, "enable.idempotence": True, "log_level": 0}
+        self._producer = Producer({**own, **(settings or {})})
         self._stopping = threading.Event()
         self._flows: Sequence[Flow] = ()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -151,7 +164,7 @@ class Source:
 
     def _run(self) -> None:
         interval, is_far_ahead = 0, False
-        while not self._stopping.wait(INTERVAL_S):
+        while not self._stopping.wait(self._interval_s):
             interval += 1
             if interval % INTERVALS_PER_CHECK == 0:
                 is_far_ahead = any(

@@ -18,12 +18,17 @@ from tests.compat.transactions.programs.stages import GIVEN_UP
 PROGRAMS = Path(__file__).with_name("programs")
 
 
-def program_commands() -> dict[str, list[str]]:
-    """Return the command of each client's program."""
-    commands = {
+def python_commands() -> dict[str, list[str]]:
+    """Return the command of the program of each Python client."""
+    return {
         "confluent_kafka": [sys.executable, str(PROGRAMS / "flow_confluent.py")],
         "kafka_python": [sys.executable, str(PROGRAMS / "flow_python.py")],
     }
+
+
+def program_commands() -> dict[str, list[str]]:
+    """Return the command of each client's program."""
+    commands = python_commands()
     if shutil.which("java") and shutil.which("mvn"):
         commands["kafka_tools"] = java_command("Flow", classpath_of(PROGRAMS / "Flow.java"))
     return commands
@@ -61,7 +66,7 @@ class Program:
 
     def count(self, stage: str) -> int:
         """Return how often a stage was reached, over all starts."""
-        return sum(path.read_bytes().count(b"\n%s\n" % stage.encode()) for path in self._outputs())
+        return sum(path.read_bytes().count(b"\n%s\n" % stage.encode()) for path in self.outputs())
 
     def line_counts(self) -> Counter[str]:
         """Return how often each line was printed, without what follows a colon."""
@@ -73,7 +78,7 @@ class Program:
         return counts["aborted"] + counts["gave up"]
 
     def lines(self) -> list[str]:
-        return [line for path in self._outputs() for line in path.read_text().splitlines()]
+        return [line for path in self.outputs() for line in path.read_text().splitlines()]
 
     def stop_at(self, stage: str) -> None:
         """Stop it when it reaches this stage next."""
@@ -115,7 +120,8 @@ class Program:
         assert self._process is not None
         os.kill(self._process.pid, which)
 
-    def _outputs(self) -> list[Path]:
+    def outputs(self) -> list[Path]:
+        """Return the output files of all starts."""
         return [self._directory / f"output-{start}" for start in range(1, self._starts + 1)]
 
     def _output(self) -> Path:

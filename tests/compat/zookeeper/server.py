@@ -25,14 +25,17 @@ MIN_SESSION_S, MAX_SESSION_S = 2 * TICK_MS / 1000, 20 * TICK_MS / 1000
 class ZooKeeperServer:
     """The server at one port with one data directory, which a test may kill, restart, pause and resume."""
 
-    def __init__(self, directory: Path) -> None:
-        self.port = free_port()
-        self.address = f"127.0.0.1:{self.port}"
+    def __init__(self, directory: Path, host: str = "127.0.0.1", port: int = 0, prefix: Sequence[str] = ()) -> None:
+        """`port`: 0 for a free one. `prefix`: the beginning of its command, to run it in a network namespace."""
+        self.host = host
+        self.port = port or free_port()
+        self.address = f"{host}:{self.port}"
+        self._prefix = prefix
         self._directory = directory
         self._main = "org.apache.zookeeper.server.ZooKeeperServerMain"
         self._process: subprocess.Popen[bytes] | None = None
         (directory / "zoo.cfg").write_text(
-            f"dataDir={directory}\nclientPort={self.port}\nclientPortAddress=127.0.0.1\nadmin.enableServer=false\n"
+            f"dataDir={directory}\nclientPort={self.port}\nclientPortAddress={host}\nadmin.enableServer=false\n"
             f"tickTime={TICK_MS}\nmaxClientCnxns=0\n"
         )
 
@@ -81,13 +84,14 @@ class ZooKeeperServer:
             "-Dreadonlymode.enabled=true",
         ]
         with (self._directory / "output").open("a") as output:
-            command = [*java, "-cp", ":".join(jars), self._main, str(self._directory / "zoo.cfg")]
+            command = [*self._prefix, *java, "-cp", ":".join(jars), self._main, str(self._directory / "zoo.cfg")]
             return subprocess.Popen(command, stdout=output, stderr=output)
 
-    def kill(self) -> None:
+    def kill(self, number: signal.Signals = signal.SIGKILL) -> None:
+        """End the process with a signal, and wait for its end."""
         if self._process is not None:
-            self._process.kill()
-            self._process.wait()
+            self._process.send_signal(number)
+            self._process.wait(DEADLINE_S)
             self._process = None
 
     def pause(self) -> None:
@@ -100,9 +104,17 @@ class ZooKeeperServer:
         assert self._process is not None
         self._process.send_signal(signal.SIGCONT)
 
+    def is_serving(self) -> bool:
+        """Return whether it serves clients: alone, or in an ensemble that has a quorum."""
+        with suppress(OSError), socket.create_connection((self.host, self.port), DEADLINE_S) as connection:
+            connection.sendall(b"srvr")
+            with connection.makefile("rb") as response:
+                return b"\nMode: " in response.read()
+        return False
+
     def _is_listening(self) -> bool:
         with socket.socket() as probe:
-            return probe.connect_ex(("127.0.0.1", self.port)) == 0
+            return probe.connect_ex((self.host, self.port)) == 0
 
 
 class Proxy:

@@ -3,6 +3,7 @@
 import asyncio
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -12,6 +13,7 @@ from kafka import KafkaConsumer, KafkaProducer
 from kafka.admin import KafkaAdminClient, NewTopic
 
 from kbroker.config.broker.zookeeper_settings import ZooKeeperSettings
+from kbroker.metadata.store.coordination import Create, Set
 from kbroker.metadata.store.zookeeper.open_session import open_session
 from tests.compat.support import BrokerProcess, eventually, free_port, unique
 from tests.compat.zookeeper.server import MAX_SESSION_S, MIN_SESSION_S, ZooKeeperServer
@@ -139,3 +141,19 @@ def test_an_ensemble_that_cannot_be_reached_is_one_error(tmp_path: Path) -> None
     address = f"127.0.0.1:{free_port()}"
     line = refusal(tmp_path / "data", address, "zookeeper.connection.timeout.ms=300")
     assert f"the broker cannot run: cannot connect to ZooKeeper at {address} in 0.3 s: " in line
+
+
+def test_zookeepers_time_comes_with_writes(connect: str) -> None:
+    """A broker compares it with its own clock."""
+
+    async def times() -> list[int]:
+        address, _, chroot = connect.partition("/")
+        session = await open_session(asyncio.get_running_loop(), ZooKeeperSettings((address,), f"/{chroot}"))
+        found: list[int] = []
+        session.on_server_time = found.append
+        await session.multi([Create("/node", b""), Set("/node", b"1")])
+        await session.close()
+        return found
+
+    (time_ms,) = asyncio.run(times())
+    assert abs(time_ms / 1000 - time.time()) < 60

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.compat.spark.conftest import IVY
+from tests.compat.spark.session import IVY
 from tests.compat.support import DEADLINE_S, eventually
 
 JARS = IVY / "jars"

@@ -13,9 +13,9 @@ import pytest
 
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.spark.error_text import error_text
-from tests.compat.spark.conftest import IVY
 from tests.compat.spark.helpers import load, numbered
 from tests.compat.spark.pipeline.processes import QUICK_JVM
+from tests.compat.spark.session import IVY
 from tests.compat.support import eventually
 
 pytestmark = [pytest.mark.spark, pytest.mark.feature("user jobs")]

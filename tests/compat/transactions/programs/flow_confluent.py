@@ -15,6 +15,7 @@ def main() -> None:
     common = {
         "bootstrap.servers": arguments.bootstrap,
         "client.id": arguments.transactional_id,
+        "socket.timeout.ms": arguments.request_timeout_ms,
         "reconnect.backoff.ms": 20,
         "reconnect.backoff.max.ms": 200,
     }
@@ -23,6 +24,8 @@ def main() -> None:
             **common,
             "transactional.id": arguments.transactional_id,
             "transaction.timeout.ms": arguments.transaction_timeout_ms,
+            # librdkafka accepts no longer one than the transaction timeout.
+            "socket.timeout.ms": min(arguments.request_timeout_ms, arguments.transaction_timeout_ms),
             "linger.ms": 0,
             "log_level": 0,
         }

@@ -13,15 +13,22 @@ from stages import Arguments, Stages, give_up
 from transactional_consumer import Batch, TransactionalConsumer
 
 TIMEOUT = 120
-# kafka-python 3.0.12 can wait forever for a broker that has died, with Apache Kafka too.
+# kafka-python 3.0.12 can wait forever for a broker that has died, with Apache Kafka too: after a refused connection it
+# finds the new coordinator, and never sends the request again.
 HANGS = 20.0
+# The time is waited for in many parts, each of which takes longer on a busy machine.
+PART_S = 0.1
+hangs = HANGS
 
 
 def main() -> None:
+    global hangs
     arguments, stages = Arguments(), Stages()
+    hangs = min(HANGS, 1.25 * arguments.request_timeout_ms / 1000)
     common = {
         "bootstrap_servers": arguments.bootstrap,
         "client_id": arguments.transactional_id,
+        "request_timeout_ms": arguments.request_timeout_ms,
         "reconnect_backoff_ms": 20,
         "reconnect_backoff_max_ms": 200,
         "retry_backoff_ms": 20,
@@ -32,18 +39,19 @@ def main() -> None:
         "transaction_timeout_ms": arguments.transaction_timeout_ms,
         "linger_ms": 0,
     }
-    consumer = KafkaConsumer(
+    consumer_settings = {
         **common,
-        group_id=arguments.group,
-        isolation_level="read_committed",
-        enable_auto_commit=False,
-        auto_offset_reset="earliest",
-        session_timeout_ms=arguments.session_timeout_ms,
-        heartbeat_interval_ms=200,
-        max_poll_records=20,
-        partition_assignment_strategy=[RangePartitionAssignor],
-        fetch_max_wait_ms=50,
-    )
+        "group_id": arguments.group,
+        "isolation_level": "read_committed",
+        "enable_auto_commit": False,
+        "auto_offset_reset": "earliest",
+        "session_timeout_ms": arguments.session_timeout_ms,
+        "heartbeat_interval_ms": 200,
+        "max_poll_records": 20,
+        "partition_assignment_strategy": [RangePartitionAssignor],
+        "fetch_max_wait_ms": 50,
+    }
+    consumer = start_consumer(consumer_settings)
     producer = start_producer(producer_settings)
     consumer.subscribe([arguments.source])
     stages.reach("started")
@@ -61,9 +69,17 @@ def main() -> None:
             producer = start_producer(producer_settings)
 
 
-def start_producer(producer_settings: dict) -> KafkaProducer:
-    producer = KafkaProducer(**producer_settings)
+def start_consumer(consumer_settings: dict) -> KafkaConsumer:
     try:
+        return KafkaConsumer(**consumer_settings)
+    except KafkaError as error:
+        # After 30 s, even if only one of several brokers does not respond.
+        give_up(repr(error))
+
+
+def start_producer(producer_settings: dict) -> KafkaProducer:
+    try:
+        producer = KafkaProducer(**producer_settings)
         producer.init_transactions()
     except KafkaError as error:
         give_up(repr(error))
@@ -104,12 +120,17 @@ def transact(producer: KafkaProducer, batch: Batch, target: str, stages: Stages)
 @contextmanager
 def watchdog(call: str) -> Iterator[None]:
     """Give up if the block does not end."""
-    timer = threading.Timer(HANGS, give_up, [f"{call} hangs"])
-    timer.start()
+    ended = threading.Event()
+
+    def watch() -> None:
+        if not any(ended.wait(PART_S) for _ in range(round(hangs / PART_S))):
+            give_up(f"{call} hangs")
+
+    threading.Thread(target=watch, daemon=True).start()
     try:
         yield
     finally:
-        timer.cancel()
+        ended.set()
 
 
 def abort(producer: KafkaProducer, inputs: TransactionalConsumer, failure: KafkaError) -> None:

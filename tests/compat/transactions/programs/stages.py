@@ -14,6 +14,8 @@ class Arguments:
     def __init__(self) -> None:
         self.bootstrap, self.group, self.source, self.target, self.transactional_id = sys.argv[1:6]
         self.session_timeout_ms, self.transaction_timeout_ms = int(sys.argv[6]), int(sys.argv[7])
+        # The clients' default is 30 s, or 60 s with librdkafka: longer than the transaction timeout.
+        self.request_timeout_ms = int(sys.argv[8])
 
 
 class Stages:

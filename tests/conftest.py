@@ -7,6 +7,7 @@ ones last, so that all processes end at about the same time.
 
 import fcntl
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -29,10 +30,14 @@ SCOPES = {
     "tests/compat/transactions/": "JVM",
     "tests/compat/kafka_tools/": "JVM",
     "tests/compat/compaction/": "JVM",
+    "tests/compat/cluster/": "cluster",
     "tests/compat/spark/": "Spark",
-    "tests/unit/simulation/": TEST,
+    "tests/compat/cluster/failover/": "Spark",
+    # These wait more than they calculate; those of tests/unit use the time.
     "tests/compat/crash/": FILE,
+    "tests/compat/zookeeper/": FILE,
     "tests/compat/": FOLDER,
+    "tests/unit/simulation/": TEST,
     "tests/unit/": FILE,
     "tests/compat/hostile/": "hostile",
 }
@@ -75,12 +80,33 @@ class ExclusionLock:
 
 
 _LOCK = pytest.StashKey[ExclusionLock]()
+_DIRECTORY = pytest.StashKey[Path]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
     if hasattr(config, "workerinput"):
         # The parent directory is shared by all processes of this run.
-        config.stash[_LOCK] = ExclusionLock(Path(config.option.basetemp).parent)
+        config.stash[_DIRECTORY] = Path(config.option.basetemp).parent
+        config.stash[_LOCK] = ExclusionLock(config.stash[_DIRECTORY])
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection(session: pytest.Session) -> Iterator[None]:
+    """Let one process import the tests first: the others use the bytecode that it writes.
+
+    Compiling all tests with pytest's assertions takes three times as long as importing them.
+    """
+    directory = session.config.stash.get(_DIRECTORY, None)
+    if directory is None or sys.dont_write_bytecode:
+        return (yield)
+    collected = directory / "collected"
+    with (directory / "collection.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if collected.exists():
+            fcntl.flock(lock, fcntl.LOCK_UN)
+        result = yield
+        collected.touch()
+    return result
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -9,13 +9,23 @@ from kafka import KafkaConsumer, TopicPartition
 from tests.compat.support import DEADLINE_S, eventually
 
 
+def poll(consumer: KafkaConsumer, timeout_ms: int) -> list[Any]:
+    """Poll once and return the records of all partitions, in the order of each partition."""
+    records = [record for part in consumer.poll(timeout_ms=timeout_ms).values() for record in part]
+    # kafka-python sends JoinGroup and SyncGroup in a task that outlives a poll. If metadata caused the rebalance and
+    # the poll ends between SyncGroup and its response, no later poll looks at that task: the assignment is lost, and
+    # no heartbeat is sent any more.
+    if consumer._coordinator.rebalance_in_progress():
+        consumer._coordinator.request_rejoin()
+    return records
+
+
 def read(consumer: KafkaConsumer, count: int) -> list[Any]:
     """Read exactly the next `count` records. Fails if there are more, or if no more come."""
     records: list[Any] = []
 
     def enough() -> bool:
-        for part in consumer.poll(timeout_ms=200).values():
-            records.extend(part)
+        records.extend(poll(consumer, timeout_ms=200))
         return len(records) >= count
 
     eventually(enough, f"{count} records (got {len(records)})", interval=0, progress=lambda: len(records))
@@ -53,10 +63,7 @@ class Member:
             for topic in self.consumer.subscription() or ():
                 self.consumer.partitions_for_topic(topic)
             while not self._leaving.is_set():
-                # A poll that ends in the middle of a rejoin can leave kafka-python waiting forever, and metadata
-                # makes it rejoin 100 ms after its first poll.
-                for part in self.consumer.poll(timeout_ms=350).values():
-                    self.records.extend(part)
+                self.records.extend(poll(self.consumer, timeout_ms=350))
                 self.assignment = set(self.consumer.assignment())
                 self.generation = self.consumer.group_metadata().generation_id
         except BaseException as error:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kbroker.metadata.store.coordination import (
     CoordinationError,
@@ -37,6 +37,15 @@ log = EventLogger("kbroker.metadata")
 
 # The interval at which the store checks that its files exist.
 FILE_CHECK_INTERVAL_S = 600.0
+
+
+class Outcome(NamedTuple):
+    """What an operation has returned or raised. Its changes of watches end at this index of those of the commit."""
+
+    future: Future[Any]
+    result: Any
+    error: CoordinationError | None
+    watch_changes_end: int
 
 
 class EmbeddedStore:
@@ -152,23 +161,35 @@ class EmbeddedStore:
         while self._queue or self._file_check_due:
             waiting, self._queue = self._queue, []
             commit = PendingCommit()
-            outcomes = [(future, *self._attempt(operation, commit)) for operation, future in waiting]
+            outcomes = [
+                Outcome(future, *self._attempt(operation, commit), len(commit.watch_changes))
+                for operation, future in waiting
+            ]
             commit_error = await self._persist(commit)
             await self._restore_files()
-            if commit_error is None:
-                # As in ZooKeeper, an event comes before the responses that have the change.
-                for change_watches in commit.watch_changes:
-                    change_watches()
-            for future, result, operation_error in outcomes:
-                if future.done():
-                    continue
-                if (error := commit_error or operation_error) is not None:
-                    future.set_exception(error)
-                else:
-                    future.set_result(result)
+            self._report(outcomes, commit, commit_error)
             if self._journal.wants_snapshot and self._failure is None:
                 await self._compact()
         self._draining = False
+
+    def _report(self, outcomes: list[Outcome], commit: PendingCommit, commit_error: CoordinationError | None) -> None:
+        """Set, fire and remove watches, and complete the futures, in the order of the operations.
+
+        As in ZooKeeper, an event comes before the responses that have the change, and after the response of the read
+        that has set the watch: kazoo drops an event for which it has no watch yet.
+        """
+        begin = 0
+        for outcome in outcomes:
+            if commit_error is None:
+                for change_watches in commit.watch_changes[begin : outcome.watch_changes_end]:
+                    change_watches()
+            begin = outcome.watch_changes_end
+            if outcome.future.done():
+                continue
+            if (error := commit_error or outcome.error) is not None:
+                outcome.future.set_exception(error)
+            else:
+                outcome.future.set_result(outcome.result)
 
     def _attempt(self, operation: StoreOperation, commit: PendingCommit) -> tuple[Any, CoordinationError | None]:
         try:

@@ -111,6 +111,42 @@ def test_sessions_do_not_expire_while_the_server_is_paused(tmp_path: Path) -> No
         server.kill()
 
 
+def test_no_change_is_missed_between_the_reads_that_set_watches(tmp_path: Path) -> None:
+    """Reads and writes of several clients share commits. Each read sets a watch, which must fire with the next change.
+
+    A controller that misses the node of a broker would never unfence it.
+    """
+    server = ServedCoordination(tmp_path)
+    changes = 200
+
+    async def check() -> None:
+        reader, *writers = [await opened(server) for _ in range(4)]
+        await reader.create("/brokers", b"")
+        seen: set[str] = set()
+        changed = asyncio.Event()
+
+        async def follow() -> None:
+            while len(seen) < changes:
+                changed.clear()
+                seen.update(await reader.children("/brokers", lambda event: changed.set()))
+                if len(seen) < changes:
+                    await asyncio.wait_for(changed.wait(), DEADLINE_S)
+
+        async def write(number: int) -> None:
+            for index in range(number, changes, len(writers)):
+                await writers[number].create(f"/brokers/{index}", b"")
+
+        await asyncio.gather(follow(), *(write(number) for number in range(len(writers))))
+        for session in (reader, *writers):
+            await session.close()
+
+    try:
+        server.start()
+        asyncio.run(check())
+    finally:
+        server.kill()
+
+
 def test_kazoo_and_its_recipes_work(zookeeper: ZooKeeperServer) -> None:
     """An operator may look at the nodes with any client. The same calls have the same results with ZooKeeper."""
     client = KazooClient(zookeeper.address)

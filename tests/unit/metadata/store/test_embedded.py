@@ -167,6 +167,26 @@ async def test_an_event_comes_before_a_read_that_has_the_change():
 
 
 @async_test
+async def test_an_event_comes_after_the_read_that_has_set_its_watch():
+    """Even if the read and the change share a commit: over the network, the event would find no watch."""
+    store = await opened(MemoryDisk())
+    writer, reader = store.session(), store.session()
+    await writer.create("/brokers", b"")
+    order: list[Any] = []
+
+    async def read() -> None:
+        order.append(await reader.children("/brokers", order.append))
+
+    async def write() -> None:
+        await writer.create("/brokers/2", b"")
+        order.append("written")
+
+    await asyncio.gather(read(), write())
+    await settle()
+    assert order == [[], WatchEvent("children", "/brokers"), "written"]
+
+
+@async_test
 async def test_waiting_operations_share_one_sync():
     disk = MemoryDisk()
     session = (await opened(disk)).session()

@@ -4,7 +4,9 @@ import asyncio
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
+from kbroker.common import KafkaError
 from kbroker.metadata.image import PartitionRegistration
+from kbroker.metadata.replication.leader_elections import ElectionType, RequestedElection
 from kbroker.metadata.store import znodes
 from kbroker.metadata.store.coordination import Delete, NoNode
 from kbroker.replica.partition import Partition
@@ -129,6 +131,22 @@ class Scene:
         await self.until(lambda: partition.state.proposal is not None)
 
     # Faults.
+
+    async def elect_preferred(self) -> bool:
+        """Elect the first replica, as an operator does with ElectLeaders. The others stay in the ISR.
+
+        Returns whether it leads.
+        """
+        controller, preferred = self.controller, self.machine(self.stored.replicas[0])
+        if controller is None or controller.services is None:
+            return False
+        election = controller.services.controller.elect_leaders(ElectionType.PREFERRED, [RequestedElection(*self.tp)])
+        try:
+            await controller.loop.run(election)
+        except KafkaError:
+            # It is no longer the controller.
+            return False
+        return await self.until(lambda: self.leads(preferred))
 
     def delete_controller(self) -> None:
         """Delete the controller's node, as an operator does who wants another controller."""

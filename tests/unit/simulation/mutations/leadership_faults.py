@@ -1,0 +1,72 @@
+"""Directed faults in which a leader is replaced and leads again, while its followers have truncated their logs."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from random import Random
+
+from kbroker.simulation.runtime.machine import Machine
+from kbroker.simulation.scenarios.simulation import Simulation
+from tests.unit.simulation.mutations.scene import Scene
+
+
+async def leader_returns(simulation: Simulation, random: Random) -> None:
+    """A follower appends records of a leader epoch, truncates them, and gets them from the same leader again."""
+    await _replace_leader(simulation)
+
+
+async def late_claim(simulation: Simulation, random: Random) -> None:
+    """A Fetch of a former epoch arrives when the leader leads again, and the follower has truncated its log."""
+
+    async def hold_back(scene: Scene, leader: Machine, follower: Machine) -> None:
+        scene.network.cut(follower.name, leader.name)
+        # The leader responds to the Fetch that it has, with further records, and the follower sends another one.
+        await asyncio.sleep(0.1)
+
+    await _replace_leader(simulation, hold_back)
+
+
+async def late_response(simulation: Simulation, random: Random) -> None:
+    """The response to a Fetch of a former epoch arrives when the follower has truncated its log."""
+
+    async def hold_back(scene: Scene, leader: Machine, follower: Machine) -> None:
+        scene.network.cut(leader.name, follower.name)
+        end_offset = scene.end_offset(follower)
+        await scene.until(lambda: scene.end_offset(leader) > end_offset + 3)
+
+    await _replace_leader(simulation, hold_back)
+
+
+async def _replace_leader(
+    simulation: Simulation, hold_back: Callable[[Scene, Machine, Machine], Awaitable[None]] | None = None
+) -> None:
+    """Let a leader and one follower append records that the other follower lacks, which then leads for a moment.
+
+    All are in the ISR all the time. The first follower truncates the records, the leader does not hear of it, and leads
+    again. `hold_back` holds back what one of the two sends before that; it arrives afterwards.
+    """
+    scene = Scene.find(simulation, lambda scene: scene.leader is not scene.controller)
+    if scene is None or not await scene.until_in_sync():
+        return
+    preferred, (leader, follower) = scene.leader, scene.followers
+    with scene.producers_paused():
+        await scene.until_replicated()
+        scene.expire(preferred)
+        await scene.until(lambda: scene.leads(leader))
+        await scene.until_in_sync()
+        # The preferred replica has no records of the new epoch.
+        scene.cut(leader, [preferred])
+    end_offset = scene.end_offset(preferred)
+    await scene.until(lambda: scene.end_offset(follower) > end_offset + 3)
+    if hold_back is not None:
+        await hold_back(scene, leader, follower)
+    # The preferred replica leaves the ISR one second after the first of these records.
+    with scene.producers_paused():
+        if await scene.elect_preferred():
+            await scene.until(lambda: scene.end_offset(follower) <= end_offset)
+            scene.expire(preferred)
+            await scene.until(lambda: scene.leads(leader))
+        scene.heal(leader, [follower])
+        # The follower needs some time to get what it has truncated.
+        scene.delay(leader, follower, (0.2, 0.2))
+        await asyncio.sleep(0.5)
+    scene.heal(leader, [preferred, follower])

@@ -17,6 +17,8 @@ from kbroker.metadata.features import FeatureUpdate, update_features
 from kbroker.metadata.image import TopicImage
 from kbroker.metadata.isr_change_queue import AlterPartitionResult, IsrChangeQueue, IsrRequest
 from kbroker.metadata.metadata_writer import MetadataWriter
+from kbroker.metadata.reassignment_control_manager import ReassignmentControlManager
+from kbroker.metadata.replication.alter_reassignments import ReassignmentOutcome, RequestedReassignment
 from kbroker.metadata.replication.leader_elections import ElectionOutcome, ElectionType, RequestedElection
 from kbroker.metadata.replication_control_manager import (
     ELECTION_CONFIGS,
@@ -69,6 +71,7 @@ class Controller:
         self._lock = Mutex(loop)
         self._writer = MetadataWriter(node_id, coordination, loader, loop)
         self._replication = ReplicationControlManager(coordination, loader, self._writer, self._lock, loop, config)
+        self._reassignments = ReassignmentControlManager(loader, self._writer, self._replication, self._lock)
         self._isr_changes = IsrChangeQueue(loader, self._writer, self._replication, self._lock, loop)
         self._topics = TopicControlManager(loader, self._writer, self._lock, random, config)
 
@@ -135,6 +138,22 @@ class Controller:
     ) -> list[ElectionOutcome]:
         """Elect leaders on request (KIP-460); of all partitions if `requested` is None. Raises KafkaError."""
         return await self._replication.elect_leaders(election_type, requested, slices)
+
+    async def alter_reassignments(
+        self,
+        requested: Sequence[RequestedReassignment],
+        may_change_factor: bool = True,
+        slices: Slices | None = None,
+    ) -> list[ReassignmentOutcome]:
+        """Begin, replace or cancel reassignments (KIP-455). Returns the outcome of each. Raises KafkaError.
+
+        Without `may_change_factor` a target must have as many replicas as the partition has.
+        """
+        return await self._reassignments.alter_reassignments(requested, may_change_factor, slices)
+
+    async def unregister_broker(self, broker_id: int) -> None:
+        """Remove the registration of a broker that has gone for good. Raises KafkaError."""
+        await self._replication.unregister_broker(broker_id)
 
     async def balance_leaders(self) -> None:
         """Elect the preferred leaders where they can lead."""

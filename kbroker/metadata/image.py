@@ -49,7 +49,9 @@ class KnownBroker(NamedTuple):
 class PartitionRegistration:
     """A partition's state as the controller wrote it. Lists have broker ids; `replicas[0]` is the preferred leader.
 
-    `elr` and `last_known_elr` are the eligible leader replicas of KIP-966.
+    `elr` and `last_known_elr` are the eligible leader replicas of KIP-966. During a reassignment (KIP-455) `replicas`
+    has those of before and those of the target: `adding_replicas` were not there before it began, `removing_replicas`
+    are not in its target. A replica is in both if an earlier target had it, but the current one does not.
     """
 
     leader: int
@@ -59,6 +61,12 @@ class PartitionRegistration:
     elr: list[int] = field(default_factory=list)
     last_known_elr: list[int] = field(default_factory=list)
     partition_epoch: int = 0
+    adding_replicas: list[int] = field(default_factory=list)
+    removing_replicas: list[int] = field(default_factory=list)
+
+    @property
+    def is_reassigning(self) -> bool:
+        return bool(self.adding_replicas or self.removing_replicas)
 
 
 @dataclass(slots=True)

@@ -134,5 +134,8 @@ class IsrChangeQueue:
                 )
                 if isinstance(result, PartitionRegistration) and result is not partition:
                     draft.replace(number, topic_id, index, result)
+                    if result.leader != call.broker_id:
+                        # Both a change and an error: it has completed a reassignment to other brokers.
+                        result = ErrorCode.NEW_LEADER_ELECTED
                 results.append(result)
         return results

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 from kbroker.common import NO_LEADER
 from kbroker.metadata.image import DeltaListener, MetadataDelta, MetadataImage, PartitionChange
-from kbroker.metadata.loaded_nodes import LoadedNodes
 from kbroker.metadata.store import znodes
 from kbroker.metadata.store.coordination import NoNode, SessionExpired, Unavailable, WatchEvent
+from kbroker.metadata.store.loaded_nodes import LoadedNodes
 from kbroker.runtime.mutex import Mutex
 
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ from kbroker.metadata.replication.leader_elections import (
 )
 from kbroker.metadata.replication.partition_change import Election, TopicRules, remove_failed_replica
 from kbroker.metadata.store import znodes
-from kbroker.metadata.store.coordination import CoordinationError, Create, Op, Set, WatchEvent
+from kbroker.metadata.store.coordination import CoordinationError, Create, Delete, Op, Set, WatchEvent
 from kbroker.metadata.store.multis import batches
 from kbroker.metadata.store.partition_chunks import ChunkDraft
 from kbroker.runtime.event_log import EventLogger
@@ -214,6 +214,24 @@ class ReplicationControlManager:
             draft = self._settle(BrokerChanges(), after)
             await self._writer.commit_all([self._registration_op(broker_id, after), *draft.ops()])
             return sum(partition.leader == broker_id for _, _, _, partition in draft.partitions())
+
+    async def unregister_broker(self, broker_id: int) -> None:
+        """Remove a broker's registration. Its replicas stay assigned to it, as in Kafka. Raises KafkaError.
+
+        A broker that is alive is fenced by this, and registers again at once.
+        """
+        async with self._lock:
+            await self._writer.prepare()
+            known = self._loader.registrations
+            if broker_id not in known:
+                raise KafkaError(
+                    ErrorCode.BROKER_ID_NOT_REGISTERED, f"Broker ID {broker_id} is not currently registered"
+                )
+            after = {other: broker for other, broker in known.items() if other != broker_id}
+            draft = self._settle(BrokerChanges(), after)
+            await self._writer.commit_all([*draft.ops(), Delete(znodes.registration_path(broker_id))])
+        log.info("broker unregistered", broker=broker_id)
+        self.start_reconciling()
 
     async def remove_failed_replicas(self, broker_id: int, broker_epoch: int, failed: Sequence[ReplicaKey]) -> None:
         """End the ISR memberships of replicas whose logs have failed, if other replicas can lead. Raises KafkaError."""

@@ -5,6 +5,9 @@ the ISR then still has all committed records: it is in the ELR, and can be elect
 The ISR may become empty. If the ELR becomes empty, too, the last known leader is elected when it returns: its log is
 the best guess. If its disk was replaced, it is another replica that was eligible until it stopped uncleanly (Kafka only
 remembers the leader, and would elect it without records). In Kafka this is the PartitionChangeBuilder.
+
+Every change also completes a reassignment if the ISR permits it (reassignment.py): no state is stored that another
+write would have to continue.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -14,6 +17,7 @@ from typing import NamedTuple
 
 from kbroker.common import NO_LEADER
 from kbroker.metadata.image import PartitionRegistration
+from kbroker.metadata.replication.reassignment import Assignment, complete_reassignment
 
 
 class Election(Enum):
@@ -48,7 +52,9 @@ def elect_leader(
 ) -> ElectionResult:
     """Elect a leader. `is_acceptable` returns whether a broker may lead: unfenced, and not shutting down."""
     preferred = partition.replicas[0] if election is Election.PREFERRED else partition.leader
-    candidates = (preferred, partition.leader, *partition.replicas)
+    # A former leader may have left the replicas.
+    candidates = [replica for replica in (preferred, partition.leader) if replica in partition.replicas]
+    candidates += partition.replicas
     for eligible in (partition.isr, partition.elr):
         for replica in candidates:
             if replica in eligible and is_acceptable(replica):
@@ -71,29 +77,47 @@ def change_partition(
     rules: TopicRules,
     *,
     isr: Sequence[int] | None = None,
+    assignment: Assignment | None = None,
     restarted: Collection[int] = (),
     unclean: Collection[int] = (),
     replaced_disks: Collection[int] = (),
 ) -> PartitionRegistration | None:
-    """Return the partition with another ISR (by default the same) and a leader for it; None if nothing changes.
+    """Return the partition with another ISR or assignment and a leader for it; None if nothing changes.
 
-    Brokers that stopped in an `unclean` way leave the ELR. The leader epoch is incremented if the leader changes, or is
-    one of the `restarted` brokers: its log may have lost its end. The partition epoch is incremented by every change.
+    By default ISR and assignment are the same, but a reassignment ends when its replicas are in sync. Brokers that
+    stopped in an `unclean` way leave the ELR. The leader epoch is incremented if the leader changes, or is one of the
+    `restarted` brokers, since its log may have lost its end. It is also incremented when replicas leave: should they be
+    added again, what they claimed before does not count. The partition epoch is incremented by every change.
     """
     changed = replace(partition, isr=partition.isr if isr is None else list(isr))
+    _assign(changed, assignment)
     if _has_min_isr(changed, rules):
         changed.elr, changed.last_known_elr = [], []
     else:
-        left = dict.fromkeys((*partition.elr, *partition.isr))
+        left = [replica for replica in dict.fromkeys((*partition.elr, *partition.isr)) if replica in changed.replicas]
         changed.elr = [replica for replica in left if replica not in changed.isr and replica not in unclean]
         changed.last_known_elr = _last_known(partition, changed, replaced_disks)
     _elect(changed, rules, is_acceptable)
     begins_epoch = changed.leader != partition.leader or changed.leader in restarted
+    begins_epoch |= not set(partition.replicas) <= set(changed.replicas)
     if not begins_epoch and changed == partition:
         return None
     changed.leader_epoch += begins_epoch
     changed.partition_epoch += 1
     return changed
+
+
+def _assign(changed: PartitionRegistration, assignment: Assignment | None) -> None:
+    """Set the replicas: those of an assignment, or of the target if a reassignment is complete."""
+    if assignment is None:
+        if not changed.is_reassigning:
+            return
+        assignment = Assignment(changed.replicas, changed.adding_replicas, changed.removing_replicas)
+    changed.replicas, changed.adding_replicas, changed.removing_replicas = assignment
+    completion = complete_reassignment(assignment, changed.isr)
+    if completion is not None:
+        changed.replicas, changed.isr = completion
+        changed.adding_replicas, changed.removing_replicas = [], []
 
 
 def _last_known(
@@ -110,7 +134,8 @@ def _last_known(
     dropped = (replica for replica in (*partition.isr, *partition.elr) if replica not in eligible)
     known = list(dict.fromkeys((*known, *partition.last_known_elr, *dropped)))
     # No other replica can have the records of an only replica whose disk was replaced: it leads, as in Kafka.
-    return [replica for replica in known if len(partition.replicas) == 1 or replica not in replaced_disks]
+    kept = changed.replicas if len(changed.replicas) == 1 else set(changed.replicas).difference(replaced_disks)
+    return [replica for replica in known if replica in kept]
 
 
 def remove_failed_replica(

@@ -240,7 +240,7 @@ def encode_chunk(chunk: Chunk) -> bytes:
 
 
 def _partition_fields(partition: PartitionRegistration) -> list[object]:
-    """Return the fields as a list, which is smaller than a dict with names. The ELR fields are omitted if empty."""
+    """Return the fields as a list, which is smaller than a dict with names. Pairs at its end are omitted if empty."""
     fields = [
         partition.leader,
         partition.leader_epoch,
@@ -248,8 +248,10 @@ def _partition_fields(partition: PartitionRegistration) -> list[object]:
         partition.replicas,
         partition.isr,
     ]
-    if partition.elr or partition.last_known_elr:
+    if partition.elr or partition.last_known_elr or partition.is_reassigning:
         fields += [partition.elr, partition.last_known_elr]
+    if partition.is_reassigning:
+        fields += [partition.adding_replicas, partition.removing_replicas]
     return fields
 
 
@@ -271,8 +273,20 @@ def _decode_partition(
     isr: list[int],
     elr: list[int] | None = None,
     last_known_elr: list[int] | None = None,
+    adding_replicas: list[int] | None = None,
+    removing_replicas: list[int] | None = None,
 ) -> PartitionRegistration:
-    return PartitionRegistration(leader, leader_epoch, replicas, isr, elr or [], last_known_elr or [], partition_epoch)
+    return PartitionRegistration(
+        leader,
+        leader_epoch,
+        replicas,
+        isr,
+        elr or [],
+        last_known_elr or [],
+        partition_epoch,
+        adding_replicas or [],
+        removing_replicas or [],
+    )
 
 
 @dataclass(slots=True)

@@ -1,0 +1,94 @@
+"""Reassignments of partitions (KIP-455), written to the coordination service.
+
+The decisions are in kbroker/metadata/replication. A reassignment is part of the state of its partition, and the write
+that changes in-sync replicas also completes it. So there is no task that another controller would have to continue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from kbroker.common import KafkaError
+from kbroker.metadata.replication.alter_reassignments import (
+    ReassignmentOutcome,
+    RequestedReassignment,
+    alter_reassignment,
+    missing_partition,
+)
+from kbroker.metadata.replication.broker_changes import acceptable_leaders
+from kbroker.metadata.store.partition_chunks import ChunkDraft
+from kbroker.runtime.event_log import EventLogger
+from kbroker.runtime.slices import Slices, step
+
+if TYPE_CHECKING:
+    from kbroker.metadata.metadata_loader import MetadataLoader
+    from kbroker.metadata.metadata_writer import MetadataWriter
+    from kbroker.metadata.replication_control_manager import ReplicationControlManager
+    from kbroker.runtime.mutex import Mutex
+
+log = EventLogger("kbroker.metadata")
+
+
+class ReassignmentControlManager:
+    """Used by the controller, whose lock and writer it shares. Only the elected controller's does anything."""
+
+    def __init__(
+        self, loader: MetadataLoader, writer: MetadataWriter, replication: ReplicationControlManager, lock: Mutex
+    ) -> None:
+        self._loader = loader
+        self._writer = writer
+        self._replication = replication
+        self._lock = lock
+
+    async def alter_reassignments(
+        self, requested: Sequence[RequestedReassignment], may_change_factor: bool, slices: Slices | None
+    ) -> list[ReassignmentOutcome]:
+        """Begin, replace or cancel reassignments. Returns the outcome of each, in order.
+
+        Those without an error are written together, in one multi if it is not too large. Raises KafkaError if nothing
+        is known to be written.
+        """
+        async with self._lock:
+            await self._writer.prepare()
+            draft = ChunkDraft(self._loader.chunks)
+            outcomes = []
+            for topic, index, target in requested:
+                error = None
+                try:
+                    self._alter(draft, topic, index, target, may_change_factor)
+                except KafkaError as refusal:
+                    error = refusal
+                outcomes.append(ReassignmentOutcome(topic, index, error))
+                await step(slices)
+            await self._writer.commit_all(draft.ops())
+        for (topic, index, target), outcome in zip(requested, outcomes, strict=True):
+            if outcome.error is None:
+                partition = f"{topic}-{index}"
+                if target is None:
+                    log.info("reassignment cancelled", partition=partition)
+                else:
+                    log.info("reassignment requested", partition=partition, replicas=list(target))
+        return outcomes
+
+    def _alter(
+        self, draft: ChunkDraft, topic: str, index: int, target: Sequence[int] | None, may_change_factor: bool
+    ) -> None:
+        """Add the change of one partition to the draft. Raises KafkaError."""
+        topics, known = self._loader.image.topics, self._loader.registrations
+        found = draft.find(topics[topic].topic_id, index) if topic in topics else None
+        if found is None:
+            raise missing_partition(topics, topic, index)
+        number, partition = found
+        topic_id = topics[topic].topic_id
+        altered = alter_reassignment(
+            f"{topic}:{index}",
+            partition,
+            target,
+            {broker_id: broker.registration.rack for broker_id, broker in known.items()},
+            acceptable_leaders(known).__contains__,
+            self._replication.rules(topic_id),
+            may_change_factor=may_change_factor,
+        )
+        if altered is not None:
+            draft.replace(number, topic_id, index, altered)

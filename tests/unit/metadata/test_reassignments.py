@@ -1,0 +1,177 @@
+"""Reassignments in a cluster of three brokers: they begin, complete and are cancelled, and controllers die."""
+
+import pytest
+
+from kbroker.common import KafkaError
+from kbroker.metadata.image import PartitionRegistration
+from kbroker.metadata.isr_change_queue import AlterPartitionResult, IsrRequest
+from kbroker.metadata.replication.alter_partition import RequestedIsr
+from kbroker.metadata.replication.alter_reassignments import RequestedReassignment
+from kbroker.metadata.store.znodes import decode_chunk, encode_chunk
+from kbroker.metadata.topics.create_partitions import NewPartitions
+from kbroker.metadata.topics.delete_topics import TopicNameOrId
+from protocol.errors import ErrorCode
+from tests.unit.support.async_test import async_test
+from tests.unit.support.memory_disk import settle
+from tests.unit.support.metadata_cluster import Cluster, cluster_of_three
+
+
+async def reassign(cluster: Cluster, target: list[int] | None, topic: str = "t", index: int = 0) -> ErrorCode | None:
+    """Request one reassignment; return its error code."""
+    requested = [RequestedReassignment(topic, index, target)]
+    (outcome,) = await cluster.controller.controller.alter_reassignments(requested)
+    await settle()
+    return outcome.error.code if outcome.error else None
+
+
+async def propose(cluster: Cluster, isr: list[int], topic: str = "t", index: int = 0) -> AlterPartitionResult:
+    """Let the leader request an ISR."""
+    partition, image = cluster.partition(topic, index), cluster.controller.image
+    epochs = [(replica, image.brokers[replica].epoch) for replica in isr]
+    requested = RequestedIsr(partition.leader_epoch, partition.partition_epoch, epochs)
+    leader = image.brokers[partition.leader]
+    request = IsrRequest(image.topics[topic].topic_id, index, requested)
+    (result,) = await cluster.controller.controller.alter_partitions(leader.id, leader.epoch, [request])
+    await settle()
+    return result
+
+
+@async_test
+async def test_a_partition_moves_and_its_leader_learns_that_another_one_leads():
+    cluster = await cluster_of_three()
+    await cluster.create("t", [1, 2])
+    assert await reassign(cluster, [3, 2]) is None
+    begun = cluster.partition("t")
+    assert (begun.replicas, begun.adding_replicas, begun.removing_replicas) == ([3, 2, 1], [3], [1])
+    assert cluster.state("t") == (1, 0, [1, 2])
+    assert await propose(cluster, [1, 2, 3]) == ErrorCode.NEW_LEADER_ELECTED
+    assert cluster.partition("t") == PartitionRegistration(3, 1, [3, 2], [2, 3], partition_epoch=2)
+
+
+@async_test
+async def test_the_leader_stays_if_it_is_in_the_target():
+    cluster = await cluster_of_three()
+    await cluster.create("t", [1, 2])
+    assert await reassign(cluster, [1, 3]) is None
+    result = await propose(cluster, [1, 2, 3])
+    assert result == cluster.partition("t") == PartitionRegistration(1, 1, [1, 3], [1, 3], partition_epoch=2)
+
+
+@async_test
+async def test_a_new_controller_continues():
+    cluster = await cluster_of_three()
+    await cluster.create("t", [2, 1])
+    assert await reassign(cluster, [3, 2]) is None
+    dead = cluster.controller.controller.node_id
+    await cluster.vanish(dead)
+    assert cluster.partition("t").adding_replicas == [3]
+    assert isinstance(await propose(cluster, [2, 3]), PartitionRegistration)
+    partition = cluster.partition("t")
+    assert (partition.replicas, partition.isr, partition.is_reassigning) == ([3, 2], [2, 3], False)
+    assert cluster.failures == []
+
+
+@async_test
+async def test_a_broker_that_dies_completes_nothing_and_its_return_may():
+    cluster = await cluster_of_three()
+    await cluster.create("t", [1, 2])
+    # Fewer replicas: all of the target must be in sync.
+    await cluster.vanish(2)
+    assert await reassign(cluster, [2]) is None
+    assert cluster.partition("t").removing_replicas == [1]
+    await cluster.start(2)
+    assert cluster.state("t")[2] == [1]
+    assert await propose(cluster, [1, 2]) == ErrorCode.NEW_LEADER_ELECTED
+    assert cluster.partition("t").replicas == [2]
+
+
+@async_test
+async def test_a_reassignment_is_cancelled():
+    cluster = await cluster_of_three()
+    await cluster.create("t", [1, 2])
+    assert await reassign(cluster, None) == ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
+    assert await reassign(cluster, [3]) is None
+    assert await reassign(cluster, None) is None
+    assert cluster.partition("t") == PartitionRegistration(1, 1, [1, 2], [1, 2], partition_epoch=2)
+    # A proposal of before the end is refused.
+    assert await reassign(cluster, None) == ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
+
+
+@async_test
+async def test_each_partition_of_a_request_has_its_own_outcome():
+    cluster = await cluster_of_three()
+    await cluster.create("t", [1], [1], [1])
+    requested = [
+        RequestedReassignment("t", 0, [2]),
+        RequestedReassignment("t", 1, [9]),
+        RequestedReassignment("t", 2, []),
+        RequestedReassignment("t", 3, [2]),
+        RequestedReassignment("u", 0, [2]),
+    ]
+    outcomes = await cluster.controller.controller.alter_reassignments(requested)
+    invalid, unknown = ErrorCode.INVALID_REPLICA_ASSIGNMENT, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    codes = [outcome.error.code if outcome.error else None for outcome in outcomes]
+    assert codes == [None, invalid, invalid, unknown, unknown]
+    await settle()
+    assert [cluster.partition("t", index).adding_replicas for index in range(3)] == [[2], [], []]
+    # New partitions have the replication factor of the reassignment, as in Kafka.
+    result = await cluster.controller.controller.create_partitions([NewPartitions("t", 4)], False)
+    assert result[0].error is None
+    await settle()
+    assert not cluster.partition("t", 3).is_reassigning
+    (deletion,) = await cluster.controller.controller.delete_topics([TopicNameOrId("t")])
+    assert deletion.error is None
+
+
+@async_test
+async def test_only_the_controller_reassigns():
+    cluster = await cluster_of_three()
+    other = next(broker for broker in cluster.brokers.values() if not broker.controller.is_elected)
+    with pytest.raises(KafkaError) as refused:
+        await other.controller.alter_reassignments([])
+    assert refused.value.code == ErrorCode.NOT_CONTROLLER
+
+
+@async_test
+async def test_a_broker_that_has_gone_is_unregistered():
+    cluster = await cluster_of_three()
+    await cluster.create("t", [2, 3])
+    await cluster.vanish(3)
+    assert set(cluster.controller.image.fenced_brokers) == {3}
+    await cluster.controller.controller.unregister_broker(3)
+    await settle()
+    image = cluster.controller.image
+    assert (set(image.brokers), set(image.fenced_brokers)) == ({1, 2}, set())
+    # Its replicas stay assigned to it.
+    assert cluster.partition("t").replicas == [2, 3]
+    with pytest.raises(KafkaError) as refused:
+        await cluster.controller.controller.unregister_broker(3)
+    assert refused.value.code == ErrorCode.BROKER_ID_NOT_REGISTERED
+    assert await reassign(cluster, [2, 3]) == ErrorCode.INVALID_REPLICA_ASSIGNMENT
+    assert await reassign(cluster, [2]) is None
+    assert cluster.partition("t").replicas == [2]
+
+
+@async_test
+async def test_a_live_broker_registers_again_when_it_is_unregistered():
+    cluster = await cluster_of_three()
+    await cluster.create("t", [2, 3])
+    await cluster.controller.controller.unregister_broker(2)
+    await settle()
+    assert set(cluster.controller.image.brokers) == {1, 2, 3}
+    assert cluster.state("t") == (3, 1, [3])
+    assert cluster.failures == []
+
+
+def test_chunks_of_partitions_with_and_without_reassignments():
+    topic_id = bytes(range(16))
+    plain = PartitionRegistration(1, 5, [1, 2], [1], partition_epoch=7)
+    moving = PartitionRegistration(1, 5, [3, 1, 2], [1], [], [], 7, [3], [2])
+    eligible = PartitionRegistration(1, 5, [3, 1, 2], [1], [2], [3], 7)
+    chunk = {topic_id: {0: plain, 1: moving, 2: eligible}}
+    encoded = encode_chunk(chunk)
+    assert encoded == (
+        b'{"%s":{"0":[1,5,7,[1,2],[1]],"1":[1,5,7,[3,1,2],[1],[],[],[3],[2]],"2":[1,5,7,[3,1,2],[1],[2],[3]]}}'
+        % topic_id.hex().encode()
+    )
+    assert decode_chunk(0, encoded) == chunk

@@ -6,10 +6,17 @@ import pytest
 
 from kbroker.replica.fetch import follower_fetch, partition_reads
 from kbroker.replica.fetcher.partition_fetch_state import PartitionFetchState
+from kbroker.replica.partition_state import PartitionState
 from kbroker.storage.log.writing.log_truncation import LogTruncation
 from tests.unit.simulation.mutations.cluster import replicated
-from tests.unit.simulation.mutations.leadership_faults import late_claim, late_response, leader_returns
+from tests.unit.simulation.mutations.leadership_faults import (
+    late_claim,
+    late_response,
+    leader_returns,
+    successor_knows_a_lower_high_watermark,
+)
 from tests.unit.simulation.mutations.mutation import INVARIANT, mutation, replaces, wrap
+from tests.unit.simulation.mutations.shapes import broker
 
 
 @mutation("cluster", [INVARIANT], replicated(late_claim, partitions=3))
@@ -23,6 +30,23 @@ def claims_of_former_epochs_count(patch: pytest.MonkeyPatch) -> None:
 
     wrap(patch, partition_reads, "check_fetch", check_fetch)
     wrap(patch, follower_fetch, "check_fetch", check_fetch)
+
+
+@mutation(
+    "cluster",
+    [INVARIANT],
+    broker(
+        replicated(successor_knows_a_lower_high_watermark, partitions=4, brokers=4), replica_fetch_max_bytes="1048576"
+    ),
+)
+@replaces(PartitionState, "can_join")
+def followers_join_below_the_start_of_the_epoch(original: Any, state: PartitionState, *arguments: Any) -> bool:
+    """A follower joins the ISR with what a new leader knows to be committed, which may be less than what is."""
+    start, state.epoch_start_offset = state.epoch_start_offset, 0
+    try:
+        return original(state, *arguments)  # type: ignore[no-any-return]
+    finally:
+        state.epoch_start_offset = start
 
 
 @mutation("cluster", [INVARIANT], replicated(late_response, partitions=3))

@@ -70,3 +70,36 @@ async def _replace_leader(
         scene.delay(leader, follower, (0.2, 0.2))
         await asyncio.sleep(0.5)
     scene.heal(leader, [preferred, follower])
+
+
+async def successor_knows_a_lower_high_watermark(simulation: Simulation, random: Random) -> None:
+    """A new leader has records that it does not know to be committed. A replica outside the ISR lacks just these."""
+    scene = Scene.find(simulation, lambda scene: scene.controller not in (scene.leader, *scene.followers))
+    if scene is None or not await scene.until_in_sync():
+        return
+    preferred, (leader, follower) = scene.leader, scene.followers
+    with scene.producers_paused():
+        await scene.until_replicated()
+        scene.expire(preferred)
+        await scene.until(lambda: scene.leads(leader))
+        await scene.until_in_sync()
+        scene.cut(leader, [preferred, follower])
+        scene.expire(follower)
+        await scene.until(lambda: not scene.is_in_isr(follower))
+    committed = scene.partition(leader)
+    assert committed is not None
+    end_offset = committed.high_watermark
+    await scene.until(lambda: scene.end_offset(leader) > end_offset)
+    with scene.producers_paused():
+        scene.heal(leader, [preferred])
+        await scene.until(lambda: committed.high_watermark > end_offset)
+        # The response to its last Fetch would have the high watermark.
+        scene.cut(leader, [preferred])
+        # Clients receive the records.
+        await asyncio.sleep(0.1)
+        scene.delay(preferred, follower, (0.2, 0.2))
+        if await scene.elect_preferred():
+            await scene.until(lambda: scene.is_in_isr(follower), seconds=1.0)
+            await asyncio.sleep(0.1)
+    scene.heal(leader, [preferred, follower])
+    scene.heal(preferred, [follower])

@@ -36,6 +36,7 @@ from kbroker.replica.logs.data_directory import DataDirectory
 from kbroker.replica.logs.log_cleaner import LogCleaner
 from kbroker.replica.logs.log_manager import LogManager
 from kbroker.replica.logs.scheduled_tasks import ScheduledTasks
+from kbroker.replica.quota.replication_quota import leader_quota
 from kbroker.replica.replica_manager import ReplicaManager
 from kbroker.runtime.environment import Environment
 from kbroker.runtime.event_log import EventLogger
@@ -198,7 +199,9 @@ class Broker:
             metadata=member.image,
             controller=member.controller,
             replicas=replicas,
-            fetching=FetchManager(self.environment, replicas, slots, self.config.fetch_max_bytes),
+            fetching=FetchManager(
+                self.environment, replicas, slots, self.config.fetch_max_bytes, leader_quota(lambda: self.config)
+            ),
             groups=groups,
             transactions=transactions,
             add_partitions_to_txn=AddPartitionsToTxnManager(

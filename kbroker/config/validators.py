@@ -104,7 +104,7 @@ def list_of(*allowed: str, empty: bool = True) -> Validator:
 
 def throttled_replicas(name: str, value: Value) -> None:
     """The list ("*",), or partition:broker pairs."""
-    if not isinstance(value, tuple) or value == ("*",):
+    if not isinstance(value, tuple) or "".join(value) == "*":
         return
     if not all(_PAIR.fullmatch(part) for part in value):
         raise invalid_value(

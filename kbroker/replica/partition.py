@@ -17,6 +17,7 @@ from kbroker.replica.partition_roles import PartitionRoles
 from kbroker.replica.partition_state import PartitionState
 from kbroker.replica.produce.batch_validation import validate_batch
 from kbroker.replica.produce.record_validation import ValidatedBatch
+from kbroker.replica.quota.throttled_replicas import is_listed
 from kbroker.storage.log.control_batches import MarkerBatch
 from kbroker.storage.log.log import Log
 from kbroker.storage.producers.verification import VerificationGuard
@@ -43,9 +44,13 @@ class Partition(PartitionRoles):
 
     `is_internal`: the topic belongs to a coordinator. Appended since this broker opened the partition, at
     `first_offset`: `records_in` and `bytes_in` as the leader, `replication_bytes_in` as a follower.
+    `is_leader_throttled`, `is_follower_throttled`: the topic lists this replica as throttled (KIP-73).
     """
 
-    __slots__ = ("_append_listener", "bytes_in", "first_offset", "is_internal", "records_in", "replication_bytes_in")
+    __slots__ = (
+        "_append_listener", "bytes_in", "first_offset", "is_follower_throttled", "is_internal", "is_leader_throttled",
+        "records_in", "replication_bytes_in",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -61,17 +66,30 @@ class Partition(PartitionRoles):
         self.records_in = self.bytes_in = self.replication_bytes_in = 0
         self.first_offset = log.log_end_offset
         self._append_listener = append_listener
-        state.set_min_insync_replicas(log.config.min_insync_replicas)
-        state.set_lag_max_messages(log.config.replica_lag_max_messages)
+        self._set_replica_config(log.config)
 
     def set_config(self, config: TopicConfig) -> None:
         """Apply changed configs of the topic."""
         self.log.set_config(config)
         self.flush_before_ack = waits_for_flush(config)
-        self.state.set_min_insync_replicas(config.min_insync_replicas)
-        self.state.set_lag_max_messages(config.replica_lag_max_messages)
+        self._set_replica_config(config)
         # Waiting requests may no longer have to wait for a sync, or for other replicas.
         self.advance_high_watermark()
+
+    def _set_replica_config(self, config: TopicConfig) -> None:
+        state, index = self.state, self.tp.partition
+        state.set_min_insync_replicas(config.min_insync_replicas)
+        state.set_lag_max_messages(config.replica_lag_max_messages)
+        self.is_leader_throttled = is_listed(config.leader_replication_throttled_replicas, index, state.local_id)
+        self.is_follower_throttled = is_listed(config.follower_replication_throttled_replicas, index, state.local_id)
+
+    def stop_waiting_for(self, replica_id: int) -> None:
+        """Let the high watermark advance without a follower that is joining the ISR, since it gets no records now."""
+        follower = self.state.followers.get(replica_id)
+        if follower is not None and follower.is_joining:
+            follower.is_joining = False
+            self.state.update_counted()
+            self.advance_high_watermark()
 
     # Appends.
 

@@ -108,6 +108,8 @@ class BrokerConfig:
     replica_lag_time_max_ms: int
     replica_selector_class: str | None
     replica_socket_timeout_ms: int
+    replication_quota_window_num: int
+    replication_quota_window_size_seconds: int
     request_timeout_ms: int
     socket_listen_backlog_size: int
     socket_receive_buffer_bytes: int
@@ -171,6 +173,21 @@ class BrokerConfig:
         host, port = parse_host_port(self.kbroker_inter_broker_listener) or (self.listeners[0].host, 0)
         listener = Endpoint(INTER_BROKER, host, port)
         return listener, self.advertised_listeners[0].host if host in WILDCARDS else host
+
+    @property
+    def leader_replication_throttled_rate(self) -> int:
+        """Bytes per second."""
+        return self._dynamic_only("leader.replication.throttled.rate")
+
+    @property
+    def follower_replication_throttled_rate(self) -> int:
+        """Bytes per second."""
+        return self._dynamic_only("follower.replication.throttled.rate")
+
+    def _dynamic_only(self, name: str) -> int:
+        value = self.values.get(name, DYNAMIC_ONLY[name].default)
+        assert isinstance(value, int)
+        return value
 
     def lowest_limit(self, name: str) -> int:
         """Return the lower of the broker's and the listener's value of a limit."""

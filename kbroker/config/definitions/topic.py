@@ -77,8 +77,8 @@ TOPIC_CONFIGS = config_def((
         (BrokerSynonym("log.flush.interval.ms"), BrokerSynonym("log.flush.scheduler.interval.ms")),
         "Maximum time before a record is flushed to disk. By default the operating system decides."),
     _key("follower.replication.throttled.replicas", LIST, (), validators.throttled_replicas, "",
-        "Replicas that are throttled on the follower's side: partition:broker pairs, or * for all.",
-        no_effect=NoEffect.NO_QUOTAS),
+        "Replicas whose fetches follower.replication.throttled.rate limits on the follower's side, except those that "
+        "are in sync: pairs PARTITION:BROKER, or * for all. BROKER is the follower."),
     _key("index.interval.bytes", INT, 4096, at_least(0), "log.index.interval.bytes",
         "Bytes of log between two entries of the offset index. A smaller value makes lookups faster and indexes "
         "larger."),
@@ -86,8 +86,8 @@ TOPIC_CONFIGS = config_def((
         "Only in kbroker. header checks the header and the CRC of a produced batch; full also checks each record, as "
         "Apache Kafka does."),
     _key("leader.replication.throttled.replicas", LIST, (), validators.throttled_replicas, "",
-        "Replicas that are throttled on the leader's side: partition:broker pairs, or * for all.",
-        no_effect=NoEffect.NO_QUOTAS),
+        "Replicas whose followers leader.replication.throttled.rate limits on the leader's side, except those that are "
+        "in sync: pairs PARTITION:BROKER, or * for all. BROKER is the leader."),
     _key("local.retention.bytes", LONG, -2, at_least(-2), "log.local.retention.bytes",
         "Size of the local part of a tiered partition above which its oldest local segments are deleted; -2 means "
         "retention.bytes.",

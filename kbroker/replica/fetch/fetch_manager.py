@@ -18,6 +18,7 @@ from kbroker.replica.fetch.fetch_session import (
     FetchSessionCache,
 )
 from kbroker.replica.fetch.follower_fetch import record_positions
+from kbroker.replica.fetch.leader_throttle import LeaderThrottle
 from kbroker.replica.fetch.partition_reads import (
     FetchReads,
     add_cold_results,
@@ -27,6 +28,7 @@ from kbroker.replica.fetch.partition_reads import (
     state_of,
     wait_for_change,
 )
+from kbroker.replica.quota.replication_quota import unlimited_quota
 from kbroker.runtime.event_log import EventLogger
 from protocol.errors import ErrorCode
 from protocol.fast.fetch import FetchRequest, FetchResponse, FetchResult, TopicKey
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 
     from kbroker.replica.fetch.partition_reads import ColdReadResult
     from kbroker.replica.partition import Partition
+    from kbroker.replica.quota.replication_quota import ReplicationQuota
     from kbroker.replica.replica_manager import ReplicaManager
     from kbroker.runtime.environment import Environment
 
@@ -59,7 +62,14 @@ class FetchManager:
     `replication_bytes_out`: those in responses to followers.
     """
 
-    def __init__(self, environment: Environment, replicas: ReplicaManager, slots: int, max_bytes: int) -> None:
+    def __init__(
+        self,
+        environment: Environment,
+        replicas: ReplicaManager,
+        slots: int,
+        max_bytes: int,
+        leader_quota: ReplicationQuota | None = None,
+    ) -> None:
         """`slots`: max.incremental.fetch.session.cache.slots. `max_bytes`: fetch.max.bytes."""
         self.unsent_bytes = 0
         self.bytes_out: dict[TopicKey, int] = {}
@@ -67,6 +77,7 @@ class FetchManager:
         self.sessions = FetchSessionCache(slots, environment.random)
         # Consumers cannot evict these.
         self.follower_sessions = FetchSessionCache(MAX_FOLLOWER_SESSIONS, environment.random, max_bytes=1 << 40)
+        self.throttle = LeaderThrottle(leader_quota or unlimited_quota(), environment.clock)
         self._environment = environment
         self._replicas = replicas
         self._max_bytes = min(max_bytes, MAX_RESPONSE_BYTES)
@@ -82,7 +93,7 @@ class FetchManager:
         try:
             if request.replica_id >= 0:
                 record_positions(session, request, self._replicas, self._environment.clock.mono_ms())
-            reads = read_partitions(session, request, max_bytes, self._replicas)
+            reads = read_partitions(session, request, max_bytes, self._replicas, self.throttle)
         except BaseException:
             session.end_request()
             raise
@@ -100,7 +111,10 @@ class FetchManager:
         if reads.cold:
             self._start_cold_read(delayed, reads)
         else:
-            delayed.wait_for_bytes(reads.size, min_bytes, self._environment.clock.mono_ms() + request.max_wait_ms)
+            deadline_ms = self._environment.clock.mono_ms() + request.max_wait_ms
+            if reads.is_throttled:
+                deadline_ms = self.throttle.deadline_ms(deadline_ms)
+            delayed.wait_for_bytes(reads.size, min_bytes, deadline_ms)
         return delayed
 
     def _max_bytes_for(self, request: FetchRequest) -> int:
@@ -128,6 +142,8 @@ class FetchManager:
                     self.bytes_out[key] = self.bytes_out.get(key, 0) + size
                 else:
                     self.replication_bytes_out += size
+                    if fetched.target is not None and fetched.target.is_leader_throttled:
+                        self.throttle.record(size)
             if session.id:
                 _record_sent(session, fetched, result, size)
         session.end_request()
@@ -192,7 +208,8 @@ class FetchManager:
         """Read again after the wait, and respond with the available records."""
         request = delayed.request
         try:
-            reads = read_partitions(delayed.session, request, self._max_bytes_for(request), self._replicas)
+            max_bytes = self._max_bytes_for(request)
+            reads = read_partitions(delayed.session, request, max_bytes, self._replicas, self.throttle)
         except Exception as error:
             log.failure("fetch failed", error)
             reads = FetchReads()

@@ -29,6 +29,7 @@ class FetchTarget(Protocol):
 
     fetchers: dict[FetchPartition, None]
     replica_fetchers: dict[FetchPartition, None]
+    is_leader_throttled: bool
 
 
 class WaitingFetch(Protocol):

@@ -19,6 +19,7 @@ from protocol.fast.fetch import FetchRequest, FetchResult, TopicKey
 from protocol.limits import MAX_REQUEST_ELEMENTS
 
 if TYPE_CHECKING:
+    from kbroker.replica.fetch.leader_throttle import LeaderThrottle
     from kbroker.storage.log.log import Log
     from protocol.fast.current_leader import CurrentLeader
 
@@ -60,14 +61,17 @@ class ColdRead(NamedTuple):
 
 
 class FetchReads:
-    """The results for a response. `size`: bytes of records. `must_respond`: the request must not wait for more."""
+    """The results for a response. `size`: bytes of records. `must_respond`: the request must not wait for more.
 
-    __slots__ = ("cold", "must_respond", "results", "size")
+    `is_throttled`: records were withheld from a follower.
+    """
+
+    __slots__ = ("cold", "is_throttled", "must_respond", "results", "size")
 
     def __init__(self) -> None:
         self.results: list[tuple[FetchPartition, FetchResult]] = []
         self.size = 0
-        self.must_respond = False
+        self.must_respond = self.is_throttled = False
         self.cold: list[ColdRead] = []
 
     def add_error(self, fetched: FetchPartition, code: ErrorCode, leader: CurrentLeader | None = None) -> None:
@@ -112,7 +116,9 @@ class FetchReads:
         self.results.append((fetched, result))
 
 
-def read_partitions(session: FetchSession, request: FetchRequest, max_bytes: int, partitions: Partitions) -> FetchReads:
+def read_partitions(
+    session: FetchSession, request: FetchRequest, max_bytes: int, partitions: Partitions, throttle: LeaderThrottle
+) -> FetchReads:
     """Read the partitions that are ready, or all in the first request of a session.
 
     At most `max_bytes`, but at least one batch (KIP-74). The partitions that are not `ready` afterwards notify the
@@ -151,6 +157,10 @@ def read_partitions(session: FetchSession, request: FetchRequest, max_bytes: int
         log = partition.log
         if is_follower:
             end_offset = log.log_end_offset
+            if partition.is_leader_throttled and fetched.offset < end_offset and throttle.withholds(fetched, partition):
+                reads.is_throttled = True
+                reads.add(session, fetched, partition, request, b"")
+                continue
         else:
             end_offset = partition.last_stable_offset if read_committed else partition.state.high_watermark
         if log.offline is not None:
@@ -241,6 +251,9 @@ def wait_for_change(session: FetchSession, fetched: FetchPartition, partition: P
     session.ready.pop(fetched, None)
     if session.replica_id < 0:
         partition.fetchers[fetched] = None
+    else:
+        # A throttle that has ended may have removed it.
+        partition.replica_fetchers[fetched] = None
 
 
 # Reads from disk.

@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kbroker.common import KafkaError
+from kbroker.replica.fetcher.follower_throttle import FollowerThrottle
 from kbroker.replica.fetcher.leader_end_point import LeaderEndPoint
 from kbroker.replica.fetcher.offset_out_of_range import leader_offsets
 from kbroker.replica.fetcher.partition_fetch_state import PartitionFetchState
@@ -42,6 +43,7 @@ class Fetcher(Protocol):
     """The ReplicaFetcher that the partitions belong to."""
 
     leader_id: int
+    throttle: FollowerThrottle
 
     def changed(self, state: PartitionFetchState) -> None: ...
 
@@ -127,6 +129,8 @@ class FetchedPartitions:
             if size < len(records):
                 records = records[:size]
         partition.append_as_follower(records, headers, fetched.high_watermark, fetched.log_start_offset, now_ms)
+        if headers and partition.is_follower_throttled:
+            self._fetcher.throttle.record(len(records))
         state.failures = 0
         log = partition.log
         state.lag = fetched.high_watermark - log.log_end_offset if fetched.high_watermark > log.log_end_offset else 0

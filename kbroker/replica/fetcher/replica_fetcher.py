@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from kbroker.common import KafkaError
 from kbroker.replica.fetcher.fetched_partitions import FetchedPartitions
+from kbroker.replica.fetcher.follower_throttle import FollowerThrottle
 from kbroker.replica.fetcher.leader_end_point import FETCH_VERSION, LeaderEndPoint
 from kbroker.replica.fetcher.partition_fetch_state import PartitionFetchState, backoff_ms
 from kbroker.replica.fetcher.replica_fetch_session import PartitionKey, ReplicaFetchSession
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from asyncio import Future, Handle, Task
 
     from kbroker.config import BrokerConfig
+    from kbroker.replica.quota.replication_quota import ReplicationQuota
     from kbroker.runtime.environment import Environment
 
 event_log = EventLogger("kbroker.replica")
@@ -60,9 +62,11 @@ class ReplicaFetcher:
         leaders: LeaderEndPoint,
         replica: Callable[[], tuple[int, int]],
         config: Callable[[], BrokerConfig],
+        quota: ReplicationQuota,
     ) -> None:
         self.leader_id = leader_id
         self.states: dict[PartitionKey, PartitionFetchState] = {}
+        self.throttle = FollowerThrottle(environment, self, quota)
         self._environment = environment
         self._leaders = leaders
         self._replica = replica
@@ -100,7 +104,7 @@ class ReplicaFetcher:
 
     def changed(self, state: PartitionFetchState) -> None:
         """Name the partition in the next request: its fetch offset or log start offset has changed."""
-        if self.states.get(state.key) is state:
+        if self.states.get(state.key) is state and not state.is_paused:
             self._changed[state.key] = state
 
     def pause(self, state: PartitionFetchState) -> None:
@@ -141,6 +145,7 @@ class ReplicaFetcher:
     async def stop(self) -> None:
         """Stop fetching. Waits for truncations in progress; a request in flight is abandoned."""
         self._stopped = True
+        self.throttle.stop()
         for state in list(self.states.values()):
             self.remove(state)
         self._wake()
@@ -245,6 +250,7 @@ class ReplicaFetcher:
 
     def _build_request(self) -> ReplicaFetchRequest | None:
         """Return the next request; None while there is nothing to fetch."""
+        self.throttle.before_request(self._changed.values(), self.states.values())
         session, config, states = self._session, self._config(), self._changed
         if len(states) > MAX_PARTITIONS_PER_REQUEST:
             states = dict(islice(states.items(), MAX_PARTITIONS_PER_REQUEST))

@@ -9,6 +9,7 @@ from kbroker.common import NO_LEADER
 from kbroker.replica.fetcher.leader_end_point import LeaderEndPoint
 from kbroker.replica.fetcher.partition_fetch_state import PartitionFetchState
 from kbroker.replica.fetcher.replica_fetcher import ReplicaFetcher
+from kbroker.replica.quota.replication_quota import follower_quota
 
 if TYPE_CHECKING:
     from kbroker.config import BrokerConfig
@@ -28,6 +29,8 @@ class ReplicaFetcherManager:
         leaders: LeaderEndPoint,
         config: Callable[[], BrokerConfig],
     ) -> None:
+        # Shared by the fetchers: of what this broker fetches as a follower.
+        self.quota = follower_quota(config)
         self._environment = environment
         self._node_id = node_id
         self._broker_epoch = broker_epoch
@@ -53,7 +56,7 @@ class ReplicaFetcherManager:
         fetcher = self._fetchers.get(leader)
         if fetcher is None:
             fetcher = self._fetchers[leader] = ReplicaFetcher(
-                self._environment, leader, self._leaders, self._replica, self._config
+                self._environment, leader, self._leaders, self._replica, self._config, self.quota
             )
             fetcher.start()
         fetcher.add(state)

@@ -28,6 +28,7 @@ from kbroker.replica.fetcher.replica_fetcher_manager import ReplicaFetcherManage
 from kbroker.replica.logs.log_manager import LogManager
 from kbroker.replica.partition import Partition
 from kbroker.replica.produce.delayed_produce import DelayedProduce
+from kbroker.replica.quota.replication_quota import leader_quota
 from kbroker.replica.replica_manager import ReplicaManager
 from kbroker.runtime.delayed_response import DelayedResponse
 from kbroker.runtime.environment import Environment
@@ -62,14 +63,15 @@ class Node:
             return loop.run_in_executor(None, fn, *args)
 
         self.environment = Environment(loop, clock, disk, random, offload, SimProcesses(loop, disk, clock, random))
-        config = BrokerConfig.load({"node.id": str(node_id), **configs})
+        # A test may replace it.
+        self.config = BrokerConfig.load({"node.id": str(node_id), **configs})
         self.image = MetadataImage()
-        self.logs = LogManager(self.environment, "/data", lambda: config)
+        self.logs = LogManager(self.environment, "/data", lambda: self.config)
         self.replicas = ReplicaManager(self.environment, node_id, self.image, self.logs)
         self.assigned = AssignedPartitions(self.environment, self.replicas, self.image)
-        self.fetching = FetchManager(self.environment, self.replicas, 1000, 1 << 20)
+        self.fetching = FetchManager(self.environment, self.replicas, 1000, 1 << 20, leader_quota(lambda: self.config))
         self.fetchers = ReplicaFetcherManager(
-            self.environment, node_id, lambda: self.epoch, EndPoint(cluster, self), lambda: config
+            self.environment, node_id, lambda: self.epoch, EndPoint(cluster, self), lambda: self.config
         )
         self.assigned.fetchers = self.fetchers
         self.is_running = True

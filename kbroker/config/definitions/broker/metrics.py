@@ -52,11 +52,9 @@ KEYS = (
         "Length of a window over which the rate of a client is measured.",
         no_effect=NoEffect.NO_QUOTAS),
     ConfigKey("replication.quota.window.num", INT, 11, at_least(1), LOW, READ_ONLY,
-        "Number of windows over which the rate of throttled replication is measured.",
-        no_effect=NoEffect.NO_QUOTAS),
+        "Number of windows over which the rate of throttled replication is measured."),
     ConfigKey("replication.quota.window.size.seconds", INT, 1, at_least(1), LOW, READ_ONLY,
-        "Length of a window over which the rate of throttled replication is measured.",
-        no_effect=NoEffect.NO_QUOTAS),
+        "Length of a window over which the rate of throttled replication is measured."),
     ConfigKey("telemetry.max.bytes", INT, 1 << 20, at_least(1), LOW, READ_ONLY,
         "Maximum size of the metrics in one push of a client (KIP-714), in bytes.",
         no_effect=NoEffect.NO_CLIENT_TELEMETRY),
@@ -66,11 +64,12 @@ KEYS = (
 # fmt: off
 DYNAMIC_ONLY = (
     ConfigKey("follower.replication.throttled.rate", LONG, LONG_MAX, at_least(0), MEDIUM, PER_BROKER,
-        "Maximum bytes per second that a follower fetches for throttled replicas.",
-        no_effect=NoEffect.NO_QUOTAS),
+        "Maximum bytes per second that this broker fetches of throttled replicas that are not in sync (see "
+        "follower.replication.throttled.replicas). Those in sync are fetched without a limit, but their bytes count."),
     ConfigKey("leader.replication.throttled.rate", LONG, LONG_MAX, at_least(0), MEDIUM, PER_BROKER,
-        "Maximum bytes per second that a leader sends for throttled replicas.",
-        no_effect=NoEffect.NO_QUOTAS),
+        "Maximum bytes per second that this broker sends of throttled replicas to followers that are not in sync (see "
+        "leader.replication.throttled.replicas). Those in sync are sent records without a limit, but their bytes "
+        "count."),
     ConfigKey("replica.alter.log.dirs.io.max.bytes.per.second", LONG, LONG_MAX, at_least(0), MEDIUM, PER_BROKER,
         "Maximum bytes per second of moves between log directories.",
         no_effect=NoEffect.ONE_LOG_DIRECTORY),

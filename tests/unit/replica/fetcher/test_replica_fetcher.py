@@ -60,7 +60,7 @@ class FakePartition:
         self.log: Any = FakeLog(end)
         self.leader_epoch = EPOCH
         self.flush_before_ack = False
-        self.is_closed = False
+        self.is_closed = self.is_follower_throttled = False
         self.high_watermark = 0
         self.truncations: list[int] = []
         self.append_error: KafkaError | None = None

@@ -1,0 +1,39 @@
+"""Withholds the records of throttled partitions from followers that are not in sync (KIP-73)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kbroker.replica.quota.throttled_replicas import should_leader_throttle
+
+if TYPE_CHECKING:
+    from kbroker.replica.fetch.fetch_session import FetchPartition
+    from kbroker.replica.partition import Partition
+    from kbroker.replica.quota.replication_quota import ReplicationQuota
+    from kbroker.runtime.environment import Clock
+
+
+class LeaderThrottle:
+    """The leader's side of the throttle. It is called for throttled partitions only."""
+
+    def __init__(self, quota: ReplicationQuota, clock: Clock) -> None:
+        self.quota = quota
+        self._clock = clock
+
+    def withholds(self, fetched: FetchPartition, partition: Partition) -> bool:
+        """Return whether the follower gets no records for now. If so, appends do not complete its waiting requests."""
+        replica_id = fetched.session.replica_id
+        if should_leader_throttle(partition, replica_id, self.quota, self._clock.mono_ms()):
+            partition.replica_fetchers.pop(fetched, None)
+            partition.stop_waiting_for(replica_id)
+            return True
+        partition.replica_fetchers[fetched] = None
+        return False
+
+    def record(self, size: int) -> None:
+        """Count the bytes of a response, also those for followers that are in sync."""
+        self.quota.record(size, self._clock.mono_ms())
+
+    def deadline_ms(self, deadline_ms: int) -> int:
+        """Return when a request with withheld records must be completed: at its deadline, or when the quota allows."""
+        return min(deadline_ms, self.quota.allowed_at_ms(self._clock.mono_ms()))

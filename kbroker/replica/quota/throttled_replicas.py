@@ -1,0 +1,55 @@
+"""Which replicas are throttled now: decisions without I/O.
+
+Replicas in the ISR are never throttled: a throttle must not remove them from it, nor delay producers with acks=all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from kbroker.replica.partition_state import PartitionState
+    from kbroker.replica.quota.replication_quota import ReplicationQuota
+
+ALL_REPLICAS = "*"
+
+
+class Replica(Protocol):
+    """The part of a partition that the decisions use."""
+
+    is_leader_throttled: bool
+    is_follower_throttled: bool
+
+    @property
+    def state(self) -> PartitionState: ...
+
+
+def is_listed(throttled: Sequence[str], partition: int, broker_id: int) -> bool:
+    """Return whether leader. or follower.replication.throttled.replicas contains a partition's replica on a broker."""
+    if ALL_REPLICAS in throttled:
+        return True
+    return any(_parse(pair) == (partition, broker_id) for pair in throttled if pair)
+
+
+def _parse(pair: str) -> tuple[int, int]:
+    partition, _, broker_id = pair.partition(":")
+    return int(partition), int(broker_id)
+
+
+def should_leader_throttle(partition: Replica, replica_id: int, quota: ReplicationQuota, now_ms: int) -> bool:
+    """Return whether a follower gets no records of the partition for now."""
+    return partition.is_leader_throttled and replica_id not in partition.state.maximal_isr and quota.is_exceeded(now_ms)
+
+
+def should_follower_throttle(partition: Replica, lag: int, quota: ReplicationQuota, now_ms: int) -> bool:
+    """Return whether this follower does not fetch the partition for now.
+
+    `lag`: the number of committed records that it does not have; -1 if it is unknown.
+    """
+    return (
+        partition.is_follower_throttled
+        and lag != 0
+        and partition.state.local_id not in partition.state.isr
+        and quota.is_exceeded(now_ms)
+    )

@@ -1,0 +1,100 @@
+"""The rate of throttled replicas over windows, in virtual time."""
+
+from random import Random
+
+import pytest
+
+from kbroker.replica.quota.replication_quota import ReplicationQuota, unlimited_quota
+
+MB = 1_000_000
+WINDOWS = 11
+
+
+class Limit:
+    """A limit in bytes per second that a test may change."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.quota = ReplicationQuota(lambda: self.limit, WINDOWS, 1_000)
+
+
+def first_allowed(quota: ReplicationQuota, now_ms: int) -> int:
+    """Return the first millisecond at which the quota is not exceeded."""
+    while quota.is_exceeded(now_ms):
+        now_ms += 1
+    return now_ms
+
+
+def test_nothing_is_exceeded_before_the_first_byte() -> None:
+    quota = Limit(0).quota
+    assert not quota.is_exceeded(5)
+    assert quota.rate(5) == 0
+    assert quota.allowed_at_ms(5) == 5
+
+
+def test_the_rate_counts_at_least_one_window() -> None:
+    quota = Limit(MB).quota
+    quota.record(MB, 100)
+    assert quota.rate(100) == quota.rate(1_100) == MB
+    assert not quota.is_exceeded(100)
+    quota.record(1, 200)
+    assert quota.is_exceeded(200)
+    assert quota.rate(2_100) == (MB + 1) / 2
+
+
+def test_a_batch_above_the_limit_is_followed_by_a_pause() -> None:
+    quota = Limit(MB).quota
+    quota.record(3 * MB, 100)
+    assert quota.is_exceeded(3_099)
+    assert not quota.is_exceeded(3_100)
+    assert quota.allowed_at_ms(100) == 3_100
+
+
+def test_a_pause_is_at_most_as_long_as_all_windows() -> None:
+    """So the progress of a batch that is larger than all of them is guaranteed."""
+    for limit in (0, 1):
+        quota = Limit(limit).quota
+        quota.record(100 * MB, 100)
+        assert quota.allowed_at_ms(100) == 100 + WINDOWS * 1_000
+        assert quota.is_exceeded(11_099)
+        assert not quota.is_exceeded(11_100)
+
+
+def test_samples_expire() -> None:
+    quota = Limit(MB).quota
+    for second in range(30):
+        quota.record(MB // 2, second * 1_000)
+    # The first of the last 11 seconds.
+    assert quota.rate(30_000) == 10 * MB // 2 / 10
+    assert quota.rate(60_000) == 0
+
+
+def test_a_changed_limit_applies_at_once() -> None:
+    limit = Limit(MB)
+    limit.quota.record(10 * MB, 0)
+    assert limit.quota.allowed_at_ms(0) == 10_000
+    limit.limit = 5 * MB
+    assert limit.quota.allowed_at_ms(0) == 2_000
+    limit.limit = 10 * MB
+    assert not limit.quota.is_exceeded(0)
+
+
+def test_an_unlimited_quota_is_never_exceeded() -> None:
+    quota = unlimited_quota()
+    for _ in range(10):
+        quota.record(1 << 40, 0)
+    assert not quota.is_exceeded(0)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_time_of_the_next_byte_is_exact(seed: int) -> None:
+    random = Random(seed)
+    quota = Limit(random.choice((0, 1, 999, 1_000_000))).quota
+    now_ms = 0
+    for _ in range(30):
+        now_ms += random.choice((0, 1, 10, 999, 1_000, 5_000))
+        quota.record(random.choice((1, 1_000, 3_000_000)), now_ms)
+        allowed_ms = quota.allowed_at_ms(now_ms)
+        assert first_allowed(quota, now_ms) == allowed_ms
+        assert allowed_ms <= now_ms + WINDOWS * 1_000
+        now_ms = random.choice((now_ms, allowed_ms))

@@ -4,14 +4,17 @@ from typing import Any
 
 import pytest
 
+from kbroker.coordinator.transaction.transaction_markers import TransactionMarkerSender
 from kbroker.replica.fetch import follower_fetch, partition_reads
 from kbroker.replica.fetcher.partition_fetch_state import PartitionFetchState
 from kbroker.replica.partition_state import PartitionState
 from kbroker.storage.log.writing.log_truncation import LogTruncation
-from tests.unit.simulation.mutations.cluster import replicated
+from protocol.errors import ErrorCode
+from tests.unit.simulation.mutations.cluster import LIVENESS, replicated
 from tests.unit.simulation.mutations.leadership_faults import (
     late_claim,
     late_response,
+    leader_moves_unheard,
     leader_returns,
     successor_knows_a_lower_high_watermark,
 )
@@ -69,3 +72,18 @@ def truncations_keep_the_epoch_of_the_last_append(original: Any, log: LogTruncat
     epoch = log._append_epoch
     original(log, truncation)
     log._append_epoch = epoch
+
+
+@mutation(
+    "cluster",
+    [LIVENESS],
+    broker(
+        replicated(leader_moves_unheard, partitions=3, brokers=4, producers=0, transactors=1),
+        transaction_state_log_num_partitions="1",
+    ),
+)
+@replaces(TransactionMarkerSender, "_retry_marker")
+def markers_for_a_former_leader_are_forgotten(original: Any, sender: Any, markers: Any, tp: Any, error: Any) -> None:
+    """A coordinator does not send a marker again that the former leader of the partition has refused."""
+    if error is not ErrorCode.NOT_LEADER_OR_FOLLOWER:
+        original(sender, markers, tp, error)

@@ -103,3 +103,19 @@ async def successor_knows_a_lower_high_watermark(simulation: Simulation, random:
             await asyncio.sleep(0.1)
     scene.heal(leader, [preferred, follower])
     scene.heal(preferred, [follower])
+
+
+async def leader_moves_unheard(simulation: Simulation, random: Random) -> None:
+    """The coordinator of transactions does not hear of the new leader of a partition that is written to."""
+    coordinator = Scene(simulation, ("__transaction_state", 0)).leader
+    scene = Scene.find(simulation, lambda scene: coordinator not in (scene.leader, scene.followers[0]))
+    if scene is not None and await scene.until_in_sync(min_end_offset=0):
+        leader, successor = scene.leader, scene.followers[0]
+        scene.service.cut(coordinator.name)
+        if scene.controller is coordinator:
+            scene.delete_controller()
+        scene.expire(leader)
+        await scene.until(lambda: scene.leads(successor))
+        # It sends the markers of the next transactions to the former leader.
+        await asyncio.sleep(1.0)
+        scene.service.heal(coordinator.name)

@@ -43,7 +43,7 @@ _CHANGES = {READ_ONLY: "at start only", PER_BROKER: "at run time, per broker", C
 def page() -> str:
     parts = [_INTRO]
     parts += _effective("Topic configs", TOPIC_CONFIGS.values())
-    parts += _effective("Broker configs", BROKER_CONFIGS.values())
+    parts += _effective("Broker configs", (key for _, key in sorted((BROKER_CONFIGS | DYNAMIC_ONLY).items())))
     parts.append("## Configs without effect\n")
     parts += _without_effect("Broker configs", (BROKER_CONFIGS | DYNAMIC_ONLY).values())
     parts += _without_effect("Topic configs", ALL_TOPIC_CONFIGS.values())

@@ -46,6 +46,20 @@ FAMILIES = (
     ),
     Family(_BROKER_TOPIC + "replicationbytesin_total", COUNTER, "", "Bytes of record batches appended by followers."),
     Family(_BROKER_TOPIC + "replicationbytesout_total", COUNTER, "", "Bytes of record batches sent to followers."),
+    Family(
+        "kafka_server_leaderreplication_byte_rate",
+        GAUGE,
+        "",
+        "Bytes per second of throttled replicas that this broker sends to followers, in sync or not. It is compared "
+        "with leader.replication.throttled.rate.",
+    ),
+    Family(
+        "kafka_server_followerreplication_byte_rate",
+        GAUGE,
+        "",
+        "Bytes per second of throttled replicas that this broker fetches, in sync or not. It is compared with "
+        "follower.replication.throttled.rate.",
+    ),
     Family(_BROKER_TOPIC + "totalproducerequests_total", COUNTER, "", "Produce requests."),
     Family(_BROKER_TOPIC + "failedproducerequests_total", COUNTER, "", "Rejected partitions of Produce requests."),
     Family(_BROKER_TOPIC + "totalfetchrequests_total", COUNTER, "", "Fetch requests."),

@@ -55,7 +55,10 @@ def collect_cluster(services: Services, elections: ElectionCounter, page: Metric
 
 
 def collect_fetchers(services: Services, fetchers: ReplicaFetcherManager | None, page: MetricsPage) -> Iterator[None]:
-    """Add the lag of the followed partitions, and the connections to other brokers. A lone broker has none of them."""
+    """Add the lag of the followed partitions, throttled rates, and connections to other brokers.
+
+    A lone broker has none of them.
+    """
     max_lag = failed = 0
     for number, state in enumerate([] if fetchers is None else fetchers.states()):
         if number % ITEMS_PER_STEP == 0:
@@ -66,6 +69,10 @@ def collect_fetchers(services: Services, fetchers: ReplicaFetcherManager | None,
             tp, client_id = state.partition.tp, f"ReplicaFetcherThread-0-{state.leader_id}"
             labelled = f'{{clientId="{client_id}",partition="{tp.partition}",topic="{tp.topic}"}}'
             page.add("kafka_server_fetcherlagmetrics_consumerlag", state.lag, labelled)
+    now_ms = services.environment.clock.mono_ms()
+    page.add("kafka_server_leaderreplication_byte_rate", services.fetching.throttle.quota.rate(now_ms))
+    follower_rate = 0.0 if fetchers is None else fetchers.quota.rate(now_ms)
+    page.add("kafka_server_followerreplication_byte_rate", follower_rate)
     page.add(_FETCHERS + "maxlag", max_lag, _REPLICA)
     page.add(_FETCHERS + "failedpartitionscount", failed, _REPLICA)
     stats = PeerStats() if services.peers is None else services.peers.stats

@@ -9,7 +9,7 @@ from enum import StrEnum
 class NoEffect(StrEnum):
     """Each text completes the sentence "<config> is accepted, but has no effect: ..."."""
 
-    NO_QUOTAS = "kbroker has no quotas yet"
+    NO_QUOTAS = "kbroker has no quotas of clients yet"
     JAVA_CLASS = "kbroker does not load Java classes"
     NO_SECURITY = "kbroker has no TLS, SASL, authorization or delegation tokens yet"
     NO_TIERED_STORAGE = "kbroker has no tiered storage"

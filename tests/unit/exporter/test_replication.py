@@ -16,6 +16,7 @@ from kbroker.metadata.image import (
     PartitionRegistration,
     TopicImage,
 )
+from kbroker.replica.quota.replication_quota import unlimited_quota
 
 ID = bytes(16)
 
@@ -63,10 +64,21 @@ def followed(index: int, leader: int, lag: int, offline: str | None = None) -> S
     )
 
 
-def test_the_lag_of_followed_partitions() -> None:
+def rate_of(rate: int) -> Any:
+    """Return a quota of which `rate` bytes were recorded in the current second."""
+    quota = unlimited_quota()
+    quota.record(rate, 5)
+    return quota
+
+
+def test_followed_partitions_and_throttled_rates() -> None:
     states = [followed(0, 2, 7), followed(1, 3, 0), followed(2, 3, -1), followed(3, 2, 3, "EIO")]
-    services: Any = SimpleNamespace(peers=SimpleNamespace(stats=PeerStats()))
-    fetchers: Any = SimpleNamespace(states=lambda: states)
+    services: Any = SimpleNamespace(
+        peers=SimpleNamespace(stats=PeerStats()),
+        environment=SimpleNamespace(clock=SimpleNamespace(mono_ms=lambda: 10)),
+        fetching=SimpleNamespace(throttle=SimpleNamespace(quota=rate_of(2_000))),
+    )
+    fetchers: Any = SimpleNamespace(states=lambda: states, quota=rate_of(3_000))
     page = MetricsPage()
     list(collect_fetchers(services, fetchers, page))
     lines = page_text(page).splitlines()
@@ -78,6 +90,8 @@ def test_the_lag_of_followed_partitions() -> None:
     ]
     assert 'kafka_server_replicafetchermanager_maxlag{clientId="Replica"} 7' in lines
     assert 'kafka_server_replicafetchermanager_failedpartitionscount{clientId="Replica"} 1' in lines
+    assert "kafka_server_leaderreplication_byte_rate 2000.0" in lines
+    assert "kafka_server_followerreplication_byte_rate 3000.0" in lines
 
 
 def test_only_the_controller_reports_what_dashboards_add_up() -> None:

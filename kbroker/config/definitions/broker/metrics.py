@@ -1,6 +1,6 @@
 """Broker configs: quotas, metrics, telemetry and the format of the log."""
 
-from kbroker.config.config_def import CLUSTER_WIDE, LOW, MEDIUM, PER_BROKER, READ_ONLY, ConfigKey
+from kbroker.config.config_def import CLUSTER_WIDE, LOW, MEDIUM, READ_ONLY, ConfigKey
 from kbroker.config.definitions.no_effect import NoEffect
 from kbroker.config.validators import at_least, list_of, one_of, optional_address
 from kbroker.config.values import CLASS, INT, LIST, LONG, LONG_MAX, STRING
@@ -9,10 +9,10 @@ from kbroker.config.values import CLASS, INT, LIST, LONG, LONG_MAX, STRING
 KEYS = (
     ConfigKey("alter.log.dirs.replication.quota.window.num", INT, 11, at_least(1), LOW, READ_ONLY,
         "Number of windows over which the rate of moves between log directories is measured.",
-        no_effect=NoEffect.NO_QUOTAS),
+        no_effect=NoEffect.ONE_LOG_DIRECTORY),
     ConfigKey("alter.log.dirs.replication.quota.window.size.seconds", INT, 1, at_least(1), LOW, READ_ONLY,
         "Length of a window over which the rate of moves between log directories is measured.",
-        no_effect=NoEffect.NO_QUOTAS),
+        no_effect=NoEffect.ONE_LOG_DIRECTORY),
     ConfigKey("client.quota.callback.class", CLASS, None, None, LOW, READ_ONLY,
         "Class that determines the quotas of clients.",
         no_effect=NoEffect.JAVA_CLASS),
@@ -63,14 +63,14 @@ KEYS = (
 
 # fmt: off
 DYNAMIC_ONLY = (
-    ConfigKey("follower.replication.throttled.rate", LONG, LONG_MAX, at_least(0), MEDIUM, PER_BROKER,
+    ConfigKey("follower.replication.throttled.rate", LONG, LONG_MAX, at_least(0), MEDIUM, CLUSTER_WIDE,
         "Maximum bytes per second that this broker fetches of throttled replicas that are not in sync (see "
         "follower.replication.throttled.replicas). Those in sync are fetched without a limit, but their bytes count."),
-    ConfigKey("leader.replication.throttled.rate", LONG, LONG_MAX, at_least(0), MEDIUM, PER_BROKER,
+    ConfigKey("leader.replication.throttled.rate", LONG, LONG_MAX, at_least(0), MEDIUM, CLUSTER_WIDE,
         "Maximum bytes per second that this broker sends of throttled replicas to followers that are not in sync (see "
         "leader.replication.throttled.replicas). Those in sync are sent records without a limit, but their bytes "
         "count."),
-    ConfigKey("replica.alter.log.dirs.io.max.bytes.per.second", LONG, LONG_MAX, at_least(0), MEDIUM, PER_BROKER,
+    ConfigKey("replica.alter.log.dirs.io.max.bytes.per.second", LONG, LONG_MAX, at_least(0), MEDIUM, CLUSTER_WIDE,
         "Maximum bytes per second of moves between log directories.",
         no_effect=NoEffect.ONE_LOG_DIRECTORY),
 )

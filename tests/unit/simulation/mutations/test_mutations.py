@@ -3,10 +3,19 @@
 import pytest
 
 from kbroker.simulation.scenarios.run import simulate
-from tests.unit.simulation.mutations import cluster, deletion, groups, leadership, serving, storage, transactions
+from tests.unit.simulation.mutations import (
+    cluster,
+    deletion,
+    groups,
+    leadership,
+    serving,
+    storage,
+    throttles,
+    transactions,
+)
 from tests.unit.simulation.mutations.mutation import MUTATIONS, Mutation, caught_by, signs_of
 
-MODULES = (storage, serving, groups, transactions, deletion, cluster, leadership)
+MODULES = (storage, serving, groups, transactions, deletion, cluster, leadership, throttles)
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)

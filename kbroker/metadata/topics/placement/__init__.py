@@ -1,0 +1,1 @@
+"""Plans that move existing replicas: balance, drain and replace brokers, change the replication factor."""

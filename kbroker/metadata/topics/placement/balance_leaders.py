@@ -1,0 +1,93 @@
+"""Balance: equal numbers of partitions that brokers are the preferred leader of. Only the order of replicas changes."""
+
+from collections import deque
+from itertools import pairwise
+
+from kbroker.metadata.topics.placement.balance_replicas import surplus
+from kbroker.metadata.topics.placement.replica_table import ReplicaTable
+
+# led[leader][follower] has partitions.
+_Led = dict[int, dict[int, dict[int, None]]]
+
+
+def balance_leaders(table: ReplicaTable) -> bool:
+    """Hand preferred leadership over to followers until no chain of them helps. Returns whether anything changed.
+
+    A broker that leads too many partitions may have followers only on brokers that lead many too, which hand others
+    over in turn. The result is the best that the given replicas allow.
+    """
+    leaders, accepting = table.leaders, table.accepting
+    if not accepting or max(leaders[b] for b in accepting) - min(leaders[b] for b in accepting) < 2:
+        return False
+    led = _led(table)
+    has_changed = False
+    while path := _next_path(table, led):
+        source, target = path[0], path[-1]
+        amount = min(surplus(leaders, accepting, source, target), *(len(led[a][b]) for a, b in _steps(path)))
+        # The last step first, so that no broker on the way hands over what it has just received.
+        for leader, follower in reversed(_steps(path)):
+            for partition in list(led[leader][follower])[:amount]:
+                _hand_over(table, led, partition, leader, follower)
+        has_changed = True
+    return has_changed
+
+
+def _led(table: ReplicaTable) -> _Led:
+    led: _Led = {broker: {} for broker in table.accepting}
+    for partition, replicas in enumerate(table.replicas):
+        if table.is_movable[partition] and table.accepts[replicas[0]]:
+            _enter(table, led, partition)
+    return led
+
+
+def _enter(table: ReplicaTable, led: _Led, partition: int) -> None:
+    leader, *followers = table.replicas[partition]
+    for follower in followers:
+        if table.accepts[follower]:
+            led[leader].setdefault(follower, {})[partition] = None
+
+
+def _hand_over(table: ReplicaTable, led: _Led, partition: int, leader: int, follower: int) -> None:
+    for other in table.replicas[partition][1:]:
+        if table.accepts[other]:
+            del led[leader][other][partition]
+    table.prefer(partition, follower)
+    _enter(table, led, partition)
+
+
+def _steps(path: list[int]) -> list[tuple[int, int]]:
+    return list(pairwise(path))
+
+
+def _next_path(table: ReplicaTable, led: _Led) -> list[int] | None:
+    """Return the shortest chain of followers from a broker that leads most to one that leads at least 2 fewer."""
+    leaders = table.leaders
+    fewest = min(leaders[broker] for broker in table.accepting)
+    for source in sorted(table.accepting, key=lambda broker: (-leaders[broker], broker)):
+        if leaders[source] - fewest < 2:
+            return None
+        if path := _path_from(source, leaders, led):
+            return path
+    return None
+
+
+def _path_from(source: int, leaders: list[int], led: _Led) -> list[int] | None:
+    """Return the shortest path to a broker that leads fewer, of those the one to the broker that leads fewest."""
+    came_from = {source: source}
+    reached = deque([source])
+    while reached:
+        ends: list[int] = []
+        for _ in range(len(reached)):
+            broker = reached.popleft()
+            for follower, partitions in led[broker].items():
+                if partitions and follower not in came_from:
+                    came_from[follower] = broker
+                    reached.append(follower)
+                    if leaders[source] - leaders[follower] >= 2:
+                        ends.append(follower)
+        if ends:
+            path = [min(ends, key=lambda broker: (leaders[broker], broker))]
+            while path[-1] != source:
+                path.append(came_from[path[-1]])
+            return path[::-1]
+    return None

@@ -1,0 +1,111 @@
+"""Drain and replace: the replicas of some brokers go to others."""
+
+from collections.abc import Collection
+
+from kbroker.metadata.topics.placement.cluster_layout import ClusterLayout, PlacedPartition
+from kbroker.metadata.topics.placement.placement_goals import rack_pairs
+from kbroker.metadata.topics.placement.reassignment_plan import PlanRefused, ReassignmentPlan, plan_of
+from kbroker.metadata.topics.placement.replica_table import ReplicaTable
+
+
+def drain(layout: ClusterLayout, broker_ids: Collection[int], *, allow_fewer_racks: bool = False) -> ReassignmentPlan:
+    """Return the plan that moves all replicas off some brokers. Other replicas stay where they are.
+
+    Raises PlanRefused if a partition would have fewer replicas or, without `allow_fewer_racks`, a worse spread over
+    racks.
+    """
+    _require_known(layout, broker_ids)
+    drained = frozenset(number for number, broker in enumerate(layout.brokers) if broker in set(broker_ids))
+    table = ReplicaTable(layout)
+    # The largest first: where counts are equal, the broker with the fewest bytes receives the next one.
+    affected = [number for number, replicas in enumerate(table.replicas) if not drained.isdisjoint(replicas)]
+    affected.sort(key=lambda number: (-table.partition_sizes[number], number))
+    for number in affected:
+        _drain_partition(table, number, drained)
+    plan = plan_of(layout, table.result())
+    _require_racks(plan, allow_fewer_racks)
+    return plan
+
+
+def _require_known(layout: ClusterLayout, broker_ids: Collection[int]) -> None:
+    unknown = sorted(set(broker_ids) - set(layout.brokers))
+    if unknown:
+        raise PlanRefused(f"there is no broker {unknown[0]}")
+
+
+def _drain_partition(table: ReplicaTable, number: int, drained: frozenset[int]) -> None:
+    """Replace the drained replicas. If the preferred leader is drained, the replica that leads fewest takes over."""
+    replicas = table.replicas[number]
+    was_leader = replicas[0] in drained
+    former = set(replicas)
+    # A drained replica does not count for its rack.
+    kept = [broker for broker in replicas if broker not in drained]
+    for broker in sorted(drained.intersection(replicas)):
+        target = table.best_broker(kept, drained)
+        if target is None:
+            raise PlanRefused(_too_few_brokers(table, number, drained))
+        table.move(number, broker, target)
+        kept.append(target)
+    if was_leader:
+        table.prefer(number, min(replicas, key=lambda broker: (table.leaders[broker], broker not in former, broker)))
+
+
+def _too_few_brokers(table: ReplicaTable, number: int, drained: frozenset[int]) -> str:
+    partition = table.partitions[number]
+    left = [broker for broker in table.accepting if broker not in drained]
+    return (
+        f"{partition} has {len(partition.replicas)} replica(s), and only {len(left)} broker(s) would accept replicas: "
+        "add brokers, or lower the replication factor first"
+    )
+
+
+def replace(
+    layout: ClusterLayout, broker_id: int, new_broker_id: int, *, allow_fewer_racks: bool = False
+) -> ReassignmentPlan:
+    """Return the plan that moves all replicas of one broker to another one, in the same places.
+
+    Raises PlanRefused if the new broker accepts no replicas, has one of the same partitions or, without
+    `allow_fewer_racks`, is in a rack in which partitions would be spread worse.
+    """
+    _require_known(layout, (broker_id, new_broker_id))
+    if broker_id == new_broker_id:
+        raise PlanRefused(f"broker {broker_id} cannot replace itself")
+    if not layout.brokers[new_broker_id].accepts_replicas:
+        raise PlanRefused(f"broker {new_broker_id} accepts no replicas: it is fenced or unknown")
+    affected = [part for part in layout.partitions if broker_id in part.replicas]
+    shared = [part for part in affected if new_broker_id in part.replicas]
+    if shared:
+        raise PlanRefused(
+            f"broker {new_broker_id} already has replicas of {_such_as(shared)}: drain broker {broker_id} instead"
+        )
+    plan = plan_of(
+        layout,
+        {
+            (part.topic, part.partition): tuple(
+                new_broker_id if other == broker_id else other for other in part.replicas
+            )
+            for part in affected
+        },
+    )
+    _require_racks(plan, allow_fewer_racks)
+    return plan
+
+
+def _require_racks(plan: ReassignmentPlan, allow_fewer_racks: bool) -> None:
+    """Raise PlanRefused if partitions have more replicas in one rack than before."""
+    if allow_fewer_racks:
+        return
+    rack_of = {broker.id: broker.rack for broker in plan.layout.brokers.values()}
+    worse = [
+        f"{move.topic}-{move.partition}"
+        for move in plan.moves
+        if rack_pairs(rack_of[broker] for broker in move.target) > rack_pairs(rack_of[b] for b in move.original)
+    ]
+    if worse:
+        text = worse[0] if len(worse) == 1 else f"{len(worse)} partitions, such as {worse[0]},"
+        raise PlanRefused(f"{text} would be in fewer racks: no broker of another rack is left for a replica")
+
+
+def _such_as(partitions: list[PlacedPartition]) -> str:
+    first = str(partitions[0])
+    return first if len(partitions) == 1 else f"{len(partitions)} partitions, such as {first}"

@@ -1,0 +1,102 @@
+"""The goals of replica placement, and how well a layout meets them.
+
+In the order of their weight. No decision worsens an earlier goal for a later one.
+
+1. No broker has two replicas of a partition. Every layout meets it.
+2. The replicas of a partition are spread over the racks as evenly as possible.
+3. Brokers have equally many replicas, and are the preferred leaders of equally many partitions.
+4. Brokers store equally many bytes, within BYTES_TOLERANCE.
+
+Goals 3 and 4 are about the brokers that accept replicas.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from kbroker.metadata.topics.placement.cluster_layout import ClusterBroker, ClusterLayout
+
+# Brokers whose bytes differ by less than this part of the average are balanced: moving more would cost more than it
+# improves.
+BYTES_TOLERANCE = 0.1
+
+
+class BrokerLoad(NamedTuple):
+    """What a broker has: replicas, partitions whose preferred leader it is, and the bytes of its replicas."""
+
+    replicas: int
+    leaders: int
+    size_bytes: int
+
+
+class PlacementState(NamedTuple):
+    """How well a layout meets the goals.
+
+    `loads` by broker id. `rack_violations`: the partitions whose replicas could be spread better over the racks. The
+    spreads are the differences between the highest and the lowest broker that accepts replicas.
+    """
+
+    loads: Mapping[int, BrokerLoad]
+    rack_violations: int
+    replica_spread: int
+    leader_spread: int
+    bytes_spread: int
+
+
+def evaluate(layout: ClusterLayout) -> PlacementState:
+    """Return how well a layout meets the goals."""
+    replicas = dict.fromkeys(layout.brokers, 0)
+    leaders = dict.fromkeys(layout.brokers, 0)
+    sizes = dict.fromkeys(layout.brokers, 0)
+    racks = RackSpread(layout.brokers.values())
+    rack_of = {broker.id: broker.rack for broker in layout.brokers.values()}
+    violations = 0
+    for partition in layout.partitions:
+        leaders[partition.replicas[0]] += 1
+        for broker in partition.replicas:
+            replicas[broker] += 1
+            sizes[broker] += partition.size_bytes
+        violations += racks.is_violated([rack_of[broker] for broker in partition.replicas])
+    accepting = [broker.id for broker in layout.brokers.values() if broker.accepts_replicas]
+    return PlacementState(
+        {broker: BrokerLoad(replicas[broker], leaders[broker], sizes[broker]) for broker in layout.brokers},
+        violations,
+        *(_spread([counts[broker] for broker in accepting]) for counts in (replicas, leaders, sizes)),
+    )
+
+
+def _spread(values: list[int]) -> int:
+    return max(values) - min(values) if values else 0
+
+
+def rack_pairs(racks: Iterable[object]) -> int:
+    """Return how many pairs of a partition's replicas share a rack: the measure of goal 2, lowest if spread evenly."""
+    return sum(count * (count - 1) // 2 for count in Counter(racks).values())
+
+
+class RackSpread:
+    """Tells how well the replicas of a partition can be spread over the racks of the brokers that accept replicas."""
+
+    def __init__(self, brokers: Iterable[ClusterBroker]) -> None:
+        self._brokers_in_rack = Counter(broker.rack for broker in brokers if broker.accepts_replicas)
+        self._fewest_pairs: dict[int, int] = {}
+
+    def is_violated(self, racks: list[str | None]) -> bool:
+        """Return whether replicas in these racks, one entry for each replica, could be spread better."""
+        if len(set(racks)) == len(racks):
+            return False
+        return rack_pairs(racks) > self.fewest_pairs(len(racks))
+
+    def fewest_pairs(self, replication_factor: int) -> int:
+        """Return the rack_pairs of a partition whose replicas are spread best."""
+        if replication_factor not in self._fewest_pairs:
+            # Each replica goes to a rack with the fewest, as long as the rack has brokers without one.
+            placed: Counter[str | None] = Counter()
+            for _ in range(replication_factor):
+                open_racks = [rack for rack, brokers in self._brokers_in_rack.items() if placed[rack] < brokers]
+                if not open_racks:
+                    # Some replicas are on brokers that accept none: no better spread is known.
+                    return replication_factor * replication_factor
+                placed[min(open_racks, key=placed.__getitem__)] += 1
+            self._fewest_pairs[replication_factor] = rack_pairs(placed.elements())
+        return self._fewest_pairs[replication_factor]

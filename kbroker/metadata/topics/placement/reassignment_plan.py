@@ -1,0 +1,120 @@
+"""A plan of moves, with the layout's state before and after it, and what makes a plan impossible."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from kbroker.metadata.topics.placement.cluster_layout import ClusterLayout, with_replicas
+from kbroker.metadata.topics.placement.placement_goals import PlacementState, evaluate
+
+# By topic and partition.
+Replicas = Mapping[tuple[str, int], tuple[int, ...]]
+
+
+class PlanRefused(Exception):
+    """A plan is impossible, or would break a goal. The message has the reason, and a way out if there is one."""
+
+
+class PartitionMove(NamedTuple):
+    """The change of one partition's replicas. `target[0]` is its preferred leader afterwards.
+
+    `source` is the leader, which the records are copied from. `size_bytes` is the size of one replica.
+    """
+
+    topic: str
+    partition: int
+    original: tuple[int, ...]
+    target: tuple[int, ...]
+    source: int | None
+    size_bytes: int
+
+    @property
+    def added(self) -> list[int]:
+        """The brokers that copy the partition."""
+        return [broker for broker in self.target if broker not in self.original]
+
+    @property
+    def removed(self) -> list[int]:
+        """The brokers that delete their replica."""
+        return [broker for broker in self.original if broker not in self.target]
+
+    @property
+    def copied_bytes(self) -> int:
+        """The bytes that brokers copy. A move that only changes the order of replicas copies none."""
+        return len(self.added) * self.size_bytes
+
+
+class ReassignmentPlan(NamedTuple):
+    """Moves in the order of topic and partition, and the state of the layout without them and with all of them."""
+
+    layout: ClusterLayout
+    moves: tuple[PartitionMove, ...]
+    before: PlacementState
+    after: PlacementState
+
+    @property
+    def copied_bytes(self) -> int:
+        return sum(move.copied_bytes for move in self.moves)
+
+
+def plan_of(layout: ClusterLayout, replicas: Replicas) -> ReassignmentPlan:
+    """Return the plan that gives partitions these replicas. Raises PlanRefused if copies do not fit.
+
+    Partitions that are missing in `replicas`, or have the same there, do not move.
+    """
+    moves = tuple(
+        PartitionMove(part.topic, part.partition, part.replicas, target, part.leader, part.size_bytes)
+        for part in layout.partitions
+        if (target := replicas.get((part.topic, part.partition), part.replicas)) != part.replicas
+    )
+    _require_sources(moves)
+    _require_space(layout, moves)
+    after = with_replicas(layout, {(move.topic, move.partition): move.target for move in moves})
+    return ReassignmentPlan(layout, moves, evaluate(layout), evaluate(after))
+
+
+def _require_sources(moves: tuple[PartitionMove, ...]) -> None:
+    stuck = [move for move in moves if move.added and move.source is None]
+    if stuck:
+        raise PlanRefused(
+            f"{partitions_text(stuck)} without a leader, so there is nothing to copy from: wait for a replica to return"
+        )
+
+
+def _require_space(layout: ClusterLayout, moves: tuple[PartitionMove, ...]) -> None:
+    for broker, size_bytes in sorted(received_bytes(moves).items()):
+        free_bytes = layout.brokers[broker].free_bytes
+        if free_bytes is not None and size_bytes > free_bytes:
+            raise PlanRefused(f"broker {broker} would receive {size_bytes} bytes and has space for {free_bytes}")
+
+
+def received_bytes(moves: tuple[PartitionMove, ...]) -> dict[int, int]:
+    """Return the bytes that brokers copy from others, by broker."""
+    received: dict[int, int] = {}
+    for move in moves:
+        for broker in move.added:
+            received[broker] = received.get(broker, 0) + move.size_bytes
+    return received
+
+
+def sent_bytes(moves: tuple[PartitionMove, ...]) -> dict[int, int]:
+    """Return the bytes that others copy from brokers, by broker. Leaders send everything."""
+    sent: dict[int, int] = {}
+    for move in moves:
+        if move.source is not None and move.added:
+            sent[move.source] = sent.get(move.source, 0) + move.copied_bytes
+    return sent
+
+
+def estimated_seconds(plan: ReassignmentPlan, bytes_per_second: float) -> float:
+    """Return how long the copies take if each broker receives, and sends, at most `bytes_per_second`.
+
+    All brokers copy at the same time, so the busiest one counts. New records are not included.
+    """
+    loads = [*received_bytes(plan.moves).values(), *sent_bytes(plan.moves).values()]
+    return max(loads, default=0) / bytes_per_second
+
+
+def partitions_text(partitions: list[PartitionMove]) -> str:
+    """Return `orders-0 is`, or `3 partitions, such as orders-0, are`."""
+    first = f"{partitions[0].topic}-{partitions[0].partition}"
+    return f"{first} is" if len(partitions) == 1 else f"{len(partitions)} partitions, such as {first}, are"

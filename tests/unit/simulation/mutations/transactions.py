@@ -61,7 +61,7 @@ async def transformer_stalls(simulation: Simulation, random: Random) -> None:
 
 
 @mutation(
-    "transactions", TORN, transacting(only("full", crash, pause_s=0.3, concurrent_faults=2, seconds=8.0)), first_seed=7
+    "transactions", TORN, transacting(only("full", crash, pause_s=0.3, concurrent_faults=2, seconds=8.0)), first_seed=10
 )
 @replaces(TransactionShard, "_transition")
 def markers_come_before_the_prepare(
@@ -246,7 +246,7 @@ def offsets_count_before_the_marker(
     "exactly-once",
     ["transformed twice", "lost commit"],
     transforming(only(transformer_stalls, seconds=5.0)),
-    first_seed=2,
+    first_seed=4,
 )
 @replaces(PendingTransactionalOffsets, "partitions")
 def unstable_offsets_are_returned(_: Any, *arguments: Any) -> Any:
@@ -258,7 +258,7 @@ def unstable_offsets_are_returned(_: Any, *arguments: Any) -> Any:
     "exactly-once",
     ["stale commit", "transformed twice", "offset without its result", "result without its offset"],
     transforming(only(transformer_stalls, seconds=30.0), pause_between_sends_s=0.2),
-    first_seed=16,
+    first_seed=5,
 )
 @replaces(group_shard, "validate_transactional_offset_commit")
 def stale_members_commit_in_transactions(_: Any, *arguments: Any) -> None:
@@ -269,7 +269,7 @@ def stale_members_commit_in_transactions(_: Any, *arguments: Any) -> None:
     "exactly-once",
     ["stale commit", "transformed twice", "offset without its result", "result without its offset"],
     transforming(only(transformer_stalls, seconds=30.0, pause_s=1.0, concurrent_faults=3), pause_between_sends_s=0.2),
-    first_seed=9,
+    first_seed=11,
 )
 def removed_members_commit_without_membership(patch: pytest.MonkeyPatch) -> None:
     """A program that was removed from its group commits without a member id, which brokers accept. kafka-python 3.0.12

@@ -35,7 +35,7 @@ UNAVAILABLE = (
     KafkaError._TRANSPORT,
 )
 # Seconds between two rounds of one record for each partition: the brokers have time for everything else.
-PACE_S = 0.005
+PACE_S = 0.01
 
 
 def create_topic(cluster: Cluster, replicas: list[list[int]], configs: dict[str, str] | None = None) -> str:

@@ -19,8 +19,8 @@ REQUEST_TIMEOUT_MS = 30_000
 # While a flow has more unprocessed inputs than this in a partition, the source writes only in one of
 # `INTERVALS_PER_CHECK` intervals, so that a slow machine can finish.
 MAX_BACKLOG = 1000
-INTERVAL_S = 0.05
-INTERVALS_PER_CHECK = 20
+INTERVAL_S = 0.2
+INTERVALS_PER_CHECK = 5
 
 
 class Flow:
@@ -132,7 +132,7 @@ def stop_programs(flows: Sequence[Flow], stage: str, number: int) -> list[Progra
 
 
 class Source:
-    """A topic and an idempotent producer that writes some hundred records a second until `stop`."""
+    """A topic and an idempotent producer that writes a hundred records a second until `stop`."""
 
     def __init__(
         self, bootstrap: str, interval_s: float = INTERVAL_S, settings: Mapping[str, object] | None = None

@@ -41,7 +41,7 @@ from tests.compat.transactions.flows import (
 from tests.compat.transactions.processes import Program, program_commands
 
 # KBROKER_COMPAT_KILLS=50 kills the broker and the programs fifty times.
-KILLS = int(os.environ.get("KBROKER_COMPAT_KILLS", "2"))
+KILLS = int(os.environ.get("KBROKER_COMPAT_KILLS", "1"))
 SETTINGS = {**PROMPT_TIMEOUTS, "group.min.session.timeout.ms": "500", "transaction.state.log.num.partitions": "5"}
 SESSION_TIMEOUT_MS = 6000 if EXTERNAL_BOOTSTRAP else 2000
 STAGES = ("sent", "produced", "offsets")
@@ -95,7 +95,7 @@ class Campaign:
             self.kill_programs(STAGES[number % len(STAGES)], number % 2)
             if self._broker is not None and self._proxy is not None:
                 self.kill_with_held_responses(self._broker, self._proxy, HELD_APIS[number % len(HELD_APIS)])
-                if number % 2:
+                if number % 2 or KILLS == 1:
                     self.kill_at_random(self._broker)
         for stage in STAGES[1:] if KILLS > 10 else STAGES[1:2]:
             self.freeze_programs(stage)

@@ -32,8 +32,11 @@ FORWARDED_APIS = frozenset(
         ApiKey.CREATE_PARTITIONS,
         ApiKey.ELECT_LEADERS,
         ApiKey.INCREMENTAL_ALTER_CONFIGS,
+        ApiKey.ALTER_PARTITION_REASSIGNMENTS,
+        ApiKey.LIST_PARTITION_REASSIGNMENTS,
         ApiKey.DESCRIBE_QUORUM,
         ApiKey.UPDATE_FEATURES,
+        ApiKey.UNREGISTER_BROKER,
     }
 )
 _CONFIG_APIS = frozenset({ApiKey.ALTER_CONFIGS, ApiKey.INCREMENTAL_ALTER_CONFIGS})
@@ -132,8 +135,12 @@ def failed_response(key: ApiKey, version: int, request: Any, error: KafkaError) 
     """Return the response in which everything that was requested has this error, as in Kafka."""
     response_class = message_classes(key)[1]
     fields = {"error_code": error.code, "error_message": error.message}
-    if key in (ApiKey.UPDATE_FEATURES, ApiKey.DESCRIBE_QUORUM):
+    if key in (ApiKey.UPDATE_FEATURES, ApiKey.DESCRIBE_QUORUM, ApiKey.UNREGISTER_BROKER):
         return response_class(**fields)
+    if key is ApiKey.ALTER_PARTITION_REASSIGNMENTS:
+        return _failed_reassignments(request, error)
+    if key is ApiKey.LIST_PARTITION_REASSIGNMENTS:
+        return _unlisted_reassignments(request, error)
     if key is ApiKey.ELECT_LEADERS:
         return _failed_elections(version, request, error)
     if key in _CONFIG_APIS:
@@ -166,6 +173,29 @@ def _failed_elections(version: int, request: Any, error: KafkaError) -> Message:
         for topic in request.topic_partitions or ()
     ]
     return ElectLeadersResponse(error_code=error.code if version else 0, replica_election_results=results)
+
+
+def _failed_reassignments(request: Any, error: KafkaError) -> Message:
+    from kbroker.api.k45_alter_partition_reassignments import failed_response as failed_reassignments
+
+    return failed_reassignments(request, error)
+
+
+def _unlisted_reassignments(request: Any, error: KafkaError) -> Message:
+    from protocol.messages.k46_list_partition_reassignments import (
+        ListPartitionReassignmentsResponse,
+        OngoingPartitionReassignment,
+        OngoingTopicReassignment,
+    )
+
+    topics = [
+        OngoingTopicReassignment(
+            name=topic.name,
+            partitions=[OngoingPartitionReassignment(partition_index=index) for index in topic.partition_indexes],
+        )
+        for topic in request.topics or ()
+    ]
+    return ListPartitionReassignmentsResponse(error_code=error.code, error_message=error.message, topics=topics)
 
 
 def _row_class(response_class: type[Message], field: str) -> Any:

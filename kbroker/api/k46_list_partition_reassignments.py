@@ -1,16 +1,51 @@
-"""ListPartitionReassignments (key 46), version 0: an empty list, since kbroker never moves replicas.
+"""ListPartitionReassignments (key 46), version 0: the partitions that are being moved to other brokers (KIP-455).
 
-Topics and partitions that do not exist are not errors, as in Apache Kafka. timeout_ms is ignored.
+Null topics means all. Topics and partitions that do not exist are not errors, as in Apache Kafka. timeout_ms is
+ignored.
 """
 
+from collections.abc import Iterable
+
 from kbroker.api.context import RequestContext, Services
+from kbroker.metadata.image import TopicImage
+from kbroker.runtime.slices import Steps, in_slices
 from protocol.messages.k46_list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
+    OngoingPartitionReassignment,
+    OngoingTopicReassignment,
 )
 
 
-def handle(
+async def handle(
     services: Services, context: RequestContext, request: ListPartitionReassignmentsRequest
 ) -> ListPartitionReassignmentsResponse:
-    return ListPartitionReassignmentsResponse(error_message=None)
+    topics = services.metadata.topics
+    requested: list[tuple[TopicImage, Iterable[int]]]
+    if request.topics is None:
+        requested = [(topic, range(len(topic.partitions))) for topic in topics.values()]
+    else:
+        requested = [(topics[topic.name], topic.partition_indexes) for topic in request.topics if topic.name in topics]
+    moving = await in_slices(context.slices, _ongoing(requested))
+    return ListPartitionReassignmentsResponse(error_message=None, topics=moving)
+
+
+def _ongoing(requested: Iterable[tuple[TopicImage, Iterable[int]]]) -> Steps[list[OngoingTopicReassignment]]:
+    topics = []
+    for topic, indexes in requested:
+        partitions = []
+        for index in indexes:
+            partition = topic.partitions[index] if 0 <= index < len(topic.partitions) else None
+            if partition is not None and partition.is_reassigning:
+                partitions.append(
+                    OngoingPartitionReassignment(
+                        partition_index=index,
+                        replicas=partition.replicas,
+                        adding_replicas=partition.adding_replicas,
+                        removing_replicas=partition.removing_replicas,
+                    )
+                )
+            yield
+        if partitions:
+            topics.append(OngoingTopicReassignment(name=topic.name, partitions=partitions))
+    return topics

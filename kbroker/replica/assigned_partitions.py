@@ -286,9 +286,9 @@ class AssignedPartitions:
             if partition is not None:
                 self._stop_following(partition)
                 reassigned.append(partition)
+                event_log.info("replica removed", partition=tp)
         await self._remove(reassigned)
 
     async def _remove(self, partitions: Sequence[Partition]) -> None:
-        for partition in partitions:
-            await self._replicas.remove(partition)
+        await self._replicas.remove(partitions)
         await self._logs.delete([partition.log for partition in partitions])

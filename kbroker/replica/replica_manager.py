@@ -5,7 +5,7 @@ assigned_partitions.py adds and removes them.
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable
 from typing import TYPE_CHECKING, Any
 
 from kbroker.common import KafkaError, TopicPartition
@@ -127,8 +127,19 @@ class ReplicaManager:
             del self._partitions_by_topic[topic]
         return list(hidden.values())
 
-    async def remove(self, partition: Partition) -> None:
-        """Remove a partition from this broker. Afterwards nothing writes to its directory any more."""
+    async def remove(self, partitions: Iterable[Partition]) -> None:
+        """Remove partitions from this broker. Afterwards nothing writes to their directories any more.
+
+        All are closed before anything is awaited: one that is assigned to this broker again meanwhile must not follow
+        with the log that is about to be deleted, since its fetches would claim what that log has.
+        """
+        removed = list(partitions)
+        for partition in removed:
+            self._close(partition)
+        for partition in removed:
+            await self.maintenance.remove(partition)
+
+    def _close(self, partition: Partition) -> None:
         self.partitions.pop(partition.tp, None)
         for key in (partition.tp.topic, partition.topic_id):
             named = self._partitions_by_topic.get(key, {})
@@ -138,7 +149,6 @@ class ReplicaManager:
                     del self._partitions_by_topic[key]
         self.removed_totals.add(partition)
         partition.close()
-        await self.maintenance.remove(partition)
 
     # Produce requests.
 

@@ -64,7 +64,7 @@ def _cancel(
     name: str, partition: PartitionRegistration, is_acceptable: Callable[[int], bool], rules: TopicRules
 ) -> PartitionRegistration | None:
     if not partition.is_reassigning:
-        raise KafkaError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "No partition reassignment is in progress.")
+        raise KafkaError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
     cancelled = cancel_reassignment(partition)
     if cancelled.unclean and rules.election is not Election.UNCLEAN:
         raise invalid_assignment(

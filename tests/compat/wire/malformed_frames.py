@@ -100,6 +100,12 @@ def samples(topic: str, topic_id: Any, group: str) -> dict[str, Sample]:
         "CreateAcls": {"creations": [acl]},
         "DeleteAcls": {"filters": [acl_filter]},
         "ListPartitionReassignments": {"topics": topics, "timeout": 1000},
+        "AlterPartitionReassignments": {
+            "topics": [{"name": topic, "partitions": [{"partition_index": 0, "replicas": [1]}]}],
+            "timeout": 1000,
+        },
+        "UnregisterBroker": {"broker_id": 999},
+        "AlterReplicaLogDirs": {"dirs": [{"path": "/wire.nowhere", "topics": topics}]},
         "DescribeClientQuotas": {"components": [{"entity_type": "user", "match": "wire.nobody"}]},
         "DescribeUserScramCredentials": {"users": [{"name": "wire.nobody"}]},
         "ElectLeaders": {

@@ -1,20 +1,49 @@
-"""ListPartitionReassignments: the list is always empty."""
+"""ListPartitionReassignments: the partitions that are being moved, and no errors for those that do not exist."""
 
 import pytest
 
+from kbroker.metadata.replication.alter_reassignments import RequestedReassignment
 from kbroker.metadata.topics.create_topics import NewTopic
 from protocol.apis import ApiKey
 from protocol.messages.k46_list_partition_reassignments import ListPartitionReassignmentsTopics
 from tests.unit.support.async_test import async_test
 from tests.unit.support.handlers import start_handlers
+from tests.unit.support.memory_disk import settle
+
+MOVING = [("t", 1, [2, 1], [2], [1])]
 
 
-@pytest.mark.parametrize("names", [None, [], ["t"], ["unknown"], ["a b", ""], ["t", "t"]])
+@pytest.mark.parametrize(
+    ("requested", "expected"),
+    [
+        (None, MOVING),
+        ([], []),
+        ([("t", [0, 1, 9, -1])], MOVING),
+        ([("t", [0])], []),
+        ([("t", [])], []),
+        ([("unknown", [0]), ("a b", [0]), ("", [0])], []),
+        ([("t", [1]), ("t", [1])], MOVING * 2),
+    ],
+)
 @async_test
-async def test_no_partition_is_reassigned(names: list[str] | None):
+async def test_the_partitions_that_are_moved(
+    requested: list[tuple[str, list[int]]] | None, expected: list[tuple[str, int, list[int], list[int], list[int]]]
+):
     handlers = await start_handlers()
-    await handlers.member.controller.create_topics([NewTopic("t", 1)], False)
-    topics = names and [ListPartitionReassignmentsTopics(name=name, partition_indexes=[0, 9, -1]) for name in names]
-    response = await handlers.request(ApiKey.LIST_PARTITION_REASSIGNMENTS, 0, topics=topics)
+    await handlers.join(2)
+    await settle()
+    controller = handlers.member.controller
+    await controller.create_topics([NewTopic("t", assignments=[(0, [1]), (1, [1])]), NewTopic("u", 1)], False)
+    await controller.alter_reassignments([RequestedReassignment("t", 1, [2])])
+    topics = requested and [
+        ListPartitionReassignmentsTopics(name=name, partition_indexes=indexes) for name, indexes in requested
+    ]
+    response = await handlers.request(
+        ApiKey.LIST_PARTITION_REASSIGNMENTS, 0, topics=topics if requested is not None else None
+    )
     assert (response.throttle_time_ms, response.error_code, response.error_message) == (0, 0, None)
-    assert response.topics == []
+    assert [
+        (topic.name, row.partition_index, row.replicas, row.adding_replicas, row.removing_replicas)
+        for topic in response.topics
+        for row in topic.partitions
+    ] == expected

@@ -32,11 +32,14 @@ _NOT_SENT = frozenset(
         ApiKey.DESCRIBE_ACLS,
         ApiKey.CREATE_ACLS,
         ApiKey.DELETE_ACLS,
+        ApiKey.ALTER_REPLICA_LOG_DIRS,
         ApiKey.ELECT_LEADERS,
+        ApiKey.ALTER_PARTITION_REASSIGNMENTS,
         ApiKey.LIST_PARTITION_REASSIGNMENTS,
         ApiKey.DESCRIBE_CLIENT_QUOTAS,
         ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS,
         ApiKey.DESCRIBE_QUORUM,
+        ApiKey.UNREGISTER_BROKER,
     }
 )
 

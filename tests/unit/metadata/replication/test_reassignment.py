@@ -185,7 +185,7 @@ UNCLEAN = "Unable to revert partition assignment for t:0 because it would requir
             partition([1], [1]),
             None,
             ErrorCode.NO_REASSIGNMENT_IN_PROGRESS,
-            "No partition reassignment is in progress.",
+            None,
         ),
         (partition([2, 1], [2], [2], [1]), None, ErrorCode.INVALID_REPLICA_ASSIGNMENT, UNCLEAN),
         (
@@ -203,7 +203,9 @@ UNCLEAN = "Unable to revert partition assignment for t:0 because it would requir
         ),
     ],
 )
-def test_refusals(before: PartitionRegistration, target: list[int] | None, code: ErrorCode, message: str) -> None:
+def test_refusals(
+    before: PartitionRegistration, target: list[int] | None, code: ErrorCode, message: str | None
+) -> None:
     with pytest.raises(KafkaError) as refused:
         alter(before, target, may_change_factor=False)
     assert (refused.value.code, refused.value.message) == (code, message)

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from kbroker.replica.fetch import partition_reads
+from kbroker.replica.partition import Partition
 from protocol.errors import ErrorCode
 from protocol.fast.fetch import FetchResponse
 from tests.unit.support.replica_cluster import ReplicaCluster, offsets, replica_test
@@ -213,6 +214,38 @@ async def test_a_reassigned_partition(c: ReplicaCluster) -> None:
     assert c.nodes[2].replicas.partitions == {}
     assert [name for name in c.nodes[2].disk.listdir("/data") if name.endswith("-delete")] != []
     await c.commit(3, b"b")
+
+
+@replica_test
+async def test_a_replica_that_is_assigned_again_while_another_one_is_removed(c: ReplicaCluster) -> None:
+    """Its log is about to be deleted: it must not claim to have what that log has."""
+    await c.start(1, 2)
+    await c.create_topic(1, 2, partitions=2)
+    for index in (0, 1):
+        await c.commit(1, b"a", index=index)
+    maintenance = c.nodes[2].replicas.maintenance
+    remove, removing, removed = maintenance.remove, asyncio.Event(), asyncio.Event()
+
+    async def remove_slowly(partition: Partition) -> None:
+        removing.set()
+        await removed.wait()
+        await remove(partition)
+
+    maintenance.remove = remove_slowly  # type: ignore[method-assign]
+    for index in (0, 1):
+        c.elect(1, replicas=[1], isr=[1], index=index, unaware=[2])
+    c.tell(2)
+    await removing.wait()
+    for index in (0, 1):
+        c.elect(1, replicas=[1, 2], isr=[1], index=index)
+    await asyncio.sleep(2)
+    for index in (0, 1):
+        assert c.nodes[1].partition(index).state.followers[2].log_end_offset == -1
+    removed.set()
+    await c.settle()
+    for index in (0, 1):
+        assert offsets(await c.until_equal(1, 2, index=index)) == [(0, 1)]
+    assert len([name for name in c.nodes[2].disk.listdir("/data") if name.endswith("-delete")]) == 2
 
 
 @replica_test

@@ -1,0 +1,19 @@
+"""UnregisterBroker (key 64), version 0: remove the registration of a broker that has gone for good.
+
+Replicas that are still assigned to it stay assigned, as in Apache Kafka: move them first. A broker that is alive
+registers again.
+"""
+
+from kbroker.api.context import RequestContext, Services
+from kbroker.common import KafkaError
+from protocol.messages.k64_unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
+
+
+async def handle(
+    services: Services, context: RequestContext, request: UnregisterBrokerRequest
+) -> UnregisterBrokerResponse:
+    try:
+        await services.controller.unregister_broker(request.broker_id)
+    except KafkaError as error:
+        return UnregisterBrokerResponse(error_code=error.code, error_message=error.message)
+    return UnregisterBrokerResponse()

@@ -1,0 +1,24 @@
+"""UnregisterBroker: a broker that has gone is removed."""
+
+from protocol.apis import ApiKey
+from protocol.errors import ErrorCode
+from tests.unit.support.async_test import async_test
+from tests.unit.support.handlers import start_handlers
+from tests.unit.support.memory_disk import settle
+
+
+@async_test
+async def test_a_broker_that_has_gone_is_removed():
+    handlers = await start_handlers()
+    other = await handlers.join(2)
+    await other.leave()
+    await settle()
+    assert set(handlers.member.image.fenced_brokers) == {2}
+    response = await handlers.request(ApiKey.UNREGISTER_BROKER, 0, broker_id=2)
+    assert (response.error_code, response.error_message) == (0, "")
+    assert not handlers.member.image.fenced_brokers
+    response = await handlers.request(ApiKey.UNREGISTER_BROKER, 0, broker_id=2)
+    assert (response.error_code, response.error_message) == (
+        ErrorCode.BROKER_ID_NOT_REGISTERED,
+        "Broker ID 2 is not currently registered",
+    )

@@ -14,7 +14,13 @@ from typing import TYPE_CHECKING, NamedTuple
 from kbroker.config.broker.broker_config import INTER_BROKER
 from kbroker.coordinator.group.classic.group_state import GroupState
 from kbroker.exporter.metrics_page import MetricsPage, labels
-from kbroker.exporter.replication import ITEMS_PER_STEP, add_replicas, collect_cluster, collect_fetchers
+from kbroker.exporter.replication import (
+    ITEMS_PER_STEP,
+    add_replicas,
+    collect_cluster,
+    collect_fetchers,
+    is_under_replicated,
+)
 from kbroker.replica.produce.delayed_produce import DelayedProduce
 from kbroker.runtime.metrics import Histogram
 from kbroker.server.error_reporter import api_name
@@ -138,7 +144,7 @@ def _add_partitions(services: Services, page: MetricsPage) -> Iterator[None]:
     all_partitions = list(replicas.partitions.values())
     messages: Counter[str] = Counter()
     size: Counter[str] = Counter()
-    leaders = under_replicated = under_min = at_min = offline = producers = replicated = 0
+    leaders = under_replicated = reassigning = under_min = at_min = offline = producers = replicated = reassigned = 0
     for number, partition in enumerate(all_partitions):
         if number % ITEMS_PER_STEP == 0:
             yield
@@ -147,9 +153,10 @@ def _add_partitions(services: Services, page: MetricsPage) -> Iterator[None]:
         topic = image.topics_by_id.get(partition.topic_id)
         if topic is not None:
             registration = topic.partitions[tp.partition]
-            add_replicas(page, labelled, partition, registration.replicas, registration.isr)
+            add_replicas(page, labelled, partition, registration)
             if partition.is_leader:
-                under_replicated += len(registration.isr) < len(registration.replicas)
+                under_replicated += is_under_replicated(registration)
+                reassigning += registration.is_reassigning
                 min_isr = min(log.config.min_insync_replicas, len(registration.replicas))
                 under_min += len(registration.isr) < min_isr
                 at_min += len(registration.isr) == min_isr
@@ -157,12 +164,14 @@ def _add_partitions(services: Services, page: MetricsPage) -> Iterator[None]:
         messages[tp.topic] += partition.records_in
         size[tp.topic] += partition.bytes_in
         replicated += partition.replication_bytes_in
+        reassigned += partition.reassignment_bytes_in
         leaders += partition.is_leader
         producers += len(log.producers)
         offline += log.offline is not None
     page.add(_REPLICAS + "partitioncount", len(all_partitions))
     page.add(_REPLICAS + "leadercount", leaders)
     page.add(_REPLICAS + "underreplicatedpartitions", under_replicated)
+    page.add(_REPLICAS + "reassigningpartitions", reassigning)
     page.add(_REPLICAS + "underminisrpartitioncount", under_min)
     page.add(_REPLICAS + "atminisrpartitioncount", at_min)
     page.add(_REPLICAS + "isrshrinks_total", replicas.isr_manager.shrinks)
@@ -181,6 +190,8 @@ def _add_partitions(services: Services, page: MetricsPage) -> Iterator[None]:
     _add_traffic(services, page, messages, size)
     page.add(_TOPICS + "replicationbytesin_total", replicas.removed_totals.replication_bytes_in + replicated)
     page.add(_TOPICS + "replicationbytesout_total", services.fetching.replication_bytes_out)
+    page.add(_TOPICS + "reassignmentbytesin_total", replicas.removed_totals.reassignment_bytes_in + reassigned)
+    page.add(_TOPICS + "reassignmentbytesout_total", services.fetching.reassignment_bytes_out)
 
 
 def _add_log(page: MetricsPage, labelled: str, partition: Partition) -> None:

@@ -60,6 +60,18 @@ FAMILIES = (
         "Bytes per second of throttled replicas that this broker fetches, in sync or not. It is compared with "
         "follower.replication.throttled.rate.",
     ),
+    Family(
+        _BROKER_TOPIC + "reassignmentbytesin_total",
+        COUNTER,
+        "",
+        "Bytes of record batches appended by followers that a reassignment adds.",
+    ),
+    Family(
+        _BROKER_TOPIC + "reassignmentbytesout_total",
+        COUNTER,
+        "",
+        "Bytes of record batches sent to followers that a reassignment adds.",
+    ),
     Family(_BROKER_TOPIC + "totalproducerequests_total", COUNTER, "", "Produce requests."),
     Family(_BROKER_TOPIC + "failedproducerequests_total", COUNTER, "", "Rejected partitions of Produce requests."),
     Family(_BROKER_TOPIC + "totalfetchrequests_total", COUNTER, "", "Fetch requests."),
@@ -111,6 +123,7 @@ FAMILIES = (
     Family(
         _REPLICAS + "underreplicatedpartitions", GAUGE, "", "Led partitions with fewer in-sync replicas than replicas."
     ),
+    Family(_REPLICAS + "reassigningpartitions", GAUGE, "", "Led partitions whose replicas a reassignment moves."),
     Family(
         _REPLICAS + "underminisrpartitioncount",
         GAUGE,

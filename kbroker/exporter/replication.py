@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 
 from kbroker.exporter.metrics_page import MetricsPage, labels
 from kbroker.interbroker.peer_stats import PeerStats
+from kbroker.metadata.replication.reassignment import original_replicas
 
 if TYPE_CHECKING:
     from kbroker.api.context import Services
     from kbroker.exporter.election_counter import ElectionCounter
+    from kbroker.metadata.image import PartitionRegistration
     from kbroker.replica.fetcher.replica_fetcher_manager import ReplicaFetcherManager
     from kbroker.replica.partition import Partition
 
@@ -81,14 +83,20 @@ def collect_fetchers(services: Services, fetchers: ReplicaFetcherManager | None,
     page.add("kbroker_peer_requests_without_response_total", stats.requests_without_response)
 
 
-def add_replicas(page: MetricsPage, labelled: str, partition: Partition, replicas: list[int], isr: list[int]) -> None:
+def is_under_replicated(registration: PartitionRegistration) -> bool:
+    """Return whether replicas are not in sync. As in Kafka, those that a reassignment adds are not missed."""
+    return len(registration.isr) < len(original_replicas(registration))
+
+
+def add_replicas(page: MetricsPage, labelled: str, partition: Partition, registration: PartitionRegistration) -> None:
     """Add the replicas of a partition. As in Kafka, those of partitions that others lead are 0."""
+    replicas, isr = registration.replicas, registration.isr
     is_leader, min_isr = partition.is_leader, min(partition.log.config.min_insync_replicas, len(replicas))
-    is_under_replicated = int(is_leader and len(isr) < len(replicas))
+    under_replicated = int(is_leader and is_under_replicated(registration))
     cluster = "kafka_cluster_partition_"
     page.add(cluster + "replicascount", len(replicas) if is_leader else 0, labelled)
     page.add(cluster + "insyncreplicascount", len(isr) if is_leader else 0, labelled)
-    page.add(cluster + "underreplicated", is_under_replicated, labelled)
+    page.add(cluster + "underreplicated", under_replicated, labelled)
     page.add(cluster + "underminisr", int(is_leader and len(isr) < min_isr), labelled)
     page.add(cluster + "atminisr", int(is_leader and len(isr) == min_isr), labelled)
     page.add(cluster + "laststableoffsetlag", partition.high_watermark - partition.last_stable_offset, labelled)
@@ -97,7 +105,7 @@ def add_replicas(page: MetricsPage, labelled: str, partition: Partition, replica
     topic = "kafka_topic_partition_"
     page.add(topic + "replicas", len(replicas), labelled)
     page.add(topic + "in_sync_replica", len(isr), labelled)
-    page.add(topic + "under_replicated_partition", is_under_replicated, labelled)
+    page.add(topic + "under_replicated_partition", under_replicated, labelled)
     page.add(topic + "leader", partition.state.local_id, labelled)
     page.add(topic + "leader_is_preferred", int(partition.state.local_id == replicas[0]), labelled)
     page.add(topic + "current_offset", partition.high_watermark, labelled)

@@ -43,13 +43,14 @@ class Partition(PartitionRoles):
     """Appends as the leader, and as a follower.
 
     `is_internal`: the topic belongs to a coordinator. Appended since this broker opened the partition, at
-    `first_offset`: `records_in` and `bytes_in` as the leader, `replication_bytes_in` as a follower.
+    `first_offset`: `records_in` and `bytes_in` as the leader, `replication_bytes_in` as a follower;
+    `reassignment_bytes_in` is the part of the latter while a reassignment added this replica.
     `is_leader_throttled`, `is_follower_throttled`: the topic lists this replica as throttled (KIP-73).
     """
 
     __slots__ = (
         "_append_listener", "bytes_in", "first_offset", "is_follower_throttled", "is_internal", "is_leader_throttled",
-        "records_in", "replication_bytes_in",
+        "reassignment_bytes_in", "records_in", "replication_bytes_in",
     )  # fmt: skip
 
     def __init__(
@@ -63,7 +64,7 @@ class Partition(PartitionRoles):
     ) -> None:
         super().__init__(log, state, is_leader)
         self.is_internal = is_internal
-        self.records_in = self.bytes_in = self.replication_bytes_in = 0
+        self.records_in = self.bytes_in = self.replication_bytes_in = self.reassignment_bytes_in = 0
         self.first_offset = log.log_end_offset
         self._append_listener = append_listener
         self._set_replica_config(log.config)
@@ -202,6 +203,8 @@ class Partition(PartitionRoles):
                 raise
             self._uncommitted_bytes += len(records)
             self.replication_bytes_in += len(records)
+            if self.state.local_id in self.adding_replicas:
+                self.reassignment_bytes_in += len(records)
             self._append_listener.on_append(self, now_ms)
         # The high watermark of a new leader may be lower for some time; this replica's does not go back.
         self._advance_to(min(leader_high_watermark, log.log_end_offset))

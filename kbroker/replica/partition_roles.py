@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from typing import TYPE_CHECKING
 
 from kbroker.common import NO_LEADER, KafkaError
@@ -16,10 +16,13 @@ if TYPE_CHECKING:
 
 
 class PartitionRoles(PartitionHighWatermark):
-    __slots__ = ("_deferred_role", "_has_leader", "_is_truncating")
+    """`adding_replicas`: those that a reassignment adds, as the metadata image has them."""
+
+    __slots__ = ("_deferred_role", "_has_leader", "_is_truncating", "adding_replicas")
 
     def __init__(self, log: Log, state: PartitionState, is_leader: bool) -> None:
         super().__init__(log, state, is_leader)
+        self.adding_replicas: Sequence[int] = ()
         self._is_truncating = False
         # On a follower: whether the partition has a leader, as far as this broker knows.
         self._has_leader = False
@@ -38,6 +41,7 @@ class PartitionRoles(PartitionHighWatermark):
 
         `now_ms` is monotonic. During a truncation the change is deferred until its end.
         """
+        self.adding_replicas = registration.adding_replicas
         if self._is_truncating:
             self._deferred_role = (registration, node_id, now_ms)
         elif registration.leader == node_id:

@@ -13,7 +13,13 @@ from kbroker.cli.common.options import DEFAULT_BOOTSTRAP, AsJson, Bootstrap
 from kbroker.cli.common.output import Cell, print_heading, print_json, print_table
 from kbroker.cli.common.pager import paginated
 from kbroker.cli.common.partitions.list_offsets import EARLIEST, LATEST, Partition, list_offsets
-from kbroker.cli.common.partitions.partition_health import CONDITIONS, min_isr_by_topic, partition_health
+from kbroker.cli.common.partitions.partition_health import (
+    CONDITIONS,
+    PartitionHealth,
+    min_isr_by_topic,
+    partition_health,
+)
+from kbroker.cli.common.partitions.reassignments import NO_REASSIGNMENT, ReplicaChanges, reassignments
 from kbroker.cli.common.partitions.replica_lag import ReplicaLag, lag_text, replica_lag
 from kbroker.cli.topics.summary import topic_summary
 
@@ -68,10 +74,11 @@ def describe(
         for topic in missing:
             print_error(topic_error_text(topic["name"], topic["error_code"]))
         found = [topic for topic in results if not topic["error_code"]]
+        moving = reassignments(client)
         if chosen:
-            found = _with_problems(client, found, chosen)
+            found = _with_problems(client, found, chosen, moving)
         lags = replica_lag(client, found) if lag else None
-        descriptions = [_description(client, topic, lags) for topic in found]
+        descriptions = [_description(client, topic, lags, moving) for topic in found]
     if as_json:
         print_json(descriptions)
     else:
@@ -81,22 +88,34 @@ def describe(
         raise typer.Exit(1)
 
 
-def _with_problems(client: Any, topics: Sequence[Mapping[str, Any]], chosen: Sequence[str]) -> list[dict[str, Any]]:
+def _with_problems(
+    client: Any, topics: Sequence[Mapping[str, Any]], chosen: Sequence[str], moving: Mapping[Partition, ReplicaChanges]
+) -> list[dict[str, Any]]:
     """Return the topics that have partitions with one of these conditions, with these partitions only."""
     min_isr = min_isr_by_topic(client, [topic["name"] for topic in topics])
     selected = []
+
+    def health(name: str, partition: Mapping[str, Any]) -> PartitionHealth:
+        adding = moving.get((name, partition["partition_index"]), NO_REASSIGNMENT).adding
+        return partition_health(partition, min_isr[name], adding)
+
     for topic in sorted(topics, key=lambda topic: str(topic["name"])):
         partitions = [
             partition
             for partition in topic["partitions"]
-            if any(CONDITIONS[name](partition_health(partition, min_isr[topic["name"]])) for name in chosen)
+            if any(CONDITIONS[name](health(topic["name"], partition)) for name in chosen)
         ]
         if partitions:
             selected.append({**topic, "partitions": partitions})
     return selected
 
 
-def _description(client: Any, topic: Mapping[str, Any], lags: Mapping[Partition, ReplicaLag] | None) -> dict[str, Any]:
+def _description(
+    client: Any,
+    topic: Mapping[str, Any],
+    lags: Mapping[Partition, ReplicaLag] | None,
+    moving: Mapping[Partition, ReplicaChanges],
+) -> dict[str, Any]:
     from kafka.admin import ConfigResource
 
     name = topic["name"]
@@ -119,6 +138,7 @@ def _description(client: Any, topic: Mapping[str, Any], lags: Mapping[Partition,
                 "leader_epoch": partition["leader_epoch"],
                 "replicas": partition["replica_nodes"],
                 "isr": partition["isr_nodes"],
+                **moving.get((name, partition["partition_index"]), NO_REASSIGNMENT)._asdict(),
                 **({} if lags is None else {"lag": lags[name, partition["partition_index"]]}),
                 "earliest_offset": offset(EARLIEST, partition),
                 "latest_offset": offset(LATEST, partition),
@@ -134,19 +154,22 @@ def _print_description(topic: Mapping[str, Any]) -> None:
     facts += [f"{name}={value}" for name, value in topic["configs"].items()]
     print_heading(topic["name"], "  ".join(facts))
     lag = ("lag",) if any("lag" in partition for partition in topic["partitions"]) else ()
+    is_moving = any(partition["adding"] or partition["removing"] for partition in topic["partitions"])
+    moves = ("adding", "removing") if is_moving else ()
     print_table(
-        ("partition", "leader", "epoch", "replicas", "isr", *lag, "earliest", "latest"),
-        [_partition_row(partition) for partition in topic["partitions"]],
+        ("partition", "leader", "epoch", "replicas", "isr", *moves, *lag, "earliest", "latest"),
+        [_partition_row(partition, moves) for partition in topic["partitions"]],
     )
 
 
-def _partition_row(partition: Mapping[str, Any]) -> list[Cell]:
+def _partition_row(partition: Mapping[str, Any], moves: Sequence[str]) -> list[Cell]:
     return [
         partition["partition"],
         partition["leader"] if partition["leader"] >= 0 else None,
         partition["leader_epoch"],
         ",".join(map(str, partition["replicas"])),
         ",".join(map(str, partition["isr"])),
+        *(",".join(map(str, partition[name])) or None for name in moves),
         *([lag_text(partition["lag"], partition["replicas"])] if "lag" in partition else []),
         partition["earliest_offset"],
         partition["latest_offset"],

@@ -47,6 +47,8 @@ def begin_reassignment(partition: PartitionRegistration, target: Sequence[int]) 
 
 def original_replicas(partition: PartitionRegistration) -> list[int]:
     """Return the replicas without those that a reassignment adds."""
+    if not partition.adding_replicas:
+        return partition.replicas
     return [replica for replica in partition.replicas if replica not in partition.adding_replicas]
 
 

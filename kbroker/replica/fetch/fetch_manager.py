@@ -59,7 +59,8 @@ class FetchManager:
     """`unsent_bytes`: the size of the responses that clients have not read yet, set by the server.
 
     `bytes_out`: bytes of records in responses to consumers, by topic name or id, whichever the requests use.
-    `replication_bytes_out`: those in responses to followers.
+    `replication_bytes_out`: those in responses to followers. `reassignment_bytes_out`: the part of the latter for
+    followers that a reassignment adds.
     """
 
     def __init__(
@@ -73,7 +74,7 @@ class FetchManager:
         """`slots`: max.incremental.fetch.session.cache.slots. `max_bytes`: fetch.max.bytes."""
         self.unsent_bytes = 0
         self.bytes_out: dict[TopicKey, int] = {}
-        self.replication_bytes_out = 0
+        self.replication_bytes_out = self.reassignment_bytes_out = 0
         self.sessions = FetchSessionCache(slots, environment.random)
         # Consumers cannot evict these.
         self.follower_sessions = FetchSessionCache(MAX_FOLLOWER_SESSIONS, environment.random, max_bytes=1 << 40)
@@ -142,8 +143,11 @@ class FetchManager:
                     self.bytes_out[key] = self.bytes_out.get(key, 0) + size
                 else:
                     self.replication_bytes_out += size
-                    if fetched.target is not None and fetched.target.is_leader_throttled:
+                    target = fetched.target
+                    if target is not None and target.is_leader_throttled:
                         self.throttle.record(size)
+                    if target is not None and session.replica_id in target.adding_replicas:
+                        self.reassignment_bytes_out += size
             if session.id:
                 _record_sent(session, fetched, result, size)
         session.end_request()

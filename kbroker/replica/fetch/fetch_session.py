@@ -8,6 +8,7 @@ fetched. A request without a session is served by the same code, with a session 
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Sequence
 from random import Random
 from typing import Protocol
 
@@ -30,6 +31,7 @@ class FetchTarget(Protocol):
     fetchers: dict[FetchPartition, None]
     replica_fetchers: dict[FetchPartition, None]
     is_leader_throttled: bool
+    adding_replicas: Sequence[int]
 
 
 class WaitingFetch(Protocol):

@@ -260,6 +260,10 @@ class IsrManager:
     def _on_refusal(self, partition: LedPartition, proposal: IsrProposal, error_code: int) -> None:
         self.failed_updates += 1
         code = known_error(error_code)
+        if code is ErrorCode.NEW_LEADER_ELECTED:
+            # The image ends this leadership.
+            log.info("ISR change has completed a reassignment", partition=partition.tp, isr=proposal.isr)
+            return
         log.info("ISR change refused", partition=partition.tp, isr=proposal.isr, error=code.name)
         if code in NOT_ATTEMPTED:
             partition.state.withdraw_proposal()

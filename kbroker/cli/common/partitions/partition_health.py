@@ -9,12 +9,16 @@ MAX_TOPICS = 200  # per request
 
 
 class PartitionHealth(NamedTuple):
-    """A partition as the brokers describe it. `min_isr`: the topic's min.insync.replicas. `leader` is -1 for none."""
+    """A partition as the brokers describe it. `min_isr`: the topic's min.insync.replicas. `leader` is -1 for none.
+
+    `adding`: the replicas that a reassignment adds.
+    """
 
     leader: int
     replicas: Sequence[int]
     isr: Sequence[int]
     min_isr: int
+    adding: Sequence[int] = ()
 
     @property
     def effective_min_isr(self) -> int:
@@ -22,9 +26,10 @@ class PartitionHealth(NamedTuple):
         return min(self.min_isr, len(self.replicas))
 
 
-# The first four are options of Kafka's kafka-topics, where at-min-isr includes partitions with all their replicas.
+# The first four are options of Kafka's kafka-topics, where at-min-isr includes partitions with all their replicas. A
+# reassignment that is not complete does not make a partition under-replicated.
 CONDITIONS: Mapping[str, Callable[[PartitionHealth], bool]] = {
-    "under-replicated": lambda part: len(part.isr) < len(part.replicas),
+    "under-replicated": lambda part: len(part.isr) < len(part.replicas) - len(part.adding),
     "at-min-isr": lambda part: len(part.isr) == part.effective_min_isr < len(part.replicas),
     "under-min-isr": lambda part: len(part.isr) < part.effective_min_isr,
     "offline": lambda part: part.leader < 0,
@@ -52,6 +57,6 @@ def _topic_configs(client: Any, resources: Sequence[Any]) -> Mapping[str, Any]:
     return found
 
 
-def partition_health(partition: Mapping[str, Any], min_isr: int) -> PartitionHealth:
+def partition_health(partition: Mapping[str, Any], min_isr: int, adding: Sequence[int] = ()) -> PartitionHealth:
     """Return the health of a partition of a Metadata response."""
-    return PartitionHealth(partition["leader_id"], partition["replica_nodes"], partition["isr_nodes"], min_isr)
+    return PartitionHealth(partition["leader_id"], partition["replica_nodes"], partition["isr_nodes"], min_isr, adding)

@@ -11,6 +11,7 @@ from kbroker.cli.common.partitions.partition_health import CONDITIONS, Partition
         (PartitionHealth(1, [1, 2, 3], [1, 2, 3], 2), set()),
         (PartitionHealth(2, [1, 2, 3], [1, 2, 3], 2), {"out-of-preference"}),
         (PartitionHealth(1, [1, 2, 3], [1, 2], 1), {"under-replicated"}),
+        (PartitionHealth(1, [1, 2, 3], [1, 2], 1, [3]), set()),
         (PartitionHealth(1, [1, 2, 3], [1, 2], 2), {"under-replicated", "at-min-isr"}),
         (PartitionHealth(1, [1, 2, 3], [1], 2), {"under-replicated", "under-min-isr"}),
         (PartitionHealth(-1, [1, 2, 3], [1], 2), {"under-replicated", "under-min-isr", "offline"}),

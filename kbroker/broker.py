@@ -164,7 +164,7 @@ class Broker:
             await directory.check_owner(node_id, cluster_id)
 
         member = ClusterMember(self.environment, coordination, node_id, lambda: self.config, self.fail)
-        await member.load(check_owner)
+        await sessions.load(member, check_owner)
         self._started.append(member.leave)
         if sessions.is_shared:
             from kbroker.server.interbroker.cluster_parts import ClusterParts

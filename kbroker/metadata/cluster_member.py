@@ -147,6 +147,8 @@ class ClusterMember:
         self.on_registered(epoch)
         if await self.controller.campaign():
             await self._reconcile_at_start()
+        else:
+            self._start_campaign()
         await self._wait_until_unfenced()
         await self.loader.wait_for_listeners()
 
@@ -172,6 +174,9 @@ class ClusterMember:
         return True
 
     async def _wait_until_unfenced(self) -> None:
+        if self._registration is None:
+            # The session has ended since the registration, when nothing waited for the controller yet.
+            raise SessionExpired
         if self.is_unfenced:
             return
         self._unfenced = self._loop.create_future()
@@ -194,19 +199,29 @@ class ClusterMember:
         if delta.brokers:
             self._balance.schedule()
         # The delta may be older than a successful campaign of this broker, so it is no reason to resign.
-        if delta.controller_id == NO_LEADER and self._registration is not None and self._campaigning is None:
-            self._campaigning = self._loop.create_task(self._campaign())
+        if delta.controller_id == NO_LEADER:
+            self._start_campaign()
         if self._unfenced is not None and self.is_unfenced and not self._unfenced.done():
             self._unfenced.set_result(None)
 
+    def _start_campaign(self) -> None:
+        """Campaign in the background if this broker is registered, and its image has no controller."""
+        if self._registration is not None and self._campaigning is None and self.image.controller_id == NO_LEADER:
+            self._campaigning = self._loop.create_task(self._campaign())
+
     async def _campaign(self) -> None:
-        """Campaign because the cluster has no controller. The node of an elected one ends the campaign of others."""
+        """Campaign until there is a controller: this broker, or another one in the image.
+
+        A lost campaign does not end it: the winner may have vanished before this broker's image had it, and then no
+        change of the image would start another campaign.
+        """
         try:
             while self._registration is not None and self.image.controller_id == NO_LEADER:
                 try:
                     if await self.controller.campaign():
                         self.controller.start_reconciling()
-                    return
+                        return
+                    await self.loader.read_controller()
                 except SessionExpired:
                     return
                 except CoordinationError as error:
@@ -226,16 +241,20 @@ class ClusterMember:
         # No controller will unfence a registration that has ended with its session.
         self._stop_waiting(SessionExpired())
 
+    def use_session(self, coordination: Coordination) -> None:
+        """Continue with a new session, after the former one has ended."""
+        self._coordination = coordination
+        self.loader.use_session(coordination)
+        self.controller.use_session(coordination)
+        self.producer_ids.use_session(coordination)
+
     async def rejoin(self, coordination: Coordination, broker: BrokerRegistration, max_wait_s: float) -> None:
         """Load everything again in a new session, and register again with a new broker epoch.
 
         Then the roles listeners are called with all partitions, since all roles have ended. Raises CoordinationError;
         the caller may try again, with another session if this one has expired.
         """
-        self._coordination = coordination
-        self.loader.use_session(coordination)
-        self.controller.use_session(coordination)
-        self.producer_ids.use_session(coordination)
+        self.use_session(coordination)
         await self.register(broker, max_wait_s, self._last_epoch)
         self.loader.replay_roles()
 

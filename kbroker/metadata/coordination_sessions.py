@@ -67,6 +67,8 @@ class CoordinationSessions:
         self._open_session = open_session
         # The time in which the session of a former process of this broker ends, in seconds.
         self._max_wait_s = FORMER_SESSION_S
+        # The time in which the first session must be opened, and then the metadata loaded, in seconds.
+        self._connection_timeout_s = 0.0
         self._store: EmbeddedStore | None = None
         self._is_registered = False
         self._is_clock_reported = False
@@ -85,7 +87,7 @@ class CoordinationSessions:
         if self._open_session is None and self._config.get("zookeeper.connect"):
             self._open_session = self._zookeeper_sessions()
         if self._open_session is not None:
-            return self._follow(await self._open_session())
+            return self._follow(await self._open_first(self._open_session))
         # Sessions of a store in this process end with the process.
         self._max_wait_s = 0.0
         self._store = await EmbeddedStore.open(self._environment, path, self._on_failure)
@@ -101,6 +103,7 @@ class CoordinationSessions:
 
         settings = zookeeper_settings(self._config.values)
         self._max_wait_s = settings.session_timeout_s + FORMER_SESSION_MARGIN_S
+        self._connection_timeout_s = settings.connection_timeout_s
 
         async def open_one() -> Coordination:
             session = await open_session(self._environment.loop, settings, self._check_new)
@@ -108,6 +111,18 @@ class CoordinationSessions:
             return session
 
         return open_one
+
+    async def _open_first(self, open_session: OpenSession) -> Coordination:
+        """Open a session. One that is lost before it can be used is replaced, until zookeeper.connection.timeout.ms."""
+        deadline_s = self._environment.loop.time() + self._connection_timeout_s
+        while True:
+            try:
+                return await open_session()
+            except Unavailable as error:
+                if self._is_stopping() or self._environment.loop.time() >= deadline_s:
+                    raise
+                log.warning("no session yet", reason=error)
+            await self._environment.sleep(REJOIN_BACKOFF_S)
 
     def check_clock(self, server_time_ms: int) -> None:
         """Report, once, that this machine's clock differs from ZooKeeper's, so probably also from other brokers'.
@@ -126,6 +141,27 @@ class CoordinationSessions:
         self.current = session
         session.on_expired(lambda: self._on_expired(session))
         return session
+
+    async def load(self, member: ClusterMember, on_cluster_id: Callable[[str], Awaitable[None]]) -> None:
+        """Load the metadata: see ClusterMember.load.
+
+        If the session expires meanwhile, or the service becomes unavailable, continue in another session. Raises
+        CoordinationError, at the latest zookeeper.connection.timeout.ms after the first failure.
+        """
+        deadline_s = inf
+        while True:
+            try:
+                await member.load(on_cluster_id)
+                return
+            except (SessionExpired, Unavailable) as error:
+                now_s = self._environment.loop.time()
+                deadline_s = min(deadline_s, now_s + self._connection_timeout_s)
+                if self._open_session is None or self._is_stopping() or now_s >= deadline_s:
+                    raise
+                log.warning("the broker cannot load the metadata yet", reason=error)
+            await self._environment.sleep(REJOIN_BACKOFF_S)
+            await self._close_current()
+            member.use_session(self._follow(await self._open_session()))
 
     async def register(self, member: ClusterMember, node: BrokerRegistration, previous_epoch: int) -> None:
         """Register the broker for the first time: see ClusterMember.register.

@@ -104,6 +104,12 @@ class MetadataLoader(LoadedNodes):
             if delta:
                 self.apply(delta)
 
+    async def read_controller(self) -> None:
+        """Catch up, and read the controller's node even if no event has reported a change. Raises CoordinationError."""
+        await self._coordination.sync()
+        self._controller_changed = True
+        await self.catch_up()
+
     def apply(self, delta: MetadataDelta) -> None:
         """Apply a delta to the image, and pass it to the listeners."""
         self.image.apply(delta)

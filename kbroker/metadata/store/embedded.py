@@ -39,7 +39,7 @@ log = EventLogger("kbroker.metadata")
 FILE_CHECK_INTERVAL_S = 600.0
 
 
-class Outcome(NamedTuple):
+class OperationOutcome(NamedTuple):
     """What an operation has returned or raised. Its changes of watches end at this index of those of the commit."""
 
     future: Future[Any]
@@ -162,7 +162,7 @@ class EmbeddedStore:
             waiting, self._queue = self._queue, []
             commit = PendingCommit()
             outcomes = [
-                Outcome(future, *self._attempt(operation, commit), len(commit.watch_changes))
+                OperationOutcome(future, *self._attempt(operation, commit), len(commit.watch_changes))
                 for operation, future in waiting
             ]
             commit_error = await self._persist(commit)
@@ -172,7 +172,9 @@ class EmbeddedStore:
                 await self._compact()
         self._draining = False
 
-    def _report(self, outcomes: list[Outcome], commit: PendingCommit, commit_error: CoordinationError | None) -> None:
+    def _report(
+        self, outcomes: list[OperationOutcome], commit: PendingCommit, commit_error: CoordinationError | None
+    ) -> None:
         """Set, fire and remove watches, and complete the futures, in the order of the operations.
 
         As in ZooKeeper, an event comes before the responses that have the change, and after the response of the read

@@ -9,10 +9,11 @@ import pytest
 from kbroker.config import BrokerConfig
 from kbroker.config.broker.zookeeper_settings import ZooKeeperSettings
 from kbroker.config.values import ConfigError
+from kbroker.metadata.cluster_member import ClusterMember
 from kbroker.metadata.coordination_sessions import CoordinationSessions
 from kbroker.metadata.image import BrokerRegistration
 from kbroker.metadata.store import znodes
-from kbroker.metadata.store.coordination import Create, Watch
+from kbroker.metadata.store.coordination import Create, Unavailable, Watch
 from kbroker.metadata.store.embedded import EmbeddedStore
 from kbroker.metadata.store.embedded_session import EmbeddedSession
 from kbroker.metadata.store.zookeeper import open_session
@@ -94,6 +95,45 @@ async def test_a_broker_that_cannot_reach_zookeeper_tries_to_join_until_it_can(m
         while member.broker_epoch != 2:
             await asyncio.sleep(0.01)
     assert len(opened) == 4
+
+
+@async_test
+async def test_a_first_session_that_does_not_respond_is_replaced(monkeypatch: pytest.MonkeyPatch):
+    environment = make_environment(MemoryDisk())
+    store = await EmbeddedStore.open(environment, "/data")
+    opened = replace_zookeeper(monkeypatch, environment, store, connected={1, 2})
+    exists = EmbeddedSession.exists
+
+    async def pause(session: EmbeddedSession, path: str, watch: Watch | None = None) -> int | None:
+        if session is opened[0]:
+            raise Unavailable(path, "ZooKeeper does not respond")
+        return await exists(session, path, watch)
+
+    monkeypatch.setattr(EmbeddedSession, "exists", pause)
+    config = BrokerConfig.load({"listeners": "PLAINTEXT://127.0.0.1:9092", "zookeeper.connect": "127.0.0.1:2181"})
+    sessions = CoordinationSessions(environment, config, lambda place: None, lambda: False, pytest.fail, None)
+    assert await sessions.open("/data") is opened[1]
+
+
+@async_test
+async def test_a_session_that_ends_while_the_metadata_is_loaded_is_replaced(monkeypatch: pytest.MonkeyPatch):
+    environment = make_environment(MemoryDisk())
+    store = await EmbeddedStore.open(environment, "/data")
+    opened = replace_zookeeper(monkeypatch, environment, store, connected={1, 2})
+    configs = {"listeners": "PLAINTEXT://127.0.0.1:9092", "zookeeper.connect": "127.0.0.1:2181"}
+    config = BrokerConfig.load(configs)
+    sessions = CoordinationSessions(environment, config, lambda place: None, lambda: False, pytest.fail, None)
+    member = ClusterMember(environment, await sessions.open("/data"), 1, lambda: config, pytest.fail)
+
+    async def expire(cluster_id: str) -> None:
+        await opened[0].expire()
+
+    await sessions.load(member, expire)
+    assert member.image.cluster_id
+    assert member.secret
+    assert sessions.current is opened[1]
+    await sessions.register(member, BrokerRegistration(1, "h", 9092), -1)
+    assert member.is_unfenced
 
 
 @async_test

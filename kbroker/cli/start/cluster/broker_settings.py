@@ -12,6 +12,8 @@ OWN = ("node.id", "broker.id", "zookeeper.connect", "kbroker.zookeeper.digest", 
 MAX_BROKERS = 100
 # A broker that is killed is replaced after this time. kbroker's default is for a ZooKeeper in a network.
 SESSION_TIMEOUT_MS = 6_000
+# The parent opens the coordination service while the brokers start, which takes long on a slow disk.
+CONNECTION_TIMEOUT_MS = 30_000
 
 
 def broker_directory(directory: str, node_id: int) -> str:
@@ -63,6 +65,7 @@ def _defaults(brokers: int) -> dict[str, str]:
         "transaction.state.log.replication.factor": factor,
         "transaction.state.log.min.isr": "2" if brokers >= 3 else "1",
         "zookeeper.session.timeout.ms": str(SESSION_TIMEOUT_MS),
+        "zookeeper.connection.timeout.ms": str(CONNECTION_TIMEOUT_MS),
     }
 
 

@@ -36,6 +36,12 @@ def test_topics_are_replicated_as_far_as_there_are_brokers(brokers: int, factor:
     assert first["transaction.state.log.min.isr"] == min_isr
 
 
+def test_brokers_wait_for_a_parent_that_opens_its_coordination_service_slowly() -> None:
+    first = settings(2, "zookeeper.session.timeout.ms=2000")[0]
+    assert int(first["zookeeper.connection.timeout.ms"]) == 30_000
+    assert settings(2, "zookeeper.connection.timeout.ms=7")[0]["zookeeper.connection.timeout.ms"] == "7"
+
+
 def test_configs_of_the_command_line_take_precedence_over_the_defaults() -> None:
     first = settings(3, "default.replication.factor=1", "num.partitions=6")[0]
     assert (first["default.replication.factor"], first["num.partitions"]) == ("1", "6")

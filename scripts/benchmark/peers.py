@@ -14,10 +14,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from scripts.ports import free_ports
+
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 CACHE = ROOT / ".cache" / "kafka-4.3.1"
 QUIET = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
+# The characters of a server's log that are shown when it does not start.
+LOG_TAIL = 4_000
 _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
 
@@ -48,24 +52,22 @@ def kafka_classpath() -> str:
     return f"{CACHE}/*"
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-def wait_for_port(port: int, process: subprocess.Popen[bytes], deadline_s: float = 120) -> None:
+def wait_for_port(port: int, process: subprocess.Popen[bytes], log: Path, deadline_s: float = 120) -> None:
+    """Wait until a server listens. Raises SystemExit with the end of its log if it does not."""
     end = time.monotonic() + deadline_s
     while time.monotonic() < end:
         if process.poll() is not None:
-            raise SystemExit(f"the server ended with {process.returncode} before it listened")
+            raise SystemExit(f"the server ended with {process.returncode} before it listened:\n{_tail(log)}")
         try:
             socket.create_connection(("127.0.0.1", port), 0.5).close()
             return
         except OSError:
             time.sleep(0.005)
-    raise SystemExit("the server did not listen in time")
+    raise SystemExit(f"the server did not listen at port {port} in {deadline_s:g} s:\n{_tail(log)}")
+
+
+def _tail(log: Path) -> str:
+    return log.read_text(errors="replace")[-LOG_TAIL:]
 
 
 def _resident_kib(pid: int) -> int:
@@ -95,12 +97,21 @@ class Peer:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.directory.mkdir(parents=True, exist_ok=True)
-        self.port = free_port()
+        self.port = free_ports()
         self.process: subprocess.Popen[bytes] | None = None
 
     @property
     def bootstrap(self) -> str:
         return f"127.0.0.1:{self.port}"
+
+    @property
+    def log(self) -> Path:
+        """What the server has written to standard output and standard error."""
+        return self.directory / "server.log"
+
+    def ports(self) -> list[int]:
+        """Return the ports for clients."""
+        return [self.port]
 
     def command(self) -> list[str]:
         raise AssertionError("each peer has its own command")
@@ -109,13 +120,14 @@ class Peer:
         """Called before the first start."""
 
     def start(self) -> None:
-        """Start, and return as soon as the port accepts connections."""
-        with open(self.directory / "server.log", "ab") as log:
+        """Start, and return as soon as all ports accept connections. Raises SystemExit with the end of the log."""
+        with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 self.command(), stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.tree
             )
         try:
-            wait_for_port(self.port, self.process)
+            for port in self.ports():
+                wait_for_port(port, self.process, self.log)
         except SystemExit:
             self.kill()
             raise
@@ -186,7 +198,7 @@ class Kafka(Peer):
         self.heap = heap
 
     def prepare(self) -> None:
-        controller = free_port()
+        controller = free_ports()
         (self.directory / "server.properties").write_text(
             "process.roles=broker,controller\n"
             "node.id=1\n"

@@ -4,7 +4,6 @@ import os
 import re
 import secrets
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -16,6 +15,8 @@ from pathlib import Path
 from typing import Self, TypeVar
 
 import pytest
+
+from scripts.ports import free_ports
 
 T = TypeVar("T")
 
@@ -105,22 +106,6 @@ def need_own_broker() -> None:
         pytest.skip("not run: needs a broker of its own, and the suite was pointed at one")
 
 
-def free_port() -> int:
-    """Return an unused port below the range of ephemeral ports.
-
-    A broker that is killed and restarted needs the same port again, so no outgoing connection may have it meanwhile.
-    """
-    while True:
-        port = 20_000 + secrets.randbelow(10_000)
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return port
-
-
 class BrokerProcess:
     """A broker process with a data directory of its own, which a test may kill and restart.
 
@@ -139,7 +124,7 @@ class BrokerProcess:
     ) -> None:
         """`file_limit`: the file descriptors that the process may have; None: as many as this one."""
         self.data_dir = directory / "data"
-        self.bootstrap = f"127.0.0.1:{free_port()}"
+        self.bootstrap = f"127.0.0.1:{free_ports()}"
         self.starts = 0
         self._advertise = advertise
         self._file_limit = file_limit

@@ -4,36 +4,18 @@ Both have replication factor 3, min.insync.replicas 2 and equal session timeouts
 `kbroker start --brokers 3`, whose parent is counted too; Kafka's nodes are brokers and controllers.
 """
 
-import random
 import signal
-import socket
 import subprocess
 import sys
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from pathlib import Path
 
-from scripts.benchmark.peers import Kafka, Kbroker, Peer, free_port, java, wait_for_port
+from scripts.benchmark.peers import Kafka, Kbroker, Peer, java, wait_for_port
+from scripts.ports import free_ports
 
 SESSION_MS = 6_000
 STOP_S = 30
 BROKERS = 3
-
-
-# Below the range of outgoing connections.
-LOWEST_PORT, HIGHEST_PORT = 21_000, 30_000
-
-
-def consecutive_ports(number: int) -> int:
-    """Return the first of some consecutive ports that are free at the moment."""
-    while True:
-        first = random.randrange(LOWEST_PORT, HIGHEST_PORT)
-        with ExitStack() as stack:
-            try:
-                for port in range(first, first + number):
-                    stack.enter_context(socket.create_server(("127.0.0.1", port)))
-            except OSError:
-                continue
-            return first
 
 
 class KbrokerCluster(Kbroker):
@@ -42,7 +24,7 @@ class KbrokerCluster(Kbroker):
     def __init__(self, directory: Path, brokers: int = BROKERS) -> None:
         super().__init__(directory)
         self.brokers = brokers
-        self.port = consecutive_ports(brokers)
+        self.port = free_ports(brokers)
 
     @property
     def bootstrap(self) -> str:
@@ -62,12 +44,6 @@ class KbrokerCluster(Kbroker):
             sys.executable, "-m", "kbroker", "start", "--brokers", str(self.brokers), "--data-dir",
             str(self.directory / "data"), "--listen", f"127.0.0.1:{self.port}", *options,
         ]  # fmt: skip
-
-    def start(self) -> None:
-        super().start()
-        assert self.process is not None
-        for port in self.ports():
-            wait_for_port(port, self.process)
 
     def broker_pid(self, node_id: int) -> int:
         assert self.process is not None
@@ -94,7 +70,7 @@ class KafkaCluster(Peer):
         return [node.port for node in self.nodes]
 
     def prepare(self) -> None:
-        controllers = [free_port() for _ in self.nodes]
+        controllers = [free_ports() for _ in self.nodes]
         voters = ",".join(f"{number}@127.0.0.1:{port}" for number, port in enumerate(controllers, 1))
         for number, (node, controller) in enumerate(zip(self.nodes, controllers, strict=True), 1):
             path = node.directory / "server.properties"
@@ -111,11 +87,11 @@ class KafkaCluster(Peer):
 
     def start(self) -> None:
         for node in self.nodes:
-            with open(node.directory / "server.log", "ab") as log:
+            with node.log.open("ab") as log:
                 node.process = subprocess.Popen(node.command(), stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         for node in self.nodes:
             assert node.process is not None
-            wait_for_port(node.port, node.process)
+            wait_for_port(node.port, node.process, node.log)
 
     def stop(self, how: int = signal.SIGTERM) -> None:
         """Stop all nodes at once, and kill those that wait for a quorum of controllers which has ended already."""

@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from tests.compat.support import eventually, free_port
+from scripts.ports import free_ports
+from tests.compat.support import eventually
 from tests.compat.zookeeper.server import ZooKeeperServer
 
 
@@ -10,7 +11,7 @@ class Ensemble:
     def __init__(self, directory: Path, count: int = 3) -> None:
         self.servers: list[ZooKeeperServer] = []
         self._running: set[int] = set()
-        members = [f"127.0.0.1:{free_port()}:{free_port()}" for _ in range(count)]
+        members = [f"127.0.0.1:{free_ports()}:{free_ports()}" for _ in range(count)]
         for index in range(count):
             own = directory / f"zookeeper-{index + 1}"
             own.mkdir(parents=True)

@@ -4,7 +4,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,9 +14,10 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from scripts.ports import free_ports
 from tests.compat.cluster.views import cluster_view
 from tests.compat.crash.checks import read_topic
-from tests.compat.support import DEADLINE_S, BrokerProcess, eventually, free_port, need_own_broker, unique
+from tests.compat.support import DEADLINE_S, BrokerProcess, eventually, need_own_broker, unique
 
 ENDED = re.compile(r"a broker has ended broker=(\d+) status=(-?\d+) restart=\"kbroker (.*)\"$", re.MULTILINE)
 
@@ -50,24 +50,10 @@ def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
     need_own_broker()
     # No test waits for the end of a session: it ends with the process of its broker.
     cluster = LocalCluster(tmp_path, {"zookeeper.session.timeout.ms": "60000", "min.insync.replicas": "2"})
-    cluster.bootstrap = f"127.0.0.1:{consecutive_ports(3)}"
+    cluster.bootstrap = f"127.0.0.1:{free_ports(3)}"
     cluster.start()
     yield cluster
     cluster.end()
-
-
-def consecutive_ports(count: int) -> int:
-    """Return the first of several unused ports."""
-    while True:
-        first = free_port()
-        try:
-            for port in range(first, first + count):
-                with socket.socket() as probe:
-                    probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                    probe.bind(("127.0.0.1", port))
-        except OSError:
-            continue
-        return first
 
 
 def produce(addresses: list[str], topic: str, count: int) -> None:

@@ -6,10 +6,11 @@ import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from scripts.ports import free_ports
 from tests.compat.cluster.cluster import SETTINGS, Cluster
 from tests.compat.cluster.ensemble import Ensemble
 from tests.compat.soak.network import Host, Network
-from tests.compat.support import DEADLINE_S, BrokerProcess, eventually, free_port
+from tests.compat.support import DEADLINE_S, BrokerProcess, eventually
 from tests.compat.zookeeper.server import ZooKeeperServer
 
 COUNT = 3
@@ -51,10 +52,10 @@ class HostedEnsemble(Ensemble):
             own = directory / zookeeper_host(index)
             own.mkdir(parents=True)
             host = network.hosts[zookeeper_host(index)] if network else None
-            port, prefix = (2181, host.prefix) if host else (free_port(), ())
+            port, prefix = (2181, host.prefix) if host else (free_ports(), ())
             self.servers.append(ZooKeeperServer(own, host.address if host else "127.0.0.1", port, prefix))
         members = [
-            f"{server.host}:2888:3888" if network else f"{server.host}:{free_port()}:{free_port()}"
+            f"{server.host}:2888:3888" if network else f"{server.host}:{free_ports()}:{free_ports()}"
             for server in self.servers
         ]
         for index, server in enumerate(self.servers):

@@ -13,8 +13,9 @@ from pathlib import Path
 import cramjam
 import pytest
 
+from scripts.ports import free_ports
 from tests.compat.broker_connection import ConnectionClosedError
-from tests.compat.support import DEADLINE_S, EXTERNAL_BOOTSTRAP, eventually, free_port, running_broker
+from tests.compat.support import DEADLINE_S, EXTERNAL_BOOTSTRAP, eventually, running_broker
 from tests.compat.wire import kio_messages, malformed_frames
 from tests.compat.wire.batches import CODECS, HEADER, T0, modify, values
 from tests.compat.wire.client import Client
@@ -106,7 +107,7 @@ def module_broker(
         yield BrokerUnderTest(request.getfixturevalue("cluster"))
         return
     directory = tmp_path_factory.mktemp("broker")
-    metrics = f"127.0.0.1:{free_port()}"
+    metrics = f"127.0.0.1:{free_ports()}"
     with running_broker(directory, {"kbroker.metrics.listener": metrics}) as broker:
         tested = BrokerUnderTest(Cluster(broker.bootstrap), broker.pid, directory / "stderr-1", metrics)
         yield tested

@@ -12,7 +12,8 @@ from pathlib import Path
 import pyspark
 
 from kbroker.pipeline.spark.java import require_java
-from tests.compat.support import DEADLINE_S, eventually, free_port
+from scripts.ports import free_ports
+from tests.compat.support import DEADLINE_S, eventually
 
 JARS = Path(pyspark.__file__).parent / "jars"
 # Few jars, because Java opens all of them when it starts.
@@ -28,7 +29,7 @@ class ZooKeeperServer:
     def __init__(self, directory: Path, host: str = "127.0.0.1", port: int = 0, prefix: Sequence[str] = ()) -> None:
         """`port`: 0 for a free one. `prefix`: the beginning of its command, to run it in a network namespace."""
         self.host = host
-        self.port = port or free_port()
+        self.port = port or free_ports()
         self.address = f"{host}:{self.port}"
         self._prefix = prefix
         self._directory = directory
@@ -41,7 +42,7 @@ class ZooKeeperServer:
 
     def make_quorum_of_two(self) -> None:
         """Make it a member of an ensemble whose other server does not run, in read-only mode."""
-        self.join_ensemble(1, [f"127.0.0.1:{free_port()}:{free_port()}" for _ in range(2)])
+        self.join_ensemble(1, [f"127.0.0.1:{free_ports()}:{free_ports()}" for _ in range(2)])
 
     def require_tls(self, certificate: Path, both: Path) -> None:
         """Accept TLS only. `both`: a PEM file with the key and the certificate, which clients must present too."""

@@ -15,7 +15,8 @@ from kafka.admin import KafkaAdminClient, NewTopic
 from kbroker.config.broker.zookeeper_settings import ZooKeeperSettings
 from kbroker.metadata.store.coordination import Create, Set
 from kbroker.metadata.store.zookeeper.open_session import open_session
-from tests.compat.support import BrokerProcess, eventually, free_port, unique
+from scripts.ports import free_ports
+from tests.compat.support import BrokerProcess, eventually, unique
 from tests.compat.zookeeper.server import MAX_SESSION_S, MIN_SESSION_S, ZooKeeperServer
 
 BROKER = "/kbroker/brokers/1"
@@ -48,7 +49,7 @@ def children(connect: str, path: str) -> list[str]:
 def refusal(directory: Path, connect: str, *settings: str) -> str:
     """Return the only line that a start prints, which must fail."""
     command = [sys.executable, "-m", "kbroker", "start", "--log-level", "error", "--data-dir", str(directory)]
-    command += ["--listen", f"127.0.0.1:{free_port()}", "--set", f"zookeeper.connect={connect}"]
+    command += ["--listen", f"127.0.0.1:{free_ports()}", "--set", f"zookeeper.connect={connect}"]
     for setting in settings:
         command += ["--set", setting]
     result = subprocess.run(command, capture_output=True, text=True, timeout=60)
@@ -138,7 +139,7 @@ def test_a_data_directory_of_another_cluster_is_refused(broker: BrokerProcess, c
 
 
 def test_an_ensemble_that_cannot_be_reached_is_one_error(tmp_path: Path) -> None:
-    address = f"127.0.0.1:{free_port()}"
+    address = f"127.0.0.1:{free_ports()}"
     line = refusal(tmp_path / "data", address, "zookeeper.connection.timeout.ms=300")
     assert f"the broker cannot run: cannot connect to ZooKeeper at {address} in 0.3 s: " in line
 

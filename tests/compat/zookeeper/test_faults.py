@@ -27,7 +27,8 @@ from kbroker.metadata.store.coordination import (
 from kbroker.metadata.store.zookeeper.open_session import ZooKeeperUnusable, open_session
 from kbroker.metadata.store.zookeeper.requests import MAX_REQUEST_BYTES, OPEN_ACL_UNSAFE, transaction
 from kbroker.metadata.store.zookeeper.session import MAX_IN_FLIGHT, ZooKeeperSession
-from tests.compat.support import free_port, unique
+from scripts.ports import free_ports
+from tests.compat.support import unique
 from tests.compat.zookeeper.server import MAX_SESSION_S, MIN_SESSION_S, Proxy, ZooKeeperServer, until
 
 NODE = "/node"
@@ -323,7 +324,7 @@ async def refusal(settings: ZooKeeperSettings) -> str:
 
 
 def test_an_ensemble_that_cannot_be_reached_is_refused() -> None:
-    address = f"127.0.0.1:{free_port()}"
+    address = f"127.0.0.1:{free_ports()}"
     message = asyncio.run(refusal(ZooKeeperSettings((address,), "/kbroker", 1.0, 0.3)))
     assert message.startswith(f"cannot connect to ZooKeeper at {address}/kbroker in 0.3 s: ")
     assert "Connection refused" in message

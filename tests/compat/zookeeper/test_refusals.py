@@ -12,8 +12,9 @@ from protocol.apis import ApiKey
 from protocol.fast.replica_fetch import ReplicaFetchRequest, encode_replica_fetch_request
 from protocol.framing import encode_request_header
 from protocol.messages.k19_create_topics import CreatableTopic, CreateTopicsRequest
+from scripts.ports import free_ports
 from tests.compat.hostile.raw_client import CREATE_TOPICS_VERSION, RawClient, framed
-from tests.compat.support import BrokerProcess, eventually, free_port, unique
+from tests.compat.support import BrokerProcess, eventually, unique
 from tests.compat.zookeeper.server import MIN_SESSION_S, ZooKeeperServer
 
 SETTINGS = {"zookeeper.session.timeout.ms": str(round(MIN_SESSION_S * 1000))}
@@ -54,7 +55,7 @@ def refusal(directory: Path, connect: str, node_id: int = 1, **settings: str) ->
     """Start a broker that must not run, and return the only line that it prints."""
     own = {"node.id": str(node_id), "zookeeper.connect": connect, "zookeeper.connection.timeout.ms": "5000"}
     command = [sys.executable, "-m", "kbroker", "start", "--log-level", "error", "--data-dir", str(directory)]
-    command += ["--listen", f"127.0.0.1:{free_port()}"]
+    command += ["--listen", f"127.0.0.1:{free_ports()}"]
     for name, value in {
         **SETTINGS,
         **own,
@@ -172,7 +173,7 @@ def test_strangers_at_the_listeners(
     connect = f"{apache_zookeeper.address}{chroot}"
     for name in ("first", "second"):
         (tmp_path / name).mkdir()
-    port = free_port()
+    port = free_ports()
     listener = {"kbroker.inter.broker.listener": f"127.0.0.1:{port}"}
     first = BrokerProcess(tmp_path / "first", {**SETTINGS, **listener, "node.id": "1", "zookeeper.connect": connect})
     second = BrokerProcess(tmp_path / "second", {**SETTINGS, "node.id": "2", "zookeeper.connect": connect})

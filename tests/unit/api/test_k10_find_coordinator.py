@@ -87,7 +87,7 @@ def test_a_coordinator_that_is_down_is_not_available(group_broker: Harness) -> N
     assert find(group_broker, 4)[:4] == (ErrorCode.COORDINATOR_NOT_AVAILABLE, -1, "", -1)
 
 
-@broker_test
+@broker_test(transaction_state_log_num_partitions=50)
 @pytest.mark.parametrize("version", range(1, 7))
 async def test_the_coordinator_of_a_transactional_id(m: Machine, version: int) -> None:
     """The first request creates __transaction_state, and the id can be used at once."""

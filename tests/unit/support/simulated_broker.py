@@ -29,6 +29,8 @@ CONFIGS = {
     "listeners": f"PLAINTEXT://{HOST}:{PORT}",
     "log.dirs": "/data",
     "offsets.topic.num.partitions": "1",
+    # Several coordinators' logs, but not the 50 of the default, which each test would create.
+    "transaction.state.log.num.partitions": "5",
     "group.initial.rebalance.delay.ms": "0",
 }
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0

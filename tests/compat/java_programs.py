@@ -9,6 +9,8 @@ from pathlib import Path
 from scripts.benchmark.peers import CACHE, QUIET, kafka_classpath
 
 CLASSES = CACHE.parent / "test-classes"
+# For programs that run for some seconds: no optimizing compiler, one thread for garbage collection.
+QUICK_JVM = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
 
 
 def classpath_of(source: Path, *jars: Path) -> str:
@@ -19,7 +21,8 @@ def classpath_of(source: Path, *jars: Path) -> str:
         CLASSES.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=CLASSES) as directory:
             compiled = Path(directory) / "classes"
-            command = ["javac", "-proc:none", "-nowarn", "-d", str(compiled), "-cp", libraries, str(source)]
+            options = [*(f"-J{option}" for option in QUICK_JVM), "-proc:none", "-nowarn"]
+            command = ["javac", *options, "-d", str(compiled), "-cp", libraries, str(source)]
             subprocess.run(command, check=True)
             # Another process may have compiled it in the meantime.
             if not classes.exists():
@@ -29,5 +32,4 @@ def classpath_of(source: Path, *jars: Path) -> str:
 
 def java_command(main: str, classpath: str, heap: str = "128m") -> list[str]:
     """Return a command that starts quickly and logs nothing."""
-    options = [f"-Xmx{heap}", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto"]
-    return ["java", *options, QUIET.replace("warn", "off"), "-cp", classpath, main]
+    return ["java", f"-Xmx{heap}", *QUICK_JVM, QUIET.replace("warn", "off"), "-cp", classpath, main]

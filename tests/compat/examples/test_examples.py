@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from scripts.benchmark.peers import kafka_classpath
+from tests.compat.java_programs import QUICK_JVM
 from tests.compat.spark.session import CONNECTOR, IVY, PROVIDED, ivy_lock
 from tests.compat.spark.session import HERE as SPARK_TESTS
 
@@ -48,7 +49,7 @@ def python(library: str) -> Callable[[str, str], str]:
 
 def java(bootstrap: str, topic: str) -> str:
     need("java", "javac", "mvn")
-    return run("java", "-Xmx256m", "-cp", kafka_classpath(), "java/ProduceConsume.java", bootstrap, topic)
+    return run("java", "-Xmx256m", *QUICK_JVM, "-cp", kafka_classpath(), "java/ProduceConsume.java", bootstrap, topic)
 
 
 def go(bootstrap: str, topic: str) -> str:
@@ -86,6 +87,7 @@ def spark(bootstrap: str, topic: str) -> str:
         "spark.jars.ivy": IVY,
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
+        "spark.driver.extraJavaOptions": " ".join(QUICK_JVM),
         "spark.log.level": "ERROR",
         "spark.ui.enabled": "false",
     }

@@ -104,7 +104,8 @@ def started(spark: Any, tmp_path: Path) -> Iterator[list[Job]]:
 def test_a_job_has_session_connector_and_broker_and_prints_nothing_at_its_end(started, bootstrap, topics, tmp_path):
     name = topics.create()
     topics.fill(name, numbered(range(25)))
-    job = Job(tmp_path, READ_AND_WAIT, "--bootstrap", bootstrap, "--conf", "spark.driver.memory=512m", name, "--", "-x")
+    confs = ("--conf", "spark.driver.memory=512m", "--conf", QUICK_JVM)
+    job = Job(tmp_path, READ_AND_WAIT, "--bootstrap", bootstrap, *confs, name, "--", "-x")
     started.append(job)
     job.wait_for_output()
     assert job.out == ["25 ['-x']", "waiting"]

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from kbroker.pipeline.spark.session import spark_session
 
-# Clients wait as long as request.timeout.ms for a broker that does not respond. The admin client of Spark's driver waits
-# for all of default.api.timeout.ms if it lists offsets while Metadata still names a killed leader, with Kafka too
+# Clients wait as long as request.timeout.ms for a broker that does not respond. The admin client of Spark's driver
+# waits for all of default.api.timeout.ms if it lists offsets while Metadata still names a killed leader, with Kafka too
 # ("Timed out waiting for a node assignment"); then the driver tries again.
 TIMEOUTS = {"request.timeout.ms": 6000, "default.api.timeout.ms": 15_000, "metadata.max.age.ms": 2000}
 

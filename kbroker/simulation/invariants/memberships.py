@@ -24,19 +24,21 @@ class Memberships:
     """`state`: what the controller has stored.
 
     A replica is lossy while it is in the ISR or the ELR with the broker epoch in which its machine lost power or its
-    disk. The controller does not know of the loss yet.
+    disk, and until then if it was joining: the controller does not know of the loss yet.
     """
 
     def __init__(self, state: ControllerState) -> None:
         self._state = state
-        # By broker and partition: the broker epoch in which the data was lost.
-        self._lossy: dict[tuple[int, Key], int] = {}
+        # By broker and partition: the broker epoch in which the data was lost, and whether it has been in the ISR or
+        # the ELR since then.
+        self._lossy: dict[tuple[int, Key], tuple[int, bool]] = {}
         # By partition: the partition epoch, and the broker epoch that each member of the ISR had when that began.
         self._members: dict[Key, tuple[int, dict[int, int]]] = {}
 
     @property
     def has_lossy(self) -> bool:
-        return bool(self._lossy)
+        """Whether a lossy replica is in an ISR or an ELR."""
+        return any(is_member for _, is_member in self._lossy.values())
 
     def is_lossy(self, broker: int, key: Key) -> bool:
         return (broker, key) in self._lossy
@@ -45,18 +47,24 @@ class Memberships:
         """Record that a machine loses power or its disk."""
         known = self._state.brokers().get(broker)
         for tp, stored in self._state.partitions().items():
-            if known is not None and broker in (*stored.registration.isr, *stored.registration.elr):
-                self._lossy[broker, (stored.topic_id, tp[1])] = known.registration.epoch
+            if known is not None and broker in stored.registration.replicas:
+                # One that is in neither may be joining: its leader has asked the controller to add it.
+                is_member = broker in (*stored.registration.isr, *stored.registration.elr)
+                self._lossy[broker, (stored.topic_id, tp[1])] = known.registration.epoch, is_member
 
     def check(
         self, tp: TopicPartition, key: Key, stored: PartitionRegistration, brokers: Mapping[int, KnownBroker]
     ) -> None:
         """Raise BrokenInvariant if a broker is in the ISR that has to be fenced, or was registered again meanwhile."""
         for broker, known in brokers.items():
-            epoch = self._lossy.get((broker, key))
-            has_left = broker not in (*stored.isr, *stored.elr)
-            if epoch is not None and (has_left or known.registration.epoch != epoch):
-                del self._lossy[broker, key]
+            lossy = self._lossy.get((broker, key))
+            if lossy is not None:
+                epoch, was_member = lossy
+                is_member = broker in (*stored.isr, *stored.elr)
+                if known.registration.epoch != epoch or (was_member and not is_member):
+                    del self._lossy[broker, key]
+                else:
+                    self._lossy[broker, key] = epoch, is_member
         partition_epoch, epochs = self._members.get(key, (-1, {}))
         current = {broker: brokers[broker].registration.epoch for broker in stored.isr if broker in brokers}
         if partition_epoch != stored.partition_epoch:

@@ -185,6 +185,22 @@ def test_a_machine_that_lost_power_is_exempt_until_it_has_left_the_isr(cluster: 
     cluster.expect("broker 2, t-0: it may be elected .*, but a client received offset 2, and the log ends at 0")
 
 
+def test_a_machine_that_lost_power_while_it_joined_the_isr_is_exempt_until_it_has_left_it(cluster: FakeCluster):
+    cluster.store(leader=1, epoch=1, isr=[1, 3], partition_epoch=1)
+    cluster.invariants.lose(2)
+    cluster.brokers[1].files.truncate(0)
+    cluster.check()
+    assert not cluster.invariants.has_lossy_replica
+    cluster.store(leader=1, epoch=1, isr=[1, 2, 3], partition_epoch=2)
+    cluster.check()
+    assert cluster.invariants.has_lossy_replica
+    cluster.store(leader=1, epoch=1, isr=[1, 3], partition_epoch=3)
+    cluster.check()
+    assert not cluster.invariants.has_lossy_replica
+    cluster.store(leader=1, epoch=1, isr=[1, 2, 3], partition_epoch=4)
+    cluster.expect("broker 2, t-0: it may be elected .*, but a client received offset 2, and the log ends at 0")
+
+
 def test_a_machine_that_lost_power_is_exempt_until_it_has_registered_again(cluster: FakeCluster):
     cluster.invariants.lose(2)
     cluster.brokers[1].files.truncate(0)

@@ -8,7 +8,7 @@ from kbroker.coordinator.transaction.transaction_markers import TransactionMarke
 from kbroker.replica.fetch import follower_fetch, partition_reads
 from kbroker.replica.fetcher.partition_fetch_state import PartitionFetchState
 from kbroker.replica.partition_state import PartitionState
-from kbroker.storage.log.writing.log_truncation import LogTruncation
+from kbroker.storage.log.writing.log_truncation import LogOwner, LogTruncation
 from protocol.errors import ErrorCode
 from tests.unit.simulation.mutations.cluster import LIVENESS, replicated
 from tests.unit.simulation.mutations.leadership_faults import (
@@ -17,9 +17,23 @@ from tests.unit.simulation.mutations.leadership_faults import (
     leader_moves_unheard,
     leader_returns,
     successor_knows_a_lower_high_watermark,
+    synced_records_are_truncated,
 )
 from tests.unit.simulation.mutations.mutation import INVARIANT, mutation, replaces, wrap
-from tests.unit.simulation.mutations.shapes import broker
+from tests.unit.simulation.mutations.shapes import broker, topics
+
+
+class WithoutCheckpoints:
+    """The owner of a log, which writes no checkpoint files."""
+
+    def __init__(self, owner: LogOwner) -> None:
+        self._owner = owner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._owner, name)
+
+    async def write_checkpoints(self) -> None:
+        pass
 
 
 @mutation("cluster", [INVARIANT], replicated(late_claim, partitions=3))
@@ -72,6 +86,33 @@ def truncations_keep_the_epoch_of_the_last_append(original: Any, log: LogTruncat
     epoch = log._append_epoch
     original(log, truncation)
     log._append_epoch = epoch
+
+
+@mutation("cluster", [INVARIANT], replicated(synced_records_are_truncated, seconds=2.0, partitions=3), first_seed=1)
+@replaces(LogTruncation, "_apply")
+def truncations_keep_the_recovery_point(original: Any, log: LogTruncation, truncation: Any) -> None:
+    """What is appended after a truncation counts as synced, as what was truncated is."""
+    recovery_point = log.recovery_point
+    original(log, truncation)
+    log.recovery_point = recovery_point
+
+
+@mutation(
+    "cluster",
+    [INVARIANT, "corrupt read"],
+    topics(
+        replicated(synced_records_are_truncated, seconds=2.0, partitions=3, producers=3), internal_segment_bytes="1024"
+    ),
+    first_seed=1,
+)
+@replaces(LogTruncation, "_truncate_to")
+async def truncations_keep_the_checkpoints(original: Any, log: LogTruncation, offset: int) -> None:
+    """A truncation does not write the lower recovery point, which a start after a power loss trusts."""
+    owner, log._owner = log._owner, WithoutCheckpoints(log._owner)
+    try:
+        await original(log, offset)
+    finally:
+        log._owner = owner
 
 
 @mutation(

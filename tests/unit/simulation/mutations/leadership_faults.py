@@ -7,6 +7,7 @@ from random import Random
 from kbroker.simulation.runtime.machine import Machine
 from kbroker.simulation.scenarios.simulation import Simulation
 from tests.unit.simulation.mutations.scene import Scene
+from tests.unit.simulation.mutations.shapes import SLOW_SYNC_NS
 
 
 async def leader_returns(simulation: Simulation, random: Random) -> None:
@@ -119,3 +120,29 @@ async def leader_moves_unheard(simulation: Simulation, random: Random) -> None:
         # It sends the markers of the next transactions to the former leader.
         await asyncio.sleep(1.0)
         scene.service.heal(coordinator.name)
+
+
+async def synced_records_are_truncated(simulation: Simulation, random: Random) -> None:
+    """A broker syncs records that it has to truncate, appends others, and loses power before these are synced."""
+    scene = Scene.find(simulation, lambda scene: scene.leader is not scene.controller)
+    if scene is None or not await scene.until_in_sync():
+        return
+    machine, followers = scene.leader, scene.followers
+    partition = scene.partition(machine)
+    assert partition is not None
+    log, segments = partition.log, len(partition.log.segments)
+    scene.cut(machine, followers)
+    await scene.until(lambda: len(log.segments) >= segments + 3, seconds=0.5)
+    with scene.producers_paused():
+        await scene.sync(machine)
+        former_end = scene.end_offset(machine)
+        scene.expire(machine)
+        await scene.until(lambda: scene.leads(followers[0]))
+        scene.heal(machine, followers)
+        successor = followers[0]
+        await scene.until(lambda: scene.end_offset(machine) == scene.end_offset(successor) and not log.is_truncating)
+    machine.disk.faults.slow_sync_ns = SLOW_SYNC_NS
+    await scene.until(lambda: scene.end_offset(machine) > former_end - 2)
+    machine.disk.faults.slow_sync_ns = 0
+    await scene.lose_power(machine)
+    await asyncio.sleep(0.1)

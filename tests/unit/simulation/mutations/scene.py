@@ -148,6 +148,20 @@ class Scene:
             return False
         return await self.until(lambda: self.leads(preferred))
 
+    async def sync(self, machine: Machine) -> None:
+        """Sync the log of a broker, and write the checkpoint files."""
+        partition = self.partition(machine)
+        assert partition is not None
+        log = partition.log
+
+        async def sync() -> None:
+            synced = machine.loop.create_future()
+            log.checkpoint(lambda: synced.set_result(None))
+            await synced
+            await log.store_log_start()
+
+        await machine.loop.run(sync())
+
     def delete_controller(self) -> None:
         """Delete the controller's node, as an operator does who wants another controller."""
         self.service.write([Delete(znodes.CONTROLLER)])

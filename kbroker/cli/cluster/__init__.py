@@ -1,1 +1,1 @@
-"""`kbroker cluster`."""
+"""`kbroker cluster` and `kbroker brokers`."""

@@ -6,6 +6,7 @@ from typing import Any
 
 import typer
 
+from kbroker.cli.cluster.broker_state import broker_state
 from kbroker.cli.common.client import admin_client, read_again
 from kbroker.cli.common.formatting import count_text
 from kbroker.cli.common.options import DEFAULT_BOOTSTRAP, AsJson, Bootstrap
@@ -93,7 +94,7 @@ def cluster_summary(
                 "broker": node_id,
                 "address": f"{broker['host']}:{broker['port']}" if broker else None,
                 "rack": broker["rack"] if broker else None,
-                "state": _state(broker, cluster["controller_id"]),
+                "state": broker_state(broker, cluster["controller_id"]),
                 "leads": leads[node_id],
                 "preferred": prefers[node_id],
                 "replicas": hosts[node_id],
@@ -109,15 +110,6 @@ def cluster_summary(
         "topics": topics,
         "partitions": {"total": len(partitions), **counts},
     }
-
-
-def _state(broker: Mapping[str, Any] | None, controller_id: int) -> str:
-    """Return the state of a broker. The controller knows a fenced one, which serves no clients: it is probably down."""
-    if broker is None:
-        return "unknown"
-    if broker.get("is_fenced"):
-        return "fenced"
-    return "controller" if broker["broker_id"] == controller_id else "running"
 
 
 def _print_summary(summary: Mapping[str, Any]) -> None:

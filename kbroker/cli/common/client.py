@@ -145,6 +145,28 @@ def send_request(client: Any, request: Any, broker_id: int | None = None) -> Any
         raise CliError(f"there is no broker {broker_id}") from None
 
 
+def send_to_brokers(client: Any, requests: Sequence[tuple[int, Any]], timeout_ms: int) -> list[tuple[int, Any]]:
+    """Send requests to the brokers with these ids, all at once, and return the responses that arrive in time."""
+    from kafka.errors import KafkaError
+
+    async def send_all() -> list[tuple[int, Any]]:
+        manager, sent, responses = client._manager, [], []
+        for broker, request in requests:
+            try:
+                sent.append((broker, manager.send(request, broker, timeout_ms)))
+            except KafkaError:  # not among the brokers that clients know
+                continue
+        for broker, future in sent:
+            try:
+                responses.append((broker, await manager.wait_for(future, timeout_ms)))
+            except KafkaError:
+                continue
+        return responses
+
+    found: list[tuple[int, Any]] = client._manager.run(send_all)
+    return found
+
+
 def partition_leaders(client: Any, topics: Sequence[str] | None) -> dict[tuple[str, int], int]:
     """Return leader ids (-1 for none) by partition, of these topics or of all. Raises CliError for a missing topic."""
     if topics is not None and not topics:

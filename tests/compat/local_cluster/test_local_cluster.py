@@ -6,54 +6,17 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from scripts.ports import free_ports
-from tests.compat.cluster.views import cluster_view
 from tests.compat.crash.checks import read_topic
-from tests.compat.support import DEADLINE_S, BrokerProcess, eventually, need_own_broker, unique
+from tests.compat.local_cluster.local_cluster import LocalCluster
+from tests.compat.support import DEADLINE_S, eventually, unique
 
 ENDED = re.compile(r"a broker has ended broker=(\d+) status=(-?\d+) restart=\"kbroker (.*)\"$", re.MULTILINE)
-
-
-class LocalCluster(BrokerProcess):
-    """The parent of three brokers."""
-
-    def _command(self) -> list[str]:
-        return [*super()._command(), "--brokers", "3"]
-
-    @property
-    def addresses(self) -> list[str]:
-        """The bootstrap addresses of the brokers."""
-        match = self.READY.search((self.data_dir.parent / f"stdout-{self.starts}").read_text())
-        assert match is not None
-        return match[1].split(",")
-
-    def broker_pids(self) -> list[int]:
-        """Return the processes of the brokers, in the order of their ids."""
-        children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
-        return sorted(int(pid) for pid in children)
-
-    def is_healthy(self) -> bool:
-        views = [cluster_view(address) for address in self.addresses]
-        return all(view is not None and view.brokers == {1, 2, 3} and view.is_fully_replicated for view in views)
-
-
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
-    need_own_broker()
-    # No test waits for the end of a session: it ends with the process of its broker.
-    cluster = LocalCluster(tmp_path, {"zookeeper.session.timeout.ms": "60000", "min.insync.replicas": "2"})
-    cluster.bootstrap = f"127.0.0.1:{free_ports(3)}"
-    cluster.start()
-    yield cluster
-    cluster.end()
 
 
 def produce(addresses: list[str], topic: str, count: int) -> None:

@@ -21,6 +21,7 @@ def unused_address() -> Iterator[str]:
 @pytest.mark.parametrize(
     "command",
     [
+        ["brokers", "list"],
         ["topics", "list"],
         ["topics", "describe", "t", "--json"],
         ["topics", "create", "t"],

@@ -4,7 +4,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kbroker.cli.common.client import chunks
+from kbroker.cli.common.client import chunks, send_to_brokers
 from protocol.errors import ErrorCode
 
 CONSUMER, DEBUGGING_CONSUMER = -1, -2
@@ -58,30 +58,12 @@ def _send(
     client: Any, partitions: Mapping[int, Sequence[Partition]], timestamp: int, replica_id: int
 ) -> list[tuple[int, Any]]:
     """Send a request to each broker, all at once, and return the responses that arrive."""
-    from kafka.errors import KafkaError
-
     requests = [
         (broker, _request(chunk, timestamp, replica_id))
         for broker, named in partitions.items()
         for chunk in chunks(named, MAX_PARTITIONS)
     ]
-
-    async def send_all() -> list[tuple[int, Any]]:
-        manager, sent, responses = client._manager, [], []
-        for broker, request in requests:
-            try:
-                sent.append((broker, manager.send(request, broker, TIMEOUT_MS)))
-            except KafkaError:  # not among the brokers that clients know
-                continue
-        for broker, future in sent:
-            try:
-                responses.append((broker, await manager.wait_for(future, TIMEOUT_MS)))
-            except KafkaError:
-                continue
-        return responses
-
-    found: list[tuple[int, Any]] = client._manager.run(send_all)
-    return found
+    return send_to_brokers(client, requests, TIMEOUT_MS)
 
 
 def _request(partitions: Sequence[Partition], timestamp: int, replica_id: int) -> Any:

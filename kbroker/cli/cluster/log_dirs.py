@@ -1,0 +1,53 @@
+"""DescribeLogDirs to all brokers: the sizes of replicas, and the free space of log directories."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from kbroker.cli.common.client import send_to_brokers
+
+# A broker that does not respond within this time is probably down.
+TIMEOUT_MS = 5_000
+
+
+class LogDirs(NamedTuple):
+    """The log directories of one broker, added up.
+
+    `sizes`: the bytes of each replica, by topic and partition. `free_bytes`: the free space of the file systems, None
+    if a broker before Kafka 3.3 does not report it (KIP-827).
+    """
+
+    sizes: Mapping[tuple[str, int], int]
+    free_bytes: int | None
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(self.sizes.values())
+
+
+def describe_log_dirs(client: Any, broker_ids: Iterable[int]) -> dict[int, LogDirs]:
+    """Return the log directories of the brokers that respond, by broker id."""
+    from kafka.protocol.admin import DescribeLogDirsRequest
+
+    # Null topics: all partitions.
+    requests = [(broker, DescribeLogDirsRequest(topics=None)) for broker in broker_ids]
+    found = {}
+    for broker, response in send_to_brokers(client, requests, TIMEOUT_MS):
+        results = [result.to_dict() for result in response.results if not result.error_code]
+        if results:
+            found[broker] = log_dirs(results)
+    return found
+
+
+def log_dirs(results: Sequence[Mapping[str, Any]]) -> LogDirs:
+    """Return the log directories of a DescribeLogDirs response without errors.
+
+    A replica that moves to another directory has bytes in both.
+    """
+    sizes: dict[tuple[str, int], int] = {}
+    for result in results:
+        for topic in result["topics"]:
+            for row in topic["partitions"]:
+                partition = (topic["name"], row["partition_index"])
+                sizes[partition] = sizes.get(partition, 0) + row["partition_size"]
+    free = [result.get("usable_bytes", -1) for result in results]
+    return LogDirs(sizes, sum(free) if min(free) >= 0 else None)

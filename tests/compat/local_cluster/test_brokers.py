@@ -1,0 +1,57 @@
+"""`kbroker brokers list` with three brokers, one of which is killed."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from typing import Any
+
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.compat.local_cluster.local_cluster import LocalCluster
+from tests.compat.support import DEADLINE_S, eventually, unique
+
+RECORDS, RECORD_BYTES = 100, 1000
+
+
+def listed(cluster: LocalCluster, *options: str) -> str:
+    command = ["brokers", "list", *options, "--bootstrap", ",".join(cluster.addresses)]
+    return subprocess.check_output([sys.executable, "-m", "kbroker", *command], text=True)
+
+
+def brokers(cluster: LocalCluster) -> dict[int, dict[str, Any]]:
+    return {broker["broker"]: broker for broker in json.loads(listed(cluster, "--json"))}
+
+
+def test_brokers_and_their_disk_use(cluster: LocalCluster) -> None:
+    topic = unique("sizes")
+    admin = AdminClient({"bootstrap.servers": cluster.addresses[0]})
+    admin.create_topics([NewTopic(topic, 3, 3), NewTopic(f"{topic}-single", 3, 1)])[topic].result(DEADLINE_S)
+    producer = Producer({"bootstrap.servers": ",".join(cluster.addresses), "log_level": 2})
+    for number in range(RECORDS):
+        producer.produce(topic, b"%d" % number * RECORD_BYTES, partition=number % 3)
+    assert producer.flush(DEADLINE_S) == 0
+    eventually(cluster.is_healthy, "all replicas in sync")
+
+    found = brokers(cluster)
+    assert {number: broker["address"] for number, broker in found.items()} == dict(enumerate(cluster.addresses, 1))
+    assert sorted(broker["state"] for broker in found.values()) == ["controller", "running", "running"]
+    # Each broker has a replica of each partition of one topic, and one partition of the other.
+    assert [broker["replicas"] for broker in found.values()] == [4, 4, 4]
+    assert sum(broker["leads"] for broker in found.values()) == 6
+    assert [broker["out_of_sync"] for broker in found.values()] == [0, 0, 0]
+    assert all(broker["size_bytes"] > RECORDS * RECORD_BYTES for broker in found.values())
+    assert all(broker["free_bytes"] > 0 for broker in found.values())
+    header, *rows = listed(cluster).splitlines()
+    assert " ".join(header.split()) == "BROKER ADDRESS RACK STATE LEADS REPLICAS OUT_OF_SYNC DISK_USE FREE"
+    assert [row.split()[:2] for row in rows] == [[str(number), found[number]["address"]] for number in found]
+
+    os.kill(cluster.broker_pids()[0], signal.SIGKILL)
+    # Also the partition whose only replica is there has no in-sync replica: it is an eligible leader (KIP-966).
+    eventually(lambda: brokers(cluster)[1]["out_of_sync"] == 4, "the killed broker left the in-sync replicas")
+    killed = brokers(cluster)[1]
+    assert (killed["state"], killed["leads"], killed["replicas"]) == ("fenced", 0, 4)
+    assert (killed["size_bytes"], killed["free_bytes"]) == (None, None)
+    assert listed(cluster).splitlines()[1].split()[-2:] == ["?", "?"]

@@ -40,6 +40,9 @@ CLIENTS = {
 # `kbroker start` is the one command that runs a broker; `kbroker log` and `kbroker doctor` read a broker's files, and
 # `kbroker tools frame` shows record batches in the same way.
 CLIENT_EXCEPTIONS = {
+    # Plans of moves are made by pure functions, which the brokers can use too.
+    "kbroker/cli/cluster/layout_reader.py": {"metadata"},
+    "kbroker/cli/cluster/plan_report.py": {"metadata"},
     "kbroker/cli/start/start.py": {"broker", "runtime"},
     "kbroker/cli/start/cluster/broker_process.py": {"broker"},
     "kbroker/cli/start/cluster/local_cluster.py": {"broker", "metadata", "runtime", "storage"},

@@ -1,0 +1,55 @@
+"""The layout of a cluster for plans, from what its brokers say."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from kbroker.cli.cluster.log_dirs import LogDirs, describe_log_dirs
+from kbroker.cli.common.client import read_again
+from kbroker.metadata.topics.placement.cluster_layout import (
+    ClusterBroker,
+    ClusterLayout,
+    PlacedPartition,
+    cluster_layout,
+)
+
+
+def read_layout(client: Any) -> ClusterLayout:
+    """Return the layout of the cluster that an admin client is connected to, with internal topics."""
+    cluster = read_again(client.describe_cluster)
+    topics = [topic for topic in read_again(lambda: client.describe_topics(None)) if not topic["error_code"]]
+    running = [broker["broker_id"] for broker in cluster["brokers"] if not broker.get("is_fenced")]
+    return layout_of(cluster["brokers"], topics, describe_log_dirs(client, running))
+
+
+def layout_of(
+    brokers: Sequence[Mapping[str, Any]], topics: Sequence[Mapping[str, Any]], directories: Mapping[int, LogDirs]
+) -> ClusterLayout:
+    """Return a layout from rows of DescribeCluster, of Metadata, and from log directories by broker.
+
+    A broker accepts replicas if it is not fenced and reports its log directories. The size of a partition is that of
+    the leader's replica: a follower may lack some of it. Without a leader it is that of the largest replica.
+    """
+    return cluster_layout(
+        [_broker(broker, directories.get(broker["broker_id"])) for broker in brokers],
+        [_partition(topic["name"], row, directories) for topic in topics for row in topic["partitions"]],
+    )
+
+
+def _broker(broker: Mapping[str, Any], found: LogDirs | None) -> ClusterBroker:
+    accepts_replicas = not broker.get("is_fenced") and found is not None
+    return ClusterBroker(broker["broker_id"], broker["rack"], accepts_replicas, found.free_bytes if found else None)
+
+
+def _partition(topic: str, row: Mapping[str, Any], directories: Mapping[int, LogDirs]) -> PlacedPartition:
+    partition = (topic, row["partition_index"])
+    sizes = {
+        broker: directories[broker].sizes.get(partition, 0) for broker in row["replica_nodes"] if broker in directories
+    }
+    leader = row["leader_id"] if row["leader_id"] >= 0 else None
+    return PlacedPartition(
+        *partition,
+        tuple(row["replica_nodes"]),
+        leader,
+        sizes[leader] if leader in sizes else max(sizes.values(), default=0),
+        frozenset(row["replica_nodes"]).difference(row["isr_nodes"]),
+    )

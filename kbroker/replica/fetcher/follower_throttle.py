@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from kbroker.replica.quota.replication_quota import ReplicationQuota
     from kbroker.runtime.environment import Environment
 
-# A changed rate applies to the partitions that already wait after at most this time.
+# A changed rate applies to partitions that already wait after at most this time, as does a changed list of replicas.
 MAX_WAIT_MS = 1_000
 
 
@@ -33,7 +33,8 @@ class FollowerThrottle:
         self.quota = quota
         self._environment = environment
         self._fetcher = fetcher
-        self._was_exceeded = False
+        # When all partitions are looked at next.
+        self._next_look_ms = 0
         self._paused: list[PartitionFetchState] = []
         # Resumes them.
         self._timer: TimerHandle | None = None
@@ -41,14 +42,17 @@ class FollowerThrottle:
     def before_request(self, named: Iterable[PartitionFetchState], fetched: Iterable[PartitionFetchState]) -> None:
         """Pause the partitions that must not be fetched now.
 
-        `named`: those that the next request names. `fetched`: all of the fetcher: once the quota is exceeded, the
-        others must leave the leader's session, too.
+        Called while the quota has samples. `named`: those that the next request names. `fetched`: all of the fetcher,
+        which are looked at when the quota is first exceeded, since the leader's session has them, then once a second.
         """
         now_ms = self._environment.clock.mono_ms()
-        was_exceeded, self._was_exceeded = self._was_exceeded, self.quota.is_exceeded(now_ms)
-        if not self._was_exceeded:
+        if not self.quota.is_exceeded(now_ms):
+            self._next_look_ms = now_ms
             return
-        for state in list(named if was_exceeded else fetched):
+        if now_ms >= self._next_look_ms:
+            self._next_look_ms = now_ms + MAX_WAIT_MS
+            named = fetched
+        for state in list(named):
             if state.is_paused or not should_follower_throttle(state.partition, state.lag, self.quota, now_ms):
                 continue
             self._fetcher.pause(state)

@@ -250,7 +250,8 @@ class ReplicaFetcher:
 
     def _build_request(self) -> ReplicaFetchRequest | None:
         """Return the next request; None while there is nothing to fetch."""
-        self.throttle.before_request(self._changed.values(), self.states.values())
+        if self.throttle.quota.samples:
+            self.throttle.before_request(self._changed.values(), self.states.values())
         session, config, states = self._session, self._config(), self._changed
         if len(states) > MAX_PARTITIONS_PER_REQUEST:
             states = dict(islice(states.items(), MAX_PARTITIONS_PER_REQUEST))

@@ -31,7 +31,10 @@ class _Sample:
 
 
 class ReplicationQuota:
-    """`limit` returns the bytes per second that are allowed now. `now_ms` is monotonic."""
+    """`limit` returns the bytes per second that are allowed now. `now_ms` is monotonic.
+
+    `samples`: the oldest is the first. While there are none, the quota is not exceeded.
+    """
 
     def __init__(
         self, limit: Callable[[], int], window_count: int = DEFAULT_WINDOW_COUNT, window_ms: int = DEFAULT_WINDOW_MS
@@ -39,11 +42,11 @@ class ReplicationQuota:
         self._limit = limit
         self._window_ms = window_ms
         self._expiry_ms = window_count * window_ms
-        self._samples: deque[_Sample] = deque()
+        self.samples: deque[_Sample] = deque()
 
     def record(self, size: int, now_ms: int) -> None:
         """Count `size` bytes of a throttled replica, in sync or not."""
-        samples = self._samples
+        samples = self.samples
         if not samples or now_ms - samples[-1].start_ms >= self._window_ms:
             self._remove_expired(now_ms)
             samples.append(_Sample(now_ms))
@@ -56,7 +59,7 @@ class ReplicationQuota:
         return size * 1000 / elapsed_ms
 
     def is_exceeded(self, now_ms: int) -> bool:
-        if not self._samples:
+        if not self.samples:
             return False
         size, elapsed_ms = self._measure(now_ms)
         return size * 1000 > self._limit() * elapsed_ms
@@ -64,12 +67,12 @@ class ReplicationQuota:
     def _measure(self, now_ms: int) -> tuple[int, int]:
         """Return the bytes, and the milliseconds over which they are counted."""
         self._remove_expired(now_ms)
-        samples = self._samples
+        samples = self.samples
         elapsed_ms = now_ms - samples[0].start_ms if samples else 0
         return sum([sample.size for sample in samples]), max(elapsed_ms, self._window_ms)
 
     def _remove_expired(self, now_ms: int) -> None:
-        samples = self._samples
+        samples = self.samples
         while samples and now_ms - samples[0].last_ms >= self._expiry_ms:
             samples.popleft()
 
@@ -77,9 +80,9 @@ class ReplicationQuota:
         """Return when the quota is no longer exceeded, if nothing else is recorded; `now_ms` if it is not exceeded."""
         if not self.is_exceeded(now_ms):
             return now_ms
-        limit, size = self._limit(), sum([sample.size for sample in self._samples])
+        limit, size = self._limit(), sum([sample.size for sample in self.samples])
         at_ms = now_ms
-        for sample in self._samples:
+        for sample in self.samples:
             # The rate of this sample and the later ones falls as time passes, until this one expires.
             expires_ms = sample.last_ms + self._expiry_ms
             if size * 1000 <= limit * self._window_ms:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 ALL_REPLICAS = "*"
 
 
-class Replica(Protocol):
+class ThrottledReplica(Protocol):
     """The part of a partition that the decisions use."""
 
     is_leader_throttled: bool
@@ -37,12 +37,12 @@ def _parse(pair: str) -> tuple[int, int]:
     return int(partition), int(broker_id)
 
 
-def should_leader_throttle(partition: Replica, replica_id: int, quota: ReplicationQuota, now_ms: int) -> bool:
+def should_leader_throttle(partition: ThrottledReplica, replica_id: int, quota: ReplicationQuota, now_ms: int) -> bool:
     """Return whether a follower gets no records of the partition for now."""
     return partition.is_leader_throttled and replica_id not in partition.state.maximal_isr and quota.is_exceeded(now_ms)
 
 
-def should_follower_throttle(partition: Replica, lag: int, quota: ReplicationQuota, now_ms: int) -> bool:
+def should_follower_throttle(partition: ThrottledReplica, lag: int, quota: ReplicationQuota, now_ms: int) -> bool:
     """Return whether this follower does not fetch the partition for now.
 
     `lag`: the number of committed records that it does not have; -1 if it is unknown.

@@ -10,6 +10,8 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import NamedTuple, cast
 
+from kbroker.runtime.system import start_serving
+
 MAX_REQUEST_BYTES = 8 * 1024
 MAX_CONNECTIONS = 16
 # The time from accepting a connection until the response is sent, in seconds.
@@ -55,9 +57,10 @@ class HttpServer:
 
     async def start(self, host: str | None, port: int) -> int:
         """Listen, and return the port. Raises OSError."""
-        server = await self.loop.create_server(lambda: HttpConnection(self), host, port)
+        server = await self.loop.create_server(lambda: HttpConnection(self), host, port, start_serving=False)
         self._server = server
         bound: int = server.sockets[0].getsockname()[1]
+        await start_serving(server)
         return bound
 
     async def stop(self) -> None:

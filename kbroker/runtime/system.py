@@ -7,6 +7,7 @@ import resource
 import socket
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from errno import EADDRINUSE
 from random import SystemRandom
 from typing import TypeVar
 
@@ -81,6 +82,19 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
     except ImportError:
         return asyncio.new_event_loop()
     return uvloop.new_event_loop()
+
+
+async def start_serving(server: asyncio.Server) -> None:
+    """Listen on the addresses that a server has bound. Raises OSError.
+
+    Several processes can bind a port before one of them listens. uvloop does not raise the error of the others: it
+    closes the socket, and the server would run without it.
+    """
+    addresses = [bound.getsockname() for bound in server.sockets]
+    await server.start_serving()
+    for (host, port, *_), listening in zip(addresses, server.sockets, strict=True):
+        if listening is None or listening.fileno() < 0:
+            raise OSError(EADDRINUSE, f"cannot listen on {host}:{port}: address already in use")
 
 
 def raise_descriptor_limit() -> None:

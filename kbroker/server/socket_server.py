@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from kbroker.api.dispatch import Dispatch
 from kbroker.runtime.event_log import EventLogger
+from kbroker.runtime.system import start_serving
 from kbroker.server.connection import Connection
 from kbroker.server.connection_rate import ConnectionRateLimiter
 from kbroker.server.server_context import ServerContext
@@ -40,7 +41,7 @@ class SocketServer:
         self._descriptors = environment.descriptors
         self._connections_by_host: Counter[str] = Counter()
         self._rate_limiter = ConnectionRateLimiter()
-        self._listening: list[asyncio.AbstractServer] = []
+        self._listening: list[asyncio.Server] = []
         self._idle_timer: asyncio.TimerHandle | None = None
         self.configure(config)
 
@@ -86,10 +87,10 @@ class SocketServer:
             listening_socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, config.socket_receive_buffer_bytes)
 
     async def serve(self, services: Services) -> None:
-        """Accept connections on every bound address."""
+        """Accept connections on every bound address. Raises OSError."""
         self.context.services = services
         for server in self._listening:
-            await server.start_serving()
+            await start_serving(server)
 
     async def stop(self) -> None:
         """Stop accepting, close the connections and cancel their requests. May be called again."""

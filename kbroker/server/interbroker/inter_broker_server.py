@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from kbroker.interbroker.handshake import HandshakeError, Hello
 from kbroker.runtime.event_log import EventLogger
+from kbroker.runtime.system import start_serving
 from kbroker.server.interbroker.inter_broker_connection import InterBrokerConnection
 from kbroker.server.interbroker.inter_broker_context import InterBrokerContext
 
@@ -43,7 +44,7 @@ class InterBrokerServer:
         # The connections by broker id and channel.
         self._by_link: dict[tuple[int, int], InterBrokerConnection] = {}
         self._loop = environment.loop
-        self._listening: asyncio.AbstractServer | None = None
+        self._listening: asyncio.Server | None = None
         self._image: MetadataImage | None = None
         # This config cannot be changed while the broker runs.
         self.context.max_request_bytes = config.socket_request_max_bytes + ENVELOPE_BYTES
@@ -60,11 +61,11 @@ class InterBrokerServer:
         return bound
 
     async def serve(self, services: Services) -> None:
-        """Accept connections."""
+        """Accept connections. Raises OSError."""
         assert self._listening is not None
         self.context.services = services
         self._image = services.metadata
-        await self._listening.start_serving()
+        await start_serving(self._listening)
 
     async def stop(self) -> None:
         """Stop accepting, close the connections and cancel their requests. May be called again."""

@@ -27,6 +27,10 @@ class SimSocket:
     def getsockname(self) -> Address:
         return self._address[0] or "0.0.0.0", self._address[1]
 
+    def fileno(self) -> int:
+        """Return a number that means that the socket is open."""
+        return 0
+
     def setsockopt(self, level: int, option: int, value: int) -> None:
         """Do nothing: options have no effect here."""
 

@@ -170,6 +170,9 @@ def test_buffer_sizes_and_backlog() -> None:
         def setsockopt(self, level: int, option: int, value: int) -> None:
             self.options[option] = value
 
+        def fileno(self) -> int:
+            return 0
+
         def getsockname(self) -> tuple[str, int]:
             return (HOST, PORT)
 

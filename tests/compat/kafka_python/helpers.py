@@ -7,16 +7,13 @@ from typing import Any
 from kafka import KafkaConsumer, TopicPartition
 
 from tests.compat.support import DEADLINE_S, eventually
+from tests.compat.transactions.programs.transactional_consumer import notice_rebalance
 
 
 def poll(consumer: KafkaConsumer, timeout_ms: int) -> list[Any]:
     """Poll once and return the records of all partitions, in the order of each partition."""
     records = [record for part in consumer.poll(timeout_ms=timeout_ms).values() for record in part]
-    # kafka-python sends JoinGroup and SyncGroup in a task that outlives a poll. If metadata caused the rebalance and
-    # the poll ends between SyncGroup and its response, no later poll looks at that task: the assignment is lost, and
-    # no heartbeat is sent any more.
-    if consumer._coordinator.rebalance_in_progress():
-        consumer._coordinator.request_rejoin()
+    notice_rebalance(consumer)
     return records
 
 

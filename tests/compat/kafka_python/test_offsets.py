@@ -6,7 +6,7 @@ import pytest
 from kafka import OffsetAndMetadata, TopicPartition
 from kafka.errors import OffsetMetadataTooLargeError, OffsetOutOfRangeError
 
-from tests.compat.kafka_python.helpers import partitions, read
+from tests.compat.kafka_python.helpers import partitions, poll, read
 from tests.compat.support import DEADLINE_S, eventually
 
 HOUR_MS = 3600 * 1000
@@ -134,8 +134,7 @@ def test_the_next_consumer_of_the_group_continues_where_the_last_one_committed(c
     first = consumer(name, group_id=group, enable_auto_commit=True, max_poll_records=5)
     records = []
     while len(records) < 10:
-        for part in first.poll(timeout_ms=200).values():
-            records.extend(part)
+        records.extend(poll(first, timeout_ms=200))
     first.close()  # commits the position
     second = consumer(name, group_id=group)
     assert [r.offset for r in read(second, 20 - len(records))] == list(range(len(records), 20))

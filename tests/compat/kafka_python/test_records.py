@@ -6,7 +6,7 @@ import pytest
 from kafka import TopicPartition
 from kafka.errors import InvalidTimestampError, MessageSizeTooLargeError
 
-from tests.compat.kafka_python.helpers import read
+from tests.compat.kafka_python.helpers import poll, read
 from tests.compat.support import DEADLINE_S, eventually
 
 WEEK_MS = 7 * 24 * 3600 * 1000
@@ -154,7 +154,7 @@ def test_a_fetch_completes_when_min_bytes_have_arrived(producer, consumer, topic
     wait_ms = 2 * int(DEADLINE_S * 1000)
     reader = consumer(name, fetch_min_bytes=5000, fetch_max_wait_ms=wait_ms, request_timeout_ms=wait_ms + 5000)
     sender = producer()
-    eventually(lambda: reader.poll(timeout_ms=100) is not None and reader.assignment(), "assignment")
+    eventually(lambda: poll(reader, timeout_ms=100) == [] and reader.assignment(), "assignment")
     sender.send(name, b"x").get(DEADLINE_S)
     assert not reader.poll(timeout_ms=700), "one small record must not complete a fetch that wants 5000 bytes"
     sender.send(name, b"y" * 6000).get(DEADLINE_S)

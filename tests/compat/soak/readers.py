@@ -7,6 +7,7 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 from kafka import KafkaConsumer
 from kafka.errors import KafkaError as KafkaPythonError
 
+from tests.compat.kafka_python.helpers import poll as poll_consumer
 from tests.compat.support import DEADLINE_S, eventually, unique
 
 SESSION_TIMEOUT_MS = 6000
@@ -108,14 +109,13 @@ def python_member(bootstrap: str, group: Group, topic: str) -> Member:
 
     def poll() -> Polled:
         try:
-            polled = consumer.poll(timeout_ms=350)
+            polled = poll_consumer(consumer, timeout_ms=350)
         except KafkaPythonError as error:
             if not error.retriable:
                 raise
             return
-        for tp, records in polled.items():
-            for record in records:
-                yield tp.partition, record.offset, record.value
+        for record in polled:
+            yield record.partition, record.offset, record.value
 
     return Member(group, poll, consumer.close)
 

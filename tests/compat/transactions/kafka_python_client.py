@@ -8,6 +8,7 @@ from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.errors import KafkaError, KafkaTimeoutError, ProducerFencedError
 from kafka.structs import OffsetAndMetadata
 
+from tests.compat.kafka_python.helpers import poll
 from tests.compat.support import DEADLINE_S, eventually
 from tests.compat.transactions.clients import ABORTABLE, COMMITTED, FATAL, FENCED, Member, TransactionError
 
@@ -71,8 +72,7 @@ class KafkaPythonMember(Member):
         return self._consumer.group_metadata()
 
     def poll(self) -> list[bytes]:
-        # A poll that ends in the middle of a rejoin can leave kafka-python waiting forever.
-        return [record.value for part in self._consumer.poll(timeout_ms=350).values() for record in part]
+        return [record.value for record in poll(self._consumer, timeout_ms=350)]
 
 
 class KafkaPythonClient:

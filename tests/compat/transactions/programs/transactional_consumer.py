@@ -23,6 +23,17 @@ class Batch(NamedTuple):
     member: ConsumerGroupMetadata  # commit the offsets of the records with this
 
 
+def notice_rebalance(consumer: KafkaConsumer) -> None:
+    """Call this after each poll, so that the next one continues a rebalance that is in progress.
+
+    kafka-python sends JoinGroup and SyncGroup in a task that outlives a poll. If metadata caused the rebalance and the
+    poll ends between SyncGroup and its response, no later poll looks at that task: the assignment is lost, and no
+    heartbeat is sent any more.
+    """
+    if consumer._coordinator.rebalance_in_progress():
+        consumer._coordinator.request_rejoin()
+
+
 class TransactionalConsumer:
     """`consumer` has isolation_level="read_committed" and enable_auto_commit=False, and is subscribed."""
 
@@ -33,6 +44,7 @@ class TransactionalConsumer:
     def poll(self, timeout_ms: int) -> Batch:
         """Return the next records; none during a rebalance. May raise RetriableError."""
         records = self._consumer.poll(timeout_ms=timeout_ms)
+        notice_rebalance(self._consumer)
         member = self._consumer.group_metadata()
         if not records or member.generation_id < 0:
             return Batch({}, member)

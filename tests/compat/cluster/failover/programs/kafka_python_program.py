@@ -42,6 +42,9 @@ def consume(commands: Commands) -> None:
                 for record in records:
                     has_read = True
                     read(record.topic, record.partition, record.offset, record.value)
+            # Otherwise a poll that ends within a rebalance which metadata has caused can lose the assignment.
+            if consumer._coordinator.rebalance_in_progress():
+                consumer._coordinator.request_rejoin()
             if has_read and timer.is_due():
                 consumer.commit()
                 say("commit")

@@ -5,6 +5,8 @@ from typing import Any
 
 from kbroker.cli.cluster.log_dirs import LogDirs, describe_log_dirs
 from kbroker.cli.common.client import read_again
+from kbroker.cli.common.partitions.list_offsets import Partition
+from kbroker.cli.common.partitions.reassignments import ReplicaChanges, reassignments
 from kbroker.metadata.topics.placement.cluster_layout import (
     ClusterBroker,
     ClusterLayout,
@@ -18,20 +20,28 @@ def read_layout(client: Any) -> ClusterLayout:
     cluster = read_again(client.describe_cluster)
     topics = [topic for topic in read_again(lambda: client.describe_topics(None)) if not topic["error_code"]]
     running = [broker["broker_id"] for broker in cluster["brokers"] if not broker.get("is_fenced")]
-    return layout_of(cluster["brokers"], topics, describe_log_dirs(client, running))
+    return layout_of(cluster["brokers"], topics, describe_log_dirs(client, running), reassignments(client))
 
 
 def layout_of(
-    brokers: Sequence[Mapping[str, Any]], topics: Sequence[Mapping[str, Any]], directories: Mapping[int, LogDirs]
+    brokers: Sequence[Mapping[str, Any]],
+    topics: Sequence[Mapping[str, Any]],
+    directories: Mapping[int, LogDirs],
+    ongoing: Mapping[Partition, ReplicaChanges],
 ) -> ClusterLayout:
-    """Return a layout from rows of DescribeCluster, of Metadata, and from log directories by broker.
+    """Return a layout from rows of DescribeCluster and Metadata, log directories by broker, and reassignments.
 
     A broker accepts replicas if it is not fenced and reports its log directories. The size of a partition is that of
-    the leader's replica: a follower may lack some of it. Without a leader it is that of the largest replica.
+    the leader's replica, since a follower may lack some of it. Without a leader it is that of the largest replica. A
+    partition that is being reassigned has the replicas that it will have.
     """
     return cluster_layout(
         [_broker(broker, directories.get(broker["broker_id"])) for broker in brokers],
-        [_partition(topic["name"], row, directories) for topic in topics for row in topic["partitions"]],
+        [
+            _partition(topic["name"], row, directories, ongoing.get((topic["name"], row["partition_index"])))
+            for topic in topics
+            for row in topic["partitions"]
+        ],
     )
 
 
@@ -40,16 +50,20 @@ def _broker(broker: Mapping[str, Any], found: LogDirs | None) -> ClusterBroker:
     return ClusterBroker(broker["broker_id"], broker["rack"], accepts_replicas, found.free_bytes if found else None)
 
 
-def _partition(topic: str, row: Mapping[str, Any], directories: Mapping[int, LogDirs]) -> PlacedPartition:
+def _partition(
+    topic: str, row: Mapping[str, Any], directories: Mapping[int, LogDirs], changes: ReplicaChanges | None
+) -> PlacedPartition:
     partition = (topic, row["partition_index"])
     sizes = {
         broker: directories[broker].sizes.get(partition, 0) for broker in row["replica_nodes"] if broker in directories
     }
     leader = row["leader_id"] if row["leader_id"] >= 0 else None
+    replicas = [broker for broker in row["replica_nodes"] if changes is None or broker not in changes.removing]
     return PlacedPartition(
         *partition,
-        tuple(row["replica_nodes"]),
+        tuple(replicas),
         leader,
         sizes[leader] if leader in sizes else max(sizes.values(), default=0),
-        frozenset(row["replica_nodes"]).difference(row["isr_nodes"]),
+        frozenset(replicas).difference(row["isr_nodes"]),
+        is_reassigning=changes is not None,
     )

@@ -7,9 +7,16 @@ import subprocess
 import sys
 from typing import Any
 
+import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from kbroker.cli.cluster.layout_reader import read_layout
+from kbroker.cli.common.client import admin_client
+from kbroker.metadata.topics.placement.balance import balance
+from kbroker.metadata.topics.placement.drain import drain
+from kbroker.metadata.topics.placement.reassignment_plan import PlanRefused
+from kbroker.metadata.topics.placement.replication_factor import change_replication_factor
 from tests.compat.local_cluster.local_cluster import LocalCluster
 from tests.compat.support import DEADLINE_S, eventually, unique
 
@@ -23,6 +30,20 @@ def listed(cluster: LocalCluster, *options: str) -> str:
 
 def brokers(cluster: LocalCluster) -> dict[int, dict[str, Any]]:
     return {broker["broker"]: broker for broker in json.loads(listed(cluster, "--json"))}
+
+
+def assert_plans_fit(cluster: LocalCluster, topic: str) -> None:
+    """Plans begin with what the brokers report: replicas, sizes, free space."""
+    with admin_client(",".join(cluster.addresses)) as client:
+        layout = read_layout(client)
+    assert all(broker.accepts_replicas and broker.free_bytes for broker in layout.brokers.values())
+    assert all(part.is_movable and not part.out_of_sync for part in layout.partitions)
+    assert sum(part.size_bytes for part in layout.partitions) > RECORDS * RECORD_BYTES
+    plan = change_replication_factor(layout, [f"{topic}-single"], 3)
+    assert [len(move.added) for move in plan.moves] == [2, 2, 2]
+    assert balance(layout).moves == ()
+    with pytest.raises(PlanRefused, match="only 2 broker"):
+        drain(layout, [1])
 
 
 def test_brokers_and_their_disk_use(cluster: LocalCluster) -> None:
@@ -47,6 +68,8 @@ def test_brokers_and_their_disk_use(cluster: LocalCluster) -> None:
     header, *rows = listed(cluster).splitlines()
     assert " ".join(header.split()) == "BROKER ADDRESS RACK STATE LEADS REPLICAS OUT_OF_SYNC DISK_USE FREE"
     assert [row.split()[:2] for row in rows] == [[str(number), found[number]["address"]] for number in found]
+
+    assert_plans_fit(cluster, topic)
 
     os.kill(cluster.broker_pids()[0], signal.SIGKILL)
     # Also the partition whose only replica is there has no in-sync replica: it is an eligible leader (KIP-966).

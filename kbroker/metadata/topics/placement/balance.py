@@ -14,9 +14,9 @@ STEPS = (balance_racks, balance_counts, balance_leaders, balance_bytes)
 def balance(layout: ClusterLayout) -> ReassignmentPlan:
     """Return the plan that balances a cluster, without moves if it is balanced. Raises PlanRefused.
 
-    Replicas on brokers that accept none stay there, as do all replicas of partitions without a leader. Where racks or
-    sizes prevent equal brokers, the plan ends where no single move or exchange between two brokers helps. It prefers
-    few bytes, but does not search for the fewest.
+    Replicas on brokers that accept none stay there, as do all replicas of partitions without a leader and of those that
+    are being reassigned. Where racks or sizes prevent equal brokers, the plan ends where no single move or exchange
+    between two brokers helps. It prefers few bytes, but does not search for the fewest.
     """
     current = layout
     while True:

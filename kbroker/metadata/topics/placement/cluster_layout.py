@@ -21,7 +21,8 @@ class PlacedPartition(NamedTuple):
     """A partition with its replicas, the preferred leader first.
 
     `leader` is None while there is none: nothing can be copied from such a partition, so its replicas stay where they
-    are. `size_bytes` is the size of one replica. `out_of_sync`: the replicas that are not in the ISR.
+    are. `size_bytes` is the size of one replica. `out_of_sync`: the replicas that are not in the ISR. A partition that
+    is being reassigned has the replicas that it will have, and stays until then.
     """
 
     topic: str
@@ -30,6 +31,11 @@ class PlacedPartition(NamedTuple):
     leader: int | None
     size_bytes: int = 0
     out_of_sync: frozenset[int] = frozenset()
+    is_reassigning: bool = False
+
+    @property
+    def is_movable(self) -> bool:
+        return self.leader is not None and not self.is_reassigning
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"

@@ -1,9 +1,9 @@
 """A plan of moves, with the layout's state before and after it, and what makes a plan impossible."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from kbroker.metadata.topics.placement.cluster_layout import ClusterLayout, with_replicas
+from kbroker.metadata.topics.placement.cluster_layout import ClusterLayout, PlacedPartition, with_replicas
 from kbroker.metadata.topics.placement.placement_goals import PlacementState, evaluate
 
 # By topic and partition.
@@ -57,26 +57,36 @@ class ReassignmentPlan(NamedTuple):
 
 
 def plan_of(layout: ClusterLayout, replicas: Replicas) -> ReassignmentPlan:
-    """Return the plan that gives partitions these replicas. Raises PlanRefused if copies do not fit.
+    """Return the plan that gives partitions these replicas.
+
+    Raises PlanRefused if copies do not fit, or if a partition cannot move now.
 
     Partitions that are missing in `replicas`, or have the same there, do not move.
     """
-    moves = tuple(
-        PartitionMove(part.topic, part.partition, part.replicas, target, part.leader, part.size_bytes)
+    moving = [
+        (part, target)
         for part in layout.partitions
         if (target := replicas.get((part.topic, part.partition), part.replicas)) != part.replicas
+    ]
+    _require_movable(moving)
+    moves = tuple(
+        PartitionMove(part.topic, part.partition, part.replicas, target, part.leader, part.size_bytes)
+        for part, target in moving
     )
-    _require_sources(moves)
     _require_space(layout, moves)
     after = with_replicas(layout, {(move.topic, move.partition): move.target for move in moves})
     return ReassignmentPlan(layout, moves, evaluate(layout), evaluate(after))
 
 
-def _require_sources(moves: tuple[PartitionMove, ...]) -> None:
-    stuck = [move for move in moves if move.added and move.source is None]
-    if stuck:
+def _require_movable(moving: list[tuple[PlacedPartition, tuple[int, ...]]]) -> None:
+    reassigning = [part for part, _ in moving if part.is_reassigning]
+    if reassigning:
+        raise PlanRefused(f"{partitions_are(reassigning)} being reassigned: wait until that is done, or cancel it")
+    leaderless = [part for part, target in moving if part.leader is None and not set(target) <= set(part.replicas)]
+    if leaderless:
         raise PlanRefused(
-            f"{partitions_text(stuck)} without a leader, so there is nothing to copy from: wait for a replica to return"
+            f"{partitions_are(leaderless)} without a leader, so there is nothing to copy from: wait for a replica to "
+            "return"
         )
 
 
@@ -114,7 +124,8 @@ def estimated_seconds(plan: ReassignmentPlan, bytes_per_second: float) -> float:
     return max(loads, default=0) / bytes_per_second
 
 
-def partitions_text(partitions: list[PartitionMove]) -> str:
+def partitions_are(partitions: Sequence[PlacedPartition]) -> str:
     """Return `orders-0 is`, or `3 partitions, such as orders-0, are`."""
-    first = f"{partitions[0].topic}-{partitions[0].partition}"
-    return f"{first} is" if len(partitions) == 1 else f"{len(partitions)} partitions, such as {first}, are"
+    if len(partitions) == 1:
+        return f"{partitions[0]} is"
+    return f"{len(partitions)} partitions, such as {partitions[0]}, are"

@@ -16,7 +16,7 @@ class ReplicaTable:
     """Replicas of partitions by number, and what each broker has.
 
     `racks`, `accepts`, `counts`, `leaders` and `sizes` are by the number of a broker, `replicas` and `partition_sizes`
-    by that of a partition. `is_movable`: whether the partition has a leader, which replicas are copied from.
+    by that of a partition. `is_movable`: see PlacedPartition.
     """
 
     def __init__(self, layout: ClusterLayout) -> None:
@@ -31,7 +31,7 @@ class ReplicaTable:
         self.partitions = [layout.partitions[index] for index in scattered]
         self.replicas = [[number_of[broker] for broker in part.replicas] for part in self.partitions]
         self.partition_sizes = [part.size_bytes for part in self.partitions]
-        self.is_movable = [part.leader is not None for part in self.partitions]
+        self.is_movable = [part.is_movable for part in self.partitions]
         self.counts = [0] * len(self.ids)
         self.leaders = [0] * len(self.ids)
         self.sizes = [0] * len(self.ids)

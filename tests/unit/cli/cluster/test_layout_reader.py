@@ -2,6 +2,7 @@
 
 from kbroker.cli.cluster.layout_reader import layout_of
 from kbroker.cli.cluster.log_dirs import LogDirs
+from kbroker.cli.common.partitions.reassignments import ReplicaChanges
 from kbroker.metadata.topics.placement.cluster_layout import ClusterBroker, PlacedPartition
 
 BROKERS = [
@@ -14,7 +15,7 @@ DIRECTORIES = {1: LogDirs({("t", 0): 5, ("t", 1): 7}, 100), 2: LogDirs({("t", 0)
 
 
 def test_brokers_that_are_fenced_or_do_not_respond_accept_no_replicas() -> None:
-    layout = layout_of(BROKERS, [], DIRECTORIES)
+    layout = layout_of(BROKERS, [], DIRECTORIES, {})
     assert list(layout.brokers.values()) == [
         ClusterBroker(1, "a", True, 100),
         ClusterBroker(2, None, True, None),
@@ -29,10 +30,17 @@ def test_partitions_have_the_size_of_their_leaders_replica() -> None:
         {"partition_index": 0, "leader_id": 1, "replica_nodes": [2, 1, 9], "isr_nodes": [1, 2]},
         {"partition_index": 2, "leader_id": 3, "replica_nodes": [3], "isr_nodes": [3]},
     ]
-    layout = layout_of(BROKERS, [{"name": "t", "partitions": rows}], DIRECTORIES)
+    layout = layout_of(BROKERS, [{"name": "t", "partitions": rows}], DIRECTORIES, {})
     assert layout.partitions == (
         PlacedPartition("t", 0, (2, 1, 9), 1, 5, frozenset({9})),
         PlacedPartition("t", 1, (1, 2), None, 9, frozenset({1, 2})),
         PlacedPartition("t", 2, (3,), 3, 0),
     )
     assert layout.brokers[9] == ClusterBroker(9, None, False)
+
+
+def test_a_partition_that_is_being_reassigned_has_the_replicas_of_its_target() -> None:
+    row = {"partition_index": 0, "leader_id": 1, "replica_nodes": [2, 4, 1], "isr_nodes": [1, 2]}
+    ongoing = {("t", 0): ReplicaChanges([4], [1])}
+    (partition,) = layout_of(BROKERS, [{"name": "t", "partitions": [row]}], DIRECTORIES, ongoing).partitions
+    assert partition == PlacedPartition("t", 0, (2, 4), 1, 5, frozenset({4}), is_reassigning=True)

@@ -60,18 +60,20 @@ def spreads(state: PlacementState) -> tuple[int, int, int]:
 
 
 @st.composite
-def layouts(draw: st.DrawFn, *, all_accept: bool = False, all_led: bool = False) -> ClusterLayout:
+def layouts(draw: st.DrawFn, *, all_accept: bool = False, all_movable: bool = False) -> ClusterLayout:
     """Generate a layout of up to 7 brokers in up to 4 racks."""
     count = draw(st.integers(1, 7))
     racks = draw(st.lists(st.sampled_from(["a", "b", "c", None]), min_size=count, max_size=count))
     closed = draw(st.sets(st.integers(1, count), max_size=0 if all_accept else 2))
     brokers = [ClusterBroker(number, rack, number not in closed) for number, rack in enumerate(racks, 1)]
     sizes = st.one_of(st.integers(0, 4), st.integers(0, 10**6))
-    leaderless = st.just(False) if all_led else st.integers(0, 9).map(lambda number: number == 9)
+    rarely = st.just(False) if all_movable else st.integers(0, 9).map(lambda number: number == 9)
     partitions = []
     for index in range(draw(st.integers(0, 30))):
         replicas = tuple(draw(st.permutations(range(1, count + 1)))[: draw(st.integers(1, 4))])
-        leader = None if draw(leaderless) else draw(st.sampled_from(replicas))
+        leader = None if draw(rarely) else draw(st.sampled_from(replicas))
         topic = f"t{index % 3}"
-        partitions.append(PlacedPartition(topic, index // 3, replicas, leader, draw(sizes)))
+        is_reassigning = leader is not None and draw(rarely)
+        part = PlacedPartition(topic, index // 3, replicas, leader, draw(sizes), is_reassigning=is_reassigning)
+        partitions.append(part)
     return cluster_layout(brokers, partitions)

@@ -2,6 +2,7 @@
 
 import pytest
 
+from kbroker.metadata.topics.placement.balance import balance
 from kbroker.metadata.topics.placement.cluster_layout import ClusterBroker, PlacedPartition, cluster_layout
 from kbroker.metadata.topics.placement.drain import drain, replace
 from kbroker.metadata.topics.placement.reassignment_plan import PlanRefused, estimated_seconds
@@ -53,6 +54,14 @@ def test_what_has_no_leader_cannot_be_copied() -> None:
     layout = cluster_layout([ClusterBroker(2)], [PlacedPartition("t", 0, (1,), None)])
     with pytest.raises(PlanRefused, match="t-0 is without a leader, so there is nothing to copy from"):
         drain(layout, [1])
+
+
+def test_what_is_being_reassigned_is_not_moved_again() -> None:
+    parts = [PlacedPartition("t", index, (1,), 1, is_reassigning=True) for index in range(2)]
+    layout = cluster_layout([ClusterBroker(1), ClusterBroker(2)], parts)
+    with pytest.raises(PlanRefused, match="2 partitions, such as t-0, are being reassigned: wait until that is done"):
+        drain(layout, [1])
+    assert balance(layout).moves == ()
 
 
 def test_a_replacement_takes_the_places_of_the_old_broker() -> None:

@@ -230,16 +230,25 @@ class StateRebuilder:
             loaded.repairs.append(f"{loaded.epoch_file.path}: {error}; rebuilt from the log")
 
     def rebuild_lost_epochs(self) -> None:
-        if not self._epochs_lost:
-            return
+        """Read from the log the epochs that the file should have.
+
+        The file begins above the log start if the broker was killed after DeleteRecords: the new log start was not
+        stored yet.
+        """
         loaded = self._loaded
+        known = [] if self._epochs_lost else loaded.epochs.entries
+        end = known[0][1] if known else loaded.log_end_offset
+        if end <= loaded.log_start_offset or not (known or self._epochs_lost):
+            return
         loaded.epochs = LeaderEpochCache()
         epoch = -1
-        for _, _, header in _iter_batches(loaded, loaded.log_start_offset, loaded.log_end_offset):
+        for _, _, header in _iter_batches(loaded, loaded.log_start_offset, end):
             if header.leader_epoch > epoch:
                 epoch = header.leader_epoch
                 loaded.epochs.assign(epoch, header.base_offset)
-        if loaded.epochs.entries:
+        for epoch, start_offset in known:
+            loaded.epochs.assign(epoch, start_offset)
+        if loaded.epochs.entries != known:
             # The next start looks for epochs only from the recovery point on.
             loaded.epoch_file.write_blocking(loaded.epochs.entries)
 

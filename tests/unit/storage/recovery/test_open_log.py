@@ -321,6 +321,22 @@ def test_an_epoch_without_appends_is_written_at_the_next_checkpoint(tmp_path: Pa
     assert (lab.path / "leader-epoch-checkpoint").read_bytes() == b"0\n2\n3 0\n4 1\n"
 
 
+def test_epochs_before_a_log_start_that_a_crash_has_lost_are_read_from_the_log(tmp_path: Path) -> None:
+    lab = Lab(tmp_path)
+    log = lab.open()
+    for n in range(30):
+        append(log, batch(1), epoch=n // 10)
+    log.checkpoint()
+    path = lab.path / "leader-epoch-checkpoint"
+    good = path.read_bytes()
+    assert good == b"0\n3\n0 0\n1 10\n2 20\n"
+    # What is written after records below offset 25 were deleted.
+    path.write_bytes(b"0\n1\n2 25\n")
+    log = lab.open(30, log_start=5)
+    assert log.epochs.entries == [(0, 5), (1, 10), (2, 20)]
+    assert path.read_bytes() == b"0\n3\n0 5\n1 10\n2 20\n"
+
+
 def test_epochs_that_a_crash_kept_from_the_file_come_from_the_tail(tmp_path: Path) -> None:
     lab = Lab(tmp_path)
     log = lab.open()

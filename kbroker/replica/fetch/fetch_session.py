@@ -89,12 +89,13 @@ class FetchSession:
     """The partitions of one consumer, of one follower (`replica_id` ≥ 0), or of one request (id 0).
 
     `is_closed`: it was closed or evicted. `size_bytes`: an upper bound of its memory; the cache has counted
-    `counted_bytes` of it.
+    `counted_bytes` of it. `withheld`: throttled partitions that are not `ready` until the quota allows, or until
+    `next_look_ms` (monotonic).
     """
 
     __slots__ = (
-        "counted_bytes", "epoch", "id", "is_closed", "is_incremental", "last_used_ms", "partitions", "ready",
-        "replica_id", "size_bytes", "uses_topic_ids", "waiter",
+        "counted_bytes", "epoch", "id", "is_closed", "is_incremental", "last_used_ms", "next_look_ms", "partitions",
+        "ready", "replica_id", "size_bytes", "uses_topic_ids", "waiter", "withheld",
     )  # fmt: skip
 
     def __init__(self, session_id: int, uses_topic_ids: bool, now_ms: int) -> None:
@@ -108,6 +109,8 @@ class FetchSession:
         self.last_used_ms = now_ms
         self.partitions: dict[tuple[TopicKey, int], FetchPartition] = {}
         self.ready: dict[FetchPartition, None] = {}
+        self.withheld: dict[FetchPartition, None] = {}
+        self.next_look_ms = 0
         self.size_bytes = 0
         self.counted_bytes = 0
         self.waiter: WaitingFetch | None = None
@@ -137,6 +140,7 @@ class FetchSession:
                     if partition is not None:
                         self.size_bytes -= partition_bytes(key)
                         self.ready.pop(partition, None)
+                        self.withheld.pop(partition, None)
                         partition.detach()
 
     def move_to_end(self, partition: FetchPartition) -> None:
@@ -158,6 +162,7 @@ class FetchSession:
         # Up to 100,000 partitions refer to the session; otherwise they stay in memory until a garbage collection.
         self.partitions.clear()
         self.ready.clear()
+        self.withheld.clear()
 
 
 class FetchSessionCache:

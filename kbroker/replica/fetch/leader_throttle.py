@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING
 from kbroker.replica.quota.throttled_replicas import should_leader_throttle
 
 if TYPE_CHECKING:
-    from kbroker.replica.fetch.fetch_session import FetchPartition
+    from kbroker.replica.fetch.fetch_session import FetchPartition, FetchSession
     from kbroker.replica.partition import Partition
     from kbroker.replica.quota.replication_quota import ReplicationQuota
     from kbroker.runtime.environment import Clock
+
+# Withheld partitions whose throttle was removed are read after at most this time.
+LOOK_MS = 1_000
 
 
 class LeaderThrottle:
@@ -20,10 +23,27 @@ class LeaderThrottle:
         self.quota = quota
         self._clock = clock
 
+    def begin_read(self, session: FetchSession) -> bool:
+        """Let the withheld partitions of a session be read if the quota allows, or after LOOK_MS.
+
+        Returns whether they are still withheld. However many they are, a request meanwhile looks at none of them.
+        """
+        now_ms = self._clock.mono_ms()
+        if self.quota.is_exceeded(now_ms) and now_ms < session.next_look_ms:
+            return True
+        session.ready.update(session.withheld)
+        session.withheld.clear()
+        return False
+
     def withholds(self, fetched: FetchPartition, partition: Partition) -> bool:
         """Return whether the follower gets no records for now. If so, appends do not complete its waiting requests."""
-        replica_id = fetched.session.replica_id
-        if should_leader_throttle(partition, replica_id, self.quota, self._clock.mono_ms()):
+        session, now_ms = fetched.session, self._clock.mono_ms()
+        replica_id = session.replica_id
+        if should_leader_throttle(partition, replica_id, self.quota, now_ms):
+            if not session.withheld:
+                session.next_look_ms = now_ms + LOOK_MS
+            session.withheld[fetched] = None
+            session.ready.pop(fetched, None)
             partition.replica_fetchers.pop(fetched, None)
             partition.stop_waiting_for(replica_id)
             return True

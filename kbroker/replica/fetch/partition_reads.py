@@ -126,6 +126,8 @@ def read_partitions(
     """
     reads = FetchReads()
     read_committed = request.isolation_level == READ_COMMITTED
+    if session.withheld:
+        reads.is_throttled = throttle.begin_read(session)
     read_all = not session.is_incremental
     is_follower = session.replica_id >= 0
     selects_replica = bool(request.rack_id) and not is_follower

@@ -6,7 +6,10 @@ from typing import Any
 
 import pytest
 
-from kbroker.replica.fetcher.replica_fetcher import ReplicaFetcher
+from kbroker.replica.fetch import leader_throttle
+from kbroker.replica.fetch.leader_throttle import LeaderThrottle
+from kbroker.replica.fetcher.follower_throttle import FollowerThrottle
+from kbroker.replica.quota.throttled_replicas import should_leader_throttle
 from tests.unit.support.replica_cluster import ReplicaCluster, replica_test
 
 MB = 1_000_000
@@ -166,22 +169,49 @@ async def test_producers_do_not_wait_for_a_throttled_replica_that_is_joining(c: 
     assert await seconds_of(c, c.commit(1, VALUE)) < 0.01
 
 
-def test_an_idle_throttle_reads_no_partition(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without throttled bytes, a request looks at no partition for the throttle."""
+def test_requests_do_not_look_at_the_partitions_that_are_withheld(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy partition in sync has many requests, and a thousand others may be throttled."""
+    looks = []
+
+    def counted(partition: Any, *arguments: Any) -> bool:
+        looks.append(partition.tp)
+        return should_leader_throttle(partition, *arguments)
+
+    monkeypatch.setattr(leader_throttle, "should_leader_throttle", counted)
+
+    @replica_test
+    async def run(c: ReplicaCluster) -> None:
+        await c.start(1, 3, **FETCHES, **with_rate(1_000))
+        partitions = 20
+        await c.create_topic(1, 3, partitions=partitions, leader_replication_throttled_replicas="*")
+        await c.create_topic(1, 3, name="other")
+        await c.kill(3)
+        for index in range(partitions):
+            c.elect(1, isr=[1], index=index)
+            c.produce(1, VALUE, VALUE, index=index)
+            c.produce(1, VALUE, VALUE, index=index)
+        await c.restart(3, **FETCHES, **with_rate(1_000))
+        await asyncio.sleep(1)
+        looks.clear()
+        before = c.fetches[1, 3]
+        for _ in range(200):
+            await c.commit(1, b"v", topic="other")
+            await asyncio.sleep(0.01)
+        assert c.fetches[1, 3] - before >= 200
+        assert 0 < len(looks) <= 4 * partitions
+
+    run()
+
+
+def test_without_throttled_bytes_no_partition_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(FollowerThrottle, "before_request")
+    monkeypatch.delattr(LeaderThrottle, "withholds")
 
     @replica_test
     async def run(c: ReplicaCluster) -> None:
         await c.replicate(1, 2, partitions=3)
-        built = []
-        build = ReplicaFetcher._build_request
-
-        def counted(fetcher: ReplicaFetcher) -> object:
-            built.append(fetcher.throttle.quota.rate(0))
-            return build(fetcher)
-
-        monkeypatch.setattr(ReplicaFetcher, "_build_request", counted)
         for _ in range(5):
             await c.commit(1, VALUE)
-        assert set(built) == {0.0}
+        await c.until_equal(1, 2)
 
     run()

@@ -57,6 +57,9 @@ class FollowerThrottle:
                 continue
             self._fetcher.pause(state)
             self._paused.append(state)
+        self._set_timer(now_ms)
+
+    def _set_timer(self, now_ms: int) -> None:
         if self._paused and self._timer is None:
             delay_ms = min(self.quota.allowed_at_ms(now_ms) - now_ms, MAX_WAIT_MS)
             self._timer = self._environment.loop.call_later(delay_ms / 1000, self._resume)
@@ -66,10 +69,16 @@ class FollowerThrottle:
         self.quota.record(size, self._environment.clock.mono_ms())
 
     def _resume(self) -> None:
+        """Resume the partitions that may be fetched: all of them, unless the timer has fired early (MAX_WAIT_MS)."""
         self._timer = None
+        now_ms = self._environment.clock.mono_ms()
         paused, self._paused = self._paused, []
         for state in paused:
-            self._fetcher.resume(state)
+            if should_follower_throttle(state.partition, state.lag, self.quota, now_ms):
+                self._paused.append(state)
+            else:
+                self._fetcher.resume(state)
+        self._set_timer(now_ms)
 
     def stop(self) -> None:
         if self._timer is not None:

@@ -2,12 +2,15 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from random import Random
 from typing import Any
 
 from kbroker.broker import Broker
+from kbroker.common import KafkaError
 from kbroker.config.config_resource import ConfigResourceType
 from kbroker.metadata.image import PartitionRegistration
+from kbroker.metadata.replication.alter_reassignments import RequestedReassignment
 from kbroker.metadata.topics.create_topics import NewTopic
 from kbroker.replica.partition import Partition
 from kbroker.simulation.coordination.service import SimCoordination
@@ -88,6 +91,19 @@ class SimulatedCluster(SimulatedHosts):
         assert controller.services is not None
         altering = controller.services.controller.alter_configs(ConfigResourceType.TOPIC, name, configs)
         await controller.loop.run(altering)
+
+    async def reassign(self, target: Sequence[int] | None, topic: str = "t", index: int = 0) -> None:
+        """Begin or cancel (None) a reassignment, as soon as there is a controller that can."""
+        requested = [RequestedReassignment(topic, index, target)]
+        while True:
+            for machine in self.machines.values():
+                if machine.services is None or not machine.services.controller.is_elected:
+                    continue
+                with suppress(KafkaError):
+                    (outcome,) = await machine.loop.run(machine.services.controller.alter_reassignments(requested))
+                    assert outcome.error is None, outcome.error
+                    return
+            await asyncio.sleep(0.1)
 
     def broker_epochs(self) -> list[int]:
         """The epochs of the live brokers' registrations, as broker 1 knows them."""

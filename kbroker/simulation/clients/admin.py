@@ -4,7 +4,7 @@ If an attempt's response was lost, the error of a repeated request (such as TOPI
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from kbroker.simulation.checker.history import DeleteRecords, History, Outcome, TopicPartition
@@ -37,6 +37,12 @@ from protocol.messages.k44_incremental_alter_configs import (
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
+)
+from protocol.messages.k45_alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    ReassignablePartition,
+    ReassignableTopic,
 )
 
 TOPIC, BROKER = 2, 4
@@ -151,6 +157,21 @@ class Admin:
             return response.error_code
 
         await self._retry_until_done(attempt)
+
+    async def reassign(self, name: str, index: int, target: Sequence[int] | None) -> None:
+        """Begin to move a partition to other brokers; None cancels that. Raises RefusedError, TimeoutError."""
+        partition = ReassignablePartition(partition_index=index, replicas=None if target is None else list(target))
+        request = AlterPartitionReassignmentsRequest(
+            timeout_ms=BROKER_TIMEOUT_MS, topics=[ReassignableTopic(name=name, partitions=[partition])]
+        )
+
+        async def attempt() -> int:
+            connection = await self.cluster.any_node()
+            response = await connection.request(request, AlterPartitionReassignmentsResponse)
+            return response.responses[0].partitions[0].error_code
+
+        await self._retry_until_done(attempt, error_if_repeated=ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
+        self._history.note(self._process, f"reassignment of {name}-{index}: {target}")
 
     async def delete_records(self, tp: TopicPartition, before: int) -> int:
         """Make one attempt to delete records below an offset. Returns the log start offset, -1 if unknown."""

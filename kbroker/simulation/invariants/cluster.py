@@ -6,6 +6,7 @@
 - StrongIsr: below the high watermark of any broker that is or believes to be the leader, the logs of all replicas in
   the stored ISR have the same batches. A machine that lost power, or its disk, is exempt until it registers again.
 - Two logs with a batch of the same offset and leader epoch have the same batch.
+- Reassignments lose no replica before their end, and add none that is not in sync (reassignments.py).
 - No broker is in an ISR while it is fenced, or since before it registered again (memberships.py).
 - What clients received, as an acknowledgement or as a record, is in the log of every replica that may be elected, and
   records that they have deleted are not (promises.py). Under flush.before.ack it is synced on every replica in the ISR.
@@ -23,6 +24,7 @@ from kbroker.simulation.invariants.broker import BrokenInvariant
 from kbroker.simulation.invariants.controller_state import ControllerState, StoredPartition
 from kbroker.simulation.invariants.memberships import Memberships
 from kbroker.simulation.invariants.promises import Promises
+from kbroker.simulation.invariants.reassignments import Reassignments
 from kbroker.simulation.invariants.stored_log import BatchId, StoredLog
 from kbroker.simulation.runtime.machine import DATA
 from kbroker.storage.file_names import PARTITION_METADATA
@@ -65,13 +67,16 @@ class ClusterInvariants:
         self._compared: dict[tuple[Key, int, int], int] = {}
         self._memberships = Memberships(self._state)
         self._promises = Promises()
+        self._reassignments = Reassignments()
 
     def missing_replicas(self) -> list[str]:
-        """Describe the partitions that have no leader, or replicas that are not in sync."""
+        """Describe the partitions that have no leader, replicas that are not in sync, or that still move."""
         return [
             f"{tp[0]}-{tp[1]}: {stored.registration}"
             for tp, stored in self._state.partitions().items()
-            if stored.registration.leader < 0 or len(stored.registration.isr) < len(stored.registration.replicas)
+            if stored.registration.leader < 0
+            or len(stored.registration.isr) < len(stored.registration.replicas)
+            or stored.registration.is_reassigning
         ]
 
     def outdated_brokers(self) -> list[str]:
@@ -134,12 +139,13 @@ class ClusterInvariants:
             key = stored.topic_id, tp[1]
             self._check_stored(tp, key, stored.registration)
             self._memberships.check(tp, key, stored.registration, brokers)
-            for broker in stored.registration.replicas:
+            # Also of one that still believes to be the leader, and is no replica any more.
+            for broker in dict.fromkeys((*stored.registration.replicas, *self._leading(tp))):
                 self._update_log(broker, tp, key, directories[broker].get(tp))
             self._check_promises(tp, key, stored.registration)
-            for broker in self._machines:
+            for broker in self._leading(tp):
                 partition = self._partition(broker, tp)
-                if partition is not None and partition.is_leader and partition.topic_id == stored.topic_id:
+                if partition is not None and partition.topic_id == stored.topic_id:
                     self._check_leader(broker, tp, key, partition)
                     self._check_isr(broker, tp, key, partition, stored)
 
@@ -150,6 +156,11 @@ class ClusterInvariants:
             directories = partition_directories(disk, DATA) if disk.isdir(DATA) else {}
             known = self._directories[broker] = disk, disk.changes[DATA], directories
         return known[2]
+
+    def _leading(self, tp: TopicPartition) -> list[int]:
+        """Return the brokers that believe to be the leader."""
+        partitions = ((broker, self._partition(broker, tp)) for broker in self._machines)
+        return [broker for broker, partition in partitions if partition is not None and partition.is_leader]
 
     def _partition(self, broker: int, tp: TopicPartition) -> Partition | None:
         """Return the partition on a running broker if its log is open."""
@@ -167,6 +178,9 @@ class ClusterInvariants:
         # The ISR is empty if the replicas that have all committed records are eligible leaders only (KIP-966).
         if not {*new.isr, *new.elr} <= set(new.replicas) or set(new.isr) & set(new.elr):
             self._fail(new.leader, tp, f"the ISR {new.isr} and the ELR {new.elr} of the replicas {new.replicas}")
+        fault = self._reassignments.fault(key, new)
+        if fault is not None:
+            self._fail(new.leader, tp, fault)
         if old is None:
             return
         if new.leader_epoch < old.leader_epoch or new.partition_epoch < old.partition_epoch:

@@ -1,4 +1,4 @@
-"""An administrator of a cluster under load: elections of preferred leaders, other topic configs, more partitions."""
+"""An administrator of a cluster under load: leader elections, other topic configs, more partitions, reassignments."""
 
 import asyncio
 from collections.abc import Sequence
@@ -9,7 +9,11 @@ from kbroker.simulation.clients.consumer.offset_lookup import RefusedError
 from kbroker.simulation.clients.workloads.context import WorkloadContext
 
 MAX_PARTITIONS = 5
-PAUSE_S = 1.0
+PAUSE_S = 0.5
+GROUP_METADATA = "__consumer_offsets"
+# With fewer replicas, the loss of one machine would lose what was acknowledged.
+MIN_REPLICAS, MAX_REPLICAS = 2, 3
+CANCELLATIONS = 0.3
 # None is the default of the brokers. No value permits to lose what was acknowledged to acks=all.
 CONFIGS: dict[str, Sequence[str | None]] = {
     "min.insync.replicas": ("1", "2", None),
@@ -28,13 +32,15 @@ async def administrate(context: WorkloadContext, name: str, random: Random, topi
         topic = random.choice(topics)
         try:
             what = random.random()
-            if what < 0.5:
+            if what < 0.3:
                 await admin.elect_preferred_leaders()
-            elif what < 0.8:
+            elif what < 0.5:
                 config = random.choice(sorted(CONFIGS))
                 await admin.alter_configs(topic, {config: random.choice(CONFIGS[config])})
-            else:
+            elif what < 0.6:
                 await _grow(admin, topic)
+            else:
+                await _reassign(admin, random, random.choice((*topics, GROUP_METADATA)))
         except (OSError, RefusedError) as error:
             context.history.note(name, f"failed: {error!r}")
     admin.close()
@@ -44,3 +50,16 @@ async def _grow(admin: Admin, topic: str) -> None:
     described = await admin.describe(topic)
     if described is not None and described.partitions < MAX_PARTITIONS:
         await admin.create_partitions(topic, described.partitions + 1)
+
+
+async def _reassign(admin: Admin, random: Random, topic: str) -> None:
+    """Move a partition to random brokers, whether or not it is being moved; or cancel that."""
+    described = await admin.describe(topic)
+    if described is None or not described.partitions:
+        return
+    index, nodes = random.randrange(described.partitions), sorted(admin.cluster.nodes)
+    if random.random() < CANCELLATIONS:
+        await admin.reassign(topic, index, None)
+    elif len(nodes) >= MIN_REPLICAS:
+        count = random.randint(MIN_REPLICAS, min(MAX_REPLICAS, len(nodes)))
+        await admin.reassign(topic, index, random.sample(nodes, count))

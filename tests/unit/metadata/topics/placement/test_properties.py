@@ -3,11 +3,12 @@
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from kbroker.metadata.topics.placement.balance import balance
-from kbroker.metadata.topics.placement.cluster_layout import ClusterLayout
+from kbroker.metadata.topics.placement.balance import STEPS, balance
+from kbroker.metadata.topics.placement.cluster_layout import ClusterLayout, with_replicas
 from kbroker.metadata.topics.placement.drain import drain, replace
 from kbroker.metadata.topics.placement.placement_goals import evaluate
 from kbroker.metadata.topics.placement.reassignment_plan import PlanRefused, ReassignmentPlan
+from kbroker.metadata.topics.placement.replica_table import ReplicaTable
 from kbroker.metadata.topics.placement.replication_factor import change_replication_factor
 from tests.unit.metadata.topics.placement.layouts import apply, goals, layouts
 
@@ -48,6 +49,17 @@ def test_a_balance_worsens_no_goal_for_a_later_one_and_a_second_one_moves_nothin
     for move in plan.moves:
         # Replicas on brokers that accept none stay.
         assert all(layout.brokers[broker].accepts_replicas for broker in move.removed)
+
+
+@given(layouts())
+def test_each_step_of_a_balance_improves_a_goal_without_worsening_an_earlier_one(layout: ClusterLayout) -> None:
+    table = ReplicaTable(layout)
+    before = goals(layout)
+    for step in STEPS:
+        has_changed = step(table)
+        after = goals(with_replicas(layout, table.result()))
+        assert after < before if has_changed else after == before
+        before = after
 
 
 @given(layouts(all_accept=True, all_movable=True))

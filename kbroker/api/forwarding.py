@@ -182,20 +182,9 @@ def _failed_reassignments(request: Any, error: KafkaError) -> Message:
 
 
 def _unlisted_reassignments(request: Any, error: KafkaError) -> Message:
-    from protocol.messages.k46_list_partition_reassignments import (
-        ListPartitionReassignmentsResponse,
-        OngoingPartitionReassignment,
-        OngoingTopicReassignment,
-    )
+    from kbroker.api.k46_list_partition_reassignments import failed_response as unlisted_reassignments
 
-    topics = [
-        OngoingTopicReassignment(
-            name=topic.name,
-            partitions=[OngoingPartitionReassignment(partition_index=index) for index in topic.partition_indexes],
-        )
-        for topic in request.topics or ()
-    ]
-    return ListPartitionReassignmentsResponse(error_code=error.code, error_message=error.message, topics=topics)
+    return unlisted_reassignments(request, error)
 
 
 def _row_class(response_class: type[Message], field: str) -> Any:

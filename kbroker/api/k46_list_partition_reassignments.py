@@ -7,6 +7,7 @@ ignored.
 from collections.abc import Iterable
 
 from kbroker.api.context import RequestContext, Services
+from kbroker.common import KafkaError
 from kbroker.metadata.image import TopicImage
 from kbroker.runtime.slices import Steps, in_slices
 from protocol.messages.k46_list_partition_reassignments import (
@@ -20,6 +21,10 @@ from protocol.messages.k46_list_partition_reassignments import (
 async def handle(
     services: Services, context: RequestContext, request: ListPartitionReassignmentsRequest
 ) -> ListPartitionReassignmentsResponse:
+    try:
+        await services.controller.check_reassignments_current()
+    except KafkaError as error:
+        return failed_response(request, error)
     topics = services.metadata.topics
     requested: list[tuple[TopicImage, Iterable[int]]]
     if request.topics is None:
@@ -28,6 +33,20 @@ async def handle(
         requested = [(topics[topic.name], topic.partition_indexes) for topic in request.topics if topic.name in topics]
     moving = await in_slices(context.slices, _ongoing(requested))
     return ListPartitionReassignmentsResponse(error_message=None, topics=moving)
+
+
+def failed_response(
+    request: ListPartitionReassignmentsRequest, error: KafkaError
+) -> ListPartitionReassignmentsResponse:
+    """Return the response with an error, and with what was requested, as in Apache Kafka."""
+    topics = [
+        OngoingTopicReassignment(
+            name=topic.name,
+            partitions=[OngoingPartitionReassignment(partition_index=index) for index in topic.partition_indexes],
+        )
+        for topic in request.topics or ()
+    ]
+    return ListPartitionReassignmentsResponse(error_code=error.code, error_message=error.message, topics=topics)
 
 
 def _ongoing(requested: Iterable[tuple[TopicImage, Iterable[int]]]) -> Steps[list[OngoingTopicReassignment]]:

@@ -151,6 +151,10 @@ class Controller:
         """
         return await self._reassignments.alter_reassignments(requested, may_change_factor, slices)
 
+    async def check_reassignments_current(self) -> None:
+        """Wait until the image has all reassignments that were begun. Raises KafkaError."""
+        await self._reassignments.check_current()
+
     async def unregister_broker(self, broker_id: int) -> None:
         """Remove the registration of a broker that has gone for good. Raises KafkaError."""
         await self._replication.unregister_broker(broker_id)

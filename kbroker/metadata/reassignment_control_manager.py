@@ -71,6 +71,14 @@ class ReassignmentControlManager:
                     log.info("reassignment requested", partition=partition, replicas=list(target))
         return outcomes
 
+    async def check_current(self) -> None:
+        """Wait until the image has all changes of this controller and of former ones. Raises KafkaError.
+
+        A controller that has just been elected would otherwise miss a reassignment that a client has begun.
+        """
+        async with self._lock:
+            await self._writer.prepare()
+
     def _alter(
         self, draft: ChunkDraft, topic: str, index: int, target: Sequence[int] | None, may_change_factor: bool
     ) -> None:

@@ -5,6 +5,7 @@ import pytest
 from kbroker.metadata.replication.alter_reassignments import RequestedReassignment
 from kbroker.metadata.topics.create_topics import NewTopic
 from protocol.apis import ApiKey
+from protocol.errors import ErrorCode
 from protocol.messages.k46_list_partition_reassignments import ListPartitionReassignmentsTopics
 from tests.unit.support.async_test import async_test
 from tests.unit.support.handlers import start_handlers
@@ -47,3 +48,13 @@ async def test_the_partitions_that_are_moved(
         for topic in response.topics
         for row in topic.partitions
     ] == expected
+
+
+@async_test
+async def test_only_the_controller_knows_all_of_them():
+    handlers = await start_handlers()
+    handlers.member.controller.resign()
+    topics = [ListPartitionReassignmentsTopics(name="t", partition_indexes=[0])]
+    response = await handlers.request(ApiKey.LIST_PARTITION_REASSIGNMENTS, 0, topics=topics)
+    assert response.error_code == ErrorCode.NOT_CONTROLLER
+    assert [(topic.name, topic.partitions[0].partition_index) for topic in response.topics] == [("t", 0)]

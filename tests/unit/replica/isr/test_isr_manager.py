@@ -105,6 +105,24 @@ async def test_a_refused_follower_holds_nothing_back(m: Machine) -> None:
 
 
 @broker_test
+async def test_a_change_that_ends_the_leadership_counts_until_the_image_has_the_next_leader(m: Machine) -> None:
+    """It has completed a reassignment to other brokers: the controller has made it, and one of its ISR leads."""
+    t, client = await replicated(m, [1, 2], records=5)
+    t.controller.accepts = False
+    t.claim(2, 5)
+    t.claim(3, 5)
+    await asyncio.sleep(1)
+    await client.produce("t", batch(b"v"), acks=1)
+    t.claim(2, 6)
+    t.controller.answer(ErrorCode.NEW_LEADER_ELECTED)
+    await asyncio.sleep(1)
+    assert t.high_watermark == 5
+    t.claim(3, 6)
+    assert t.high_watermark == 6
+    assert t.isr == [1, 2]
+
+
+@broker_test
 async def test_a_follower_that_missed_a_deletion_joins_after_it_has_deleted_the_records(m: Machine) -> None:
     t, client = await replicated(m, [1, 2], records=5)
     t.fence(3)

@@ -1,4 +1,4 @@
-"""The APIs of Kafka: their keys, and the versions of those that this broker supports."""
+"""The APIs of Kafka: their keys, and the versions of those that this broker supports. A few are not Kafka's."""
 
 from enum import IntEnum
 from typing import NamedTuple
@@ -8,7 +8,10 @@ NEVER = 1 << 15
 
 
 class ApiKey(IntEnum):
-    """The keys of all APIs of Apache Kafka 4.3, including those between brokers and controllers."""
+    """The keys of all APIs of Apache Kafka 4.3, including those between brokers and controllers.
+
+    The keys from 10,000 on are kbroker's own, far above those that Kafka may assign.
+    """
 
     PRODUCE = 0
     FETCH = 1
@@ -99,6 +102,9 @@ class ApiKey(IntEnum):
     DESCRIBE_SHARE_GROUP_OFFSETS = 90
     ALTER_SHARE_GROUP_OFFSETS = 91
     DELETE_SHARE_GROUP_OFFSETS = 92
+    CREATE_REASSIGNMENT_PLAN = 10000
+    DESCRIBE_REASSIGNMENT_PLAN = 10001
+    CANCEL_REASSIGNMENT_PLAN = 10002
 
 
 class Api(NamedTuple):
@@ -178,7 +184,15 @@ _INTER_BROKER_ROWS = (
     Api(ApiKey.ASSIGN_REPLICAS_TO_DIRS, "AssignReplicasToDirs", 0, 0, 0),
 )
 
-# The APIs for clients, those between brokers only, and both.
+# APIs that Kafka does not have, which are not advertised: only kbroker's command line sends them, in version 0.
+_PRIVATE_ROWS = (
+    Api(ApiKey.CREATE_REASSIGNMENT_PLAN, "CreateReassignmentPlan", 0, 0, 0),
+    Api(ApiKey.DESCRIBE_REASSIGNMENT_PLAN, "DescribeReassignmentPlan", 0, 0, 0),
+    Api(ApiKey.CANCEL_REASSIGNMENT_PLAN, "CancelReassignmentPlan", 0, 0, 0),
+)
+
+# The APIs of Kafka for clients, those between brokers only, kbroker's own for clients, and all.
 APIS: dict[int, Api] = {api.key: api for api in _ROWS}
 INTER_BROKER_APIS: dict[int, Api] = {api.key: api for api in _INTER_BROKER_ROWS}
-ALL_APIS = APIS | INTER_BROKER_APIS
+PRIVATE_APIS: dict[int, Api] = {api.key: api for api in _PRIVATE_ROWS}
+ALL_APIS = APIS | INTER_BROKER_APIS | PRIVATE_APIS

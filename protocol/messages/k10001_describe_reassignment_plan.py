@@ -1,0 +1,43 @@
+"""DescribeReassignmentPlan: the plan that the controller runs, or the last one. Kafka has no such API.
+
+0: flexible.
+"""
+
+from __future__ import annotations
+
+from protocol.schema.message import Message, Struct, row
+
+
+class DescribedMove(Struct):
+    topic_name: str = row("string", "0+")
+    partition_index: int = row("int32", "0+")
+    original_replicas: list[int] = row(["int32"], "0+")
+    target_replicas: list[int] = row(["int32"], "0+")
+    state: str = row("string", "0+")
+    reason: str | None = row("string", "0+", nullable="0+", default=None)
+
+
+class DescribedPlan(Struct):
+    plan_id: int = row("int64", "0+")
+    description: str = row("string", "0+")
+    state: str = row("string", "0+")
+    throttle_bytes_per_second: int = row("int64", "0+", default=-1)
+    max_concurrent_moves: int = row("int32", "0+")
+    created_ms: int = row("int64", "0+")
+    ended_ms: int = row("int64", "0+", default=-1)
+    moves_done: int = row("int32", "0+")
+    moves_running: int = row("int32", "0+")
+    moves_pending: int = row("int32", "0+")
+    moves_skipped: int = row("int32", "0+")
+    moves: list[DescribedMove] = row([DescribedMove], "0+")
+
+
+class DescribeReassignmentPlanRequest(Message, key=10001, kind="request", versions="0", flexible="0+"):
+    include_moves: bool = row("bool", "0+")
+
+
+class DescribeReassignmentPlanResponse(Message, key=10001, kind="response", versions="0", flexible="0+"):
+    throttle_time_ms: int = row("int32", "0+")
+    error_code: int = row("int16", "0+")
+    error_message: str | None = row("string", "0+", nullable="0+", default=None)
+    plan: DescribedPlan | None = row(DescribedPlan, "0+", nullable="0+", default=None)

@@ -18,7 +18,7 @@ from kbroker.api.response_errors import (
 )
 from kbroker.common import Buffer
 from kbroker.runtime.metrics import RequestStats
-from protocol.apis import ALL_APIS, APIS, INTER_BROKER_APIS, Api, ApiKey
+from protocol.apis import ALL_APIS, APIS, INTER_BROKER_APIS, PRIVATE_APIS, Api, ApiKey
 from protocol.fast.fetch import FetchResponse, decode_fetch_request, encode_fetch_response
 from protocol.fast.produce import ProduceDecoder, encode_produce_response
 from protocol.messages import message_classes
@@ -43,6 +43,7 @@ FIRST_SUPPORTED_VERSION = {ApiKey.PRODUCE: 3}
 OVERLAPS = {ApiKey.PRODUCE: Overlap.ANY, ApiKey.OFFSET_COMMIT: Overlap.SAME_API}
 
 
+CLIENT_LISTENER_APIS = APIS | PRIVATE_APIS
 # The APIs of the listener for brokers. No broker sends older versions of Fetch and AddPartitionsToTxn.
 BROKER_LISTENER_APIS = INTER_BROKER_APIS | {
     ApiKey.FETCH: APIS[ApiKey.FETCH]._replace(min_version=17),
@@ -55,7 +56,7 @@ BROKER_LISTENER_APIS = INTER_BROKER_APIS | {
 class Dispatch:
     """Finds the handler of an API version. Handlers are imported at the first request of each version."""
 
-    def __init__(self, apis: Mapping[int, Api] = APIS) -> None:
+    def __init__(self, apis: Mapping[int, Api] = CLIENT_LISTENER_APIS) -> None:
         """`apis`: those of a listener; BROKER_LISTENER_APIS for that of brokers."""
         self._apis = apis
         self._handlers: dict[tuple[int, int], ApiHandler] = {}

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from kbroker.api.response_errors import error_fields, errors_of
 from kbroker.common import KafkaError
 from kbroker.config.config_resource import ConfigResourceType
-from protocol.apis import ApiKey
+from protocol.apis import PRIVATE_APIS, ApiKey
 from protocol.errors import ErrorCode
 from protocol.messages import message_classes
 
@@ -37,7 +37,11 @@ FORWARDED_APIS = frozenset(
         ApiKey.DESCRIBE_QUORUM,
         ApiKey.UPDATE_FEATURES,
         ApiKey.UNREGISTER_BROKER,
+        *map(ApiKey, PRIVATE_APIS),
     }
+)
+_WITH_ONE_ERROR = frozenset(
+    {ApiKey.UPDATE_FEATURES, ApiKey.DESCRIBE_QUORUM, ApiKey.UNREGISTER_BROKER, *map(ApiKey, PRIVATE_APIS)}
 )
 _CONFIG_APIS = frozenset({ApiKey.ALTER_CONFIGS, ApiKey.INCREMENTAL_ALTER_CONFIGS})
 
@@ -135,7 +139,7 @@ def failed_response(key: ApiKey, version: int, request: Any, error: KafkaError) 
     """Return the response in which everything that was requested has this error, as in Kafka."""
     response_class = message_classes(key)[1]
     fields = {"error_code": error.code, "error_message": error.message}
-    if key in (ApiKey.UPDATE_FEATURES, ApiKey.DESCRIBE_QUORUM, ApiKey.UNREGISTER_BROKER):
+    if key in _WITH_ONE_ERROR:
         return response_class(**fields)
     if key is ApiKey.ALTER_PARTITION_REASSIGNMENTS:
         return _failed_reassignments(request, error)

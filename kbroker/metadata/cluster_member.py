@@ -65,7 +65,9 @@ class ClusterMember:
         """
         self.image = MetadataImage()
         self.loader = MetadataLoader(coordination, environment.loop, self.image, on_failure)
-        self.controller = Controller(node_id, coordination, self.loader, environment.loop, environment.random, config)
+        self.controller = Controller(
+            node_id, coordination, self.loader, environment.loop, environment.random, config, environment.clock
+        )
         self.producer_ids = ProducerIdManager(coordination, environment.loop)
         # With it brokers prove to each other that they belong to this cluster.
         self.secret = b""

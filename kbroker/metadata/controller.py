@@ -17,7 +17,9 @@ from kbroker.metadata.features import FeatureUpdate, update_features
 from kbroker.metadata.image import TopicImage
 from kbroker.metadata.isr_change_queue import AlterPartitionResult, IsrChangeQueue, IsrRequest
 from kbroker.metadata.metadata_writer import MetadataWriter
-from kbroker.metadata.reassignment_control_manager import ReassignmentControlManager
+from kbroker.metadata.reassignments.plan_checks import RequestedPlan
+from kbroker.metadata.reassignments.plan_manager import PlanProgress, ReassignmentPlanManager
+from kbroker.metadata.reassignments.reassignment_control_manager import ReassignmentControlManager
 from kbroker.metadata.replication.alter_reassignments import ReassignmentOutcome, RequestedReassignment
 from kbroker.metadata.replication.leader_elections import ElectionOutcome, ElectionType, RequestedElection
 from kbroker.metadata.replication_control_manager import (
@@ -27,7 +29,8 @@ from kbroker.metadata.replication_control_manager import (
     ReplicationControlManager,
 )
 from kbroker.metadata.store import znodes
-from kbroker.metadata.store.coordination import Create, Delete, Op, Set
+from kbroker.metadata.store.config_ops import overrides_op
+from kbroker.metadata.store.coordination import Op, Set
 from kbroker.metadata.topic_control_manager import (
     CreatePartitionsResult,
     CreateTopicResult,
@@ -48,6 +51,7 @@ if TYPE_CHECKING:
     from kbroker.config import BrokerConfig
     from kbroker.metadata.metadata_loader import MetadataLoader
     from kbroker.metadata.store.coordination import Coordination
+    from kbroker.runtime.environment import Clock
 
 Overrides = dict[str, str]
 
@@ -63,6 +67,7 @@ class Controller:
         loop: AbstractEventLoop,
         random: Random,
         config: Callable[[], BrokerConfig],
+        clock: Clock,
     ) -> None:
         self.node_id = node_id
         self._loader = loader
@@ -72,6 +77,11 @@ class Controller:
         self._writer = MetadataWriter(node_id, coordination, loader, loop)
         self._replication = ReplicationControlManager(coordination, loader, self._writer, self._lock, loop, config)
         self._reassignments = ReassignmentControlManager(loader, self._writer, self._replication, self._lock)
+        self._plans = ReassignmentPlanManager(
+            coordination, loader, self._writer, self._reassignments, self._lock, loop, clock
+        )
+        # A plan continues when the brokers are those of the ephemeral nodes.
+        self._replication.on_reconciled = self._plans.continue_plan
         self._isr_changes = IsrChangeQueue(loader, self._writer, self._replication, self._lock, loop)
         self._topics = TopicControlManager(loader, self._writer, self._lock, random, config)
 
@@ -104,6 +114,7 @@ class Controller:
         """Continue with a new session, in which this broker is not elected yet."""
         self._writer.use_session(coordination)
         self._replication.use_session(coordination)
+        self._plans.use_session(coordination)
 
     async def reconcile(self) -> None:
         """Register new brokers, fence those without a session, and settle their partitions.
@@ -155,6 +166,18 @@ class Controller:
         """Wait until the image has all reassignments that were begun. Raises KafkaError."""
         await self._reassignments.check_current()
 
+    async def create_reassignment_plan(self, requested: RequestedPlan, slices: Slices | None = None) -> int:
+        """Store a plan of reassignments, which this or a later controller runs. Returns its id. Raises KafkaError."""
+        return await self._plans.create_plan(requested, slices)
+
+    async def cancel_reassignment_plan(self, plan_id: int) -> None:
+        """Begin to move everything back that the plan has moved. Raises KafkaError if the plan does not run."""
+        await self._plans.cancel_plan(plan_id)
+
+    async def describe_reassignment_plan(self) -> PlanProgress | None:
+        """Return the plan that runs, or the last one; None if there has been none. Raises KafkaError."""
+        return await self._plans.describe_plan()
+
     async def unregister_broker(self, broker_id: int) -> None:
         """Remove the registration of a broker that has gone for good. Raises KafkaError."""
         await self._replication.unregister_broker(broker_id)
@@ -201,12 +224,10 @@ class Controller:
             if altered == current:
                 return
             resource = ConfigResource(resource_type, name)
-            path, data = znodes.config_path(resource), znodes.encode(altered)
-            op = Delete(path) if not altered else Set(path, data) if current else Create(path, data)
             ops: list[Op] = []
             if any(current.get(config) != altered.get(config) for config in ELECTION_CONFIGS):
                 ops = self._replication.ops_for_configs(NewConfigs(resource, altered))
-            await self._writer.commit_all([*ops, op])
+            await self._writer.commit_all([*ops, overrides_op(resource, current, altered)])
         await self._loader.wait_if_alone()
 
     async def update_features(self, updates: Sequence[FeatureUpdate], validate_only: bool) -> None:

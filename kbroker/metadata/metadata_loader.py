@@ -197,12 +197,19 @@ class MetadataLoader(LoadedNodes):
         if latest is None:
             raise NoNode(znodes.CHANGES)
         nodes |= {path: node and node.data for path, node in zip(paths, read, strict=True)}
+        moves = self.reassignment_plan.missing_paths(nodes)
+        if moves:
+            *read, latest = await self._coordination.get_many([*moves, znodes.CHANGES])
+            if latest is None:
+                raise NoNode(znodes.CHANGES)
+            nodes |= {path: node and node.data for path, node in zip(moves, read, strict=True)}
         return nodes, latest
 
     async def _all_paths(self) -> list[str]:
         roots = (znodes.PARTITIONS, znodes.TOPICS, znodes.REGISTRATIONS, *znodes.CONFIG_ROOTS)
         return [f"{root}/{name}" for root in roots for name in await self._coordination.children(root)] + [
-            znodes.FEATURES
+            znodes.FEATURES,
+            znodes.REASSIGNMENT_PLAN,
         ]
 
     async def _read_controller(self, delta: MetadataDelta) -> None:

@@ -86,6 +86,8 @@ class ReplicationControlManager:
         self._lock = lock
         self._loop = loop
         self._config = config
+        # Called when the brokers and all partitions have been checked.
+        self.on_reconciled: Callable[[], None] = lambda: None
         # The controller epoch in which all partitions have been checked.
         self._reconciled_epoch = 0
         self._brokers_changed = False
@@ -133,14 +135,14 @@ class ReplicationControlManager:
             await self._writer.prepare()
             known = self._loader.registrations
             changes = plan_broker_changes(await self._read_broker_nodes(), known)
-            if not changes and self._reconciled_epoch == self._writer.epoch:
-                return
-            epoch = self._writer.epoch
-            after = changes.after(known)
-            await self._write(changes, after)
-            self._reconciled_epoch = epoch
-            if len(after) > 1:
-                _log_changes(changes)
+            if changes or self._reconciled_epoch != self._writer.epoch:
+                epoch = self._writer.epoch
+                after = changes.after(known)
+                await self._write(changes, after)
+                self._reconciled_epoch = epoch
+                if len(after) > 1:
+                    _log_changes(changes)
+        self.on_reconciled()
 
     async def _read_broker_nodes(self) -> dict[int, BrokerNode]:
         children = await self._coordination.children(znodes.BROKERS, self._on_brokers_change)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from kbroker.api.context import RequestContext
 from kbroker.runtime.event_log import EventLogger
-from protocol.apis import APIS, ApiKey
+from protocol.apis import ALL_APIS, ApiKey
 from protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def level_of(api_key: int, code: ErrorCode) -> int:
 
 
 def api_name(api_key: int) -> str:
-    api = APIS.get(api_key)
+    api = ALL_APIS.get(api_key)
     return str(api_key) if api is None else api.name
 
 

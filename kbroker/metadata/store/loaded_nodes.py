@@ -16,6 +16,7 @@ from kbroker.metadata.image import (
     TopicImage,
 )
 from kbroker.metadata.store import znodes
+from kbroker.metadata.store.plan_nodes import LoadedPlan
 
 # The data of nodes by path, None for a node that does not exist.
 NodeData = Mapping[str, bytes | None]
@@ -29,6 +30,7 @@ class LoadedNodes:
         self.topics: dict[str, znodes.TopicNode] = {}
         self.chunks: dict[int, znodes.Chunk] = {}
         self.registrations: dict[int, KnownBroker] = {}
+        self.reassignment_plan = LoadedPlan()
         self._topic_names: dict[bytes, str] = {}
         # The partitions of all chunks, by topic id and index.
         self._partitions: dict[bytes, dict[int, PartitionRegistration]] = {}
@@ -37,6 +39,7 @@ class LoadedNodes:
         yield from map(znodes.chunk_path, self.chunks)
         yield from map(znodes.topic_path, self.topics)
         yield from map(znodes.registration_path, self.registrations)
+        yield from self.reassignment_plan.known_paths()
         for resource_type in znodes.CONFIG_DIRECTORIES:
             for name in self.image.resources_with_overrides(resource_type):
                 yield znodes.config_path(ConfigResource(resource_type, name))
@@ -56,7 +59,7 @@ class LoadedNodes:
                 features = INITIAL_FEATURES if data is None else znodes.decode_features(data)
                 if features != self.image.features:
                     delta.features = features
-            elif parent != znodes.PARTITIONS:
+            elif parent != znodes.PARTITIONS and not path.startswith(znodes.REASSIGNMENT_PLAN):
                 overrides: dict[str, str] = {} if data is None else znodes.decode(path, data)
                 resource = znodes.config_resource(path)
                 if overrides != self.image.overrides(*resource):
@@ -69,6 +72,7 @@ class LoadedNodes:
             },
             changed,
         )
+        self.reassignment_plan.update(nodes)
         for topic_id in changed:
             self._add_topic_delta(topic_id, delta)
         self._add_broker_deltas(delta)

@@ -13,6 +13,7 @@
     /kbroker/configs/DIRECTORY/NAME  {config: value}; DIRECTORY is topics, brokers, client-metrics or groups
     /kbroker/features                {"epoch", "levels": {feature: finalized level}}
     /kbroker/producer-ids            {"next": first id of the next block}
+    /kbroker/reassignment-plan       the plan that moves partitions, see plan_nodes.py
 
 Brokers watch /kbroker/changes. Each change of the controller adds its number with the paths that it wrote, relative to
 /kbroker, or null for too many paths. A broker that finds a gap in the numbers reads all nodes again.
@@ -44,6 +45,7 @@ PARTITIONS = f"{ROOT}/partitions"
 CONFIGS = f"{ROOT}/configs"
 FEATURES = f"{ROOT}/features"
 PRODUCER_IDS = f"{ROOT}/producer-ids"
+REASSIGNMENT_PLAN = f"{ROOT}/reassignment-plan"
 
 CONFIG_DIRECTORIES: dict[int, str] = {
     ConfigResourceType.TOPIC: "topics",
@@ -75,7 +77,7 @@ def encode(value: object) -> bytes:
 
 
 @contextmanager
-def _decoding(path: str) -> Iterator[None]:
+def decoding(path: str) -> Iterator[None]:
     """Convert errors of decoding to InvalidNodeData."""
     try:
         yield
@@ -84,7 +86,7 @@ def _decoding(path: str) -> Iterator[None]:
 
 
 def decode(path: str, data: bytes) -> Any:
-    with _decoding(path):
+    with decoding(path):
         return json.loads(data)
 
 
@@ -135,7 +137,7 @@ def encode_broker(node: BrokerNode) -> bytes:
 
 def decode_broker(broker_id: int, data: bytes) -> BrokerNode:
     path = broker_path(broker_id)
-    with _decoding(path):
+    with decoding(path):
         fields = decode(path, data)
         return BrokerNode(_registration(broker_id, fields), fields.get("previous_epoch", -1))
 
@@ -148,7 +150,7 @@ def encode_registration(known: KnownBroker) -> bytes:
 
 def decode_registration(broker_id: int, data: bytes) -> KnownBroker:
     path = registration_path(broker_id)
-    with _decoding(path):
+    with decoding(path):
         fields = decode(path, data)
         broker = _registration(broker_id, fields)
         in_controlled_shutdown = bool(fields["in_controlled_shutdown"])
@@ -186,7 +188,7 @@ def encode_secret(secret: bytes) -> bytes:
 
 
 def decode_secret(data: bytes) -> bytes:
-    with _decoding(SECRET):
+    with decoding(SECRET):
         return bytes.fromhex(decode(SECRET, data)["secret"])
 
 
@@ -195,7 +197,7 @@ def encode_features(features: FinalizedFeatures) -> bytes:
 
 
 def decode_features(data: bytes) -> FinalizedFeatures:
-    with _decoding(FEATURES):
+    with decoding(FEATURES):
         fields = decode(FEATURES, data)
         levels = {str(name): int(level) for name, level in fields["levels"].items()}
         return FinalizedFeatures(int(fields["epoch"]), levels)
@@ -222,7 +224,7 @@ def encode_topic(topic: TopicNode) -> bytes:
 
 def decode_topic(name: str, data: bytes) -> TopicNode:
     path = topic_path(name)
-    with _decoding(path):
+    with decoding(path):
         fields = decode(path, data)
         key_hash = fields.get("hash")
         if key_hash not in (None, KAFKA_KEY_HASH):
@@ -257,7 +259,7 @@ def _partition_fields(partition: PartitionRegistration) -> list[object]:
 
 def decode_chunk(number: int, data: bytes) -> Chunk:
     path = chunk_path(number)
-    with _decoding(path):
+    with decoding(path):
         fields = decode(path, data)
         return {
             bytes.fromhex(topic_id): {int(index): _decode_partition(*row) for index, row in partitions.items()}
@@ -318,6 +320,6 @@ def encode_change_log(change_log: ChangeLog) -> bytes:
 
 
 def decode_change_log(data: bytes) -> ChangeLog:
-    with _decoding(CHANGES):
+    with decoding(CHANGES):
         fields = decode(CHANGES, data)
         return ChangeLog(fields["number"], [(number, paths) for number, paths in fields["recent"]])

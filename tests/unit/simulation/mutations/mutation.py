@@ -11,7 +11,7 @@ import pytest
 
 from kbroker.common import KafkaError
 from kbroker.simulation.scenarios.run import Result, simulate
-from protocol.apis import APIS, INTER_BROKER_APIS
+from protocol.apis import ALL_APIS
 from protocol.errors import ErrorCode
 from tests.unit.simulation.mutations.shapes import Shape, short
 
@@ -41,7 +41,7 @@ class Mutation:
     @contextmanager
     def planted(self) -> Iterator[None]:
         # Handlers are imported at their first request. One that was imported now would keep a patched constant.
-        for api in (APIS | INTER_BROKER_APIS).values():
+        for api in ALL_APIS.values():
             import_module(f"kbroker.api.{api.module}")
         with pytest.MonkeyPatch.context() as patch:
             self.plant(patch)

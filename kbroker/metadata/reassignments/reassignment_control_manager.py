@@ -17,6 +17,7 @@ from kbroker.metadata.replication.alter_reassignments import (
     missing_partition,
 )
 from kbroker.metadata.replication.broker_changes import acceptable_leaders
+from kbroker.metadata.replication.leader_elections import balance_leader
 from kbroker.metadata.store.partition_chunks import ChunkDraft
 from kbroker.runtime.event_log import EventLogger
 from kbroker.runtime.slices import Slices, step
@@ -56,7 +57,7 @@ class ReassignmentControlManager:
             for topic, index, target in requested:
                 error = None
                 try:
-                    self._alter(draft, topic, index, target, may_change_factor)
+                    self.alter(draft, topic, index, target, may_change_factor)
                 except KafkaError as refusal:
                     error = refusal
                 outcomes.append(ReassignmentOutcome(topic, index, error))
@@ -79,8 +80,8 @@ class ReassignmentControlManager:
         async with self._lock:
             await self._writer.prepare()
 
-    def _alter(
-        self, draft: ChunkDraft, topic: str, index: int, target: Sequence[int] | None, may_change_factor: bool
+    def alter(
+        self, draft: ChunkDraft, topic: str, index: int, target: Sequence[int] | None, may_change_factor: bool = True
     ) -> None:
         """Add the change of one partition to the draft. Raises KafkaError."""
         topics, known = self._loader.image.topics, self._loader.registrations
@@ -100,3 +101,16 @@ class ReassignmentControlManager:
         )
         if altered is not None:
             draft.replace(number, topic_id, index, altered)
+
+    def elect_preferred(self, draft: ChunkDraft, topic: str, index: int) -> None:
+        """Add the election of a partition's preferred leader to the draft, if it can lead. Raises KafkaError."""
+        topics = self._loader.image.topics
+        topic_id = topics[topic].topic_id
+        found = draft.find(topic_id, index)
+        if found is None:
+            raise missing_partition(topics, topic, index)
+        number, partition = found
+        is_acceptable = acceptable_leaders(self._loader.registrations).__contains__
+        elected = balance_leader(partition, is_acceptable, self._replication.rules(topic_id))
+        if elected is not None:
+            draft.replace(number, topic_id, index, elected)

@@ -1,0 +1,32 @@
+"""CreateReassignmentPlan (key 10000), version 0: let the controller run a plan of moves. Kafka has no such API.
+
+- The response is sent when the plan is stored. It then runs without the client, also after failures of the controller.
+- One plan runs at a time: another one gets REASSIGNMENT_IN_PROGRESS.
+- A plan is valid as a whole or refused. Its moves must begin with the replicas that the partitions have now.
+- ApiVersions does not list it, so only kbroker's command line sends it.
+"""
+
+from __future__ import annotations
+
+from kbroker.api.context import RequestContext, Services
+from kbroker.common import KafkaError
+from kbroker.metadata.reassignments.plan_checks import RequestedMove, RequestedPlan
+from protocol.messages.k10000_create_reassignment_plan import (
+    CreateReassignmentPlanRequest,
+    CreateReassignmentPlanResponse,
+)
+
+
+async def handle(
+    services: Services, context: RequestContext, request: CreateReassignmentPlanRequest
+) -> CreateReassignmentPlanResponse:
+    moves = [
+        RequestedMove(move.topic_name, move.partition_index, tuple(move.original_replicas), tuple(move.target_replicas))
+        for move in request.moves
+    ]
+    plan = RequestedPlan(request.description, request.throttle_bytes_per_second, request.max_concurrent_moves, moves)
+    try:
+        plan_id = await services.controller.create_reassignment_plan(plan, context.slices)
+    except KafkaError as error:
+        return CreateReassignmentPlanResponse(error_code=error.code, error_message=error.message)
+    return CreateReassignmentPlanResponse(plan_id=plan_id)

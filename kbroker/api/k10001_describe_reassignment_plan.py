@@ -1,0 +1,68 @@
+"""DescribeReassignmentPlan (key 10001), version 0: the plan that runs, or the last one. Kafka has no such API.
+
+- The plan is null if there has been none.
+- The states of the moves are those of the partitions now; those of a plan that has ended are as they were at its end.
+- ApiVersions does not list it, so only kbroker's command line sends it.
+"""
+
+from __future__ import annotations
+
+from kbroker.api.context import RequestContext, Services
+from kbroker.common import KafkaError
+from kbroker.metadata.reassignments.plan_manager import PlanProgress
+from kbroker.metadata.reassignments.plan_step import MoveProgress, MoveState
+from kbroker.metadata.reassignments.stored_plan import SkipReason, StoredMove
+from protocol.messages.k10001_describe_reassignment_plan import (
+    DescribedMove,
+    DescribedPlan,
+    DescribeReassignmentPlanRequest,
+    DescribeReassignmentPlanResponse,
+)
+
+REASONS = {
+    SkipReason.DELETED: "the topic was deleted",
+    SkipReason.REASSIGNED: "it was reassigned outside of the plan",
+    SkipReason.UNREGISTERED: "a broker that it moves to is not registered any more",
+}
+
+
+async def handle(
+    services: Services, context: RequestContext, request: DescribeReassignmentPlanRequest
+) -> DescribeReassignmentPlanResponse:
+    try:
+        progress = await services.controller.describe_reassignment_plan()
+    except KafkaError as error:
+        return DescribeReassignmentPlanResponse(error_code=error.code, error_message=error.message)
+    if progress is None:
+        return DescribeReassignmentPlanResponse()
+    return DescribeReassignmentPlanResponse(plan=_described(progress, request.include_moves))
+
+
+def _described(progress: PlanProgress, include_moves: bool) -> DescribedPlan:
+    plan, states = progress.plan, [move.state for move in progress.moves]
+    moves = zip(plan.moves, progress.moves, strict=True) if include_moves else ()
+    return DescribedPlan(
+        plan_id=plan.plan_id,
+        description=plan.description,
+        state=plan.state.value,
+        throttle_bytes_per_second=plan.throttle,
+        max_concurrent_moves=plan.max_concurrent_moves,
+        created_ms=plan.created_ms,
+        ended_ms=plan.ended_ms,
+        moves_done=states.count(MoveState.DONE),
+        moves_running=states.count(MoveState.RUNNING),
+        moves_pending=states.count(MoveState.PENDING),
+        moves_skipped=states.count(MoveState.SKIPPED),
+        moves=[_described_move(move, state) for move, state in moves],
+    )
+
+
+def _described_move(move: StoredMove, progress: MoveProgress) -> DescribedMove:
+    return DescribedMove(
+        topic_name=move.topic,
+        partition_index=move.partition,
+        original_replicas=list(move.original),
+        target_replicas=list(move.target),
+        state=progress.state.value,
+        reason=None if progress.reason is None else REASONS[progress.reason],
+    )

@@ -1,0 +1,25 @@
+"""CancelReassignmentPlan (key 10002), version 0: move everything back that a plan has moved. Kafka has no such API.
+
+- The response is sent when this is stored. The controller then moves back what has been moved, within the same limits.
+- A plan that does not run gets NO_REASSIGNMENT_IN_PROGRESS. To cancel a plan twice is no error.
+- ApiVersions does not list it, so only kbroker's command line sends it.
+"""
+
+from __future__ import annotations
+
+from kbroker.api.context import RequestContext, Services
+from kbroker.common import KafkaError
+from protocol.messages.k10002_cancel_reassignment_plan import (
+    CancelReassignmentPlanRequest,
+    CancelReassignmentPlanResponse,
+)
+
+
+async def handle(
+    services: Services, context: RequestContext, request: CancelReassignmentPlanRequest
+) -> CancelReassignmentPlanResponse:
+    try:
+        await services.controller.cancel_reassignment_plan(request.plan_id)
+    except KafkaError as error:
+        return CancelReassignmentPlanResponse(error_code=error.code, error_message=error.message)
+    return CancelReassignmentPlanResponse()

@@ -1,0 +1,76 @@
+"""What a new plan of reassignments must fulfil. Nothing is written for a plan that is refused."""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from kbroker.common import KafkaError
+from kbroker.metadata.image import TopicImage
+from kbroker.metadata.reassignments.stored_plan import NO_THROTTLE, StoredMove
+from kbroker.metadata.topics.replica_assignment import invalid_assignment, validate_replicas
+from kbroker.metadata.topics.replica_placement import Racks
+from kbroker.runtime.slices import Steps
+from protocol.errors import ErrorCode
+
+MAX_MOVES = 10_000
+
+
+class RequestedMove(NamedTuple):
+    """A move in a request. `target[0]` is the preferred leader afterwards."""
+
+    topic: str
+    partition: int
+    original: tuple[int, ...]
+    target: tuple[int, ...]
+
+
+class RequestedPlan(NamedTuple):
+    """A plan in a request. `throttle`: bytes per second for each broker, or NO_THROTTLE."""
+
+    description: str
+    throttle: int
+    max_concurrent_moves: int
+    moves: Sequence[RequestedMove]
+
+
+def check_plan(requested: RequestedPlan, topics: Mapping[str, TopicImage], racks: Racks) -> Steps[list[StoredMove]]:
+    """Return the moves of a valid plan. `racks` has all registered brokers. Raises KafkaError with the reason."""
+    if not requested.moves:
+        raise _invalid("The plan has no moves.")
+    if len(requested.moves) > MAX_MOVES:
+        raise _invalid(f"The plan has {len(requested.moves)} moves; at most {MAX_MOVES} are possible.")
+    if requested.max_concurrent_moves <= 0:
+        raise _invalid("The number of concurrent moves must be at least 1.")
+    if requested.throttle <= 0 and requested.throttle != NO_THROTTLE:
+        raise _invalid("The throttle must be at least 1 byte per second, or -1 for none.")
+    moves: dict[tuple[str, int], StoredMove] = {}
+    for move in requested.moves:
+        if (move.topic, move.partition) in moves:
+            raise _invalid(f"The plan has more than one move of {move.topic}-{move.partition}.")
+        moves[move.topic, move.partition] = _check_move(move, topics, racks)
+        yield
+    return list(moves.values())
+
+
+def _check_move(move: RequestedMove, topics: Mapping[str, TopicImage], racks: Racks) -> StoredMove:
+    name = f"{move.topic}-{move.partition}"
+    topic = topics.get(move.topic)
+    if topic is None or not 0 <= move.partition < len(topic.partitions):
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The partition {name} does not exist.")
+    partition = topic.partitions[move.partition]
+    if partition.is_reassigning:
+        raise KafkaError(ErrorCode.REASSIGNMENT_IN_PROGRESS, f"The partition {name} is already being reassigned.")
+    if list(move.original) != partition.replicas:
+        raise invalid_assignment(
+            f"The partition {name} has the replicas {partition.replicas}, not {list(move.original)} as in the plan."
+        )
+    if move.target == move.original:
+        raise invalid_assignment(f"The partition {name} already has the replicas {list(move.target)}.")
+    try:
+        validate_replicas(move.target, racks, None)
+    except KafkaError as error:
+        raise invalid_assignment(f"The partition {name}: {error.message}") from None
+    return StoredMove(move.topic, topic.topic_id, move.partition, move.original, move.target)
+
+
+def _invalid(message: str) -> KafkaError:
+    return KafkaError(ErrorCode.INVALID_REQUEST, message)

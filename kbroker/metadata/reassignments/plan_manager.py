@@ -1,0 +1,244 @@
+"""ReassignmentPlanManager: the elected controller runs a plan of reassignments in steps (plan_step.py).
+
+A step writes what next_step returns, and waits for the next change of the image. The plan and the partitions are all
+that it needs, so another controller continues with the next step. Every write is fenced by the controller epoch.
+"""
+
+from __future__ import annotations
+
+from asyncio import sleep
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+from kbroker.common import KafkaError
+from kbroker.config.config_resource import ConfigResource, ConfigResourceType
+from kbroker.metadata.image import MetadataDelta, PartitionRegistration
+from kbroker.metadata.reassignments.plan_checks import RequestedPlan, check_plan
+from kbroker.metadata.reassignments.plan_step import MoveProgress, all_progress, next_step
+from kbroker.metadata.reassignments.plan_throttle import check_no_throttle, with_throttle, without_throttle
+from kbroker.metadata.reassignments.stored_plan import NO_THROTTLE, PlanState, StoredMove, StoredPlan
+from kbroker.metadata.replication.broker_changes import acceptable_leaders
+from kbroker.metadata.store import plan_nodes, znodes
+from kbroker.metadata.store.config_ops import overrides_op
+from kbroker.metadata.store.coordination import CoordinationError, Create, Delete, NoNode, Op, Set
+from kbroker.metadata.store.partition_chunks import ChunkDraft
+from kbroker.runtime.event_log import EventLogger
+from kbroker.runtime.slices import Slices, in_slices
+from protocol.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop, Task
+
+    from kbroker.metadata.metadata_loader import MetadataLoader
+    from kbroker.metadata.metadata_writer import MetadataWriter
+    from kbroker.metadata.reassignments.reassignment_control_manager import ReassignmentControlManager
+    from kbroker.metadata.store.coordination import Coordination
+    from kbroker.runtime.environment import Clock
+    from kbroker.runtime.mutex import Mutex
+
+log = EventLogger("kbroker.metadata")
+
+# The shortest interval of steps, so that many changes of the image share one, and that of attempts while the
+# coordination service is unavailable; in seconds.
+STEP_INTERVAL_S = 0.1
+RETRY_BACKOFF_S = 1.0
+
+
+class PlanProgress(NamedTuple):
+    """A plan, and the state of each of its moves."""
+
+    plan: StoredPlan
+    moves: list[MoveProgress]
+
+
+class ReassignmentPlanManager:
+    """Used by the controller, whose lock and writer it shares. Only the elected controller's does anything."""
+
+    def __init__(
+        self,
+        coordination: Coordination,
+        loader: MetadataLoader,
+        writer: MetadataWriter,
+        reassignments: ReassignmentControlManager,
+        lock: Mutex,
+        loop: AbstractEventLoop,
+        clock: Clock,
+    ) -> None:
+        self._coordination = coordination
+        self._loader = loader
+        self._image = loader.image
+        self._writer = writer
+        self._reassignments = reassignments
+        self._lock = lock
+        self._loop = loop
+        self._clock = clock
+        self._is_step_due = False
+        self._running: Task[None] | None = None
+        loader.roles_listeners.append(self._on_delta)
+
+    def use_session(self, coordination: Coordination) -> None:
+        self._coordination = coordination
+
+    # Requests.
+
+    async def create_plan(self, requested: RequestedPlan, slices: Slices | None) -> int:
+        """Store a plan and begin to run it. Returns its id. Raises KafkaError."""
+        async with self._lock:
+            await self._writer.prepare()
+            last = self._loader.reassignment_plan.plan
+            if last is not None and last.is_active:
+                raise KafkaError(
+                    ErrorCode.REASSIGNMENT_IN_PROGRESS,
+                    f"Plan {last.plan_id} is {last.state}: wait for its end, or cancel it.",
+                )
+            racks = {broker_id: known.registration.rack for broker_id, known in self._loader.registrations.items()}
+            moves = await in_slices(slices, check_plan(requested, self._image.topics, racks))
+            plan = StoredPlan(
+                1 if last is None else last.plan_id + 1, requested.description, PlanState.RUNNING, requested.throttle,
+                requested.max_concurrent_moves, self._clock.now_ms(), tuple(moves),
+            )  # fmt: skip
+            if plan.throttle != NO_THROTTLE:
+                check_no_throttle(plan, self._image)
+            await self._write_new(plan, last)
+        log.info("plan created", plan=plan.plan_id, moves=len(plan.moves), description=plan.description)
+        self._start_steps()
+        return plan.plan_id
+
+    async def _write_new(self, plan: StoredPlan, last: StoredPlan | None) -> None:
+        """Write the nodes of the moves, then the plan, and remove those of the last plan. Raises KafkaError.
+
+        An earlier attempt may have left nodes of moves without their plan.
+        """
+        create: list[Op] = []
+        try:
+            stored = {f"{znodes.REASSIGNMENT_PLAN}/{name}" for name in await self._stored_nodes()}
+        except NoNode:
+            stored, create = set(), [Create(znodes.REASSIGNMENT_PLAN, b"")]
+        of_last_plan = stored.intersection([] if last is None else plan_nodes.moves_paths(last))
+        await self._writer.commit_all(
+            [
+                *create,
+                *(Delete(path) for path in sorted(stored - of_last_plan)),
+                *(Create(path, data) for path, data in plan_nodes.encode_moves(plan.plan_id, plan.moves)),
+                _plan_op(plan),
+                *(Delete(path) for path in sorted(of_last_plan)),
+            ]
+        )
+
+    async def _stored_nodes(self) -> list[str]:
+        """Raises NoNode, KafkaError."""
+        try:
+            return await self._coordination.children(znodes.REASSIGNMENT_PLAN)
+        except NoNode:
+            raise
+        except CoordinationError as error:
+            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"Coordination failed: {error}") from error
+
+    async def cancel_plan(self, plan_id: int) -> None:
+        """Begin to move everything back. Raises KafkaError if this plan does not run."""
+        async with self._lock:
+            await self._writer.prepare()
+            plan = self._loader.reassignment_plan.plan
+            if plan is None or plan.plan_id != plan_id or not plan.is_active:
+                raise KafkaError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, f"Plan {plan_id} is not running.")
+            if plan.state is PlanState.RUNNING:
+                await self._writer.commit([_plan_op(plan._replace(state=PlanState.CANCELLING))])
+        log.info("plan is being cancelled", plan=plan_id)
+        self._start_steps()
+
+    async def describe_plan(self) -> PlanProgress | None:
+        """Return the plan that runs, or the last one; None if there has been none. Raises KafkaError."""
+        async with self._lock:
+            await self._writer.prepare()
+            plan = self._loader.reassignment_plan.plan
+            if plan is None:
+                return None
+            return PlanProgress(plan, all_progress(plan, self._find_partition, self._loader.registrations))
+
+    # Steps.
+
+    def continue_plan(self) -> None:
+        """Continue the plan if one is running: this broker is the controller and its image is up to date."""
+        plan = self._loader.reassignment_plan.plan
+        if plan is not None and plan.is_active and self._writer.is_elected:
+            self._start_steps()
+
+    def _on_delta(self, delta: MetadataDelta) -> None:
+        self.continue_plan()
+
+    def _start_steps(self) -> None:
+        self._is_step_due = True
+        if self._running is None:
+            self._running = self._loop.create_task(self._run())
+
+    async def _run(self) -> None:
+        try:
+            while self._is_step_due and self._writer.is_elected:
+                self._is_step_due = False
+                try:
+                    await self._step()
+                except KafkaError as error:
+                    if self._writer.is_elected:
+                        log.warning("the plan waits", reason=error)
+                        self._is_step_due = True
+                        await sleep(RETRY_BACKOFF_S)
+                except Exception as error:
+                    log.failure("the plan waits", error)
+                    self._is_step_due = True
+                    await sleep(RETRY_BACKOFF_S)
+                await sleep(STEP_INTERVAL_S)
+        finally:
+            self._running = None
+
+    async def _step(self) -> None:
+        """Take one step if there is something to do. Raises KafkaError."""
+        async with self._lock:
+            await self._writer.prepare()
+            plan = self._loader.reassignment_plan.plan
+            if plan is None or not plan.is_active:
+                return
+            if plan.throttle != NO_THROTTLE and not plan.is_throttled:
+                throttled = plan._replace(is_throttled=True)
+                await self._writer.commit_all(
+                    [*self._config_ops(with_throttle(plan, self._image)), _plan_op(throttled)]
+                )
+                plan = throttled
+            await self._move(plan)
+
+    async def _move(self, plan: StoredPlan) -> None:
+        known = self._loader.registrations
+        step = next_step(plan, self._find_partition, acceptable_leaders(known), known)
+        draft = ChunkDraft(self._loader.chunks)
+        for move in step.begin:
+            self._reassignments.alter(draft, move.topic, move.partition, plan.direction(move)[1])
+        for move in step.elections:
+            self._reassignments.elect_preferred(draft, move.topic, move.partition)
+        ops = draft.ops()
+        if step.is_finished:
+            if plan.throttle != NO_THROTTLE:
+                ops += self._config_ops(without_throttle(plan, self._image))
+            state = PlanState.COMPLETE if plan.state is PlanState.RUNNING else PlanState.CANCELLED
+            # This is written last: until then, a controller takes the step again.
+            ops.append(_plan_op(plan._replace(state=state, ended_ms=self._clock.now_ms(), skipped=step.skipped)))
+        await self._writer.commit_all(ops)
+        if step.begin:
+            log.info("plan moves partitions", plan=plan.plan_id, partitions=len(step.begin))
+        if step.is_finished:
+            log.info("plan has ended", plan=plan.plan_id, state=state, skipped=sum(map(len, step.skipped.values())))
+
+    def _find_partition(self, move: StoredMove) -> PartitionRegistration | None:
+        topic = self._image.topics_by_id.get(move.topic_id)
+        if topic is None or move.partition >= len(topic.partitions):
+            return None
+        return topic.partitions[move.partition]
+
+    def _config_ops(self, altered: Mapping[ConfigResource, dict[str, str]]) -> list[Op]:
+        return [
+            overrides_op(resource, self._image.overrides(*resource), overrides)
+            for resource, overrides in altered.items()
+            if resource.type != ConfigResourceType.TOPIC or resource.name in self._image.topics
+        ]
+
+
+def _plan_op(plan: StoredPlan) -> Op:
+    return Set(znodes.REASSIGNMENT_PLAN, plan_nodes.encode_header(plan))

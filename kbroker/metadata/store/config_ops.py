@@ -1,0 +1,13 @@
+"""The operation that writes the config overrides of a resource."""
+
+from collections.abc import Mapping
+
+from kbroker.config.config_resource import ConfigResource
+from kbroker.metadata.store import znodes
+from kbroker.metadata.store.coordination import Create, Delete, Op, Set
+
+
+def overrides_op(resource: ConfigResource, current: Mapping[str, str], altered: Mapping[str, str]) -> Op:
+    """Return the operation that replaces the overrides of a resource. It has no node without overrides."""
+    path, data = znodes.config_path(resource), znodes.encode(altered)
+    return Delete(path) if not altered else Set(path, data) if current else Create(path, data)

@@ -1,0 +1,131 @@
+"""The nodes of the plan of reassignments that runs, or of the last one. All data is JSON.
+
+    /kbroker/reassignment-plan        the plan without its moves, and the number of the nodes that have them
+    /kbroker/reassignment-plan/ID-N   [[topic, topic id in hex, partition, original replicas, target replicas], ...]
+
+The nodes of the moves are written first: a plan exists from the write of its first node on.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from kbroker.metadata.reassignments.stored_plan import PlanState, SkipReason, StoredMove, StoredPlan
+from kbroker.metadata.store import znodes
+from kbroker.metadata.store.znodes import REASSIGNMENT_PLAN, decode, decoding, encode
+
+# With the longest topic names and a few replicas, about 200 KiB.
+MOVES_PER_NODE = 500
+
+
+class PlanHeader(NamedTuple):
+    """`plan` has no moves; they are in so many nodes."""
+
+    plan: StoredPlan
+    move_nodes: int
+
+    def move_paths(self) -> list[str]:
+        return [moves_path(self.plan.plan_id, number) for number in range(self.move_nodes)]
+
+
+def moves_path(plan_id: int, number: int) -> str:
+    return f"{REASSIGNMENT_PLAN}/{plan_id}-{number}"
+
+
+def moves_paths(plan: StoredPlan) -> list[str]:
+    """Return the nodes that have the moves of a plan."""
+    return [moves_path(plan.plan_id, number) for number in range(_node_count(plan))]
+
+
+def _node_count(plan: StoredPlan) -> int:
+    return -(-len(plan.moves) // MOVES_PER_NODE)
+
+
+def encode_header(plan: StoredPlan) -> bytes:
+    return encode(
+        {
+            "id": plan.plan_id,
+            "description": plan.description,
+            "state": plan.state,
+            "throttle": plan.throttle,
+            "max_concurrent_moves": plan.max_concurrent_moves,
+            "created_ms": plan.created_ms,
+            "ended_ms": plan.ended_ms,
+            "throttled": plan.is_throttled,
+            "skipped": plan.skipped,
+            "nodes": _node_count(plan),
+        }
+    )
+
+
+def decode_header(data: bytes | None) -> PlanHeader | None:
+    """Return None if there has been no plan. The node is empty while its children are written for the first time."""
+    if not data:
+        return None
+    with decoding(REASSIGNMENT_PLAN):
+        fields = decode(REASSIGNMENT_PLAN, data)
+        skipped = {SkipReason(reason): tuple(map(int, moves)) for reason, moves in fields["skipped"].items()}
+        plan = StoredPlan(
+            int(fields["id"]), fields["description"], PlanState(fields["state"]), int(fields["throttle"]),
+            int(fields["max_concurrent_moves"]), int(fields["created_ms"]), (), int(fields["ended_ms"]),
+            bool(fields["throttled"]), skipped,
+        )  # fmt: skip
+        return PlanHeader(plan, int(fields["nodes"]))
+
+
+def encode_moves(plan_id: int, moves: Sequence[StoredMove]) -> Iterator[tuple[str, bytes]]:
+    """Yield the paths and the data of the nodes that have the moves of a plan."""
+    for number, first in enumerate(range(0, len(moves), MOVES_PER_NODE)):
+        rows = [
+            (move.topic, move.topic_id.hex(), move.partition, move.original, move.target)
+            for move in moves[first : first + MOVES_PER_NODE]
+        ]
+        yield moves_path(plan_id, number), encode(rows)
+
+
+def decode_moves(path: str, data: bytes) -> tuple[StoredMove, ...]:
+    with decoding(path):
+        return tuple(_move(*row) for row in decode(path, data))
+
+
+def _move(topic: str, topic_id: str, partition: int, original: list[int], target: list[int]) -> StoredMove:
+    return StoredMove(topic, bytes.fromhex(topic_id), int(partition), tuple(original), tuple(target))
+
+
+class LoadedPlan:
+    """The nodes of the plan as last read."""
+
+    def __init__(self) -> None:
+        self._header: PlanHeader | None = None
+        self._moves: dict[str, tuple[StoredMove, ...]] = {}
+        self.plan: StoredPlan | None = None
+
+    def known_paths(self) -> Iterator[str]:
+        yield znodes.REASSIGNMENT_PLAN
+        yield from self._moves
+
+    def missing_paths(self, nodes: Mapping[str, bytes | None]) -> list[str]:
+        """Return the nodes of moves that belong to the plan in `nodes`, and are neither there nor known already."""
+        header = decode_header(nodes.get(REASSIGNMENT_PLAN))
+        paths = [] if header is None else header.move_paths()
+        return [path for path in paths if nodes.get(path) is None and (path in nodes or path not in self._moves)]
+
+    def update(self, nodes: Mapping[str, bytes | None]) -> None:
+        """Store the current data of nodes, of which others than those of the plan are ignored."""
+        is_changed = False
+        for path, data in nodes.items():
+            if path == REASSIGNMENT_PLAN:
+                self._header, is_changed = decode_header(data), True
+            elif path.startswith(REASSIGNMENT_PLAN + "/"):
+                is_changed = True
+                self._moves.pop(path, None)
+                if data is not None:
+                    self._moves[path] = decode_moves(path, data)
+        if is_changed:
+            self.plan = self._complete_plan()
+
+    def _complete_plan(self) -> StoredPlan | None:
+        """Return the plan with its moves; None if some of them were read while another plan replaced it."""
+        paths = [] if self._header is None else self._header.move_paths()
+        if self._header is None or not all(path in self._moves for path in paths):
+            return None
+        return self._header.plan._replace(moves=tuple(move for path in paths for move in self._moves[path]))

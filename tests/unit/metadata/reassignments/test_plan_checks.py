@@ -1,0 +1,69 @@
+"""What makes a plan of reassignments invalid: one row for each reason."""
+
+from typing import Any
+
+import pytest
+
+from kbroker.common import KafkaError
+from kbroker.metadata.image import PartitionRegistration, TopicImage
+from kbroker.metadata.reassignments.plan_checks import MAX_MOVES, RequestedMove, RequestedPlan, check_plan
+from kbroker.metadata.reassignments.stored_plan import StoredMove
+from kbroker.runtime.slices import run_to_end
+from protocol.errors import ErrorCode
+
+RACKS = dict.fromkeys([1, 2, 3])
+TOPIC_ID = bytes([7]) * 16
+TOPICS = {
+    "t": TopicImage(
+        "t",
+        TOPIC_ID,
+        partitions=[
+            PartitionRegistration(1, 0, [1, 2], [1, 2]),
+            PartitionRegistration(1, 0, [1, 2, 3], [1, 2], adding_replicas=[3]),
+        ],
+    )
+}
+
+
+def move(topic: str = "t", partition: int = 0, original: Any = (1, 2), target: Any = (3, 2)) -> RequestedMove:
+    return RequestedMove(topic, partition, original, target)
+
+
+def check(*moves: RequestedMove, throttle: int = -1, concurrent: int = 1) -> list[StoredMove]:
+    return run_to_end(check_plan(RequestedPlan("", throttle, concurrent, moves), TOPICS, RACKS))
+
+
+def test_a_valid_plan() -> None:
+    assert check(move(), throttle=1) == [StoredMove("t", TOPIC_ID, 0, (1, 2), (3, 2))]
+
+
+@pytest.mark.parametrize(
+    ("moves", "options", "code", "message"),
+    [
+        ([], {}, ErrorCode.INVALID_REQUEST, "The plan has no moves."),
+        ([move()] * (MAX_MOVES + 1), {}, ErrorCode.INVALID_REQUEST,
+         "The plan has 10001 moves; at most 10000 are possible."),
+        ([move()], {"concurrent": 0}, ErrorCode.INVALID_REQUEST, "The number of concurrent moves must be at least 1."),
+        ([move()], {"throttle": 0}, ErrorCode.INVALID_REQUEST,
+         "The throttle must be at least 1 byte per second, or -1 for none."),
+        ([move(), move(target=(1,))], {}, ErrorCode.INVALID_REQUEST, "The plan has more than one move of t-0."),
+        ([move("u")], {}, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "The partition u-0 does not exist."),
+        ([move(partition=2)], {}, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "The partition t-2 does not exist."),
+        ([move(partition=-1)], {}, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "The partition t--1 does not exist."),
+        ([move(partition=1)], {}, ErrorCode.REASSIGNMENT_IN_PROGRESS, "The partition t-1 is already being reassigned."),
+        ([move(original=(2, 1))], {}, ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+         "The partition t-0 has the replicas [1, 2], not [2, 1] as in the plan."),
+        ([move(target=(1, 2))], {}, ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+         "The partition t-0 already has the replicas [1, 2]."),
+        ([move(target=())], {}, ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+         "The partition t-0: The manual partition assignment includes an empty replica list."),
+        ([move(target=(3, 3))], {}, ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+         "The partition t-0: The manual partition assignment includes the broker 3 more than once."),
+        ([move(target=(9,))], {}, ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+         "The partition t-0: The manual partition assignment includes broker 9, but no such broker is registered."),
+    ],
+)  # fmt: skip
+def test_a_plan_that_is_refused(moves: list[RequestedMove], options: Any, code: ErrorCode, message: str) -> None:
+    with pytest.raises(KafkaError) as refused:
+        check(*moves, **options)
+    assert (refused.value.code, refused.value.message) == (code, message)

@@ -1,0 +1,146 @@
+"""Plans in a cluster of three brokers, as far as the metadata: what is stored, and what survives crashes."""
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from kbroker.common import KafkaError
+from kbroker.metadata.isr_change_queue import IsrRequest
+from kbroker.metadata.reassignments import plan_manager
+from kbroker.metadata.reassignments.plan_checks import RequestedMove, RequestedPlan
+from kbroker.metadata.reassignments.stored_plan import PlanState, StoredPlan
+from kbroker.metadata.replication.alter_partition import RequestedIsr
+from kbroker.metadata.replication.reassignment import target_replicas
+from kbroker.metadata.store import plan_nodes, znodes
+from kbroker.metadata.store.coordination import Create
+from protocol.errors import ErrorCode
+from tests.unit.support.async_test import async_test
+from tests.unit.support.memory_disk import settle
+from tests.unit.support.metadata_cluster import Cluster, cluster_of_three
+
+
+@pytest.fixture(autouse=True)
+def _steps_without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan_manager, "STEP_INTERVAL_S", 0)
+
+
+async def create(cluster: Cluster, moves: Sequence[tuple[int, list[int], list[int]]], concurrent: int = 10) -> int:
+    rows = [RequestedMove("t", index, tuple(original), tuple(target)) for index, original, target in moves]
+    plan_id = await cluster.controller.controller.create_reassignment_plan(RequestedPlan("p", -1, concurrent, rows))
+    await settle()
+    return plan_id
+
+
+def stored_plans(cluster: Cluster) -> list[StoredPlan | None]:
+    return [broker.loader.reassignment_plan.plan for broker in cluster.brokers.values()]
+
+
+async def until_ended(cluster: Cluster) -> StoredPlan:
+    """Let the leaders add the replicas that are added, until the plan has ended."""
+    for _ in range(100):
+        await settle()
+        plan = stored_plans(cluster)[0]
+        if plan is not None and not plan.is_active:
+            assert all(other == plan for other in stored_plans(cluster))
+            return plan
+        await catch_up(cluster)
+    raise AssertionError(f"the plan did not end: {plan}")
+
+
+async def catch_up(cluster: Cluster) -> None:
+    image, controller = cluster.controller.image, cluster.controller.controller
+    topic = image.topics["t"]
+    for index, partition in enumerate(topic.partitions):
+        if partition.is_reassigning and partition.leader in image.brokers:
+            isr = sorted({*partition.isr, *target_replicas(partition)})
+            requested = RequestedIsr(
+                partition.leader_epoch, partition.partition_epoch, [(node, image.brokers[node].epoch) for node in isr]
+            )
+            leader = image.brokers[partition.leader]
+            request = IsrRequest(topic.topic_id, index, requested)
+            await controller.alter_partitions(leader.id, leader.epoch, [request])
+
+
+@async_test
+async def test_a_plan_of_many_moves_is_stored_in_several_nodes_and_the_next_one_replaces_them():
+    cluster = await cluster_of_three()
+    count = plan_nodes.MOVES_PER_NODE * 2 + 1
+    await cluster.create("t", *[[1, 2]] * count)
+    assert await create(cluster, [(index, [1, 2], [2, 1]) for index in range(count)], count) == 1
+    session = cluster.sessions[1]
+    assert await session.children(znodes.REASSIGNMENT_PLAN) == ["1-0", "1-1", "1-2"]
+    plan = await until_ended(cluster)
+    assert (plan.state, len(plan.moves), plan.skipped) == (PlanState.COMPLETE, count, {})
+    assert await create(cluster, [(0, [2, 1], [1, 2])]) == 2
+    assert await session.children(znodes.REASSIGNMENT_PLAN) == ["2-0"]
+    # A broker that starts later reads the plan, too.
+    await cluster.stop(3)
+    await cluster.start(3)
+    assert stored_plans(cluster)[2] == await until_ended(cluster)
+    assert cluster.failures == []
+
+
+@async_test
+async def test_what_a_crash_has_left_of_a_new_plan_does_not_count():
+    cluster = await cluster_of_three()
+    await cluster.create("t", [1, 2])
+    session = cluster.sessions[1]
+    await session.multi([Create(znodes.REASSIGNMENT_PLAN, b""), Create(plan_nodes.moves_path(1, 0), b"[]")])
+    await session.create(plan_nodes.moves_path(1, 1), b"[]")
+    await cluster.stop(3)
+    await cluster.start(3)
+    assert stored_plans(cluster) == [None] * 3
+    assert await cluster.controller.controller.describe_reassignment_plan() is None
+    assert await create(cluster, [(0, [1, 2], [3, 2])]) == 1
+    assert await session.children(znodes.REASSIGNMENT_PLAN) == ["1-0"]
+    await until_ended(cluster)
+    assert cluster.state("t") == (3, 1, [2, 3])
+
+
+@async_test
+async def test_the_next_controller_continues_and_the_former_one_cannot():
+    cluster = await cluster_of_three()
+    await cluster.create("t", [1, 2], [1, 2], [1, 2])
+    await create(cluster, [(index, [1, 2], [3, 2]) for index in range(3)], 1)
+    former = cluster.controller
+    assert former.controller.node_id == 1
+    await cluster.vanish(1)
+    with pytest.raises(KafkaError) as refused:
+        await former.controller.cancel_reassignment_plan(1)
+    assert refused.value.code == ErrorCode.NOT_CONTROLLER
+    with pytest.raises(KafkaError):
+        await former.controller.describe_reassignment_plan()
+    plan = await until_ended(cluster)
+    assert plan.state == PlanState.COMPLETE
+    assert [cluster.partition("t", index).replicas for index in range(3)] == [[3, 2]] * 3
+    assert cluster.failures == []
+
+
+@async_test
+async def test_leaders_are_elected_when_a_move_is_done_and_not_only_at_the_end():
+    cluster = await cluster_of_three()
+    await cluster.create("t", [1, 2], [1, 2])
+    await create(cluster, [(0, [1, 2], [3, 1]), (1, [1, 2], [3, 1])], 1)
+    await catch_up(cluster)
+    await settle()
+    assert (cluster.partition("t", 0).leader, cluster.partition("t", 0).is_reassigning) == (3, False)
+    assert cluster.partition("t", 1).is_reassigning
+    await until_ended(cluster)
+    assert cluster.partition("t", 1).leader == 3
+
+
+@async_test
+async def test_a_broker_that_is_unregistered_ends_the_wait_for_it():
+    cluster = await cluster_of_three()
+    await cluster.create("t", [1], [1])
+    await cluster.vanish(3)
+    await create(cluster, [(0, [1], [3]), (1, [1], [2])])
+    await catch_up(cluster)
+    await asyncio.sleep(0.01)
+    (plan, *_) = stored_plans(cluster)
+    assert plan is not None
+    assert plan.is_active
+    await cluster.controller.controller.unregister_broker(3)
+    plan = await until_ended(cluster)
+    assert (plan.state, dict(plan.skipped)) == (PlanState.COMPLETE, {"unregistered": (0,)})

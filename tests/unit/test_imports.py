@@ -43,6 +43,10 @@ CLIENT_EXCEPTIONS = {
     # Plans of moves are made by pure functions, which the brokers can use too.
     "kbroker/cli/cluster/layout_reader.py": {"metadata"},
     "kbroker/cli/cluster/plan_report.py": {"metadata"},
+    "kbroker/cli/cluster/plans/commands.py": {"metadata"},
+    "kbroker/cli/cluster/plans/replication_factor.py": {"metadata"},
+    "kbroker/cli/cluster/plans/requests.py": {"metadata"},
+    "kbroker/cli/cluster/plans/run_plan.py": {"metadata"},
     "kbroker/cli/start/start.py": {"broker", "runtime"},
     "kbroker/cli/start/cluster/broker_process.py": {"broker"},
     "kbroker/cli/start/cluster/local_cluster.py": {"broker", "metadata", "runtime", "storage"},

@@ -1,6 +1,5 @@
 """`kbroker archive compact`: merge small files while the archive is in use."""
 
-import re
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -13,7 +12,7 @@ from kbroker.cli.common.errors import print_error, usage_error
 from kbroker.cli.common.formatting import count_text, format_size
 from kbroker.cli.common.options import AsJson
 from kbroker.cli.common.output import Cell, print_json, print_table
-from kbroker.cli.common.parsing import parse_date, parse_duration_ms, parse_integer
+from kbroker.cli.common.parsing import parse_date, parse_duration_ms, parse_integer, parse_size
 from kbroker.cli.common.progress import ProgressBar
 from kbroker.cli.common.spark_options import Jars, Master, SparkConf, spark_session_for
 
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
     from kbroker.pipeline.archive.compaction.compaction import ArchiveCompactionResult
     from kbroker.pipeline.archive.compaction.plan import MergeBin
 
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(?:([kmgt])i?b?|b)?", re.IGNORECASE)
 MIN_TARGET_BYTES, MAX_TARGET_BYTES = 4096, 2**40
 
 
@@ -58,7 +56,7 @@ def compact(
     from kbroker.pipeline.storage.location import open_storage
 
     options = CompactionOptions(
-        parse_size(target_size), topic or (), list(map(parse_date, date or ())), _parse_seconds(keep_replaced)
+        parse_target_size(target_size), topic or (), list(map(parse_date, date or ())), _parse_seconds(keep_replaced)
     )
     with open_storages([directory], master, jars, conf) as open_any_storage:
         archive = Archive.open(open_any_storage(directory))
@@ -81,12 +79,9 @@ def compact(
         raise typer.Exit(1)
 
 
-def parse_size(text: str) -> int:
-    """Parse a target size such as 128MiB, 1.5g or 4096 into bytes; all units are powers of 1024."""
-    match = _SIZE.fullmatch(text)
-    if match is None:
-        raise usage_error(f"expected a size such as 128MiB or 1GiB, not {text!r}")
-    size = int(float(match[1]) * 1024 ** " kmgt".index((match[2] or " ").lower()))
+def parse_target_size(text: str) -> int:
+    """Parse the size of merged files into bytes."""
+    size = parse_size(text)
     if not MIN_TARGET_BYTES <= size <= MAX_TARGET_BYTES:
         limits = f"{format_size(MIN_TARGET_BYTES)} to {format_size(MAX_TARGET_BYTES)}"
         raise usage_error(f"the target size must be from {limits}, not {text}")

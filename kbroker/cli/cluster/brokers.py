@@ -1,4 +1,4 @@
-"""`kbroker brokers`: the brokers of a cluster with their replicas and disk use."""
+"""`kbroker brokers`: the brokers of a cluster with their replicas and disk use, and plans that move replicas."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -8,6 +8,7 @@ import typer
 
 from kbroker.cli.cluster.broker_state import broker_state
 from kbroker.cli.cluster.log_dirs import LogDirs, describe_log_dirs
+from kbroker.cli.cluster.plans.commands import balance, drain, plan, replace
 from kbroker.cli.common.client import admin_client, read_again
 from kbroker.cli.common.formatting import format_size
 from kbroker.cli.common.options import DEFAULT_BOOTSTRAP, AsJson, Bootstrap
@@ -18,11 +19,6 @@ app = typer.Typer()
 
 UNKNOWN_SIZE = "?"
 COLUMNS = ("broker", "address", "rack", "state", "leads", "replicas", "out of sync", "disk use", "free")
-
-
-@app.callback()
-def _brokers() -> None:
-    """A group of commands, even while there is one."""
 
 
 @app.command("list")
@@ -82,3 +78,7 @@ def broker_summaries(
 def _size_cells(broker: Mapping[str, Any]) -> list[str]:
     sizes = (broker["size_bytes"], broker["free_bytes"])
     return [UNKNOWN_SIZE if size_bytes is None else format_size(size_bytes) for size_bytes in sizes]
+
+
+for _command in (balance, drain, replace, plan):
+    app.command(_command.__name__)(_command)

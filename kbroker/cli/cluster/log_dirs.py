@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from kbroker.cli.common.client import send_to_brokers
+from kbroker.cli.common.partitions.list_offsets import Partition
 
 # A broker that does not respond within this time is probably down.
 TIMEOUT_MS = 5_000
@@ -24,12 +25,19 @@ class LogDirs(NamedTuple):
         return sum(self.sizes.values())
 
 
-def describe_log_dirs(client: Any, broker_ids: Iterable[int]) -> dict[int, LogDirs]:
-    """Return the log directories of the brokers that respond, by broker id."""
+def describe_log_dirs(
+    client: Any, broker_ids: Iterable[int], partitions: Iterable[Partition] | None = None
+) -> dict[int, LogDirs]:
+    """Return the log directories of the brokers that respond, by broker id, with some partitions or with all."""
     from kafka.protocol.admin import DescribeLogDirsRequest
 
+    by_topic: dict[str, list[int]] = {}
+    for topic, partition in partitions or ():
+        by_topic.setdefault(topic, []).append(partition)
+    Topic = DescribeLogDirsRequest.DescribableLogDirTopic
     # Null topics: all partitions.
-    requests = [(broker, DescribeLogDirsRequest(topics=None)) for broker in broker_ids]
+    topics = None if partitions is None else [Topic(topic=name, partitions=of) for name, of in by_topic.items()]
+    requests = [(broker, DescribeLogDirsRequest(topics=topics)) for broker in broker_ids]
     found = {}
     for broker, response in send_to_brokers(client, requests, TIMEOUT_MS):
         results = [result.to_dict() for result in response.results if not result.error_code]

@@ -90,9 +90,14 @@ def time_text(plan: ReassignmentPlan, bytes_per_second: float | None) -> str:
         return "time: nothing is copied"
     if bytes_per_second is None:
         return "time: not estimated, since the rate of copies is not known"
-    duration_ms = round(estimated_seconds(plan, bytes_per_second) * 1000)
+    duration = estimate_text(estimated_seconds(plan, bytes_per_second))
     rate = format_size(bytes_per_second)
-    return f"time: about {format_duration(duration_ms)} if each broker copies {rate}/s, besides new records"
+    return f"time: about {duration} if each broker copies {rate}/s, besides new records"
+
+
+def estimate_text(seconds: float) -> str:
+    """Return an estimated duration in whole seconds, at least one."""
+    return format_duration(max(round(seconds), 1) * 1000)
 
 
 def plan_json(plan: ReassignmentPlan, bytes_per_second: float | None) -> dict[str, Any]:

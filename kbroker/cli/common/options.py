@@ -4,6 +4,8 @@ from typing import Annotated
 
 import typer
 
+from kbroker.cli.common.parsing import INT32
+
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 
 Bootstrap = Annotated[
@@ -18,3 +20,24 @@ Bootstrap = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
+
+# Of commands that make a plan of moves and let the controller run it.
+DEFAULT_CONCURRENT = 10
+
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the plan, and do not run it.")]
+Throttle = Annotated[
+    str | None,
+    typer.Option(
+        "--throttle",
+        metavar="RATE",
+        help="Bytes per second that a broker sends and receives for the plan at most, such as 20MiB.",
+        show_default="no throttle",
+    ),
+]
+Concurrent = Annotated[
+    int, typer.Option("--concurrent", metavar="N", min=1, max=INT32, help="Partitions that move at the same time.")
+]
+AllowFewerRacks = Annotated[
+    bool, typer.Option("--allow-fewer-racks", help="Accept that partitions are in fewer racks than before.")
+]
+Detach = Annotated[bool, typer.Option("--detach", help="Return when the plan has begun.")]

@@ -12,6 +12,8 @@ INT16 = 2**15 - 1
 INT32 = 2**31 - 1
 INT64 = 2**63 - 1
 
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(?:([kmgt])i?b?|b)?", re.IGNORECASE)
+
 DURATION_UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 7 * 86_400_000}
 _DURATION = re.compile(r"(?:\d+(?:ms|[smhdw]))+")
 _DURATION_PART = re.compile(r"(\d+)(ms|[smhdw])")
@@ -51,6 +53,22 @@ def parse_integer(text: str, what: str) -> int:
     if (number := int(text.lstrip("0")[:20] or "0")) > INT64:
         raise usage_error(f"{what} is too large: {text}")
     return number
+
+
+def parse_size(text: str) -> int:
+    """Parse a size such as 128MiB, 1.5g or 4096 into bytes; all units are powers of 1024."""
+    match = _SIZE.fullmatch(text)
+    if match is None:
+        raise usage_error(f"expected a size such as 128MiB or 1GiB, not {text!r}")
+    return int(float(match[1]) * 1024 ** " kmgt".index((match[2] or " ").lower()))
+
+
+def parse_rate(text: str) -> int:
+    """Parse a rate such as 20MiB or 20MiB/s into bytes per second, at least 1."""
+    rate = parse_size(text.removesuffix("/s"))
+    if not 1 <= rate <= INT64:
+        raise usage_error(f"expected a rate such as 20MiB for bytes per second, not {text!r}")
+    return rate
 
 
 def parse_duration_ms(text: str) -> int:

@@ -50,6 +50,11 @@ class ProgressBar:
     def is_shown(self) -> bool:
         return self._bar is not None
 
+    @property
+    def may_be_shown(self) -> bool:
+        """Whether the amount of work done is of use: not outside a terminal."""
+        return self._show_at is not None
+
     def advance(self, amount: int) -> None:
         """Add to the amount of work done."""
         self._done += amount

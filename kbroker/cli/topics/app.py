@@ -1,30 +1,28 @@
 """`kbroker topics`: create, list, describe, alter and delete topics."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 import typer
 
-from kbroker.cli.common.client import admin_client, chunks, topic_error_text
-from kbroker.cli.common.completion import complete_topic_config_names, complete_topic_configs, complete_topics
+from kbroker.cli.common.client import admin_client, chunks
+from kbroker.cli.common.completion import complete_topic_configs
 from kbroker.cli.common.confirm import confirm
-from kbroker.cli.common.errors import print_error, usage_error
 from kbroker.cli.common.formatting import count_text
 from kbroker.cli.common.options import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, Yes
 from kbroker.cli.common.output import print_json, print_table
 from kbroker.cli.common.pager import paginated
-from kbroker.cli.common.parsing import INT16, INT32, parse_assignments, parse_config_changes
+from kbroker.cli.common.parsing import INT16, INT32, parse_assignments
 from kbroker.cli.common.progress import ProgressBar
-from kbroker.cli.configs.requests import Resource, alter_configs
+from kbroker.cli.topics.alter import Topics, alter
 from kbroker.cli.topics.describe import describe
+from kbroker.cli.topics.results import print_results
 from kbroker.cli.topics.summary import topic_summary
 from protocol.errors import ErrorCode
 
 app = typer.Typer()
 
 NewTopics = Annotated[list[str], typer.Argument(metavar="TOPIC...", show_default=False)]
-Topics = Annotated[list[str], typer.Argument(metavar="TOPIC...", show_default=False, autocompletion=complete_topics)]
-Topic = Annotated[str, typer.Argument(metavar="TOPIC", show_default=False, autocompletion=complete_topics)]
 
 MAX_TOPICS = 50  # per request, so that a progress bar can advance
 
@@ -90,7 +88,7 @@ def create(
             )
 
         results = _in_chunks("creating topics", topics, create_chunk)
-    _print_results(
+    print_results(
         results,
         lambda result: f"{action} with {count_text(result['num_partitions'], 'partition')}",
         ignored={ErrorCode.TOPIC_ALREADY_EXISTS} if if_not_exists else set(),
@@ -129,59 +127,7 @@ def list_topics(
 app.command("describe")(describe)
 
 
-@app.command("alter")
-def alter(
-    topic: Topic,
-    partitions: Annotated[
-        int | None,
-        typer.Option(
-            "--partitions", "-p", metavar="N", min=1, max=INT32, help="Increase the number of partitions to N."
-        ),
-    ] = None,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="NAME=VALUE",
-            help="Set a config; repeatable.",
-            autocompletion=complete_topic_configs,
-        ),
-    ] = None,
-    unset: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--unset",
-            metavar="NAME",
-            help="Reset a config to its default; repeatable.",
-            autocompletion=complete_topic_config_names,
-        ),
-    ] = None,
-    append: Annotated[
-        list[str] | None,
-        typer.Option("--append", metavar="NAME=VALUE", help="Append to a config that is a list; repeatable."),
-    ] = None,
-    subtract: Annotated[
-        list[str] | None,
-        typer.Option("--subtract", metavar="NAME=VALUE", help="Remove from a config that is a list; repeatable."),
-    ] = None,
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-) -> None:
-    """Add partitions to a topic, or change its configs.
-
-    Example: kbroker topics alter orders --partitions 12 --set retention.ms=86400000 --unset segment.ms
-    """
-    changes = parse_config_changes(set_ or [], unset or [], append or [], subtract or [])
-    if not changes and partitions is None:
-        raise usage_error("nothing to alter: use --partitions, --set, --unset, --append or --subtract")
-    with admin_client(bootstrap) as client:
-        if changes:
-            alter_configs(client, Resource("topic", topic), changes)
-            print(f"{topic}: configs altered: {', '.join(changes)}")
-        if partitions is not None:
-            _print_results(
-                client.create_partitions({topic: partitions}, raise_errors=False).to_dict()["results"],
-                lambda _: f"now has {count_text(partitions, 'partition')}",
-            )
+app.command("alter")(alter)
 
 
 @app.command("delete")
@@ -195,26 +141,8 @@ def delete(
     confirm(f"Delete {', '.join(topics)} with all records?", yes)
     with admin_client(bootstrap) as client:
         results = _in_chunks("deleting topics", topics, lambda chunk: client.delete_topics(chunk, raise_errors=False))
-    _print_results(
+    print_results(
         results,
         lambda _: "deleted",
         ignored={ErrorCode.UNKNOWN_TOPIC_OR_PARTITION} if if_exists else set(),
     )
-
-
-def _print_results(
-    results: Sequence[Mapping[str, Any]],
-    success_text: Callable[[Mapping[str, Any]], str],
-    ignored: set[ErrorCode] | None = None,
-) -> None:
-    """Print one line per topic; exits with status 1 if one of them failed."""
-    failed = False
-    for result in results:
-        code = result["error_code"]
-        if not code:
-            print(f"{result['name']}: {success_text(result)}")
-        elif code not in (ignored or ()):
-            print_error(topic_error_text(result["name"], code, result["error_message"]))
-            failed = True
-    if failed:
-        raise typer.Exit(1)

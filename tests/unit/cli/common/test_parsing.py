@@ -14,6 +14,8 @@ from kbroker.cli.common.parsing import (
     parse_host_port,
     parse_integer,
     parse_position,
+    parse_rate,
+    parse_size,
     parse_time_ms,
     parse_topic_partitions,
 )
@@ -153,3 +155,16 @@ def test_a_config_is_changed_at_most_once() -> None:
     }
     with pytest.raises(CliError, match="a is changed twice"):
         parse_config_changes(["a=1"], ["a"], [], [])
+
+
+@pytest.mark.parametrize(("text", "size"), [("0", 0), ("4096", 4096), ("1.5 GiB", 3 * 2**29), ("64k", 2**16)])
+def test_sizes(text: str, size: int) -> None:
+    assert parse_size(text) == size
+
+
+def test_rates_are_bytes_per_second() -> None:
+    assert [parse_rate(text) for text in ("20MiB", "20MiB/s", "5000000")] == [20 * 2**20, 20 * 2**20, 5_000_000]
+    for text in ("0", "fast", "1MiB/h", "9" * 20):
+        with pytest.raises(CliError) as error:
+            parse_rate(text)
+        assert error.value.status == 2

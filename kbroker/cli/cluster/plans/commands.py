@@ -1,0 +1,153 @@
+"""`kbroker brokers balance`, `drain`, `replace` and `plan`."""
+
+from typing import Annotated
+
+import typer
+
+from kbroker.cli.cluster.layout_reader import read_layout
+from kbroker.cli.cluster.plans.plan_status import plan_name, print_end, print_status, status_json
+from kbroker.cli.cluster.plans.requests import PlanRequests
+from kbroker.cli.cluster.plans.run_plan import now_ms, plan_options, replica_sizes, run_plan
+from kbroker.cli.cluster.plans.running_plan import RunningPlan
+from kbroker.cli.cluster.plans.watch import PlanWatch
+from kbroker.cli.common.client import admin_client
+from kbroker.cli.common.confirm import confirm
+from kbroker.cli.common.errors import CliError
+from kbroker.cli.common.options import (
+    DEFAULT_BOOTSTRAP,
+    DEFAULT_CONCURRENT,
+    AllowFewerRacks,
+    AsJson,
+    Bootstrap,
+    Concurrent,
+    Detach,
+    DryRun,
+    Throttle,
+    Yes,
+)
+from kbroker.cli.common.output import print_json, print_note
+from kbroker.cli.common.parsing import INT32
+from kbroker.metadata.topics.placement.balance import balance as balanced
+from kbroker.metadata.topics.placement.drain import drain as drained
+from kbroker.metadata.topics.placement.drain import replace as replaced
+
+BrokerIds = Annotated[list[int], typer.Argument(metavar="ID...", min=0, max=INT32, show_default=False)]
+OldBroker = Annotated[int, typer.Argument(metavar="OLD", min=0, max=INT32, show_default=False)]
+NewBroker = Annotated[int, typer.Argument(metavar="NEW", min=0, max=INT32, show_default=False)]
+
+
+def balance(
+    dry_run: DryRun = False,
+    throttle: Throttle = None,
+    concurrent: Concurrent = DEFAULT_CONCURRENT,
+    detach: Detach = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Spread replicas, leaders and bytes evenly over the brokers, such as after new ones have joined.
+
+    The replicas of a partition stay in as many racks as before, or get into more. The plan is shown first, and a
+    terminal asks for confirmation. The controller runs it: Ctrl-C leaves it running.
+
+    Example: kbroker brokers balance --throttle 50MiB
+    """
+    run_plan(bootstrap, "balance", balanced, plan_options(dry_run, throttle, concurrent, detach, yes, as_json))
+
+
+def drain(
+    broker_ids: BrokerIds,
+    allow_fewer_racks: AllowFewerRacks = False,
+    dry_run: DryRun = False,
+    throttle: Throttle = None,
+    concurrent: Concurrent = DEFAULT_CONCURRENT,
+    detach: Detach = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Move all replicas off brokers to the others, before they are stopped for good.
+
+    New topics may still get replicas on a drained broker until it is stopped.
+
+    Example: kbroker brokers drain 3 --dry-run
+    """
+    ids = list(dict.fromkeys(broker_ids))
+    run_plan(
+        bootstrap,
+        f"drain {', '.join(map(str, ids))}",
+        lambda layout: drained(layout, ids, allow_fewer_racks=allow_fewer_racks),
+        plan_options(dry_run, throttle, concurrent, detach, yes, as_json),
+    )
+
+
+def replace(
+    old: OldBroker,
+    new: NewBroker,
+    allow_fewer_racks: AllowFewerRacks = False,
+    dry_run: DryRun = False,
+    throttle: Throttle = None,
+    concurrent: Concurrent = DEFAULT_CONCURRENT,
+    detach: Detach = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Move all replicas of a broker, which may be down for good, to a new one.
+
+    Example: kbroker brokers replace 3 4
+    """
+    run_plan(
+        bootstrap,
+        f"replace {old} by {new}",
+        lambda layout: replaced(layout, old, new, allow_fewer_racks=allow_fewer_racks),
+        plan_options(dry_run, throttle, concurrent, detach, yes, as_json),
+    )
+
+
+def plan(
+    watch: Annotated[bool, typer.Option("--watch", help="Wait for the end of the plan.")] = False,
+    cancel: Annotated[
+        bool, typer.Option("--cancel", help="Cancel the plan: its partitions get the replicas of before.")
+    ] = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Show the plan that the controller runs, or the last one.
+
+    --cancel asks for confirmation when run in a terminal, and waits until everything is back. Ctrl-C ends the waiting,
+    and nothing else.
+
+    Example: kbroker brokers plan --watch
+    """
+    with admin_client(bootstrap) as client:
+        plans = PlanRequests(client)
+        found = plans.describe()
+        if cancel:
+            found = _cancel(plans, found, yes)
+        if found is None:
+            if as_json:
+                print_json(None)
+            else:
+                print_note("no plan has run yet")
+            return
+        watcher = PlanWatch(client, plans, replica_sizes(read_layout(client)))
+        if cancel or watch:
+            found = watcher.wait_for_end(found)
+        copied = watcher.copied(found)
+    if as_json:
+        print_json(status_json(found, copied, now_ms()))
+    elif found.is_running:
+        print_status(found, copied, now_ms())
+    else:
+        print_end(found)
+
+
+def _cancel(plans: PlanRequests, running: RunningPlan | None, yes: bool) -> RunningPlan | None:
+    """Cancel the plan that runs, after confirmation, and return it."""
+    if running is None or not running.is_running:
+        raise CliError("no plan is running")
+    confirm(f"Cancel {plan_name(running)}?", yes)
+    plans.cancel(running.plan_id)
+    return plans.describe()

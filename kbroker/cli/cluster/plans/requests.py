@@ -1,0 +1,151 @@
+"""Requests to the controller about reassignment plans. Every broker forwards them."""
+
+import time
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+from kbroker.cli.cluster.plans.broker_message import send_message
+from kbroker.cli.cluster.plans.running_plan import MoveProgress, RunningPlan
+from kbroker.cli.common.client import client_error_text, error_code_text, read_again
+from kbroker.cli.common.errors import CliError
+from kbroker.metadata.topics.placement.reassignment_plan import PartitionMove
+from protocol.errors import ErrorCode
+from protocol.messages.k10000_create_reassignment_plan import (
+    CreateReassignmentPlanRequest,
+    CreateReassignmentPlanResponse,
+    PlannedMove,
+)
+from protocol.messages.k10001_describe_reassignment_plan import (
+    DescribedPlan,
+    DescribeReassignmentPlanRequest,
+    DescribeReassignmentPlanResponse,
+)
+from protocol.messages.k10002_cancel_reassignment_plan import (
+    CancelReassignmentPlanRequest,
+    CancelReassignmentPlanResponse,
+)
+from protocol.schema.message import Message
+
+Response = TypeVar("Response", bound=Message)
+
+# A controller may have to be elected.
+RETRY_FOR_S, RETRY_EVERY_S = 60.0, 0.2
+UNAVAILABLE = frozenset({ErrorCode.NOT_CONTROLLER, ErrorCode.REQUEST_TIMED_OUT})
+# Apache Kafka disconnects a client whose request it does not know. One broker may have been killed just then.
+REFUSALS = 3
+
+
+class PlansNotSupported(CliError):
+    """The brokers are those of Apache Kafka, or of an earlier version of kbroker."""
+
+
+class PlanRequests:
+    """Creates, describes and cancels plans through an admin client."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+        self._is_supported = False
+
+    def describe(self) -> RunningPlan | None:
+        """Return the plan that runs, or the last one; None if there was none.
+
+        Tries again while there is no controller. Raises CliError if that takes too long,
+        and PlansNotSupported.
+        """
+        response = self._send_again(
+            DescribeReassignmentPlanRequest(include_moves=True), DescribeReassignmentPlanResponse
+        )
+        if response.error_code:
+            raise CliError(error_code_text(response.error_code, response.error_message))
+        return None if response.plan is None else _running_plan(response.plan)
+
+    def create(self, description: str, moves: Sequence[PartitionMove], throttle: int | None, concurrent: int) -> int:
+        """Let the controller run a plan and return its id. `throttle`: bytes per second.
+
+        Raises CliError if the controller refuses, or if it is unknown whether the plan runs.
+        """
+        from kafka.errors import KafkaError
+
+        request = CreateReassignmentPlanRequest(
+            description=description,
+            throttle_bytes_per_second=-1 if throttle is None else throttle,
+            max_concurrent_moves=concurrent,
+            moves=[
+                PlannedMove(
+                    topic_name=move.topic,
+                    partition_index=move.partition,
+                    original_replicas=list(move.original),
+                    target_replicas=list(move.target),
+                )
+                for move in moves
+            ],
+        )
+        try:
+            response = send_message(self._client, request, CreateReassignmentPlanResponse)
+        except KafkaError as error:
+            return self._id_of(request, client_error_text(error))
+        if response.error_code == ErrorCode.REQUEST_TIMED_OUT:
+            return self._id_of(request, error_code_text(response.error_code, response.error_message))
+        if response.error_code:
+            raise CliError(error_code_text(response.error_code, response.error_message))
+        return response.plan_id
+
+    def _id_of(self, request: CreateReassignmentPlanRequest, error: str) -> int:
+        """Return the id of the plan that a request without a response has begun. Raises CliError if none has."""
+        plan = self.describe()
+        moves = [] if plan is None else [(*move.key, list(move.target)) for move in plan.moves]
+        wanted = [(move.topic_name, move.partition_index, move.target_replicas) for move in request.moves]
+        if plan is None or not plan.is_running or sorted(moves) != sorted(wanted):
+            raise CliError(f"the plan was not begun: {error}")
+        return plan.plan_id
+
+    def cancel(self, plan_id: int) -> None:
+        """Let the controller cancel a plan. Raises CliError if it has ended."""
+        response = self._send_again(CancelReassignmentPlanRequest(plan_id=plan_id), CancelReassignmentPlanResponse)
+        if response.error_code:
+            raise CliError(error_code_text(response.error_code, response.error_message))
+
+    def _send_again(self, request: Message, response_type: type[Response]) -> Response:
+        """Send a request that may be repeated until there is a response of a controller."""
+        from kafka.errors import KafkaError
+
+        deadline = time.monotonic() + RETRY_FOR_S
+        refusals = 0
+        while True:
+            try:
+                response: Any = send_message(self._client, request, response_type)
+                self._is_supported = True
+                if response.error_code not in UNAVAILABLE or time.monotonic() > deadline:
+                    result: Response = response
+                    return result
+            except KafkaError:
+                if time.monotonic() > deadline:
+                    raise
+                read_again(self._client.describe_cluster)
+                refusals += 1
+                if refusals == REFUSALS and not self._is_supported:
+                    raise PlansNotSupported("these brokers run no plans: use kafka-reassign-partitions") from None
+            time.sleep(RETRY_EVERY_S)
+
+
+def _running_plan(plan: DescribedPlan) -> RunningPlan:
+    return RunningPlan(
+        plan.plan_id,
+        plan.description,
+        plan.state,
+        plan.throttle_bytes_per_second if plan.throttle_bytes_per_second >= 0 else None,
+        plan.max_concurrent_moves,
+        plan.created_ms,
+        plan.ended_ms if plan.ended_ms >= 0 else None,
+        tuple(
+            MoveProgress(
+                move.topic_name,
+                move.partition_index,
+                tuple(move.original_replicas),
+                tuple(move.target_replicas),
+                move.state,
+                move.reason,
+            )
+            for move in plan.moves
+        ),
+    )

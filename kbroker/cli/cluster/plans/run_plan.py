@@ -1,0 +1,116 @@
+"""Makes a plan, shows it, lets the controller run it, and waits for its end."""
+
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+import typer
+
+from kbroker.cli.cluster.layout_reader import read_layout
+from kbroker.cli.cluster.plan_report import plan_json, print_plan
+from kbroker.cli.cluster.plans.plan_status import is_success, plan_name, print_end, status_json
+from kbroker.cli.cluster.plans.requests import PlanRequests, PlansNotSupported
+from kbroker.cli.cluster.plans.running_plan import RunningPlan, copy_rate
+from kbroker.cli.cluster.plans.watch import HOW_TO_GO_ON, PlanWatch
+from kbroker.cli.common.client import admin_client
+from kbroker.cli.common.confirm import confirm
+from kbroker.cli.common.errors import CliError
+from kbroker.cli.common.formatting import count_text, format_size
+from kbroker.cli.common.output import print_json, print_note
+from kbroker.cli.common.parsing import parse_rate
+from kbroker.cli.common.partitions.list_offsets import Partition
+from kbroker.metadata.topics.placement.cluster_layout import ClusterLayout
+from kbroker.metadata.topics.placement.reassignment_plan import PlanRefused, ReassignmentPlan
+
+MakePlan = Callable[[ClusterLayout], ReassignmentPlan]
+
+
+class PlanOptions(NamedTuple):
+    """How to show and run a plan. `throttle`: bytes per second, None for no throttle."""
+
+    dry_run: bool
+    throttle: int | None
+    concurrent: int
+    detach: bool
+    yes: bool
+    as_json: bool
+
+
+def plan_options(
+    dry_run: bool, throttle: str | None, concurrent: int, detach: bool, yes: bool, as_json: bool
+) -> PlanOptions:
+    """Return the options of a command line. Raises CliError for a rate that cannot be parsed."""
+    return PlanOptions(dry_run, None if throttle is None else parse_rate(throttle), concurrent, detach, yes, as_json)
+
+
+def run_plan(bootstrap: str, description: str, make_plan: MakePlan, options: PlanOptions) -> None:
+    """Make a plan for the cluster, show it, and let the controller run it. Raises CliError if it is refused.
+
+    The exit status is 1 if the plan was cancelled or has skipped partitions.
+    """
+    with admin_client(bootstrap) as client:
+        plans = PlanRequests(client)
+        last = _last_plan(plans, options.dry_run)
+        layout = read_layout(client)
+        try:
+            plan = make_plan(layout)
+        except PlanRefused as error:
+            raise CliError(str(error)) from None
+        watch = PlanWatch(client, plans, replica_sizes(layout))
+        rate = assumed_rate(options.throttle, None if last is None else copy_rate(last, replica_sizes(layout)))
+        if not options.as_json:
+            print_plan(plan, rate)
+        run = None
+        if plan.moves and not options.dry_run:
+            run = _run(plans, watch, description, plan, options)
+        if options.as_json:
+            status = None if run is None else status_json(run, watch.copied(run), now_ms())
+            print_json(plan_json(plan, rate) | {"run": status})
+    if run is not None and not run.is_running and not is_success(run):
+        raise typer.Exit(1)
+
+
+def _last_plan(plans: PlanRequests, dry_run: bool) -> RunningPlan | None:
+    """Return the last plan. Raises CliError if another one cannot begin."""
+    try:
+        last = plans.describe()
+    except PlansNotSupported:
+        if dry_run:
+            return None
+        raise
+    if last is not None and last.is_running and not dry_run:
+        raise CliError(f"{plan_name(last)} is running; {HOW_TO_GO_ON}")
+    return last
+
+
+def _run(
+    plans: PlanRequests, watch: PlanWatch, description: str, plan: ReassignmentPlan, options: PlanOptions
+) -> RunningPlan:
+    """Begin a plan after confirmation, and return its state: when it has ended, unless the user does not wait."""
+    copied = format_size(plan.copied_bytes)
+    confirm(f"Move {count_text(len(plan.moves), 'partition')}, with {copied} to copy?", options.yes)
+    plan_id = plans.create(description, plan.moves, options.throttle, options.concurrent)
+    run = plans.describe()
+    if run is None or run.plan_id != plan_id:
+        raise CliError(f"plan {plan_id} has ended, and another plan was begun since")
+    print_note(f"{plan_name(run)} has begun; {HOW_TO_GO_ON}")
+    if options.detach:
+        return run
+    run = watch.wait_for_end(run)
+    if not options.as_json:
+        print_end(run)
+    return run
+
+
+def replica_sizes(layout: ClusterLayout) -> dict[Partition, int]:
+    """Return the bytes of one replica by partition."""
+    return {(part.topic, part.partition): part.size_bytes for part in layout.partitions}
+
+
+def assumed_rate(throttle: float | None, measured: float | None) -> float | None:
+    """Return the bytes per second with which the time of a plan is estimated, None if they are not known."""
+    return min((rate for rate in (throttle, measured) if rate is not None), default=None)
+
+
+def now_ms() -> int:
+    return round(time.time() * 1000)

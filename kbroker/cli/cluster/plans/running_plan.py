@@ -1,0 +1,118 @@
+"""A reassignment plan as the controller reports it, and how far it is."""
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from kbroker.cli.common.partitions.list_offsets import Partition
+
+RUNNING, CANCELLING, COMPLETE, CANCELLED = "running", "cancelling", "complete", "cancelled"
+DONE, MOVING, PENDING, SKIPPED = "done", "running", "pending", "skipped"
+
+
+class MoveProgress(NamedTuple):
+    """The change of one partition's replicas, and how far it is. `reason`: why it is skipped, None otherwise.
+
+    Of a plan that is cancelled, moves are done when their partitions have the original replicas again.
+    """
+
+    topic: str
+    partition: int
+    original: tuple[int, ...]
+    target: tuple[int, ...]
+    state: str = PENDING
+    reason: str | None = None
+
+    @property
+    def key(self) -> Partition:
+        return self.topic, self.partition
+
+    @property
+    def added(self) -> list[int]:
+        """The brokers that copy the partition."""
+        return [broker for broker in self.target if broker not in self.original]
+
+
+class RunningPlan(NamedTuple):
+    """The plan that runs, or the last one. The controller's clock sets the times, in milliseconds since the epoch.
+
+    `throttle_bytes_per_second` is None without a throttle, `ended_ms` until the plan has ended.
+    """
+
+    plan_id: int
+    description: str
+    state: str
+    throttle_bytes_per_second: int | None
+    max_concurrent_moves: int
+    created_ms: int
+    ended_ms: int | None
+    moves: tuple[MoveProgress, ...]
+
+    @property
+    def is_running(self) -> bool:
+        return self.state in (RUNNING, CANCELLING)
+
+    def count(self, state: str) -> int:
+        """Return the number of moves in a state."""
+        return sum(move.state == state for move in self.moves)
+
+    def in_state(self, state: str) -> list[MoveProgress]:
+        return [move for move in self.moves if move.state == state]
+
+
+class CopiedBytes(NamedTuple):
+    """The bytes that a plan has copied, of those that it copies in total."""
+
+    copied: int
+    total: int
+
+
+# The bytes that brokers have of partitions that move to them.
+ReplicaSizes = Mapping[int, Mapping[Partition, int]]
+
+
+def copied_bytes(plan: RunningPlan, sizes: Mapping[Partition, int], replicas: ReplicaSizes) -> CopiedBytes:
+    """Return how far a plan is. `sizes`: of one replica, by partition. `replicas`: of the moves that are running.
+
+    Of a plan that is cancelled it is not known which partitions have to be copied back: nothing is counted.
+    """
+    if plan.state in (CANCELLING, CANCELLED):
+        return CopiedBytes(0, 0)
+    copied = total = 0
+    for move in plan.moves:
+        size_bytes = sizes.get(move.key, 0)
+        if move.state != SKIPPED:
+            total += size_bytes * len(move.added)
+        if move.state == DONE:
+            copied += size_bytes * len(move.added)
+        elif move.state == MOVING:
+            copied += sum(min(replicas.get(broker, {}).get(move.key, 0), size_bytes) for broker in move.added)
+    return CopiedBytes(copied, total)
+
+
+def copy_rate(plan: RunningPlan, sizes: Mapping[Partition, int]) -> float | None:
+    """Return the bytes per second that the busiest broker of a complete plan received or sent.
+
+    None if that says nothing about another plan: the plan had a throttle, or was too short to measure. The partitions
+    are taken to have had the sizes of today.
+    """
+    if plan.state != COMPLETE or plan.ended_ms is None or plan.throttle_bytes_per_second is not None:
+        return None
+    duration_ms = plan.ended_ms - plan.created_ms
+    busiest = max(_loads(plan.in_state(DONE), sizes), default=0)
+    return busiest * 1000 / duration_ms if duration_ms >= MEASURABLE_MS and busiest >= MEASURABLE_BYTES else None
+
+
+# What passes before and after the copies of a shorter or smaller plan is no small part of its time.
+MEASURABLE_MS, MEASURABLE_BYTES = 2000, 1 << 20
+
+
+def _loads(moves: Iterable[MoveProgress], sizes: Mapping[Partition, int]) -> Iterable[int]:
+    received: dict[int, int] = {}
+    sent: dict[int, int] = {}
+    for move in moves:
+        size_bytes = sizes.get(move.key, 0)
+        for broker in move.added:
+            received[broker] = received.get(broker, 0) + size_bytes
+            # The preferred leader was probably the leader.
+            sent[move.original[0]] = sent.get(move.original[0], 0) + size_bytes
+    return [*received.values(), *sent.values()]

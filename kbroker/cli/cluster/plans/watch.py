@@ -1,0 +1,57 @@
+"""Waits for the end of a plan, and shows how far it is."""
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from kbroker.cli.cluster.log_dirs import describe_log_dirs
+from kbroker.cli.cluster.plans.plan_status import plan_name
+from kbroker.cli.cluster.plans.requests import PlanRequests
+from kbroker.cli.cluster.plans.running_plan import DONE, MOVING, CopiedBytes, RunningPlan, copied_bytes
+from kbroker.cli.common.errors import CliError
+from kbroker.cli.common.output import print_note
+from kbroker.cli.common.partitions.list_offsets import Partition
+from kbroker.cli.common.progress import ProgressBar
+
+# The controller is asked less often about a large plan, whose description is large.
+EVERY_S, MOVES_PER_S = 0.5, 2000
+
+HOW_TO_GO_ON = "to watch it: kbroker brokers plan --watch; to cancel it: kbroker brokers plan --cancel"
+
+
+class PlanWatch:
+    """Watches plans through an admin client. `sizes`: the bytes of one replica, by partition."""
+
+    def __init__(self, client: Any, plans: PlanRequests, sizes: Mapping[Partition, int]) -> None:
+        self._client = client
+        self._plans = plans
+        self._sizes = sizes
+
+    def copied(self, plan: RunningPlan) -> CopiedBytes:
+        """Return how far a plan is. Brokers that do not respond count as if they had copied nothing yet."""
+        moving = plan.in_state(MOVING)
+        targets = {broker for move in moving for broker in move.added}
+        found = describe_log_dirs(self._client, sorted(targets), [move.key for move in moving]) if targets else {}
+        return copied_bytes(plan, self._sizes, {broker: dirs.sizes for broker, dirs in found.items()})
+
+    def wait_for_end(self, plan: RunningPlan) -> RunningPlan:
+        """Return the plan when it has ended. When the user interrupts that, it continues to run."""
+        try:
+            return self._wait_for_end(plan)
+        except KeyboardInterrupt:
+            print_note(f"{plan_name(plan)} continues; {HOW_TO_GO_ON}")
+            raise
+
+    def _wait_for_end(self, plan: RunningPlan) -> RunningPlan:
+        total = self.copied(plan).total
+        plan_id, current = plan.plan_id, plan
+        with ProgressBar(plan_name(plan), total or len(plan.moves), shows_bytes=total > 0) as progress:
+            while current.is_running:
+                time.sleep(EVERY_S + len(plan.moves) / MOVES_PER_S)
+                found = self._plans.describe()
+                if found is None or found.plan_id != plan_id:
+                    raise CliError(f"{plan_name(plan)} has ended, and another plan was begun since")
+                current = found
+                if progress.may_be_shown:
+                    progress.advance_to(self.copied(current).copied if total else current.count(DONE))
+        return current

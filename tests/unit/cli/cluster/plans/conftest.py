@@ -1,0 +1,66 @@
+"""A cluster of three brokers in three racks, and a controller that runs plans."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from kbroker.cli.cluster.plans import commands, requests, run_plan, watch
+from kbroker.cli.common.parsing import parse_host_port
+from kbroker.metadata.topics.placement.cluster_layout import (
+    ClusterBroker,
+    ClusterLayout,
+    PlacedPartition,
+    cluster_layout,
+)
+from tests.unit.cli.cluster.plans.fake_controller import FakeController
+
+MIB = 1 << 20
+
+
+class FakeCluster:
+    """What the commands ask brokers for. `questions`: those that were asked."""
+
+    def __init__(self) -> None:
+        self.controller = FakeController()
+        self.brokers = [ClusterBroker(1, "a"), ClusterBroker(2, "b"), ClusterBroker(3, "c"), ClusterBroker(4, "c")]
+        self.partitions = [
+            PlacedPartition("orders", 0, (1, 2), 1, 6 * MIB),
+            PlacedPartition("orders", 1, (3, 1), 3, 4 * MIB),
+            PlacedPartition("users", 0, (3, 2), 3),
+        ]
+        self.questions: list[str] = []
+
+    @contextmanager
+    def admin_client(self, bootstrap: str) -> Iterator[Any]:
+        parse_host_port(bootstrap, "--bootstrap")
+        from kbroker.cli.common.client import client_errors
+
+        with client_errors():
+            yield self
+
+    def describe_cluster(self) -> dict[str, Any]:
+        return {}
+
+    def layout(self, client: Any) -> ClusterLayout:
+        return cluster_layout(self.brokers, self.partitions)
+
+    def confirm(self, question: str, yes: bool) -> None:
+        if not yes:
+            self.questions.append(question)
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> FakeCluster:
+    cluster = FakeCluster()
+    monkeypatch.setattr(requests, "send_message", cluster.controller.send)
+    monkeypatch.setattr(requests, "RETRY_EVERY_S", 0.0)
+    monkeypatch.setattr(watch, "EVERY_S", 0.0)
+    monkeypatch.setattr(watch, "describe_log_dirs", lambda *_: {})
+    for module in (commands, run_plan):
+        monkeypatch.setattr(module, "admin_client", cluster.admin_client)
+        monkeypatch.setattr(module, "read_layout", cluster.layout)
+        monkeypatch.setattr(module, "confirm", cluster.confirm)
+        monkeypatch.setattr(module, "now_ms", lambda: cluster.controller.now_ms)
+    return cluster

@@ -1,0 +1,112 @@
+"""`kbroker brokers plan`: shows, watches and cancels the plan that runs, or shows the last one."""
+
+import json
+from typing import Any
+
+import pytest
+
+from kbroker.cli import main
+from kbroker.cli.cluster.log_dirs import LogDirs
+from kbroker.cli.cluster.plans import watch
+from protocol.schema.message import Message
+from tests.unit.cli.cluster.plans.conftest import MIB, FakeCluster
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def running(cluster: FakeCluster, capsys: Capture) -> FakeCluster:
+    assert main(["brokers", "drain", "3", "--detach", "--throttle", "1MiB"]) == 0
+    capsys.readouterr()
+    return cluster
+
+
+def test_there_was_no_plan(cluster: FakeCluster, capsys: Capture) -> None:
+    assert main(["brokers", "plan"]) == 0
+    output = capsys.readouterr()
+    assert (output.out, output.err) == ("", "no plan has run yet\n")
+    assert main(["brokers", "plan", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) is None
+    assert main(["brokers", "plan", "--cancel"]) == 1
+    assert capsys.readouterr().err == "kbroker: no plan is running\n"
+
+
+def test_a_plan_that_runs(running: FakeCluster, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    running.partitions[2] = running.partitions[2]._replace(size_bytes=6 * MIB)
+    asked: list[Any] = []
+
+    def log_dirs(client: Any, brokers: list[int], partitions: list[tuple[str, int]]) -> dict[int, LogDirs]:
+        asked.append((brokers, partitions))
+        return {4: LogDirs({("users", 0): MIB}, None)}
+
+    monkeypatch.setattr(watch, "describe_log_dirs", log_dirs)
+    assert main(["brokers", "plan"]) == 0
+    assert asked == [([4], [("users", 0)])]
+    assert capsys.readouterr().out.splitlines() == [
+        "TOPIC  PARTITION  REPLICAS  TARGET  STATE",
+        "users          0  3,2       2,4     running",
+        "plan 1 (drain 3) is running: 1 of 2 partitions moved, 1 moving",
+        # 5 MiB of 10 MiB in 2 s.
+        "copied: 5.0 MiB of 10.0 MiB, 2.5 MiB/s; about 2s left, besides new records",
+        "limits: 10 partitions at once, throttle 1.0 MiB/s",
+    ]
+
+
+def test_watching_ends_with_the_plan(running: FakeCluster, capsys: Capture) -> None:
+    assert main(["brokers", "plan", "--watch"]) == 0
+    assert capsys.readouterr().out == "plan 1 (drain 3) is complete after 3s: 2 of 2 partitions moved\n"
+    assert main(["brokers", "plan", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["state"] == "complete"
+
+
+def test_an_interrupt_leaves_the_plan_running(running: FakeCluster, capsys: Capture) -> None:
+    def interrupt() -> Message | None:
+        raise KeyboardInterrupt
+
+    running.controller.failures = [lambda: None, interrupt]
+    assert main(["brokers", "plan", "--watch"]) == 130
+    assert capsys.readouterr().err == (
+        "plan 1 (drain 3) continues; to watch it: kbroker brokers plan --watch; "
+        "to cancel it: kbroker brokers plan --cancel\n"
+    )
+    assert running.controller.plan is not None
+    assert running.controller.plan.state == "running"
+
+
+def test_a_cancelled_plan_moves_back(running: FakeCluster, capsys: Capture) -> None:
+    assert main(["brokers", "plan", "--cancel"]) == 0
+    assert running.questions[-1] == "Cancel plan 1 (drain 3)?"
+    assert capsys.readouterr().out == "plan 1 (drain 3) is cancelled after 5s: 2 of 2 partitions moved back\n"
+    assert main(["brokers", "plan", "--cancel"]) == 1
+
+
+def test_a_command_whose_plan_was_cancelled_fails(cluster: FakeCluster, capsys: Capture) -> None:
+    def cancel() -> Message | None:
+        assert cluster.controller.plan is not None
+        cluster.controller.plan.state = "cancelling"
+        return None
+
+    cluster.controller.failures = [lambda: None, lambda: None, cancel]
+    assert main(["brokers", "drain", "3"]) == 1
+    assert "plan 1 (drain 3) is cancelled" in capsys.readouterr().out
+
+
+def test_skipped_partitions_are_errors(cluster: FakeCluster, capsys: Capture) -> None:
+    cluster.controller.skipped = {("orders", 1): "deleted", ("users", 0): "odd"}
+    assert main(["brokers", "drain", "3"]) == 1
+    output = capsys.readouterr()
+    assert output.out.endswith("plan 1 (drain 3) is complete after 3s: 0 of 2 partitions moved, 2 skipped\n")
+    assert output.err.splitlines()[1:] == [
+        "kbroker: orders-1 was skipped: the topic was deleted",
+        "kbroker: users-0 was skipped: odd",
+    ]
+
+
+def test_another_plan_began_meanwhile(running: FakeCluster, capsys: Capture) -> None:
+    def replace_plan() -> Message | None:
+        running.controller.create(running.controller.created[0])
+        return None
+
+    running.controller.failures = [lambda: None, replace_plan]
+    assert main(["brokers", "plan", "--watch"]) == 1
+    assert capsys.readouterr().err == "kbroker: plan 1 (drain 3) has ended, and another plan was begun since\n"

@@ -1,0 +1,205 @@
+"""Commands that make a plan: what they show and send, and what they refuse."""
+
+import json
+
+import pytest
+import typer
+from kafka.errors import KafkaConnectionError, KafkaTimeoutError
+
+from kbroker.cli import main
+from kbroker.cli.cluster.plans import requests, run_plan
+from kbroker.metadata.topics.placement.cluster_layout import ClusterBroker
+from protocol.errors import ErrorCode
+from protocol.messages.k10000_create_reassignment_plan import CreateReassignmentPlanResponse
+from protocol.messages.k10001_describe_reassignment_plan import DescribeReassignmentPlanResponse
+from protocol.schema.message import Message
+from tests.unit.cli.cluster.plans.conftest import MIB, FakeCluster
+
+Capture = pytest.CaptureFixture[str]
+HOW_TO = "to watch it: kbroker brokers plan --watch; to cancel it: kbroker brokers plan --cancel"
+
+
+def test_a_dry_run_shows_the_plan_and_changes_nothing(cluster: FakeCluster, capsys: Capture) -> None:
+    assert main(["brokers", "drain", "3", "--dry-run"]) == 0
+    output = capsys.readouterr()
+    assert output.out.splitlines() == [
+        "TOPIC   PARTITION  REPLICAS  TARGET  COPIED",
+        "orders          1  3,1       1,4     4.0 MiB",
+        "users           0  3,2       2,4     0 bytes",
+        "BROKER  RACK  REPLICAS  LEADERS  DISK_USE            RECEIVES",
+        "     1  a     2         1 -> 2   10.0 MiB            -",
+        "     2  b     2         0 -> 1   6.0 MiB             -",
+        "     3  c     2 -> 0    2 -> 0   4.0 MiB -> 0 bytes  -",
+        "     4  c     0 -> 2    0        0 bytes -> 4.0 MiB  4.0 MiB",
+        "2 partitions: 4.0 MiB to copy",
+        "racks: all partitions are spread over the racks as well as possible",
+        "time: not estimated, since the rate of copies is not known",
+    ]
+    assert output.err == ""
+    assert cluster.controller.created == []
+
+
+def test_a_plan_runs_to_its_end(cluster: FakeCluster, capsys: Capture) -> None:
+    assert main(["brokers", "drain", "3", "3", "--throttle", "2MiB/s", "--concurrent", "7"]) == 0
+    (created,) = cluster.controller.created
+    assert (created.description, created.throttle_bytes_per_second, created.max_concurrent_moves) == (
+        "drain 3", 2 * MIB, 7
+    )  # fmt: skip
+    assert [
+        (move.topic_name, move.partition_index, move.original_replicas, move.target_replicas) for move in created.moves
+    ] == [("orders", 1, [3, 1], [1, 4]), ("users", 0, [3, 2], [2, 4])]
+    assert cluster.questions == ["Move 2 partitions, with 4.0 MiB to copy?"]
+    output = capsys.readouterr()
+    assert output.out.splitlines()[-2:] == [
+        "time: about 2s if each broker copies 2.0 MiB/s, besides new records",
+        "plan 1 (drain 3) is complete after 3s: 2 of 2 partitions moved",
+    ]
+    assert output.err == f"plan 1 (drain 3) has begun; {HOW_TO}\n"
+
+
+def test_nothing_is_sent_without_confirmation(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(question: str, yes: bool) -> None:
+        raise typer.Abort
+
+    monkeypatch.setattr(run_plan, "confirm", refuse)
+    assert main(["brokers", "balance"]) == 130
+    assert cluster.controller.created == []
+
+
+def test_nothing_to_move(cluster: FakeCluster, capsys: Capture) -> None:
+    cluster.partitions = []
+    assert main(["brokers", "balance"]) == 0
+    assert "nothing to move" in capsys.readouterr().out.splitlines()
+    assert (cluster.controller.created, cluster.questions) == ([], [])
+
+
+def test_detached_it_returns_when_the_plan_has_begun(cluster: FakeCluster, capsys: Capture) -> None:
+    assert main(["brokers", "replace", "3", "4", "--detach", "--yes"]) == 0
+    assert cluster.controller.plan is not None
+    assert (cluster.controller.plan.state, cluster.controller.plan.description) == ("running", "replace 3 by 4")
+    assert cluster.questions == []
+    assert "is complete" not in capsys.readouterr().out
+
+
+def test_json_has_the_plan_and_its_run(cluster: FakeCluster, capsys: Capture) -> None:
+    assert main(["brokers", "drain", "3", "--json", "--dry-run"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert (len(shown["moves"]), shown["copied_bytes"], shown["run"]) == (2, 4 * MIB, None)
+    assert main(["brokers", "drain", "3", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document == shown | {"run": document["run"]}
+    run = document["run"]
+    assert (run["plan"], run["state"], run["done"], run["running"]) == (1, "complete", 2, 0)
+    assert (run["copied_bytes"], run["total_bytes"], run["ended_ms"] - run["created_ms"]) == (4 * MIB, 4 * MIB, 3000)
+    assert run["moves"][1] == {
+        "topic": "users", "partition": 0, "original": [3, 2], "target": [2, 4], "state": "done", "reason": None
+    }  # fmt: skip
+
+
+def test_the_replication_factor_of_topics(cluster: FakeCluster, capsys: Capture) -> None:
+    assert main(["topics", "alter", "orders", "users", "orders", "--replication-factor", "3"]) == 0
+    (created,) = cluster.controller.created
+    assert created.description == "replication factor 3 of 2 topics"
+    assert [len(move.target_replicas) for move in created.moves] == [3, 3, 3]
+    assert "3 of 3 partitions moved" in capsys.readouterr().out
+
+
+def test_the_rate_of_the_last_plan_estimates_the_next_one(cluster: FakeCluster, capsys: Capture) -> None:
+    assert main(["brokers", "drain", "3"]) == 0
+    capsys.readouterr()
+    assert main(["brokers", "drain", "3", "--dry-run"]) == 0
+    assert "time: about 3s if each broker copies 1.3 MiB/s, besides new records\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("command", "reason"),
+    [
+        (["brokers", "drain", "9"], "there is no broker 9"),
+        (["brokers", "replace", "1", "9"], "there is no broker 9"),
+        (["brokers", "replace", "1", "1"], "broker 1 cannot replace itself"),
+        (["brokers", "drain", "1", "2", "3"], "orders-0 has 2 replica(s), and only 1 broker(s) would accept replicas"),
+        (["brokers", "drain", "1", "2"], "would be in fewer racks"),
+        (["brokers", "replace", "2", "4"], "broker 4 already has replicas of users-0"),
+        (["topics", "alter", "clicks", "--replication-factor", "2"], "topic clicks does not exist"),
+        (["topics", "alter", "orders", "--replication-factor", "5"], "only 4 broker(s) accept replicas"),
+    ],
+)
+def test_a_refusal_is_one_line(cluster: FakeCluster, capsys: Capture, command: list[str], reason: str) -> None:
+    cluster.partitions[2] = cluster.partitions[2]._replace(replicas=(4, 2))
+    assert main(command) == 1
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert reason in output.err
+    assert output.err.count("\n") == 1
+    assert cluster.controller.created == []
+
+
+def test_fewer_racks_are_allowed_on_request(cluster: FakeCluster) -> None:
+    cluster.brokers = [ClusterBroker(1, "b"), ClusterBroker(2, "b"), ClusterBroker(3, "c"), ClusterBroker(4, "b")]
+    assert main(["brokers", "drain", "3"]) == 1
+    assert main(["brokers", "drain", "3", "--allow-fewer-racks"]) == 0
+
+
+def test_one_plan_at_a_time(cluster: FakeCluster, capsys: Capture) -> None:
+    assert main(["brokers", "drain", "3", "--detach"]) == 0
+    capsys.readouterr()
+    assert main(["brokers", "balance"]) == 1
+    assert capsys.readouterr().err == f"kbroker: plan 1 (drain 3) is running; {HOW_TO}\n"
+    # It can be looked at.
+    assert main(["brokers", "drain", "4", "--dry-run"]) == 0
+
+
+def test_the_controller_refuses(cluster: FakeCluster, capsys: Capture) -> None:
+    refusal = CreateReassignmentPlanResponse(
+        error_code=ErrorCode.REASSIGNMENT_IN_PROGRESS, error_message="The partition orders-1 is being reassigned."
+    )
+    cluster.controller.failures = [lambda: None, lambda: refusal]
+    assert main(["brokers", "drain", "3"]) == 1
+    assert capsys.readouterr().err == (
+        "kbroker: The partition orders-1 is being reassigned (REASSIGNMENT_IN_PROGRESS)\n"
+    )
+
+
+def test_brokers_that_run_no_plans(cluster: FakeCluster, capsys: Capture) -> None:
+    """Apache Kafka disconnects. A plan can be shown nevertheless."""
+
+    def disconnect() -> Message | None:
+        raise KafkaConnectionError
+
+    cluster.controller.failures = [disconnect] * requests.REFUSALS
+    assert main(["brokers", "drain", "3"]) == 1
+    assert capsys.readouterr().err == "kbroker: these brokers run no plans: use kafka-reassign-partitions\n"
+    cluster.controller.failures = [disconnect] * requests.REFUSALS
+    assert main(["brokers", "drain", "3", "--dry-run"]) == 0
+    assert "orders" in capsys.readouterr().out
+
+
+def test_a_plan_whose_response_is_lost_has_begun(cluster: FakeCluster, capsys: Capture) -> None:
+    controller = cluster.controller
+
+    def lose_response() -> Message | None:
+        raise KafkaTimeoutError("no response")
+
+    assert main(["brokers", "drain", "3", "--detach"]) == 0
+    (request,) = controller.created
+    assert main(["brokers", "plan", "--watch"]) == 0
+
+    def create_and_lose_response() -> Message | None:
+        controller.create(request)
+        return lose_response()
+
+    controller.failures = [lambda: None, create_and_lose_response]
+    assert main(["brokers", "drain", "3"]) == 0
+    capsys.readouterr()
+    controller.failures = [lambda: None, lose_response]
+    assert main(["brokers", "drain", "3"]) == 1
+    assert capsys.readouterr().err == "kbroker: the plan was not begun: timed out: no response\n"
+
+
+def test_no_controller_for_a_while(cluster: FakeCluster) -> None:
+    def disconnect() -> Message | None:
+        raise KafkaConnectionError
+
+    absent = DescribeReassignmentPlanResponse(error_code=ErrorCode.REQUEST_TIMED_OUT)
+    cluster.controller.failures = [lambda: absent, lambda: None, lambda: None, *[disconnect] * 5, lambda: absent]
+    assert main(["brokers", "drain", "3"]) == 0

@@ -41,7 +41,7 @@ def print_end(plan: RunningPlan) -> None:
     """Print how a plan has ended. What it skipped is printed as errors."""
     print(state_text(plan))
     for move in plan.in_state(SKIPPED):
-        print_error(f"{move.topic}-{move.partition} was skipped: {_REASONS.get(move.reason or '', move.reason)}")
+        print_error(f"{move.topic}-{move.partition} was skipped: {move.reason}")
 
 
 def move_rows(plan: RunningPlan) -> list[list[Cell]]:
@@ -66,11 +66,6 @@ def state_text(plan: RunningPlan) -> str:
 
 
 _WORDS = {MOVING: "moving", PENDING: "waiting", SKIPPED: "skipped"}
-_REASONS = {
-    "deleted": "the topic was deleted",
-    "reassigned": "other replicas were assigned to it",
-    "unregistered": "a broker was removed from the cluster",
-}
 
 
 def _duration_text(plan: RunningPlan) -> str:

@@ -92,7 +92,7 @@ def test_a_command_whose_plan_was_cancelled_fails(cluster: FakeCluster, capsys: 
 
 
 def test_skipped_partitions_are_errors(cluster: FakeCluster, capsys: Capture) -> None:
-    cluster.controller.skipped = {("orders", 1): "deleted", ("users", 0): "odd"}
+    cluster.controller.skipped = {("orders", 1): "the topic was deleted", ("users", 0): "odd"}
     assert main(["brokers", "drain", "3"]) == 1
     output = capsys.readouterr()
     assert output.out.endswith("plan 1 (drain 3) is complete after 3s: 0 of 2 partitions moved, 2 skipped\n")

@@ -1,0 +1,168 @@
+"""Plans of moves, as the command line makes them and the controller runs them, while clients work."""
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+
+from tests.compat.cluster.cluster import IS_KBROKER, Cluster
+from tests.compat.cluster.ensemble import Ensemble
+from tests.compat.cluster.test_groups import PARTITIONS, ConfluentMember
+from tests.compat.cluster.work import create_topic, working
+from tests.compat.support import DEADLINE_S, EXTERNAL_BOOTSTRAP, eventually, unique
+
+pytestmark = pytest.mark.skipif(not IS_KBROKER, reason="not run: another program's brokers")
+
+# Bytes of each partition before it moves, and a rate with which that takes seconds.
+PARTITION_BYTES, RATE = 2_000_000, "400k"
+Replicas = dict[tuple[str, int], tuple[int, ...]]
+
+
+@pytest.fixture
+def pairs(tmp_path: Path) -> Iterator[Cluster]:
+    """Three brokers whose partitions have two replicas, so that one broker can be drained."""
+    if EXTERNAL_BOOTSTRAP:
+        pytest.skip("not run: needs a cluster of its own, and the suite was pointed at a broker")
+    settings = {"offsets_topic_replication_factor": "2", "default_replication_factor": "2", "min_insync_replicas": "1"}
+    cluster = Cluster(tmp_path, Ensemble(tmp_path), **settings)
+    try:
+        cluster.ensemble.start()
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.end()
+
+
+def process(cluster: Cluster, *args: str) -> "subprocess.Popen[str]":
+    """Start a command line."""
+    command = [sys.executable, "-m", "kbroker", *args, "--bootstrap", cluster.bootstrap]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def run(cluster: Cluster, *args: str, status: int = 0) -> tuple[str, str]:
+    """Run a command line, and return its output and its errors."""
+    running = process(cluster, *args)
+    output, errors = running.communicate(timeout=2 * DEADLINE_S)
+    assert running.returncode == status, errors
+    return output, errors
+
+
+def json_of(cluster: Cluster, *args: str) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(run(cluster, *args, "--json")[0])
+    return document
+
+
+def replicas(cluster: Cluster) -> Replicas:
+    """Return the replicas of all partitions, when all brokers agree on them and all are in sync."""
+    found: list[Replicas] = []
+
+    def agree() -> bool:
+        views = [view for view in cluster.views().values() if view is not None and view.is_fully_replicated]
+        found[:] = [{key: part.replicas for key, part in view.partitions.items()} for view in views]
+        return len(found) == len(cluster.running) and all(one == found[0] for one in found)
+
+    eventually(agree, "the brokers agree on the replicas", interval=0.1)
+    return found[0]
+
+
+def targets(plan: dict[str, Any], field: str = "target") -> Replicas:
+    return {(move["topic"], move["partition"]): tuple(move[field]) for move in plan["moves"]}
+
+
+def fill(cluster: Cluster, topic: str) -> None:
+    producer = Producer({"bootstrap.servers": cluster.bootstrap, "log_level": 2})
+    for _ in range(PARTITION_BYTES // 10_000):
+        for partition in range(PARTITIONS):
+            producer.produce(topic, bytes(10_000), partition=partition)
+    assert producer.flush(DEADLINE_S) == 0
+
+
+def test_brokers_are_drained_and_balanced_while_clients_work(pairs: Cluster) -> None:
+    topic = create_topic(pairs, [[1, 2], [3, 1]])
+    fill(pairs, unique_copy := create_topic(pairs, [[3, 2], [1, 3]]))
+    with working(pairs, topic, PARTITIONS) as work:
+        member = ConfluentMember(pairs, unique("group"), topic)
+        eventually(lambda: member.poll() > 10, "the member reads")
+        drained(pairs)
+        work.wait_for_more()
+        balanced_without_command_line_and_controller(pairs)
+        work.wait_for_more()
+        cancelled(pairs, unique_copy)
+        read = member.poll()
+        eventually(lambda: member.poll() > read + 10, "the member reads on")
+        eventually(lambda: all(offset > 0 for offset in member.committed(topic) or [0]), "the member commits")
+        member.close()
+    last = json_of(pairs, "brokers", "plan")
+    assert (last["plan"], last["state"]) == (3, "cancelled")
+
+
+def drained(cluster: Cluster) -> None:
+    """A command that waits for the end of its plan: the cluster becomes what was shown."""
+    assert json.loads(run(cluster, "brokers", "plan", "--json")[0]) is None
+    _, refusal = run(cluster, "brokers", "drain", "2", "3", status=1)
+    assert "and only 1 broker(s) would accept replicas" in refusal
+    document = json_of(cluster, "brokers", "drain", "3")
+    run_of_plan = document["run"]
+    assert (run_of_plan["state"], run_of_plan["done"]) == ("complete", len(document["moves"]))
+    assert run_of_plan["copied_bytes"] == document["copied_bytes"] > PARTITION_BYTES
+    found = replicas(cluster)
+    assert targets(document).items() <= found.items()
+    after = {broker["broker"]: broker["after"]["replicas"] for broker in document["brokers"]}
+    assert after == {broker: sum(broker in ids for ids in found.values()) for broker in cluster.brokers}
+    assert after[3] == 0
+    assert "nothing to move" in run(cluster, "brokers", "drain", "3")[0]
+
+
+def balanced_without_command_line_and_controller(cluster: Cluster) -> None:
+    """The command line is killed, then the controller: the plan ends as if nothing had happened."""
+    command = process(cluster, "brokers", "balance", "--throttle", RATE, "--yes")
+    assert command.stderr is not None
+    assert command.stderr.readline().startswith("plan 2 (balance) has begun")
+    command.kill()
+    command.communicate()
+    _, refusal = run(cluster, "brokers", "drain", "3", status=1)
+    assert refusal.startswith("kbroker: plan 2 (balance) is running")
+    controller = cluster.controller()
+    cluster.kill(controller)
+    interrupted = process(cluster, "brokers", "plan", "--watch")
+    cluster.start(controller)
+    plan = json_of(cluster, "brokers", "plan", "--watch")
+    assert "plan 2 (balance) is complete" in interrupted.communicate(timeout=DEADLINE_S)[0]
+    assert (plan["state"], plan["skipped"]) == ("complete", 0)
+    assert targets(plan).items() <= replicas(cluster).items()
+    assert "nothing to move" in run(cluster, "brokers", "balance", "--dry-run")[0]
+
+
+def cancelled(cluster: Cluster, topic: str) -> None:
+    """A plan that is cancelled while it copies: every partition has the replicas of before."""
+    before = replicas(cluster)
+    run(cluster, "brokers", "drain", "1", "--throttle", RATE, "--detach")
+    watching = process(cluster, "brokers", "plan", "--watch")
+    eventually(lambda: json_of(cluster, "brokers", "plan")["copied_bytes"] > 0, "the plan copies")
+    # An interrupt ends the command only.
+    watching.send_signal(signal.SIGINT)
+    assert "plan 3 (drain 1) continues" in watching.communicate(timeout=DEADLINE_S)[1]
+    assert watching.returncode == 130
+    assert json_of(cluster, "brokers", "plan")["state"] == "running"
+    output, _ = run(cluster, "brokers", "plan", "--cancel")
+    assert output.startswith("plan 3 (drain 1) is cancelled")
+    assert replicas(cluster) == before
+    assert "throttled" not in run(cluster, "configs", "get", "topic", topic)[0]
+
+
+def test_another_replication_factor(pairs: Cluster) -> None:
+    topic = create_topic(pairs, [[1, 2], [3, 1]])
+    output, _ = run(pairs, "topics", "alter", topic, "--replication-factor", "3", "--yes")
+    assert output.splitlines()[-1].endswith("2 of 2 partitions moved")
+    found = replicas(pairs)
+    assert [sorted(found[topic, index]) for index in range(2)] == [[1, 2, 3], [1, 2, 3]]
+    run(pairs, "topics", "alter", topic, "--replication-factor", "1", "--yes")
+    assert [found[topic, index][:1] for index in range(2)] == [replicas(pairs)[topic, index] for index in range(2)]
+    _, refusal = run(pairs, "topics", "alter", topic, "--replication-factor", "4", "--yes", status=1)
+    assert "only 3 broker(s) accept replicas" in refusal

@@ -4,8 +4,9 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from kbroker.simulation.checker.history import Commit, History, OffsetFetch, Outcome, TopicPartition
-from kbroker.simulation.clients.connections.cluster import NO_ID, Cluster
+from kbroker.simulation.clients.connections.cluster import GROUP, NO_ID, Cluster
 from kbroker.simulation.clients.connections.connection import SimClientConnection
+from kbroker.simulation.clients.connections.coordinator import COORDINATOR_MOVED, CoordinatorClient
 from kbroker.simulation.clients.consumer.offset_lookup import RefusedError
 from protocol.apis import ApiKey
 from protocol.errors import ErrorCode
@@ -105,29 +106,30 @@ class StandaloneGroupOffsets:
     """The committed offsets of a group without members, for a standalone consumer."""
 
     def __init__(self, cluster: Cluster, history: History, process: str, group: str) -> None:
-        self._cluster = cluster
-        self._group = group
         self._offsets = GroupOffsets(cluster, history, process, group)
-        self._coordinator: SimClientConnection | None = None
+        self._coordinator = CoordinatorClient(cluster, group, GROUP)
 
     async def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndEpoch]:
         """Return the committed offsets, -1 for none. Raises OSError, RefusedError."""
-        return await self._offsets.committed(await self._find_coordinator(), partitions)
+        try:
+            return await self._offsets.committed(await self._coordinator.find(), partitions)
+        except RefusedError as error:
+            self._handle_error(error.code)
+            raise
 
     async def commit(self, positions: Mapping[TopicPartition, OffsetAndEpoch]) -> bool:
         """Make one attempt to commit. Returns whether it is known to have succeeded."""
         try:
-            error = await self._offsets.commit(await self._find_coordinator(), Membership(), positions)
+            error = await self._offsets.commit(await self._coordinator.find(), Membership(), positions)
         except OSError:
             return False
-        if error in (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE):
-            self._coordinator = None
+        self._handle_error(error)
         return error is ErrorCode.NONE
 
-    async def _find_coordinator(self) -> SimClientConnection:
-        if self._coordinator is None or self._coordinator.lost:
-            self._coordinator = await self._cluster.coordinator(self._group)
-        return self._coordinator
+    def _handle_error(self, code: ErrorCode) -> None:
+        # After an election the former coordinator is up, and its connection is open.
+        if code in COORDINATOR_MOVED:
+            self._coordinator.disconnect()
 
 
 async def _commit(

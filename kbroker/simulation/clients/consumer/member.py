@@ -13,6 +13,7 @@ from random import Random
 from kbroker.simulation.checker.history import History, Join, Outcome, Read, TopicPartition
 from kbroker.simulation.clients.connections.cluster import Cluster
 from kbroker.simulation.clients.connections.connection import SimClientConnection
+from kbroker.simulation.clients.connections.coordinator import COORDINATOR_MOVED
 from kbroker.simulation.clients.connections.versions import STATIC_MEMBERS
 from kbroker.simulation.clients.consumer.assignors import (
     ASSIGNORS,
@@ -314,7 +315,7 @@ class Member:
                 self.member_id = UNKNOWN_MEMBER
         elif code is ErrorCode.FENCED_INSTANCE_ID:
             self.fenced = True
-        elif code in (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE):
+        elif code in COORDINATOR_MOVED:
             self._lose_coordinator()
 
     # In the background.

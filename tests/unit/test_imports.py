@@ -137,6 +137,7 @@ PURE = (
     "kbroker/interbroker/identity.py",
     "kbroker/metadata/features.py",
     "kbroker/metadata/image.py",
+    "kbroker/metadata/reassignments/plan_checks.py",
     "kbroker/metadata/reassignments/plan_step.py",
     "kbroker/metadata/reassignments/plan_throttle.py",
     "kbroker/metadata/reassignments/stored_plan.py",

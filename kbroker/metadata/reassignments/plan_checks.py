@@ -1,6 +1,6 @@
 """What a new plan of reassignments must fulfil. Nothing is written for a plan that is refused."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from typing import NamedTuple
 
 from kbroker.common import KafkaError
@@ -8,7 +8,6 @@ from kbroker.metadata.image import TopicImage
 from kbroker.metadata.reassignments.stored_plan import NO_THROTTLE, StoredMove
 from kbroker.metadata.topics.replica_assignment import invalid_assignment, validate_replicas
 from kbroker.metadata.topics.replica_placement import Racks
-from kbroker.runtime.slices import Steps
 from protocol.errors import ErrorCode
 
 MAX_MOVES = 10_000
@@ -32,8 +31,13 @@ class RequestedPlan(NamedTuple):
     moves: Sequence[RequestedMove]
 
 
-def check_plan(requested: RequestedPlan, topics: Mapping[str, TopicImage], racks: Racks) -> Steps[list[StoredMove]]:
-    """Return the moves of a valid plan. `racks` has all registered brokers. Raises KafkaError with the reason."""
+def check_plan(
+    requested: RequestedPlan, topics: Mapping[str, TopicImage], racks: Racks
+) -> Generator[None, None, list[StoredMove]]:
+    """Return the moves of a valid plan. `racks` has all registered brokers. Raises KafkaError with the reason.
+
+    Runs in steps (runtime/slices.py).
+    """
     if not requested.moves:
         raise _invalid("The plan has no moves.")
     if len(requested.moves) > MAX_MOVES:

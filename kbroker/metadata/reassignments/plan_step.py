@@ -4,7 +4,7 @@ The state of a move follows from its partition alone. To cancel a plan is to run
 is running gets the original replicas as its target, which completes it at once unless only added replicas are in sync.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Generator, Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -31,6 +31,13 @@ class MoveProgress(NamedTuple):
     reason: SkipReason | None = None
 
 
+_PENDING, _RUNNING, _DONE = map(MoveProgress, (MoveState.PENDING, MoveState.RUNNING, MoveState.DONE))
+_DELETED, _REASSIGNED, _UNREGISTERED = (
+    MoveProgress(MoveState.SKIPPED, reason)
+    for reason in (SkipReason.DELETED, SkipReason.REASSIGNED, SkipReason.UNREGISTERED)
+)
+
+
 class PlanStep(NamedTuple):
     """What the controller writes next. `elections`: moves that are done, whose preferred replica can lead but does not.
 
@@ -44,67 +51,79 @@ class PlanStep(NamedTuple):
 
 
 def move_progress(
-    plan: StoredPlan, move: StoredMove, partition: PartitionRegistration | None, registered: Collection[int]
+    start: Sequence[int], goal: Sequence[int], partition: PartitionRegistration | None, registered: Collection[int]
 ) -> MoveProgress:
-    """Return the state of a move of an active plan. `registered`: the brokers that are registered."""
+    """Return the state of a move of an active plan from `start` to `goal`. `registered`: the registered brokers.
+
+    A reassignment to `start` is running, too: the plan has begun it before it was cancelled.
+    """
     if partition is None:
-        return MoveProgress(MoveState.SKIPPED, SkipReason.DELETED)
-    start, goal = plan.direction(move)
+        return _DELETED
     if partition.is_reassigning:
-        state = MoveState.RUNNING
-        # A plan that is cancelled also finds the moves that it has begun before.
-        if tuple(target_replicas(partition)) not in (move.target, goal):
-            return MoveProgress(MoveState.SKIPPED, SkipReason.REASSIGNED)
-    elif tuple(partition.replicas) == goal:
-        return MoveProgress(MoveState.DONE)
-    elif sorted(partition.replicas) == sorted(start):
-        state = MoveState.PENDING
+        progress = _RUNNING if target_replicas(partition) in (list(goal), list(start)) else _REASSIGNED
+    elif partition.replicas == list(goal):
+        return _DONE
     else:
-        return MoveProgress(MoveState.SKIPPED, SkipReason.REASSIGNED)
-    if any(replica not in registered for replica in goal):
-        return MoveProgress(MoveState.SKIPPED, SkipReason.UNREGISTERED)
-    return MoveProgress(state)
+        # Somebody who has cancelled this move alone may have changed the order.
+        progress = _PENDING if sorted(partition.replicas) == sorted(start) else _REASSIGNED
+    if progress is not _REASSIGNED and any(replica not in registered for replica in goal):
+        return _UNREGISTERED
+    return progress
 
 
 def next_step(
     plan: StoredPlan, find_partition: FindPartition, alive: Collection[int], registered: Collection[int]
-) -> PlanStep:
+) -> Generator[None, None, PlanStep]:
     """Return the next step of an active plan. `alive`: the brokers that can lead and follow.
 
     A move that waits for a broker which is away does not count as running, so that it does not block the others.
+
+    Runs in steps (runtime/slices.py), since a plan may have 10,000 moves.
     """
     turned_back: list[StoredMove] = []
-    pending: list[tuple[StoredMove, PartitionRegistration]] = []
+    possible: list[StoredMove] = []
     elections: list[StoredMove] = []
     skipped: dict[SkipReason, list[int]] = {}
-    running = copying = 0
+    is_finished, copying = True, 0
     for index, move in enumerate(plan.moves):
+        yield
+        start, goal = plan.direction(move)
         partition = find_partition(move)
-        state, reason = move_progress(plan, move, partition, registered)
+        state, reason = move_progress(start, goal, partition, registered)
         if partition is None or reason is not None:
             skipped.setdefault(reason or SkipReason.DELETED, []).append(index)
-        elif state is MoveState.DONE:
+            continue
+        if state is MoveState.DONE:
             if _needs_election(partition, alive):
                 elections.append(move)
-        elif state is MoveState.PENDING:
-            pending.append((move, partition))
-        else:
-            running += 1
-            if tuple(target_replicas(partition)) != plan.direction(move)[1]:
-                turned_back.append(move)
-            elif _is_copying(partition, alive):
-                copying += 1
-    possible = [move for move, partition in pending if _can_begin(partition, plan.direction(move)[1], alive)]
+            continue
+        is_finished = False
+        if state is MoveState.PENDING:
+            if _can_begin(partition, goal, alive):
+                possible.append(move)
+        elif target_replicas(partition) != list(goal):
+            turned_back.append(move)
+        elif _is_copying(partition, alive):
+            copying += 1
     begin = turned_back + possible[: max(0, plan.max_concurrent_moves - copying - len(turned_back))]
-    is_finished = not pending and not running
     return PlanStep(begin, elections, is_finished, {reason: tuple(moves) for reason, moves in skipped.items()})
 
 
-def all_progress(plan: StoredPlan, find_partition: FindPartition, registered: Collection[int]) -> list[MoveProgress]:
-    """Return the state of each move, in the order of the plan."""
-    if plan.is_active:
-        return [move_progress(plan, move, find_partition(move), registered) for move in plan.moves]
-    progress = [MoveProgress(MoveState.DONE)] * len(plan.moves)
+def all_progress(
+    plan: StoredPlan, find_partition: FindPartition, registered: Collection[int]
+) -> Generator[None, None, list[MoveProgress]]:
+    """Return the state of each move, in the order of the plan. Runs in steps."""
+    if not plan.is_active:
+        return _progress_at_end(plan)
+    progress = []
+    for move in plan.moves:
+        progress.append(move_progress(*plan.direction(move), find_partition(move), registered))
+        yield
+    return progress
+
+
+def _progress_at_end(plan: StoredPlan) -> list[MoveProgress]:
+    progress = [_DONE] * len(plan.moves)
     for reason, indexes in plan.skipped.items():
         for index in indexes:
             progress[index] = MoveProgress(MoveState.SKIPPED, reason)

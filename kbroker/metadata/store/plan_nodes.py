@@ -92,40 +92,49 @@ def _move(topic: str, topic_id: str, partition: int, original: list[int], target
 
 
 class LoadedPlan:
-    """The nodes of the plan as last read."""
+    """The nodes of the plan as last read. Moves are decoded when they are first used: only by the controller."""
 
     def __init__(self) -> None:
         self._header: PlanHeader | None = None
-        self._moves: dict[str, tuple[StoredMove, ...]] = {}
-        self.plan: StoredPlan | None = None
+        self._data: dict[str, bytes] = {}
+        self._moves: tuple[StoredMove, ...] | None = None
+
+    @property
+    def is_active(self) -> bool:
+        return self._header is not None and self._header.plan.is_active
+
+    @property
+    def plan(self) -> StoredPlan | None:
+        """The plan with its moves; None if there has been none, or if another plan is replacing it."""
+        if self._header is None:
+            return None
+        if self._moves is None:
+            paths = self._header.move_paths()
+            if not all(path in self._data for path in paths):
+                return None
+            self._moves = tuple(move for path in paths for move in decode_moves(path, self._data[path]))
+        return self._header.plan._replace(moves=self._moves)
 
     def known_paths(self) -> Iterator[str]:
         yield znodes.REASSIGNMENT_PLAN
-        yield from self._moves
+        yield from self._data
 
     def missing_paths(self, nodes: Mapping[str, bytes | None]) -> list[str]:
         """Return the nodes of moves that belong to the plan in `nodes`, and are neither there nor known already."""
         header = decode_header(nodes.get(REASSIGNMENT_PLAN))
         paths = [] if header is None else header.move_paths()
-        return [path for path in paths if nodes.get(path) is None and (path in nodes or path not in self._moves)]
+        return [path for path in paths if nodes.get(path) is None and (path in nodes or path not in self._data)]
 
     def update(self, nodes: Mapping[str, bytes | None]) -> None:
         """Store the current data of nodes, of which others than those of the plan are ignored."""
-        is_changed = False
         for path, data in nodes.items():
             if path == REASSIGNMENT_PLAN:
-                self._header, is_changed = decode_header(data), True
+                header = decode_header(data)
+                if header is None or self._header is None or header.plan.plan_id != self._header.plan.plan_id:
+                    self._moves = None
+                self._header = header
             elif path.startswith(REASSIGNMENT_PLAN + "/"):
-                is_changed = True
-                self._moves.pop(path, None)
-                if data is not None:
-                    self._moves[path] = decode_moves(path, data)
-        if is_changed:
-            self.plan = self._complete_plan()
-
-    def _complete_plan(self) -> StoredPlan | None:
-        """Return the plan with its moves; None if some of them were read while another plan replaced it."""
-        paths = [] if self._header is None else self._header.move_paths()
-        if self._header is None or not all(path in self._moves for path in paths):
-            return None
-        return self._header.plan._replace(moves=tuple(move for path in paths for move in self._moves[path]))
+                if data is None:
+                    self._data.pop(path, None)
+                else:
+                    self._data[path] = data

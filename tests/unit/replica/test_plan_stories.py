@@ -69,7 +69,7 @@ async def until_ended(s: SimulatedCluster) -> DescribedPlan:
         if plan.state in ("complete", "cancelled"):
             return plan
         await asyncio.sleep(0.2)
-    raise AssertionError(f"the plan did not end: {plan}")
+    raise AssertionError(f"the plan did not end: {counts(plan)}")
 
 
 async def until_done(s: SimulatedCluster, count: int) -> DescribedPlan:

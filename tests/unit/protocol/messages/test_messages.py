@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from protocol.apis import APIS, INTER_BROKER_APIS
+from protocol.apis import APIS, INTER_BROKER_APIS, ApiKey
 from protocol.errors import MalformedError
 from protocol.schema.codec import decode, decoder, encode
 from protocol.schema.grammar import grammar, plain

@@ -112,9 +112,9 @@ class ScheduledTasks:
             self._maintenance.full.pop(partition, None)
         elif await self._environment.offload(log.probe_blocking) and not partition.is_closed:
             cause = "the file system is writable again" if log.read_only else "there is space again"
-            log.resume()
-            self._maintenance.full.pop(partition, None)
-            event_log.info(f"{cause}, appends resume", partition=partition.tp)
+            if log.resume():
+                self._maintenance.full.pop(partition, None)
+                event_log.info(f"{cause}, appends resume", partition=partition.tp)
 
     async def checkpoint(self) -> None:
         """Write the producer snapshot and indexes of each log, then the recovery points of all logs."""

@@ -277,12 +277,11 @@ class LogAppends(LogDurability):
         self._limits = self._limits._replace(size=rolling.CHECK_ALL)
 
     def probe_blocking(self) -> bool:
-        """Return whether a log that is `full` could accept appends again. Truncates the rest of a failed write."""
+        """Return whether the disk of a log that is `full` has space again."""
         path = f"{self.directory}/probe"
         try:
             self.disk.write_atomic(path, bytes(_PROBE_BYTES), sync=False)
             self.disk.unlink(path)
-            self.active.cut_torn_append()
         except OSError:
             return False
         return True
@@ -292,10 +291,22 @@ class LogAppends(LogDurability):
         self.full = True
         self._update_limits()
 
-    def resume(self) -> None:
-        """Accept appends again, after a successful probe."""
+    def resume(self) -> bool:
+        """Accept appends again, after a successful probe; truncate the rest of a failed write.
+
+        Returns False if that is not possible now. During a truncation the size of the active segment is already the
+        later one, but its file must not shrink before a lower recovery point is durable and the later segments are
+        deleted: a crash would leave a gap that recovery does not read.
+        """
+        if self._offline is not None or self.is_truncating:
+            return False
+        try:
+            self.active.cut_torn_append()
+        except OSError:
+            return False
         self.full = self.read_only = False
         self._update_limits()
+        return True
 
     # Leader epochs.
 

@@ -3,6 +3,7 @@
 import asyncio
 from contextlib import suppress
 from pathlib import Path
+from shutil import copytree
 from threading import Thread
 from typing import Any
 
@@ -96,6 +97,32 @@ def test_the_lower_recovery_point_is_durable_before_the_file_changes(tmp_path: P
     append(log, batch(3))
     truncate(log, log.log_end_offset - 1)
     assert seen == []
+
+
+def test_appends_do_not_resume_before_the_truncation_has_ended(tmp_path: Path) -> None:
+    """A disk has space again while the truncation waits to write the lower recovery point. A file that shrinks before
+    that leaves a gap after a crash, since recovery trusts what is below the recovery point."""
+    lab = Lab(tmp_path, **SMALL)
+    log = lab.open()
+    fill(log, 40)
+    log.checkpoint()
+    log.suspend()
+    recovery_point, seen = log.recovery_point, []
+
+    def resume_and_recover() -> None:
+        seen.append((log.probe_blocking(), log.resume()))
+        copy = Lab(tmp_path / "crashed", **SMALL)
+        copytree(lab.path, copy.path)
+        crashed = copy.open(recovery_point)
+        seen.append((crashed.log_end_offset, [header.base_offset for _, header in iter_headers(content(crashed))]))
+
+    offsets = [header.base_offset for _, header in iter_headers(content(log))]
+    lab.owner.writes.append(resume_and_recover)
+    truncate(log, 10)
+    assert seen == [(True, False), (recovery_point, offsets)]
+    assert log.full
+    assert log.resume()
+    assert append(log, batch(1)) == log.log_end_offset - 1
 
 
 def test_compacted_records_above_the_truncation_count_as_dirty(tmp_path: Path) -> None:

@@ -85,7 +85,8 @@ def fill(cluster: Cluster, topic: str) -> None:
 
 def test_brokers_are_drained_and_balanced_while_clients_work(pairs: Cluster) -> None:
     topic = create_topic(pairs, [[1, 2], [3, 1]])
-    fill(pairs, unique_copy := create_topic(pairs, [[3, 2], [1, 3]]))
+    large = create_topic(pairs, [[3, 2], [1, 3]])
+    fill(pairs, large)
     with working(pairs, topic, PARTITIONS) as work:
         member = ConfluentMember(pairs, unique("group"), topic)
         eventually(lambda: member.poll() > 10, "the member reads")
@@ -93,7 +94,7 @@ def test_brokers_are_drained_and_balanced_while_clients_work(pairs: Cluster) -> 
         work.wait_for_more()
         balanced_without_command_line_and_controller(pairs)
         work.wait_for_more()
-        cancelled(pairs, unique_copy)
+        cancelled(pairs, large)
         read = member.poll()
         eventually(lambda: member.poll() > read + 10, "the member reads on")
         eventually(lambda: all(offset > 0 for offset in member.committed(topic) or [0]), "the member commits")

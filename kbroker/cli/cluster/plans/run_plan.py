@@ -20,7 +20,10 @@ from kbroker.cli.common.output import print_json, print_note
 from kbroker.cli.common.parsing import parse_rate
 from kbroker.cli.common.partitions.list_offsets import Partition
 from kbroker.metadata.topics.placement.cluster_layout import ClusterLayout
-from kbroker.metadata.topics.placement.reassignment_plan import PlanRefused, ReassignmentPlan
+from kbroker.metadata.topics.placement.reassignment_plan import PlanRefused, ReassignmentPlan, plan_of
+
+# The controller accepts no more in one plan.
+MAX_MOVES = 10_000
 
 MakePlan = Callable[[ClusterLayout], ReassignmentPlan]
 
@@ -53,7 +56,7 @@ def run_plan(bootstrap: str, description: str, make_plan: MakePlan, options: Pla
         last = _last_plan(plans, options.dry_run)
         layout = read_layout(client)
         try:
-            plan = make_plan(layout)
+            plan = first_moves(make_plan(layout))
         except PlanRefused as error:
             raise CliError(str(error)) from None
         watch = PlanWatch(client, plans, replica_sizes(layout))
@@ -100,6 +103,14 @@ def _run(
     if not options.as_json:
         print_end(run)
     return run
+
+
+def first_moves(plan: ReassignmentPlan) -> ReassignmentPlan:
+    """Return the part of a plan that the controller accepts."""
+    if len(plan.moves) <= MAX_MOVES:
+        return plan
+    print_note(f"these are the first {MAX_MOVES} of {len(plan.moves)} moves: run the command again for the others")
+    return plan_of(plan.layout, {(move.topic, move.partition): move.target for move in plan.moves[:MAX_MOVES]})
 
 
 def replica_sizes(layout: ClusterLayout) -> dict[Partition, int]:

@@ -8,6 +8,7 @@ from kafka.errors import KafkaConnectionError, KafkaTimeoutError
 
 from kbroker.cli import main
 from kbroker.cli.cluster.plans import requests, run_plan
+from kbroker.metadata.reassignments import plan_checks
 from kbroker.metadata.topics.placement.cluster_layout import ClusterBroker
 from protocol.errors import ErrorCode
 from protocol.messages.k10000_create_reassignment_plan import CreateReassignmentPlanResponse
@@ -79,6 +80,18 @@ def test_detached_it_returns_when_the_plan_has_begun(cluster: FakeCluster, capsy
     assert (cluster.controller.plan.state, cluster.controller.plan.description) == ("running", "replace 3 by 4")
     assert cluster.questions == []
     assert "is complete" not in capsys.readouterr().out
+
+
+def test_a_plan_that_is_too_large_is_run_in_parts(
+    cluster: FakeCluster, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run_plan.MAX_MOVES == plan_checks.MAX_MOVES
+    monkeypatch.setattr(run_plan, "MAX_MOVES", 1)
+    assert main(["brokers", "drain", "3"]) == 0
+    assert [move.topic_name for move in cluster.controller.created[0].moves] == ["orders"]
+    output = capsys.readouterr()
+    assert "1 of 1 partition moved" in output.out
+    assert output.err.startswith("these are the first 1 of 2 moves: run the command again for the others\n")
 
 
 def test_json_has_the_plan_and_its_run(cluster: FakeCluster, capsys: Capture) -> None:

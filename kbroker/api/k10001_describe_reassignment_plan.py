@@ -10,7 +10,7 @@ from __future__ import annotations
 from kbroker.api.context import RequestContext, Services
 from kbroker.common import KafkaError
 from kbroker.metadata.reassignments.plan_manager import PlanProgress
-from kbroker.metadata.reassignments.plan_step import MoveProgress, MoveState
+from kbroker.metadata.reassignments.plan_step import MoveState, MoveStatus
 from kbroker.metadata.reassignments.stored_plan import SkipReason, StoredMove
 from protocol.messages.k10001_describe_reassignment_plan import (
     DescribedMove,
@@ -57,7 +57,7 @@ def _described(progress: PlanProgress, include_moves: bool) -> DescribedPlan:
     )
 
 
-def _described_move(move: StoredMove, progress: MoveProgress) -> DescribedMove:
+def _described_move(move: StoredMove, progress: MoveStatus) -> DescribedMove:
     return DescribedMove(
         topic_name=move.topic,
         partition_index=move.partition,

@@ -14,7 +14,7 @@ from kbroker.common import KafkaError
 from kbroker.config.config_resource import ConfigResource, ConfigResourceType
 from kbroker.metadata.image import MetadataDelta, PartitionRegistration
 from kbroker.metadata.reassignments.plan_checks import RequestedPlan, check_plan
-from kbroker.metadata.reassignments.plan_step import MoveProgress, all_progress, next_step
+from kbroker.metadata.reassignments.plan_step import MoveStatus, all_statuses, next_step
 from kbroker.metadata.reassignments.plan_throttle import check_no_throttle, with_throttle, without_throttle
 from kbroker.metadata.reassignments.stored_plan import NO_THROTTLE, PlanState, StoredMove, StoredPlan
 from kbroker.metadata.replication.broker_changes import acceptable_leaders
@@ -49,7 +49,7 @@ class PlanProgress(NamedTuple):
     """A plan, and the state of each of its moves."""
 
     plan: StoredPlan
-    moves: list[MoveProgress]
+    moves: list[MoveStatus]
 
 
 class ReassignmentPlanManager:
@@ -154,7 +154,7 @@ class ReassignmentPlanManager:
             plan = self._loader.reassignment_plan.plan
             if plan is None:
                 return None
-            progress = all_progress(plan, self._find_partition, self._loader.registrations)
+            progress = all_statuses(plan, self._find_partition, self._loader.registrations)
             return PlanProgress(plan, await self._slices().run(progress))
 
     # Steps.

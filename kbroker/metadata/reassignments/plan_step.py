@@ -24,16 +24,16 @@ class MoveState(StrEnum):
     SKIPPED = "skipped"
 
 
-class MoveProgress(NamedTuple):
+class MoveStatus(NamedTuple):
     """`reason` is set for a move that is skipped."""
 
     state: MoveState
     reason: SkipReason | None = None
 
 
-_PENDING, _RUNNING, _DONE = map(MoveProgress, (MoveState.PENDING, MoveState.RUNNING, MoveState.DONE))
+_PENDING, _RUNNING, _DONE = map(MoveStatus, (MoveState.PENDING, MoveState.RUNNING, MoveState.DONE))
 _DELETED, _REASSIGNED, _UNREGISTERED = (
-    MoveProgress(MoveState.SKIPPED, reason)
+    MoveStatus(MoveState.SKIPPED, reason)
     for reason in (SkipReason.DELETED, SkipReason.REASSIGNED, SkipReason.UNREGISTERED)
 )
 
@@ -50,9 +50,9 @@ class PlanStep(NamedTuple):
     skipped: dict[SkipReason, tuple[int, ...]]
 
 
-def move_progress(
+def move_status(
     start: Sequence[int], goal: Sequence[int], partition: PartitionRegistration | None, registered: Collection[int]
-) -> MoveProgress:
+) -> MoveStatus:
     """Return the state of a move of an active plan from `start` to `goal`. `registered`: the registered brokers.
 
     A reassignment to `start` is running, too: the plan has begun it before it was cancelled.
@@ -89,7 +89,7 @@ def next_step(
         yield
         start, goal = plan.direction(move)
         partition = find_partition(move)
-        state, reason = move_progress(start, goal, partition, registered)
+        state, reason = move_status(start, goal, partition, registered)
         if partition is None or reason is not None:
             skipped.setdefault(reason or SkipReason.DELETED, []).append(index)
             continue
@@ -109,24 +109,24 @@ def next_step(
     return PlanStep(begin, elections, is_finished, {reason: tuple(moves) for reason, moves in skipped.items()})
 
 
-def all_progress(
+def all_statuses(
     plan: StoredPlan, find_partition: FindPartition, registered: Collection[int]
-) -> Generator[None, None, list[MoveProgress]]:
+) -> Generator[None, None, list[MoveStatus]]:
     """Return the state of each move, in the order of the plan. Runs in steps."""
     if not plan.is_active:
         return _progress_at_end(plan)
     progress = []
     for move in plan.moves:
-        progress.append(move_progress(*plan.direction(move), find_partition(move), registered))
+        progress.append(move_status(*plan.direction(move), find_partition(move), registered))
         yield
     return progress
 
 
-def _progress_at_end(plan: StoredPlan) -> list[MoveProgress]:
+def _progress_at_end(plan: StoredPlan) -> list[MoveStatus]:
     progress = [_DONE] * len(plan.moves)
     for reason, indexes in plan.skipped.items():
         for index in indexes:
-            progress[index] = MoveProgress(MoveState.SKIPPED, reason)
+            progress[index] = MoveStatus(MoveState.SKIPPED, reason)
     return progress
 
 

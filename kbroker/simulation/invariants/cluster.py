@@ -7,6 +7,7 @@
   the stored ISR have the same batches. A machine that lost power, or its disk, is exempt until it registers again.
 - Two logs with a batch of the same offset and leader epoch have the same batch.
 - Reassignments lose no replica before their end, and add none that is not in sync (reassignments.py).
+- A plan of reassignments ends when all of its moves are done (plans.py).
 - No broker is in an ISR while it is fenced, or since before it registered again (memberships.py).
 - What clients received, as an acknowledgement or as a record, is in the log of every replica that may be elected, and
   records that they have deleted are not (promises.py). Under flush.before.ack it is synced on every replica in the ISR.
@@ -23,6 +24,7 @@ from kbroker.simulation.disk.log_files import INTERNAL, durable_end, partition_d
 from kbroker.simulation.invariants.broker import BrokenInvariant
 from kbroker.simulation.invariants.controller_state import ControllerState, StoredPartition
 from kbroker.simulation.invariants.memberships import Memberships
+from kbroker.simulation.invariants.plans import Plans
 from kbroker.simulation.invariants.promises import Promises
 from kbroker.simulation.invariants.reassignments import Reassignments
 from kbroker.simulation.invariants.stored_log import BatchId, StoredLog
@@ -68,6 +70,7 @@ class ClusterInvariants:
         self._memberships = Memberships(self._state)
         self._promises = Promises()
         self._reassignments = Reassignments()
+        self._plans = Plans(self._state)
 
     def missing_replicas(self) -> list[str]:
         """Describe the partitions that have no leader, replicas that are not in sync, or that still move."""
@@ -130,6 +133,9 @@ class ClusterInvariants:
         """Check the stored state. Called after each transaction, since the next one may hide a mistake."""
         for tp, stored in self._state.partitions().items():
             self._check_stored(tp, (stored.topic_id, tp[1]), stored.registration)
+        fault = self._plans.fault()
+        if fault is not None:
+            raise BrokenInvariant(fault)
 
     def check(self) -> None:
         """Raise BrokenInvariant if an invariant does not hold."""

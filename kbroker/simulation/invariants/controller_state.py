@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from kbroker.metadata.store import znodes
+from kbroker.metadata.store import plan_nodes, znodes
 from kbroker.metadata.store.coordination import NoNode
 
 if TYPE_CHECKING:
     from kbroker.metadata.image import KnownBroker, PartitionRegistration
+    from kbroker.metadata.reassignments.stored_plan import StoredPlan
     from kbroker.metadata.store.data_tree import DataTree
     from kbroker.simulation.checker.history import TopicPartition
 
@@ -27,6 +29,8 @@ class ControllerState:
     def __init__(self, tree: DataTree) -> None:
         self._tree = tree
         self._decoded: dict[str, tuple[bytes, object]] = {}
+        self._plan_data = b""
+        self._plan: StoredPlan | None = None
 
     def partitions(self) -> dict[TopicPartition, StoredPartition]:
         """Return all partitions of the topics that exist."""
@@ -51,6 +55,23 @@ class ControllerState:
         """Return the registrations that the controller has written, by broker id."""
         ids = map(int, self._children(znodes.REGISTRATIONS))
         return {id: self._decode(znodes.registration_path(id), id, znodes.decode_registration) for id in ids}
+
+    def reassignment_plan(self) -> StoredPlan | None:
+        """Return the plan of reassignments that runs, or the last one: the same object as long as its node is."""
+        try:
+            data = self._tree.get(znodes.REASSIGNMENT_PLAN).data
+        except NoNode:
+            return None
+        if self._plan_data is not data:
+            self._plan_data, self._plan = data, self._decode_plan(data)
+        return self._plan
+
+    def _decode_plan(self, data: bytes) -> StoredPlan | None:
+        header = plan_nodes.decode_header(data)
+        if header is None:
+            return None
+        moves = (plan_nodes.decode_moves(path, self._tree.get(path).data) for path in header.move_paths())
+        return header.plan._replace(moves=tuple(chain.from_iterable(moves)))
 
     def _chunk(self, number: int) -> znodes.Chunk:
         return self._decode(znodes.chunk_path(number), number, znodes.decode_chunk)

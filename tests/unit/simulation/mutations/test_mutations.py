@@ -8,6 +8,7 @@ from tests.unit.simulation.mutations import (
     deletion,
     groups,
     leadership,
+    plans,
     reassignment,
     serving,
     storage,
@@ -16,7 +17,7 @@ from tests.unit.simulation.mutations import (
 )
 from tests.unit.simulation.mutations.mutation import MUTATIONS, Mutation, caught_by, signs_of
 
-MODULES = (storage, serving, groups, transactions, deletion, cluster, leadership, throttles, reassignment)
+MODULES = (storage, serving, groups, transactions, deletion, cluster, leadership, throttles, reassignment, plans)
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)

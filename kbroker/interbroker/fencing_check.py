@@ -1,17 +1,24 @@
-"""Detects that this broker is fenced while the coordination service cannot be reached.
+"""Detects that this broker is fenced, or cut off from all others.
 
 A broker that is cut off from the coordination service keeps its roles: its session may still exist, and an outage of
 the service must not become one of the brokers. But if only this broker is cut off, its session expires, and other
 brokers become the leaders of its partitions. Clients that ask it for metadata or a coordinator would be sent to it all
 the same. So while the service is silent, it asks the other brokers with BrokerHeartbeat requests, as brokers of KRaft
 ask the controller. Being fenced in a broker epoch is final, so any broker may report it, even with an old image.
+
+A controller that only the coordination service reaches would stay the controller, although no other broker can change
+ISRs, topics or configs then. So a controller asks the other brokers all the time, see isolation.py. Only responses
+count: if the network is cut in one direction, requests of other brokers may still arrive.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
+from kbroker.interbroker.handshake import HandshakeError
+from kbroker.interbroker.isolation import MIN_SILENT, Contact, Isolation
 from kbroker.interbroker.peers import PeerUnavailable
 from kbroker.runtime.periodic_task import PeriodicTask
 from protocol.messages.k63_broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
@@ -24,11 +31,18 @@ if TYPE_CHECKING:
 
 VERSION = 2
 PERIOD_MS = 1000
+# The time for a response while the coordination service is silent.
 TIMEOUT_MS = 2000
+# The longest time for a response otherwise: a short one would close connections to brokers that are only slow.
+MAX_TIMEOUT_MS = 6000
 
 
 class FencingCheck:
-    """`is_connected`: whether the coordination service responds. `on_fenced` is called with the broker epoch."""
+    """`is_connected`: whether the coordination service responds. `is_controller`: whether this broker is elected.
+
+    `on_fenced` is called with the broker epoch. `on_isolated` is called with it if this broker is the controller, and
+    only the coordination service reaches it.
+    """
 
     def __init__(
         self,
@@ -36,14 +50,23 @@ class FencingCheck:
         identity: BrokerIdentity,
         image: MetadataImage,
         peers: Peers,
+        session_timeout_ms: int,
         is_connected: Callable[[], bool],
+        is_controller: Callable[[], bool],
         on_fenced: Callable[[int], None],
+        on_isolated: Callable[[int], None],
     ) -> None:
         self._identity = identity
         self._image = image
         self._peers = peers
+        self._session_timeout_ms = session_timeout_ms
+        self._timeout_ms = max(TIMEOUT_MS, min(MAX_TIMEOUT_MS, session_timeout_ms // 3))
         self._is_connected = is_connected
+        self._is_controller = is_controller
         self._on_fenced = on_fenced
+        self._on_isolated = on_isolated
+        self._mono_ms = environment.clock.mono_ms
+        self._isolation = Isolation()
         self._task = PeriodicTask(environment, "fencing check", lambda: PERIOD_MS, self.run)
 
     def start(self) -> None:
@@ -53,19 +76,38 @@ class FencingCheck:
         await self._task.stop()
 
     async def run(self) -> None:
-        """Ask the other brokers, if the coordination service is silent and this broker is registered."""
-        broker_id, epoch = self._identity.broker_id, self._identity.broker_epoch
-        if self._is_connected() or epoch < 0:
+        """Ask the other brokers, if this one is registered and the coordination service is silent, or it controls."""
+        epoch, is_connected = self._identity.broker_epoch, self._is_connected()
+        others = [broker_id for broker_id in self._image.brokers if broker_id != self._identity.broker_id]
+        may_resign = is_connected and self._is_controller() and len(others) >= MIN_SILENT
+        if epoch < 0 or (is_connected and not may_resign):
+            self._isolation.reset()
             return
-        request = BrokerHeartbeatRequest(broker_id=broker_id, broker_epoch=epoch)
-        for peer_id in list(self._image.brokers):
-            if peer_id == broker_id:
-                continue
-            try:
-                response = await self._peers.request(peer_id, request, VERSION, timeout_ms=TIMEOUT_MS)
-            except PeerUnavailable:
-                continue
-            is_fenced = cast(BrokerHeartbeatResponse, response).is_fenced
-            if is_fenced and epoch == self._identity.broker_epoch and not self._is_connected():
-                self._on_fenced(epoch)
-                return
+        timeout_ms = self._timeout_ms if is_connected else TIMEOUT_MS
+        contacts = await asyncio.gather(*(self._ask(broker_id, epoch, timeout_ms) for broker_id in others))
+        if epoch != self._identity.broker_epoch or is_connected != self._is_connected():
+            self._isolation.reset()
+            return
+        self._isolation.observe(contacts, self._mono_ms())
+        if may_resign and self._is_controller() and self._isolation.is_isolated(self._session_timeout_ms):
+            self._isolation.reset()
+            self._on_isolated(epoch)
+
+    async def _ask(self, broker_id: int, epoch: int, timeout_ms: int) -> Contact:
+        """Ask another broker whether this one is fenced in its epoch."""
+        request = BrokerHeartbeatRequest(broker_id=self._identity.broker_id, broker_epoch=epoch)
+        try:
+            response = await self._peers.request(broker_id, request, VERSION, timeout_ms=timeout_ms)
+        except PeerUnavailable as error:
+            return _contact(error.__cause__)
+        is_fenced = cast(BrokerHeartbeatResponse, response).is_fenced
+        if is_fenced and epoch == self._identity.broker_epoch and not self._is_connected():
+            self._on_fenced(epoch)
+        return Contact.RESPONSE
+
+
+def _contact(cause: BaseException | None) -> Contact:
+    """Return what the failure to connect to a broker shows."""
+    if isinstance(cause, HandshakeError):
+        return Contact.RESPONSE
+    return Contact.REFUSED if isinstance(cause, ConnectionRefusedError) else Contact.SILENCE

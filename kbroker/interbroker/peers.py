@@ -186,7 +186,9 @@ class Peers:
         link.attempt = None
         if not attempt.done():
             self._on_failure(link, error)
-            attempt.set_exception(PeerUnavailable(ErrorCode.NETWORK_EXCEPTION, f"Connecting failed: {error}"))
+            unavailable = PeerUnavailable(ErrorCode.NETWORK_EXCEPTION, f"Connecting failed: {error}")
+            unavailable.__cause__ = error
+            attempt.set_exception(unavailable)
             # The requests may have timed out meanwhile.
             attempt.exception()
 

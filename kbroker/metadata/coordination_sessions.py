@@ -8,6 +8,7 @@ with a new broker epoch. Its logs and its clients' connections stay.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from math import inf
 from typing import TYPE_CHECKING
 
@@ -36,6 +37,8 @@ FORMER_SESSION_MARGIN_S = 2.0
 CLOCK_SLACK_MS = 60_000
 # The delay after a failed attempt to join the cluster again, in seconds.
 REJOIN_BACKOFF_S = 0.5
+# The time in which another broker becomes the controller, before one that was cut off from all others joins again.
+RESIGNATION_S = 3.0
 # The time in which a broker that starts must join after its first attempt has failed, in seconds.
 FIRST_JOIN_S = 60.0
 
@@ -199,15 +202,41 @@ class CoordinationSessions:
         """Whether the coordination service responds."""
         return self.current is not None and self.current.is_connected
 
+    @property
+    def session_timeout_ms(self) -> int:
+        timeout_ms = self._config.get("zookeeper.session.timeout.ms")
+        assert isinstance(timeout_ms, int)
+        return timeout_ms
+
     def on_fenced(self, broker_epoch: int) -> None:
         """Called when another broker says that this broker's epoch has ended: so has the session."""
-        if self.current is not None and self._member is not None and self._member.broker_epoch == broker_epoch:
+        if self._is_registered_in(broker_epoch):
+            assert self.current is not None
             self._on_expired(self.current)
 
-    async def _rejoin(self) -> None:
+    def on_isolated(self, broker_epoch: int) -> None:
+        """Called when only the service reaches this broker: end the session, so that others take over its roles.
+
+        The broker joins again later. Until it reaches other brokers it is in no ISR, so hardly leads any partition.
+        """
+        if self._is_registered_in(broker_epoch) and self._rejoining is None and not self._is_stopping():
+            log.warning("no other broker responds: giving up the controllership, and joining the cluster again")
+            self.resign()
+            self._rejoining = self._environment.loop.create_task(self._rejoin(RESIGNATION_S))
+
+    def _is_registered_in(self, broker_epoch: int) -> bool:
+        member = self._member
+        return self.current is not None and member is not None and member.broker_epoch == broker_epoch
+
+    async def _rejoin(self, delay_s: float = 0.0) -> None:
+        """Join again in another session, `delay_s` after the current one was closed."""
         assert self._member is not None
         assert self._node is not None
         try:
+            if delay_s:
+                with suppress(CoordinationError, OSError):
+                    await self._close_current()
+                await self._environment.sleep(delay_s)
             await self._join_again(self._member, self._node)
         except Exception as error:
             self._on_failure(error)

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from kbroker.api.context import Services
     from kbroker.config import BrokerConfig
     from kbroker.metadata.cluster_member import ClusterMember
+    from kbroker.metadata.coordination_sessions import CoordinationSessions
     from kbroker.metadata.image import MetadataDelta
     from kbroker.replica.replica_manager import ReplicaManager
     from kbroker.runtime.environment import Environment
@@ -95,10 +96,18 @@ class ClusterParts:
         self._failed_logs.start()
         await self.server.serve(services)
 
-    def start_fencing_check(self, is_connected: Callable[[], bool], on_fenced: Callable[[int], None]) -> None:
-        """Ask other brokers while the coordination service is silent: see FencingCheck."""
+    def start_fencing_check(self, sessions: CoordinationSessions) -> None:
+        """Ask other brokers when this one may be fenced or cut off: see FencingCheck."""
         self._fencing_check = FencingCheck(
-            self._environment, self.identity, self._member.image, self.peers, is_connected, on_fenced
+            self._environment,
+            self.identity,
+            self._member.image,
+            self.peers,
+            sessions.session_timeout_ms,
+            lambda: sessions.is_connected,
+            lambda: self._member.controller.is_elected,
+            sessions.on_fenced,
+            sessions.on_isolated,
         )
         self._fencing_check.start()
 

@@ -44,6 +44,8 @@ from kbroker.simulation.network.channel import DelayedChannel
 from kbroker.simulation.network.link import DelayRange
 
 SERVERS = 3
+# The session timeout of brokers.
+SESSION_MS = 6_000
 # The delay of a message, and that with which a server applies a transaction of the leader.
 DELAY_S: DelayRange = (0.000_1, 0.002)
 LAG_S: DelayRange = (0.000_1, 0.05)
@@ -95,7 +97,7 @@ class SimCoordination:
         self._responses_cut: dict[str, None] = {}
         self._down = False
 
-    def session(self, loop: asyncio.AbstractEventLoop, host: str, timeout_ms: int = 6000) -> SimSession:
+    def session(self, loop: asyncio.AbstractEventLoop, host: str, timeout_ms: int = SESSION_MS) -> SimSession:
         """Return a new session of a program on `loop`; it connects in the background."""
         number = len(self._sessions) + 1
         session = ServiceSession(number, host, timeout_ms / 1000, self._servers[0], self._loop.time())

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from kbroker.simulation.checker.history import DeleteRecords, History, Operation, Outcome, Poll, Send, TopicPartition
 from kbroker.simulation.clients.producer.producer import ACKS_ALL
-from kbroker.simulation.coordination.service import SimCoordination
+from kbroker.simulation.coordination.service import SESSION_MS, SimCoordination
 from kbroker.simulation.invariants.broker import BrokenInvariant
 from kbroker.simulation.invariants.cluster import ClusterInvariants
 from kbroker.simulation.invariants.controller_state import ControllerState
@@ -86,7 +86,7 @@ class Simulation:
             machine.on_process_end = lambda power: self._record_loss(machine, power)
             return machine
         name = f"broker{number}"
-        own = {"node.id": str(number)}
+        own = {"node.id": str(number), "zookeeper.session.timeout.ms": str(SESSION_MS)}
         if configs.keys() >= RACK_AWARE.keys():
             own["broker.rack"] = RACKS[number % len(RACKS)]
         machine = Machine(self.sim_loop, self.seed, name, {**configs, **own}, self.coordination)

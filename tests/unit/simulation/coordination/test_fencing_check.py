@@ -4,11 +4,11 @@ import asyncio
 from random import Random
 from typing import Any
 
-from kbroker.simulation.coordination.service import SimCoordination
+from kbroker.simulation.coordination.service import SESSION_MS, SimCoordination
 from kbroker.simulation.runtime.machine import Machine
 from tests.unit.support.simulated_hosts import SimulatedHosts, simulated
 
-SESSION_S = 6
+SESSION_S = SESSION_MS / 1000
 
 
 class ThreeBrokers(SimulatedHosts):
@@ -17,7 +17,11 @@ class ThreeBrokers(SimulatedHosts):
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
         self.service = SimCoordination(self.loop, Random(f"{seed}/coordination"))
-        configs = {"offsets.topic.replication.factor": "3", "offsets.topic.num.partitions": "3"}
+        configs = {
+            "offsets.topic.replication.factor": "3",
+            "offsets.topic.num.partitions": "3",
+            "zookeeper.session.timeout.ms": str(SESSION_MS),
+        }
         self.machines = {
             number: Machine(self.loop, seed, f"broker{number}", {**configs, "node.id": str(number)}, self.service)
             for number in (1, 2, 3)
@@ -43,6 +47,14 @@ class ThreeBrokers(SimulatedHosts):
         """Return the partitions that a broker believes to lead."""
         partitions = self.broker(number).services.replicas.partitions.values()
         return [str(partition.tp) for partition in partitions if partition.is_leader]
+
+    def controls(self, number: int) -> bool:
+        return bool(self.broker(number).services.controller.is_elected)
+
+    def isr(self, number: int, partition: int) -> list[int]:
+        """Return the ISR of a partition of __consumer_offsets as a broker knows it."""
+        isr = self.broker(number).services.metadata.topics["__consumer_offsets"].partitions[partition].isr
+        return sorted(isr)
 
     def epoch(self, number: int) -> int:
         """Return the broker epoch in the broker's own image, 0 while it is fenced there."""

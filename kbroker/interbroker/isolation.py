@@ -1,0 +1,52 @@
+"""Decides whether this broker is cut off from all others, from what a round of requests to them has shown.
+
+Brokers that have died must not be mistaken for ones that cannot be reached: a controller that outlives all others stays
+the controller. A dead broker is fenced when its session has expired, or its host refuses connections. So only unfenced
+brokers that are silent count, and only for longer than a session lasts. With less than two of them, this broker is as
+likely to be the reachable one as the other is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from enum import Enum, auto
+
+# Silent brokers that may have a majority without this one.
+MIN_SILENT = 2
+# How long all others must be silent, in session timeouts. ZooKeeper may expire a session half its timeout late.
+SESSION_TIMEOUTS = 1.5
+# Rounds that are further apart, in milliseconds, do not show what happened between them: this process was stopped.
+MAX_GAP_MS = 10_000
+
+
+class Contact(Enum):
+    """What a request to another broker has shown. REFUSED: its host responds, but no broker runs there."""
+
+    RESPONSE = auto()
+    REFUSED = auto()
+    SILENCE = auto()
+
+
+class Isolation:
+    """Measures how long all other brokers have been silent. Times are monotonic, in milliseconds."""
+
+    def __init__(self) -> None:
+        self._since_ms: int | None = None
+        self._last_ms = 0
+
+    def observe(self, contacts: Collection[Contact], now_ms: int) -> None:
+        """Record a round of requests, one to each unfenced broker."""
+        silent = sum(contact is Contact.SILENCE for contact in contacts)
+        if Contact.RESPONSE in contacts or silent < MIN_SILENT:
+            self._since_ms = None
+        elif self._since_ms is None or now_ms - self._last_ms > MAX_GAP_MS:
+            self._since_ms = now_ms
+        self._last_ms = now_ms
+
+    def reset(self) -> None:
+        """Forget the rounds: the brokers were not asked for a time."""
+        self._since_ms = None
+
+    def is_isolated(self, session_timeout_ms: int) -> bool:
+        """Return whether, at the last round, all others have been silent for longer than a session lasts."""
+        return self._since_ms is not None and self._last_ms - self._since_ms > SESSION_TIMEOUTS * session_timeout_ms

@@ -1,0 +1,65 @@
+"""When a broker finds itself cut off from all others: a story of rounds of requests to them."""
+
+import pytest
+
+from kbroker.interbroker.isolation import Contact, Isolation
+
+SESSION_MS = 6000
+ANSWERS = {"+": Contact.RESPONSE, "x": Contact.REFUSED, "-": Contact.SILENCE}
+
+
+def first_isolated(rounds: str, period_ms: int = 1000) -> int | None:
+    """Return the time of the first round at which the broker is isolated, in milliseconds; None if it never is.
+
+    `rounds` has a word for each round, with a sign for each unfenced broker: + responds, x refuses, - is silent.
+    """
+    isolation = Isolation()
+    for number, word in enumerate(rounds.split()):
+        isolation.observe([ANSWERS[sign] for sign in word], number * period_ms)
+        if isolation.is_isolated(SESSION_MS):
+            return number * period_ms
+    return None
+
+
+def test_silence_of_all_others_for_longer_than_a_session_is_isolation() -> None:
+    assert first_isolated("++ " + "-- " * 20) == 11_000
+    assert first_isolated("-- " * 20) == 10_000
+
+
+def test_a_session_of_a_dead_broker_ends_earlier() -> None:
+    """Then it is fenced, and the rounds do not ask it any more. ZooKeeper is at most half a timeout late."""
+    assert first_isolated("---- " * 10 + "- " * 20) is None
+
+
+@pytest.mark.parametrize("word", ["+", "-", "x", "+-", "-+", "++", "xx", "x-", "-x", "+---", "x+--"])
+def test_a_response_or_a_lack_of_silent_brokers_is_not(word: str) -> None:
+    assert first_isolated(f"{word} " * 100) is None
+
+
+def test_a_single_response_restarts_the_time() -> None:
+    assert first_isolated("-- " * 9 + "-+ " + "-- " * 20) == 20_000
+    assert first_isolated(("-- " * 9 + "+- ") * 20) is None
+
+
+def test_brokers_that_refuse_do_not_keep_the_others_from_counting() -> None:
+    assert first_isolated("x-- " * 20) == 10_000
+
+
+def test_a_process_that_was_stopped_begins_again() -> None:
+    """Rounds before and after show nothing of the time between them."""
+    assert first_isolated("-- " * 10, period_ms=10_001) is None
+    isolation = Isolation()
+    isolation.observe([Contact.SILENCE] * 2, 0)
+    isolation.observe([Contact.SILENCE] * 2, 60_000)
+    assert not isolation.is_isolated(SESSION_MS)
+    isolation.observe([Contact.SILENCE] * 2, 69_001)
+    assert isolation.is_isolated(SESSION_MS)
+
+
+def test_a_reset_forgets_all_rounds() -> None:
+    isolation = Isolation()
+    for now_ms in (0, 5_000, 10_000):
+        isolation.observe([Contact.SILENCE] * 2, now_ms)
+    assert isolation.is_isolated(SESSION_MS)
+    isolation.reset()
+    assert not isolation.is_isolated(SESSION_MS)

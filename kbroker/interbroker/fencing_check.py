@@ -9,6 +9,9 @@ ask the controller. Being fenced in a broker epoch is final, so any broker may r
 A controller that only the coordination service reaches would stay the controller, although no other broker can change
 ISRs, topics or configs then. So a controller asks the other brokers all the time, see isolation.py. Only responses
 count: if the network is cut in one direction, requests of other brokers may still arrive.
+
+A broker that neither the coordination service nor any other broker reaches has probably been replaced, too, and nobody
+can tell it. It gives up its roles: clients that still reach it ask other brokers then.
 """
 
 from __future__ import annotations
@@ -40,8 +43,8 @@ MAX_TIMEOUT_MS = 6000
 class FencingCheck:
     """`is_connected`: whether the coordination service responds. `is_controller`: whether this broker is elected.
 
-    `on_fenced` is called with the broker epoch. `on_isolated` is called with it if this broker is the controller, and
-    only the coordination service reaches it.
+    `on_fenced` is called with the broker epoch. `on_isolated` is called with it if no other broker responds, and this
+    one is the controller, or the coordination service does not respond either.
     """
 
     def __init__(
@@ -67,6 +70,7 @@ class FencingCheck:
         self._on_isolated = on_isolated
         self._mono_ms = environment.clock.mono_ms
         self._isolation = Isolation()
+        self._was_connected = True
         self._task = PeriodicTask(environment, "fencing check", lambda: PERIOD_MS, self.run)
 
     def start(self) -> None:
@@ -78,18 +82,20 @@ class FencingCheck:
     async def run(self) -> None:
         """Ask the other brokers, if this one is registered and the coordination service is silent, or it controls."""
         epoch, is_connected = self._identity.broker_epoch, self._is_connected()
+        if is_connected != self._was_connected:
+            self._was_connected = is_connected
+            self._isolation.reset()
         others = [broker_id for broker_id in self._image.brokers if broker_id != self._identity.broker_id]
-        may_resign = is_connected and self._is_controller() and len(others) >= MIN_SILENT
-        if epoch < 0 or (is_connected and not may_resign):
+        if epoch < 0 or (is_connected and not (self._is_controller() and len(others) >= MIN_SILENT)):
             self._isolation.reset()
             return
-        timeout_ms = self._timeout_ms if is_connected else TIMEOUT_MS
+        timeout_ms, begin_ms = self._timeout_ms if is_connected else TIMEOUT_MS, self._mono_ms()
         contacts = await asyncio.gather(*(self._ask(broker_id, epoch, timeout_ms) for broker_id in others))
         if epoch != self._identity.broker_epoch or is_connected != self._is_connected():
             self._isolation.reset()
             return
-        self._isolation.observe(contacts, self._mono_ms())
-        if may_resign and self._is_controller() and self._isolation.is_isolated(self._session_timeout_ms):
+        self._isolation.observe(contacts, begin_ms, self._mono_ms())
+        if self._isolation.is_isolated(self._session_timeout_ms) and (not is_connected or self._is_controller()):
             self._isolation.reset()
             self._on_isolated(epoch)
 

@@ -34,13 +34,13 @@ class Isolation:
         self._since_ms: int | None = None
         self._last_ms = 0
 
-    def observe(self, contacts: Collection[Contact], now_ms: int) -> None:
-        """Record a round of requests, one to each unfenced broker."""
+    def observe(self, contacts: Collection[Contact], begin_ms: int, now_ms: int) -> None:
+        """Record a round of requests, one to each unfenced broker, from `begin_ms` to `now_ms`."""
         silent = sum(contact is Contact.SILENCE for contact in contacts)
         if Contact.RESPONSE in contacts or silent < MIN_SILENT:
             self._since_ms = None
         elif self._since_ms is None or now_ms - self._last_ms > MAX_GAP_MS:
-            self._since_ms = now_ms
+            self._since_ms = max(begin_ms, now_ms - MAX_GAP_MS)
         self._last_ms = now_ms
 
     def reset(self) -> None:

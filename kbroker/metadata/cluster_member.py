@@ -243,6 +243,13 @@ class ClusterMember:
         # No controller will unfence a registration that has ended with its session.
         self._stop_waiting(SessionExpired())
 
+    def fence_in_image(self) -> None:
+        """Tell clients to ask other brokers: those that lead this broker's partitions now are unknown."""
+        registration = self.image.brokers.get(self._node_id)
+        if registration is not None:
+            delta = MetadataDelta(brokers={self._node_id: None}, fenced_brokers={self._node_id: registration})
+            self.loader.apply(delta)
+
     def use_session(self, coordination: Coordination) -> None:
         """Continue with a new session, after the former one has ended."""
         self._coordination = coordination

@@ -215,14 +215,21 @@ class CoordinationSessions:
             self._on_expired(self.current)
 
     def on_isolated(self, broker_epoch: int) -> None:
-        """Called when only the service reaches this broker: end the session, so that others take over its roles.
+        """Called when no other broker reaches this one: end the session, so that others take over its roles.
 
-        The broker joins again later. Until it reaches other brokers it is in no ISR, so hardly leads any partition.
+        If the service does not reach it either, they probably have. The broker joins again when the service responds.
+        Until it reaches other brokers it is in no ISR, so hardly leads any partition.
         """
-        if self._is_registered_in(broker_epoch) and self._rejoining is None and not self._is_stopping():
-            log.warning("no other broker responds: giving up the controllership, and joining the cluster again")
-            self.resign()
-            self._rejoining = self._environment.loop.create_task(self._rejoin(RESIGNATION_S))
+        member = self._member
+        if not self._is_registered_in(broker_epoch) or self._rejoining is not None or self._is_stopping():
+            return
+        assert member is not None
+        log.warning("no other broker responds: giving up all roles", coordination_service_responds=self.is_connected)
+        is_connected = self.is_connected
+        self.resign()
+        if not is_connected:
+            member.fence_in_image()
+        self._rejoining = self._environment.loop.create_task(self._rejoin(RESIGNATION_S))
 
     def _is_registered_in(self, broker_epoch: int) -> bool:
         member = self._member
@@ -234,6 +241,7 @@ class CoordinationSessions:
         assert self._node is not None
         try:
             if delay_s:
+                await self._wait_for_service()
                 with suppress(CoordinationError, OSError):
                     await self._close_current()
                 await self._environment.sleep(delay_s)
@@ -242,6 +250,18 @@ class CoordinationSessions:
             self._on_failure(error)
         finally:
             self._rejoining = None
+
+    async def _wait_for_service(self) -> None:
+        """Wait until the service responds in the current session, or says that it has expired.
+
+        Before, the session could not be closed: if the service has been down, it would exist for its whole timeout.
+        """
+        session = self.current
+        assert session is not None
+        expired: list[bool] = []
+        session.on_expired(lambda: expired.append(True))
+        while not session.is_connected and not expired:
+            await self._environment.sleep(REJOIN_BACKOFF_S)
 
     async def _join_again(self, member: ClusterMember, node: BrokerRegistration, deadline_s: float = inf) -> None:
         """Open a session and register again, until that succeeds.

@@ -15,9 +15,10 @@ def first_isolated(rounds: str, period_ms: int = 1000) -> int | None:
     """
     isolation = Isolation()
     for number, word in enumerate(rounds.split()):
-        isolation.observe([ANSWERS[sign] for sign in word], number * period_ms)
+        now_ms = number * period_ms
+        isolation.observe([ANSWERS[sign] for sign in word], now_ms, now_ms)
         if isolation.is_isolated(SESSION_MS):
-            return number * period_ms
+            return now_ms
     return None
 
 
@@ -49,17 +50,17 @@ def test_a_process_that_was_stopped_begins_again() -> None:
     """Rounds before and after show nothing of the time between them."""
     assert first_isolated("-- " * 10, period_ms=10_001) is None
     isolation = Isolation()
-    isolation.observe([Contact.SILENCE] * 2, 0)
-    isolation.observe([Contact.SILENCE] * 2, 60_000)
+    isolation.observe([Contact.SILENCE] * 2, 0, 2_000)
+    isolation.observe([Contact.SILENCE] * 2, 58_000, 60_000)
     assert not isolation.is_isolated(SESSION_MS)
-    isolation.observe([Contact.SILENCE] * 2, 69_001)
+    isolation.observe([Contact.SILENCE] * 2, 61_000, 67_001)
     assert isolation.is_isolated(SESSION_MS)
 
 
 def test_a_reset_forgets_all_rounds() -> None:
     isolation = Isolation()
     for now_ms in (0, 5_000, 10_000):
-        isolation.observe([Contact.SILENCE] * 2, now_ms)
+        isolation.observe([Contact.SILENCE] * 2, now_ms, now_ms)
     assert isolation.is_isolated(SESSION_MS)
     isolation.reset()
     assert not isolation.is_isolated(SESSION_MS)

@@ -85,15 +85,3 @@ async def test_an_outage_of_the_service_changes_nothing(s: ThreeBrokers) -> None
     for _ in range(60):
         await asyncio.sleep(1)
         assert {number: s.led(number) for number in s.machines} == led
-
-
-@simulated(ThreeBrokers, SEEDS)
-async def test_a_broker_that_is_also_cut_off_from_the_others_waits(s: ThreeBrokers) -> None:
-    s.service.cut("broker1")
-    for other in (2, 3):
-        s.loop.network.faults.partition("broker1", f"broker{other}")
-    led = s.led(1)
-    await asyncio.sleep(30)
-    assert s.led(1) == led
-    s.loop.network.faults.heal("broker1", "broker3")
-    await s.until(lambda: not s.led(1), 20)

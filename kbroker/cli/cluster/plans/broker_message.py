@@ -20,7 +20,7 @@ def send_message(client: Any, request: Message, response_type: type[M]) -> M:
     return response
 
 
-class ResponseHeader(NamedTuple):
+class _ResponseHeader(NamedTuple):
     correlation_id: int
 
 
@@ -52,10 +52,10 @@ class BrokerRequest:
     def get_response_class(self) -> "BrokerRequest":
         return self
 
-    def parse_header(self, buffer: Any) -> ResponseHeader:
+    def parse_header(self, buffer: Any) -> _ResponseHeader:
         self._response: bytes = buffer.read()
         correlation_id, self._body_pos = decode_response_header(self._response, self.API_KEY, VERSION)
-        return ResponseHeader(correlation_id)
+        return _ResponseHeader(correlation_id)
 
     def decode(self, buffer: Any) -> Message:
         try:

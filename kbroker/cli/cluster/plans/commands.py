@@ -5,10 +5,10 @@ from typing import Annotated
 import typer
 
 from kbroker.cli.cluster.layout_reader import read_layout
+from kbroker.cli.cluster.plans.plan_description import PlanDescription
 from kbroker.cli.cluster.plans.plan_status import plan_name, print_end, print_status, status_json
 from kbroker.cli.cluster.plans.requests import PlanRequests
 from kbroker.cli.cluster.plans.run_plan import now_ms, plan_options, replica_sizes, run_plan
-from kbroker.cli.cluster.plans.running_plan import RunningPlan
 from kbroker.cli.cluster.plans.watch import PlanWatch
 from kbroker.cli.common.client import admin_client
 from kbroker.cli.common.confirm import confirm
@@ -144,7 +144,7 @@ def plan(
         print_end(found)
 
 
-def _cancel(plans: PlanRequests, running: RunningPlan | None, yes: bool) -> RunningPlan | None:
+def _cancel(plans: PlanRequests, running: PlanDescription | None, yes: bool) -> PlanDescription | None:
     """Cancel the plan that runs, after confirmation, and return it."""
     if running is None or not running.is_running:
         raise CliError("no plan is running")

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kbroker.cli.cluster.plan_report import SHOWN_MOVES, estimate_text
-from kbroker.cli.cluster.plans.running_plan import (
+from kbroker.cli.cluster.plans.plan_description import (
     CANCELLED,
     CANCELLING,
     COMPLETE,
@@ -13,8 +13,8 @@ from kbroker.cli.cluster.plans.running_plan import (
     PENDING,
     SKIPPED,
     CopiedBytes,
-    MoveProgress,
-    RunningPlan,
+    MoveDescription,
+    PlanDescription,
 )
 from kbroker.cli.common.errors import print_error
 from kbroker.cli.common.formatting import count_text, format_duration, format_size
@@ -23,11 +23,11 @@ from kbroker.cli.common.output import Cell, print_note, print_table
 MOVE_COLUMNS = ("topic", "partition", "replicas", "target", "state")
 
 
-def plan_name(plan: RunningPlan) -> str:
+def plan_name(plan: PlanDescription) -> str:
     return f"plan {plan.plan_id} ({plan.description})"
 
 
-def print_status(plan: RunningPlan, copied: CopiedBytes, now_ms: int) -> None:
+def print_status(plan: PlanDescription, copied: CopiedBytes, now_ms: int) -> None:
     """Print a plan that runs, with the moves in progress."""
     rows = move_rows(plan)
     if rows:
@@ -37,14 +37,14 @@ def print_status(plan: RunningPlan, copied: CopiedBytes, now_ms: int) -> None:
     print("\n".join([state_text(plan), copied_text(plan, copied, now_ms), limits_text(plan)]))
 
 
-def print_end(plan: RunningPlan) -> None:
+def print_end(plan: PlanDescription) -> None:
     """Print how a plan has ended. What it skipped is printed as errors."""
     print(state_text(plan))
     for move in plan.in_state(SKIPPED):
         print_error(f"{move.topic}-{move.partition} was skipped: {move.reason}")
 
 
-def move_rows(plan: RunningPlan) -> list[list[Cell]]:
+def move_rows(plan: PlanDescription) -> list[list[Cell]]:
     """Return the moves that are neither done nor skipped, those in progress first."""
     return [
         [move.topic, move.partition, _ids(move.original), _ids(move.target), move.state]
@@ -57,7 +57,7 @@ def _ids(brokers: tuple[int, ...]) -> str:
     return ",".join(map(str, brokers))
 
 
-def state_text(plan: RunningPlan) -> str:
+def state_text(plan: PlanDescription) -> str:
     """Return the state of a plan in one line."""
     moved = "moved back" if plan.state in (CANCELLING, CANCELLED) else "moved"
     parts = [f"{plan.count(DONE)} of {count_text(len(plan.moves), 'partition')} {moved}"]
@@ -68,13 +68,13 @@ def state_text(plan: RunningPlan) -> str:
 _WORDS = {MOVING: "moving", PENDING: "waiting", SKIPPED: "skipped"}
 
 
-def _duration_text(plan: RunningPlan) -> str:
+def _duration_text(plan: PlanDescription) -> str:
     if plan.ended_ms is None:
         return ""
     return f" after {format_duration(max(plan.ended_ms - plan.created_ms, 0))}"
 
 
-def copied_text(plan: RunningPlan, copied: CopiedBytes, now_ms: int) -> str:
+def copied_text(plan: PlanDescription, copied: CopiedBytes, now_ms: int) -> str:
     """Return how much is copied, how fast, and how long the rest takes at that rate."""
     if plan.state == CANCELLING:
         return "copied: what has moved is copied back"
@@ -88,19 +88,19 @@ def copied_text(plan: RunningPlan, copied: CopiedBytes, now_ms: int) -> str:
     return f"{text}, {format_size(rate)}/s; about {left} left, besides new records"
 
 
-def _rate(plan: RunningPlan, copied: CopiedBytes, now_ms: int) -> float | None:
+def _rate(plan: PlanDescription, copied: CopiedBytes, now_ms: int) -> float | None:
     """Return the bytes per second that all brokers together have copied since a plan began."""
     elapsed_ms = now_ms - plan.created_ms
     return copied.copied * 1000 / elapsed_ms if copied.copied and elapsed_ms > 0 else None
 
 
-def limits_text(plan: RunningPlan) -> str:
+def limits_text(plan: PlanDescription) -> str:
     throttle = plan.throttle_bytes_per_second
     rate = "no throttle" if throttle is None else f"throttle {format_size(throttle)}/s"
     return f"limits: {count_text(plan.max_concurrent_moves, 'partition')} at once, {rate}"
 
 
-def status_json(plan: RunningPlan, copied: CopiedBytes, now_ms: int) -> dict[str, Any]:
+def status_json(plan: PlanDescription, copied: CopiedBytes, now_ms: int) -> dict[str, Any]:
     """Return the JSON of a plan. `copied_per_second` and `ended_ms` are null where they are not known."""
     return {
         "plan": plan.plan_id,
@@ -118,10 +118,10 @@ def status_json(plan: RunningPlan, copied: CopiedBytes, now_ms: int) -> dict[str
     }
 
 
-def _move_json(move: MoveProgress) -> Mapping[str, Any]:
+def _move_json(move: MoveDescription) -> Mapping[str, Any]:
     return {**move._asdict(), "original": list(move.original), "target": list(move.target)}
 
 
-def is_success(plan: RunningPlan) -> bool:
+def is_success(plan: PlanDescription) -> bool:
     """Return whether a plan has moved everything that it was made for."""
     return plan.state == COMPLETE and not plan.count(SKIPPED)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from kbroker.cli.cluster.plans.broker_message import send_message
-from kbroker.cli.cluster.plans.running_plan import MoveProgress, RunningPlan
+from kbroker.cli.cluster.plans.plan_description import MoveDescription, PlanDescription
 from kbroker.cli.common.client import client_error_text, error_code_text, read_again
 from kbroker.cli.common.errors import CliError
 from kbroker.metadata.topics.placement.reassignment_plan import PartitionMove
@@ -46,7 +46,7 @@ class PlanRequests:
         self._client = client
         self._is_supported = False
 
-    def describe(self) -> RunningPlan | None:
+    def describe(self) -> PlanDescription | None:
         """Return the plan that runs, or the last one; None if there was none.
 
         Tries again while there is no controller. Raises CliError if that takes too long,
@@ -57,7 +57,7 @@ class PlanRequests:
         )
         if response.error_code:
             raise CliError(error_code_text(response.error_code, response.error_message))
-        return None if response.plan is None else _running_plan(response.plan)
+        return None if response.plan is None else _described_plan(response.plan)
 
     def create(self, description: str, moves: Sequence[PartitionMove], throttle: int | None, concurrent: int) -> int:
         """Let the controller run a plan and return its id. `throttle`: bytes per second.
@@ -128,8 +128,8 @@ class PlanRequests:
             time.sleep(RETRY_EVERY_S)
 
 
-def _running_plan(plan: DescribedPlan) -> RunningPlan:
-    return RunningPlan(
+def _described_plan(plan: DescribedPlan) -> PlanDescription:
+    return PlanDescription(
         plan.plan_id,
         plan.description,
         plan.state,
@@ -138,7 +138,7 @@ def _running_plan(plan: DescribedPlan) -> RunningPlan:
         plan.created_ms,
         plan.ended_ms if plan.ended_ms >= 0 else None,
         tuple(
-            MoveProgress(
+            MoveDescription(
                 move.topic_name,
                 move.partition_index,
                 tuple(move.original_replicas),

@@ -8,9 +8,9 @@ import typer
 
 from kbroker.cli.cluster.layout_reader import read_layout
 from kbroker.cli.cluster.plan_report import plan_json, print_plan
+from kbroker.cli.cluster.plans.plan_description import PlanDescription, copy_rate
 from kbroker.cli.cluster.plans.plan_status import is_success, plan_name, print_end, status_json
 from kbroker.cli.cluster.plans.requests import PlanRequests, PlansNotSupported
-from kbroker.cli.cluster.plans.running_plan import RunningPlan, copy_rate
 from kbroker.cli.cluster.plans.watch import HOW_TO_GO_ON, PlanWatch
 from kbroker.cli.common.client import admin_client
 from kbroker.cli.common.confirm import confirm
@@ -73,7 +73,7 @@ def run_plan(bootstrap: str, description: str, make_plan: MakePlan, options: Pla
         raise typer.Exit(1)
 
 
-def _last_plan(plans: PlanRequests, dry_run: bool) -> RunningPlan | None:
+def _last_plan(plans: PlanRequests, dry_run: bool) -> PlanDescription | None:
     """Return the last plan. Raises CliError if another one cannot begin."""
     try:
         last = plans.describe()
@@ -88,7 +88,7 @@ def _last_plan(plans: PlanRequests, dry_run: bool) -> RunningPlan | None:
 
 def _run(
     plans: PlanRequests, watch: PlanWatch, description: str, plan: ReassignmentPlan, options: PlanOptions
-) -> RunningPlan:
+) -> PlanDescription:
     """Begin a plan after confirmation, and return its state: when it has ended, unless the user does not wait."""
     copied = format_size(plan.copied_bytes)
     confirm(f"Move {count_text(len(plan.moves), 'partition')}, with {copied} to copy?", options.yes)

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from kbroker.cli.cluster.log_dirs import describe_log_dirs
+from kbroker.cli.cluster.plans.plan_description import DONE, MOVING, CopiedBytes, PlanDescription, copied_bytes
 from kbroker.cli.cluster.plans.plan_status import plan_name
 from kbroker.cli.cluster.plans.requests import PlanRequests
-from kbroker.cli.cluster.plans.running_plan import DONE, MOVING, CopiedBytes, RunningPlan, copied_bytes
 from kbroker.cli.common.errors import CliError
 from kbroker.cli.common.output import print_note
 from kbroker.cli.common.partitions.list_offsets import Partition
@@ -27,14 +27,14 @@ class PlanWatch:
         self._plans = plans
         self._sizes = sizes
 
-    def copied(self, plan: RunningPlan) -> CopiedBytes:
+    def copied(self, plan: PlanDescription) -> CopiedBytes:
         """Return how far a plan is. Brokers that do not respond count as if they had copied nothing yet."""
         moving = plan.in_state(MOVING)
         targets = {broker for move in moving for broker in move.added}
         found = describe_log_dirs(self._client, sorted(targets), [move.key for move in moving]) if targets else {}
         return copied_bytes(plan, self._sizes, {broker: dirs.sizes for broker, dirs in found.items()})
 
-    def wait_for_end(self, plan: RunningPlan) -> RunningPlan:
+    def wait_for_end(self, plan: PlanDescription) -> PlanDescription:
         """Return the plan when it has ended. When the user interrupts that, it continues to run."""
         try:
             return self._wait_for_end(plan)
@@ -42,7 +42,7 @@ class PlanWatch:
             print_note(f"{plan_name(plan)} continues; {HOW_TO_GO_ON}")
             raise
 
-    def _wait_for_end(self, plan: RunningPlan) -> RunningPlan:
+    def _wait_for_end(self, plan: PlanDescription) -> PlanDescription:
         total = self.copied(plan).total
         plan_id, current = plan.plan_id, plan
         with ProgressBar(plan_name(plan), total or len(plan.moves), shows_bytes=total > 0) as progress:

@@ -9,7 +9,7 @@ RUNNING, CANCELLING, COMPLETE, CANCELLED = "running", "cancelling", "complete", 
 DONE, MOVING, PENDING, SKIPPED = "done", "running", "pending", "skipped"
 
 
-class MoveProgress(NamedTuple):
+class MoveDescription(NamedTuple):
     """The change of one partition's replicas, and how far it is. `reason`: why it is skipped, None otherwise.
 
     Of a plan that is cancelled, moves are done when their partitions have the original replicas again.
@@ -32,7 +32,7 @@ class MoveProgress(NamedTuple):
         return [broker for broker in self.target if broker not in self.original]
 
 
-class RunningPlan(NamedTuple):
+class PlanDescription(NamedTuple):
     """The plan that runs, or the last one. The controller's clock sets the times, in milliseconds since the epoch.
 
     `throttle_bytes_per_second` is None without a throttle, `ended_ms` until the plan has ended.
@@ -45,7 +45,7 @@ class RunningPlan(NamedTuple):
     max_concurrent_moves: int
     created_ms: int
     ended_ms: int | None
-    moves: tuple[MoveProgress, ...]
+    moves: tuple[MoveDescription, ...]
 
     @property
     def is_running(self) -> bool:
@@ -55,7 +55,7 @@ class RunningPlan(NamedTuple):
         """Return the number of moves in a state."""
         return sum(move.state == state for move in self.moves)
 
-    def in_state(self, state: str) -> list[MoveProgress]:
+    def in_state(self, state: str) -> list[MoveDescription]:
         return [move for move in self.moves if move.state == state]
 
 
@@ -70,7 +70,7 @@ class CopiedBytes(NamedTuple):
 ReplicaSizes = Mapping[int, Mapping[Partition, int]]
 
 
-def copied_bytes(plan: RunningPlan, sizes: Mapping[Partition, int], replicas: ReplicaSizes) -> CopiedBytes:
+def copied_bytes(plan: PlanDescription, sizes: Mapping[Partition, int], replicas: ReplicaSizes) -> CopiedBytes:
     """Return how far a plan is. `sizes`: of one replica, by partition. `replicas`: of the moves that are running.
 
     Of a plan that is cancelled it is not known which partitions have to be copied back: nothing is counted.
@@ -89,7 +89,7 @@ def copied_bytes(plan: RunningPlan, sizes: Mapping[Partition, int], replicas: Re
     return CopiedBytes(copied, total)
 
 
-def copy_rate(plan: RunningPlan, sizes: Mapping[Partition, int]) -> float | None:
+def copy_rate(plan: PlanDescription, sizes: Mapping[Partition, int]) -> float | None:
     """Return the bytes per second that the busiest broker of a complete plan received or sent.
 
     None if that says nothing about another plan: the plan had a throttle, or was too short to measure. The partitions
@@ -106,7 +106,7 @@ def copy_rate(plan: RunningPlan, sizes: Mapping[Partition, int]) -> float | None
 MEASURABLE_MS, MEASURABLE_BYTES = 2000, 1 << 20
 
 
-def _loads(moves: Iterable[MoveProgress], sizes: Mapping[Partition, int]) -> Iterable[int]:
+def _loads(moves: Iterable[MoveDescription], sizes: Mapping[Partition, int]) -> Iterable[int]:
     received: dict[int, int] = {}
     sent: dict[int, int] = {}
     for move in moves:

@@ -2,18 +2,24 @@
 
 import pytest
 
+from kbroker.cli.cluster.plans.plan_description import (
+    CopiedBytes,
+    MoveDescription,
+    PlanDescription,
+    copied_bytes,
+    copy_rate,
+)
 from kbroker.cli.cluster.plans.plan_status import copied_text, limits_text, state_text
-from kbroker.cli.cluster.plans.running_plan import CopiedBytes, MoveProgress, RunningPlan, copied_bytes, copy_rate
 
 MIB = 1 << 20
 SIZES = {("t", 0): 8 * MIB, ("t", 1): 4 * MIB, ("t", 2): 2 * MIB, ("t", 3): MIB}
 MOVES = (
-    MoveProgress("t", 0, (1, 2), (3, 4), "done"),
-    MoveProgress("t", 1, (1, 2), (2, 3), "running"),
-    MoveProgress("t", 2, (1,), (3, 1), "pending"),
-    MoveProgress("t", 3, (1,), (3,), "skipped", "deleted"),
+    MoveDescription("t", 0, (1, 2), (3, 4), "done"),
+    MoveDescription("t", 1, (1, 2), (2, 3), "running"),
+    MoveDescription("t", 2, (1,), (3, 1), "pending"),
+    MoveDescription("t", 3, (1,), (3,), "skipped", "deleted"),
 )
-PLAN = RunningPlan(7, "balance", "running", None, 5, 10_000, None, MOVES)
+PLAN = PlanDescription(7, "balance", "running", None, 5, 10_000, None, MOVES)
 COMPLETE = PLAN._replace(state="complete", ended_ms=14_000)
 
 
@@ -40,7 +46,7 @@ def test_the_rate_is_that_of_the_busiest_broker() -> None:
         COMPLETE._replace(moves=MOVES[1:]),
     ],
 )
-def test_plans_that_say_nothing_about_the_rate(plan: RunningPlan) -> None:
+def test_plans_that_say_nothing_about_the_rate(plan: PlanDescription) -> None:
     assert copy_rate(plan, SIZES) is None
 
 

@@ -24,6 +24,12 @@ def complete_topics(ctx: typer.Context, incomplete: str) -> list[str]:
     return _with_prefix((name for name in topics if incomplete or not name.startswith("__")), incomplete)
 
 
+def complete_brokers(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Complete broker ids."""
+    brokers = _query(ctx, lambda client: [str(broker["broker_id"]) for broker in client.describe_cluster()["brokers"]])
+    return _with_prefix(brokers, incomplete)
+
+
 def complete_groups(ctx: typer.Context, incomplete: str) -> list[str]:
     """Complete group ids."""
     groups = _query(ctx, lambda client: [group["group_id"] for group in client.list_groups()])
@@ -62,8 +68,7 @@ def complete_config_words(ctx: typer.Context, incomplete: str) -> list[str]:
         return complete_topics(ctx, incomplete)
     if kind == "group":
         return complete_groups(ctx, incomplete)
-    brokers = _query(ctx, lambda client: [str(broker["broker_id"]) for broker in client.describe_cluster()["brokers"]])
-    return _with_prefix(brokers if kind in ("broker", "logger") else (), incomplete)
+    return complete_brokers(ctx, incomplete) if kind in ("broker", "logger") else []
 
 
 def rejoin_words(environ: MutableMapping[str, str]) -> None:

@@ -1,16 +1,17 @@
 """`kbroker brokers balance`, `drain`, `replace` and `plan`."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from kbroker.cli.cluster.layout_reader import read_layout
-from kbroker.cli.cluster.plans.plan_description import PlanDescription
-from kbroker.cli.cluster.plans.plan_status import plan_name, print_end, print_status, status_json
+from kbroker.cli.cluster.plans.plan_description import MOVING, PENDING, RUNNING, PlanDescription
+from kbroker.cli.cluster.plans.plan_status import is_success, plan_name, print_end, print_status, status_json
 from kbroker.cli.cluster.plans.requests import PlanRequests
 from kbroker.cli.cluster.plans.run_plan import now_ms, plan_options, replica_sizes, run_plan
 from kbroker.cli.cluster.plans.watch import PlanWatch
 from kbroker.cli.common.client import admin_client
+from kbroker.cli.common.completion import complete_brokers
 from kbroker.cli.common.confirm import confirm
 from kbroker.cli.common.errors import CliError
 from kbroker.cli.common.options import (
@@ -28,12 +29,18 @@ from kbroker.cli.common.options import (
 from kbroker.cli.common.output import print_json, print_note
 from kbroker.cli.common.parsing import INT32
 from kbroker.metadata.topics.placement.balance import balance as balanced
+from kbroker.metadata.topics.placement.cluster_layout import ClusterLayout
 from kbroker.metadata.topics.placement.drain import drain as drained
 from kbroker.metadata.topics.placement.drain import replace as replaced
 
-BrokerIds = Annotated[list[int], typer.Argument(metavar="ID...", min=0, max=INT32, show_default=False)]
-OldBroker = Annotated[int, typer.Argument(metavar="OLD", min=0, max=INT32, show_default=False)]
-NewBroker = Annotated[int, typer.Argument(metavar="NEW", min=0, max=INT32, show_default=False)]
+
+def _broker_argument(name: str) -> Any:
+    return typer.Argument(metavar=name, min=0, max=INT32, show_default=False, autocompletion=complete_brokers)
+
+
+BrokerIds = Annotated[list[int], _broker_argument("ID...")]
+OldBroker = Annotated[int, _broker_argument("OLD")]
+NewBroker = Annotated[int, _broker_argument("NEW")]
 
 
 def balance(
@@ -117,7 +124,7 @@ def plan(
     """Show the plan that the controller runs, or the last one.
 
     --cancel asks for confirmation when run in a terminal, and waits until everything is back. Ctrl-C ends the waiting,
-    and nothing else.
+    and nothing else. With --watch the exit status is 1 if the plan was cancelled or has skipped partitions.
 
     Example: kbroker brokers plan --watch
     """
@@ -132,16 +139,26 @@ def plan(
             else:
                 print_note("no plan has run yet")
             return
-        watcher = PlanWatch(client, plans, replica_sizes(read_layout(client)))
+        layout = read_layout(client)
+        watcher = PlanWatch(client, plans, replica_sizes(layout))
         if cancel or watch:
             found = watcher.wait_for_end(found)
         copied = watcher.copied(found)
     if as_json:
         print_json(status_json(found, copied, now_ms()))
     elif found.is_running:
-        print_status(found, copied, now_ms())
+        print_status(found, copied, now_ms(), awaited_brokers(found, layout))
     else:
         print_end(found)
+    if watch and not cancel and not is_success(found):
+        raise typer.Exit(1)
+
+
+def awaited_brokers(found: PlanDescription, layout: ClusterLayout) -> list[int]:
+    """Return the brokers that a plan waits for, since they are away."""
+    added = {broker for move in found.moves if move.state in (MOVING, PENDING) for broker in move.added}
+    present = {broker.id for broker in layout.brokers.values() if broker.accepts_replicas}
+    return sorted(added - present) if found.state == RUNNING else []
 
 
 def _cancel(plans: PlanRequests, running: PlanDescription | None, yes: bool) -> PlanDescription | None:

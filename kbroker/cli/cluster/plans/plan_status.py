@@ -1,6 +1,6 @@
 """A plan that runs, or that has ended, as text and as JSON."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kbroker.cli.cluster.plan_report import SHOWN_MOVES, estimate_text
@@ -27,14 +27,16 @@ def plan_name(plan: PlanDescription) -> str:
     return f"plan {plan.plan_id} ({plan.description})"
 
 
-def print_status(plan: PlanDescription, copied: CopiedBytes, now_ms: int) -> None:
-    """Print a plan that runs, with the moves in progress."""
+def print_status(plan: PlanDescription, copied: CopiedBytes, now_ms: int, awaited: Sequence[int]) -> None:
+    """Print a plan that runs, with the moves in progress. `awaited`: brokers that it waits for."""
     rows = move_rows(plan)
     if rows:
         print_table(MOVE_COLUMNS, rows[:SHOWN_MOVES])
     if len(rows) > SHOWN_MOVES:
         print_note(f"and {count_text(len(rows) - SHOWN_MOVES, 'move')}: --json prints all")
     print("\n".join([state_text(plan), copied_text(plan, copied, now_ms), limits_text(plan)]))
+    for broker in awaited:
+        print_note(f"the plan waits for broker {broker}, which is away")
 
 
 def print_end(plan: PlanDescription) -> None:

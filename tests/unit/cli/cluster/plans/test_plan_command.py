@@ -8,6 +8,7 @@ import pytest
 from kbroker.cli import main
 from kbroker.cli.cluster.log_dirs import LogDirs
 from kbroker.cli.cluster.plans import watch
+from kbroker.metadata.topics.placement.cluster_layout import ClusterBroker
 from protocol.schema.message import Message
 from tests.unit.cli.cluster.plans.conftest import MIB, FakeCluster
 
@@ -52,6 +53,12 @@ def test_a_plan_that_runs(running: FakeCluster, capsys: Capture, monkeypatch: py
     ]
 
 
+def test_a_plan_that_waits_for_a_broker(running: FakeCluster, capsys: Capture) -> None:
+    running.brokers[3] = ClusterBroker(4, "c", accepts_replicas=False)
+    assert main(["brokers", "plan"]) == 0
+    assert capsys.readouterr().err == "the plan waits for broker 4, which is away\n"
+
+
 def test_watching_ends_with_the_plan(running: FakeCluster, capsys: Capture) -> None:
     assert main(["brokers", "plan", "--watch"]) == 0
     assert capsys.readouterr().out == "plan 1 (drain 3) is complete after 3s: 2 of 2 partitions moved\n"
@@ -88,6 +95,8 @@ def test_a_command_whose_plan_was_cancelled_fails(cluster: FakeCluster, capsys: 
 
     cluster.controller.failures = [lambda: None, lambda: None, cancel]
     assert main(["brokers", "drain", "3"]) == 1
+    assert main(["brokers", "plan", "--watch"]) == 1
+    assert main(["brokers", "plan"]) == 0
     assert "plan 1 (drain 3) is cancelled" in capsys.readouterr().out
 
 

@@ -5,11 +5,15 @@
 - A new leader epoch begins. The replica does not follow it, so it joins again only after its broker has been restarted,
   or has opened the log.
 - Other directory ids have no effect.
+- A broker that is not the controller relays the request of one that may be cut off from the controller.
 """
 
 from __future__ import annotations
 
+from typing import cast
+
 from kbroker.api.context import RequestContext, Services
+from kbroker.api.relaying import relay_to_controller
 from kbroker.common import KafkaError
 from kbroker.replica.isr.failed_log_reporter import LOST_DIRECTORY
 from protocol.errors import ErrorCode
@@ -26,8 +30,11 @@ from protocol.messages.k73_assign_replicas_to_dirs import (
 async def handle(
     services: Services, context: RequestContext, request: AssignReplicasToDirsRequest
 ) -> AssignReplicasToDirsResponse:
-    if context.peer_broker != (request.broker_id, request.broker_epoch):
+    if context.peer_broker is None:
         return AssignReplicasToDirsResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+    relayed = await relay_to_controller(services, context, request)
+    if relayed is not None:
+        return cast(AssignReplicasToDirsResponse, relayed)
     failed = [
         (topic.topic_id, partition.partition_index)
         for directory in request.directories

@@ -9,11 +9,14 @@ from __future__ import annotations
 from kbroker.api.context import RequestContext, Services
 from protocol.messages.k56_alter_partition import AlterPartitionRequest
 from protocol.messages.k63_broker_heartbeat import BrokerHeartbeatRequest
+from protocol.messages.k73_assign_replicas_to_dirs import AssignReplicasToDirsRequest
 from protocol.schema.message import Message
 
 
 async def relay_to_controller(
-    services: Services, context: RequestContext, request: AlterPartitionRequest | BrokerHeartbeatRequest
+    services: Services,
+    context: RequestContext,
+    request: AlterPartitionRequest | AssignReplicasToDirsRequest | BrokerHeartbeatRequest,
 ) -> Message | None:
     """Return the controller's response to a request that a broker has sent here itself.
 

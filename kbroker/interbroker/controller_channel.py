@@ -18,6 +18,7 @@ from protocol.errors import ErrorCode, known_error
 from protocol.messages.k56_alter_partition import AlterPartitionRequest
 from protocol.messages.k58_envelope import EnvelopeResponse
 from protocol.messages.k63_broker_heartbeat import BrokerHeartbeatRequest
+from protocol.messages.k73_assign_replicas_to_dirs import AssignReplicasToDirsRequest
 from protocol.schema.message import Message, message_info
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ _ENVELOPE_VERSION = 0
 RELAY_DELAY_S = 2.0
 RELAY_TIMEOUT_S = 3.0
 # Their broker id and epoch show whether a request was relayed: no request is relayed twice.
-RELAYED = (AlterPartitionRequest, BrokerHeartbeatRequest)
+RELAYED = (AlterPartitionRequest, AssignReplicasToDirsRequest, BrokerHeartbeatRequest)
 # The broker that was to relay it has not reached the controller.
 _NOT_RELAYED = (ErrorCode.NOT_CONTROLLER, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
 

@@ -3,6 +3,7 @@
 import asyncio
 from typing import Any
 
+from kbroker.replica.isr.failed_log_reporter import LOST_DIRECTORY
 from protocol.errors import ErrorCode
 from protocol.messages.k56_alter_partition import (
     AlterPartitionRequest,
@@ -11,11 +12,29 @@ from protocol.messages.k56_alter_partition import (
     AlterPartitionResponse,
     BrokerState,
 )
+from protocol.messages.k73_assign_replicas_to_dirs import (
+    AssignReplicasToDirsRequest,
+    AssignReplicasToDirsRequestDirectory,
+    AssignReplicasToDirsRequestPartition,
+    AssignReplicasToDirsRequestTopic,
+)
 from tests.unit.support.forwarding_brokers import ForwardingBroker, ForwardingBrokers
 from tests.unit.support.simulated_hosts import simulated
 
 SEEDS = range(3)
 TOPIC = bytes(15) + b"\1"
+
+
+def report_failed_log(broker: ForwardingBroker) -> "asyncio.Future[Any]":
+    """Report to the controller that the log of a replica has failed."""
+    partition = AssignReplicasToDirsRequestPartition(partition_index=0)
+    topic = AssignReplicasToDirsRequestTopic(topic_id=TOPIC, partitions=[partition])
+    request = AssignReplicasToDirsRequest(
+        broker_id=broker.id,
+        broker_epoch=broker.identity.broker_epoch,
+        directories=[AssignReplicasToDirsRequestDirectory(id=LOST_DIRECTORY, topics=[topic])],
+    )
+    return broker.loop.run(broker.channel.request(request, 0, 10_000))
 
 
 def shrink(broker: ForwardingBroker, timeout_ms: int = 10_000) -> "asyncio.Future[Any]":
@@ -40,6 +59,10 @@ async def test_a_third_broker_relays_what_the_controller_does_not_receive(s: For
     for cuts in ([("one", "two"), ("two", "one")], [("two", "one")], [("one", "two")]):
         for source, target in cuts:
             s.loop.network.faults.cut(getattr(s, source).host, getattr(s, target).host)
+        before = s.loop.time()
+        assert (await report_failed_log(s.two)).error_code == ErrorCode.NONE
+        assert s.loop.time() - before < 5
+        assert s.one.controller.failed[-1] == (2, s.two.identity.broker_epoch, TOPIC)
         before = s.loop.time()
         response = await shrink(s.two)
         assert isinstance(response, AlterPartitionResponse)

@@ -19,6 +19,7 @@ from kbroker.interbroker.controller_channel import ControllerChannel
 from kbroker.interbroker.controller_gateway import ControllerGateway
 from kbroker.metadata.image import MetadataDelta, TopicImage
 from kbroker.metadata.isr_change_queue import AlterPartitionResult, IsrRequest
+from kbroker.metadata.replication_control_manager import ReplicaKey
 from kbroker.metadata.topic_control_manager import CreateTopicResult
 from kbroker.metadata.topics.create_topics import NewTopic
 from protocol.apis import ApiKey
@@ -39,6 +40,8 @@ class FakeController:
         # (broker id, broker epoch, topic id) of each change of an ISR, which takes `delay_s`.
         self.shrunk: list[tuple[int, int, bytes]] = []
         self.delay_s = 0.0
+        # The same of each replica whose log has failed.
+        self.failed: list[tuple[int, int, bytes]] = []
         self._broker = broker
 
     async def on_create(self) -> None: ...
@@ -71,6 +74,11 @@ class FakeController:
         self.shrunk += [(broker_id, broker_epoch, request.topic_id) for request in requests]
         await asyncio.sleep(self.delay_s)
         return [ErrorCode.NONE for _ in requests]
+
+    async def remove_failed_replicas(self, broker_id: int, broker_epoch: int, failed: Sequence[ReplicaKey]) -> None:
+        if not self.is_elected:
+            raise KafkaError(ErrorCode.NOT_CONTROLLER, "This broker is not the controller.")
+        self.failed += [(broker_id, broker_epoch, topic_id) for topic_id, _ in failed]
 
     async def alter_configs(self, resource_type: int, name: str, new_overrides: Any) -> None:
         if not self.is_elected:

@@ -76,6 +76,8 @@ class CoordinationSessions:
         self._is_registered = False
         self._is_clock_reported = False
         self._rejoining: Task[None] | None = None
+        # The last session that has expired.
+        self._expired: Coordination | None = None
         # What another session is registered for.
         self._member: ClusterMember | None = None
         self._node: BrokerRegistration | None = None
@@ -186,6 +188,7 @@ class CoordinationSessions:
 
     def _on_expired(self, session: Coordination) -> None:
         """End the roles: other brokers may have become the leaders of this broker's partitions."""
+        self._expired = session
         if self._is_stopping() or session is not self.current:
             return
         if not self.is_shared:
@@ -258,9 +261,7 @@ class CoordinationSessions:
         """
         session = self.current
         assert session is not None
-        expired: list[bool] = []
-        session.on_expired(lambda: expired.append(True))
-        while not session.is_connected and not expired:
+        while not session.is_connected and self._expired is not session:
             await self._environment.sleep(REJOIN_BACKOFF_S)
 
     async def _join_again(self, member: ClusterMember, node: BrokerRegistration, deadline_s: float = inf) -> None:

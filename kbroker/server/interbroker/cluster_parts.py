@@ -207,7 +207,8 @@ class ClusterParts:
 
     async def stop(self) -> None:
         await self._stop_reporting()
-        if self._fencing_check is not None:
-            await self._fencing_check.stop()
         await self.server.stop()
         await self.peers.stop()
+        if self._fencing_check is not None:
+            # Its requests would wait for brokers that are silent.
+            await self._fencing_check.stop()

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from kbroker.cli.cluster.plans.broker_message import send_message
-from kbroker.cli.cluster.plans.plan_description import MoveDescription, PlanDescription
+from kbroker.cli.cluster.plans.plan_description import CANCELLED, MoveDescription, PlanDescription
 from kbroker.cli.common.client import client_error_text, error_code_text, read_again
 from kbroker.cli.common.errors import CliError
 from kbroker.metadata.topics.placement.reassignment_plan import PartitionMove
@@ -49,8 +49,7 @@ class PlanRequests:
     def describe(self) -> PlanDescription | None:
         """Return the plan that runs, or the last one; None if there was none.
 
-        Tries again while there is no controller. Raises CliError if that takes too long,
-        and PlansNotSupported.
+        Tries again while there is no controller. Raises CliError if that takes too long, and PlansNotSupported.
         """
         response = self._send_again(
             DescribeReassignmentPlanRequest(include_moves=True), DescribeReassignmentPlanResponse
@@ -102,6 +101,11 @@ class PlanRequests:
     def cancel(self, plan_id: int) -> None:
         """Let the controller cancel a plan. Raises CliError if it has ended."""
         response = self._send_again(CancelReassignmentPlanRequest(plan_id=plan_id), CancelReassignmentPlanResponse)
+        if response.error_code == ErrorCode.NO_REASSIGNMENT_IN_PROGRESS:
+            # The response to an earlier attempt may have been lost.
+            plan = self.describe()
+            if plan is not None and (plan.plan_id, plan.state) == (plan_id, CANCELLED):
+                return
         if response.error_code:
             raise CliError(error_code_text(response.error_code, response.error_message))
 

@@ -4,11 +4,14 @@ import json
 from typing import Any
 
 import pytest
+from kafka.errors import KafkaConnectionError
 
 from kbroker.cli import main
 from kbroker.cli.cluster.log_dirs import LogDirs
 from kbroker.cli.cluster.plans import watch
 from kbroker.metadata.topics.placement.cluster_layout import ClusterBroker
+from protocol.errors import ErrorCode
+from protocol.messages.k10002_cancel_reassignment_plan import CancelReassignmentPlanResponse
 from protocol.schema.message import Message
 from tests.unit.cli.cluster.plans.conftest import MIB, FakeCluster
 
@@ -85,6 +88,30 @@ def test_a_cancelled_plan_moves_back(running: FakeCluster, capsys: Capture) -> N
     assert running.questions[-1] == "Cancel plan 1 (drain 3)?"
     assert capsys.readouterr().out == "plan 1 (drain 3) is cancelled after 5s: 2 of 2 partitions moved back\n"
     assert main(["brokers", "plan", "--cancel"]) == 1
+
+
+def test_a_cancellation_whose_response_is_lost(running: FakeCluster, capsys: Capture) -> None:
+    refusal = CancelReassignmentPlanResponse(
+        error_code=ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, error_message="Plan 1 is not running."
+    )
+
+    def cancel_and_lose_response() -> Message | None:
+        assert running.controller.plan is not None
+        running.controller.plan.state, running.controller.plan.ended_ms = "cancelled", running.controller.now_ms
+        raise KafkaConnectionError
+
+    running.controller.failures = [lambda: None, cancel_and_lose_response, lambda: refusal]
+    assert main(["brokers", "plan", "--cancel"]) == 0
+    assert "plan 1 (drain 3) is cancelled" in capsys.readouterr().out
+
+
+def test_a_plan_that_ends_before_it_is_cancelled(running: FakeCluster, capsys: Capture) -> None:
+    refusal = CancelReassignmentPlanResponse(
+        error_code=ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, error_message="Plan 1 is not running."
+    )
+    running.controller.failures = [lambda: None, lambda: refusal]
+    assert main(["brokers", "plan", "--cancel"]) == 1
+    assert capsys.readouterr().err == "kbroker: Plan 1 is not running (NO_REASSIGNMENT_IN_PROGRESS)\n"
 
 
 def test_a_command_whose_plan_was_cancelled_fails(cluster: FakeCluster, capsys: Capture) -> None:

@@ -253,14 +253,6 @@ def followers_truncate_to_their_high_watermark(
         fetcher.spawn(fetcher._fetched._change_log(state, truncation))
 
 
-@mutation("cluster", [INVARIANT], replicated(diverging_leader))
-@replaces(PartitionFetchState, "next_request")
-def diverging_records_stay(original: Any, state: PartitionFetchState, *arguments: int) -> Any:
-    """A follower does not send the leader epoch of its last record, by which the leader sees that the logs diverge."""
-    index, epoch, offset, _, *others = original(state, *arguments)
-    return (index, epoch, offset, -1, *others)
-
-
 @mutation("cluster-durable", [INVARIANT], replicated("slow_disk", seconds=6.0))
 def followers_claim_what_is_not_synced(patch: pytest.MonkeyPatch) -> None:
     """With flush.before.ack a follower fetches again before its records are synced."""

@@ -88,7 +88,7 @@ def sessions_never_end(_: Any, *arguments: Any) -> None:
         ),
         log_cleaner_backoff_ms="100",
     ),
-    first_seed=1,
+    first_seed=3,
 )
 @replaces(cleaner, "build_offset_map")
 def compaction_drops_the_newest(real: Any, *arguments: Any) -> Any:

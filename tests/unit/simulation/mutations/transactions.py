@@ -246,7 +246,7 @@ def offsets_count_before_the_marker(
     "exactly-once",
     ["transformed twice", "lost commit"],
     transforming(only(transformer_stalls, seconds=5.0)),
-    first_seed=4,
+    first_seed=11,
 )
 @replaces(PendingTransactionalOffsets, "partitions")
 def unstable_offsets_are_returned(_: Any, *arguments: Any) -> Any:
@@ -269,7 +269,7 @@ def stale_members_commit_in_transactions(_: Any, *arguments: Any) -> None:
     "exactly-once",
     ["stale commit", "transformed twice", "offset without its result", "result without its offset"],
     transforming(only(transformer_stalls, seconds=30.0, pause_s=1.0, concurrent_faults=3), pause_between_sends_s=0.2),
-    first_seed=11,
+    first_seed=2,
 )
 def removed_members_commit_without_membership(patch: pytest.MonkeyPatch) -> None:
     """A program that was removed from its group commits without a member id, which brokers accept. kafka-python 3.0.12

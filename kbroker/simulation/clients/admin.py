@@ -13,6 +13,7 @@ from kbroker.simulation.clients.connections.connection import ConnectionLostErro
 from kbroker.simulation.clients.consumer.offset_lookup import RefusedError
 from protocol.apis import ApiKey
 from protocol.errors import ErrorCode
+from protocol.messages.k03_metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from protocol.messages.k19_create_topics import (
     CreatableTopic,
     CreatableTopicConfig,
@@ -43,6 +44,19 @@ from protocol.messages.k45_alter_partition_reassignments import (
     AlterPartitionReassignmentsResponse,
     ReassignablePartition,
     ReassignableTopic,
+)
+from protocol.messages.k10000_create_reassignment_plan import (
+    CreateReassignmentPlanRequest,
+    CreateReassignmentPlanResponse,
+    PlannedMove,
+)
+from protocol.messages.k10001_describe_reassignment_plan import (
+    DescribeReassignmentPlanRequest,
+    DescribeReassignmentPlanResponse,
+)
+from protocol.messages.k10002_cancel_reassignment_plan import (
+    CancelReassignmentPlanRequest,
+    CancelReassignmentPlanResponse,
 )
 
 TOPIC, BROKER = 2, 4
@@ -172,6 +186,51 @@ class Admin:
 
         await self._retry_until_done(attempt, error_if_repeated=ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
         self._history.note(self._process, f"reassignment of {name}-{index}: {target}")
+
+    async def replicas(self, topics: Sequence[str]) -> dict[TopicPartition, list[int]]:
+        """Return the replicas of all partitions of topics. Raises OSError."""
+        connection = await self.cluster.any_node()
+        rows = [MetadataRequestTopic(name=name) for name in topics]
+        request = MetadataRequest(topics=rows, allow_auto_topic_creation=False)
+        response = await connection.request(request, MetadataResponse)
+        return {
+            (topic.name or "", partition.partition_index): partition.replica_nodes
+            for topic in response.topics
+            for partition in topic.partitions
+        }
+
+    async def create_plan(self, moves: Sequence[PlannedMove], max_concurrent_moves: int, throttle: int) -> None:
+        """Let the controller run a plan of reassignments. Raises RefusedError, TimeoutError."""
+        request = CreateReassignmentPlanRequest(
+            description=self._process,
+            throttle_bytes_per_second=throttle,
+            max_concurrent_moves=max_concurrent_moves,
+            moves=list(moves),
+        )
+
+        async def attempt() -> int:
+            connection = await self.cluster.any_node()
+            return (await connection.request(request, CreateReassignmentPlanResponse, version=0)).error_code
+
+        await self._retry_until_done(attempt, error_if_repeated=ErrorCode.REASSIGNMENT_IN_PROGRESS)
+        self._history.note(self._process, f"plan with {len(moves)} moves created")
+
+    async def cancel_plan(self) -> None:
+        """Cancel the plan that runs, if there is one. Raises RefusedError, TimeoutError, OSError."""
+        connection = await self.cluster.any_node()
+        described = await connection.request(
+            DescribeReassignmentPlanRequest(), DescribeReassignmentPlanResponse, version=0
+        )
+        if described.plan is None or described.plan.ended_ms >= 0:
+            return
+        request = CancelReassignmentPlanRequest(plan_id=described.plan.plan_id)
+
+        async def attempt() -> int:
+            connection = await self.cluster.any_node()
+            return (await connection.request(request, CancelReassignmentPlanResponse, version=0)).error_code
+
+        await self._retry_until_done(attempt, error_if_repeated=ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
+        self._history.note(self._process, f"plan {request.plan_id} is cancelled")
 
     async def delete_records(self, tp: TopicPartition, before: int) -> int:
         """Make one attempt to delete records below an offset. Returns the log start offset, -1 if unknown."""

@@ -73,8 +73,13 @@ class ClusterInvariants:
         self._plans = Plans(self._state)
 
     def missing_replicas(self) -> list[str]:
-        """Describe the partitions that have no leader, replicas that are not in sync, or that still move."""
-        return [
+        """Describe the partitions that have no leader, replicas that are not in sync, or that still move.
+
+        A plan of reassignments that has not ended still moves some.
+        """
+        plan = self._state.reassignment_plan()
+        running = [f"plan {plan.plan_id} is {plan.state}"] if plan is not None and plan.is_active else []
+        return running + [
             f"{tp[0]}-{tp[1]}: {stored.registration}"
             for tp, stored in self._state.partitions().items()
             if stored.registration.leader < 0

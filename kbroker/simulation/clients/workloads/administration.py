@@ -1,4 +1,7 @@
-"""An administrator of a cluster under load: leader elections, other topic configs, more partitions, reassignments."""
+"""An administrator of a cluster under load: leader elections, other topic configs, more partitions, reassignments.
+
+Some of the reassignments are plans that the controller runs.
+"""
 
 import asyncio
 from collections.abc import Sequence
@@ -7,6 +10,7 @@ from random import Random
 from kbroker.simulation.clients.admin import Admin
 from kbroker.simulation.clients.consumer.offset_lookup import RefusedError
 from kbroker.simulation.clients.workloads.context import WorkloadContext
+from protocol.messages.k10000_create_reassignment_plan import PlannedMove
 
 MAX_PARTITIONS = 5
 PAUSE_S = 0.5
@@ -14,6 +18,9 @@ GROUP_METADATA = "__consumer_offsets"
 # With fewer replicas, the loss of one machine would lose what was acknowledged.
 MIN_REPLICAS, MAX_REPLICAS = 2, 3
 CANCELLATIONS = 0.3
+# Bytes per second, -1 for none.
+THROTTLES = (-1, -1, 1_000_000)
+MAX_MOVES = 6
 # None is the default of the brokers. No value permits to lose what was acknowledged to acks=all.
 CONFIGS: dict[str, Sequence[str | None]] = {
     "min.insync.replicas": ("1", "2", None),
@@ -39,8 +46,10 @@ async def administrate(context: WorkloadContext, name: str, random: Random, topi
                 await admin.alter_configs(topic, {config: random.choice(CONFIGS[config])})
             elif what < 0.6:
                 await _grow(admin, topic)
-            else:
+            elif what < 0.75:
                 await _reassign(admin, random, random.choice((*topics, GROUP_METADATA)))
+            else:
+                await _plan(admin, random, (*topics, GROUP_METADATA))
         except (OSError, RefusedError) as error:
             context.history.note(name, f"failed: {error!r}")
     admin.close()
@@ -63,3 +72,23 @@ async def _reassign(admin: Admin, random: Random, topic: str) -> None:
     elif len(nodes) >= MIN_REPLICAS:
         count = random.randint(MIN_REPLICAS, min(MAX_REPLICAS, len(nodes)))
         await admin.reassign(topic, index, random.sample(nodes, count))
+
+
+async def _plan(admin: Admin, random: Random, topics: Sequence[str]) -> None:
+    """Let the controller move several partitions to random brokers, or cancel the plan that it runs."""
+    if random.random() < CANCELLATIONS:
+        await admin.cancel_plan()
+        return
+    partitions = sorted((await admin.replicas(topics)).items())
+    nodes = sorted(admin.cluster.nodes)
+    if len(nodes) < MIN_REPLICAS or not partitions:
+        return
+    moves = []
+    for (topic, index), replicas in random.sample(partitions, random.randint(1, min(MAX_MOVES, len(partitions)))):
+        count = random.randint(MIN_REPLICAS, min(MAX_REPLICAS, len(nodes)))
+        target = random.sample(nodes, count)
+        if target != replicas:
+            moves.append(
+                PlannedMove(topic_name=topic, partition_index=index, original_replicas=replicas, target_replicas=target)
+            )
+    await admin.create_plan(moves, random.randint(1, 3), random.choice(THROTTLES))

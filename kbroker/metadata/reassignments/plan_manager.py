@@ -15,7 +15,7 @@ from kbroker.config.config_resource import ConfigResource, ConfigResourceType
 from kbroker.metadata.image import MetadataDelta, PartitionRegistration
 from kbroker.metadata.reassignments.plan_checks import RequestedPlan, check_plan
 from kbroker.metadata.reassignments.plan_step import MoveStatus, all_statuses, next_step
-from kbroker.metadata.reassignments.plan_throttle import check_no_throttle, with_throttle, without_throttle
+from kbroker.metadata.reassignments.plan_throttle import check_throttle, with_throttle, without_throttle
 from kbroker.metadata.reassignments.stored_plan import NO_THROTTLE, PlanState, StoredMove, StoredPlan
 from kbroker.metadata.replication.broker_changes import acceptable_leaders
 from kbroker.metadata.store import plan_nodes, znodes
@@ -99,7 +99,7 @@ class ReassignmentPlanManager:
                 requested.max_concurrent_moves, self._clock.now_ms(), tuple(moves),
             )  # fmt: skip
             if plan.throttle != NO_THROTTLE:
-                check_no_throttle(plan, self._image)
+                check_throttle(plan, self._image)
             await self._write_new(plan, last)
         log.info("plan created", plan=plan.plan_id, moves=len(plan.moves), description=plan.description)
         self._start_steps()
@@ -203,7 +203,8 @@ class ReassignmentPlanManager:
             plan = self._loader.reassignment_plan.plan
             if plan is None or not plan.is_active:
                 return
-            if plan.throttle != NO_THROTTLE and not plan.is_throttled:
+            # A plan that was cancelled before this has moved nothing.
+            if plan.throttle != NO_THROTTLE and not plan.is_throttled and plan.state is PlanState.RUNNING:
                 throttled = plan._replace(is_throttled=True)
                 await self._writer.commit_all(
                     [*self._config_ops(with_throttle(plan, self._image)), _plan_op(throttled)]

@@ -18,6 +18,8 @@ FOLLOWER_RATE = "follower.replication.throttled.rate"
 LEADER_REPLICAS = "leader.replication.throttled.replicas"
 FOLLOWER_REPLICAS = "follower.replication.throttled.replicas"
 ALL_BROKERS = ConfigResource(ConfigResourceType.BROKER, "")
+# All configs of a topic are in one node, which may have about 1 MiB.
+MAX_CONFIG_BYTES = 500_000
 
 Overrides = dict[str, str]
 
@@ -49,13 +51,14 @@ def _replicas(brokers: Mapping[int, set[int]]) -> str:
     return ",".join(f"{partition}:{broker}" for partition in sorted(brokers) for broker in sorted(brokers[partition]))
 
 
-def check_no_throttle(plan: StoredPlan, configs: Configs) -> None:
-    """Raise KafkaError if somebody has set a config that the throttle of a plan needs."""
+def check_throttle(plan: StoredPlan, configs: Configs) -> None:
+    """Raise KafkaError if somebody has set a config that the throttle of a plan needs, or one of them is too large."""
     brokers = [
         ConfigResource(ConfigResourceType.BROKER, name)
         for name in configs.resources_with_overrides(ConfigResourceType.BROKER)
     ]
-    for resource in dict.fromkeys([*brokers, *throttle_configs(plan)]):
+    throttled = throttle_configs(plan)
+    for resource in dict.fromkeys([*brokers, *throttled]):
         names = (LEADER_RATE, FOLLOWER_RATE) if resource.type == ConfigResourceType.BROKER else (
             LEADER_REPLICAS, FOLLOWER_REPLICAS
         )  # fmt: skip
@@ -64,6 +67,12 @@ def check_no_throttle(plan: StoredPlan, configs: Configs) -> None:
             raise KafkaError(
                 ErrorCode.INVALID_CONFIG,
                 f"{_name(resource)} already has {taken[0]}: remove it, or create the plan without a throttle.",
+            )
+        if sum(map(len, throttled.get(resource, {}).values())) > MAX_CONFIG_BYTES:
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST,
+                f"{_name(resource)} has too many partitions that move for a throttle: use several plans, or no "
+                "throttle.",
             )
 
 

@@ -5,7 +5,7 @@ import pytest
 from kbroker.common import KafkaError
 from kbroker.config.config_resource import ConfigResource, ConfigResourceType
 from kbroker.metadata.image import MetadataDelta, MetadataImage
-from kbroker.metadata.reassignments.plan_throttle import check_no_throttle, with_throttle, without_throttle
+from kbroker.metadata.reassignments.plan_throttle import check_throttle, with_throttle, without_throttle
 from kbroker.metadata.reassignments.stored_plan import PlanState, StoredMove, StoredPlan
 from protocol.errors import ErrorCode
 
@@ -61,10 +61,22 @@ def test_what_somebody_has_changed_meanwhile_stays() -> None:
 )
 def test_a_throttle_of_somebody_else_is_a_reason_to_refuse(resource: ConfigResource, config: str, subject: str) -> None:
     with pytest.raises(KafkaError) as refused:
-        check_no_throttle(PLAN, image_with({resource: {config: "1"}}))
+        check_throttle(PLAN, image_with({resource: {config: "1"}}))
     assert refused.value.code == ErrorCode.INVALID_CONFIG
     assert refused.value.message == f"{subject} already has {config}: remove it, or create the plan without a throttle."
 
 
 def test_other_configs_are_not() -> None:
-    check_no_throttle(PLAN, image_with({BROKERS: {"log.retention.ms": "1"}, U: {LEADER + "replicas": "*"}}))
+    check_throttle(PLAN, image_with({BROKERS: {"log.retention.ms": "1"}, U: {LEADER + "replicas": "*"}}))
+
+
+def test_a_throttle_that_does_not_fit_into_the_configs_of_a_topic_is_refused() -> None:
+    brokers = tuple(range(1001, 1006))
+    moves = tuple(StoredMove("t", bytes(16), index, brokers, (1000, *brokers)) for index in range(8000))
+    plan = PLAN._replace(moves=moves[:6000])
+    check_throttle(plan, image_with({}))
+    with pytest.raises(KafkaError) as refused:
+        check_throttle(plan._replace(moves=moves), image_with({}))
+    assert refused.value.message == (
+        "The topic 't' has too many partitions that move for a throttle: use several plans, or no throttle."
+    )

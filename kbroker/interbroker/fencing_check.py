@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 
 VERSION = 2
 PERIOD_MS = 1000
-# The time for a response while the coordination service is silent.
-TIMEOUT_MS = 2000
-# The longest time for a response otherwise: a short one would close connections to brokers that are only slow.
+# The time for a response is a third of the session timeout, within these bounds. It includes connecting. With less, a
+# slow connection would be closed as silent before it could be used, again and again.
+MIN_TIMEOUT_MS = 3000
 MAX_TIMEOUT_MS = 6000
 
 
@@ -63,7 +63,7 @@ class FencingCheck:
         self._image = image
         self._peers = peers
         self._session_timeout_ms = session_timeout_ms
-        self._timeout_ms = max(TIMEOUT_MS, min(MAX_TIMEOUT_MS, session_timeout_ms // 3))
+        self._timeout_ms = max(MIN_TIMEOUT_MS, min(MAX_TIMEOUT_MS, session_timeout_ms // 3))
         self._is_connected = is_connected
         self._is_controller = is_controller
         self._on_fenced = on_fenced
@@ -89,8 +89,8 @@ class FencingCheck:
         if epoch < 0 or (is_connected and not (self._is_controller() and len(others) >= MIN_SILENT)):
             self._isolation.reset()
             return
-        timeout_ms, begin_ms = self._timeout_ms if is_connected else TIMEOUT_MS, self._mono_ms()
-        contacts = await asyncio.gather(*(self._ask(broker_id, epoch, timeout_ms) for broker_id in others))
+        begin_ms = self._mono_ms()
+        contacts = await asyncio.gather(*(self._ask(broker_id, epoch) for broker_id in others))
         if epoch != self._identity.broker_epoch or is_connected != self._is_connected():
             self._isolation.reset()
             return
@@ -99,11 +99,11 @@ class FencingCheck:
             self._isolation.reset()
             self._on_isolated(epoch)
 
-    async def _ask(self, broker_id: int, epoch: int, timeout_ms: int) -> Contact:
+    async def _ask(self, broker_id: int, epoch: int) -> Contact:
         """Ask another broker whether this one is fenced in its epoch."""
         request = BrokerHeartbeatRequest(broker_id=self._identity.broker_id, broker_epoch=epoch)
         try:
-            response = await self._peers.request(broker_id, request, VERSION, timeout_ms=timeout_ms)
+            response = await self._peers.request(broker_id, request, VERSION, timeout_ms=self._timeout_ms)
         except PeerUnavailable as error:
             return _contact(error.__cause__)
         is_fenced = cast(BrokerHeartbeatResponse, response).is_fenced

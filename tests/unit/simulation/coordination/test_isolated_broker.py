@@ -22,7 +22,7 @@ SEEDS = range(3)
 ALL = [1, 2, 3]
 TP = ("t", 0)
 # The service is found silent after two thirds of a session timeout, and the brokers after one and a half.
-GIVING_UP_S = 2.2 * SESSION_S + 5
+GIVING_UP_S = 2.2 * SESSION_S + 6
 
 
 def cut_off(s: ThreeBrokers | SimulatedCluster, broker: int, direction: str) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from tests.unit.simulation.coordination.test_fencing_check import SESSION_S, ThreeBrokers
 
-SEEDS = range(2)
+SEEDS = range(3)
 ALL = [1, 2, 3]
 # The others must be silent for one and a half session timeouts; then there is an election.
 RESIGNATION_S = 1.5 * SESSION_S + 8

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,19 +25,25 @@ PARTITION_BYTES, RATE = 2_000_000, "400k"
 Replicas = dict[tuple[str, int], tuple[int, ...]]
 
 
-@pytest.fixture
-def pairs(tmp_path: Path) -> Iterator[Cluster]:
-    """Three brokers whose partitions have two replicas, so that one broker can be drained."""
+@contextmanager
+def running_cluster(directory: Path, count: int) -> Iterator[Cluster]:
+    """Brokers whose partitions have two replicas, so that one broker of three can be drained."""
     if EXTERNAL_BOOTSTRAP:
         pytest.skip("not run: needs a cluster of its own, and the suite was pointed at a broker")
     settings = {"offsets_topic_replication_factor": "2", "default_replication_factor": "2", "min_insync_replicas": "1"}
-    cluster = Cluster(tmp_path, Ensemble(tmp_path), **settings)
+    cluster = Cluster(directory, Ensemble(directory), count, **settings)
     try:
         cluster.ensemble.start()
         cluster.start()
         yield cluster
     finally:
         cluster.end()
+
+
+@pytest.fixture
+def pairs(tmp_path: Path) -> Iterator[Cluster]:
+    with running_cluster(tmp_path, 3) as cluster:
+        yield cluster
 
 
 def process(cluster: Cluster, *args: str) -> "subprocess.Popen[str]":
@@ -167,3 +174,21 @@ def test_another_replication_factor(pairs: Cluster) -> None:
     assert [found[topic, index][:1] for index in range(2)] == [replicas(pairs)[topic, index] for index in range(2)]
     _, refusal = run(pairs, "topics", "alter", topic, "--replication-factor", "4", "--yes", status=1)
     assert "only 3 broker(s) accept replicas" in refusal
+
+
+def test_a_broker_that_has_failed_is_replaced(tmp_path: Path) -> None:
+    with running_cluster(tmp_path, 4) as cluster:
+        topic = create_topic(cluster, [[3, 1], [2, 3]])
+        with working(cluster, topic, PARTITIONS) as work:
+            cluster.kill(3)
+            work.wait_for_more()
+            cluster.wait_until(lambda view: 3 not in view.brokers, "broker 3 is fenced")
+            _, refusal = run(cluster, "brokers", "replace", "4", "3", "--yes", status=1)
+            assert refusal == "kbroker: broker 3 accepts no replicas: it is fenced or unknown\n"
+            run(cluster, "brokers", "replace", "3", "4", "--yes")
+            found = replicas(cluster)
+            assert [found[topic, index] for index in range(PARTITIONS)] == [(4, 1), (2, 4)]
+            # It comes back without replicas, and can be used again.
+            cluster.start(3)
+            shown = json_of(cluster, "brokers", "balance", "--dry-run")
+            assert {broker for move in shown["moves"] for broker in set(move["target"]) - set(move["original"])} <= {3}

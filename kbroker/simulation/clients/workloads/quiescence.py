@@ -18,7 +18,7 @@ OPEN_STATES = ("Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence")
 async def wait_until_no_open_transaction(
     cluster: Cluster, history: History, partitions: Sequence[TopicPartition], *, late: bool
 ) -> None:
-    """Wait until the coordinator lists no open transaction and no partition has an unstable offset.
+    """Wait until no coordinator lists an open transaction and no partition has an unstable offset.
 
     `late`: the wall clock was ahead at times. A transaction that began then times out only when the clock reaches that
     time again, as in Apache Kafka, so its transactional id is fenced after FENCE_AFTER_S.
@@ -26,18 +26,31 @@ async def wait_until_no_open_transaction(
     fence_after = cluster.loop.time() + FENCE_AFTER_S
     while True:
         try:
-            connection = await cluster.any_node()
-            request = ListTransactionsRequest(state_filters=list(OPEN_STATES))
-            response = await connection.request(request, ListTransactionsResponse)
-            if not response.error_code and not response.transaction_states:
+            transactional_ids = await _open_transactions(cluster)
+            if not transactional_ids:
                 ends = [await _ends(cluster, tp) for tp in partitions]
                 if all(stable == end for stable, end in ends):
                     return
             if late and cluster.loop.time() > fence_after:
-                await _fence(cluster, history, [state.transactional_id for state in response.transaction_states])
-        except OSError:
+                await _fence(cluster, history, transactional_ids)
+        except (OSError, RefusedError):
             pass
         await cluster.backoff()
+
+
+async def _open_transactions(cluster: Cluster) -> list[str]:
+    """Return the transactional ids with an open transaction. Raises OSError, RefusedError."""
+    await cluster.refresh_metadata([])
+    transactional_ids: list[str] = []
+    # Each broker lists the transactions that it coordinates.
+    for node in cluster.nodes:
+        connection = await cluster.node(node)
+        request = ListTransactionsRequest(state_filters=list(OPEN_STATES))
+        response = await connection.request(request, ListTransactionsResponse)
+        if response.error_code:
+            raise RefusedError(response.error_code)
+        transactional_ids += [state.transactional_id for state in response.transaction_states]
+    return transactional_ids
 
 
 async def _fence(cluster: Cluster, history: History, transactional_ids: Sequence[str]) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import pytest
 
 from kbroker.common import KafkaError
+from kbroker.config.config_resource import ConfigResourceType
 from kbroker.metadata.isr_change_queue import IsrRequest
 from kbroker.metadata.reassignments import plan_manager
 from kbroker.metadata.reassignments.plan_checks import RequestedMove, RequestedPlan
@@ -145,3 +146,21 @@ async def test_a_broker_that_is_unregistered_ends_the_wait_for_it():
     await cluster.controller.controller.unregister_broker(3)
     plan = await until_ended(cluster)
     assert (plan.state, dict(plan.skipped)) == (PlanState.COMPLETE, {"unregistered": (0,)})
+
+
+@async_test
+async def test_a_plan_that_is_cancelled_before_its_throttle_is_set_changes_nothing(monkeypatch: pytest.MonkeyPatch):
+    cluster = await cluster_of_three()
+    await cluster.create("t", [1, 2])
+    before, controller = cluster.partition("t"), cluster.controller.controller
+    with monkeypatch.context() as patch:
+        patch.setattr(plan_manager.ReassignmentPlanManager, "_start_steps", lambda _: None)
+        requested = RequestedPlan("p", 1000, 1, [RequestedMove("t", 0, (1, 2), (3, 2))])
+        plan_id = await controller.create_reassignment_plan(requested)
+        await controller.cancel_reassignment_plan(plan_id)
+    # The next change of the image leads to the step.
+    await cluster.create("u", [1])
+    plan = await until_ended(cluster)
+    assert (plan.state, plan.is_throttled, dict(plan.skipped)) == (PlanState.CANCELLED, False, {})
+    assert cluster.partition("t") == before
+    assert cluster.controller.image.resources_with_overrides(ConfigResourceType.TOPIC) == []

@@ -239,15 +239,16 @@ class CoordinationSessions:
         return self.current is not None and member is not None and member.broker_epoch == broker_epoch
 
     async def _rejoin(self, delay_s: float = 0.0) -> None:
-        """Join again in another session, `delay_s` after the current one was closed."""
+        """Join again in another session, `delay_s` after the current one was closed, or at once if it has expired."""
         assert self._member is not None
         assert self._node is not None
         try:
             if delay_s:
                 await self._wait_for_service()
-                with suppress(CoordinationError, OSError):
-                    await self._close_current()
-                await self._environment.sleep(delay_s)
+                if self._expired is not self.current:
+                    with suppress(CoordinationError, OSError):
+                        await self._close_current()
+                    await self._environment.sleep(delay_s)
             await self._join_again(self._member, self._node)
         except Exception as error:
             self._on_failure(error)

@@ -48,7 +48,10 @@ async def handle(services: Services, context: RequestContext, request: DeleteRec
 async def _result(
     services: Services, topic: str, index: int, offset: int, deleted: list[DeletedRecords]
 ) -> DeleteRecordsPartitionResult:
-    """Delete the records on this broker. If there are followers to wait for, add the deletion to `deleted`."""
+    """Delete the records on this broker. If there are followers to wait for, add the deletion to `deleted`.
+
+    It is also added if this broker is not the leader any more, which fails it.
+    """
     result = DeleteRecordsPartitionResult(partition_index=index, low_watermark=NO_LOW_WATERMARK)
     try:
         partition = _partition(services, topic, index)
@@ -56,7 +59,8 @@ async def _result(
     except KafkaError as error:
         result.error_code = error.code
         return result
-    if partition.state.followers:
+    # Another broker may have become the leader meanwhile, whose log begins where it did before.
+    if partition.state.followers or not partition.is_leader:
         # -1 stands for the high watermark, up to which all has been deleted.
         deleted.append(DeletedRecords(partition, result.low_watermark if offset == -1 else offset, result))
     return result

@@ -1,13 +1,16 @@
 """DeleteRecords, against the responses of a single-node Apache Kafka 4.3.1."""
 
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
+from kbroker.replica.delayed_delete_records import DelayedDeleteRecords, DeletedRecords
 from protocol.apis import ApiKey
+from protocol.errors import ErrorCode
 from protocol.messages.k21_delete_records import DeleteRecordsPartition, DeleteRecordsTopic
 from tests.unit.support.async_test import async_test
-from tests.unit.support.handlers import Handlers, start_handlers
+from tests.unit.support.handlers import FakePartition, Handlers, start_handlers
 
 FIVE_RECORDS = dict.fromkeys(range(5), 0)
 
@@ -53,3 +56,21 @@ async def test_every_version_and_missing_partitions():
     assert await delete(handlers, "t", 1, index=9) == (3, -1)
     assert await delete(handlers, "t", 1, index=-1) == (3, -1)
     assert await delete(await with_records(), "t", 5, 3) == (0, 3)
+
+
+@async_test
+async def test_a_leader_that_is_replaced_while_the_log_start_is_stored_refuses(monkeypatch: pytest.MonkeyPatch):
+    """The new leader's log still has the records."""
+    handlers = await with_records()
+    delete_records = handlers.replicas.delete_records
+
+    async def delete_and_resign(partition: FakePartition, offset: int) -> int:
+        partition.is_leader = False
+        return await delete_records(partition, offset)
+
+    async def wait_for_deletion(deleted: list[DeletedRecords], timeout_ms: int) -> None:
+        DelayedDeleteRecords(Mock(), deleted, lambda broker_id: True).check()
+
+    monkeypatch.setattr(handlers.replicas, "delete_records", delete_and_resign)
+    monkeypatch.setattr(handlers.replicas, "wait_for_deletion", wait_for_deletion, raising=False)
+    assert await delete(handlers, "t", 3) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from tests.compat.crash.background_producers import VALUE, BackgroundProducer, Ledger, Record
 from tests.compat.support import DEADLINE_S, eventually
@@ -43,6 +43,22 @@ def read_topic(bootstrap: str, topic: str, partitions: int) -> TopicRecords:
     return read_topics(bootstrap, {topic: partitions})[topic]
 
 
+def _bounds(consumer: Consumer, partition: TopicPartition) -> tuple[int, int]:
+    """Return the first offset and the end of a partition. Its leader may be changing: the call does not retry."""
+    found: list[tuple[int, int]] = []
+
+    def is_known() -> bool:
+        try:
+            found.append(consumer.get_watermark_offsets(partition, timeout=DEADLINE_S))
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.NOT_LEADER_FOR_PARTITION:
+                raise
+        return bool(found)
+
+    eventually(is_known, f"the end of {partition}")
+    return found[0]
+
+
 def read_topics(bootstrap: str, topics: dict[str, int]) -> dict[str, TopicRecords]:
     """Read several topics as `read_topic` does. `topics`: the number of partitions by name."""
     consumer = Consumer(
@@ -57,7 +73,7 @@ def read_topics(bootstrap: str, topics: dict[str, int]) -> dict[str, TopicRecord
     partitions = [TopicPartition(topic, index) for topic, count in topics.items() for index in range(count)]
     records: dict[str, TopicRecords] = {topic: [[] for _ in range(count)] for topic, count in topics.items()}
     try:
-        bounds = [consumer.get_watermark_offsets(tp, timeout=DEADLINE_S) for tp in partitions]
+        bounds = [_bounds(consumer, tp) for tp in partitions]
         starts = zip(partitions, bounds, strict=True)
         consumer.assign([TopicPartition(tp.topic, tp.partition, low) for tp, (low, _) in starts])
         remaining = sum(high - low for low, high in bounds)

@@ -182,9 +182,9 @@ def test_strangers_at_the_listeners(
         fetch = bytes(encode_replica_fetch_request(ReplicaFetchRequest(2, 1, 0, 1, 1 << 20, 0, 0)))
         strangers = [
             (first.bootstrap, ApiKey.FETCH, 17, fetch, "Fetch of a follower from another broker"),
-            (first.bootstrap, ApiKey.ALTER_PARTITION, 3, b"", 'reason="API not served" api=56'),
-            (first.bootstrap, ApiKey.BROKER_HEARTBEAT, 1, b"", 'reason="API not served" api=63'),
-            (first.bootstrap, ApiKey.ENVELOPE, 0, b"", 'reason="API not served" api=58'),
+            (first.bootstrap, ApiKey.ALTER_PARTITION, 3, b"", 'reason="API not served" api=AlterPartition'),
+            (first.bootstrap, ApiKey.BROKER_HEARTBEAT, 1, b"", 'reason="API not served" api=BrokerHeartbeat'),
+            (first.bootstrap, ApiKey.ENVELOPE, 0, b"", 'reason="API not served" api=Envelope'),
             (f"127.0.0.1:{port}", ApiKey.METADATA, 12, b"", "request before the handshake"),
         ]
         for address, api, version, body, expected in strangers:

@@ -149,7 +149,8 @@ def test_acks(java, topic, acks):
 @pytest.mark.feature("message sizes")
 def test_a_batch_over_the_limit_is_split_and_every_record_arrives(java, topic):
     name = topic(configs={"max.message.bytes": "5000"})
-    sender = java.producer(linger_ms=100, batch_size=100_000)
+    # One batch, which is sent by the flush: on a slow machine there would be several, whose parts overtake each other.
+    sender = java.producer(linger_ms=60_000, batch_size=100_000)
     for n in range(100):
         sender.send(java.record(name, str(n).encode() * 100))
     sender.flush()

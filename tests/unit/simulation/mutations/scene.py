@@ -163,7 +163,7 @@ class Scene:
         await machine.loop.run(sync())
 
     def delete_controller(self) -> None:
-        """Delete the controller's node, as an operator does who wants another controller."""
+        """Delete the controller's node, so that another controller is elected."""
         self.service.write([Delete(znodes.CONTROLLER)])
 
     def cut(self, machine: Machine, others: Iterable[Machine]) -> None:

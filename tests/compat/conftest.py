@@ -114,12 +114,22 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
     return report
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--reports", type=Path, metavar="FILE", help="write the reports to a file instead of the terminal")
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     report = reports(config)
     title = f"clients and features, tested against {EXTERNAL_BOOTSTRAP or 'a new kbroker'}"
-    for section, lines in {**report.sections, title: report.matrix.lines()}.items():
-        if lines:
-            terminalreporter.section(section)
+    sections = {title: lines for title, lines in {**report.sections, title: report.matrix.lines()}.items() if lines}
+    if file := config.getoption("reports"):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(
+            "".join(f"== {title}\n" + "".join(f"{line}\n" for line in lines) for title, lines in sections.items())
+        )
+        return
+    for title, lines in sections.items():
+        terminalreporter.section(title)
         for line in lines:
             terminalreporter.write_line(line)
 

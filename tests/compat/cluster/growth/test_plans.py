@@ -1,18 +1,16 @@
 """Plans of moves, as the command line makes them and the controller runs them, while clients work."""
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 from confluent_kafka import Producer
 
 from tests.compat.cluster.cluster import IS_KBROKER, Cluster
 from tests.compat.cluster.ensemble import Ensemble
+from tests.compat.cluster.growth.plan_commands import json_of, process, replicas, run, targets
 from tests.compat.cluster.test_groups import PARTITIONS, ConfluentMember
 from tests.compat.cluster.work import create_topic, working
 from tests.compat.support import DEADLINE_S, EXTERNAL_BOOTSTRAP, eventually, unique
@@ -21,7 +19,6 @@ pytestmark = pytest.mark.skipif(not IS_KBROKER, reason="not run: another program
 
 # Bytes of each partition before it moves, and a rate with which that takes seconds.
 PARTITION_BYTES, RATE, SLOW_RATE = 2_000_000, "400k", "200k"
-Replicas = dict[tuple[str, int], tuple[int, ...]]
 
 
 @contextmanager
@@ -43,42 +40,6 @@ def running_cluster(directory: Path, count: int) -> Iterator[Cluster]:
 def pairs(tmp_path: Path) -> Iterator[Cluster]:
     with running_cluster(tmp_path, 3) as cluster:
         yield cluster
-
-
-def process(cluster: Cluster, *args: str) -> "subprocess.Popen[str]":
-    """Start a command line."""
-    command = [sys.executable, "-m", "kbroker", *args, "--bootstrap", cluster.bootstrap]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
-def run(cluster: Cluster, *args: str, status: int = 0) -> tuple[str, str]:
-    """Run a command line, and return its output and its errors."""
-    running = process(cluster, *args)
-    output, errors = running.communicate(timeout=2 * DEADLINE_S)
-    assert running.returncode == status, errors
-    return output, errors
-
-
-def json_of(cluster: Cluster, *args: str) -> dict[str, Any]:
-    document: dict[str, Any] = json.loads(run(cluster, *args, "--json")[0])
-    return document
-
-
-def replicas(cluster: Cluster) -> Replicas:
-    """Return the replicas of all partitions, when all brokers agree on them and all are in sync."""
-    found: list[Replicas] = []
-
-    def agree() -> bool:
-        views = [view for view in cluster.views().values() if view is not None and view.is_fully_replicated]
-        found[:] = [{key: part.replicas for key, part in view.partitions.items()} for view in views]
-        return len(found) == len(cluster.running) and all(one == found[0] for one in found)
-
-    eventually(agree, "the brokers agree on the replicas", interval=0.1)
-    return found[0]
-
-
-def targets(plan: dict[str, Any], field: str = "target") -> Replicas:
-    return {(move["topic"], move["partition"]): tuple(move[field]) for move in plan["moves"]}
 
 
 def fill(cluster: Cluster, topic: str) -> None:

@@ -10,6 +10,9 @@ UNKNOWN_OFFSET = -1
 NO_LEADER = -1
 NO_PRODUCER_ID = -1
 
+# Messages that quote long names of a request are cut, since a string of the protocol has at most 32,767 bytes.
+MAX_MESSAGE_CHARACTERS = 8000
+
 
 class TopicPartition(NamedTuple):
     """The name of a partition."""
@@ -28,6 +31,8 @@ class KafkaError(Exception):
     """
 
     def __init__(self, code: ErrorCode, message: str | None = None) -> None:
+        if message is not None and len(message) > MAX_MESSAGE_CHARACTERS:
+            message = f"{message[: MAX_MESSAGE_CHARACTERS - 1]}…"
         super().__init__(code, message)
         self.code = code
         self.message = message

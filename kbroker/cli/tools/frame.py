@@ -6,7 +6,7 @@ import sys
 from kbroker.cli.common.errors import usage_error
 from kbroker.cli.tools.frame_fields import ResponseType, ResponseTypes, parse_capture, response_types_of
 from kbroker.cli.tools.frame_text import FrameText
-from protocol.apis import APIS
+from protocol.apis import ALL_APIS
 
 
 def response_source(api: str | None, version: int | None, requests: bytes | None) -> ResponseTypes | None:
@@ -27,7 +27,7 @@ def response_source(api: str | None, version: int | None, requests: bytes | None
 
 def _api_key(text: str) -> int:
     name = text.lower().replace("_", "")
-    for api in APIS.values():
+    for api in ALL_APIS.values():
         if name in (api.name.lower(), str(api.key.value)):
             return api.key
     raise usage_error(f"unknown API: {text!r}")

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from protocol.apis import APIS, ApiKey
+from protocol.apis import ALL_APIS, ApiKey
 from protocol.framing import SIZE_BYTES, has_flexible_request_header, has_flexible_response_header, response_version
 from protocol.messages import message_classes
 from protocol.messages.header import RequestHeader, ResponseHeader
@@ -51,8 +51,8 @@ class ParsedFrame:
         """The name of the API as in Kafka's message definitions, or of its key."""
         if self.api_key is None:
             return "unknown"
-        if self.api_key in APIS:
-            return APIS[self.api_key].name
+        if self.api_key in ALL_APIS:
+            return ALL_APIS[self.api_key].name
         return ApiKey(self.api_key).name if self.api_key in ApiKey.__members__.values() else str(self.api_key)
 
     @property
@@ -157,7 +157,7 @@ def _parse_body(frame: ParsedFrame, data: bytes, position: int) -> int:
 def _message_class(frame: ParsedFrame, position: int) -> type[Message]:
     """Raise FieldError for an API or version whose fields are not known."""
     assert frame.api_key is not None
-    if frame.api_key not in APIS:
+    if frame.api_key not in ALL_APIS:
         raise FieldError("", position, f"kbroker does not know the fields of API {frame.api}")
     cls = message_classes(frame.api_key)[0 if frame.kind == "request" else 1]
     info = message_info(cls)

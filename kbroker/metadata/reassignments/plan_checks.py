@@ -11,6 +11,7 @@ from kbroker.metadata.topics.replica_placement import Racks
 from protocol.errors import ErrorCode
 
 MAX_MOVES = 10_000
+MAX_DESCRIPTION_CHARACTERS = 1000
 
 
 class RequestedMove(NamedTuple):
@@ -42,6 +43,8 @@ def check_plan(
         raise _invalid("The plan has no moves.")
     if len(requested.moves) > MAX_MOVES:
         raise _invalid(f"The plan has {len(requested.moves)} moves; at most {MAX_MOVES} are possible.")
+    if len(requested.description) > MAX_DESCRIPTION_CHARACTERS:
+        raise _invalid(f"The description has more than {MAX_DESCRIPTION_CHARACTERS} characters.")
     if requested.max_concurrent_moves <= 0:
         raise _invalid("The number of concurrent moves must be at least 1.")
     if requested.throttle <= 0 and requested.throttle != NO_THROTTLE:

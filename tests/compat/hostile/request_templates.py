@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from struct import Struct
 from typing import Any, NamedTuple
 
-from kbroker.api.dispatch import FIRST_SUPPORTED_VERSION
-from protocol.apis import APIS, ApiKey
+from kbroker.api.dispatch import CLIENT_LISTENER_APIS, FIRST_SUPPORTED_VERSION
+from protocol.apis import ApiKey
 from protocol.framing import encode_frame, encode_request_header
 from protocol.messages import message_classes
 from protocol.schema.message import Message, Row, StructType
@@ -32,14 +32,14 @@ class RequestTemplate:
     def __init__(self, key: ApiKey, version: int, empty: bool = False) -> None:
         self.key = key
         self.version = version
-        self.flexible = version >= APIS[key].flexible_from
+        self.flexible = version >= CLIENT_LISTENER_APIS[key].flexible_from
         self.length_fields: list[LengthField] = []
         self._empty = empty
         self._out = bytearray()
         if self.flexible:
             self._length_field("tags", "header", b"\0")
         self._header = len(self._out)
-        self._struct(message_classes(key)[0], APIS[key].name)
+        self._struct(message_classes(key)[0], CLIENT_LISTENER_APIS[key].name)
 
     @property
     def body(self) -> bytes:
@@ -92,7 +92,7 @@ class RequestTemplate:
 
 
 def all_request_templates() -> Iterator[RequestTemplate]:
-    for api in APIS.values():
+    for api in CLIENT_LISTENER_APIS.values():
         for version in range(FIRST_SUPPORTED_VERSION.get(api.key, api.min_version), api.max_version + 1):
             yield RequestTemplate(api.key, version)
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from kbroker.api.dispatch import CLIENT_LISTENER_APIS, FIRST_SUPPORTED_VERSION
 from protocol.apis import APIS, ApiKey
 from protocol.framing import encode_request_header
 from protocol.varints import encode_uvarint
@@ -119,9 +120,9 @@ def nested(template: RequestTemplate) -> Iterator[bytes]:
 
 def test_nested_arrays_with_a_huge_product(target: Target) -> None:
     frames = [
-        frame for key in APIS for version in {APIS[key].max_version, APIS[key].flexible_from - 1}
-        if max(0, APIS[key].min_version) <= version <= APIS[key].max_version and (key != ApiKey.PRODUCE or version >= 3)
-        for frame in nested(RequestTemplate(key, version))
+        frame for api in CLIENT_LISTENER_APIS.values() for version in {api.max_version, api.flexible_from - 1}
+        if FIRST_SUPPORTED_VERSION.get(api.key, api.min_version) <= version <= api.max_version
+        for frame in nested(RequestTemplate(api.key, version))
     ]  # fmt: skip
     assert len(frames) > 30
 

@@ -79,6 +79,9 @@ async def test_a_plan_is_created_described_and_cancelled():
         ({0: ([1], [2]), 9: ([1], [2])}, {}, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
         ({0: ([1], [2]), 1: ([2], [1])}, {}, ErrorCode.INVALID_REPLICA_ASSIGNMENT),
         ({0: ([1], [2]), 1: ([1], [9])}, {}, ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        # The message would quote more than a response can have.
+        ({0: ([1] * 50_000, [2])}, {}, ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        ({}, {"moves": [PlannedMove(topic_name="t" * 32_767)]}, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
     ],
 )
 @async_test

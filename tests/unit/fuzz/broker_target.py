@@ -10,8 +10,8 @@ from functools import partial
 from random import Random
 from typing import Any
 
+from kbroker.api.dispatch import CLIENT_LISTENER_APIS
 from kbroker.simulation.runtime.loop import SimLoop
-from protocol.apis import APIS
 from protocol.framing import encode_request_header
 from protocol.messages.k00_produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from protocol.records.batch import crc_of, iter_headers
@@ -52,7 +52,7 @@ def _framed(api_key: int, version: int, message: Message, rng: Random) -> tuple[
 
 
 def _frame(rng: Random) -> Case:
-    api = rng.choice([api for api in APIS.values() if api.key in _REQUESTS])
+    api = rng.choice(list(CLIENT_LISTENER_APIS.values()))
     cls = _REQUESTS[api.key]
     version = rng.randint(message_info(cls).min_version, message_info(cls).max_version)
     data, spots = _framed(api.key, version, _use_topic(random_message(cls, version, rng), rng), rng)

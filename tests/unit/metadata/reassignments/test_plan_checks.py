@@ -29,8 +29,8 @@ def move(topic: str = "t", partition: int = 0, original: Any = (1, 2), target: A
     return RequestedMove(topic, partition, original, target)
 
 
-def check(*moves: RequestedMove, throttle: int = -1, concurrent: int = 1) -> list[StoredMove]:
-    return run_to_end(check_plan(RequestedPlan("", throttle, concurrent, moves), TOPICS, RACKS))
+def check(*moves: RequestedMove, description: str = "", throttle: int = -1, concurrent: int = 1) -> list[StoredMove]:
+    return run_to_end(check_plan(RequestedPlan(description, throttle, concurrent, moves), TOPICS, RACKS))
 
 
 def test_a_valid_plan() -> None:
@@ -43,6 +43,8 @@ def test_a_valid_plan() -> None:
         ([], {}, ErrorCode.INVALID_REQUEST, "The plan has no moves."),
         ([move()] * (MAX_MOVES + 1), {}, ErrorCode.INVALID_REQUEST,
          "The plan has 10001 moves; at most 10000 are possible."),
+        ([move()], {"description": "d" * 1001}, ErrorCode.INVALID_REQUEST,
+         "The description has more than 1000 characters."),
         ([move()], {"concurrent": 0}, ErrorCode.INVALID_REQUEST, "The number of concurrent moves must be at least 1."),
         ([move()], {"throttle": 0}, ErrorCode.INVALID_REQUEST,
          "The throttle must be at least 1 byte per second, or -1 for none."),

@@ -21,9 +21,7 @@ Bootstrap = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 
-# Of commands that make a plan of moves and let the controller run it.
-DEFAULT_CONCURRENT = 10
-
+# Of commands that make a plan of moves and let the controller run it: see plan_options.py.
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the plan, and do not run it.")]
 Throttle = Annotated[
     str | None,
@@ -35,7 +33,15 @@ Throttle = Annotated[
     ),
 ]
 Concurrent = Annotated[
-    int, typer.Option("--concurrent", metavar="N", min=1, max=INT32, help="Partitions that move at the same time.")
+    int | None,
+    typer.Option(
+        "--concurrent",
+        metavar="N",
+        min=1,
+        max=INT32,
+        help="Partitions that move at the same time.",
+        show_default="10",
+    ),
 ]
 AllowFewerRacks = Annotated[
     bool, typer.Option("--allow-fewer-racks", help="Accept that partitions are in fewer racks than before.")

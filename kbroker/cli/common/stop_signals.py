@@ -1,6 +1,7 @@
-"""SIGINT and SIGTERM as stop requests, for commands that finish a batch before they end."""
+"""SIGINT and SIGTERM as stop requests, and interrupts that are not lost."""
 
 import signal
+import threading
 from collections.abc import Callable
 from time import monotonic
 from types import FrameType
@@ -40,3 +41,34 @@ class StopSignals:
             self._last_s = now_s
             self._count += 1
             self._on_stop(self._count)
+
+
+class Interrupts:
+    """Context manager for a command that waits in a loop: SIGINT raises KeyboardInterrupt, and `check` raises it again.
+
+    The first exception can be lost: it is raised wherever the main thread is, also in a finalizer, or in a library that
+    ignores the errors of callbacks.
+    """
+
+    def __init__(self) -> None:
+        self._is_interrupted = False
+        self._previous: Any = None
+
+    def __enter__(self) -> "Interrupts":
+        # Signals can be handled only in the main thread.
+        if threading.current_thread() is threading.main_thread():
+            self._previous = signal.signal(signal.SIGINT, self._on_signal)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._previous is not None:
+            signal.signal(signal.SIGINT, self._previous)
+
+    def check(self) -> None:
+        """Raise KeyboardInterrupt if there was a SIGINT."""
+        if self._is_interrupted:
+            raise KeyboardInterrupt
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self._is_interrupted = True
+        raise KeyboardInterrupt

@@ -10,9 +10,9 @@ from typing import Annotated
 
 import typer
 
-from kbroker.cli.common.client import admin_client
+from kbroker.cli.common.client import admin_client, read_again
 from kbroker.cli.common.completion import complete_config_words, complete_kinds
-from kbroker.cli.common.errors import CliError, usage_error
+from kbroker.cli.common.errors import CliError, print_error, usage_error
 from kbroker.cli.common.options import DEFAULT_BOOTSTRAP, AsJson, Bootstrap
 from kbroker.cli.common.output import print_json, print_table
 from kbroker.cli.common.pager import paginated
@@ -24,6 +24,7 @@ from kbroker.cli.configs.requests import (
     Config,
     Resource,
     alter_configs,
+    describe_broker_configs,
     describe_configs,
     list_resources,
     parse_kind,
@@ -242,13 +243,17 @@ def list_(
 ) -> None:  # fmt: skip
     """List every config that is set for topics, brokers, groups and client metrics.
 
-    A broker named - stands for all brokers.
+    A broker named - stands for all brokers. What is set for one broker is known only to that broker: if one does not
+    respond, the exit status is 1.
     """
     kinds = [parse_kind(kind)] if kind is not None else ["topic", "broker", "group", "client-metrics"]
     if "logger" in kinds:
         raise usage_error("loggers always have a level: show them with `kbroker configs get logger BROKER_ID`")
     with admin_client(bootstrap) as client:
-        described = describe_configs(client, list_resources(client, kinds))
+        brokers = [broker["broker_id"] for broker in read_again(client.describe_cluster)["brokers"]]
+        brokers = sorted(brokers) if "broker" in kinds else []
+        described = describe_broker_configs(client, brokers)
+        described |= read_again(lambda: describe_configs(client, list_resources(client, kinds)))
     listed = [
         (resource, config) for resource, configs in described.items() for config in own_configs(resource, configs)
     ]
@@ -263,3 +268,8 @@ def list_(
     else:
         rows = [[resource.kind, resource.name, config["name"], value_text(config)] for resource, config in listed]
         print_table(("kind", "name", "config", "value"), rows)
+    away = [broker for broker in brokers if Resource("broker", str(broker)) not in described]
+    for broker in away:
+        print_error(f"broker {broker} does not respond: what is set for it is not listed")
+    if away:
+        raise typer.Exit(1)

@@ -7,13 +7,21 @@ with an empty name), and drop the error of a resource.
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from kbroker.cli.common.client import chunks, error_code_text, send_request, topic_error_text
+from kbroker.cli.common.client import (
+    chunks,
+    error_code_text,
+    send_request,
+    send_to_brokers,
+    topic_error_text,
+)
 from kbroker.cli.common.errors import CliError, usage_error
 from kbroker.cli.common.progress import ProgressBar
 
 RESOURCE_TYPES = {"topic": 2, "broker": 4, "logger": 8, "client-metrics": 16, "group": 32}
 KINDS = {number: kind for kind, number in RESOURCE_TYPES.items()}
 OPERATIONS = {"SET": 0, "DELETE": 1, "APPEND": 2, "SUBTRACT": 3}
+# A broker that does not respond within this time is probably down.
+TIMEOUT_MS = 5_000
 MAX_RESOURCES = 200  # per request; the response has some forty configs for each
 
 # By the number of a config's source: Kafka's name, and the text in tables.
@@ -63,12 +71,28 @@ def describe_configs(
     described: dict[Resource, list[Config]] = {}
     with ProgressBar("reading configs", len(resources)) as progress:
         for chunk in _requestable(resources):
-            for result in _describe_chunk(client, chunk, documented):
-                resource = Resource(KINDS[result.resource_type], result.resource_name)
-                if result.error_code:
-                    raise CliError(_resource_error_text(resource, result.error_code, result.error_message))
-                described[resource] = sorted(map(_config, result.configs), key=lambda config: config["name"])
-                progress.advance(1)
+            response = send_request(client, _describe_request(chunk, documented), _broker_id(chunk[0]))
+            described |= _described(response)
+            progress.advance(len(chunk))
+    return described
+
+
+def describe_broker_configs(client: Any, broker_ids: Sequence[int]) -> dict[Resource, list[Config]]:
+    """Return all configs of the brokers that respond. Raises CliError for the first error that one returns."""
+    requests = [(broker, _describe_request([Resource("broker", str(broker))], False)) for broker in broker_ids]
+    described: dict[Resource, list[Config]] = {}
+    for _, response in send_to_brokers(client, requests, TIMEOUT_MS):
+        described |= _described(response)
+    return described
+
+
+def _described(response: Any) -> dict[Resource, list[Config]]:
+    described = {}
+    for result in response.results:
+        resource = Resource(KINDS[result.resource_type], result.resource_name)
+        if result.error_code:
+            raise CliError(_resource_error_text(resource, result.error_code, result.error_message))
+        described[resource] = sorted(map(_config, result.configs), key=lambda config: config["name"])
     return described
 
 
@@ -87,16 +111,15 @@ def _broker_id(resource: Resource) -> int | None:
     return int(resource.name)
 
 
-def _describe_chunk(client: Any, resources: Sequence[Resource], documented: bool) -> Any:
+def _describe_request(resources: Sequence[Resource], documented: bool) -> Any:
     from kafka.protocol.admin import DescribeConfigsRequest
 
-    request = DescribeConfigsRequest(
+    return DescribeConfigsRequest(
         resources=[(RESOURCE_TYPES[resource.kind], resource.name, None) for resource in resources],
         include_synonyms=True,
         include_documentation=documented,
         min_version=1,
     )
-    return send_request(client, request, _broker_id(resources[0])).results
 
 
 def _config(entry: Any) -> Config:
@@ -139,13 +162,10 @@ def _resource_error_text(resource: Resource, code: int, message: str | None) -> 
 
 
 def list_resources(client: Any, kinds: Sequence[str]) -> list[Resource]:
-    """Return all resources of these kinds that can have configs."""
-    resources = []
+    """Return all resources of these kinds that can have configs, those of single brokers excepted."""
+    resources = [ALL_BROKERS] if "broker" in kinds else []
     if "topic" in kinds:
         resources += [Resource("topic", topic["name"]) for topic in client.describe_topics(None)]
-    if "broker" in kinds:
-        broker_ids = [str(broker["broker_id"]) for broker in client.describe_cluster()["brokers"]]
-        resources += [ALL_BROKERS, *(Resource("broker", broker_id) for broker_id in broker_ids)]
     others = [kind for kind in ("group", "client-metrics") if kind in kinds]
     return sorted(resources) + sorted(_list_config_resources(client, others) if others else [])
 

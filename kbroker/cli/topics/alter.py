@@ -8,24 +8,16 @@ from kbroker.cli.common.client import admin_client
 from kbroker.cli.common.completion import complete_topic_config_names, complete_topic_configs, complete_topics
 from kbroker.cli.common.errors import usage_error
 from kbroker.cli.common.formatting import count_text
-from kbroker.cli.common.options import (
-    DEFAULT_BOOTSTRAP,
-    DEFAULT_CONCURRENT,
-    AsJson,
-    Bootstrap,
-    Concurrent,
-    Detach,
-    DryRun,
-    Throttle,
-    Yes,
-)
+from kbroker.cli.common.options import DEFAULT_BOOTSTRAP, Bootstrap
 from kbroker.cli.common.parsing import INT16, INT32, parse_config_changes
+from kbroker.cli.common.plan_options import NO_PLAN_OPTIONS, PlanOptions, with_plan_options
 from kbroker.cli.configs.requests import Resource, alter_configs
 from kbroker.cli.topics.results import print_results
 
 Topics = Annotated[list[str], typer.Argument(metavar="TOPIC...", show_default=False, autocompletion=complete_topics)]
 
 
+@with_plan_options
 def alter(
     topics: Topics,
     partitions: Annotated[
@@ -66,12 +58,7 @@ def alter(
             "--replication-factor", "-r", metavar="N", min=1, max=INT16, help="Change the number of replicas to N."
         ),
     ] = None,
-    dry_run: DryRun = False,
-    throttle: Throttle = None,
-    concurrent: Concurrent = DEFAULT_CONCURRENT,
-    detach: Detach = False,
-    yes: Yes = False,
-    as_json: AsJson = False,
+    options: PlanOptions = NO_PLAN_OPTIONS,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Add partitions to topics, change their configs, or change their replication factor.
@@ -96,13 +83,11 @@ def alter(
             raise usage_error("change the replication factor in a command of its own")
         # Imported only now, because a plan needs more modules than all other commands for topics.
         from kbroker.cli.cluster.plans.replication_factor import alter_replication_factor
-        from kbroker.cli.cluster.plans.run_plan import plan_options
 
-        options = plan_options(dry_run, throttle, concurrent, detach, yes, as_json)
         alter_replication_factor(bootstrap, names, replication_factor, options)
         return
-    if dry_run or throttle is not None or detach or as_json:
-        raise usage_error("--dry-run, --throttle, --detach and --json need --replication-factor")
+    if options.used:
+        raise usage_error(f"only with --replication-factor: {', '.join(options.used)}")
     with admin_client(bootstrap) as client:
         for topic in names if changes else ():
             alter_configs(client, Resource("topic", topic), changes)

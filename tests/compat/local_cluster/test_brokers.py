@@ -78,3 +78,9 @@ def test_brokers_and_their_disk_use(cluster: LocalCluster) -> None:
     assert (killed["state"], killed["leads"], killed["replicas"]) == ("fenced", 0, 4)
     assert (killed["size_bytes"], killed["free_bytes"]) == (None, None)
     assert listed(cluster).splitlines()[1].split()[-2:] == ["?", "?"]
+
+    command = ["configs", "list", "brokers", "--bootstrap", ",".join(cluster.addresses)]
+    done = subprocess.run([sys.executable, "-m", "kbroker", *command], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (
+        1, "kbroker: broker 1 does not respond: what is set for it is not listed\n"
+    )  # fmt: skip

@@ -74,7 +74,7 @@ def test_a_refused_connection_is_one_line(
         (["topics", "alter", "t"], "nothing to alter"),
         (["topics", "alter", "t", "--replication-factor", "0"], "--replication-factor"),
         (["topics", "alter", "t", "--replication-factor", "3", "--set", "a=b"], "in a command of its own"),
-        (["topics", "alter", "t", "--partitions", "3", "--dry-run"], "need --replication-factor"),
+        (["topics", "alter", "t", "--partitions", "3", "--dry-run"], "only with --replication-factor: --dry-run"),
         (["topics", "alter", "t", "--replication-factor", "3", "--throttle", "fast"], "expected a size"),
         (["brokers", "drain"], "Missing argument"),
         (["brokers", "drain", "one"], "ID"),

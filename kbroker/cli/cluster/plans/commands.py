@@ -8,26 +8,16 @@ from kbroker.cli.cluster.layout_reader import read_layout
 from kbroker.cli.cluster.plans.plan_description import MOVING, PENDING, RUNNING, PlanDescription
 from kbroker.cli.cluster.plans.plan_status import is_success, plan_name, print_end, print_status, status_json
 from kbroker.cli.cluster.plans.requests import PlanRequests
-from kbroker.cli.cluster.plans.run_plan import now_ms, plan_options, replica_sizes, run_plan
+from kbroker.cli.cluster.plans.run_plan import now_ms, replica_sizes, run_plan
 from kbroker.cli.cluster.plans.watch import PlanWatch
 from kbroker.cli.common.client import admin_client
 from kbroker.cli.common.completion import complete_brokers
 from kbroker.cli.common.confirm import confirm
 from kbroker.cli.common.errors import CliError
-from kbroker.cli.common.options import (
-    DEFAULT_BOOTSTRAP,
-    DEFAULT_CONCURRENT,
-    AllowFewerRacks,
-    AsJson,
-    Bootstrap,
-    Concurrent,
-    Detach,
-    DryRun,
-    Throttle,
-    Yes,
-)
+from kbroker.cli.common.options import DEFAULT_BOOTSTRAP, AllowFewerRacks, AsJson, Bootstrap, Yes
 from kbroker.cli.common.output import print_json, print_note
 from kbroker.cli.common.parsing import INT32
+from kbroker.cli.common.plan_options import NO_PLAN_OPTIONS, PlanOptions, with_plan_options
 from kbroker.metadata.topics.placement.balance import balance as balanced
 from kbroker.metadata.topics.placement.cluster_layout import ClusterLayout
 from kbroker.metadata.topics.placement.drain import drain as drained
@@ -43,13 +33,9 @@ OldBroker = Annotated[int, _broker_argument("OLD")]
 NewBroker = Annotated[int, _broker_argument("NEW")]
 
 
+@with_plan_options
 def balance(
-    dry_run: DryRun = False,
-    throttle: Throttle = None,
-    concurrent: Concurrent = DEFAULT_CONCURRENT,
-    detach: Detach = False,
-    yes: Yes = False,
-    as_json: AsJson = False,
+    options: PlanOptions = NO_PLAN_OPTIONS,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Spread replicas, leaders and bytes evenly over the brokers, such as after new ones have joined.
@@ -59,18 +45,14 @@ def balance(
 
     Example: kbroker brokers balance --throttle 50MiB
     """
-    run_plan(bootstrap, "balance", balanced, plan_options(dry_run, throttle, concurrent, detach, yes, as_json))
+    run_plan(bootstrap, "balance", balanced, options)
 
 
+@with_plan_options
 def drain(
     broker_ids: BrokerIds,
     allow_fewer_racks: AllowFewerRacks = False,
-    dry_run: DryRun = False,
-    throttle: Throttle = None,
-    concurrent: Concurrent = DEFAULT_CONCURRENT,
-    detach: Detach = False,
-    yes: Yes = False,
-    as_json: AsJson = False,
+    options: PlanOptions = NO_PLAN_OPTIONS,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Move all replicas off brokers to the others, before they are stopped for good.
@@ -84,20 +66,16 @@ def drain(
         bootstrap,
         f"drain {', '.join(map(str, ids))}",
         lambda layout: drained(layout, ids, allow_fewer_racks=allow_fewer_racks),
-        plan_options(dry_run, throttle, concurrent, detach, yes, as_json),
+        options,
     )
 
 
+@with_plan_options
 def replace(
     old: OldBroker,
     new: NewBroker,
     allow_fewer_racks: AllowFewerRacks = False,
-    dry_run: DryRun = False,
-    throttle: Throttle = None,
-    concurrent: Concurrent = DEFAULT_CONCURRENT,
-    detach: Detach = False,
-    yes: Yes = False,
-    as_json: AsJson = False,
+    options: PlanOptions = NO_PLAN_OPTIONS,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Move all replicas of a broker, which may be down for good, to a new one.
@@ -108,7 +86,7 @@ def replace(
         bootstrap,
         f"replace {old} by {new}",
         lambda layout: replaced(layout, old, new, allow_fewer_racks=allow_fewer_racks),
-        plan_options(dry_run, throttle, concurrent, detach, yes, as_json),
+        options,
     )
 
 

@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 
-from kbroker.cli.cluster.plans.run_plan import PlanOptions, run_plan
+from kbroker.cli.cluster.plans.run_plan import run_plan
 from kbroker.cli.common.formatting import count_text
+from kbroker.cli.common.plan_options import PlanOptions
 from kbroker.metadata.topics.placement.replication_factor import change_replication_factor
 
 

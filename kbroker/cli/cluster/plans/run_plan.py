@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable
-from typing import NamedTuple
 
 import typer
 
@@ -17,8 +16,8 @@ from kbroker.cli.common.confirm import confirm
 from kbroker.cli.common.errors import CliError
 from kbroker.cli.common.formatting import count_text, format_size
 from kbroker.cli.common.output import print_json, print_note
-from kbroker.cli.common.parsing import parse_rate
 from kbroker.cli.common.partitions.list_offsets import Partition
+from kbroker.cli.common.plan_options import PlanOptions
 from kbroker.metadata.topics.placement.cluster_layout import ClusterLayout
 from kbroker.metadata.topics.placement.reassignment_plan import PlanRefused, ReassignmentPlan, plan_of
 
@@ -26,24 +25,6 @@ from kbroker.metadata.topics.placement.reassignment_plan import PlanRefused, Rea
 MAX_MOVES = 10_000
 
 MakePlan = Callable[[ClusterLayout], ReassignmentPlan]
-
-
-class PlanOptions(NamedTuple):
-    """How to show and run a plan. `throttle`: bytes per second, None for no throttle."""
-
-    dry_run: bool
-    throttle: int | None
-    concurrent: int
-    detach: bool
-    yes: bool
-    as_json: bool
-
-
-def plan_options(
-    dry_run: bool, throttle: str | None, concurrent: int, detach: bool, yes: bool, as_json: bool
-) -> PlanOptions:
-    """Return the options of a command line. Raises CliError for a rate that cannot be parsed."""
-    return PlanOptions(dry_run, None if throttle is None else parse_rate(throttle), concurrent, detach, yes, as_json)
 
 
 def run_plan(bootstrap: str, description: str, make_plan: MakePlan, options: PlanOptions) -> None:
@@ -92,7 +73,7 @@ def _run(
     """Begin a plan after confirmation, and return its state: when it has ended, unless the user does not wait."""
     copied = format_size(plan.copied_bytes)
     confirm(f"Move {count_text(len(plan.moves), 'partition')}, with {copied} to copy?", options.yes)
-    plan_id = plans.create(description, plan.moves, options.throttle, options.concurrent)
+    plan_id = plans.create(description, plan.moves, options.throttle, options.max_concurrent_moves)
     run = plans.describe()
     if run is None or run.plan_id != plan_id:
         raise CliError(f"plan {plan_id} has ended, and another plan was begun since")

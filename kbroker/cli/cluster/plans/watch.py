@@ -12,6 +12,7 @@ from kbroker.cli.common.errors import CliError
 from kbroker.cli.common.output import print_note
 from kbroker.cli.common.partitions.list_offsets import Partition
 from kbroker.cli.common.progress import ProgressBar
+from kbroker.cli.common.stop_signals import Interrupts
 
 # The controller is asked less often about a large plan, whose description is large.
 EVERY_S, MOVES_PER_S = 0.5, 2000
@@ -37,16 +38,18 @@ class PlanWatch:
     def wait_for_end(self, plan: PlanDescription) -> PlanDescription:
         """Return the plan when it has ended. When the user interrupts that, it continues to run."""
         try:
-            return self._wait_for_end(plan)
+            with Interrupts() as interrupts:
+                return self._wait_for_end(plan, interrupts)
         except KeyboardInterrupt:
             print_note(f"{plan_name(plan)} continues; {HOW_TO_GO_ON}")
             raise
 
-    def _wait_for_end(self, plan: PlanDescription) -> PlanDescription:
+    def _wait_for_end(self, plan: PlanDescription, interrupts: Interrupts) -> PlanDescription:
         total = self.copied(plan).total
         plan_id, current = plan.plan_id, plan
         with ProgressBar(plan_name(plan), total or len(plan.moves), shows_bytes=total > 0) as progress:
             while current.is_running:
+                interrupts.check()
                 time.sleep(EVERY_S + len(plan.moves) / MOVES_PER_S)
                 found = self._plans.describe()
                 if found is None or found.plan_id != plan_id:

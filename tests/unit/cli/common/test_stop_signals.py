@@ -2,11 +2,12 @@
 
 import os
 import signal
+from contextlib import suppress
 
 import pytest
 
 from kbroker.cli.common import stop_signals as signals
-from kbroker.cli.common.stop_signals import SIGNALS, StopSignals
+from kbroker.cli.common.stop_signals import SIGNALS, Interrupts, StopSignals
 
 
 @pytest.fixture
@@ -39,3 +40,19 @@ def test_replaced_handlers_are_installed_again_and_restored_at_the_end(clock: li
         os.kill(os.getpid(), signal.SIGINT)
     assert stops == [1]
     assert [signal.getsignal(number) for number in SIGNALS] == previous
+
+
+def test_an_interrupt_that_is_ignored_is_raised_again() -> None:
+    previous = signal.getsignal(signal.SIGINT)
+    with Interrupts() as interrupts:
+        interrupts.check()
+        with suppress(BaseException):  # as in a finalizer
+            os.kill(os.getpid(), signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt):
+            interrupts.check()
+    assert signal.getsignal(signal.SIGINT) == previous
+
+
+def test_an_interrupt_is_raised_at_once() -> None:
+    with pytest.raises(KeyboardInterrupt), Interrupts():
+        os.kill(os.getpid(), signal.SIGINT)

@@ -1,6 +1,9 @@
 """`kbroker brokers plan`: shows, watches and cancels the plan that runs, or shows the last one."""
 
 import json
+import os
+import signal
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -81,6 +84,19 @@ def test_an_interrupt_leaves_the_plan_running(running: FakeCluster, capsys: Capt
     )
     assert running.controller.plan is not None
     assert running.controller.plan.state == "running"
+
+
+def test_an_interrupt_in_a_callback_is_not_lost(
+    running: FakeCluster, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: Any) -> dict[int, LogDirs]:
+        with suppress(BaseException):
+            os.kill(os.getpid(), signal.SIGINT)
+        return {}
+
+    monkeypatch.setattr(watch, "describe_log_dirs", interrupt)
+    assert main(["brokers", "plan", "--watch"]) == 130
+    assert capsys.readouterr().err.startswith("plan 1 (drain 3) continues; ")
 
 
 def test_a_cancelled_plan_moves_back(running: FakeCluster, capsys: Capture) -> None:

@@ -103,8 +103,13 @@ def balanced_without_command_line_and_controller(cluster: Cluster) -> None:
     plan = json_of(cluster, "brokers", "plan", "--watch")
     assert "plan 2 (balance) is complete" in interrupted.communicate(timeout=DEADLINE_S)[0]
     assert (plan["state"], plan["skipped"]) == ("complete", 0)
-    assert targets(plan).items() <= replicas(cluster).items()
-    assert "nothing to move" in run(cluster, "brokers", "balance", "--dry-run")[0]
+    found = replicas(cluster)
+    assert targets(plan).items() <= found.items()
+    # Not that a second plan would be empty: the clients wrote meanwhile, to some partitions more than to others.
+    stored = [sum(broker in ids for ids in found.values()) for broker in cluster.brokers]
+    led = [sum(broker == ids[0] for ids in found.values()) for broker in cluster.brokers]
+    assert max(stored) - min(stored) <= 1
+    assert max(led) - min(led) <= 1
 
 
 def cancelled(cluster: Cluster, topic: str) -> None:

@@ -138,6 +138,8 @@ class ReplicationControlManager:
             if changes or self._reconciled_epoch != self._writer.epoch:
                 epoch = self._writer.epoch
                 after = changes.after(known)
+                # Brokers are fenced first: after a failure between two multis their partitions are still to be settled.
+                self._reconciled_epoch = 0
                 await self._write(changes, after)
                 self._reconciled_epoch = epoch
                 if len(after) > 1:

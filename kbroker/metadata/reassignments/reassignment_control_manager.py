@@ -47,8 +47,9 @@ class ReassignmentControlManager:
     ) -> list[ReassignmentOutcome]:
         """Begin, replace or cancel reassignments. Returns the outcome of each, in order.
 
-        Those without an error are written together, in one multi if it is not too large. Raises KafkaError if nothing
-        is known to be written.
+        Those without an error are written together, in one multi if it is not too large (some thousand partitions).
+        Otherwise a failure may leave some of them written: each partition as a whole, and the request can be repeated.
+        Raises KafkaError if not all are known to be written.
         """
         async with self._lock:
             await self._writer.prepare()

@@ -6,6 +6,7 @@ from kbroker.metadata.cluster_member import ClusterMember
 from kbroker.metadata.image import BrokerRegistration, PartitionRegistration
 from kbroker.metadata.isr_change_queue import IsrRequest
 from kbroker.metadata.replication.alter_partition import RequestedIsr
+from kbroker.metadata.replication.reassignment import target_replicas
 from kbroker.metadata.store.embedded import EmbeddedStore
 from kbroker.metadata.store.embedded_session import EmbeddedSession
 from kbroker.metadata.topics.create_topics import NewTopic
@@ -87,6 +88,21 @@ class Cluster:
         )
         assert isinstance(result, PartitionRegistration)
         await settle()
+
+    async def complete_reassignments(self, topic: str) -> None:
+        """Let the leaders that are there add the replicas that are added. Raises KafkaError."""
+        image, controller = self.controller.image, self.controller.controller
+        for index, partition in enumerate(image.topics[topic].partitions):
+            if partition.is_reassigning and partition.leader in image.brokers:
+                isr = sorted({*partition.isr, *target_replicas(partition)})
+                requested = RequestedIsr(
+                    partition.leader_epoch,
+                    partition.partition_epoch,
+                    [(replica, image.brokers[replica].epoch) for replica in isr],
+                )
+                leader = image.brokers[partition.leader]
+                request = IsrRequest(image.topics[topic].topic_id, index, requested)
+                await controller.alter_partitions(leader.id, leader.epoch, [request])
 
 
 async def cluster_of_three() -> Cluster:

@@ -7,12 +7,9 @@ import pytest
 
 from kbroker.common import KafkaError
 from kbroker.config.config_resource import ConfigResourceType
-from kbroker.metadata.isr_change_queue import IsrRequest
 from kbroker.metadata.reassignments import plan_manager
 from kbroker.metadata.reassignments.plan_checks import RequestedMove, RequestedPlan
 from kbroker.metadata.reassignments.stored_plan import PlanState, StoredPlan
-from kbroker.metadata.replication.alter_partition import RequestedIsr
-from kbroker.metadata.replication.reassignment import target_replicas
 from kbroker.metadata.store import plan_nodes, znodes
 from kbroker.metadata.store.coordination import Create
 from protocol.errors import ErrorCode
@@ -46,22 +43,8 @@ async def until_ended(cluster: Cluster) -> StoredPlan:
         if plan is not None and not plan.is_active:
             assert all(other == plan for other in stored_plans(cluster))
             return plan
-        await catch_up(cluster)
+        await cluster.complete_reassignments("t")
     raise AssertionError("the plan did not end")
-
-
-async def catch_up(cluster: Cluster) -> None:
-    image, controller = cluster.controller.image, cluster.controller.controller
-    topic = image.topics["t"]
-    for index, partition in enumerate(topic.partitions):
-        if partition.is_reassigning and partition.leader in image.brokers:
-            isr = sorted({*partition.isr, *target_replicas(partition)})
-            requested = RequestedIsr(
-                partition.leader_epoch, partition.partition_epoch, [(node, image.brokers[node].epoch) for node in isr]
-            )
-            leader = image.brokers[partition.leader]
-            request = IsrRequest(topic.topic_id, index, requested)
-            await controller.alter_partitions(leader.id, leader.epoch, [request])
 
 
 @async_test
@@ -124,7 +107,7 @@ async def test_leaders_are_elected_when_a_move_is_done_and_not_only_at_the_end()
     cluster = await cluster_of_three()
     await cluster.create("t", [1, 2], [1, 2])
     await create(cluster, [(0, [1, 2], [3, 1]), (1, [1, 2], [3, 1])], 1)
-    await catch_up(cluster)
+    await cluster.complete_reassignments("t")
     await settle()
     assert (cluster.partition("t", 0).leader, cluster.partition("t", 0).is_reassigning) == (3, False)
     assert cluster.partition("t", 1).is_reassigning
@@ -138,7 +121,7 @@ async def test_a_broker_that_is_unregistered_ends_the_wait_for_it():
     await cluster.create("t", [1], [1])
     await cluster.vanish(3)
     await create(cluster, [(0, [1], [3]), (1, [1], [2])])
-    await catch_up(cluster)
+    await cluster.complete_reassignments("t")
     await asyncio.sleep(0.01)
     (plan, *_) = stored_plans(cluster)
     assert plan is not None

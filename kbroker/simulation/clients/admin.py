@@ -45,6 +45,7 @@ from protocol.messages.k45_alter_partition_reassignments import (
     ReassignablePartition,
     ReassignableTopic,
 )
+from protocol.messages.k64_unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
 from protocol.messages.k10000_create_reassignment_plan import (
     CreateReassignmentPlanRequest,
     CreateReassignmentPlanResponse,
@@ -231,6 +232,17 @@ class Admin:
 
         await self._retry_until_done(attempt, error_if_repeated=ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
         self._history.note(self._process, f"plan {request.plan_id} is cancelled")
+
+    async def unregister_broker(self, broker: int) -> None:
+        """Remove the registration of a broker. Raises RefusedError, TimeoutError."""
+
+        async def attempt() -> int:
+            connection = await self.cluster.any_node()
+            request = UnregisterBrokerRequest(broker_id=broker)
+            return (await connection.request(request, UnregisterBrokerResponse)).error_code
+
+        await self._retry_until_done(attempt, error_if_repeated=ErrorCode.BROKER_ID_NOT_REGISTERED)
+        self._history.note(self._process, f"broker {broker} unregistered")
 
     async def delete_records(self, tp: TopicPartition, before: int) -> int:
         """Make one attempt to delete records below an offset. Returns the log start offset, -1 if unknown."""

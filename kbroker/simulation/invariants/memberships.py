@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 # A partition of a topic id.
 Key = tuple[bytes, int]
 
+UNREGISTERED = -1
+
 
 class Memberships:
     """`state`: what the controller has stored.
@@ -46,11 +48,13 @@ class Memberships:
     def lose(self, broker: int) -> None:
         """Record that a machine loses power or its disk."""
         known = self._state.brokers().get(broker)
+        # One that was unregistered may still be in the ELR until it registers again.
+        epoch = UNREGISTERED if known is None else known.registration.epoch
         for tp, stored in self._state.partitions().items():
-            if known is not None and broker in stored.registration.replicas:
+            if broker in stored.registration.replicas:
                 # One that is in neither may be joining: its leader has asked the controller to add it.
                 is_member = broker in (*stored.registration.isr, *stored.registration.elr)
-                self._lossy[broker, (stored.topic_id, tp[1])] = known.registration.epoch, is_member
+                self._lossy[broker, (stored.topic_id, tp[1])] = epoch, is_member
 
     def check(
         self, tp: TopicPartition, key: Key, stored: PartitionRegistration, brokers: Mapping[int, KnownBroker]

@@ -52,10 +52,11 @@ class Plans:
         alive = acceptable_leaders(self._state.brokers())
         for index, move in enumerate(plan.moves):
             partition = partitions.get((move.topic_id, move.partition))
-            if index in skipped:
+            # A topic may be deleted once the move of its partition is done.
+            if index in skipped or partition is None:
                 continue
             goal = list(plan.direction(move)[1])
-            if partition is None or not _is_done(partition, goal, alive):
+            if not _is_done(partition, goal, alive):
                 name = f"{move.topic}-{move.partition}"
                 return f"plan {plan.plan_id} is {plan.state}, and {name} is not at {goal}: {partition}"
         return None

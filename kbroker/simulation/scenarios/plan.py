@@ -44,7 +44,8 @@ class Plan:
     which send DeleteRecords; `transactors`, which write in transactions and may share transactional ids;
     `transformers`, which consume, transform and produce to the topic `output`; `stale_clients`, which repeat outdated
     requests. `recreation`: a topic is deleted under load and created again. `administration`: leaders are elected on
-    request, topics get other configs and more partitions. `weak_acks`: producers may use acks=1 although there are
+    request, topics get other configs and more partitions, partitions are moved. `joining`: the number of the brokers
+    that join the cluster under load. `weak_acks`: producers may use acks=1 although there are
     several replicas, which may lose their records. `has_racks`: consumers fetch from replicas in their racks.
     """
 
@@ -70,6 +71,7 @@ class Plan:
     recreation: bool = False
     brokers: int = 1
     administration: bool = False
+    joining: int = 0
     weak_acks: bool = False
     has_racks: bool = False
 
@@ -128,6 +130,7 @@ class Plan:
             plan.has_racks = random.random() < 0.5
             if plan.has_racks:
                 plan.broker.update(RACK_AWARE)
+            plan.joining = random.randint(0, plan.brokers - plan.replication_factor)
         return plan
 
     def compact(self, random: Random, keys: int) -> None:

@@ -19,6 +19,7 @@ from kbroker.simulation.clients.workloads.context import StopSignal, WorkloadCon
 from kbroker.simulation.clients.workloads.producers import delete_records, produce
 from kbroker.simulation.clients.workloads.quiescence import wait_until_all_transformed, wait_until_no_open_transaction
 from kbroker.simulation.clients.workloads.records import ValueSource
+from kbroker.simulation.clients.workloads.recreation import TOPIC as RECREATED_TOPIC
 from kbroker.simulation.clients.workloads.recreation import RecreatedTopic
 from kbroker.simulation.clients.workloads.stale_client import send_stale_requests
 from kbroker.simulation.clients.workloads.transactions import (
@@ -163,7 +164,9 @@ class Programs:
         self._start_transactions()
         if plan.administration:
             host, random = self._simulation.client("administrator"), self._simulation.random_for("administrator")
-            self._run(host, administrate(self._context(host), "administrator", random, list(plan.topics)))
+            topics = list(plan.topics)
+            moved = [*topics, GROUPS_TOPIC, TRANSACTIONS_TOPIC, *([RECREATED_TOPIC] if plan.recreation else [])]
+            self._run(host, administrate(self._context(host), "administrator", random, topics, moved))
         if plan.recreation:
             self._start_recreation()
 

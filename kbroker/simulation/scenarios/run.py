@@ -11,6 +11,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import pairwise
 from random import Random
 from time import process_time
 from typing import NamedTuple
@@ -100,6 +101,7 @@ def simulate(seed: int, scenario: str, *, trace: bool = False, shape: Callable[[
         coordination=plan.coordination,
         durable=plan.durable,
         brokers=plan.brokers,
+        joining=plan.joining,
     )
     if trace:
         simulation.sim_loop.trace.lines = []
@@ -182,7 +184,9 @@ class Run:
         faults = [
             simulation.sim_loop.create_task(self._inject_faults(number)) for number in range(plan.concurrent_faults)
         ]
+        joining = simulation.sim_loop.create_task(self._install_brokers())
         await asyncio.sleep(plan.seconds)
+        await joining
         for task in faults:
             task.cancel()
         for result in await asyncio.gather(*faults, return_exceptions=True):
@@ -204,6 +208,15 @@ class Run:
         simulation.history.begin_final_reads()
         await self._with_timeout(self._programs.read_all(), "the final reads")
         simulation.check_invariants()
+
+    async def _install_brokers(self) -> None:
+        """Let brokers join the cluster, one after another, while the programs run."""
+        random = self._simulation.random_for("joining")
+        joining = [machine for machine in self._simulation.machines if machine not in self._simulation.installed]
+        moments = sorted(random.uniform(0.0, self._plan.seconds) for _ in joining)
+        for machine, pause_s in zip(joining, [b - a for a, b in pairwise([0.0, *moments])], strict=True):
+            await asyncio.sleep(pause_s)
+            self._simulation.install(machine)
 
     async def _inject_faults(self, number: int) -> None:
         random = self._simulation.random_for(f"trouble {number}")

@@ -27,8 +27,8 @@ class Scenario:
     these have groups that consume, transform and produce. `compaction`: the share of the other runs whose topics are
     compacted. `recreation`: the share of all runs that delete a topic under load and create it again. `brokers`: the
     number of brokers; several replicate all partitions. `many_brokers`: half of the runs have this number instead, if
-    it is not 0. `administration`: the share of runs in which leaders are elected on request, and topics get other
-    configs and more partitions.
+    it is not 0. `administration`: the share of runs in which leaders are elected on request, topics get other configs
+    and more partitions, and partitions are moved; of the runs with many brokers, some join under load.
     """
 
     name: str
@@ -150,15 +150,15 @@ _CLUSTER_SCENARIOS = (
     ),
     Scenario(
         "cluster-everything",
-        "three or five brokers: also compaction, deletion of records and topics, elections, other configs, acks=1",
+        "three to five brokers, some join: also compaction, deletion of records and topics, elections, moves, acks=1",
         {**_CLUSTER, **OUTAGE},
         coordination=True,
         transactions=0.4,
         compaction=0.3,
-        recreation=0.2,
+        recreation=0.3,
         brokers=3,
         many_brokers=5,
-        administration=0.5,
+        administration=0.7,
     ),
     Scenario(
         "cluster-everything-durable",
@@ -168,10 +168,10 @@ _CLUSTER_SCENARIOS = (
         coordination=True,
         transactions=0.4,
         compaction=0.3,
-        recreation=0.2,
+        recreation=0.3,
         brokers=3,
         many_brokers=5,
-        administration=0.5,
+        administration=0.7,
     ),
 )
 # Those of a lone broker, from which `any` draws, and all.

@@ -42,7 +42,8 @@ MAX_SKEW_MS = 300
 class Simulation:
     """Everything that a run simulates. A broker that has ended is restarted, except within `down`.
 
-    `brokers`: the number of machines, which share the coordination service. `durable`: clients may receive synced
+    `brokers`: the number of machines, which share the coordination service; the last `joining` of them are installed
+    later, with `install`. `durable`: clients may receive synced
     records only.
     """
 
@@ -54,6 +55,7 @@ class Simulation:
         coordination: bool = False,
         durable: bool = False,
         brokers: int = 1,
+        joining: int = 0,
     ) -> None:
         self.seed = seed
         self.random = Random(f"{seed}/stage")
@@ -70,6 +72,8 @@ class Simulation:
             machine.name: BrokerSupervisor(machine, self.history, self.random, replicated=brokers > 1)
             for machine in self.machines
         }
+        for machine in self.machines[brokers - joining :]:
+            self.supervisors[machine.name].is_installed = False
         self.cluster: ClusterInvariants | None = None
         if brokers > 1 and self.coordination is not None:
             self.cluster = ClusterInvariants(self.machines, self.coordination.tree, durable=durable)
@@ -114,7 +118,17 @@ class Simulation:
         return self.machines[0]
 
     def draw_machine(self, random: Random) -> Machine:
-        return random.choice(self.machines) if len(self.machines) > 1 else self.machine
+        return random.choice(self.installed) if len(self.machines) > 1 else self.machine
+
+    @property
+    def installed(self) -> list[Machine]:
+        """The machines that are part of the cluster."""
+        return [supervisor.machine for supervisor in self.supervisors.values() if supervisor.is_installed]
+
+    def install(self, machine: Machine) -> None:
+        """Add a machine to the cluster: its broker starts, and joins."""
+        self.note_of(machine, "joins the cluster")
+        self.supervisors[machine.name].is_installed = True
 
     @property
     def bootstrap(self) -> list[tuple[str, int]]:
@@ -214,7 +228,7 @@ class Simulation:
 
     @property
     def serving(self) -> bool:
-        return all(supervisor.serving for supervisor in self.supervisors.values())
+        return all(supervisor.serving for supervisor in self.supervisors.values() if supervisor.is_installed)
 
     @property
     def _all_registered(self) -> bool:
@@ -222,7 +236,7 @@ class Simulation:
         if self.cluster is None or self.coordination is None:
             return True
         registered = ControllerState(self.coordination.tree).brokers().values()
-        return sum(not broker.fenced for broker in registered) == len(self.machines)
+        return sum(not broker.fenced for broker in registered) == len(self.installed)
 
     def is_replicated(self) -> bool:
         """Return whether all brokers serve and all replicas of all partitions are in sync."""

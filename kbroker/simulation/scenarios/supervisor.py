@@ -35,13 +35,15 @@ class NotServing(AssertionError):
 class BrokerSupervisor:
     """Starts the broker of a machine again when it has ended, except within `down`.
 
-    `replicated`: see Invariants. `faults_over`: whether a broker that does not start is an error.
+    `replicated`: see Invariants. `faults_over`: whether a broker that does not start is an error. `is_installed`: False
+    until the machine is part of the cluster.
     """
 
     def __init__(self, machine: Machine, history: History, random: Random, *, replicated: bool = False) -> None:
         self.machine = machine
         self._replicated = replicated
         self.faults_over = False
+        self.is_installed = True
         self.invariants = Invariants(machine)
         self._history = history
         self._random = random
@@ -67,7 +69,7 @@ class BrokerSupervisor:
         """Start the broker whenever it does not run. Raises NotServing if it does not start after the faults."""
         failing_since: float | None = None
         while True:
-            if self.machine.broker is None and not self._down:
+            if self.is_installed and self.machine.broker is None and not self._down:
                 failing_since = await self._start(failing_since)
                 await asyncio.sleep(self._random.uniform(*RESTART_AFTER_S))
             await asyncio.sleep(SUPERVISION_INTERVAL_S)

@@ -1,26 +1,29 @@
 """An administrator of a cluster under load: leader elections, other topic configs, more partitions, reassignments.
 
-Some of the reassignments are plans that the controller runs.
+Some of the reassignments are plans that the controller runs: of random moves, or those of an operator who drains or
+replaces a broker, or balances the cluster. Brokers are unregistered, too; those that are alive register again.
 """
 
 import asyncio
 from collections.abc import Sequence
 from random import Random
 
+from kbroker.metadata.topics.placement.reassignment_plan import PlanRefused
 from kbroker.simulation.clients.admin import Admin
 from kbroker.simulation.clients.consumer.offset_lookup import RefusedError
 from kbroker.simulation.clients.workloads.context import WorkloadContext
+from kbroker.simulation.clients.workloads.operator_plans import draw_operator_plan
 from protocol.messages.k10000_create_reassignment_plan import PlannedMove
 
 MAX_PARTITIONS = 5
-PAUSE_S = 0.5
-GROUP_METADATA = "__consumer_offsets"
+PAUSE_S = 0.3
 # With fewer replicas, the loss of one machine would lose what was acknowledged.
 MIN_REPLICAS, MAX_REPLICAS = 2, 3
 CANCELLATIONS = 0.3
 # Bytes per second, -1 for none.
 THROTTLES = (-1, -1, 1_000_000)
 MAX_MOVES = 6
+OPERATOR_PLANS = 0.6
 # None is the default of the brokers. No value permits to lose what was acknowledged to acks=all.
 CONFIGS: dict[str, Sequence[str | None]] = {
     "min.insync.replicas": ("1", "2", None),
@@ -31,26 +34,33 @@ CONFIGS: dict[str, Sequence[str | None]] = {
 }
 
 
-async def administrate(context: WorkloadContext, name: str, random: Random, topics: Sequence[str]) -> None:
-    """Administrate topics until stopped. The records, and the partitions that exist, are not affected."""
+async def administrate(
+    context: WorkloadContext, name: str, random: Random, topics: Sequence[str], moved_topics: Sequence[str]
+) -> None:
+    """Administrate topics until stopped. The records, and the partitions that exist, are not affected.
+
+    `moved_topics`: those of which partitions are moved, which may be deleted meanwhile.
+    """
     admin = Admin(context.cluster(name, random), context.history, name, timeout_s=5.0)
     while not context.stop.requested:
         await asyncio.sleep(random.random() * 2 * PAUSE_S)
         topic = random.choice(topics)
         try:
             what = random.random()
-            if what < 0.3:
+            if what < 0.15:
                 await admin.elect_preferred_leaders()
-            elif what < 0.5:
+            elif what < 0.25:
                 config = random.choice(sorted(CONFIGS))
                 await admin.alter_configs(topic, {config: random.choice(CONFIGS[config])})
-            elif what < 0.6:
+            elif what < 0.35:
                 await _grow(admin, topic)
-            elif what < 0.75:
-                await _reassign(admin, random, random.choice((*topics, GROUP_METADATA)))
+            elif what < 0.55:
+                await _reassign(admin, random, random.choice(moved_topics))
+            elif what < 0.95:
+                await _plan(admin, random, moved_topics)
             else:
-                await _plan(admin, random, (*topics, GROUP_METADATA))
-        except (OSError, RefusedError) as error:
+                await _unregister(admin, random)
+        except (OSError, RefusedError, PlanRefused) as error:
             context.history.note(name, f"failed: {error!r}")
     admin.close()
 
@@ -74,15 +84,32 @@ async def _reassign(admin: Admin, random: Random, topic: str) -> None:
         await admin.reassign(topic, index, random.sample(nodes, count))
 
 
+async def _unregister(admin: Admin, random: Random) -> None:
+    """Unregister a broker, which may be down."""
+    await admin.cluster.refresh_metadata([])
+    if admin.cluster.nodes:
+        await admin.unregister_broker(random.randint(1, max(admin.cluster.nodes)))
+
+
 async def _plan(admin: Admin, random: Random, topics: Sequence[str]) -> None:
-    """Let the controller move several partitions to random brokers, or cancel the plan that it runs."""
+    """Let the controller run a plan, or cancel the one that it runs."""
     if random.random() < CANCELLATIONS:
         await admin.cancel_plan()
         return
+    if random.random() < OPERATOR_PLANS:
+        moves = await draw_operator_plan(admin.cluster, random, range(MIN_REPLICAS, MAX_REPLICAS + 1))
+    else:
+        moves = await _random_moves(admin, random, topics)
+    if moves:
+        await admin.create_plan(moves, random.randint(1, 3), random.choice(THROTTLES))
+
+
+async def _random_moves(admin: Admin, random: Random, topics: Sequence[str]) -> list[PlannedMove]:
+    """Return moves of several partitions to random brokers."""
     partitions = sorted((await admin.replicas(topics)).items())
     nodes = sorted(admin.cluster.nodes)
     if len(nodes) < MIN_REPLICAS or not partitions:
-        return
+        return []
     moves = []
     for (topic, index), replicas in random.sample(partitions, random.randint(1, min(MAX_MOVES, len(partitions)))):
         count = random.randint(MIN_REPLICAS, min(MAX_REPLICAS, len(nodes)))
@@ -91,4 +118,4 @@ async def _plan(admin: Admin, random: Random, topics: Sequence[str]) -> None:
             moves.append(
                 PlannedMove(topic_name=topic, partition_index=index, original_replicas=replicas, target_replicas=target)
             )
-    await admin.create_plan(moves, random.randint(1, 3), random.choice(THROTTLES))
+    return moves

@@ -10,7 +10,7 @@ import pytest
 
 from kbroker.metadata.image import BrokerRegistration, KnownBroker, PartitionRegistration
 from kbroker.metadata.store import znodes
-from kbroker.metadata.store.coordination import Create, Set
+from kbroker.metadata.store.coordination import Create, Delete, Set
 from kbroker.metadata.store.data_tree import DataTree
 from kbroker.metadata.store.znodes import (
     TopicNode,
@@ -100,6 +100,9 @@ class FakeCluster:
     def register(self, broker: int, *, epoch: int, fenced: bool = False) -> None:
         known = KnownBroker(BrokerRegistration(broker, "h", 9092, epoch=epoch), fenced)
         self.tree.apply([Set(registration_path(broker), encode_registration(known))], 0)
+
+    def unregister(self, broker: int) -> None:
+        self.tree.apply([Delete(registration_path(broker))], 0)
 
     def store(
         self, *, leader: int, epoch: int, isr: list[int], elr: Sequence[int] = (), partition_epoch: int = 0
@@ -207,6 +210,17 @@ def test_a_machine_that_lost_power_is_exempt_until_it_has_registered_again(clust
     cluster.check()
     cluster.register(2, epoch=4)
     cluster.expect("broker 2, t-0: it is in the ISR .* since its broker epoch 2, and has the broker epoch 4 now")
+
+
+def test_a_machine_that_loses_power_while_it_is_unregistered_is_exempt_while_it_is_eligible(cluster: FakeCluster):
+    cluster.unregister(2)
+    cluster.store(leader=1, epoch=1, isr=[1, 3], elr=[2], partition_epoch=1)
+    cluster.invariants.lose(2)
+    cluster.brokers[1].files.truncate(0)
+    cluster.check()
+    cluster.tree.apply([Create(registration_path(2), b"")], 0)
+    cluster.register(2, epoch=4)
+    cluster.expect("broker 2, t-0: it may be elected .*, but a client received offset 2, and the log ends at 0")
 
 
 def test_a_fenced_broker_in_the_isr(cluster: FakeCluster):

@@ -5,7 +5,7 @@ import pytest
 from kbroker.metadata.image import BrokerRegistration, KnownBroker, PartitionRegistration
 from kbroker.metadata.reassignments.stored_plan import NO_THROTTLE, PlanState, SkipReason, StoredMove, StoredPlan
 from kbroker.metadata.store import plan_nodes, znodes
-from kbroker.metadata.store.coordination import Create, Op, Set
+from kbroker.metadata.store.coordination import Create, Delete, Op, Set
 from kbroker.metadata.store.data_tree import DataTree
 from kbroker.simulation.invariants.controller_state import ControllerState
 from kbroker.simulation.invariants.plans import Plans
@@ -45,6 +45,9 @@ class Stored:
     def _write(self, *ops: Op) -> None:
         self.tree.apply(ops, 0)
 
+    def delete_topic(self) -> None:
+        self._write(Delete(znodes.topic_path("t")))
+
     def fault(self, stored: StoredPlan) -> str | None:
         self._write(Set(znodes.REASSIGNMENT_PLAN, plan_nodes.encode_header(stored)))
         return self.plans.fault()
@@ -81,3 +84,10 @@ def test_the_states_of_a_plan(partition: PartitionRegistration, states: list[Sto
     for state in earlier:
         assert stored.fault(state) is None
     assert (stored.fault(last) is None) == is_valid
+
+
+def test_a_topic_may_be_deleted_before_the_end_of_a_plan() -> None:
+    stored = Stored(MOVED)
+    assert stored.fault(plan()) is None
+    stored.delete_topic()
+    assert stored.fault(plan(COMPLETE)) is None

@@ -136,7 +136,7 @@ class Broker:
         # The server is stopped first: a broker that is partly stopped must not handle requests.
         self._started.append(self._server.stop)
         if cluster is not None:
-            cluster.start_fencing_check(self._sessions)
+            cluster.start_fencing_check(self._sessions, replicas)
             self._started += [self._sessions.stop_rejoining, cluster.hand_over]
         if self.config.kbroker_metrics_listener:
             await self._export(member)

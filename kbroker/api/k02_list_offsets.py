@@ -13,6 +13,8 @@
 - Until the high watermark of a new leader has reached the start of its leader epoch, consumers get OFFSET_NOT_AVAILABLE
   instead of the latest offset (KIP-207), since that may be lower than an earlier response of the former leader; below
   version 5, LEADER_NOT_AVAILABLE.
+- A leader that has lost contact with all other brokers responds NOT_LEADER_OR_FOLLOWER for the latest offset, since
+  that of a newer leader may be higher. Admin clients, and so Spark's queries, send no leader epoch to detect that.
 - Followers respond to a debugging consumer only (replica id -2), for which the latest offset is the log end offset.
 - The lookups of a request that read logs run together in one thread.
 - timeout_ms (version 10) is ignored: it applies to remote storage only.
@@ -129,6 +131,8 @@ def _result(
     try:
         _validate(request.isolation_level, requested.timestamp, context.version)
         partition = _replica(services, request, topic, requested)
+        if requested.timestamp == LATEST and request.replica_id == CONSUMER and services.replicas.may_be_replaced():
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         if partition.log.offline is not None and partition.log.readable_end <= partition.log.log_start_offset:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR)
     except KafkaError as error:

@@ -11,7 +11,10 @@ ISRs, topics or configs then. So a controller asks the other brokers all the tim
 count: if the network is cut in one direction, requests of other brokers may still arrive.
 
 A broker that neither the coordination service nor any other broker reaches has probably been replaced, too, and nobody
-can tell it. It gives up its roles: clients that still reach it ask other brokers then.
+can tell it. It gives up its roles: clients that still reach it ask other brokers then. Earlier, before its session can
+have expired, it stops returning the latest offsets of its partitions (see ReplicaManager.may_be_replaced): a client
+that has seen the offset of a new leader would take a lower one for lost records, as Spark's streaming queries do. For
+that, each broker asks a few others all the time.
 """
 
 from __future__ import annotations
@@ -38,6 +41,8 @@ PERIOD_MS = 1000
 # slow connection would be closed as silent before it could be used, again and again.
 MIN_TIMEOUT_MS = 3000
 MAX_TIMEOUT_MS = 6000
+# The brokers that a broker asks which has no reason to think that it is cut off. They are others each time.
+SAMPLE = 3
 
 
 class FencingCheck:
@@ -71,6 +76,8 @@ class FencingCheck:
         self._mono_ms = environment.clock.mono_ms
         self._isolation = Isolation()
         self._was_connected = True
+        self._asked_first = 0
+        self._are_others_silent = False
         self._task = PeriodicTask(environment, "fencing check", lambda: PERIOD_MS, self.run)
 
     def start(self) -> None:
@@ -79,25 +86,35 @@ class FencingCheck:
     async def stop(self) -> None:
         await self._task.stop()
 
+    @property
+    def is_in_doubt(self) -> bool:
+        """Whether the coordination service is silent, and so were all brokers of the last round."""
+        return self._are_others_silent and not self._is_connected()
+
     async def run(self) -> None:
-        """Ask the other brokers, if this one is registered and the coordination service is silent, or it controls."""
+        """Ask other brokers: all if the coordination service is silent or this broker controls, else a few."""
         epoch, is_connected = self._identity.broker_epoch, self._is_connected()
         if is_connected != self._was_connected:
             self._was_connected = is_connected
             self._isolation.reset()
         others = [broker_id for broker_id in self._image.brokers if broker_id != self._identity.broker_id]
-        if epoch < 0 or (is_connected and not (self._is_controller() and len(others) >= MIN_SILENT)):
-            self._isolation.reset()
-            return
+        may_be_isolated = not is_connected or (self._is_controller() and len(others) >= MIN_SILENT)
         begin_ms = self._mono_ms()
-        contacts = await asyncio.gather(*(self._ask(broker_id, epoch) for broker_id in others))
-        if epoch != self._identity.broker_epoch or is_connected != self._is_connected():
+        asked = others if may_be_isolated else self._sample(others)
+        contacts = await asyncio.gather(*(self._ask(broker_id, epoch) for broker_id in asked)) if epoch >= 0 else []
+        self._are_others_silent = Contact.SILENCE in contacts and Contact.RESPONSE not in contacts
+        if not may_be_isolated or epoch != self._identity.broker_epoch or is_connected != self._is_connected():
             self._isolation.reset()
             return
         self._isolation.observe(contacts, begin_ms, self._mono_ms())
         if self._isolation.is_isolated(self._session_timeout_ms) and (not is_connected or self._is_controller()):
             self._isolation.reset()
             self._on_isolated(epoch)
+
+    def _sample(self, others: list[int]) -> list[int]:
+        begin = self._asked_first % max(len(others), 1)
+        self._asked_first = begin + SAMPLE
+        return (others[begin:] + others[:begin])[:SAMPLE]
 
     async def _ask(self, broker_id: int, epoch: int) -> Contact:
         """Ask another broker whether this one is fenced in its epoch."""

@@ -5,7 +5,7 @@ assigned_partitions.py adds and removes them.
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from typing import TYPE_CHECKING, Any
 
 from kbroker.common import KafkaError, TopicPartition
@@ -46,6 +46,8 @@ class ReplicaManager:
         self.node_id = node_id
         # Whether consumers are referred to a follower in their rack (replica.selector.class).
         self.is_rack_aware = False
+        # Whether other brokers may lead this broker's partitions without its knowledge: it reaches none of them.
+        self.may_be_replaced: Callable[[], bool] = lambda: False
         self.purgatory = Purgatory(environment)
         self.partitions: dict[TopicPartition, Partition] = {}
         self.logs = logs

@@ -96,8 +96,8 @@ class ClusterParts:
         self._failed_logs.start()
         await self.server.serve(services)
 
-    def start_fencing_check(self, sessions: CoordinationSessions) -> None:
-        """Ask other brokers when this one may be fenced or cut off: see FencingCheck."""
+    def start_fencing_check(self, sessions: CoordinationSessions, replicas: ReplicaManager) -> None:
+        """Ask other brokers whether this one is fenced or cut off: see FencingCheck."""
         self._fencing_check = FencingCheck(
             self._environment,
             self.identity,
@@ -109,7 +109,9 @@ class ClusterParts:
             sessions.on_fenced,
             sessions.on_isolated,
         )
-        self._fencing_check.start()
+        check = self._fencing_check
+        replicas.may_be_replaced = lambda: check.is_in_doubt
+        check.start()
 
     async def _serve_locally(self, request: Message, version: int) -> Message:
         assert self._services is not None

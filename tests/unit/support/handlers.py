@@ -89,6 +89,7 @@ class FakeReplicas:
     def __init__(self) -> None:
         self.partitions: dict[TopicPartition, FakePartition] = {}
         self.logs = SimpleNamespace(path="/data")
+        self.may_be_replaced = lambda: False
 
     def add(
         self,

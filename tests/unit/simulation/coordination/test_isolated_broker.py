@@ -5,6 +5,7 @@ from random import Random
 
 import pytest
 
+from kbroker.api.k02_list_offsets import CONSUMER, LATEST
 from kbroker.simulation.checker.history import History
 from kbroker.simulation.clients.connections.cluster import Cluster
 from kbroker.simulation.clients.consumer.consumer import Consumer
@@ -13,6 +14,12 @@ from kbroker.simulation.clients.workloads.records import ValueSource
 from kbroker.simulation.coordination.service import SESSION_MS
 from kbroker.simulation.runtime.machine import PORT
 from protocol.errors import ErrorCode
+from protocol.messages.k02_list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
 from protocol.messages.k03_metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from tests.unit.simulation.coordination.test_fencing_check import SESSION_S, ThreeBrokers
 from tests.unit.support.simulated_cluster import SimulatedCluster
@@ -106,6 +113,29 @@ def test_a_consumer_goes_on(seed: int, direction: str) -> None:
         consuming.cancel()
         cluster.close()
         other_cluster.close()
+
+    Cluster3(seed).run(test)
+
+
+@pytest.mark.parametrize("direction", ["both", "from", "to"])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_it_returns_no_latest_offsets_once_another_broker_may_lead(seed: int, direction: str) -> None:
+    """The admin client of Spark's driver sends no leader epoch, and takes a lower offset for lost records."""
+
+    async def error_of_latest(s: Cluster3) -> int:
+        partition = ListOffsetsPartition(partition_index=0, timestamp=LATEST)
+        request = ListOffsetsRequest(replica_id=CONSUMER, topics=[ListOffsetsTopic(name="t", partitions=[partition])])
+        response = await s.client(2, lambda client: client.request(request, 10, ListOffsetsResponse))
+        return response.topics[0].partitions[0].error_code
+
+    async def test(s: Cluster3) -> None:
+        await s.create([2, 1, 3])
+        assert await error_of_latest(s) == ErrorCode.NONE
+        cut_off(s, 2, direction)
+        await s.until(lambda: s.registration(1).leader != 2, 2 * SESSION_S)
+        assert await error_of_latest(s) == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        heal(s, 2)
+        await s.until(lambda: s.registration(2).leader != 2 and 2 in s.registration(2).isr, 60)
 
     Cluster3(seed).run(test)
 

@@ -45,7 +45,9 @@ def test_rows_that_are_not_comparable_are_removed(intro: str, heading: str, page
     assert "| two | 2 | 2026-01-02 |" in page.read_text()
 
 
-@pytest.mark.parametrize("name", ["clients", "cluster", "scaling", "capacity", "system-calls", "profile", "growth"])
+@pytest.mark.parametrize(
+    "name", ["clients", "cluster", "moves", "scaling", "capacity", "system-calls", "profile", "growth"]
+)
 def test_the_page_has_each_section(name: str, tmp_path: Path) -> None:
     copy = tmp_path / "page.md"
     copy.write_text(PAGE.read_text())

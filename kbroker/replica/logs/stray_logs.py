@@ -1,6 +1,6 @@
-"""Partition directories that belong to no topic, or to a deleted topic of the same name. Used in threads.
+"""Partition directories of no replica of this broker: of no topic, a deleted one, or moved away. Used in threads.
 
-As in Kafka, the broker renames them to `.stray` instead of deleting them: it cannot know why the topic is gone.
+As in Kafka, the broker renames them to `.stray` instead of deleting them: it cannot know why they are not assigned.
 """
 
 from collections.abc import Callable, Collection
@@ -74,4 +74,4 @@ class StrayLogs:
     def _rename(self, directory: str, tp: TopicPartition) -> None:
         stray = file_names.stray_dir(self._path, tp, self._unique())
         self._disk.rename(directory, stray)
-        event_log.warning("directory belongs to no topic, renamed", directory=directory, now=stray)
+        event_log.warning("directory of no replica of this broker, renamed", directory=directory, now=stray)

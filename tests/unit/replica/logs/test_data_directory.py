@@ -93,7 +93,7 @@ async def test_logs_of_deleted_topics_become_stray(m: Machine, caplog: pytest.Lo
     assert sorted(name.partition(".")[0] for name in kept) == ["t-0", "t-1"]
     # Other directories are unchanged.
     assert m.disk.isdir("/data/backup-1")
-    assert sum("belongs to no topic" in record.message for record in caplog.records) == 2
+    assert sum("of no replica of this broker" in record.message for record in caplog.records) == 2
     client = await m.client()
     await client.create_topic("t")
     assert (await client.produce("t", batch(b"new"))).base_offset == 0

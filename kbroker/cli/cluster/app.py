@@ -18,7 +18,7 @@ from kbroker.cli.common.partitions.partition_health import (
     min_isr_by_topic,
     partition_health,
 )
-from kbroker.cli.common.partitions.reassignments import NO_REASSIGNMENT, reassignments
+from kbroker.cli.common.partitions.reassignments import NO_REASSIGNMENT, reassignments_if_known
 from kbroker.cli.common.partitions.replica_lag import UNKNOWN_LAG, ReplicaLag, replica_lag
 
 app = typer.Typer()
@@ -46,7 +46,7 @@ def status(as_json: AsJson = False, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP) ->
         topics = [topic for topic in read_again(lambda: client.describe_topics(None)) if not topic["error_code"]]
         min_isr = min_isr_by_topic(client, [topic["name"] for topic in topics])
         lags = lag_by_broker(replica_lag(client, topics))
-        moving = reassignments(client)
+        moving = reassignments_if_known(client)
     partitions = [
         partition_health(
             partition,

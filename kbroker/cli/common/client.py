@@ -129,15 +129,16 @@ def rephrase_client_error(text: str) -> str:
     return error_code_text(int(match[1]), match[2]) if match else text
 
 
-def send_request(client: Any, request: Any, broker_id: int | None = None) -> Any:
+def send_request(client: Any, request: Any, broker_id: int | None = None, timeout_ms: int | None = None) -> Any:
     """Send a request that kafka-python's admin client has no method for and return its response.
 
-    Without `broker_id` any broker may respond. kafka-python has no public method for this.
+    Without `broker_id` any broker may respond. Without `timeout_ms` it has REQUEST_TIMEOUT_MS. kafka-python has no
+    public method for this.
     """
     from kafka.errors import UnknownBrokerIdError
 
     async def send() -> Any:
-        return await client._manager.send(request, node_id=broker_id)
+        return await client._manager.send(request, node_id=broker_id, request_timeout_ms=timeout_ms)
 
     try:
         return client._manager.run(send)

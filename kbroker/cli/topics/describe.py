@@ -19,7 +19,7 @@ from kbroker.cli.common.partitions.partition_health import (
     min_isr_by_topic,
     partition_health,
 )
-from kbroker.cli.common.partitions.reassignments import NO_REASSIGNMENT, ReplicaChanges, reassignments
+from kbroker.cli.common.partitions.reassignments import NO_REASSIGNMENT, ReplicaChanges, reassignments_if_known
 from kbroker.cli.common.partitions.replica_lag import ReplicaLag, lag_text, replica_lag
 from kbroker.cli.topics.summary import topic_summary
 
@@ -74,7 +74,7 @@ def describe(
         for topic in missing:
             print_error(topic_error_text(topic["name"], topic["error_code"]))
         found = [topic for topic in results if not topic["error_code"]]
-        moving = reassignments(client)
+        moving = reassignments_if_known(client)
         if chosen:
             found = _with_problems(client, found, chosen, moving)
         lags = replica_lag(client, found) if lag else None

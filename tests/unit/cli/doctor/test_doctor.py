@@ -230,7 +230,9 @@ def test_a_loopback_address_advertised_on_a_wildcard_listener(data: Path) -> Non
 def test_stray_logs(data: Path) -> None:
     (data / f"old-0.{'a' * 32}-stray").mkdir()
     assert failure(data)[:2] == ("stray logs", WARNING)
-    assert failure(data)[2].startswith("1 log with 0 bytes belonged to no replica of this broker and were put aside, such as old-0.")
+    assert failure(data)[2].startswith(
+        "1 log with 0 bytes belonged to no replica of this broker and were put aside, such as old-0."
+    )
 
 
 def test_an_unusable_data_directory(data: Path, tmp_path: Path) -> None:

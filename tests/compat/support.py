@@ -154,6 +154,11 @@ class BrokerProcess:
         """The log lines of the process since its latest start."""
         return (self._directory / f"stderr-{self.starts}").read_text()
 
+    @property
+    def all_errors(self) -> str:
+        """The log lines of all starts."""
+        return "".join((self._directory / f"stderr-{start + 1}").read_text() for start in range(self.starts))
+
     def start(self) -> None:
         """Start the process and wait for its ready line."""
         self.launch()

@@ -46,6 +46,7 @@ class Cluster:
         `settings`: configs of all brokers, with underscores for dots.
         """
         self._settings = {name.replace("_", "."): value for name, value in settings.items()}
+        self._directory = directory
         self.ensemble = ensemble
         self._racks = racks or count
         self.connect = f"{ensemble.address}/cluster"
@@ -53,8 +54,7 @@ class Cluster:
         self.paused: set[int] = set()
         self.stopped: set[int] = set()
         for node_id in range(1, count + 1):
-            self.brokers[node_id] = self.new_broker(directory / f"broker-{node_id}", node_id)
-            self.stopped.add(node_id)
+            self.add(node_id)
         os.environ["KBROKER_COMPAT_NODES"] = ",".join(
             f"{node_id}@{broker.bootstrap}" for node_id, broker in self.brokers.items()
         )
@@ -70,6 +70,20 @@ class Cluster:
             "zookeeper.connect": connect or self.connect,
         }
         return BrokerProcess(directory, {**SETTINGS, **self._settings, **own, **(settings or {})})
+
+    def add(self, node_id: int) -> None:
+        """Count a new broker among the brokers; `start` starts it."""
+        self.stopped.add(node_id)
+        # A new dictionary, since threads of tests may iterate over the old one.
+        broker = self.new_broker(self._directory / f"broker-{node_id}", node_id)
+        self.brokers = {**self.brokers, node_id: broker}
+
+    def remove(self, node_id: int) -> BrokerProcess:
+        """Return a broker that has been stopped for good, and count it no longer."""
+        removed = self.brokers[node_id]
+        self.brokers = {other: self.brokers[other] for other in self.others(node_id)}
+        self.stopped.remove(node_id)
+        return removed
 
     def rack(self, node_id: int) -> int:
         """Return the number of a broker's rack, from 1."""

@@ -3,7 +3,6 @@
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
@@ -11,17 +10,13 @@ from typing import NamedTuple
 from tests.compat.cluster.work import create_topic
 from tests.compat.soak.faults import Deck, Fault, Targets
 from tests.compat.soak.network import Network
-from tests.compat.soak.producers import Producers
-from tests.compat.soak.progress import Kind, Progress, Stream
-from tests.compat.soak.readers import Readers
+from tests.compat.soak.progress import Kind, Stream
 from tests.compat.soak.replicas import check_replicas
 from tests.compat.soak.servers import HOSTS, HostedCluster
-from tests.compat.soak.spark_process import SparkProcess
-from tests.compat.soak.transformers import Transformers
+from tests.compat.soak.workload import Workload
 
 REPLICAS = [[1, 2, 3], [2, 3, 1], [3, 1, 2]]
 PARTITIONS = len(REPLICAS)
-PACE_S = 0.05
 
 
 class Bounds(NamedTuple):
@@ -57,46 +52,14 @@ class Soak:
         cluster.servers.start()
         cluster.servers.wait_until_healthy()
         cluster.start()
-        bootstrap = cluster.bootstrap
-        self._topic = create_topic(cluster, REPLICAS)
-        self._producers = Producers(bootstrap, self._topic, PARTITIONS, PACE_S)
-        self._readers = Readers(bootstrap, self._topic, PARTITIONS)
-        self._transformers = Transformers(bootstrap, self._directory)
-        self._processes.callback(self._transformers.abandon)
-        self._spark = SparkProcess(bootstrap, self._topic, self._directory) if self._with_spark else None
-        self._producers.start()
-        self._readers.start()
-        self._transformers.start()
-        if self._spark:
-            self._processes.callback(self._spark.abandon)
-            self._spark.start()
-        self._progress = Progress(list(self._streams()))
-        self._progress.start()
-        self._progress.wait_for_all(self._progress.streams, "at the start", self._transformers.check)
+        topic = create_topic(cluster, REPLICAS)
+        self._work = Workload(cluster.bootstrap, topic, PARTITIONS, self._directory, self._with_spark)
+        self._processes.callback(self._work.end)
+        self._work.start()
         cluster.restore()
-        group, transactional_id = self._readers.groups[0].name, self._transformers.flows[0].programs[0].client_id
-        self._deck = Deck(cluster, Targets(self._topic, PARTITIONS, group, transactional_id), self._seed)
-
-    def _streams(self) -> Iterator[Stream]:
-        for partition in range(PARTITIONS):
-            for ledger in self._producers.ledgers():
-                yield Stream(
-                    f"{ledger.name} writes {partition}",
-                    Kind.WRITES,
-                    partition,
-                    lambda ledger=ledger, partition=partition: ledger.counts[partition],
-                )
-            for group in self._readers.groups:
-                yield Stream(
-                    f"{group.client} reads {partition}",
-                    Kind.READS,
-                    partition,
-                    lambda group=group, partition=partition: len(group.values[partition]),
-                )
-        for flow in self._transformers.flows:
-            yield Stream(flow.group, Kind.TRANSACTIONS, -1, lambda flow=flow: self._transformers.commits(flow))
-        if self._spark:
-            yield Stream("Spark", Kind.TRANSACTIONS, -1, self._spark.rows)
+        group = self._work.readers.groups[0].name
+        transactional_id = self._work.transformers.flows[0].programs[0].client_id
+        self._deck = Deck(cluster, Targets(topic, PARTITIONS, group, transactional_id), self._seed)
 
     # Faults.
 
@@ -105,20 +68,20 @@ class Soak:
         begin_s = time.monotonic()
         fault = self._deck.next()
         waiting = self._waiting_streams(fault)
-        going_on = [stream for stream in self._progress.streams if stream not in waiting]
+        going_on = [stream for stream in self._work.progress.streams if stream not in waiting]
         print(f"{number:4d} {fault.kind}: {fault.detail}, {fault.hold_s:.1f} s", end="", flush=True)
-        self._progress.begin(self._progress.streams)
+        self._work.progress.begin(self._work.progress.streams)
         fault.inflict()
         self._hold(fault.hold_s)
         if not fault.is_short:
-            self._progress.wait_for_all(going_on, "during the fault", self._transformers.check)
+            self._work.wait_for_progress("during the fault", going_on)
         healed_s = time.monotonic()
         # Those that could not go on have until now done nothing wrong.
-        self._progress.begin(waiting)
+        self._work.progress.begin(waiting)
         self._cluster.restore()
         healthy_s = time.monotonic()
-        self._progress.wait_for_all(self._progress.streams, "after the fault", self._transformers.check)
-        gaps = {kind: self._progress.longest_s(kind) for kind in Kind}
+        self._work.wait_for_progress("after the fault")
+        gaps = {kind: self._work.progress.longest_s(kind) for kind in Kind}
         print(
             "; longest gaps: " + ", ".join(f"{kind.value} {gap:.1f} s" for kind, gap in gaps.items()),
             f"; in sync after {healthy_s - healed_s:.1f} s; {time.monotonic() - begin_s:.0f} s",
@@ -126,30 +89,31 @@ class Soak:
             flush=True,
         )
         self._judge(number, fault, gaps)
-        self._producers.check()
-        self._readers.check()
+        self._work.check()
 
     def _waiting_streams(self, fault: Fault) -> list[Stream]:
         """Return the streams that may have to wait for the end of a fault."""
         if fault.delays_transactions:
-            return [stream for stream in self._progress.streams if stream.kind == Kind.TRANSACTIONS]
+            return [stream for stream in self._work.progress.streams if stream.kind == Kind.TRANSACTIONS]
         if fault.is_silent:
-            flows = [flow.group for flow in self._transformers.flows if flow.client == "kafka_python"]
-            return [stream for stream in self._progress.streams if stream.name in flows]
+            flows = [flow.group for flow in self._work.transformers.flows if flow.client == "kafka_python"]
+            return [stream for stream in self._work.progress.streams if stream.name in flows]
         if not fault.unreachable:
             return []
         led = {
             partition
             for partition in range(PARTITIONS)
-            if self._cluster.leader(self._topic, partition) == fault.unreachable
+            if self._cluster.leader(self._work.topic, partition) == fault.unreachable
         }
         # Groups and transactions have coordinators, and a kafka-python consumer sends all its requests in one thread.
-        return [stream for stream in self._progress.streams if stream.kind != Kind.WRITES or stream.partition in led]
+        return [
+            stream for stream in self._work.progress.streams if stream.kind != Kind.WRITES or stream.partition in led
+        ]
 
     def _hold(self, seconds: float) -> None:
         end_s = time.monotonic() + seconds
         while time.monotonic() < end_s:
-            self._transformers.check()
+            self._work.transformers.check()
             time.sleep(min(0.2, max(0.0, end_s - time.monotonic())))
 
     def _judge(self, number: int, fault: Fault, gaps: dict[Kind, float]) -> None:
@@ -158,33 +122,20 @@ class Soak:
             self._longest_s[fault.kind, kind] = max(gap_s, self._longest_s.get((fault.kind, kind), 0.0))
             if gap_s > self._bounds.of(kind):
                 text = f"fault {number} ({fault.kind}: {fault.detail}): {kind.value} stood still for {gap_s:.1f} s"
-                self.violations.append(f"{text} ({self._progress.slowest(kind)})")
+                self.violations.append(f"{text} ({self._work.progress.slowest(kind)})")
                 print(f"     TOO LONG: {self.violations[-1]}", flush=True)
 
     # The end.
 
     def finish(self) -> None:
         """Stop the work, and check everything that it has written and read."""
-        self._progress.stop()
-        self._producers.stop()
-        self._cluster.restore()
-        values = self._producers.check_stored()
-        self._readers.finish(values)
-        flows = self._transformers.finish()
-        if self._spark:
-            self._spark.finish(values)
-        self._cluster.restore()
+        lines = self._work.finish(self._cluster.restore)
         self._cluster.stop_all()
-        topics = [self._topic, *self._transformers.topics]
-        batches = check_replicas([broker.data_dir for broker in self._cluster.brokers.values()], topics)
-        repeated = sum(group.repeated for group in self._readers.groups)
+        batches = check_replicas([broker.data_dir for broker in self._cluster.brokers.values()], self._work.topics)
         self.report = [
             f"{'faults':36} {'count':>5}  longest gap in s: {'  '.join(kind.value for kind in Kind)}",
             *(self._report_line(kind) for kind in sorted(self._counts)),
-            f"{sum(map(len, values))} records acknowledged and stored once, in order; read by two groups, {repeated} "
-            "of them more than once",
-            *flows,
-            *([self._spark.report()] if self._spark else []),
+            *lines,
             f"{batches} bytes of logs are the same on all brokers",
         ]
 

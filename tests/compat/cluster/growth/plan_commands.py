@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -48,3 +49,27 @@ def replicas(cluster: Cluster) -> Replicas:
 def targets(plan: Mapping[str, Any], field: str = "target") -> Replicas:
     """Return the replicas of the partitions that a plan moves, from its JSON. `field`: target or original."""
     return {(move["topic"], move["partition"]): tuple(move[field]) for move in plan["moves"]}
+
+
+def wait_for_end(watching: "subprocess.Popen[str]") -> dict[str, Any]:
+    """Return what `kbroker brokers plan --watch --json` prints in the end. The plan must be complete."""
+    output, errors = watching.communicate(timeout=2 * DEADLINE_S)
+    assert watching.returncode == 0, errors
+    ended: dict[str, Any] = json.loads(output)
+    return ended
+
+
+def check_end(cluster: Cluster, shown: Mapping[str, Any], ended: Mapping[str, Any], before: Replicas) -> None:
+    """Check that a plan has ended with the replicas that it has shown, and has left no throttle."""
+    assert (ended["state"], ended["skipped"], ended["done"]) == ("complete", 0, len(shown["moves"])), ended
+    moved = targets(shown)
+    assert targets(ended) == moved
+    found = replicas(cluster)
+    assert found == before | moved
+    counts = Counter(node_id for part in found.values() for node_id in part)
+    assert {row["broker"]: row["after"]["replicas"] for row in shown["brokers"]} == {
+        node_id: counts[node_id] for node_id in cluster.brokers
+    }
+    resources = [("broker", "--default"), *(("topic", name) for name in sorted({topic for topic, _ in moved})[:3])]
+    for resource in resources:
+        assert "throttled" not in run(cluster, "configs", "get", *resource)[0]

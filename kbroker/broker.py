@@ -214,6 +214,7 @@ class Broker:
             ),
             peers=peers,
             controller_channel=channel,
+            started_ms=self.environment.clock.now_ms(),
         )
 
     def _add_listeners(self, member: ClusterMember, assigned: AssignedPartitions) -> None:

@@ -105,6 +105,7 @@ class ApiKey(IntEnum):
     CREATE_REASSIGNMENT_PLAN = 10000
     DESCRIBE_REASSIGNMENT_PLAN = 10001
     CANCEL_REASSIGNMENT_PLAN = 10002
+    DESCRIBE_BROKER = 10003
 
 
 class Api(NamedTuple):
@@ -189,6 +190,7 @@ _PRIVATE_ROWS = (
     Api(ApiKey.CREATE_REASSIGNMENT_PLAN, "CreateReassignmentPlan", 0, 0, 0),
     Api(ApiKey.DESCRIBE_REASSIGNMENT_PLAN, "DescribeReassignmentPlan", 0, 0, 0),
     Api(ApiKey.CANCEL_REASSIGNMENT_PLAN, "CancelReassignmentPlan", 0, 0, 0),
+    Api(ApiKey.DESCRIBE_BROKER, "DescribeBroker", 0, 0, 0),
 )
 
 # The APIs of Kafka for clients, those between brokers only, kbroker's own for clients, and all.

@@ -57,6 +57,7 @@ class Services:
 
     `marker_writer` writes to the partitions of this broker.
     `peers` and `controller_channel` are None if this broker is not a member of a cluster, but the only broker.
+    `started_ms`: the wall clock when the broker started.
     """
 
     node_id: int
@@ -74,6 +75,7 @@ class Services:
     controller_gateway: ControllerGateway
     peers: Peers | None = None
     controller_channel: ControllerChannel | None = None
+    started_ms: int = 0
 
 
 class ErrorListener(Protocol):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from kbroker.api.response_errors import error_fields, errors_of
 from kbroker.common import KafkaError
 from kbroker.config.config_resource import ConfigResourceType
-from protocol.apis import PRIVATE_APIS, ApiKey
+from protocol.apis import ApiKey
 from protocol.errors import ErrorCode
 from protocol.messages import message_classes
 
@@ -24,6 +24,11 @@ if TYPE_CHECKING:
     from kbroker.interbroker.controller_channel import ControllerChannel
     from protocol.schema.message import Message
 
+_PLAN_APIS = (
+    ApiKey.CREATE_REASSIGNMENT_PLAN,
+    ApiKey.DESCRIBE_REASSIGNMENT_PLAN,
+    ApiKey.CANCEL_REASSIGNMENT_PLAN,
+)
 FORWARDED_APIS = frozenset(
     {
         ApiKey.CREATE_TOPICS,
@@ -37,12 +42,10 @@ FORWARDED_APIS = frozenset(
         ApiKey.DESCRIBE_QUORUM,
         ApiKey.UPDATE_FEATURES,
         ApiKey.UNREGISTER_BROKER,
-        *map(ApiKey, PRIVATE_APIS),
+        *_PLAN_APIS,
     }
 )
-_WITH_ONE_ERROR = frozenset(
-    {ApiKey.UPDATE_FEATURES, ApiKey.DESCRIBE_QUORUM, ApiKey.UNREGISTER_BROKER, *map(ApiKey, PRIVATE_APIS)}
-)
+_WITH_ONE_ERROR = frozenset({ApiKey.UPDATE_FEATURES, ApiKey.DESCRIBE_QUORUM, ApiKey.UNREGISTER_BROKER, *_PLAN_APIS})
 _CONFIG_APIS = frozenset({ApiKey.ALTER_CONFIGS, ApiKey.INCREMENTAL_ALTER_CONFIGS})
 
 Handle = Callable[["Services", "RequestContext", Any], Any]

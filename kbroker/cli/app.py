@@ -29,7 +29,9 @@ class CommandSource(NamedTuple):
 COMMANDS = {
     "start": CommandSource("kbroker.cli.start.command", "start", "Run a broker until SIGTERM or SIGINT."),
     "config": CommandSource("kbroker.cli.configs.show", "app", "Show the configuration that a broker starts with."),
-    "cluster": CommandSource("kbroker.cli.cluster.app", "app", "Show the brokers, and partitions with a problem."),
+    "cluster": CommandSource(
+        "kbroker.cli.cluster.app", "app", "Show the brokers and partitions with a problem, restart brokers."
+    ),
     "brokers": CommandSource("kbroker.cli.cluster.brokers", "app", "List brokers, balance, drain and replace them."),
     "topics": CommandSource("kbroker.cli.topics.app", "app", "Create, list, describe, alter and delete topics."),
     "produce": CommandSource("kbroker.cli.records.produce", "produce", "Produce records to a topic."),

@@ -1,4 +1,4 @@
-"""`kbroker cluster`: the brokers of a cluster, and the partitions that have a problem."""
+"""`kbroker cluster`: the brokers of a cluster, the partitions that have a problem, and rolling restarts."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -7,6 +7,7 @@ from typing import Any
 import typer
 
 from kbroker.cli.cluster.broker_state import broker_state
+from kbroker.cli.cluster.roll.command import roll
 from kbroker.cli.common.client import admin_client, read_again
 from kbroker.cli.common.formatting import count_text
 from kbroker.cli.common.options import DEFAULT_BOOTSTRAP, AsJson, Bootstrap
@@ -25,11 +26,6 @@ app = typer.Typer()
 
 # Conditions in which clients fail.
 PROBLEMS = ("offline", "under-min-isr")
-
-
-@app.callback()
-def _cluster() -> None:
-    """A group of commands, even while there is one."""
 
 
 @app.command("status")
@@ -126,3 +122,6 @@ def _print_summary(summary: Mapping[str, Any]) -> None:
 
 def _lag_cell(lag: int | None) -> Cell:
     return UNKNOWN_LAG if lag is None else lag
+
+
+app.command("roll")(roll)

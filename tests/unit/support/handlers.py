@@ -136,6 +136,7 @@ class Handlers:
         self.replicas = FakeReplicas()
         self.services: Any = SimpleNamespace(
             node_id=1,
+            started_ms=0,
             config=config,
             environment=environment,
             metadata=member.image,

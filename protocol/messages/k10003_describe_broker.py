@@ -1,0 +1,21 @@
+"""DescribeBroker: the process of the broker that responds. Kafka has no such API.
+
+0: flexible.
+"""
+
+from __future__ import annotations
+
+from protocol.schema.message import Message, row
+
+
+class DescribeBrokerRequest(Message, key=10003, kind="request", versions="0", flexible="0+"):
+    pass
+
+
+class DescribeBrokerResponse(Message, key=10003, kind="response", versions="0", flexible="0+"):
+    throttle_time_ms: int = row("int32", "0+")
+    error_code: int = row("int16", "0+")
+    broker_id: int = row("int32", "0+")
+    broker_epoch: int = row("int64", "0+", default=-1)
+    started_ms: int = row("int64", "0+")
+    software_version: str = row("string", "0+")

@@ -10,6 +10,11 @@ A controller that only the coordination service reaches would stay the controlle
 ISRs, topics or configs then. So a controller asks the other brokers all the time, see isolation.py. Only responses
 count: if the network is cut in one direction, requests of other brokers may still arrive.
 
+The other brokers that only the coordination service reaches would stay leaders, though nobody can follow them. In KRaft
+the controller fences a broker whose heartbeats do not arrive. Here such a broker ends its session, if the controller is
+silent, too: one that any broker reaches keeps its roles, since brokers relay its requests to the controller. When it
+has joined again it leads only what nobody else can lead, and then stays as it is.
+
 A broker that neither the coordination service nor any other broker reaches has probably been replaced, too, and nobody
 can tell it. It gives up its roles: clients that still reach it ask other brokers then. Earlier, before its session can
 have expired, it stops returning the latest offsets of its partitions (see ReplicaManager.may_be_replaced): a client
@@ -20,11 +25,11 @@ that, each broker asks a few others all the time.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
 from kbroker.interbroker.handshake import HandshakeError
-from kbroker.interbroker.isolation import MIN_SILENT, Contact, Isolation
+from kbroker.interbroker.isolation import Contact, Isolation
 from kbroker.interbroker.peers import PeerUnavailable
 from kbroker.runtime.periodic_task import PeriodicTask
 from protocol.messages.k63_broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
@@ -49,7 +54,7 @@ class FencingCheck:
     """`is_connected`: whether the coordination service responds. `is_controller`: whether this broker is elected.
 
     `on_fenced` is called with the broker epoch. `on_isolated` is called with it if no other broker responds, and this
-    one is the controller, or the coordination service does not respond either.
+    one is the controller, or leads what others can lead, or the coordination service does not respond either.
     """
 
     def __init__(
@@ -58,7 +63,7 @@ class FencingCheck:
         identity: BrokerIdentity,
         image: MetadataImage,
         peers: Peers,
-        session_timeout_ms: int,
+        session_timeout_ms: Callable[[], int],
         is_connected: Callable[[], bool],
         is_controller: Callable[[], bool],
         on_fenced: Callable[[int], None],
@@ -68,7 +73,6 @@ class FencingCheck:
         self._image = image
         self._peers = peers
         self._session_timeout_ms = session_timeout_ms
-        self._timeout_ms = max(MIN_TIMEOUT_MS, min(MAX_TIMEOUT_MS, session_timeout_ms // 3))
         self._is_connected = is_connected
         self._is_controller = is_controller
         self._on_fenced = on_fenced
@@ -92,22 +96,21 @@ class FencingCheck:
         return self._are_others_silent and not self._is_connected()
 
     async def run(self) -> None:
-        """Ask other brokers: all if the coordination service is silent or this broker controls, else a few."""
+        """Ask other brokers: all if this one controls or may be cut off, else a few."""
         epoch, is_connected = self._identity.broker_epoch, self._is_connected()
         if is_connected != self._was_connected:
             self._was_connected = is_connected
             self._isolation.reset()
         others = [broker_id for broker_id in self._image.brokers if broker_id != self._identity.broker_id]
-        may_be_isolated = not is_connected or (self._is_controller() and len(others) >= MIN_SILENT)
+        asks_all = not is_connected or self._is_controller() or self._are_others_silent
         begin_ms = self._mono_ms()
-        asked = others if may_be_isolated else self._sample(others)
-        contacts = await asyncio.gather(*(self._ask(broker_id, epoch) for broker_id in asked)) if epoch >= 0 else []
-        self._are_others_silent = Contact.SILENCE in contacts and Contact.RESPONSE not in contacts
-        if not may_be_isolated or epoch != self._identity.broker_epoch or is_connected != self._is_connected():
+        contacts = await self._ask_each(others if asks_all else self._sample(others), epoch) if epoch >= 0 else {}
+        found = contacts.values()
+        self._are_others_silent = Contact.SILENCE in found and Contact.RESPONSE not in found
+        if not asks_all or epoch != self._identity.broker_epoch or is_connected != self._is_connected():
             self._isolation.reset()
             return
-        self._isolation.observe(contacts, begin_ms, self._mono_ms())
-        if self._isolation.is_isolated(self._session_timeout_ms) and (not is_connected or self._is_controller()):
+        if self._is_isolated(contacts, begin_ms, is_connected):
             self._isolation.reset()
             self._on_isolated(epoch)
 
@@ -116,17 +119,41 @@ class FencingCheck:
         self._asked_first = begin + SAMPLE
         return (others[begin:] + others[:begin])[:SAMPLE]
 
+    def _is_isolated(self, contacts: Mapping[int, Contact], begin_ms: int, is_connected: bool) -> bool:
+        """Record a round to all brokers that has begun at `begin_ms`; return whether to give up all roles."""
+        timeout_ms = self._session_timeout_ms()
+        if not is_connected or self._is_controller():
+            self._isolation.observe(contacts.values(), begin_ms, self._mono_ms())
+            return self._isolation.is_isolated(timeout_ms)
+        if contacts.get(self._image.controller_id) is not Contact.SILENCE:
+            self._isolation.reset()
+            return False
+        self._isolation.observe(contacts.values(), begin_ms, self._mono_ms(), min_silent=1)
+        return self._isolation.is_isolated(timeout_ms) and self._can_be_replaced()
+
+    def _can_be_replaced(self) -> bool:
+        """Return whether this broker leads a partition that an in-sync replica could lead instead."""
+        own = self._identity.broker_id
+        return any(partition.leader == own and len(partition.isr) > 1 for _, partition in self._image.partitions())
+
+    async def _ask_each(self, brokers: Sequence[int], epoch: int) -> dict[int, Contact]:
+        contacts = await asyncio.gather(*(self._ask(broker_id, epoch) for broker_id in brokers))
+        return dict(zip(brokers, contacts, strict=True))
+
     async def _ask(self, broker_id: int, epoch: int) -> Contact:
         """Ask another broker whether this one is fenced in its epoch."""
         request = BrokerHeartbeatRequest(broker_id=self._identity.broker_id, broker_epoch=epoch)
         try:
-            response = await self._peers.request(broker_id, request, VERSION, timeout_ms=self._timeout_ms)
+            response = await self._peers.request(broker_id, request, VERSION, timeout_ms=self._timeout_ms())
         except PeerUnavailable as error:
             return _contact(error.__cause__)
         is_fenced = cast(BrokerHeartbeatResponse, response).is_fenced
         if is_fenced and epoch == self._identity.broker_epoch and not self._is_connected():
             self._on_fenced(epoch)
         return Contact.RESPONSE
+
+    def _timeout_ms(self) -> int:
+        return max(MIN_TIMEOUT_MS, min(MAX_TIMEOUT_MS, self._session_timeout_ms() // 3))
 
 
 def _contact(cause: BaseException | None) -> Contact:

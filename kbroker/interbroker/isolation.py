@@ -3,7 +3,7 @@
 Brokers that have died must not be mistaken for ones that cannot be reached: a controller that outlives all others stays
 the controller. A dead broker is fenced when its session has expired, or its host refuses connections. So only unfenced
 brokers that are silent count, and only for longer than a session lasts. With less than two of them, this broker is as
-likely to be the reachable one as the other is.
+likely to be the reachable one as the other is, unless the other is the controller.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ class Isolation:
         self._since_ms: int | None = None
         self._last_ms = 0
 
-    def observe(self, contacts: Collection[Contact], begin_ms: int, now_ms: int) -> None:
+    def observe(self, contacts: Collection[Contact], begin_ms: int, now_ms: int, min_silent: int = MIN_SILENT) -> None:
         """Record a round of requests, one to each unfenced broker, from `begin_ms` to `now_ms`."""
         silent = sum(contact is Contact.SILENCE for contact in contacts)
-        if Contact.RESPONSE in contacts or silent < MIN_SILENT:
+        if Contact.RESPONSE in contacts or silent < min_silent:
             self._since_ms = None
         elif self._since_ms is None or now_ms - self._last_ms > MAX_GAP_MS:
             self._since_ms = max(begin_ms, now_ms - MAX_GAP_MS)

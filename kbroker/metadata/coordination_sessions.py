@@ -107,11 +107,12 @@ class CoordinationSessions:
         from kbroker.metadata.store.zookeeper.open_session import open_session
 
         settings = zookeeper_settings(self._config.values)
-        self._max_wait_s = settings.session_timeout_s + FORMER_SESSION_MARGIN_S
         self._connection_timeout_s = settings.connection_timeout_s
 
         async def open_one() -> Coordination:
             session = await open_session(self._environment.loop, settings, self._check_new)
+            # ZooKeeper may have chosen another timeout, also for the session of a former process.
+            self._max_wait_s = session.timeout_ms / 1000 + FORMER_SESSION_MARGIN_S
             session.on_server_time = self.check_clock
             return session
 
@@ -207,9 +208,8 @@ class CoordinationSessions:
 
     @property
     def session_timeout_ms(self) -> int:
-        timeout_ms = self._config.get("zookeeper.session.timeout.ms")
-        assert isinstance(timeout_ms, int)
-        return timeout_ms
+        """The timeout of the current session, as the service has chosen it; 0 before there is one."""
+        return 0 if self.current is None else self.current.timeout_ms
 
     def on_fenced(self, broker_epoch: int) -> None:
         """Called when another broker says that this broker's epoch has ended: so has the session."""

@@ -140,6 +140,11 @@ class Coordination(Protocol):
         """Whether the service has responded lately. If not, the session may have expired."""
         ...
 
+    @property
+    def timeout_ms(self) -> int:
+        """The session timeout in milliseconds, which the service may choose; 0 if the session does not expire."""
+        ...
+
     async def get(self, path: str, watch: Watch | None = None) -> Node:
         """Return a node. Raises NoNode, without setting the watch."""
         ...

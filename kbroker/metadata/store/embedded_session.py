@@ -80,6 +80,10 @@ class EmbeddedSession:
     def is_connected(self) -> bool:
         return True
 
+    @property
+    def timeout_ms(self) -> int:
+        return 0
+
     async def get(self, path: str, watch: Watch | None = None) -> Node:
         def operation(commit: PendingCommit) -> Node:
             node = self._store.tree.get(path)

@@ -103,7 +103,7 @@ class ClusterParts:
             self.identity,
             self._member.image,
             self.peers,
-            sessions.session_timeout_ms,
+            lambda: sessions.session_timeout_ms,
             lambda: sessions.is_connected,
             lambda: self._member.controller.is_elected,
             sessions.on_fenced,

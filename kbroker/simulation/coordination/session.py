@@ -79,6 +79,7 @@ class SimSession:
         self._service = service
         self._loop = loop
         self._number = number
+        self._timeout_s = timeout_s
         self._receive_timeout_s = timeout_s * 2 / 3
         self._ping_interval_s = timeout_s / 3
         self._random = random
@@ -105,6 +106,10 @@ class SimSession:
     @property
     def is_connected(self) -> bool:
         return self._connected
+
+    @property
+    def timeout_ms(self) -> int:
+        return round(self._timeout_s * 1000)
 
     # Coordination.
 

@@ -13,6 +13,8 @@ from tests.compat.soak.servers import COUNT, HostedCluster, broker_host, zookeep
 SHORT_S = (0.3, 0.6 * SESSION_S)
 LONG_S = (1.5 * SESSION_S, 2.5 * SESSION_S)
 CUT_S = (8.0, 14.0)
+# Longer than 1.5 sessions and some timeouts of requests between brokers.
+CUT_FROM_BROKERS_S = (18.0, 24.0)
 LEADER, FOLLOWER, CONTROLLER = "leader", "follower", "controller"
 GROUP_COORDINATOR, TRANSACTION_COORDINATOR = "group coordinator", "transaction coordinator"
 ROLES = (LEADER, FOLLOWER, CONTROLLER, GROUP_COORDINATOR, TRANSACTION_COORDINATOR)
@@ -81,6 +83,8 @@ class Deck:
             yield lambda direction=direction: self._cut_zookeeper(direction)
         for role in ROLES:
             yield lambda role=role: self._isolate(role)
+        for role in (LEADER, CONTROLLER):
+            yield lambda role=role: self._cut_from_brokers(role)
 
     # Brokers.
 
@@ -167,6 +171,19 @@ class Deck:
             detail,
             lambda: self._cut(broker_host(broker), [broker_host(other)], direction),
             self._between(CUT_S),
+            delays_transactions=True,
+        )
+
+    def _cut_from_brokers(self, role: str) -> Fault:
+        """Cut a broker off from all other brokers, for long enough that it gives up its roles."""
+        broker = self._broker(role)
+        direction = self._random.choice(DIRECTIONS)
+        others = [broker_host(other) for other in self._cluster.others(broker)]
+        return Fault(
+            "cut between a broker and all brokers",
+            f"{role} {broker} {direction} all brokers",
+            lambda: self._cut(broker_host(broker), others, direction),
+            self._between(CUT_FROM_BROKERS_S),
             delays_transactions=True,
         )
 

@@ -287,6 +287,17 @@ def thread_has_ended(session: ZooKeeperSession) -> bool:
     return bool(session._client._connection.connection_stopped.is_set())
 
 
+def test_the_session_timeout_is_the_one_that_the_server_chooses(zookeeper: ZooKeeperServer) -> None:
+    async def test() -> None:
+        async with sessions(zookeeper) as clients:
+            within = (MIN_SESSION_S + MAX_SESSION_S) / 2
+            for asked_s, chosen_s in ((within, within), (MIN_SESSION_S / 2, MIN_SESSION_S), (99, MAX_SESSION_S)):
+                session = await clients.open(asked_s)
+                assert session.timeout_ms == round(1000 * chosen_s)
+
+    asyncio.run(test())
+
+
 def test_requests_that_are_too_large_are_refused_before_they_are_sent(zookeeper: ZooKeeperServer) -> None:
     async def check() -> None:
         async with sessions(zookeeper) as opened:

@@ -46,6 +46,15 @@ def test_brokers_that_refuse_do_not_keep_the_others_from_counting() -> None:
     assert first_isolated("x-- " * 20) == 10_000
 
 
+def test_a_broker_that_waits_for_its_controller_alone() -> None:
+    isolation = Isolation()
+    for now_ms in (0, 5_000, 9_000):
+        isolation.observe([Contact.SILENCE], now_ms, now_ms, min_silent=1)
+        assert not isolation.is_isolated(SESSION_MS)
+    isolation.observe([Contact.SILENCE], 10_000, 10_000, min_silent=1)
+    assert isolation.is_isolated(SESSION_MS)
+
+
 def test_a_process_that_was_stopped_begins_again() -> None:
     """Rounds before and after show nothing of the time between them."""
     assert first_isolated("-- " * 10, period_ms=10_001) is None

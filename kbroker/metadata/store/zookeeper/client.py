@@ -10,6 +10,8 @@ kazoo promises less than the coordination interface. The differences that are ha
 - kazoo detects a server that does not respond only while it sends no requests: `disconnect` is for the adapter, whose
   calls have deadlines.
 - kazoo sends heartbeats while the event loop hangs: loop_watchdog.py.
+- kazoo does not tell which session timeout ZooKeeper has chosen, within its minSessionTimeout and maxSessionTimeout.
+  `SessionClient` takes it from the response to the connection's first request.
 - kazoo's delay between attempts to connect grows up to an hour; here it is at most a second.
 
 SessionClient overrides methods of kazoo that are not public.
@@ -31,6 +33,7 @@ from typing import Any
 from kazoo.client import CLOSED_STATES, KazooClient
 from kazoo.exceptions import ConnectionLoss
 from kazoo.handlers.threading import SequentialThreadingHandler
+from kazoo.protocol.serialization import Connect
 from kazoo.protocol.states import Callback, EventType, KeeperState
 from kazoo.retry import KazooRetry
 
@@ -187,6 +190,10 @@ class SessionClient(KazooClient):  # type: ignore[misc]
             logger=logger,
             use_ssl=settings.tls,
         )
+        # The session timeout in milliseconds: what is asked for, then what ZooKeeper has chosen.
+        self.timeout_ms = round(settings.session_timeout_s * 1000)
+        self._invoke = self._connection._invoke
+        self._connection._invoke = self._invoke_and_note_timeout
         self.add_listener(lambda state: self._calls.add(on_state, state, self._session_id or 0))
 
     def send(self, request: Any, on_done: Callable[[Any, Exception | None], None]) -> None:
@@ -221,6 +228,13 @@ class SessionClient(KazooClient):  # type: ignore[misc]
                 return super()._call(request, completion)
             completion.set_exception(ConnectionLoss())
             return False
+
+    def _invoke_and_note_timeout(self, timeout: float, request: Any, xid: int | None = None) -> Any:
+        result = self._invoke(timeout, request, xid)
+        if isinstance(request, Connect) and result[0].time_out > 0:
+            self.timeout_ms = result[0].time_out
+            self._handler.watchdog.timeout_s = self.timeout_ms / 1000
+        return result
 
     def _session_callback(self, state: str) -> None:
         with self._state_lock:

@@ -19,19 +19,19 @@ class LoopWatchdog:
     """A thread that expects a sign of life of the event loop in every `timeout_s` seconds, the session timeout.
 
     Without one, `hangs` is true and `on_hang` is called in this thread, until the loop runs again. The session expires
-    if no connection is opened meanwhile.
+    if no connection is opened meanwhile. Any thread may change `timeout_s`.
     """
 
     def __init__(self, loop: AbstractEventLoop, timeout_s: float, on_hang: Callable[[], None]) -> None:
         self._loop = loop
-        self._timeout_s = timeout_s
+        self.timeout_s = timeout_s
         self._on_hang = on_hang
         self._last_beat_s = monotonic()
         self._stopped = threading.Event()
 
     @property
     def hangs(self) -> bool:
-        return monotonic() - self._last_beat_s > self._timeout_s
+        return monotonic() - self._last_beat_s > self.timeout_s
 
     def start(self) -> None:
         self._last_beat_s = monotonic()
@@ -44,15 +44,14 @@ class LoopWatchdog:
         self._last_beat_s = monotonic()
 
     def _run(self) -> None:
-        interval_s = self._timeout_s / CHECKS_PER_TIMEOUT
         checked_s = monotonic()
-        while not self._stopped.wait(interval_s):
+        while not self._stopped.wait(interval_s := self.timeout_s / CHECKS_PER_TIMEOUT):
             with suppress(RuntimeError):  # the loop is closed
                 self._loop.call_soon_threadsafe(self._beat)
             now_s, checked_before_s = monotonic(), checked_s
             checked_s = now_s
             if now_s - checked_before_s > 2 * interval_s:
                 # The whole process was paused: the loop may still run in this check's interval.
-                self._last_beat_s = max(self._last_beat_s, now_s - self._timeout_s + interval_s)
+                self._last_beat_s = max(self._last_beat_s, now_s - self.timeout_s + interval_s)
             elif self.hangs:
                 self._on_hang()

@@ -41,6 +41,8 @@ log = EventLogger("kbroker.metadata")
 
 # Requests that have no response yet. More wait in the session: kazoo's queue blocks the event loop when it is full.
 MAX_IN_FLIGHT = 64
+# kazoo drops a connection on which nothing is received for this part of the session timeout, unless it sends requests.
+READ_TIMEOUT = 2 / 3
 # `close` waits at most this time, in seconds, for ZooKeeper's response.
 CLOSE_S = 3.0
 
@@ -79,8 +81,7 @@ class ZooKeeperSession:
         self.chroot = chroot
         self.connected: Future[None] = loop.create_future()
         self._loop = loop
-        # kazoo drops a connection on which nothing is received for this time, unless it sends requests.
-        self._timeout_s = settings.session_timeout_s * 2 / 3
+        self._timeout_s = settings.session_timeout_s * READ_TIMEOUT
         self._acl = acl(settings.set_acl)
         self._client = SessionClient(loop, settings, self._on_state, self._on_event)
         # Called with ZooKeeper's time of each write, in milliseconds.
@@ -106,6 +107,10 @@ class ZooKeeperSession:
     @property
     def is_connected(self) -> bool:
         return self._is_connected
+
+    @property
+    def timeout_ms(self) -> int:
+        return self._client.timeout_ms
 
     @property
     def last_warning(self) -> str:
@@ -248,6 +253,7 @@ class ZooKeeperSession:
 
     def _on_connected(self, session_id: int) -> None:
         self._is_connected = True
+        self._timeout_s = self._client.timeout_ms / 1000 * READ_TIMEOUT
         if not self.connected.done():
             self._session_id = session_id
             self.connected.set_result(None)

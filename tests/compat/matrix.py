@@ -10,13 +10,14 @@ CLIENTS = {
     "aiokafka": "aiokafka",
     "kafka_tools": "Kafka's tools",
     "old_java": "old Java clients",
+    "mirror": "MirrorMaker 2",
     "spark": "Spark",
     "go": "Go (franz-go)",
     "javascript": "JavaScript (KafkaJS)",
     "cli": "kbroker CLI",
     "wire": "raw frames (kio)",
 }
-KAFKA_VERSIONS = {"kafka_tools": "4.3.1", "old_java": "2.1.1"}
+KAFKA_VERSIONS = {"kafka_tools": "4.3.1", "old_java": "2.1.1", "mirror": "4.3.1"}
 
 FEATURES = (
     "records",
@@ -48,6 +49,7 @@ FEATURES = (
     "streaming",
     "flights, end to end",
     "kill -9",
+    "migration",
     "bad frames",
     "hostile clients",
     "command line",

@@ -1,0 +1,122 @@
+"""MirrorMaker 2 as a dedicated process, which a test kills and restarts, and the Apache Kafka server beside it."""
+
+import re
+import signal
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+from scripts.benchmark.peers import Kafka, java, kafka_classpath
+from tests.compat.java_programs import QUICK_JVM
+from tests.compat.support import DEADLINE_S
+
+MAIN_CLASS = "org.apache.kafka.connect.mirror.MirrorMaker"
+# slf4j-simple writes warnings, and what MirrorMaker itself does.
+LOGGING = (
+    "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+    "-Dorg.slf4j.simpleLogger.log.org.apache.kafka.connect.mirror=info",
+    "-Dorg.slf4j.simpleLogger.showDateTime=true",
+    "-Dorg.slf4j.simpleLogger.dateTimeFormat=HH:mm:ss.SSS",
+)
+# All configs that make MirrorMaker wait, with their shortest values. Its defaults are minutes.
+PROMPT = {
+    "offset.lag.max": "0",
+    "refresh.topics.interval.seconds": "1",
+    "refresh.groups.interval.seconds": "1",
+    "sync.topic.configs.interval.seconds": "1",
+    "emit.checkpoints.interval.seconds": "1",
+    "sync.group.offsets.interval.seconds": "1",
+    "consumer.poll.timeout.ms": "100",
+    # Fewer partitions of the internal topics, each of which is read at the start.
+    "offset.storage.partitions": "1",
+    "status.storage.partitions": "1",
+    # By default all classes of all jars are read, by each worker.
+    "plugin.discovery": "service_load",
+}
+# The same for the Connect worker, whose configs belong to the target cluster.
+PROMPT_WORKER = {
+    "offset.flush.interval.ms": "500",
+    "scheduled.rebalance.max.delay.ms": "0",
+    "session.timeout.ms": "3000",
+    "heartbeat.interval.ms": "300",
+    "rebalance.timeout.ms": "6000",
+    "plugin.discovery": "service_load",
+}
+
+
+class QuickKafka(Kafka):
+    """A single Apache Kafka node with few internal partitions, which starts as quickly as it can."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory, heap="384m")
+
+    def prepare(self) -> None:
+        super().prepare()
+        with (self.directory / "server.properties").open("a") as properties:
+            properties.write(
+                "offsets.topic.num.partitions=1\n"
+                "transaction.state.log.num.partitions=1\n"
+                "group.min.session.timeout.ms=500\n"
+                "log.cleaner.backoff.ms=100\n"
+                "log.initial.task.delay.ms=100\n"
+            )
+
+    def command(self) -> list[str]:
+        heap = [f"-Xmx{self.heap}", *QUICK_JVM]
+        return java("kafka.Kafka", str(self.directory / "server.properties"), options=heap)
+
+
+class MirrorMaker:
+    """A dedicated MirrorMaker 2, as connect-mirror-maker.sh starts it."""
+
+    def __init__(self, directory: Path, properties: Mapping[str, str] | str) -> None:
+        directory.mkdir(parents=True)
+        self._directory = directory
+        self._process: subprocess.Popen[bytes] | None = None
+        self._starts = 0
+        text = properties
+        if not isinstance(text, str):
+            text = "".join(f"{name} = {value}\n" for name, value in properties.items())
+        (directory / "mm2.properties").write_text(text)
+
+    def start(self) -> None:
+        """Start it without waiting for it: it needs some seconds before it copies the first record."""
+        self._starts += 1
+        command = ["java", "-Xmx384m", *QUICK_JVM, *LOGGING, "-cp", kafka_classpath(), MAIN_CLASS]
+        with self._log(self._starts).open("wb") as log:
+            self._process = subprocess.Popen(
+                [*command, str(self._directory / "mm2.properties")], stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
+
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def kill(self) -> None:
+        """Kill it (kill -9): nothing is flushed, and its members stay in their groups until their sessions expire."""
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> None:
+        """Send SIGTERM: it sends what it has read, and stores its offsets."""
+        self._end(signal.SIGTERM)
+
+    def restart(self) -> None:
+        """Kill it and start it again."""
+        self.kill()
+        self.start()
+
+    def log(self) -> str:
+        """Return the log of all starts."""
+        return "".join(self._log(start).read_text(errors="replace") for start in range(1, self._starts + 1))
+
+    def refusals(self) -> list[str]:
+        """Return the lines of the log that report a response with an error, or an operation that was not possible."""
+        return re.findall(r"^.*(?:org\.apache\.kafka\.common\.errors\.\w+|Could not ).*$", self.log(), re.MULTILINE)
+
+    def _log(self, start: int) -> Path:
+        return self._directory / f"log-{start}"
+
+    def _end(self, how: signal.Signals) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            process.send_signal(how)
+            process.wait(timeout=DEADLINE_S)

@@ -30,6 +30,7 @@ SCOPES = {
     "tests/compat/transactions/": "JVM",
     "tests/compat/kafka_tools/": "JVM",
     "tests/compat/compaction/": "JVM",
+    "tests/compat/mirror/": "MirrorMaker",
     "tests/compat/cluster/": "cluster",
     "tests/compat/spark/": "Spark",
     "tests/compat/cluster/failover/": "Spark",

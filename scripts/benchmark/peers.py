@@ -42,7 +42,8 @@ def kafka_classpath() -> str:
     with (CACHE.parent / f"{CACHE.name}.lock").open("w") as lock:
         # Another process may be downloading them: it has some of the jars, Kafka's own among them, before all.
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not list(CACHE.glob("kafka_2.13-*.jar")):
+        # Directories of earlier versions have no MirrorMaker.
+        if not list(CACHE.glob("connect-mirror-4*.jar")):
             print("downloading Apache Kafka 4.3.1 with Maven ...", file=sys.stderr, flush=True)
             subprocess.run(
                 ["mvn", "-q", "-B", "-f", str(HERE / "kafka-pom.xml"), "dependency:copy-dependencies",

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.compat.kafka_tools.jvm import Jvm
 from tests.compat.mirror.mirror_maker import QuickKafka
 from tests.compat.mirror.world import FLOWS, Flow, World, running_world
 from tests.compat.support import need_own_broker
@@ -25,10 +26,10 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[QuickKafka]:
         server.kill()
 
 
-@pytest.fixture(scope="session")
-def world(kafka: QuickKafka, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+@pytest.fixture(scope="module")
+def world(kafka: QuickKafka, jvm: Jvm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     """Three clusters with MirrorMaker between them, which has been killed once and runs again."""
-    with running_world(kafka, tmp_path_factory.mktemp("world")) as world:
+    with running_world(kafka, tmp_path_factory.mktemp("world"), jvm) as world:
         yield world
 
 

@@ -5,11 +5,9 @@ It is killed once while it copies (world.py), in its exactly-once mode: nothing 
 
 import pytest
 from confluent_kafka import TopicPartition
-from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions, ResourceType
+from confluent_kafka.admin import AdminClient, ConfigEntry, ConfigResource, NewPartitions, ResourceType
 from confluent_kafka.admin import AlterConfigOpType as Op
-from confluent_kafka.admin import ConfigEntry
 
-from tests.compat.kafka_tools.jvm import Jvm
 from tests.compat.mirror.contents import (
     QUIET,
     configs,
@@ -95,7 +93,7 @@ def test_configs_and_new_partitions_follow(world: World, flow: Flow) -> None:
 
 
 @pytest.mark.feature("commits")
-def test_a_group_in_the_middle_skips_nothing(world: World, flow: Flow, jvm: Jvm) -> None:
+def test_a_group_in_the_middle_skips_nothing(world: World, flow: Flow) -> None:
     """Its offsets are translated to those of the latest offset sync before, so that it reads some records again."""
     mirrored, group = world.mirrored(flow, "records"), f"{flow.source}-half"
     reader = consumer(world.bootstrap(flow.source), group)
@@ -112,7 +110,7 @@ def test_a_group_in_the_middle_skips_nothing(world: World, flow: Flow, jvm: Jvm)
 
 
 @pytest.mark.feature("group admin")
-def test_a_group_that_has_read_everything_continues_exactly(world: World, flow: Flow, jvm: Jvm) -> None:
+def test_a_group_that_has_read_everything_continues_exactly(world: World, flow: Flow) -> None:
     world.mirrored(flow, "records")
     source, target = world.bootstrap(flow.source), world.bootstrap(flow.target)
     group, topic = f"{flow.source}-to-{flow.target}", flow.remote("records")
@@ -131,7 +129,7 @@ def test_a_group_that_has_read_everything_continues_exactly(world: World, flow: 
 
     eventually(at_the_end, f"{group} has committed the end of {topic}", interval=0.3)
     committed = {position.partition: position.offset for position in moved.committed(partitions, DEADLINE_S)}
-    assert translated_offsets(jvm, target, flow.source, group) == committed
+    assert world.translated_offsets(flow, group) == committed
     sender = producer(source)
     for partition in range(PARTITIONS):
         sender.produce("records", group.encode(), partition=partition)
@@ -145,15 +143,6 @@ def test_a_group_that_has_read_everything_continues_exactly(world: World, flow: 
     eventually(has_received, "the records that were written after the move", interval=0)
     assert received == [group.encode()] * PARTITIONS
     moved.close()
-
-
-def translated_offsets(jvm: Jvm, target: str, source_alias: str, group: str) -> dict[int, int]:
-    """Return what RemoteClusterUtils, which applications use, says about the group at the target, by partition."""
-    mirror = jvm.java.org.apache.kafka.connect.mirror
-    timeout = jvm.java.java.time.Duration.ofSeconds(60)
-    settings = jvm.settings({"bootstrap.servers": target})
-    offsets = mirror.RemoteClusterUtils.translateOffsets(settings, source_alias, group, timeout)
-    return {entry.getKey().partition(): int(entry.getValue().offset()) for entry in offsets.entrySet()}
 
 
 @pytest.mark.feature("cluster")

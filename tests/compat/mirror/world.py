@@ -5,12 +5,13 @@ record arrives once, although the process is killed.
 """
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
-from confluent_kafka import Producer, TopicPartition
+from confluent_kafka import TopicPartition
 
+from tests.compat.kafka_tools.jvm import Jvm
 from tests.compat.mirror.contents import Content, consumer, contents, create_topic, flush, producer, write_all_kinds
 from tests.compat.mirror.mirror_maker import PROMPT, PROMPT_WORKER, MirrorMaker, QuickKafka
 from tests.compat.support import BrokerProcess, eventually
@@ -57,8 +58,11 @@ class Server(Protocol):
 
 
 class World:
-    def __init__(self, servers: Mapping[str, Server], directory: Path) -> None:
+    """`jvm`: runs what needs Kafka's Java clients."""
+
+    def __init__(self, servers: Mapping[str, Server], directory: Path, jvm: Jvm) -> None:
         self._servers = servers
+        self._jvm = jvm
         self.maker = MirrorMaker(directory, self._properties())
 
     def bootstrap(self, cluster: str) -> str:
@@ -106,9 +110,32 @@ class World:
             self.wait_for_first(flow)
         for source in SOURCES:
             write_all_kinds(self.bootstrap(source), "records", PARTITIONS, "while it is killed", 200)
-        self.maker.restart()
+        self.maker.kill()
+        for server in self._servers.values():
+            self._abort_transactions(server.bootstrap)
+        self.maker.start()
         for source in SOURCES:
             write_all_kinds(self.bootstrap(source), "records", PARTITIONS, "after", 10)
+
+    def _abort_transactions(self, bootstrap: str) -> None:
+        """Abort what the killed process has left open. Its successor waits for that, by default for a minute."""
+        with closing(self._jvm.java.org.apache.kafka.clients.admin.Admin.create(self._settings(bootstrap))) as admin:
+            ids = self._jvm.java.java.util.ArrayList()
+            for transaction in admin.listTransactions().all().get():
+                if transaction.state().toString() == "Ongoing":
+                    ids.add(transaction.transactionalId())
+            admin.fenceProducers(ids).all().get()
+
+    def _settings(self, bootstrap: str) -> Any:
+        return self._jvm.settings({"bootstrap.servers": bootstrap})
+
+    def translated_offsets(self, flow: Flow, group: str) -> dict[int, int]:
+        """Return what RemoteClusterUtils, which applications use, says about a group at the target, by partition."""
+        java = self._jvm.java
+        offsets = java.org.apache.kafka.connect.mirror.RemoteClusterUtils.translateOffsets(
+            self._settings(self.bootstrap(flow.target)), flow.source, group, java.java.time.Duration.ofSeconds(60)
+        )
+        return {entry.getKey().partition(): int(entry.getValue().offset()) for entry in offsets.entrySet()}
 
     def wait_for_first(self, flow: Flow) -> None:
         """Wait until the target has some of the records."""
@@ -170,7 +197,7 @@ def _commit_middle(bootstrap: str, group: str) -> None:
 
 
 @contextmanager
-def running_world(kafka: QuickKafka, directory: Path) -> Iterator[World]:
+def running_world(kafka: QuickKafka, directory: Path, jvm: Jvm) -> Iterator[World]:
     """`kafka`: a running Apache Kafka whose topics and groups have other names."""
     brokers = {}
     for name in ("queue", "other"):
@@ -182,7 +209,7 @@ def running_world(kafka: QuickKafka, directory: Path) -> Iterator[World]:
             broker.launch()
         for name, broker in brokers.items():
             eventually(broker.ready, f"{name} is ready", interval=0.02)
-        world = World({"kafka": kafka, **brokers}, directory / "mirror-maker")
+        world = World({"kafka": kafka, **brokers}, directory / "mirror-maker", jvm)
         world.fill()
         yield world
     finally:
@@ -196,7 +223,3 @@ def keyed(records: list[Content]) -> dict[bytes | None, bytes | None]:
     """Return the latest value of each key, without those of which it is a tombstone."""
     latest = {record.key: record.value for record in records}
     return {key: value for key, value in latest.items() if value is not None}
-
-
-def idempotent(bootstrap: str) -> Producer:
-    return producer(bootstrap, enable_idempotence=True, linger_ms=5)

@@ -1,6 +1,7 @@
 """DescribeReassignmentPlan (key 10001), version 0: the plan that runs, or the last one. Kafka has no such API.
 
 - The plan is null if there has been none.
+- The tagged field of self-healing has the brokers that are away, and those that are to get replicas back.
 - The states of the moves are those of the partitions now; those of a plan that has ended are as they were at its end.
 - ApiVersions does not list it, so only kbroker's command line sends it.
 """
@@ -11,8 +12,10 @@ from kbroker.api.context import RequestContext, Services
 from kbroker.common import KafkaError
 from kbroker.metadata.reassignments.plan_manager import PlanProgress
 from kbroker.metadata.reassignments.plan_step import MoveState, MoveStatus
+from kbroker.metadata.reassignments.self_healing.decision import HealedBroker
 from kbroker.metadata.reassignments.stored_plan import SkipReason, StoredMove
 from protocol.messages.k10001_describe_reassignment_plan import (
+    DescribedHealing,
     DescribedMove,
     DescribedPlan,
     DescribeReassignmentPlanRequest,
@@ -23,6 +26,9 @@ REASONS = {
     SkipReason.DELETED: "the topic was deleted",
     SkipReason.REASSIGNED: "it was reassigned outside of the plan",
     SkipReason.UNREGISTERED: "a broker that it moves to is not registered any more",
+    SkipReason.RETURNED: "its broker has returned",
+    SkipReason.AWAY: "a broker that it moves to stays away",
+    SkipReason.CANCELLED: "the plan was cancelled",
 }
 
 
@@ -31,11 +37,12 @@ async def handle(
 ) -> DescribeReassignmentPlanResponse:
     try:
         progress = await services.controller.describe_reassignment_plan()
+        healing = [_described_healing(broker) for broker in await services.controller.self_healing.describe()]
     except KafkaError as error:
         return DescribeReassignmentPlanResponse(error_code=error.code, error_message=error.message)
     if progress is None:
-        return DescribeReassignmentPlanResponse()
-    return DescribeReassignmentPlanResponse(plan=_described(progress, request.include_moves))
+        return DescribeReassignmentPlanResponse(healing=healing)
+    return DescribeReassignmentPlanResponse(plan=_described(progress, request.include_moves), healing=healing)
 
 
 def _described(progress: PlanProgress, include_moves: bool) -> DescribedPlan:
@@ -54,6 +61,18 @@ def _described(progress: PlanProgress, include_moves: bool) -> DescribedPlan:
         moves_pending=states.count(MoveState.PENDING),
         moves_skipped=states.count(MoveState.SKIPPED),
         moves=[_described_move(move, state) for move, state in moves],
+        origin=plan.origin.value,
+    )
+
+
+def _described_healing(broker: HealedBroker) -> DescribedHealing:
+    return DescribedHealing(
+        broker_id=broker.broker_id,
+        is_away=broker.is_away,
+        state=broker.state.value,
+        replicas=broker.replicas,
+        since_ms=broker.since_ms,
+        remaining_ms=broker.remaining_ms,
     )
 
 

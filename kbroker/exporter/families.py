@@ -309,6 +309,13 @@ FAMILIES = (
         "",
         "Partitions for which this broker, as the controller, has elected another leader.",
     ),
+    Family(
+        "kbroker_replicas_not_rebuilt",
+        GAUGE,
+        "",
+        "Replicas that self-healing (kbroker.replica.rebuild.after.ms) does not rebuild although their broker stays "
+        "away: no live broker may hold them, no replica leads, or too many brokers are away. 0 but on the controller.",
+    ),
     Family("kbroker_peer_connections", GAUGE, "", "Open connections to other brokers."),
     Family("kbroker_peer_connection_failures_total", COUNTER, "", "Failed attempts to connect to another broker."),
     Family(

@@ -66,8 +66,9 @@ class ClusterMember:
         self.image = MetadataImage()
         self.loader = MetadataLoader(coordination, environment.loop, self.image, on_failure)
         self.controller = Controller(
-            node_id, coordination, self.loader, environment.loop, environment.random, config, environment.clock
-        )
+            node_id, coordination, self.loader, environment.loop, environment.random, config, environment.clock,
+            environment.offload,
+        )  # fmt: skip
         self.producer_ids = ProducerIdManager(coordination, environment.loop)
         # With it brokers prove to each other that they belong to this cluster.
         self.secret = b""
@@ -96,6 +97,10 @@ class ClusterMember:
             lambda: (
                 self.controller.is_elected and len(self.image.brokers) > 1 and config().auto_leader_rebalance_enable
             ),
+        )
+        healing = self.controller.self_healing
+        self._healing = PeriodicTask(
+            environment, "self-healing", lambda: healing.interval_ms, healing.heal, lambda: healing.is_needed
         )
         self.loader.roles_listeners.append(self._on_delta)
 
@@ -200,6 +205,7 @@ class ClusterMember:
     def _on_delta(self, delta: MetadataDelta) -> None:
         if delta.brokers:
             self._balance.schedule()
+        self._healing.schedule()
         # The delta may be older than a successful campaign of this broker, so it is no reason to resign.
         if delta.controller_id == NO_LEADER:
             self._start_campaign()
@@ -273,6 +279,7 @@ class ClusterMember:
         self.controller.resign()
         self.loader.stop()
         await self._balance.stop()
+        await self._healing.stop()
         await self._coordination.close()
 
 

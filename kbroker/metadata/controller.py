@@ -20,6 +20,7 @@ from kbroker.metadata.metadata_writer import MetadataWriter
 from kbroker.metadata.reassignments.plan_checks import RequestedPlan
 from kbroker.metadata.reassignments.plan_manager import PlanProgress, ReassignmentPlanManager
 from kbroker.metadata.reassignments.reassignment_control_manager import ReassignmentControlManager
+from kbroker.metadata.reassignments.self_healing.self_healing_manager import SelfHealingManager
 from kbroker.metadata.replication.alter_reassignments import ReassignmentOutcome, RequestedReassignment
 from kbroker.metadata.replication.leader_elections import ElectionOutcome, ElectionType, RequestedElection
 from kbroker.metadata.replication_control_manager import (
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
     from kbroker.config import BrokerConfig
     from kbroker.metadata.metadata_loader import MetadataLoader
     from kbroker.metadata.store.coordination import Coordination
-    from kbroker.runtime.environment import Clock
+    from kbroker.runtime.environment import Clock, Offload
 
 Overrides = dict[str, str]
 
@@ -68,6 +69,7 @@ class Controller:
         random: Random,
         config: Callable[[], BrokerConfig],
         clock: Clock,
+        offload: Offload,
     ) -> None:
         self.node_id = node_id
         self._loader = loader
@@ -75,11 +77,14 @@ class Controller:
         self._config = config
         self._lock = Mutex(loop)
         self._writer = MetadataWriter(node_id, coordination, loader, loop)
-        self._replication = ReplicationControlManager(coordination, loader, self._writer, self._lock, loop, config)
+        self._replication = ReplicationControlManager(
+            coordination, loader, self._writer, self._lock, loop, config, clock
+        )
         self._reassignments = ReassignmentControlManager(loader, self._writer, self._replication, self._lock)
         self._plans = ReassignmentPlanManager(
             coordination, loader, self._writer, self._reassignments, self._lock, loop, clock
         )
+        self.self_healing = SelfHealingManager(loader, self._writer, self._plans, self._lock, clock, offload, config)
         # A plan continues when the brokers are those of the ephemeral nodes.
         self._replication.on_reconciled = self._plans.continue_plan
         self._isr_changes = IsrChangeQueue(loader, self._writer, self._replication, self._lock, loop)

@@ -38,11 +38,27 @@ class BrokerNode(NamedTuple):
     previous_epoch: int = -1
 
 
+class BrokerHistory(NamedTuple):
+    """What the controller remembers of a broker for self-healing (reassignments/self_healing).
+
+    `since_ms`: the wall clock when the broker was fenced or unfenced last, -1 if it is not known. `rebuilt`: how many
+    of its replicas were rebuilt elsewhere and not given back since. `is_given_up`: a user has cancelled the rebuild of
+    its replicas; none begins until the broker has returned. `is_drained`: a plan on request has moved all its replicas
+    away, so rebuilt replicas go elsewhere.
+    """
+
+    since_ms: int = -1
+    rebuilt: int = 0
+    is_given_up: bool = False
+    is_drained: bool = False
+
+
 class KnownBroker(NamedTuple):
     """A broker as the controller knows it."""
 
     registration: BrokerRegistration
     fenced: bool
+    history: BrokerHistory = BrokerHistory()
 
 
 @dataclass(slots=True)

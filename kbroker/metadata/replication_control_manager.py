@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from kbroker.metadata.metadata_loader import MetadataLoader
     from kbroker.metadata.metadata_writer import MetadataWriter
     from kbroker.metadata.store.coordination import Coordination
+    from kbroker.runtime.environment import Clock
     from kbroker.runtime.mutex import Mutex
 
 log = EventLogger("kbroker.metadata")
@@ -79,6 +80,7 @@ class ReplicationControlManager:
         lock: Mutex,
         loop: AbstractEventLoop,
         config: Callable[[], BrokerConfig],
+        clock: Clock,
     ) -> None:
         self._coordination = coordination
         self._loader = loader
@@ -86,6 +88,7 @@ class ReplicationControlManager:
         self._lock = lock
         self._loop = loop
         self._config = config
+        self._clock = clock
         # Called when the brokers and all partitions have been checked.
         self.on_reconciled: Callable[[], None] = lambda: None
         # The controller epoch in which all partitions have been checked.
@@ -137,7 +140,7 @@ class ReplicationControlManager:
             changes = plan_broker_changes(await self._read_broker_nodes(), known)
             if changes or self._reconciled_epoch != self._writer.epoch:
                 epoch = self._writer.epoch
-                after = changes.after(known)
+                after = changes.after(known, self._clock.now_ms())
                 # Brokers are fenced first: after a failure between two multis their partitions are still to be settled.
                 self._reconciled_epoch = 0
                 await self._write(changes, after)
@@ -214,7 +217,7 @@ class ReplicationControlManager:
                 return 0  # nobody could take over
             broker = known[broker_id]
             stopping = broker.registration._replace(in_controlled_shutdown=True)
-            after = {**known, broker_id: KnownBroker(stopping, broker.fenced)}
+            after = {**known, broker_id: broker._replace(registration=stopping)}
             draft = self._settle(BrokerChanges(), after)
             await self._writer.commit_all([self._registration_op(broker_id, after), *draft.ops()])
             return sum(partition.leader == broker_id for _, _, _, partition in draft.partitions())

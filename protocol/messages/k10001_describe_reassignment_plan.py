@@ -30,6 +30,16 @@ class DescribedPlan(Struct):
     moves_pending: int = row("int32", "0+")
     moves_skipped: int = row("int32", "0+")
     moves: list[DescribedMove] = row([DescribedMove], "0+")
+    origin: str = row("string", "0+", tag=0, default="request")
+
+
+class DescribedHealing(Struct):
+    broker_id: int = row("int32", "0+")
+    is_away: bool = row("bool", "0+")
+    state: str = row("string", "0+")
+    replicas: int = row("int32", "0+")
+    since_ms: int = row("int64", "0+", default=-1)
+    remaining_ms: int = row("int64", "0+")
 
 
 class DescribeReassignmentPlanRequest(Message, key=10001, kind="request", versions="0", flexible="0+"):
@@ -41,3 +51,4 @@ class DescribeReassignmentPlanResponse(Message, key=10001, kind="response", vers
     error_code: int = row("int16", "0+")
     error_message: str | None = row("string", "0+", nullable="0+", default=None)
     plan: DescribedPlan | None = row(DescribedPlan, "0+", nullable="0+", default=None)
+    healing: list[DescribedHealing] = row([DescribedHealing], "0+", tag=0)

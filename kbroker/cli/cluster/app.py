@@ -7,7 +7,9 @@ from typing import Any
 import typer
 
 from kbroker.cli.cluster.broker_state import broker_state
+from kbroker.cli.cluster.plans.run_plan import now_ms
 from kbroker.cli.cluster.roll.command import roll
+from kbroker.cli.cluster.self_healing import healing_json, print_healing, read_healing
 from kbroker.cli.common.client import admin_client, read_again
 from kbroker.cli.common.formatting import count_text
 from kbroker.cli.common.options import DEFAULT_BOOTSTRAP, AsJson, Bootstrap
@@ -43,20 +45,22 @@ def status(as_json: AsJson = False, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP) ->
         min_isr = min_isr_by_topic(client, [topic["name"] for topic in topics])
         lags = lag_by_broker(replica_lag(client, topics))
         moving = reassignments_if_known(client)
-    partitions = [
-        partition_health(
-            partition,
-            min_isr[topic["name"]],
-            moving.get((topic["name"], partition["partition_index"]), NO_REASSIGNMENT).adding,
-        )
-        for topic in topics
-        for partition in topic["partitions"]
-    ]
-    summary = cluster_summary(cluster, len(topics), partitions, lags)
+        partitions = [
+            partition_health(
+                partition,
+                min_isr[topic["name"]],
+                moving.get((topic["name"], partition["partition_index"]), NO_REASSIGNMENT).adding,
+            )
+            for topic in topics
+            for partition in topic["partitions"]
+        ]
+        summary = cluster_summary(cluster, len(topics), partitions, lags)
+        healing = read_healing(client, summary["brokers"])
     if as_json:
-        print_json(summary)
+        print_json(summary | {"self_healing": [healing_json(broker) for broker in healing]})
     else:
         _print_summary(summary)
+        print_healing(healing, now_ms())
     raise typer.Exit(1 if any(summary["partitions"][name] for name in PROBLEMS) else 0)
 
 

@@ -9,6 +9,8 @@ import typer
 from kbroker.cli.cluster.broker_state import broker_state
 from kbroker.cli.cluster.log_dirs import LogDirs, describe_log_dirs
 from kbroker.cli.cluster.plans.commands import balance, drain, plan, replace
+from kbroker.cli.cluster.plans.run_plan import now_ms
+from kbroker.cli.cluster.self_healing import print_healing, read_healing
 from kbroker.cli.common.client import admin_client, read_again
 from kbroker.cli.common.formatting import format_size
 from kbroker.cli.common.options import DEFAULT_BOOTSTRAP, AsJson, Bootstrap
@@ -35,11 +37,13 @@ def list_brokers(as_json: AsJson = False, bootstrap: Bootstrap = DEFAULT_BOOTSTR
         topics = [topic for topic in read_again(lambda: client.describe_topics(None)) if not topic["error_code"]]
         running = [broker["broker_id"] for broker in cluster["brokers"] if not broker.get("is_fenced")]
         directories = describe_log_dirs(client, running)
-    brokers = broker_summaries(cluster, [row for topic in topics for row in topic["partitions"]], directories)
+        brokers = broker_summaries(cluster, [row for topic in topics for row in topic["partitions"]], directories)
+        healing = read_healing(client, brokers)
     if as_json:
         print_json(brokers)
     else:
         print_table(COLUMNS, [[*list(broker.values())[:-2], *_size_cells(broker)] for broker in brokers])
+        print_healing(healing, now_ms())
 
 
 def broker_summaries(

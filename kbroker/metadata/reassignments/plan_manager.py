@@ -7,16 +7,18 @@ that it needs, so another controller continues with the next step. Every write i
 from __future__ import annotations
 
 from asyncio import sleep
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from kbroker.common import KafkaError
 from kbroker.config.config_resource import ConfigResource, ConfigResourceType
-from kbroker.metadata.image import MetadataDelta, PartitionRegistration
+from kbroker.metadata.image import BrokerHistory, KnownBroker, MetadataDelta, PartitionRegistration
 from kbroker.metadata.reassignments.plan_checks import RequestedPlan, check_plan
 from kbroker.metadata.reassignments.plan_step import MoveStatus, all_statuses, next_step
 from kbroker.metadata.reassignments.plan_throttle import check_throttle, with_throttle, without_throttle
-from kbroker.metadata.reassignments.stored_plan import NO_THROTTLE, PlanState, StoredMove, StoredPlan
+from kbroker.metadata.reassignments.self_healing.broker_histories import histories_at_cancellation, histories_at_end
+from kbroker.metadata.reassignments.stored_plan import NO_THROTTLE, PlanOrigin, PlanState, StoredMove, StoredPlan
 from kbroker.metadata.replication.broker_changes import acceptable_leaders
 from kbroker.metadata.store import plan_nodes, znodes
 from kbroker.metadata.store.config_ops import overrides_op
@@ -73,6 +75,8 @@ class ReassignmentPlanManager:
         self._lock = lock
         self._loop = loop
         self._clock = clock
+        # The brokers that have been away so long that self-healing rebuilds their replicas.
+        self.away: frozenset[int] = frozenset()
         self._is_step_due = False
         self._running: Task[None] | None = None
         loader.roles_listeners.append(self._on_delta)
@@ -82,8 +86,17 @@ class ReassignmentPlanManager:
 
     # Requests.
 
-    async def create_plan(self, requested: RequestedPlan, slices: Slices | None) -> int:
-        """Store a plan and begin to run it. Returns its id. Raises KafkaError."""
+    async def create_plan(
+        self,
+        requested: RequestedPlan,
+        slices: Slices | None,
+        origin: PlanOrigin = PlanOrigin.REQUEST,
+        brokers: Sequence[int] = (),
+    ) -> int:
+        """Store a plan and begin to run it. Returns its id. Raises KafkaError.
+
+        `origin`, `brokers`: of a plan of the controller.
+        """
         async with self._lock:
             await self._writer.prepare()
             last = self._loader.reassignment_plan.plan
@@ -96,7 +109,8 @@ class ReassignmentPlanManager:
             moves = await in_slices(slices, check_plan(requested, self._image.topics, racks))
             plan = StoredPlan(
                 1 if last is None else last.plan_id + 1, requested.description, PlanState.RUNNING, requested.throttle,
-                requested.max_concurrent_moves, self._clock.now_ms(), tuple(moves),
+                requested.max_concurrent_moves, self._clock.now_ms(), tuple(moves), origin=origin,
+                brokers=tuple(brokers),
             )  # fmt: skip
             if plan.throttle != NO_THROTTLE:
                 check_throttle(plan, self._image)
@@ -136,14 +150,19 @@ class ReassignmentPlanManager:
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"Coordination failed: {error}") from error
 
     async def cancel_plan(self, plan_id: int) -> None:
-        """Begin to move everything back. Raises KafkaError if this plan does not run."""
+        """Begin to move everything back, or to drop the other moves of a plan of the controller.
+
+        Raises KafkaError if this plan does not run.
+        """
         async with self._lock:
             await self._writer.prepare()
             plan = self._loader.reassignment_plan.plan
             if plan is None or plan.plan_id != plan_id or not plan.is_active:
                 raise KafkaError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, f"Plan {plan_id} is not running.")
             if plan.state is PlanState.RUNNING:
-                await self._writer.commit([_plan_op(plan._replace(state=PlanState.CANCELLING))])
+                known = self._loader.registrations
+                histories = _history_ops(histories_at_cancellation(plan, known), known)
+                await self._writer.commit([_plan_op(plan._replace(state=PlanState.CANCELLING)), *histories])
         log.info("plan is being cancelled", plan=plan_id)
         self._start_steps()
 
@@ -214,24 +233,41 @@ class ReassignmentPlanManager:
 
     async def _move(self, plan: StoredPlan) -> None:
         known = self._loader.registrations
-        step = await self._slices().run(next_step(plan, self._find_partition, acceptable_leaders(known), known))
+        alive = acceptable_leaders(known)
+        step = await self._slices().run(next_step(plan, self._find_partition, alive, known, self.away))
         draft = ChunkDraft(self._loader.chunks)
         for move in step.begin:
             self._reassignments.alter(draft, move.topic, move.partition, plan.direction(move)[1])
+        for move in step.dropped:
+            # The former order has the preferred leader. A broker that was unregistered meanwhile is no valid target.
+            former = move.original if known.keys() >= set(move.original) else None
+            self._reassignments.alter(draft, move.topic, move.partition, former)
         for move in step.elections:
             self._reassignments.elect_preferred(draft, move.topic, move.partition)
         ops = draft.ops()
+        at_end: list[Op] = []
         if step.is_finished:
             if plan.throttle != NO_THROTTLE:
                 ops += self._config_ops(without_throttle(plan, self._image))
             state = PlanState.COMPLETE if plan.state is PlanState.RUNNING else PlanState.CANCELLED
-            # This is written last: until then, a controller takes the step again.
-            ops.append(_plan_op(plan._replace(state=state, ended_ms=self._clock.now_ms(), skipped=step.skipped)))
+            # These are written last, together: until then, a controller takes the step again.
+            ended = plan._replace(state=state, ended_ms=self._clock.now_ms(), skipped=step.skipped)
+            at_end = [_plan_op(ended), *_history_ops(self._histories_at_end(ended), known)]
         await self._writer.commit_all(ops)
+        if at_end:
+            await self._writer.commit(at_end)
         if step.begin:
             log.info("plan moves partitions", plan=plan.plan_id, partitions=len(step.begin))
+        if step.dropped:
+            log.info("plan drops moves", plan=plan.plan_id, partitions=len(step.dropped))
         if step.is_finished:
             log.info("plan has ended", plan=plan.plan_id, state=state, skipped=sum(map(len, step.skipped.values())))
+
+    def _histories_at_end(self, plan: StoredPlan) -> dict[int, BrokerHistory]:
+        skipped = {index for indexes in plan.skipped.values() for index in indexes}
+        done = [move for index, move in enumerate(plan.moves) if index not in skipped]
+        replicas = Counter(broker for _, partition in self._image.partitions() for broker in partition.replicas)
+        return histories_at_end(plan, done, self._loader.registrations, replicas)
 
     def _slices(self) -> Slices:
         """Return the slices of work on all moves. The lock is held, so no change is made meanwhile."""
@@ -249,6 +285,13 @@ class ReassignmentPlanManager:
             for resource, overrides in altered.items()
             if resource.type != ConfigResourceType.TOPIC or resource.name in self._image.topics
         ]
+
+
+def _history_ops(histories: Mapping[int, BrokerHistory], known: Mapping[int, KnownBroker]) -> list[Op]:
+    return [
+        Set(znodes.registration_path(broker), znodes.encode_registration(known[broker]._replace(history=history)))
+        for broker, history in histories.items()
+    ]
 
 
 def _plan_op(plan: StoredPlan) -> Op:

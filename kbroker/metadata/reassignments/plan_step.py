@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from kbroker.common import NO_LEADER
 from kbroker.metadata.image import PartitionRegistration
+from kbroker.metadata.reassignments.self_healing.dropped_moves import drop_reason
 from kbroker.metadata.reassignments.stored_plan import SkipReason, StoredMove, StoredPlan
 from kbroker.metadata.replication.reassignment import target_replicas
 
@@ -41,10 +42,12 @@ _DELETED, _REASSIGNED, _UNREGISTERED = (
 class PlanStep(NamedTuple):
     """What the controller writes next. `elections`: moves that are done, whose preferred replica can lead but does not.
 
-    `skipped`: the indexes of the moves that are skipped now, for a plan that `is_finished`.
+    `dropped`: moves that have begun, and end with the replicas of before. `skipped`: the indexes of the moves that are
+    skipped now, for a plan that `is_finished`.
     """
 
     begin: list[StoredMove]
+    dropped: list[StoredMove]
     elections: list[StoredMove]
     is_finished: bool
     skipped: dict[SkipReason, tuple[int, ...]]
@@ -72,15 +75,20 @@ def move_status(
 
 
 def next_step(
-    plan: StoredPlan, find_partition: FindPartition, alive: Collection[int], registered: Collection[int]
+    plan: StoredPlan,
+    find_partition: FindPartition,
+    alive: Collection[int],
+    registered: Collection[int],
+    away: Collection[int] = (),
 ) -> Generator[None, None, PlanStep]:
-    """Return the next step of an active plan. `alive`: the brokers that can lead and follow.
+    """Return the next step of an active plan. `alive`: the brokers that can lead and follow; `away`: see drop_reason.
 
     A move that waits for a broker which is away does not count as running, so that it does not block the others.
 
     Runs in steps (runtime/slices.py), since a plan may have 10,000 moves.
     """
     turned_back: list[StoredMove] = []
+    dropped: list[StoredMove] = []
     possible: list[StoredMove] = []
     elections: list[StoredMove] = []
     skipped: dict[SkipReason, list[int]] = {}
@@ -97,8 +105,14 @@ def next_step(
             if _needs_election(partition, alive):
                 elections.append(move)
             continue
+        drop = drop_reason(plan, move, partition, alive, away)
+        if drop is not None and state is MoveState.PENDING:
+            skipped.setdefault(drop, []).append(index)
+            continue
         is_finished = False
-        if state is MoveState.PENDING:
+        if drop is not None:
+            dropped.append(move)
+        elif state is MoveState.PENDING:
             if _can_begin(partition, goal, alive):
                 possible.append(move)
         elif target_replicas(partition) != list(goal):
@@ -106,7 +120,8 @@ def next_step(
         elif _is_copying(partition, alive):
             copying += 1
     begin = turned_back + possible[: max(0, plan.max_concurrent_moves - copying - len(turned_back))]
-    return PlanStep(begin, elections, is_finished, {reason: tuple(moves) for reason, moves in skipped.items()})
+    indexes = {reason: tuple(moves) for reason, moves in skipped.items()}
+    return PlanStep(begin, dropped, elections, is_finished, indexes)
 
 
 def all_statuses(

@@ -19,12 +19,23 @@ class PlanState(StrEnum):
     CANCELLED = "cancelled"
 
 
+class PlanOrigin(StrEnum):
+    """Who has made a plan. REBUILD and RETURN are plans of the controller: see self_healing."""
+
+    REQUEST = "request"
+    REBUILD = "rebuild"
+    RETURN = "return"
+
+
 class SkipReason(StrEnum):
-    """Why a plan does not move a partition."""
+    """Why a plan does not move a partition. The last three are of plans of the controller."""
 
     DELETED = "deleted"
     REASSIGNED = "reassigned"
     UNREGISTERED = "unregistered"
+    RETURNED = "returned"
+    AWAY = "away"
+    CANCELLED = "cancelled"
 
 
 class StoredMove(NamedTuple):
@@ -42,6 +53,7 @@ class StoredPlan(NamedTuple):
 
     `is_throttled`: whether the configs of the throttle have been set. `skipped`: the moves that an ended plan has
     skipped, as indexes; all its others are done. `created_ms`, `ended_ms`: wall clock, -1 for a plan that runs.
+    `brokers`: those that a plan of the controller is about.
     """
 
     plan_id: int
@@ -54,13 +66,18 @@ class StoredPlan(NamedTuple):
     ended_ms: int = -1
     is_throttled: bool = False
     skipped: Mapping[SkipReason, tuple[int, ...]] = {}
+    origin: PlanOrigin = PlanOrigin.REQUEST
+    brokers: tuple[int, ...] = ()
 
     @property
     def is_active(self) -> bool:
         return self.state in (PlanState.RUNNING, PlanState.CANCELLING)
 
     def direction(self, move: StoredMove) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Return the replicas that a move starts from, and those that it has when it is done."""
-        if self.state in (PlanState.RUNNING, PlanState.COMPLETE):
+        """Return the replicas that a move starts from, and those that it has when it is done.
+
+        A plan of the controller that is cancelled moves nothing back: it might wait for a broker that never returns.
+        """
+        if self.origin is not PlanOrigin.REQUEST or self.state in (PlanState.RUNNING, PlanState.COMPLETE):
             return move.original, move.target
         return move.target, move.original

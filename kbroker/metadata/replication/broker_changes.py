@@ -8,7 +8,13 @@ looks is noticed by its epoch (KIP-380).
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from kbroker.metadata.image import BrokerNode, BrokerRegistration, KnownBroker, PartitionRegistration
+from kbroker.metadata.image import (
+    BrokerHistory,
+    BrokerNode,
+    BrokerRegistration,
+    KnownBroker,
+    PartitionRegistration,
+)
 from kbroker.metadata.replication.partition_change import TopicRules, change_partition
 
 
@@ -29,14 +35,14 @@ class BrokerChanges:
     def __bool__(self) -> bool:
         return bool(self.restarted or self.unfenced or self.fenced)
 
-    def after(self, known: Mapping[int, KnownBroker]) -> dict[int, KnownBroker]:
-        """Return the brokers after these changes."""
-        return {
-            **known,
-            **{broker_id: KnownBroker(broker, False) for broker_id, broker in self.restarted.items()},
-            **{broker_id: KnownBroker(broker, False) for broker_id, broker in self.unfenced.items()},
-            **{broker_id: KnownBroker(broker, True) for broker_id, broker in self.fenced.items()},
-        }
+    def after(self, known: Mapping[int, KnownBroker], now_ms: int) -> dict[int, KnownBroker]:
+        """Return the brokers after these changes, which are made at `now_ms` (wall clock)."""
+        after = dict(known)
+        for brokers, fenced in ((self.restarted, False), (self.unfenced, False), (self.fenced, True)):
+            for broker_id, broker in brokers.items():
+                history = known[broker_id].history if broker_id in known else BrokerHistory()
+                after[broker_id] = KnownBroker(broker, fenced, history._replace(since_ms=now_ms, is_given_up=False))
+        return after
 
 
 def plan_broker_changes(nodes: Mapping[int, BrokerNode], known: Mapping[int, KnownBroker]) -> BrokerChanges:

@@ -9,7 +9,7 @@ The nodes of the moves are written first: a plan exists from the write of its fi
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from kbroker.metadata.reassignments.stored_plan import PlanState, SkipReason, StoredMove, StoredPlan
+from kbroker.metadata.reassignments.stored_plan import PlanOrigin, PlanState, SkipReason, StoredMove, StoredPlan
 from kbroker.metadata.store import znodes
 from kbroker.metadata.store.znodes import REASSIGNMENT_PLAN, decode, decoding, encode
 
@@ -41,6 +41,8 @@ def _node_count(plan: StoredPlan) -> int:
 
 
 def encode_header(plan: StoredPlan) -> bytes:
+    # A version without self-healing reads the plans on request.
+    origin = {} if plan.origin is PlanOrigin.REQUEST else {"origin": plan.origin, "brokers": plan.brokers}
     return encode(
         {
             "id": plan.plan_id,
@@ -53,6 +55,7 @@ def encode_header(plan: StoredPlan) -> bytes:
             "throttled": plan.is_throttled,
             "skipped": plan.skipped,
             "nodes": _node_count(plan),
+            **origin,
         }
     )
 
@@ -67,7 +70,8 @@ def decode_header(data: bytes | None) -> PlanHeader | None:
         plan = StoredPlan(
             int(fields["id"]), fields["description"], PlanState(fields["state"]), int(fields["throttle"]),
             int(fields["max_concurrent_moves"]), int(fields["created_ms"]), (), int(fields["ended_ms"]),
-            bool(fields["throttled"]), skipped,
+            bool(fields["throttled"]), skipped, PlanOrigin(fields.get("origin", PlanOrigin.REQUEST)),
+            tuple(map(int, fields.get("brokers", ()))),
         )  # fmt: skip
         return PlanHeader(plan, int(fields["nodes"]))
 

@@ -3,7 +3,8 @@
     /kbroker/cluster-id              {"id": text}
     /kbroker/broker-epoch            empty; its version is the broker epoch of the last registration
     /kbroker/brokers/ID              a broker's address and epoch; ephemeral
-    /kbroker/registrations/ID        the same as the controller knows it, with {"fenced", "in_controlled_shutdown"}
+    /kbroker/registrations/ID        the same as the controller knows it, with {"fenced", "in_controlled_shutdown"} and
+                                     {"history": [fields of BrokerHistory]}
     /kbroker/secret                  {"secret": hex}; with it brokers prove to each other that they are of this cluster
     /kbroker/controller              {"broker": id}; ephemeral
     /kbroker/controller-epoch        {"epoch"}; every write of the controller begins with a check of its version
@@ -28,7 +29,13 @@ from urllib.parse import quote, unquote
 
 from kbroker.config.config_resource import ConfigResource, ConfigResourceType
 from kbroker.metadata.features import FinalizedFeatures
-from kbroker.metadata.image import BrokerNode, BrokerRegistration, KnownBroker, PartitionRegistration
+from kbroker.metadata.image import (
+    BrokerHistory,
+    BrokerNode,
+    BrokerRegistration,
+    KnownBroker,
+    PartitionRegistration,
+)
 from kbroker.metadata.store.coordination import CoordinationError
 
 ROOT = "/kbroker"
@@ -145,7 +152,10 @@ def decode_broker(broker_id: int, data: bytes) -> BrokerNode:
 def encode_registration(known: KnownBroker) -> bytes:
     broker = known.registration
     fields = {**_registration_fields(broker), "fenced": known.fenced}
-    return encode({**fields, "in_controlled_shutdown": broker.in_controlled_shutdown})
+    fields["in_controlled_shutdown"] = broker.in_controlled_shutdown
+    if known.history != BrokerHistory():
+        fields["history"] = known.history
+    return encode(fields)
 
 
 def decode_registration(broker_id: int, data: bytes) -> KnownBroker:
@@ -154,7 +164,14 @@ def decode_registration(broker_id: int, data: bytes) -> KnownBroker:
         fields = decode(path, data)
         broker = _registration(broker_id, fields)
         in_controlled_shutdown = bool(fields["in_controlled_shutdown"])
-        return KnownBroker(broker._replace(in_controlled_shutdown=in_controlled_shutdown), bool(fields["fenced"]))
+        broker = broker._replace(in_controlled_shutdown=in_controlled_shutdown)
+        return KnownBroker(broker, bool(fields["fenced"]), _history(*fields.get("history", ())))
+
+
+def _history(
+    since_ms: int = -1, rebuilt: int = 0, is_given_up: bool = False, is_drained: bool = False
+) -> BrokerHistory:
+    return BrokerHistory(int(since_ms), int(rebuilt), bool(is_given_up), bool(is_drained))
 
 
 def _registration_fields(broker: BrokerRegistration) -> dict[str, object]:

@@ -19,6 +19,7 @@ from kbroker.replica.fetcher.remote_leader_end_point import RemoteLeaderEndPoint
 from kbroker.replica.fetcher.replica_fetcher_manager import ReplicaFetcherManager
 from kbroker.replica.isr.failed_log_reporter import FailedLogReporter
 from kbroker.runtime.event_log import EventLogger
+from kbroker.server.interbroker.disk_reports import read_disks
 from kbroker.server.interbroker.inter_broker_server import InterBrokerServer
 from protocol.errors import known_error
 from protocol.messages.k56_alter_partition import AlterPartitionRequest, AlterPartitionResponse
@@ -94,6 +95,9 @@ class ClusterParts:
             self._environment, replicas, self._member.image, self._broker_epoch, self._report_failed_logs
         )
         self._failed_logs.start()
+        self._member.controller.self_healing.read_disks = lambda brokers: read_disks(
+            brokers, self._config().node_id, self.peers, self._serve_locally
+        )
         await self.server.serve(services)
 
     def start_fencing_check(self, sessions: CoordinationSessions, replicas: ReplicaManager) -> None:

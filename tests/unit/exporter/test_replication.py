@@ -102,7 +102,8 @@ def test_only_the_controller_reports_what_dashboards_add_up() -> None:
     names = {}
     for node_id in (1, 2):
         page = MetricsPage()
-        services: Any = SimpleNamespace(metadata=image, node_id=node_id)
+        controller = SimpleNamespace(self_healing=SimpleNamespace(replicas_not_rebuilt=0))
+        services: Any = SimpleNamespace(metadata=image, node_id=node_id, controller=controller)
         elections: Any = SimpleNamespace(changes=2, elections=3, unclean=1, from_elr=0)
         list(collect_cluster(services, elections, page))
         text = page_text(page)

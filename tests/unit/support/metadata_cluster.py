@@ -10,7 +10,8 @@ from kbroker.metadata.replication.reassignment import target_replicas
 from kbroker.metadata.store.embedded import EmbeddedStore
 from kbroker.metadata.store.embedded_session import EmbeddedSession
 from kbroker.metadata.topics.create_topics import NewTopic
-from tests.unit.support.memory_disk import MemoryDisk, make_environment, settle
+from kbroker.runtime.environment import Clock
+from tests.unit.support.memory_disk import MemoryDisk, SteadyClock, make_environment, settle
 
 CONFIG = BrokerConfig.load({"listeners": "PLAINTEXT://127.0.0.1:9092"})
 
@@ -23,6 +24,7 @@ class Cluster:
         self.brokers: dict[int, ClusterMember] = {}
         self.sessions: dict[int, EmbeddedSession] = {}
         self.failures: list[BaseException] = []
+        self.clock: Clock = SteadyClock()
         # The broker epochs of those that have stopped cleanly.
         self.clean_epochs: dict[int, int] = {}
 
@@ -30,6 +32,7 @@ class Cluster:
         for broker_id in broker_ids:
             session = self.sessions[broker_id] = self.store.session()
             environment = make_environment(seed=broker_id)
+            environment.clock = self.clock
             member = ClusterMember(environment, session, broker_id, lambda: CONFIG, self.failures.append)
             await member.load()
             registration = BrokerRegistration(broker_id, "h", broker_id)
@@ -104,8 +107,29 @@ class Cluster:
                 request = IsrRequest(image.topics[topic].topic_id, index, requested)
                 await controller.alter_partitions(leader.id, leader.epoch, [request])
 
+    async def catch_up(self) -> None:
+        """Let the leaders add all replicas that live and are to stay."""
+        image, controller = self.controller.image, self.controller.controller
+        for topic in image.topics.values():
+            for index, partition in enumerate(topic.partitions):
+                wanted = [node for node in target_replicas(partition) if node in image.brokers]
+                if partition.leader not in image.brokers or set(wanted) <= set(partition.isr):
+                    continue
+                isr = [(node, image.brokers[node].epoch) for node in dict.fromkeys((*partition.isr, *wanted))]
+                requested = RequestedIsr(partition.leader_epoch, partition.partition_epoch, isr)
+                leader = image.brokers[partition.leader]
+                await controller.alter_partitions(
+                    leader.id, leader.epoch, [IsrRequest(topic.topic_id, index, requested)]
+                )
+        await settle()
+
 
 async def cluster_of_three() -> Cluster:
+    return await cluster_of(3)
+
+
+async def cluster_of(count: int, clock: Clock | None = None) -> Cluster:
     cluster = Cluster(await EmbeddedStore.open(make_environment(MemoryDisk()), "/data"))
-    await cluster.start(1, 2, 3)
+    cluster.clock = clock or cluster.clock
+    await cluster.start(*range(1, count + 1))
     return cluster

@@ -6,6 +6,7 @@ from typing import NamedTuple
 from kbroker.cli.common.partitions.list_offsets import Partition
 
 RUNNING, CANCELLING, COMPLETE, CANCELLED = "running", "cancelling", "complete", "cancelled"
+ON_REQUEST = "request"
 DONE, MOVING, PENDING, SKIPPED = "done", "running", "pending", "skipped"
 
 
@@ -35,7 +36,8 @@ class MoveDescription(NamedTuple):
 class PlanDescription(NamedTuple):
     """The plan that runs, or the last one. The controller's clock sets the times, in milliseconds since the epoch.
 
-    `throttle_bytes_per_second` is None without a throttle, `ended_ms` until the plan has ended.
+    `throttle_bytes_per_second` is None without a throttle, `ended_ms` until the plan has ended. `origin` is ON_REQUEST
+    unless the controller has made the plan itself.
     """
 
     plan_id: int
@@ -46,6 +48,12 @@ class PlanDescription(NamedTuple):
     created_ms: int
     ended_ms: int | None
     moves: tuple[MoveDescription, ...]
+    origin: str = ON_REQUEST
+
+    @property
+    def moves_back(self) -> bool:
+        """Whether it is or was cancelled, and restores the original replicas. A plan of the controller only stops."""
+        return self.state in (CANCELLING, CANCELLED) and self.origin == ON_REQUEST
 
     @property
     def is_running(self) -> bool:
@@ -75,7 +83,7 @@ def copied_bytes(plan: PlanDescription, sizes: Mapping[Partition, int], replicas
 
     Of a plan that is cancelled it is not known which partitions have to be copied back: nothing is counted.
     """
-    if plan.state in (CANCELLING, CANCELLED):
+    if plan.moves_back:
         return CopiedBytes(0, 0)
     copied = total = 0
     for move in plan.moves:

@@ -5,8 +5,6 @@ from typing import Any
 
 from kbroker.cli.cluster.plan_report import SHOWN_MOVES, estimate_text
 from kbroker.cli.cluster.plans.plan_description import (
-    CANCELLED,
-    CANCELLING,
     COMPLETE,
     DONE,
     MOVING,
@@ -61,7 +59,7 @@ def _ids(brokers: tuple[int, ...]) -> str:
 
 def state_text(plan: PlanDescription) -> str:
     """Return the state of a plan in one line."""
-    moved = "moved back" if plan.state in (CANCELLING, CANCELLED) else "moved"
+    moved = "moved back" if plan.moves_back else "moved"
     parts = [f"{plan.count(DONE)} of {count_text(len(plan.moves), 'partition')} {moved}"]
     parts += [f"{count} {word}" for state, word in _WORDS.items() if (count := plan.count(state))]
     return f"{plan_name(plan)} is {plan.state}{_duration_text(plan)}: {', '.join(parts)}"
@@ -78,7 +76,7 @@ def _duration_text(plan: PlanDescription) -> str:
 
 def copied_text(plan: PlanDescription, copied: CopiedBytes, now_ms: int) -> str:
     """Return how much is copied, how fast, and how long the rest takes at that rate."""
-    if plan.state == CANCELLING:
+    if plan.moves_back:
         return "copied: what has moved is copied back"
     if not copied.total:
         return "copied: nothing is copied"
@@ -107,6 +105,7 @@ def status_json(plan: PlanDescription, copied: CopiedBytes, now_ms: int) -> dict
     return {
         "plan": plan.plan_id,
         "description": plan.description,
+        "origin": plan.origin,
         "state": plan.state,
         "throttle_bytes_per_second": plan.throttle_bytes_per_second,
         "max_concurrent_moves": plan.max_concurrent_moves,

@@ -16,6 +16,7 @@ from protocol.messages.k10000_create_reassignment_plan import (
     PlannedMove,
 )
 from protocol.messages.k10001_describe_reassignment_plan import (
+    DescribedHealing,
     DescribedPlan,
     DescribeReassignmentPlanRequest,
     DescribeReassignmentPlanResponse,
@@ -57,6 +58,16 @@ class PlanRequests:
         if response.error_code:
             raise CliError(error_code_text(response.error_code, response.error_message))
         return None if response.plan is None else _described_plan(response.plan)
+
+    def healing_if_known(self) -> list[DescribedHealing]:
+        """Return what self-healing does about brokers; [] if no controller responds, as those of Apache Kafka."""
+        from kafka.errors import KafkaError
+
+        request = DescribeReassignmentPlanRequest(include_moves=False)
+        try:
+            return send_message(self._client, request, DescribeReassignmentPlanResponse).healing
+        except KafkaError:
+            return []
 
     def create(self, description: str, moves: Sequence[PartitionMove], throttle: int | None, concurrent: int) -> int:
         """Let the controller run a plan and return its id. `throttle`: bytes per second.
@@ -152,4 +163,5 @@ def _described_plan(plan: DescribedPlan) -> PlanDescription:
             )
             for move in plan.moves
         ),
+        plan.origin,
     )

@@ -28,28 +28,28 @@ def test_nothing_changes() -> None:
     known = {1: KnownBroker(broker(1, 1), False), 2: KnownBroker(broker(2, 2), True)}
     changes = plan_broker_changes({1: node(1, 1)}, known)
     assert not changes
-    assert changes.after(known) == known
+    assert changes.after(known, -1) == known
 
 
 def test_a_broker_without_a_session_is_fenced() -> None:
     known = {1: KnownBroker(broker(1, 1), False), 2: KnownBroker(broker(2, 2), False)}
     changes = plan_broker_changes({1: node(1, 1)}, known)
     assert changes == BrokerChanges(fenced={2: broker(2, 2)})
-    assert changes.after(known)[2] == KnownBroker(broker(2, 2), True)
+    assert changes.after(known, -1)[2] == KnownBroker(broker(2, 2), True)
 
 
 def test_a_broker_that_restarted_between_two_looks_is_noticed_by_its_epoch() -> None:
     known = {1: KnownBroker(broker(1, 1, stopping=True), False)}
     changes = plan_broker_changes({1: node(1, 7)}, known)
     assert changes == BrokerChanges(restarted={1: broker(1, 7)}, unclean={1})
-    assert changes.after(known) == {1: KnownBroker(broker(1, 7), False)}
+    assert changes.after(known, -1) == {1: KnownBroker(broker(1, 7), False)}
 
 
 def test_a_broker_that_was_fenced_by_mistake_is_unfenced_in_its_epoch() -> None:
     known = {1: KnownBroker(broker(1, 7), True)}
     changes = plan_broker_changes({1: node(1, 7)}, known)
     assert changes == BrokerChanges(unfenced={1: broker(1, 7)})
-    assert changes.after(known) == {1: KnownBroker(broker(1, 7), False)}
+    assert changes.after(known, -1) == {1: KnownBroker(broker(1, 7), False)}
 
 
 @pytest.mark.parametrize(("previous_epoch", "unclean"), [(5, set()), (4, {1}), (-1, {1})])

@@ -1,0 +1,1 @@
+"""Self-healing: the controller rebuilds the replicas of a broker that stays away, and gives replicas back later."""

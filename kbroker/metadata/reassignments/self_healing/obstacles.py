@@ -1,0 +1,73 @@
+"""Why replicas are not rebuilt although their broker has been away long enough."""
+
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
+
+from kbroker.metadata.reassignments.self_healing.decision import HealedBroker, HealingState
+from kbroker.metadata.topics.placement.rebuild import Rebuild
+
+OUTAGE = "more brokers are away than live"
+HOMELESS = "no live broker may hold the replica, or has room for it"
+LEADERLESS = "no replica leads that could be copied"
+
+
+class Obstacle(NamedTuple):
+    """`replicas`: how many are not rebuilt for this reason, 0 if that was not counted."""
+
+    brokers: tuple[int, ...]
+    reason: str
+    replicas: int = 0
+
+
+class Obstacles(NamedTuple):
+    """What the last check has found."""
+
+    found: tuple[Obstacle, ...] = ()
+    # Those of which nothing can be rebuilt now.
+    impossible: frozenset[int] = frozenset()
+    blocked: frozenset[int] = frozenset()
+
+    @classmethod
+    def waiting(cls, healed: Sequence[HealedBroker]) -> "Obstacles":
+        """Return the obstacle of a cluster in which no plan may begin, if a broker is kept from its plan by it."""
+        kept = [broker for broker in healed if broker.state is HealingState.OUTAGE and not broker.remaining_ms]
+        if not kept:
+            return cls()
+        ids, replicas = tuple(broker.broker_id for broker in kept), sum(broker.replicas for broker in kept)
+        return cls((Obstacle(ids, OUTAGE, replicas),))
+
+    @classmethod
+    def refused(cls, brokers: Collection[int], reason: str) -> "Obstacles":
+        return cls((Obstacle(tuple(brokers), reason),), blocked=frozenset(brokers))
+
+    def lines(self, before: "Obstacles") -> list[Obstacle]:
+        """Return the obstacles that were not there before."""
+        return [obstacle for obstacle in self.found if obstacle not in before.found]
+
+    @property
+    def replicas(self) -> int:
+        """How many replicas are not rebuilt although their broker has been away long enough."""
+        return sum(obstacle.replicas for obstacle in self.found)
+
+    def applied_to(self, healed: Sequence[HealedBroker]) -> list[HealedBroker]:
+        """Return the brokers with the states that follow from the last attempt."""
+        return [self._applied(broker) for broker in healed]
+
+    def _applied(self, broker: HealedBroker) -> HealedBroker:
+        if broker.state is HealingState.DUE and broker.broker_id in self.impossible:
+            return broker._replace(state=HealingState.IMPOSSIBLE)
+        if broker.state is HealingState.DUE and broker.broker_id in self.blocked:
+            return broker._replace(state=HealingState.BLOCKED)
+        return broker
+
+
+def obstacles_of(result: Rebuild, away: Collection[int]) -> Obstacles:
+    """Return what a plan leaves out."""
+    found = []
+    for partitions, reason in ((result.homeless, HOMELESS), (result.leaderless, LEADERLESS)):
+        if partitions:
+            brokers = {broker for partition in partitions for broker in partition.replicas if broker in away}
+            found.append(Obstacle(tuple(sorted(brokers)), reason, len(partitions)))
+    moved = {broker for move in result.plan.moves for broker in move.removed}
+    kept = {broker for obstacle in found for broker in obstacle.brokers}
+    return Obstacles(tuple(found), frozenset(kept - moved))

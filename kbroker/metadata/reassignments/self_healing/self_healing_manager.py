@@ -1,0 +1,233 @@
+"""SelfHealingManager: the elected controller makes plans that rebuild the replicas of brokers that stay away.
+
+The decisions are in decision.py and kbroker/metadata/topics/placement/rebuild.py. A plan is run like those on request
+(plan_manager.py), so it is shown, throttled, cancelled and continued by the next controller like them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from typing import TYPE_CHECKING
+
+from kbroker.common import KafkaError
+from kbroker.config.config_resource import ConfigResourceType
+from kbroker.metadata.image import BrokerHistory
+from kbroker.metadata.reassignments.plan_checks import RequestedMove, RequestedPlan
+from kbroker.metadata.reassignments.self_healing.decision import (
+    BrokerView,
+    HealedBroker,
+    HealingState,
+    healed_brokers,
+    long_away,
+)
+from kbroker.metadata.reassignments.self_healing.healing_layout import BrokerDisk, healing_layout
+from kbroker.metadata.reassignments.self_healing.observed_brokers import ObservedBrokers, broker_states
+from kbroker.metadata.reassignments.self_healing.obstacles import Obstacles, obstacles_of
+from kbroker.metadata.reassignments.stored_plan import NO_THROTTLE, PlanOrigin
+from kbroker.metadata.replication.broker_changes import acceptable_leaders
+from kbroker.metadata.store import znodes
+from kbroker.metadata.store.coordination import Set
+from kbroker.metadata.topics.placement.rebuild import Rebuild, rebuild, take_share
+from kbroker.runtime.event_log import EventLogger
+
+if TYPE_CHECKING:
+    from kbroker.config import BrokerConfig
+    from kbroker.metadata.metadata_loader import MetadataLoader
+    from kbroker.metadata.metadata_writer import MetadataWriter
+    from kbroker.metadata.reassignments.plan_manager import ReassignmentPlanManager
+    from kbroker.metadata.topics.placement.cluster_layout import ClusterLayout
+    from kbroker.metadata.topics.placement.reassignment_plan import PartitionMove
+    from kbroker.runtime.environment import Clock, Offload
+    from kbroker.runtime.mutex import Mutex
+
+log = EventLogger("kbroker.metadata")
+
+AFTER_MS = "kbroker.replica.rebuild.after.ms"
+THROTTLED_RATE = "kbroker.replica.rebuild.throttled.rate"
+# The interval of checks is a part of the time after which a broker is rebuilt, between these bounds.
+CHECKS = 10
+MIN_INTERVAL_MS, MAX_INTERVAL_MS = 100, 10_000
+# A plan that is not possible is tried again when the metadata has changed, or after this time: a disk may have room.
+RETRY_MS = 60_000
+# Small plans, so that those on request can begin between them, and throttles fit into the configs of a topic.
+MAX_MOVES, CONCURRENT_MOVES = 1000, 10
+
+# Returns what the brokers report that respond, by id.
+ReadDisks = Callable[[Collection[int]], Awaitable[Mapping[int, BrokerDisk]]]
+
+
+async def _no_disks(brokers: Collection[int]) -> Mapping[int, BrokerDisk]:
+    """Return brokers whose replicas have unknown sizes."""
+    return {broker: BrokerDisk({}) for broker in brokers}
+
+
+class SelfHealingManager:
+    """Used by the controller, whose lock and writer it shares. Only the elected controller's does anything."""
+
+    def __init__(
+        self,
+        loader: MetadataLoader,
+        writer: MetadataWriter,
+        plans: ReassignmentPlanManager,
+        lock: Mutex,
+        clock: Clock,
+        offload: Offload,
+        config: Callable[[], BrokerConfig],
+    ) -> None:
+        self._loader = loader
+        self._image = loader.image
+        self._writer = writer
+        self._plans = plans
+        self._lock = lock
+        self._clock = clock
+        self._offload = offload
+        self._config = config
+        self.read_disks: ReadDisks = _no_disks
+        self._observed = ObservedBrokers()
+        # The number of replicas by broker, and the version of the image that has them.
+        self._replicas: tuple[int, Counter[int]] = (-1, Counter())
+        # What the last attempt has found, the version of the image, and the monotonic clock.
+        self._obstacles = Obstacles()
+        self._tried: tuple[int, int] | None = None
+
+    @property
+    def after_ms(self) -> int:
+        """The time after which a broker is rebuilt, at most 0 if never."""
+        return self._value(AFTER_MS)
+
+    @property
+    def interval_ms(self) -> int:
+        return max(MIN_INTERVAL_MS, min(self.after_ms // CHECKS, MAX_INTERVAL_MS))
+
+    @property
+    def is_needed(self) -> bool:
+        return self._writer.is_elected and self.after_ms > 0 and len(self._loader.registrations) > 1
+
+    @property
+    def replicas_not_rebuilt(self) -> int:
+        """How many replicas could not be rebuilt when that was last tried."""
+        return self._obstacles.replicas if self.is_needed else 0
+
+    def _value(self, name: str) -> int:
+        # The image may be newer than this broker's configuration.
+        override = self._image.overrides(ConfigResourceType.BROKER, "").get(name)
+        return int(str(self._config().get(name) if override is None else override))
+
+    async def heal(self) -> None:
+        """Begin a plan if one is due. If that is not possible now, it is tried again after the next interval."""
+        try:
+            await self._heal()
+        except KafkaError as error:
+            if self._writer.is_elected:
+                log.warning("self-healing waits", reason=error)
+
+    async def describe(self) -> list[HealedBroker]:
+        """Return the brokers that are away with replicas, and those that are to get some back. Raises KafkaError."""
+        if self.after_ms <= 0:
+            return []
+        async with self._lock:
+            await self._writer.prepare()
+            return self._obstacles.applied_to(healed_brokers(self._view()))
+
+    async def _heal(self) -> None:
+        async with self._lock:
+            await self._writer.prepare()
+            view = self._view()
+            healed = healed_brokers(view)
+            known, version = dict(self._loader.registrations), self._image.version
+        self._plans.away = long_away(view)
+        self._plans.continue_plan()
+        due = [broker for broker in healed if broker.state is HealingState.DUE]
+        if not due:
+            self._note(Obstacles.waiting(healed))
+            return
+        if self._tried is not None and self._tried[0] == version and self._clock.mono_ms() < self._tried[1] + RETRY_MS:
+            return
+        self._tried = version, self._clock.mono_ms()
+        layout = healing_layout(self._image.topics, known, await self.read_disks(acceptable_leaders(known)))
+        away = frozenset(broker.broker_id for broker in due if broker.is_away)
+        result: Rebuild = await self._offload(rebuild, layout, away, MAX_MOVES)
+        self._note(obstacles_of(result, away))
+        if result.plan.moves:
+            moved = {broker for move in result.plan.moves for broker in move.removed}
+            await self._create(PlanOrigin.REBUILD, sorted(moved), result.plan.moves, layout)
+            return
+        for broker in due:
+            if not broker.is_away:
+                await self._give_back(broker, layout)
+                return
+
+    async def _give_back(self, broker: HealedBroker, layout: ClusterLayout) -> None:
+        share = await self._offload(take_share, layout, broker.broker_id, min(broker.replicas, MAX_MOVES))
+        if share.moves:
+            await self._create(PlanOrigin.RETURN, [broker.broker_id], share.moves, layout)
+        elif layout.brokers[broker.broker_id].accepts_replicas:
+            await self._forget_rebuilt(broker.broker_id)
+
+    async def _forget_rebuilt(self, broker_id: int) -> None:
+        """Record that a broker has its share."""
+        async with self._lock:
+            await self._writer.prepare()
+            known = self._loader.registrations.get(broker_id)
+            if known is not None and not known.fenced:
+                after = known._replace(history=known.history._replace(rebuilt=0))
+                await self._writer.commit([Set(znodes.registration_path(broker_id), znodes.encode_registration(after))])
+
+    async def _create(
+        self, origin: PlanOrigin, brokers: list[int], moves: Collection[PartitionMove], layout: ClusterLayout
+    ) -> None:
+        """Create a plan, the most endangered partitions first. Raises KafkaError if it is refused."""
+        in_sync = {
+            (part.topic, part.partition): len(part.replicas) - len(part.out_of_sync) for part in layout.partitions
+        }
+        ordered = sorted(moves, key=lambda move: in_sync[move.topic, move.partition])
+        rate = self._value(THROTTLED_RATE)
+        requested = RequestedPlan(
+            description(origin, brokers), rate if rate > 0 else NO_THROTTLE, CONCURRENT_MOVES,
+            [RequestedMove(move.topic, move.partition, move.original, move.target) for move in ordered],
+        )  # fmt: skip
+        self._tried = None
+        try:
+            await self._plans.create_plan(requested, None, origin, brokers)
+        except KafkaError as error:
+            self._note(Obstacles.refused(brokers, str(error.message or error.code.name)))
+
+    def _note(self, obstacles: Obstacles) -> None:
+        """Remember what keeps brokers from being rebuilt. It is logged once."""
+        for line in obstacles.lines(self._obstacles):
+            log.warning(
+                "replicas are not rebuilt",
+                brokers=list(line.brokers),
+                replicas=line.replicas,
+                reason=line.reason,
+            )
+        self._obstacles = obstacles
+
+    def _view(self) -> BrokerView:
+        """Return what a decision needs. The lock is held."""
+        known, version = self._loader.registrations, self._image.version
+        if self._replicas[0] != version:
+            replicas = Counter(broker for _, partition in self._image.partitions() for broker in partition.replicas)
+            self._replicas = version, replicas
+        replicas = self._replicas[1]
+        states, now_ms, mono_ms = broker_states(known, replicas), self._clock.now_ms(), self._clock.mono_ms()
+        self._observed.update(self._writer.epoch, states, mono_ms)
+        remaining_ms = {
+            broker_id: self._observed.remaining_ms(
+                broker_id,
+                known[broker_id].history if broker_id in known else BrokerHistory(),
+                self.after_ms,
+                now_ms=now_ms,
+                mono_ms=mono_ms,
+            )
+            for broker_id in states
+        }
+        return BrokerView(known, replicas, remaining_ms, self._loader.reassignment_plan.plan)
+
+
+def description(origin: PlanOrigin, brokers: Collection[int]) -> str:
+    """Return the text that names a plan of the controller."""
+    ids = ", ".join(map(str, brokers))
+    word = "broker" if len(brokers) == 1 else "brokers"
+    return f"rebuild {word} {ids}" if origin is PlanOrigin.REBUILD else f"give replicas back to {word} {ids}"

@@ -5,11 +5,11 @@ from typing import Any
 
 from kbroker.cli.common.formatting import count_text, format_duration, format_size
 from kbroker.cli.common.output import Cell, print_note, print_table
+from kbroker.metadata.topics.placement.copy_estimate import CopyEstimate
 from kbroker.metadata.topics.placement.placement_goals import BrokerLoad, PlacementState
 from kbroker.metadata.topics.placement.reassignment_plan import (
     PartitionMove,
     ReassignmentPlan,
-    estimated_seconds,
     received_bytes,
 )
 
@@ -19,15 +19,15 @@ MOVE_COLUMNS = ("topic", "partition", "replicas", "target", "copied")
 SHOWN_MOVES = 20
 
 
-def print_plan(plan: ReassignmentPlan, bytes_per_second: float | None) -> None:
-    """Print a plan as text. `bytes_per_second`: what one broker receives or sends, None if it is not known."""
+def print_plan(plan: ReassignmentPlan, estimate: CopyEstimate | None) -> None:
+    """Print a plan as text. `estimate`: None if the rate of copies is not known."""
     if plan.moves:
         shown = move_rows(plan)
         print_table(MOVE_COLUMNS, shown)
         if len(shown) < len(plan.moves):
             print_note(f"and {count_text(len(plan.moves) - len(shown), 'smaller move')}: --json prints all")
     print_table(BROKER_COLUMNS, broker_rows(plan))
-    print("\n".join([moves_text(plan), racks_text(plan.before, plan.after), time_text(plan, bytes_per_second)]))
+    print("\n".join([moves_text(plan), racks_text(plan.before, plan.after), time_text(plan, estimate)]))
 
 
 def move_rows(plan: ReassignmentPlan, limit: int = SHOWN_MOVES) -> list[list[Cell]]:
@@ -84,15 +84,19 @@ def racks_text(before: PlacementState, after: PlacementState) -> str:
     return f"racks: partitions that could be spread better over the racks: {change}"
 
 
-def time_text(plan: ReassignmentPlan, bytes_per_second: float | None) -> str:
+def time_text(plan: ReassignmentPlan, estimate: CopyEstimate | None) -> str:
     """Return the estimated time of the copies. It is not estimated without a rate."""
     if not plan.copied_bytes:
         return "time: nothing is copied"
-    if bytes_per_second is None:
+    if estimate is None:
         return "time: not estimated, since the rate of copies is not known"
-    duration = estimate_text(estimated_seconds(plan, bytes_per_second))
-    rate = format_size(bytes_per_second)
-    return f"time: about {duration} if each broker copies {rate}/s, besides new records"
+    rate, new = format_size(estimate.bytes_per_second), format_size(estimate.new_bytes_per_second)
+    if estimate.is_endless:
+        return (
+            f"time: never if each broker copies {rate}/s, since broker {estimate.broker} copies {new}/s of new records"
+        )
+    text = f"time: about {estimate_text(estimate.seconds)} if each broker copies {rate}/s"
+    return f"{text}, {new}/s of which are new records" if estimate.new_bytes_per_second else text
 
 
 def estimate_text(seconds: float) -> str:
@@ -100,13 +104,15 @@ def estimate_text(seconds: float) -> str:
     return format_duration(max(round(seconds), 1) * 1000)
 
 
-def plan_json(plan: ReassignmentPlan, bytes_per_second: float | None) -> dict[str, Any]:
-    """Return the JSON of a plan. `estimated_seconds` is null without a rate."""
+def plan_json(plan: ReassignmentPlan, estimate: CopyEstimate | None) -> dict[str, Any]:
+    """Return the JSON of a plan. `estimated_seconds` is null without a rate, and if the copies would never end."""
     received = received_bytes(plan.moves)
     return {
         "moves": [_move_json(move) for move in plan.moves],
         "copied_bytes": plan.copied_bytes,
-        "estimated_seconds": None if bytes_per_second is None else estimated_seconds(plan, bytes_per_second),
+        "estimated_seconds": None if estimate is None or estimate.is_endless else estimate.seconds,
+        "new_bytes_per_second": None if estimate is None else estimate.new_bytes_per_second,
+        "is_endless": estimate is not None and estimate.is_endless,
         "brokers": [
             {
                 "broker": broker.id,

@@ -11,6 +11,7 @@ from kbroker.cli.cluster.plans.plan_description import PlanDescription, copy_rat
 from kbroker.cli.cluster.plans.plan_status import is_success, plan_name, print_end, status_json
 from kbroker.cli.cluster.plans.requests import PlanRequests, PlansNotSupported
 from kbroker.cli.cluster.plans.watch import HOW_TO_GO_ON, PlanWatch
+from kbroker.cli.cluster.plans.write_rates import measure_write_rates
 from kbroker.cli.common.client import admin_client
 from kbroker.cli.common.confirm import confirm
 from kbroker.cli.common.errors import CliError
@@ -19,8 +20,13 @@ from kbroker.cli.common.output import print_json, print_note
 from kbroker.cli.common.partitions.list_offsets import Partition
 from kbroker.cli.common.plan_options import PlanOptions
 from kbroker.metadata.topics.placement.cluster_layout import ClusterLayout
+from kbroker.metadata.topics.placement.copy_estimate import estimate_copies
 from kbroker.metadata.topics.placement.reassignment_plan import PlanRefused, ReassignmentPlan, plan_of
 
+ENDLESS = (
+    "warning: these copies would never catch up with what producers have written in the last minute: use a higher "
+    "--throttle, or none"
+)
 # The controller accepts no more in one plan.
 MAX_MOVES = 10_000
 
@@ -42,14 +48,20 @@ def run_plan(bootstrap: str, description: str, make_plan: MakePlan, options: Pla
             raise CliError(str(error)) from None
         watch = PlanWatch(client, plans, replica_sizes(layout))
         rate = assumed_rate(options.throttle, None if last is None else copy_rate(last, replica_sizes(layout)))
+        estimate = None
+        if rate is not None:
+            written = measure_write_rates(client, plan, now_ms())
+            estimate = estimate_copies(plan, rate, written, options.max_concurrent_moves)
         if not options.as_json:
-            print_plan(plan, rate)
+            print_plan(plan, estimate)
+        if estimate is not None and estimate.is_endless:
+            print_note(ENDLESS)
         run = None
         if plan.moves and not options.dry_run:
             run = _run(plans, watch, description, plan, options)
         if options.as_json:
             status = None if run is None else status_json(run, watch.copied(run), now_ms())
-            print_json(plan_json(plan, rate) | {"run": status})
+            print_json(plan_json(plan, estimate) | {"run": status})
     if run is not None and not run.is_running and not is_success(run):
         raise typer.Exit(1)
 

@@ -106,24 +106,6 @@ def received_bytes(moves: tuple[PartitionMove, ...]) -> dict[int, int]:
     return received
 
 
-def sent_bytes(moves: tuple[PartitionMove, ...]) -> dict[int, int]:
-    """Return the bytes that others copy from brokers, by broker. Leaders send everything."""
-    sent: dict[int, int] = {}
-    for move in moves:
-        if move.source is not None and move.added:
-            sent[move.source] = sent.get(move.source, 0) + move.copied_bytes
-    return sent
-
-
-def estimated_seconds(plan: ReassignmentPlan, bytes_per_second: float) -> float:
-    """Return how long the copies take if each broker receives, and sends, at most `bytes_per_second`.
-
-    All brokers copy at the same time, so the busiest one counts. New records are not included.
-    """
-    loads = [*received_bytes(plan.moves).values(), *sent_bytes(plan.moves).values()]
-    return max(loads, default=0) / bytes_per_second
-
-
 def partitions_are(partitions: Sequence[PlacedPartition]) -> str:
     """Return `orders-0 is`, or `3 partitions, such as orders-0, are`."""
     if len(partitions) == 1:

@@ -15,6 +15,7 @@ from kbroker.cli.cluster.plan_report import (
 )
 from kbroker.metadata.topics.placement.balance import balance
 from kbroker.metadata.topics.placement.cluster_layout import ClusterBroker, PlacedPartition, cluster_layout
+from kbroker.metadata.topics.placement.copy_estimate import CopyEstimate
 from kbroker.metadata.topics.placement.drain import drain
 from kbroker.metadata.topics.placement.reassignment_plan import plan_of
 
@@ -50,7 +51,7 @@ def test_what_the_lines_say() -> None:
     assert moves_text(NOTHING) == "nothing to move"
     assert racks_text(PLAN.before, PLAN.after) == "racks: partitions that could be spread better over the racks: 2 -> 0"
     assert racks_text(PLAN.after, PLAN.after) == "racks: all partitions are spread over the racks as well as possible"
-    assert time_text(PLAN, 2 * MIB) == "time: about 5s if each broker copies 2.0 MiB/s, besides new records"
+    assert time_text(PLAN, CopyEstimate(2 * MIB, 5.0)) == "time: about 5s if each broker copies 2.0 MiB/s"
     assert time_text(PLAN, None) == "time: not estimated, since the rate of copies is not known"
     assert time_text(NOTHING, None) == "time: nothing is copied"
 
@@ -87,7 +88,7 @@ def test_a_long_plan_shows_the_largest_moves(capsys: pytest.CaptureFixture[str])
 
 
 def test_the_json_of_a_plan() -> None:
-    document = json.loads(json.dumps(plan_json(PLAN, 2 * MIB)))
+    document = json.loads(json.dumps(plan_json(PLAN, CopyEstimate(2 * MIB, 5.0))))
     assert document["moves"][1] == {
         "topic": "orders", "partition": 1, "original": [2, 1], "target": [3, 1], "copied_bytes": 4 * MIB
     }  # fmt: skip

@@ -31,6 +31,7 @@ class FakeCluster:
             PlacedPartition("users", 0, (3, 2), 3),
         ]
         self.questions: list[str] = []
+        self.write_rates: dict[tuple[str, int], float] = {}
 
     @contextmanager
     def admin_client(self, bootstrap: str) -> Iterator[Any]:
@@ -58,6 +59,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> FakeCluster:
     monkeypatch.setattr(requests, "RETRY_EVERY_S", 0.0)
     monkeypatch.setattr(watch, "EVERY_S", 0.0)
     monkeypatch.setattr(watch, "describe_log_dirs", lambda *_: {})
+    monkeypatch.setattr(run_plan, "measure_write_rates", lambda *_: cluster.write_rates)
     for module in (commands, run_plan):
         monkeypatch.setattr(module, "admin_client", cluster.admin_client)
         monkeypatch.setattr(module, "read_layout", cluster.layout)

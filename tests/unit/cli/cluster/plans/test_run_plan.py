@@ -52,7 +52,7 @@ def test_a_plan_runs_to_its_end(cluster: FakeCluster, capsys: Capture) -> None:
     assert cluster.questions == ["Move 2 partitions, with 4.0 MiB to copy?"]
     output = capsys.readouterr()
     assert output.out.splitlines()[-2:] == [
-        "time: about 2s if each broker copies 2.0 MiB/s, besides new records",
+        "time: about 2s if each broker copies 2.0 MiB/s",
         "plan 1 (drain 3) is complete after 3s: 2 of 2 partitions moved",
     ]
     assert output.err == f"plan 1 (drain 3) has begun; {HOW_TO}\n"
@@ -129,7 +129,27 @@ def test_the_rate_of_the_last_plan_estimates_the_next_one(cluster: FakeCluster, 
     assert main(["brokers", "drain", "3"]) == 0
     capsys.readouterr()
     assert main(["brokers", "drain", "3", "--dry-run"]) == 0
-    assert "time: about 3s if each broker copies 1.3 MiB/s, besides new records\n" in capsys.readouterr().out
+    assert "time: about 3s if each broker copies 1.3 MiB/s\n" in capsys.readouterr().out
+
+
+def test_new_records_delay_the_end_or_prevent_it(cluster: FakeCluster, capsys: Capture) -> None:
+    cluster.write_rates = {("orders", 1): MIB, ("users", 0): 0.5 * MIB}
+    command = ["brokers", "drain", "3", "--dry-run", "--throttle"]
+    assert main([*command, "2MiB/s"]) == 0
+    shown = capsys.readouterr()
+    assert shown.out.endswith("time: about 8s if each broker copies 2.0 MiB/s, 1.5 MiB/s of which are new records\n")
+    assert shown.err == ""
+    assert main([*command, "1.2MiB/s"]) == 0
+    shown = capsys.readouterr()
+    assert shown.out.endswith(
+        "time: never if each broker copies 1.2 MiB/s, since broker 3 copies 1.5 MiB/s of new records\n"
+    )
+    assert shown.err == f"{run_plan.ENDLESS}\n"
+    # One partition after the other is possible.
+    assert main([*command, "1.2MiB/s", "--concurrent", "1", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert (round(document["estimated_seconds"]), document["new_bytes_per_second"]) == (20, MIB)
+    assert not document["is_endless"]
 
 
 @pytest.mark.parametrize(

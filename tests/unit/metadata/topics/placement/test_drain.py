@@ -4,8 +4,9 @@ import pytest
 
 from kbroker.metadata.topics.placement.balance import balance
 from kbroker.metadata.topics.placement.cluster_layout import ClusterBroker, PlacedPartition, cluster_layout
+from kbroker.metadata.topics.placement.copy_estimate import estimate_copies
 from kbroker.metadata.topics.placement.drain import drain, replace
-from kbroker.metadata.topics.placement.reassignment_plan import PlanRefused, estimated_seconds
+from kbroker.metadata.topics.placement.reassignment_plan import PlanRefused
 from kbroker.metadata.topics.placement.replication_factor import change_replication_factor
 from tests.unit.metadata.topics.placement.layouts import layout_of, targets
 
@@ -110,7 +111,19 @@ def test_a_lower_replication_factor_keeps_the_leader_what_is_in_sync_and_racks()
 def test_the_time_is_that_of_the_busiest_broker() -> None:
     plan = replace(layout_of(NO_RACKS, (1, 2), (2, 1), (3, 1), sizes=(100, 50, 30)), 1, 4)
     # Broker 4 receives all; the leaders 1, 2 and 3 send 100, 50 and 30.
-    assert estimated_seconds(plan, 10) == 18
+    assert estimate_copies(plan, 10, {}, 10) == (10, 18, 4, 0)
     plan = drain(layout_of(NO_RACKS, (1,), (1,), (1,), sizes=(100, 50, 30)), [1])
-    assert estimated_seconds(plan, 10) == 18
-    assert estimated_seconds(drain(layout_of(NO_RACKS, (2,)), [1]), 10) == 0
+    assert estimate_copies(plan, 10, {}, 10).seconds == 18
+    assert estimate_copies(drain(layout_of(NO_RACKS, (2,)), [1]), 10, {}, 10).seconds == 0
+
+
+def test_new_records_take_their_part_of_the_rate() -> None:
+    plan = drain(layout_of(NO_RACKS, (1,), (1,), sizes=(100, 50)), [1])
+    (first, second) = [(move.topic, move.partition) for move in plan.moves]
+    written = {first: 4.0, second: 3.0}
+    assert estimate_copies(plan, 10, written, 10) == (10, 150 / 3, 1, 7)
+    # One after the other.
+    assert estimate_copies(plan, 10, written, 1) == (10, 150 / 6, 1, 4)
+    assert estimate_copies(plan, 7, written, 10).is_endless
+    assert not estimate_copies(plan, 7, written, 1).is_endless
+    assert estimate_copies(plan, 4, written, 1).is_endless

@@ -44,10 +44,11 @@ class FakePartition:
     is_closed: bool = False
     topic_id: bytes = TOPIC_ID
     log: Any = None
+    is_compacted: bool = False
 
     def __post_init__(self) -> None:
         self.log = SimpleNamespace(
-            config=SimpleNamespace(is_compacted=False),
+            config=SimpleNamespace(is_compacted=self.is_compacted),
             offline=None,
             log_start_offset=0,
             log_end_offset=self.log_end_offset,
@@ -176,6 +177,21 @@ def test_a_former_leader_is_compared_with_the_stored_isr(cluster: FakeCluster):
     cluster.brokers[0].files.append(3, b"x", epoch=1)
     cluster.brokers[0].partition = FakePartition(1, 4, 4)
     cluster.expect("broker 1 is the leader in epoch 1 with the high watermark 4")
+
+
+def test_a_replica_that_has_copied_a_compacted_log_lacks_batches_in_its_active_segment(cluster: FakeCluster):
+    for broker in cluster.brokers[:2]:
+        broker.files.append(3, b"a", epoch=1, segment=3)
+    cluster.check()
+    copy = cluster.brokers[2].files
+    copy.truncate(0)
+    copy.append(1, b"1", epoch=1)
+    copy.append(2, b"2", epoch=1)
+    copy.append(3, b"b", epoch=1)
+    cluster.brokers[0].partition = FakePartition(1, 3, 4, is_compacted=True)
+    cluster.check()
+    cluster.brokers[0].partition = FakePartition(1, 4, 4, is_compacted=True)
+    cluster.expect("broker 3, t-0: it is in the ISR .*, and the logs differ")
 
 
 def test_a_machine_that_lost_power_is_exempt_until_it_has_left_the_isr(cluster: FakeCluster):

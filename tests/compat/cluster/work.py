@@ -85,6 +85,12 @@ class Work:
         for producer in self.producers:
             wait_for_acknowledgements(producer, count)
 
+    def grow(self, partitions: int) -> None:
+        """Send to more partitions, which the topic already has."""
+        for producer in self.producers:
+            producer.grow(partitions)
+        self._partitions = partitions
+
     def acknowledged(self) -> int:
         """Return the acknowledgements of the partition that has the fewest."""
         return min(min(acknowledged_by_partition(producer.ledger)) for producer in self.producers)

@@ -38,6 +38,11 @@ class Ledger:
         value = b"<%s %d %d>" % (self.name.encode(), partition, number) + PADDING
         return (partition, number), b"key-%d" % (number % KEYS), value
 
+    def grow(self, partitions: int) -> None:
+        """Number the values of more partitions. Another thread may call `next` meanwhile."""
+        self.sent += [0] * (partitions - self.partitions)
+        self.partitions = partitions
+
     def complete(self, record: Record, offset: int | None, error: object) -> None:
         if error is not None:
             self.failed[record] = str(error)
@@ -58,6 +63,10 @@ class BackgroundProducer(Protocol):
     def start(self) -> None: ...
     def stop(self) -> None:
         """Send no more records, and wait until all are acknowledged or failed."""
+        ...
+
+    def grow(self, partitions: int) -> None:
+        """Send to more partitions of the topic as soon as the client knows them."""
         ...
 
     def abandon(self) -> None:
@@ -92,6 +101,10 @@ class ProducerThread:
         if self.error is not None:
             raise self.error
 
+    def grow(self, partitions: int) -> None:
+        eventually(lambda: self._known_partitions() == partitions, f"the client knows {partitions} partitions")
+        self.ledger.grow(partitions)
+
     def abandon(self) -> None:
         self._stopping.set()
         self._thread.join(DEADLINE_S)
@@ -115,6 +128,9 @@ class ProducerThread:
         self._permits.release()
 
     def _send(self, record: Record, key: bytes, value: bytes) -> None:
+        raise NotImplementedError
+
+    def _known_partitions(self) -> int:
         raise NotImplementedError
 
     def _poll(self) -> None:
@@ -153,6 +169,9 @@ class ConfluentProducer(ProducerThread):
             self._complete(record, message.offset(), error)
 
         self._producer.produce(self._topic, value, key, partition=record[0], on_delivery=delivered)
+
+    def _known_partitions(self) -> int:
+        return len(self._producer.list_topics(self._topic, DEADLINE_S).topics[self._topic].partitions)
 
     def _poll(self) -> None:
         self._producer.poll(0)
@@ -202,6 +221,9 @@ class KafkaPythonProducer(ProducerThread):
         future = self._producer.send(self._topic, value, key, partition=record[0])
         future.add_callback(lambda metadata: self._complete(record, metadata.offset, None))
         future.add_errback(lambda error: self._complete(record, None, repr(error)))
+
+    def _known_partitions(self) -> int:
+        return len(self._producer.partitions_for(self._topic))
 
     def _flush(self) -> None:
         self._producer.flush(DEADLINE_S)

@@ -20,7 +20,7 @@ from kbroker.cli.common.pager import paginated
 app = typer.Typer()
 
 UNKNOWN_SIZE = "?"
-COLUMNS = ("broker", "address", "rack", "state", "leads", "replicas", "out of sync", "disk use", "free")
+COLUMNS = ("broker", "address", "rack", "state", "cordoned", "leads", "replicas", "out of sync", "disk use", "free")
 
 
 @app.command("list")
@@ -29,8 +29,9 @@ def list_brokers(as_json: AsJson = False, bootstrap: Bootstrap = DEFAULT_BOOTSTR
     """List brokers with their replicas and disk use.
 
     STATE is controller, running, fenced (probably down) or unknown (replicas are assigned to it, but it is not
-    registered). OUT_OF_SYNC is the number of its replicas that are not in sync. DISK_USE is the size of its replicas,
-    and FREE the free space of the file systems they are on; both are ? if the broker does not respond.
+    registered). A broker that is CORDONED gets no new replicas: see kbroker brokers drain. OUT_OF_SYNC is the number of
+    its replicas that are not in sync. DISK_USE is the size of its replicas, and FREE the free space of the file systems
+    they are on; both are ? if the broker does not respond.
     """
     with admin_client(bootstrap) as client:
         cluster = read_again(client.describe_cluster)
@@ -42,7 +43,7 @@ def list_brokers(as_json: AsJson = False, bootstrap: Bootstrap = DEFAULT_BOOTSTR
     if as_json:
         print_json(brokers)
     else:
-        print_table(COLUMNS, [[*list(broker.values())[:-2], *_size_cells(broker)] for broker in brokers])
+        print_table(COLUMNS, [_cells(broker) for broker in brokers])
         print_healing(healing, now_ms())
 
 
@@ -69,6 +70,7 @@ def broker_summaries(
                 "address": f"{broker['host']}:{broker['port']}" if broker else None,
                 "rack": broker["rack"] if broker else None,
                 "state": broker_state(broker, cluster["controller_id"]),
+                "cordoned": found.is_cordoned if found else None,
                 "leads": leads[broker_id],
                 "replicas": replicas[broker_id],
                 "out_of_sync": out_of_sync[broker_id],
@@ -79,9 +81,9 @@ def broker_summaries(
     return summaries
 
 
-def _size_cells(broker: Mapping[str, Any]) -> list[str]:
-    sizes = (broker["size_bytes"], broker["free_bytes"])
-    return [UNKNOWN_SIZE if size_bytes is None else format_size(size_bytes) for size_bytes in sizes]
+def _cells(broker: Mapping[str, Any]) -> list[Any]:
+    *others, size_bytes, free_bytes = {**broker, "cordoned": "yes" if broker["cordoned"] else None}.values()
+    return [*others, *(UNKNOWN_SIZE if size is None else format_size(size) for size in (size_bytes, free_bytes))]
 
 
 for _command in (balance, drain, replace, plan):

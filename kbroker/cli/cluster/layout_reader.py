@@ -31,7 +31,8 @@ def layout_of(
 ) -> ClusterLayout:
     """Return a layout from rows of DescribeCluster and Metadata, log directories by broker, and reassignments.
 
-    A broker accepts replicas if it is not fenced and reports its log directories. The size of a partition is that of
+    A broker accepts replicas if it is not fenced nor cordoned, and reports its log directories. The size of a
+    partition is that of
     the leader's replica, since a follower may lack some of it. Without a leader it is that of the largest replica. A
     partition that is being reassigned has the replicas that it will have.
     """
@@ -46,7 +47,7 @@ def layout_of(
 
 
 def _broker(broker: Mapping[str, Any], found: LogDirs | None) -> ClusterBroker:
-    accepts_replicas = not broker.get("is_fenced") and found is not None
+    accepts_replicas = not broker.get("is_fenced") and found is not None and not found.is_cordoned
     return ClusterBroker(broker["broker_id"], broker["rack"], accepts_replicas, found.free_bytes if found else None)
 
 

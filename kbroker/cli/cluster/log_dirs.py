@@ -14,11 +14,12 @@ class LogDirs(NamedTuple):
     """The log directories of one broker, added up.
 
     `sizes`: the bytes of each replica, by topic and partition. `free_bytes`: the free space of the file systems, None
-    if a broker before Kafka 3.3 does not report it (KIP-827).
+    if a broker before Kafka 3.3 does not report it (KIP-827). `is_cordoned`: all of them are (KIP-1066).
     """
 
     sizes: Mapping[tuple[str, int], int]
     free_bytes: int | None
+    is_cordoned: bool = False
 
     @property
     def size_bytes(self) -> int:
@@ -58,4 +59,5 @@ def log_dirs(results: Sequence[Mapping[str, Any]]) -> LogDirs:
                 partition = (topic["name"], row["partition_index"])
                 sizes[partition] = sizes.get(partition, 0) + row["partition_size"]
     free = [result.get("usable_bytes", -1) for result in results]
-    return LogDirs(sizes, sum(free) if min(free) >= 0 else None)
+    is_cordoned = all(result.get("is_cordoned") for result in results)
+    return LogDirs(sizes, sum(free) if min(free) >= 0 else None, is_cordoned)

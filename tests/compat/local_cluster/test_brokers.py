@@ -66,7 +66,7 @@ def test_brokers_and_their_disk_use(cluster: LocalCluster) -> None:
     assert all(broker["size_bytes"] > RECORDS * RECORD_BYTES for broker in found.values())
     assert all(broker["free_bytes"] > 0 for broker in found.values())
     header, *rows = listed(cluster).splitlines()
-    assert " ".join(header.split()) == "BROKER ADDRESS RACK STATE LEADS REPLICAS OUT_OF_SYNC DISK_USE FREE"
+    assert " ".join(header.split()) == "BROKER ADDRESS RACK STATE CORDONED LEADS REPLICAS OUT_OF_SYNC DISK_USE FREE"
     assert [row.split()[:2] for row in rows] == [[str(number), found[number]["address"]] for number in found]
 
     assert_plans_fit(cluster, topic)

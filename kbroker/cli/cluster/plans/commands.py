@@ -1,10 +1,12 @@
 """`kbroker brokers balance`, `drain`, `replace` and `plan`."""
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
 
 from kbroker.cli.cluster.layout_reader import read_layout
+from kbroker.cli.cluster.plans.cordon import drain_description, drained_brokers, uncordon
 from kbroker.cli.cluster.plans.plan_description import MOVING, PENDING, RUNNING, PlanDescription
 from kbroker.cli.cluster.plans.plan_status import is_success, plan_name, print_end, print_status, status_json
 from kbroker.cli.cluster.plans.requests import PlanRequests
@@ -13,7 +15,7 @@ from kbroker.cli.cluster.plans.watch import PlanWatch
 from kbroker.cli.common.client import admin_client
 from kbroker.cli.common.completion import complete_brokers
 from kbroker.cli.common.confirm import confirm
-from kbroker.cli.common.errors import CliError
+from kbroker.cli.common.errors import CliError, usage_error
 from kbroker.cli.common.options import DEFAULT_BOOTSTRAP, AllowFewerRacks, AsJson, Bootstrap, Yes
 from kbroker.cli.common.output import print_json, print_note
 from kbroker.cli.common.parsing import INT32
@@ -51,23 +53,44 @@ def balance(
 @with_plan_options
 def drain(
     broker_ids: BrokerIds,
+    undo: Annotated[
+        bool, typer.Option("--undo", help="Let drained brokers get replicas again, and move nothing.")
+    ] = False,
     allow_fewer_racks: AllowFewerRacks = False,
     options: PlanOptions = NO_PLAN_OPTIONS,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Move all replicas off brokers to the others, before they are stopped for good.
+    """Move all replicas off brokers to the others, before they are stopped.
 
-    New topics may still get replicas on a drained broker until it is stopped.
+    Drained brokers get no replicas of new partitions, and none by plans, until --undo: the drain sets their config
+    cordoned.log.dirs, which outlasts restarts. A drain that is cancelled undoes that.
 
     Example: kbroker brokers drain 3 --dry-run
+
+    Example: kbroker brokers drain 3 --undo
     """
     ids = list(dict.fromkeys(broker_ids))
+    if undo:
+        if options.used or allow_fewer_racks:
+            raise usage_error("--undo has no other options")
+        _undo_drain(bootstrap, ids)
+        return
     run_plan(
         bootstrap,
-        f"drain {', '.join(map(str, ids))}",
+        drain_description(ids),
         lambda layout: drained(layout, ids, allow_fewer_racks=allow_fewer_racks),
         options,
+        ids,
     )
+
+
+def _undo_drain(bootstrap: str, brokers: Sequence[int]) -> None:
+    with admin_client(bootstrap) as client:
+        done = uncordon(client, brokers)
+    for broker in done:
+        print(f"broker {broker}: gets new replicas again")
+    if len(done) < len(brokers):
+        raise typer.Exit(1)
 
 
 @with_plan_options
@@ -111,6 +134,7 @@ def plan(
         found = plans.describe()
         if cancel:
             found = _cancel(plans, found, yes)
+            uncordon(client, [] if found is None else drained_brokers(found.description))
         if found is None:
             if as_json:
                 print_json(None)

@@ -1,12 +1,14 @@
 """Makes a plan, shows it, lets the controller run it, and waits for its end."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import typer
 
 from kbroker.cli.cluster.layout_reader import read_layout
 from kbroker.cli.cluster.plan_report import plan_json, print_plan
+from kbroker.cli.cluster.plans.cordon import cordon, uncordon
 from kbroker.cli.cluster.plans.plan_description import PlanDescription, copy_rate
 from kbroker.cli.cluster.plans.plan_status import is_success, plan_name, print_end, status_json
 from kbroker.cli.cluster.plans.requests import PlanRequests, PlansNotSupported
@@ -33,8 +35,12 @@ MAX_MOVES = 10_000
 MakePlan = Callable[[ClusterLayout], ReassignmentPlan]
 
 
-def run_plan(bootstrap: str, description: str, make_plan: MakePlan, options: PlanOptions) -> None:
+def run_plan(
+    bootstrap: str, description: str, make_plan: MakePlan, options: PlanOptions, drained: Sequence[int] = ()
+) -> None:
     """Make a plan for the cluster, show it, and let the controller run it. Raises CliError if it is refused.
+
+    `drained`: the brokers that the plan drains. They get no replicas of new partitions from its beginning on.
 
     The exit status is 1 if the plan was cancelled or has skipped partitions.
     """
@@ -57,8 +63,8 @@ def run_plan(bootstrap: str, description: str, make_plan: MakePlan, options: Pla
         if estimate is not None and estimate.is_endless:
             print_note(ENDLESS)
         run = None
-        if plan.moves and not options.dry_run:
-            run = _run(plans, watch, description, plan, options)
+        if not options.dry_run and (plan.moves or drained):
+            run = _run(client, plans, watch, description, plan, options, drained)
         if options.as_json:
             status = None if run is None else status_json(run, watch.copied(run), now_ms())
             print_json(plan_json(plan, estimate) | {"run": status})
@@ -80,12 +86,29 @@ def _last_plan(plans: PlanRequests, dry_run: bool) -> PlanDescription | None:
 
 
 def _run(
-    plans: PlanRequests, watch: PlanWatch, description: str, plan: ReassignmentPlan, options: PlanOptions
-) -> PlanDescription:
-    """Begin a plan after confirmation, and return its state: when it has ended, unless the user does not wait."""
-    copied = format_size(plan.copied_bytes)
-    confirm(f"Move {count_text(len(plan.moves), 'partition')}, with {copied} to copy?", options.yes)
-    plan_id = plans.create(description, plan.moves, options.throttle, options.max_concurrent_moves)
+    client: Any,
+    plans: PlanRequests,
+    watch: PlanWatch,
+    description: str,
+    plan: ReassignmentPlan,
+    options: PlanOptions,
+    drained: Sequence[int],
+) -> PlanDescription | None:
+    """Begin a plan after confirmation, and return its state: when it has ended, unless the user does not wait.
+
+    Brokers to drain are cordoned first. Returns None if there is nothing else to do.
+    """
+    if plan.moves:
+        copied = format_size(plan.copied_bytes)
+        confirm(f"Move {count_text(len(plan.moves), 'partition')}, with {copied} to copy?", options.yes)
+    cordoned = cordon(client, [broker for broker in drained if plan.layout.brokers[broker].accepts_replicas])
+    if not plan.moves:
+        return None
+    try:
+        plan_id = plans.create(description, plan.moves, options.throttle, options.max_concurrent_moves)
+    except CliError:
+        uncordon(client, cordoned)
+        raise
     run = plans.describe()
     if run is None or run.plan_id != plan_id:
         raise CliError(f"plan {plan_id} has ended, and another plan was begun since")

@@ -7,7 +7,7 @@ from typing import NamedTuple
 class ClusterBroker(NamedTuple):
     """A broker that replicas are assigned to, or can be.
 
-    `accepts_replicas`: False for a broker that must not receive any, such as one that is fenced or unknown. Brokers
+    `accepts_replicas`: False for a broker that must not receive any, as it is fenced, cordoned or unknown. Brokers
     without a rack count as one more rack. `free_bytes`: the space that is left in its log directories, if known.
     """
 

@@ -71,7 +71,7 @@ def replace(
     if broker_id == new_broker_id:
         raise PlanRefused(f"broker {broker_id} cannot replace itself")
     if not layout.brokers[new_broker_id].accepts_replicas:
-        raise PlanRefused(f"broker {new_broker_id} accepts no replicas: it is fenced or unknown")
+        raise PlanRefused(f"broker {new_broker_id} accepts no replicas: it is fenced, cordoned or unknown")
     affected = [part for part in layout.partitions if broker_id in part.replicas]
     shared = [part for part in affected if new_broker_id in part.replicas]
     if shared:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from tests.compat.cluster.cluster import IS_KBROKER, Cluster
 from tests.compat.cluster.ensemble import Ensemble
@@ -85,6 +86,24 @@ def drained(cluster: Cluster) -> None:
     assert after == {broker: sum(broker in ids for ids in found.values()) for broker in cluster.brokers}
     assert after[3] == 0
     assert "nothing to move" in run(cluster, "brokers", "drain", "3")[0]
+    cordoned_until_undone(cluster)
+
+
+def cordoned_until_undone(cluster: Cluster) -> None:
+    """A drained broker gets no replicas of new topics and partitions, also after a restart, until that is undone."""
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 2})
+    cluster.stop(3)
+    cluster.start(3)
+    cluster.wait_until_healthy()
+    name = unique("cordoned")
+    admin.create_topics([NewTopic(name, 6, 2)])[name].result(DEADLINE_S)
+    admin.create_partitions([NewPartitions(name, 12)])[name].result(DEADLINE_S)
+    cluster.wait_until(lambda view: sum(key[0] == name for key in view.partitions) == 12, f"12 partitions of {name}")
+    assert {broker for key, ids in replicas(cluster).items() if key[0] == name for broker in ids} == {1, 2}
+    assert "nothing to move" in run(cluster, "brokers", "balance", "--dry-run")[0]
+    assert run(cluster, "brokers", "drain", "3", "--undo")[0] == "broker 3: gets new replicas again\n"
+    admin.delete_topics([name])[name].result(DEADLINE_S)
+    cluster.wait_until(lambda view: all(key[0] != name for key in view.partitions), f"{name} is deleted")
 
 
 def balanced_without_command_line_and_controller(cluster: Cluster) -> None:
@@ -122,6 +141,7 @@ def cancelled(cluster: Cluster, topic: str) -> None:
     assert output.startswith("plan 3 (drain 1) is cancelled")
     assert replicas(cluster) == before
     assert "throttled" not in run(cluster, "configs", "get", "topic", topic)[0]
+    assert "cordoned" not in run(cluster, "configs", "get", "broker", "1")[0]
 
 
 def test_another_replication_factor(pairs: Cluster) -> None:
@@ -144,7 +164,7 @@ def test_a_broker_that_has_failed_is_replaced(tmp_path: Path) -> None:
             work.wait_for_more()
             cluster.wait_until(lambda view: 3 not in view.brokers, "broker 3 is fenced")
             _, refusal = run(cluster, "brokers", "replace", "4", "3", "--yes", status=1)
-            assert refusal == "kbroker: broker 3 accepts no replicas: it is fenced or unknown\n"
+            assert refusal == "kbroker: broker 3 accepts no replicas: it is fenced, cordoned or unknown\n"
             run(cluster, "brokers", "replace", "3", "4", "--yes")
             found = replicas(cluster)
             assert [found[topic, index] for index in range(PARTITIONS)] == [(4, 1), (2, 4)]

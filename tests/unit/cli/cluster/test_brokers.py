@@ -21,13 +21,13 @@ def row(leader: int, replicas: list[int], isr: list[int]) -> dict[str, Any]:
 
 
 def test_brokers_with_their_replicas_and_bytes() -> None:
-    directories = {1: LogDirs({("t", 0): 5, ("t", 1): 7}, 100), 2: LogDirs({}, None)}
+    directories = {1: LogDirs({("t", 0): 5, ("t", 1): 7}, 100), 2: LogDirs({}, None, is_cordoned=True)}
     summaries = broker_summaries(CLUSTER, [row(1, [3, 1], [1]), row(-1, [2, 4], [4])], directories)
     assert [tuple(broker.values()) for broker in summaries] == [
-        (1, "a:9092", "east", "controller", 1, 1, 0, 12, 100),
-        (2, "b:9093", None, "running", 0, 1, 1, 0, None),
-        (3, None, None, "unknown", 0, 1, 1, None, None),
-        (4, "d:9095", None, "fenced", 0, 1, 0, None, None),
+        (1, "a:9092", "east", "controller", False, 1, 1, 0, 12, 100),
+        (2, "b:9093", None, "running", True, 0, 1, 1, 0, None),
+        (3, None, None, "unknown", None, 0, 1, 1, None, None),
+        (4, "d:9095", None, "fenced", None, 0, 1, 0, None, None),
     ]
 
 

@@ -5,9 +5,11 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from kafka.errors import KafkaConnectionError
 
-from kbroker.cli.cluster.plans import commands, requests, run_plan, watch
+from kbroker.cli.cluster.plans import commands, cordon, requests, run_plan, watch
 from kbroker.cli.common.parsing import parse_host_port
+from kbroker.cli.configs.requests import Changes, Resource
 from kbroker.metadata.topics.placement.cluster_layout import (
     ClusterBroker,
     ClusterLayout,
@@ -32,6 +34,7 @@ class FakeCluster:
         ]
         self.questions: list[str] = []
         self.write_rates: dict[tuple[str, int], float] = {}
+        self.cordoned: set[str] = set()
 
     @contextmanager
     def admin_client(self, bootstrap: str) -> Iterator[Any]:
@@ -47,6 +50,13 @@ class FakeCluster:
     def layout(self, client: Any) -> ClusterLayout:
         return cluster_layout(self.brokers, self.partitions)
 
+    def alter_configs(self, client: Any, resource: Resource, changes: Changes) -> None:
+        ((operation, value),) = [changes["cordoned.log.dirs"]]
+        assert (operation, value) in (("SET", "*"), ("DELETE", None))
+        if resource.name == "2":
+            raise KafkaConnectionError("no response")
+        (self.cordoned.add if operation == "SET" else self.cordoned.discard)(resource.name)
+
     def confirm(self, question: str, yes: bool) -> None:
         if not yes:
             self.questions.append(question)
@@ -60,6 +70,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> FakeCluster:
     monkeypatch.setattr(watch, "EVERY_S", 0.0)
     monkeypatch.setattr(watch, "describe_log_dirs", lambda *_: {})
     monkeypatch.setattr(run_plan, "measure_write_rates", lambda *_: cluster.write_rates)
+    monkeypatch.setattr(cordon, "alter_configs", cluster.alter_configs)
     for module in (commands, run_plan):
         monkeypatch.setattr(module, "admin_client", cluster.admin_client)
         monkeypatch.setattr(module, "read_layout", cluster.layout)

@@ -1,0 +1,70 @@
+"""`kbroker brokers drain` cordons brokers, and undoes that."""
+
+import pytest
+
+from kbroker.cli import main
+from kbroker.cli.cluster.plans.cordon import drain_description, drained_brokers
+from kbroker.metadata.topics.placement.cluster_layout import ClusterBroker
+from protocol.errors import ErrorCode
+from protocol.messages.k10000_create_reassignment_plan import CreateReassignmentPlanResponse
+from tests.unit.cli.cluster.plans.conftest import FakeCluster
+
+Capture = pytest.CaptureFixture[str]
+
+
+def test_the_description_names_the_drained_brokers() -> None:
+    assert drained_brokers(drain_description([3, 12])) == [3, 12]
+    assert drained_brokers("balance") == []
+
+
+def test_a_drained_broker_is_cordoned_until_that_is_undone(cluster: FakeCluster, capsys: Capture) -> None:
+    assert main(["brokers", "drain", "3", "--dry-run"]) == 0
+    assert cluster.cordoned == set()
+    assert main(["brokers", "drain", "3"]) == 0
+    assert cluster.cordoned == {"3"}
+    capsys.readouterr()
+    assert main(["brokers", "drain", "3", "--undo"]) == 0
+    assert capsys.readouterr().out == "broker 3: gets new replicas again\n"
+    assert cluster.cordoned == set()
+
+
+def test_an_empty_broker_is_cordoned(cluster: FakeCluster) -> None:
+    assert main(["brokers", "drain", "4"]) == 0
+    assert (cluster.cordoned, cluster.controller.created) == ({"4"}, [])
+
+
+def test_other_plans_cordon_no_broker(cluster: FakeCluster) -> None:
+    assert main(["brokers", "replace", "3", "4"]) == 0
+    assert cluster.cordoned == set()
+
+
+def test_a_drain_that_is_cancelled_cordons_no_broker(cluster: FakeCluster) -> None:
+    assert main(["brokers", "drain", "3", "--detach"]) == 0
+    assert cluster.cordoned == {"3"}
+    assert main(["brokers", "plan", "--cancel"]) == 0
+    assert cluster.cordoned == set()
+
+
+def test_a_drain_that_is_refused_changes_nothing(cluster: FakeCluster) -> None:
+    refusal = CreateReassignmentPlanResponse(error_code=ErrorCode.REASSIGNMENT_IN_PROGRESS)
+    cluster.controller.failures = [lambda: None, lambda: refusal]
+    assert main(["brokers", "drain", "3"]) == 1
+    assert cluster.cordoned == set()
+
+
+def test_a_broker_that_is_away_is_drained_and_not_cordoned(cluster: FakeCluster, capsys: Capture) -> None:
+    cluster.brokers[2] = ClusterBroker(3, "c", accepts_replicas=False)
+    assert main(["brokers", "drain", "3"]) == 0
+    assert cluster.cordoned == set()
+    assert main(["brokers", "drain", "2", "--allow-fewer-racks"]) == 0
+    assert (
+        "broker 2: new partitions may get replicas on it: KafkaConnectionError: no response\n"
+        in capsys.readouterr().err
+    )
+    assert main(["brokers", "drain", "2", "--undo"]) == 1
+    assert capsys.readouterr().err == "broker 2: it stays cordoned: KafkaConnectionError: no response\n"
+
+
+def test_undo_moves_nothing(cluster: FakeCluster, capsys: Capture) -> None:
+    assert main(["brokers", "drain", "3", "--undo", "--dry-run"]) == 2
+    assert capsys.readouterr().err == "kbroker: --undo has no other options\n"

@@ -118,15 +118,21 @@ class Environment:
     async def yield_to_loop(self) -> None:
         """Wait until the other callbacks that are ready have run."""
         future = self.loop.create_future()
-        await _await_or_cancel(future, self.loop.call_soon(future.set_result, None))
+        await _await_or_cancel(future, self.loop.call_soon(_finish, future))
 
     async def sleep(self, seconds: float) -> None:
         future = self.loop.create_future()
-        await _await_or_cancel(future, self.loop.call_later(seconds, future.set_result, None))
+        await _await_or_cancel(future, self.loop.call_later(seconds, _finish, future))
+
+
+def _finish(future: "Future[None]") -> None:
+    # It may have been cancelled in the same turn of the loop, before its task could cancel this callback.
+    if not future.done():
+        future.set_result(None)
 
 
 async def _await_or_cancel(future: "Future[None]", handle: "Handle") -> None:
-    """Cancel the callback if the waiting task is cancelled: a cancelled future cannot get a result."""
+    """Cancel the callback if the waiting task is cancelled."""
     try:
         await future
     finally:

@@ -42,8 +42,10 @@ event_log = EventLogger("kbroker.replica")
 MAX_PARTITIONS_PER_REQUEST = 128
 # After this time in nanoseconds, the processing of a response lets others use the event loop.
 SLICE_NS = 500_000
-# The clock is read once for this number of partitions.
+# The clock is read once for this number of partitions, and after one with this many bytes, which take a part of a
+# millisecond.
 PARTITIONS_PER_CLOCK_READ = 16
+BYTES_PER_CLOCK_READ = 64 * 1024
 
 SESSION_ERRORS = (
     ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
@@ -305,7 +307,8 @@ class ReplicaFetcher:
                     self._on_late_response(state)
                 else:
                     apply(state, fetched, now_ms)
-            if count % PARTITIONS_PER_CLOCK_READ == 0 and mono_ns() >= slice_end_ns:
+            is_long = count % PARTITIONS_PER_CLOCK_READ == 0 or len(fetched.records) >= BYTES_PER_CLOCK_READ
+            if is_long and mono_ns() >= slice_end_ns:
                 await environment.yield_to_loop()
                 now_ms, slice_end_ns = environment.clock.now_ms(), mono_ns() + SLICE_NS
 

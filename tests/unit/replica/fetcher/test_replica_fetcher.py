@@ -3,11 +3,13 @@
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any
 
 from kbroker.common import Buffer, KafkaError, TopicPartition
 from kbroker.config import BrokerConfig
 from kbroker.metadata.image import PartitionRegistration
+from kbroker.replica.fetcher.replica_fetcher import BYTES_PER_CLOCK_READ
 from kbroker.replica.fetcher.replica_fetcher_manager import ReplicaFetcherManager
 from kbroker.simulation.runtime.clock import SimClock
 from kbroker.simulation.runtime.loop import SimLoop
@@ -455,3 +457,36 @@ async def test_many_partitions_take_several_requests(lab: Lab) -> None:
         sizes.append((len(rows(request)), request.max_wait_ms))
         lab.leader.respond(*(records_of(partitions[row[0]]) for row in rows(request)))
     assert sizes == [(128, 0), (128, 0), (44, 500)]
+
+
+class SlowClock(SimClock):
+    """Each look at the time takes a millisecond."""
+
+    looks = 0
+
+    def mono_ns(self) -> int:
+        self.looks += 1
+        return super().mono_ns() + self.looks * 1_000_000
+
+
+@fetcher_test
+async def test_others_use_the_loop_between_large_appends(lab: Lab) -> None:
+    events = []
+
+    class Busy(FakePartition):
+        def append_as_follower(self, *arguments: Any) -> int:
+            events.append("append")
+            return super().append_as_follower(*arguments)
+
+    partitions = [Busy(index) for index in range(4)]
+    for partition in partitions:
+        lab.follow(partition)
+    await lab.leader.request()
+    assert isinstance(lab.environment.loop, SimLoop)
+    lab.environment.clock = SlowClock(lab.environment.loop)
+    large = bytes(batch(size=BYTES_PER_CLOCK_READ, leader_epoch=EPOCH))
+    lab.leader.respond(*(records_of(partition, large) for partition in partitions))
+    while events.count("append") < len(partitions):
+        events.append("others")
+        await asyncio.sleep(0)
+    assert ("append", "append") not in pairwise(events)

@@ -14,6 +14,11 @@ if TYPE_CHECKING:
 
 # Withheld partitions whose throttle was removed are read after at most this time.
 LOOK_MS = 1_000
+# A response contains at most the bytes of this time for throttled replicas. The follower receives and appends them
+# before it fetches again, and the records of its in-sync partitions wait meanwhile. The rate is still reached if the
+# round trip is shorter than this time.
+RESPONSE_MS = 50
+MIN_RESPONSE_BYTES = 256 * 1024
 
 
 class LeaderThrottle:
@@ -49,6 +54,10 @@ class LeaderThrottle:
             return True
         partition.replica_fetchers[fetched] = None
         return False
+
+    def max_response_bytes(self) -> int:
+        """Return the most bytes of a response that may be for replicas that are throttled and not in sync."""
+        return max(self.quota.allowance(RESPONSE_MS), MIN_RESPONSE_BYTES)
 
     def record(self, size: int) -> None:
         """Count the bytes of a response, also those for followers that are in sync."""

@@ -63,16 +63,18 @@ class ColdRead(NamedTuple):
 class FetchReads:
     """The results for a response. `size`: bytes of records. `must_respond`: the request must not wait for more.
 
-    `is_throttled`: records were withheld from a follower.
+    `is_throttled`: records were withheld from a follower. `throttled_left`: the bytes that throttled replicas may still
+    get; None before the first of them.
     """
 
-    __slots__ = ("cold", "is_throttled", "must_respond", "results", "size")
+    __slots__ = ("cold", "is_throttled", "must_respond", "results", "size", "throttled_left")
 
     def __init__(self) -> None:
         self.results: list[tuple[FetchPartition, FetchResult]] = []
         self.size = 0
         self.must_respond = self.is_throttled = False
         self.cold: list[ColdRead] = []
+        self.throttled_left: int | None = None
 
     def add_error(self, fetched: FetchPartition, code: ErrorCode, leader: CurrentLeader | None = None) -> None:
         # As in Kafka, the list of aborted transactions is empty if the partition does not exist, and else null.
@@ -156,13 +158,15 @@ def read_partitions(
                 reads.must_respond = True
                 reads.add_read_replica(fetched, partition, replica)
                 continue
-        log = partition.log
+        log, is_limited = partition.log, False
         if is_follower:
             end_offset = log.log_end_offset
-            if partition.is_leader_throttled and fetched.offset < end_offset and throttle.withholds(fetched, partition):
-                reads.is_throttled = True
-                reads.add(session, fetched, partition, request, b"")
-                continue
+            if partition.is_leader_throttled and fetched.offset < end_offset:
+                if throttle.withholds(fetched, partition):
+                    reads.is_throttled = True
+                    reads.add(session, fetched, partition, request, b"")
+                    continue
+                is_limited = session.replica_id not in partition.state.maximal_isr
         else:
             end_offset = partition.last_stable_offset if read_committed else partition.state.high_watermark
         if log.offline is not None:
@@ -170,7 +174,11 @@ def read_partitions(
         limit = max_bytes - reads.size
         if fetched.max_bytes < limit:
             limit = fetched.max_bytes
-        if fetched.offset >= end_offset or (limit <= 0 and reads.size):
+        if is_limited:
+            if reads.throttled_left is None:
+                reads.throttled_left = throttle.max_response_bytes()
+            limit = min(limit, reads.throttled_left)
+        if fetched.offset >= end_offset or (limit <= 0 and (reads.size or reads.cold)):
             reads.add(session, fetched, partition, request, b"")
             continue
         records: Buffer | FileSlice | None = None
@@ -186,6 +194,8 @@ def read_partitions(
                 reads.must_respond = True
                 reads.add_error(fetched, error.code)
                 continue
+        if is_limited and reads.throttled_left is not None:
+            reads.throttled_left -= limit if records is None else len(records)
         if records is None and not reads.size:
             reads.cold.append(ColdRead(fetched, partition, fetched.offset, end_offset, limit, read_committed))
         else:

@@ -58,6 +58,10 @@ class ReplicationQuota:
         size, elapsed_ms = self._measure(now_ms)
         return size * 1000 / elapsed_ms
 
+    def allowance(self, duration_ms: int) -> int:
+        """Return how many bytes the limit allows in some milliseconds."""
+        return self._limit() * duration_ms // 1000
+
     def is_exceeded(self, now_ms: int) -> bool:
         if not self.samples:
             return False

@@ -10,6 +10,8 @@ from kbroker.replica.fetch import leader_throttle
 from kbroker.replica.fetch.leader_throttle import LeaderThrottle
 from kbroker.replica.fetcher.follower_throttle import FollowerThrottle
 from kbroker.replica.quota.throttled_replicas import should_leader_throttle
+from kbroker.storage.log.log import Log
+from protocol.fast.fetch import FetchResponse
 from tests.unit.support.replica_cluster import ReplicaCluster, replica_test
 
 MB = 1_000_000
@@ -214,4 +216,44 @@ def test_without_throttled_bytes_no_partition_is_looked_at(monkeypatch: pytest.M
             await c.commit(1, VALUE)
         await c.until_equal(1, 2)
 
+    run()
+
+
+@pytest.mark.parametrize("is_cold", [False, True], ids=["cached", "cold"])
+def test_a_response_has_few_bytes_of_throttled_replicas(is_cold: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The in-sync partitions of the session would wait for them. Other records are not limited."""
+    if is_cold:
+        monkeypatch.setattr(Log, "read_or_slice", lambda *_: None)
+    sizes: list[tuple[int, int]] = []
+
+    def record(response: FetchResponse) -> FetchResponse:
+        throttled, others = 0, 0
+        for key, results in response.topics:
+            size = sum(len(result.records) for result in results)
+            throttled, others = (throttled + size, others) if key == first_topic else (throttled, others + size)
+        sizes.append((throttled, others))
+        return response
+
+    @replica_test
+    async def run(c: ReplicaCluster) -> None:
+        nonlocal first_topic
+        await c.start(1, 3, **with_rate(10 * MB))
+        await c.create_topic(1, 3, partitions=6, leader_replication_throttled_replicas="*")
+        await c.create_topic(1, 3, name="other")
+        first_topic = c.topics["t"].topic_id
+        await c.kill(3)
+        for topic, partitions in (("t", 6), ("other", 1)):
+            for index in range(partitions):
+                c.elect(1, isr=[1], index=index, topic=topic)
+                for _ in range(50 if topic == "t" else 90):
+                    c.produce(1, VALUE, index=index, topic=topic)
+        await asyncio.sleep(12)
+        c.change = record
+        await c.restart(3, **with_rate(10 * MB))
+        await c.until(lambda: sum(throttled for throttled, _ in sizes) > 3 * MB, seconds=10)
+        limit = 10 * MB * leader_throttle.RESPONSE_MS // 1000
+        assert max(throttled for throttled, _ in sizes) <= limit
+        assert max(others for _, others in sizes) > 0.8 * MB, "not throttled"
+
+    first_topic = b""
     run()

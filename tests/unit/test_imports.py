@@ -47,6 +47,7 @@ CLIENT_EXCEPTIONS = {
     "kbroker/cli/cluster/plans/replication_factor.py": {"metadata"},
     "kbroker/cli/cluster/plans/requests.py": {"metadata"},
     "kbroker/cli/cluster/plans/run_plan.py": {"metadata"},
+    "kbroker/cli/cluster/plans/write_rates.py": {"metadata"},
     "kbroker/cli/start/start.py": {"broker", "runtime"},
     "kbroker/cli/start/cluster/broker_process.py": {"broker"},
     "kbroker/cli/start/cluster/local_cluster.py": {"broker", "metadata", "runtime", "storage"},

@@ -1,7 +1,7 @@
 """Makes a plan, shows it, lets the controller run it, and waits for its end."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import typer
@@ -102,6 +102,9 @@ def _run(
         copied = format_size(plan.copied_bytes)
         confirm(f"Move {count_text(len(plan.moves), 'partition')}, with {copied} to copy?", options.yes)
     cordoned = cordon(client, [broker for broker in drained if plan.layout.brokers[broker].accepts_replicas])
+    left = created_meanwhile(plan.layout, read_layout(client), drained) if cordoned else 0
+    if left:
+        print_note(f"{count_text(left, 'partition')} got replicas there since this plan was made: drain once more")
     if not plan.moves:
         return None
     try:
@@ -119,6 +122,15 @@ def _run(
     if not options.as_json:
         print_end(run)
     return run
+
+
+def created_meanwhile(before: ClusterLayout, after: ClusterLayout, brokers: Iterable[int]) -> int:
+    """Return the number of partitions that have been created since and have a replica on one of the brokers."""
+    known = {(part.topic, part.partition) for part in before.partitions}
+    return sum(
+        (part.topic, part.partition) not in known and not set(brokers).isdisjoint(part.replicas)
+        for part in after.partitions
+    )
 
 
 def first_moves(plan: ReassignmentPlan) -> ReassignmentPlan:

@@ -1,10 +1,13 @@
 """`kbroker brokers drain` cordons brokers, and undoes that."""
 
+from typing import Any
+
 import pytest
 
 from kbroker.cli import main
+from kbroker.cli.cluster.plans import cordon
 from kbroker.cli.cluster.plans.cordon import drain_description, drained_brokers
-from kbroker.metadata.topics.placement.cluster_layout import ClusterBroker
+from kbroker.metadata.topics.placement.cluster_layout import ClusterBroker, PlacedPartition
 from protocol.errors import ErrorCode
 from protocol.messages.k10000_create_reassignment_plan import CreateReassignmentPlanResponse
 from tests.unit.cli.cluster.plans.conftest import FakeCluster
@@ -26,6 +29,18 @@ def test_a_drained_broker_is_cordoned_until_that_is_undone(cluster: FakeCluster,
     assert main(["brokers", "drain", "3", "--undo"]) == 0
     assert capsys.readouterr().out == "broker 3: gets new replicas again\n"
     assert cluster.cordoned == set()
+
+
+def test_partitions_that_are_created_while_the_plan_is_made(
+    cluster: FakeCluster, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def alter_configs(*args: Any) -> None:
+        cluster.partitions += [PlacedPartition("new", 0, (3, 1), 3), PlacedPartition("new", 1, (1, 2), 1)]
+
+    monkeypatch.setattr(cordon, "alter_configs", alter_configs)
+    assert main(["brokers", "drain", "3"]) == 0
+    note = "1 partition got replicas there since this plan was made: drain once more"
+    assert note in capsys.readouterr().err.splitlines()
 
 
 def test_an_empty_broker_is_cordoned(cluster: FakeCluster) -> None:

@@ -16,6 +16,7 @@ from kbroker.metadata.metadata_loader import MetadataLoader
 from kbroker.metadata.producer_id_manager import ProducerIdManager
 from kbroker.metadata.registration import register_broker
 from kbroker.metadata.store import znodes
+from kbroker.metadata.store.change_log import RECENT, ChangeLog, encode_change_log, recent_paths
 from kbroker.metadata.store.coordination import (
     CoordinationError,
     Create,
@@ -309,13 +310,15 @@ async def _create_layout(coordination: Coordination, random: Random) -> str:
             znodes.PARTITIONS,
             znodes.CONFIGS,
             *znodes.CONFIG_ROOTS,
+            RECENT,
+            *recent_paths(),
         )
         ops = [
             Create(znodes.ROOT, b""),
             Create(znodes.CLUSTER_ID, znodes.encode({"id": cluster_id})),
             Create(znodes.BROKER_EPOCH, b""),
             Create(znodes.CONTROLLER_EPOCH, znodes.encode({"epoch": 0})),
-            Create(znodes.CHANGES, znodes.encode_change_log(znodes.ChangeLog())),
+            Create(znodes.CHANGES, encode_change_log(ChangeLog())),
             Create(znodes.FEATURES, znodes.encode_features(INITIAL_FEATURES)),
             Create(znodes.SECRET, znodes.encode_secret(random.randbytes(SECRET_BYTES))),
             Create(znodes.PRODUCER_IDS, znodes.encode({"next": 0})),
@@ -329,6 +332,8 @@ async def _create_layout(coordination: Coordination, random: Random) -> str:
             (znodes.FEATURES, znodes.encode_features(INITIAL_FEATURES)),
             (znodes.REGISTRATIONS, b""),
             (znodes.SECRET, znodes.encode_secret(random.randbytes(SECRET_BYTES))),
+            (RECENT, b""),
+            *((path, b"") for path in recent_paths()),
         ):
             if await coordination.exists(path) is None:
                 with suppress(NodeExists):

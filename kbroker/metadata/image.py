@@ -11,6 +11,7 @@ from typing import NamedTuple
 from kbroker.common import NO_LEADER, TopicPartition
 from kbroker.config.config_resource import ConfigResource, ConfigResourceType
 from kbroker.metadata.features import INITIAL_FEATURES, FinalizedFeatures
+from kbroker.metadata.topics.topic_names import collision_key
 
 
 class BrokerRegistration(NamedTuple):
@@ -156,6 +157,8 @@ class MetadataImage:
         self.fenced_brokers: dict[int, BrokerRegistration] = {}
         self.topics: dict[str, TopicImage] = {}
         self.topics_by_id: dict[bytes, TopicImage] = {}
+        # Names that are equal in Kafka's metrics, in which "." is replaced by "_", by that form.
+        self.names_by_collision_key: dict[str, str] = {}
         self._overrides: dict[ConfigResource, dict[str, str]] = {}
 
     def apply(self, delta: MetadataDelta) -> None:
@@ -164,6 +167,10 @@ class MetadataImage:
         for topic in delta.deleted:
             del self.topics[topic.name]
             del self.topics_by_id[topic.topic_id]
+            self.names_by_collision_key.pop(collision_key(topic.name), None)
+        for topic in delta.created:
+            if "." in topic.name or "_" in topic.name:
+                self.names_by_collision_key[collision_key(topic.name)] = topic.name
         for topic in (*delta.created, *delta.updated):
             self.topics[topic.name] = topic
             self.topics_by_id[topic.topic_id] = topic

@@ -1,9 +1,10 @@
 """MetadataLoader: keeps a broker's metadata image up to date with the coordination service.
 
-It first reads all nodes. Then it follows the numbered changes in znodes.CHANGES: it reads the nodes that a change has
-written again, and compares them with their previous contents (loaded_nodes.py). The controller's own broker loads its
-changes in the same way, so there is one path from a change to the image and its listeners. Only the controller's id is
-no such change: it is read from the controller's ephemeral node.
+It first reads all nodes. Then it follows the numbered changes (store/change_log.py): it reads the nodes that a change
+has written again, and compares them with their previous contents (store/loaded_nodes.py). A change of a few partitions
+has their new state itself, so it costs the same however many partitions there are. The controller's own broker loads
+its changes in the same way, so there is one path from a change to the image and its listeners. Only the controller's id
+is no such change: it is read from the controller's ephemeral node.
 """
 
 from __future__ import annotations
@@ -15,6 +16,15 @@ from typing import TYPE_CHECKING
 from kbroker.common import NO_LEADER
 from kbroker.metadata.image import DeltaListener, MetadataDelta, MetadataImage, PartitionChange
 from kbroker.metadata.store import znodes
+from kbroker.metadata.store.change_log import (
+    RECENT_CHANGES,
+    Change,
+    ChangeLog,
+    NodesToRead,
+    decode_change,
+    decode_change_log,
+    recent_path,
+)
 from kbroker.metadata.store.coordination import NoNode, SessionExpired, Unavailable, WatchEvent
 from kbroker.metadata.store.loaded_nodes import LoadedNodes
 from kbroker.runtime.mutex import Mutex
@@ -35,7 +45,7 @@ MAX_READS = 20
 class MetadataLoader(LoadedNodes):
     """Reads nodes, computes deltas, applies them to the image, and calls the listeners.
 
-    `change_log` is that of the nodes as last read, from which the controller makes its changes.
+    `change_log` is that of the nodes as last read, to which the controller adds its changes.
     """
 
     def __init__(
@@ -55,7 +65,7 @@ class MetadataLoader(LoadedNodes):
         self.roles_listeners: list[Callable[[MetadataDelta], None]] = []
         # Awaited with one delta after the other in a task of their own: opening 1,000 logs must not delay a failover.
         self.listeners: list[DeltaListener] = []
-        self.change_log = znodes.ChangeLog()
+        self.change_log = ChangeLog()
         self.change_log_version = 0
         self._coordination = coordination
         self._loop = loop
@@ -164,35 +174,45 @@ class MetadataLoader(LoadedNodes):
 
     async def _read_changes(self, delta: MetadataDelta) -> None:
         node = await self._coordination.get(znodes.CHANGES, self._on_change)
-        change_log = znodes.decode_change_log(node.data)
+        change_log = decode_change_log(node.data)
         if self._loaded and change_log.number == self.change_log.number:
             self.change_log_version = node.version
             return
         number = self.change_log.number if self._loaded else None
         nodes: dict[str, bytes | None] = {}
-        for _ in range(MAX_READS):
-            changed, latest = await self._read_since(number, change_log)
+        to_read = NodesToRead()
+        for reads in range(1, MAX_READS + 1):
+            changed, latest = await self._read_since(number, change_log, node, to_read)
             nodes |= changed
-            if latest.version == node.version:
+            if latest.version == node.version or reads == MAX_READS:
                 break
             number = change_log.number
-            node, change_log = latest, znodes.decode_change_log(latest.data)
+            node, change_log = latest, decode_change_log(latest.data)
         # If a node is invalid, the next attempt reads all of them again.
         self._loaded = False
-        self.update(nodes, delta)
+        self.update(nodes, to_read.rows, delta)
         self.change_log, self.change_log_version, self._loaded = change_log, node.version, True
 
     async def _read_since(
-        self, number: int | None, change_log: znodes.ChangeLog
+        self, number: int | None, change_log: ChangeLog, node: Node, to_read: NodesToRead
     ) -> tuple[dict[str, bytes | None], Node]:
-        """Read the nodes that were written after the change `number` (None: all nodes), then CHANGES again.
+        """Read the nodes that were written after the change `number` (None: all nodes), then CHANGES (`node`) again.
 
-        A session's requests are handled in order: if CHANGES is as before, nothing was written during the other reads.
+        Adds the rows of the changes to `to_read`. A session's requests are handled in order: if CHANGES is as before,
+        nothing was written during the other reads. It is not read again if there was no other read.
         """
-        paths = None if number is None else change_log.paths_since(number)
+        changes = None if number is None else await self._changes_since(number, change_log)
         nodes: dict[str, bytes | None] = {}
-        if paths is None:
+        if changes is None:
+            to_read.rows.clear()
             nodes, paths = dict.fromkeys(self.known_paths()), await self._all_paths()
+        else:
+            to_read.paths.clear()
+            for change in changes:
+                to_read.add(change)
+            paths = list(to_read.paths)
+        if not paths:
+            return nodes, node
         *read, latest = await self._coordination.get_many([*paths, znodes.CHANGES])
         if latest is None:
             raise NoNode(znodes.CHANGES)
@@ -204,6 +224,23 @@ class MetadataLoader(LoadedNodes):
                 raise NoNode(znodes.CHANGES)
             nodes |= {path: node and node.data for path, node in zip(moves, read, strict=True)}
         return nodes, latest
+
+    async def _changes_since(self, number: int, change_log: ChangeLog) -> list[Change] | None:
+        """Return the changes after `number`, in order; None if the ring no longer has all of them."""
+        missed = change_log.number - number
+        if not 0 < missed <= RECENT_CHANGES:
+            return None
+        numbers = range(number + 1, change_log.number + 1)
+        if missed == 1 and change_log.last is not None:
+            return [change_log.last]
+        paths = [recent_path(each) for each in numbers]
+        read = await self._coordination.get_many(paths)
+        changes = [
+            change
+            for path, node in zip(paths, read, strict=True)
+            if node is not None and (change := decode_change(path, node.data)) is not None
+        ]
+        return changes if [change.number for change in changes] == list(numbers) else None
 
     async def _all_paths(self) -> list[str]:
         roots = (znodes.PARTITIONS, znodes.TOPICS, znodes.REGISTRATIONS, *znodes.CONFIG_ROOTS)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from kbroker.common import KafkaError
 from kbroker.metadata.store import znodes
+from kbroker.metadata.store.change_log import change_ops
 from kbroker.metadata.store.coordination import (
     BadVersion,
     Check,
@@ -146,11 +147,10 @@ class MetadataWriter:
     async def _write(self, ops: Sequence[Op]) -> None:
         if self._epoch_version is None:
             raise BadVersion(znodes.CONTROLLER_EPOCH)
-        change_log = self._loader.change_log.with_change(op.path for op in ops)
         await self._coordination.multi(
             [
                 Check(znodes.CONTROLLER_EPOCH, self._epoch_version),
-                Set(znodes.CHANGES, znodes.encode_change_log(change_log), self._loader.change_log_version),
+                *change_ops(self._loader.change_log.number + 1, ops, self._loader.change_log_version),
                 *ops,
             ]
         )

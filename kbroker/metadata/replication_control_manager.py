@@ -138,12 +138,13 @@ class ReplicationControlManager:
             await self._writer.prepare()
             known = self._loader.registrations
             changes = plan_broker_changes(await self._read_broker_nodes(), known)
-            if changes or self._reconciled_epoch != self._writer.epoch:
-                epoch = self._writer.epoch
+            epoch = self._writer.epoch
+            is_reconciled = self._reconciled_epoch == epoch
+            if changes or not is_reconciled:
                 after = changes.after(known, self._clock.now_ms())
                 # Brokers are fenced first: after a failure between two multis their partitions are still to be settled.
                 self._reconciled_epoch = 0
-                await self._write(changes, after)
+                await self._write(changes, after, only_changed=is_reconciled)
                 self._reconciled_epoch = epoch
                 if len(after) > 1:
                     _log_changes(changes)
@@ -165,25 +166,39 @@ class ReplicationControlManager:
         if self._writer.is_elected:
             self.start_reconciling()
 
-    async def _write(self, changes: BrokerChanges, after: Mapping[int, KnownBroker]) -> None:
+    async def _write(self, changes: BrokerChanges, after: Mapping[int, KnownBroker], only_changed: bool) -> None:
         """Write changes of brokers with their effect on all partitions, in one multi if it is not too large.
 
+        `only_changed`: partitions without a replica on these brokers have been settled already.
         Otherwise brokers are fenced in the first multi and unfenced in the last. If it is not reached, the next
         controller finds the same brokers restarted.
         """
-        draft = self._settle(changes, after)
+        brokers = changes.brokers if only_changed else None
+        draft = self._settle(changes, after, brokers=brokers)
         leaving = [self._registration_op(broker_id, after) for broker_id in changes.fenced]
         entering = [self._registration_op(broker_id, after) for broker_id in (*changes.restarted, *changes.unfenced)]
         for batch in batches([*leaving, *draft.ops(), *entering]):
             await self._writer.write(batch)
 
     def _settle(
-        self, changes: BrokerChanges, after: Mapping[int, KnownBroker], new_configs: NewConfigs | None = None
+        self,
+        changes: BrokerChanges,
+        after: Mapping[int, KnownBroker],
+        new_configs: NewConfigs | None = None,
+        brokers: frozenset[int] | None = None,
     ) -> ChunkDraft:
+        """Settle the partitions of a topic whose configs change, of replicas on some brokers, or all."""
         is_acceptable = acceptable_leaders(after).__contains__
         rules: dict[bytes, TopicRules] = {}
         draft = ChunkDraft(self._loader.chunks)
-        for number, topic_id, index, partition in draft.partitions():
+        topic = None
+        if new_configs is not None and new_configs.resource.type == ConfigResourceType.TOPIC:
+            topic = self._loader.image.topics.get(new_configs.resource.name)
+        for number, topic_id, index, partition in (
+            draft.partitions() if topic is None else draft.partitions_of(topic.topic_id)
+        ):
+            if brokers is not None and brokers.isdisjoint(partition.replicas):
+                continue
             if topic_id not in rules:
                 rules[topic_id] = self.rules(topic_id, new_configs)
             settled = settle_partition(partition, changes, is_acceptable, rules[topic_id])
@@ -218,7 +233,7 @@ class ReplicationControlManager:
             broker = known[broker_id]
             stopping = broker.registration._replace(in_controlled_shutdown=True)
             after = {**known, broker_id: broker._replace(registration=stopping)}
-            draft = self._settle(BrokerChanges(), after)
+            draft = self._settle(BrokerChanges(), after, brokers=frozenset((broker_id,)))
             await self._writer.commit_all([self._registration_op(broker_id, after), *draft.ops()])
             return sum(partition.leader == broker_id for _, _, _, partition in draft.partitions())
 

@@ -26,7 +26,7 @@ from kbroker.metadata.topics.delete_topics import TopicDeletion, TopicNameOrId, 
 from kbroker.metadata.topics.internal_topics import INTERNAL_TOPICS
 from kbroker.metadata.topics.planning_context import MAX_PARTITIONS_PER_REQUEST, PlanningContext
 from kbroker.metadata.topics.replica_placement import no_leader
-from kbroker.metadata.topics.topic_names import ZERO_UUID, collision_key, repeated_names
+from kbroker.metadata.topics.topic_names import ZERO_UUID, repeated_names
 from kbroker.runtime.mutex import Mutex
 from kbroker.runtime.slices import Slices, Steps, in_slices, step
 from protocol.errors import ErrorCode
@@ -105,11 +105,10 @@ class TopicControlManager:
     def _plan_topics(self, topics: Sequence[NewTopic], results: dict[str, CreateTopicResult]) -> Steps[list[TopicPlan]]:
         """Return the plans of the valid topics, and add the results of all topics to `results`."""
         context = self._planning_context()
-        existing_names = {collision_key(name): name for name in self._image.topics if "." in name or "_" in name}
         plans: list[TopicPlan] = []
         for topic in topics:
             try:
-                plan = plan_topic(topic, context, existing_names)
+                plan = plan_topic(topic, context, self._image.names_by_collision_key)
             except KafkaError as error:
                 results[topic.name] = CreateTopicResult(topic.name, error=error)
                 yield

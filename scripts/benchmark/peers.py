@@ -71,7 +71,7 @@ def _tail(log: Path) -> str:
     return log.read_text(errors="replace")[-LOG_TAIL:]
 
 
-def _resident_kib(pid: int) -> int:
+def resident_kib(pid: int) -> int:
     return _figure(Path(f"/proc/{pid}/status"), "VmRSS:")
 
 
@@ -154,7 +154,7 @@ class Peer:
 
     def resident_mib(self) -> float:
         """Return the resident memory of the server and its child processes."""
-        return sum(map(_resident_kib, self.processes())) / 1024
+        return sum(map(resident_kib, self.processes())) / 1024
 
     def proportional_mib(self) -> float:
         """Return the memory of the server and its child processes, with what several of them share counted once."""

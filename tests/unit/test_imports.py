@@ -150,6 +150,8 @@ PURE = (
     "kbroker/metadata/reassignments/stored_plan.py",
     "kbroker/metadata/replication/",
     "kbroker/metadata/topics/",
+    "kbroker/metadata/store/change_log.py",
+    "kbroker/metadata/store/loaded_chunks.py",
     "kbroker/metadata/store/partition_chunks.py",
     "kbroker/metadata/store/data_tree.py",
     "kbroker/metadata/store/watch_manager.py",

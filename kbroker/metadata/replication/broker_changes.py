@@ -35,6 +35,10 @@ class BrokerChanges:
     def __bool__(self) -> bool:
         return bool(self.restarted or self.unfenced or self.fenced)
 
+    @property
+    def brokers(self) -> frozenset[int]:
+        return frozenset((*self.restarted, *self.unfenced, *self.fenced))
+
     def after(self, known: Mapping[int, KnownBroker], now_ms: int) -> dict[int, KnownBroker]:
         """Return the brokers after these changes, which are made at `now_ms` (wall clock)."""
         after = dict(known)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from kbroker.common import TopicPartition
 from kbroker.config.config_resource import ConfigResource, ConfigResourceType
@@ -16,10 +17,14 @@ from kbroker.metadata.image import (
     TopicImage,
 )
 from kbroker.metadata.store import znodes
+from kbroker.metadata.store.change_log import ChunkRows
+from kbroker.metadata.store.loaded_chunks import LoadedChunks
 from kbroker.metadata.store.plan_nodes import LoadedPlan
 
 # The data of nodes by path, None for a node that does not exist.
 NodeData = Mapping[str, bytes | None]
+# Topics that may have changed, in order: the partitions that have, or None for any difference.
+ChangedTopics = dict[bytes, set[int] | None]
 
 
 class LoadedNodes:
@@ -28,15 +33,13 @@ class LoadedNodes:
     def __init__(self, image: MetadataImage) -> None:
         self.image = image
         self.topics: dict[str, znodes.TopicNode] = {}
-        self.chunks: dict[int, znodes.Chunk] = {}
+        self.chunks = LoadedChunks()
         self.registrations: dict[int, KnownBroker] = {}
         self.reassignment_plan = LoadedPlan()
         self._topic_names: dict[bytes, str] = {}
-        # The partitions of all chunks, by topic id and index.
-        self._partitions: dict[bytes, dict[int, PartitionRegistration]] = {}
 
     def known_paths(self) -> Iterable[str]:
-        yield from map(znodes.chunk_path, self.chunks)
+        yield from map(znodes.chunk_path, self.chunks.numbers())
         yield from map(znodes.topic_path, self.topics)
         yield from map(znodes.registration_path, self.registrations)
         yield from self.reassignment_plan.known_paths()
@@ -44,15 +47,19 @@ class LoadedNodes:
             for name in self.image.resources_with_overrides(resource_type):
                 yield znodes.config_path(ConfigResource(resource_type, name))
 
-    def update(self, nodes: NodeData, delta: MetadataDelta) -> None:
-        """Store the current data of nodes, and add the resulting changes of the image to the delta."""
-        # The ids of topics that may have changed; a dict to keep their order.
-        changed: dict[bytes, None] = {}
+    def update(self, nodes: NodeData, rows: Mapping[int, Sequence[ChunkRows]], delta: MetadataDelta) -> None:
+        """Store the current data of nodes, then rows of chunks, and add what changes in the image to the delta.
+
+        The cost depends on the topics and partitions in the parameters only.
+        """
+        changed: ChangedTopics = {}
+        has_brokers = False
         for path, data in nodes.items():
             parent, _, name = path.rpartition("/")
             if parent == znodes.TOPICS:
                 self._update_topic(name, None if data is None else znodes.decode_topic(name, data), changed)
             elif parent == znodes.REGISTRATIONS:
+                has_brokers = True
                 number = znodes.number_of(path)
                 self._update_broker(number, None if data is None else znodes.decode_registration(number, data))
             elif path == znodes.FEATURES:
@@ -72,10 +79,14 @@ class LoadedNodes:
             },
             changed,
         )
+        for number, written in rows.items():
+            for each in written:
+                self._update_rows(number, each, changed)
         self.reassignment_plan.update(nodes)
-        for topic_id in changed:
-            self._add_topic_delta(topic_id, delta)
-        self._add_broker_deltas(delta)
+        for topic_id, indexes in changed.items():
+            self._add_topic_delta(topic_id, indexes, delta)
+        if has_brokers:
+            self._add_broker_deltas(delta)
 
     def _update_broker(self, broker_id: int, known: KnownBroker | None) -> None:
         if known is None:
@@ -94,7 +105,7 @@ class LoadedNodes:
             if image.fenced_brokers.get(broker_id) != fenced:
                 delta.fenced_brokers[broker_id] = fenced
 
-    def _update_topic(self, name: str, new: znodes.TopicNode | None, changed: dict[bytes, None]) -> None:
+    def _update_topic(self, name: str, new: znodes.TopicNode | None, changed: ChangedTopics) -> None:
         old = self.topics.pop(name, None)
         if old is not None:
             self._topic_names.pop(old.topic_id, None)
@@ -104,29 +115,31 @@ class LoadedNodes:
             self._topic_names[new.topic_id] = name
             changed[new.topic_id] = None
 
-    def _update_chunks(self, chunks: dict[int, znodes.Chunk], changed: dict[bytes, None]) -> None:
-        # All removals come before all additions: a partition may have moved from one chunk to another.
+    def _update_chunks(self, chunks: Mapping[int, znodes.Chunk], changed: ChangedTopics) -> None:
         for number, chunk in chunks.items():
-            for topic_id, partitions in self.chunks.get(number, {}).items():
-                if partitions != chunk.get(topic_id):
+            old = self.chunks.get(number)
+            for topic_id in {**old, **chunk}:
+                if old.get(topic_id) != chunk.get(topic_id):
                     changed[topic_id] = None
-                    for index in partitions:
-                        del self._partitions[topic_id][index]
-        for number, chunk in chunks.items():
-            old = self.chunks.get(number, {})
-            for topic_id, partitions in chunk.items():
-                if partitions != old.get(topic_id):
-                    changed[topic_id] = None
-                    self._partitions.setdefault(topic_id, {}).update(partitions)
-            self.chunks[number] = chunk
-        for topic_id in changed:
-            if not self._partitions.get(topic_id, True):
-                del self._partitions[topic_id]
+            self.chunks.replace(number, chunk)
 
-    def _add_topic_delta(self, topic_id: bytes, delta: MetadataDelta) -> None:
+    def _update_rows(self, number: int, rows: ChunkRows, changed: ChangedTopics) -> None:
+        if number not in self.chunks:
+            raise znodes.InvalidNodeData(znodes.chunk_path(number), "a change has rows of it, but it does not exist")
+        for topic_id, partitions in rows.items():
+            indexes = changed.setdefault(topic_id, set())
+            for index, row in partitions.items():
+                self.chunks.set_row(number, topic_id, index, row)
+                if indexes is not None:
+                    indexes.add(index)
+
+    def _add_topic_delta(self, topic_id: bytes, indexes: set[int] | None, delta: MetadataDelta) -> None:
         """Compare a topic with the one in the image, and add the differences to the delta."""
         old = self.image.topics_by_id.get(topic_id)
         name = self._topic_names.get(topic_id)
+        if indexes is not None and old is not None and max(indexes, default=0) < len(old.partitions):
+            self._add_partition_deltas(old, indexes, delta)
+            return
         new = None if name is None else self._build_topic(name, topic_id, delta)
         if new is None:
             if old is not None:
@@ -144,12 +157,29 @@ class LoadedNodes:
                 tp = TopicPartition(name or (old.name if old else ""), index)
                 delta.partitions.append(PartitionChange(tp, topic_id, old_partition, new_partition))
 
+    def _add_partition_deltas(self, old: TopicImage, indexes: set[int], delta: MetadataDelta) -> None:
+        """Compare some partitions of a topic that has no others, and whose own node has not changed."""
+        partitions = list(old.partitions)
+        changes = []
+        for index in sorted(indexes):
+            partition = self.chunks.partition(old.topic_id, index)
+            if partition is not None and partition != partitions[index]:
+                tp = TopicPartition(old.name, index)
+                changes.append(PartitionChange(tp, old.topic_id, partitions[index], partition))
+                partitions[index] = partition
+        if changes:
+            configs = delta.configs.get(ConfigResource(ConfigResourceType.TOPIC, old.name), old.configs)
+            delta.updated.append(replace(old, partitions=partitions, configs=configs))
+            delta.partitions += changes
+
     def _build_topic(self, name: str, topic_id: bytes, delta: MetadataDelta) -> TopicImage:
         """Build the topic with its partitions up to the first that is missing.
 
         Partitions can be missing if the chunks were read while the controller wrote the next change.
         """
-        known = self._partitions.get(topic_id, {})
+        known: dict[int, PartitionRegistration] = {}
+        for number in self.chunks.numbers_of(topic_id):
+            known |= self.chunks.get(number)[topic_id]
         partitions: list[PartitionRegistration] = []
         while (partition := known.get(len(partitions))) is not None:
             partitions.append(partition)

@@ -1,39 +1,68 @@
 """Partition state is stored in chunks, nodes with at most 128 partitions each. A draft changes several chunks."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 
 from kbroker.metadata.image import PartitionRegistration
 from kbroker.metadata.store.coordination import Create, Op, Set
+from kbroker.metadata.store.loaded_chunks import LoadedChunks
 from kbroker.metadata.store.znodes import CHUNK_PARTITIONS, Chunk, chunk_path, encode_chunk
 
 # A chunk of topics with one partition each, with three replicas.
 MAX_CHUNK_BYTES = 10_000
+# Brokers that follow get the rows themselves if they are at most this share of their chunk. So a multi grows by half.
+MAX_ROWS_SHARE = 0.5
+
+# The rows of a topic that have changed, by partition; None for one that was removed.
+TopicRows = dict[int, PartitionRegistration | None]
+
+
+@dataclass(slots=True, frozen=True)
+class SetChunk(Set):
+    """The Set of a chunk. `rows`: those that differ from the chunk before, None if it must be read again."""
+
+    rows: Mapping[bytes, TopicRows] | None = None
 
 
 class ChunkDraft:
     """Collects changes of partitions. `chunks` are not modified; `ops` are the operations that write the changes."""
 
-    def __init__(self, chunks: Mapping[int, Chunk]) -> None:
+    def __init__(self, chunks: LoadedChunks) -> None:
         self._chunks = chunks
         self._changed: dict[int, Chunk] = {}
-        # (chunk, number of partitions that fit in) of the chunks that are not full; None before the first `add`.
-        self._free: list[tuple[int, int]] | None = None
-        self._next_number = max(chunks, default=-1) + 1
+        # What has changed in the chunks of `_changed`.
+        self._rows: dict[int, dict[bytes, TopicRows]] = {}
+        # The chunk that `add` uses, with the number of partitions that still fit in, and the next ones.
+        self._room: tuple[int, int] = (0, 0)
+        self._free = chunks.free()
+        self._next_number = chunks.next_number
 
     def partitions(self) -> Iterator[tuple[int, bytes, int, PartitionRegistration]]:
         """Yield (chunk number, topic id, index, partition) of all partitions, with the changes so far."""
-        for number in self._chunks.keys() | self._changed.keys():
-            chunk = self._changed.get(number) or self._chunks[number]
-            for topic_id, partitions in chunk.items():
+        return self._partitions(self._chunks.numbers() | self._changed.keys())
+
+    def partitions_of(self, topic_id: bytes) -> Iterator[tuple[int, bytes, int, PartitionRegistration]]:
+        """Yield the same for the partitions of a topic that existed before the draft."""
+        for number in list(self._chunks.numbers_of(topic_id)):
+            partitions = self._chunk(number).get(topic_id, {})
+            for index, partition in list(partitions.items()):
+                yield number, topic_id, index, partition
+
+    def _partitions(self, numbers: Iterable[int]) -> Iterator[tuple[int, bytes, int, PartitionRegistration]]:
+        for number in numbers:
+            for topic_id, partitions in self._chunk(number).items():
                 for index, partition in list(partitions.items()):
                     yield number, topic_id, index, partition
 
+    def _chunk(self, number: int) -> Chunk:
+        """Return a chunk with the changes so far."""
+        changed = self._changed.get(number)
+        return self._chunks.get(number) if changed is None else changed
+
     def find(self, topic_id: bytes, index: int) -> tuple[int, PartitionRegistration] | None:
-        """Return a partition, with the changes so far, and the number of its chunk."""
-        for number, chunk in self._chunks.items():
-            if index in chunk.get(topic_id, ()):
-                return number, self._changed.get(number, chunk)[topic_id][index]
-        return None
+        """Return a partition that existed before the draft, with the changes so far, and the number of its chunk."""
+        number = self._chunks.find(topic_id, index)
+        return None if number is None else (number, self._chunk(number)[topic_id][index])
 
     @property
     def max_bytes(self) -> int:
@@ -42,42 +71,44 @@ class ChunkDraft:
 
     def add(self, topic_id: bytes, index: int, partition: PartitionRegistration) -> None:
         """Add a new partition to a chunk that is not full, or to a new chunk."""
-        if self._free is None:
-            free = ((number, CHUNK_PARTITIONS - partition_count(chunk)) for number, chunk in self._chunks.items())
-            self._free = [(number, count) for number, count in free if count > 0]
-        if not self._free:
-            self._free.append((self._next_number, CHUNK_PARTITIONS))
-            self._next_number += 1
-        number, count = self._free.pop()
-        if count > 1:
-            self._free.append((number, count - 1))
+        number, count = self._room
+        if count == 0:
+            number, count = next(self._free, (self._next_number, CHUNK_PARTITIONS))
+            if number == self._next_number:
+                self._next_number += 1
+        self._room = number, count - 1
         self._writable(number).setdefault(topic_id, {})[index] = partition
+        self._rows[number].setdefault(topic_id, {})[index] = partition
 
     def replace(self, number: int, topic_id: bytes, index: int, partition: PartitionRegistration) -> None:
         """Replace a partition of chunk `number`."""
         self._writable(number)[topic_id][index] = partition
+        self._rows[number].setdefault(topic_id, {})[index] = partition
 
     def remove(self, topic_id: bytes) -> None:
         """Remove all partitions of a topic."""
-        for number, chunk in self._chunks.items():
-            if topic_id in chunk:
-                del self._writable(number)[topic_id]
+        for number in list(self._chunks.numbers_of(topic_id)):
+            partitions = self._writable(number).pop(topic_id, {})
+            self._rows[number][topic_id] = dict.fromkeys(partitions)
 
     def ops(self) -> list[Op]:
         return [
-            Set(chunk_path(number), encode_chunk(chunk))
+            SetChunk(chunk_path(number), encode_chunk(chunk), rows=self._small_rows(number))
             if number in self._chunks
             else Create(chunk_path(number), encode_chunk(chunk))
             for number, chunk in self._changed.items()
         ]
 
+    def _small_rows(self, number: int) -> Mapping[bytes, TopicRows] | None:
+        """Return the changed rows of a chunk, None if they are almost as large as the chunk."""
+        rows = self._rows[number]
+        count, size = (sum(map(len, topics.values())) for topics in (rows, self._changed[number]))
+        return rows if count <= MAX_ROWS_SHARE * size else None
+
     def _writable(self, number: int) -> Chunk:
         """Return the chunk in this draft, a copy at its first change."""
         if number not in self._changed:
-            chunk = self._chunks.get(number, {})
+            chunk = self._chunks.get(number)
             self._changed[number] = {topic_id: dict(partitions) for topic_id, partitions in chunk.items()}
+            self._rows[number] = {}
         return self._changed[number]
-
-
-def partition_count(chunk: Chunk) -> int:
-    return sum(map(len, chunk.values()))

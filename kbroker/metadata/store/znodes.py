@@ -8,7 +8,8 @@
     /kbroker/secret                  {"secret": hex}; with it brokers prove to each other that they are of this cluster
     /kbroker/controller              {"broker": id}; ephemeral
     /kbroker/controller-epoch        {"epoch"}; every write of the controller begins with a check of its version
-    /kbroker/changes                 {"number", "recent": [[number, [path, ...] or null], ...]}
+    /kbroker/changes                 {"number", "last": change}; without "last" if the change is large
+    /kbroker/recent/N                the change whose number modulo 32 is N: {"number", "paths", "rows": {chunk: ...}}
     /kbroker/topics/NAME             {"id": hex, "internal": bool}
     /kbroker/partitions/N            {topic id in hex: {partition: state}}; a chunk of at most 128 partitions
     /kbroker/configs/DIRECTORY/NAME  {config: value}; DIRECTORY is topics, brokers, client-metrics or groups
@@ -16,14 +17,15 @@
     /kbroker/producer-ids            {"next": first id of the next block}
     /kbroker/reassignment-plan       the plan that moves partitions, see plan_nodes.py
 
-Brokers watch /kbroker/changes. Each change of the controller adds its number with the paths that it wrote, relative to
-/kbroker, or null for too many paths. A broker that finds a gap in the numbers reads all nodes again.
+Brokers watch /kbroker/changes. Each change of the controller has a number, and names the paths that it wrote, relative
+to /kbroker; of chunks it has the rows instead, if they are few. A broker that misses more than 32 changes reads all
+nodes again. See change_log.py.
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, unquote
 
@@ -65,9 +67,6 @@ CONFIG_ROOTS = tuple(f"{CONFIGS}/{directory}" for directory in CONFIG_DIRECTORIE
 DEFAULT_BROKER = "<default>"
 
 CHUNK_PARTITIONS = 128
-RECENT_CHANGES = 32
-# The most paths in a change, and in all recent changes together.
-MAX_PATHS = 256
 
 Chunk = dict[bytes, dict[int, PartitionRegistration]]
 
@@ -252,13 +251,13 @@ def decode_topic(name: str, data: bytes) -> TopicNode:
 def encode_chunk(chunk: Chunk) -> bytes:
     return encode(
         {
-            topic_id.hex(): {str(index): _partition_fields(partition) for index, partition in partitions.items()}
+            topic_id.hex(): {str(index): partition_fields(partition) for index, partition in partitions.items()}
             for topic_id, partitions in chunk.items()
         }
     )
 
 
-def _partition_fields(partition: PartitionRegistration) -> list[object]:
+def partition_fields(partition: PartitionRegistration) -> list[object]:
     """Return the fields as a list, which is smaller than a dict with names. Pairs at its end are omitted if empty."""
     fields = [
         partition.leader,
@@ -279,12 +278,12 @@ def decode_chunk(number: int, data: bytes) -> Chunk:
     with decoding(path):
         fields = decode(path, data)
         return {
-            bytes.fromhex(topic_id): {int(index): _decode_partition(*row) for index, row in partitions.items()}
+            bytes.fromhex(topic_id): {int(index): decode_partition(*row) for index, row in partitions.items()}
             for topic_id, partitions in fields.items()
         }
 
 
-def _decode_partition(
+def decode_partition(
     leader: int,
     leader_epoch: int,
     partition_epoch: int,
@@ -306,37 +305,3 @@ def _decode_partition(
         adding_replicas or [],
         removing_replicas or [],
     )
-
-
-@dataclass(slots=True)
-class ChangeLog:
-    """The recent changes as (number, paths), the newest last. The paths of a change with too many of them are None."""
-
-    number: int = 0
-    recent: list[tuple[int, list[str] | None]] = field(default_factory=list)
-
-    def with_change(self, paths: Iterable[str]) -> "ChangeLog":
-        """Return the log with one more change, which writes these paths."""
-        relative = [path.removeprefix(ROOT) for path in paths]
-        number = self.number + 1
-        recent = [*self.recent, (number, relative if len(relative) <= MAX_PATHS else None)][-RECENT_CHANGES:]
-        while sum(len(changed or ()) for _, changed in recent) > MAX_PATHS:
-            recent.pop(0)
-        return ChangeLog(number, recent)
-
-    def paths_since(self, number: int) -> list[str] | None:
-        """Return the paths that were written after change `number`, without repeats; None if they are not known."""
-        missed = [paths for change, paths in self.recent if change > number]
-        if len(missed) != self.number - number or None in missed:
-            return None
-        return list(dict.fromkeys(ROOT + path for paths in missed for path in paths or ()))
-
-
-def encode_change_log(change_log: ChangeLog) -> bytes:
-    return encode({"number": change_log.number, "recent": change_log.recent})
-
-
-def decode_change_log(data: bytes) -> ChangeLog:
-    with decoding(CHANGES):
-        fields = decode(CHANGES, data)
-        return ChangeLog(fields["number"], [(number, paths) for number, paths in fields["recent"]])

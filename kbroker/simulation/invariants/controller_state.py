@@ -7,6 +7,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from kbroker.metadata.store import plan_nodes, znodes
+from kbroker.metadata.store.change_log import decode_change_log
 from kbroker.metadata.store.coordination import NoNode
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ class ControllerState:
     @property
     def last_change(self) -> int:
         """The number of the last metadata change."""
-        return znodes.decode_change_log(self._tree.get(znodes.CHANGES).data).number
+        return decode_change_log(self._tree.get(znodes.CHANGES).data).number
 
     def brokers(self) -> dict[int, KnownBroker]:
         """Return the registrations that the controller has written, by broker id."""

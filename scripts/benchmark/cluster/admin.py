@@ -28,7 +28,7 @@ from protocol.messages.k55_describe_quorum import (
 from scripts.benchmark.capacity.server import LATEST, Connection
 from scripts.benchmark.cluster.clusters import BROKERS, Cluster
 
-READY_S = 60
+READY_S = 300
 POLL_S = 0.01
 NO_LEADER = -1
 # The partition of Kafka's metadata. Its leader is the controller; the names are part of the protocol.
@@ -39,13 +39,13 @@ _numbers = count()
 Assignments = Sequence[Sequence[int]]
 
 
-def wait_until(is_met: Callable[[], bool], what: str) -> None:
+def wait_until(is_met: Callable[[], bool], what: str, poll_s: float = POLL_S) -> None:
     """Raises SystemExit if a condition is not met in time."""
     deadline = time.monotonic() + READY_S
     while not is_met():
         if time.monotonic() > deadline:
             raise SystemExit(f"not in {READY_S} s: {what}")
-        time.sleep(POLL_S)
+        time.sleep(poll_s)
 
 
 def balanced(partitions: int) -> list[list[int]]:
@@ -125,6 +125,13 @@ class Admin:
             partition.partition_index: NO_LEADER if partition.error_code else partition.leader_id
             for partition in metadata.topics[0].partitions
         }
+
+    def are_in_sync(self, node_id: int, topic: str) -> bool:
+        """Return whether all partitions have a leader and all replicas in sync, as a broker names them in Metadata."""
+        return all(
+            not partition.error_code and len(partition.isr_nodes) == len(partition.replica_nodes)
+            for partition in self._metadata(node_id, [topic]).topics[0].partitions
+        )
 
     def _metadata(self, node_id: int, topics: Iterable[str]) -> MetadataResponse:
         rows = [MetadataRequestTopic(name=name) for name in topics]

@@ -51,6 +51,15 @@ class KbrokerCluster(Kbroker):
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
         return sorted(map(int, children))[node_id - 1]
 
+    def restart(self, node_id: int) -> subprocess.Popen[bytes]:
+        """Start a broker that was killed, as a process of its own, and wait until it listens."""
+        config = self.directory / "data" / f"broker-{node_id}.properties"
+        command = [sys.executable, "-m", "kbroker", "start", "--config", str(config)]
+        with self.log.open("ab") as log:
+            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.tree)
+        wait_for_port(self.ports()[node_id - 1], process, self.log)
+        return process
+
 
 class KafkaCluster(Peer):
     """Three processes, each with the heap of Kafka's start script."""
@@ -111,6 +120,14 @@ class KafkaCluster(Peer):
         process = self.nodes[node_id - 1].process
         assert process is not None
         return process.pid
+
+    def restart(self, node_id: int) -> subprocess.Popen[bytes]:
+        """Start a node that was killed, and wait until it listens."""
+        node = self.nodes[node_id - 1]
+        assert node.process is not None
+        node.process.wait()
+        node.start()
+        return node.process
 
 
 Cluster = KbrokerCluster | KafkaCluster

@@ -11,6 +11,7 @@ from crc32c import crc32c
 from kbroker.common import TopicPartition
 from kbroker.metadata.image import BrokerNode, BrokerRegistration, KnownBroker, PartitionRegistration
 from kbroker.metadata.store import znodes
+from kbroker.metadata.store.change_log import Change, ChangeLog, ChunkRows, decode_change_log, encode_change_log
 from kbroker.metadata.store.coordination import CoordinationError, Create, Delete, Op, Set
 from kbroker.metadata.store.data_tree import DataTree
 from kbroker.metadata.store.journal import FRAME, NUMBER, Journal, encode_ops, encode_snapshot, frame, load_snapshot
@@ -307,7 +308,10 @@ def _chunk(rng: Random) -> Case:
 
 
 def _changes(rng: Random) -> Case:
-    changes = znodes.ChangeLog()
-    for n in range(rng.randint(0, 5)):
-        changes = changes.with_change([f"/kbroker/topics/t{n}"] * rng.choice((0, 1, 3, 300)))
-    return _json(znodes.encode_change_log(changes), znodes.decode_change_log, znodes.encode_change_log)  # type: ignore[arg-type]
+    rows: dict[int, ChunkRows] = {
+        n: {rng.randbytes(16): {n: PartitionRegistration(1, n, [1, 2], [1]), n + 1: None}}
+        for n in range(rng.randint(0, 3))
+    }
+    last = Change(7, ["/kbroker/topics/t"] * rng.choice((0, 1, 3, 300)), rows)
+    changes = ChangeLog(7, rng.choice((None, last)))
+    return _json(encode_change_log(changes), decode_change_log, encode_change_log)  # type: ignore[arg-type]

@@ -11,6 +11,7 @@ from kbroker.cli.records.formats import record_from_json
 from kbroker.config.sources.files import parse_config_file
 from kbroker.config.values import ConfigError
 from kbroker.metadata.store import znodes
+from kbroker.metadata.store.change_log import decode_change_log
 from kbroker.metadata.store.coordination import CoordinationError
 from kbroker.metadata.store.data_tree import DataTree
 from kbroker.metadata.store.journal import FRAME, NUMBER, Journal, encode_ops, frame, load_snapshot
@@ -57,7 +58,7 @@ ONE = NUMBER.pack(1)
         (lambda data: znodes.decode_topic("t", data), b'{"id": "zz", "internal": false}', znodes.InvalidNodeData),
         (lambda data: znodes.decode_chunk(0, data), b'{"00": {"0": [1]}}', znodes.InvalidNodeData),
         (lambda data: znodes.decode_chunk(0, data), b"[]", znodes.InvalidNodeData),
-        (znodes.decode_change_log, b'{"number": 1}', znodes.InvalidNodeData),
+        (decode_change_log, b'{"number": 1}', znodes.InvalidNodeData),
         (record_from_json, b'{"a":' * 50_000, CliError),
         (lambda data: parse_config_file("x.toml", data), b"a = " + b"[" * 50_000, ConfigError),
         (lambda data: parse_config_file("x.toml", data), b"a." * 5000 + b"b = 1", ConfigError),

@@ -12,6 +12,7 @@ from kbroker.metadata.cluster_member import ClusterMember, join_cluster
 from kbroker.metadata.image import BrokerRegistration, MetadataDelta, MetadataImage
 from kbroker.metadata.registration import BrokerIdInUse
 from kbroker.metadata.store import znodes
+from kbroker.metadata.store.change_log import RECENT_CHANGES
 from kbroker.metadata.store.embedded import EmbeddedStore
 from kbroker.metadata.store.embedded_session import EmbeddedSession
 from kbroker.metadata.topics.create_partitions import NewPartitions
@@ -307,7 +308,7 @@ async def test_a_loader_that_has_missed_too_many_changes_reads_all_nodes():
     loader = other.member.loader
     await loader._lock.__aenter__()
     await broker.controller.delete_topics([TopicNameOrId("old")])
-    for number in range(znodes.RECENT_CHANGES + 3):
+    for number in range(RECENT_CHANGES + 3):
         await create(broker, NewTopic(f"t{number}", 1))
     await broker.controller.alter_configs(ConfigResourceType.TOPIC, "kept", None)
     await loader._lock.__aexit__()

@@ -17,8 +17,8 @@ from kbroker.metadata.metadata_loader import MetadataLoader
 from kbroker.metadata.metadata_writer import MetadataWriter
 from kbroker.metadata.replication import alter_partition as alter_partition_module
 from kbroker.metadata.replication import broker_changes
-from kbroker.metadata.store import znodes
-from kbroker.metadata.store.coordination import Op, Set, WatchEvent
+from kbroker.metadata.store.change_log import change_ops
+from kbroker.metadata.store.coordination import Op, WatchEvent
 from kbroker.replica import delayed_delete_records
 from kbroker.replica.fetcher.fetched_partitions import FetchedPartitions
 from kbroker.replica.fetcher.partition_fetch_state import PartitionFetchState
@@ -217,8 +217,7 @@ def a_former_controller_writes(patch: pytest.MonkeyPatch) -> None:
     """The writes of a controller are not fenced: they check neither its epoch nor the number of the last change."""
 
     async def write(writer: MetadataWriter, ops: Sequence[Op]) -> None:
-        change_log = writer._loader.change_log.with_change(op.path for op in ops)
-        await writer._coordination.multi([Set(znodes.CHANGES, znodes.encode_change_log(change_log)), *ops])
+        await writer._coordination.multi([*change_ops(writer._loader.change_log.number + 1, ops), *ops])
         await writer._loader.catch_up()
 
     patch.setattr(MetadataWriter, "_write", write)

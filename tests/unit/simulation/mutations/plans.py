@@ -15,8 +15,8 @@ from kbroker.metadata.reassignments.plan_manager import ReassignmentPlanManager
 from kbroker.metadata.reassignments.plan_step import MoveState, MoveStatus
 from kbroker.metadata.reassignments.stored_plan import NO_THROTTLE, StoredPlan
 from kbroker.metadata.replication.alter_reassignments import RequestedReassignment
-from kbroker.metadata.store import znodes
-from kbroker.metadata.store.coordination import Op, Set
+from kbroker.metadata.store.change_log import change_ops
+from kbroker.metadata.store.coordination import Op
 from kbroker.simulation.runtime.machine import Machine
 from kbroker.simulation.scenarios.simulation import Simulation
 from tests.unit.simulation.mutations.cluster import replicated
@@ -108,8 +108,7 @@ def a_plan_goes_on_after_another_controller_has_replaced_it(patch: pytest.Monkey
     """The steps of a plan are not fenced: they check neither the controller epoch nor the last change."""
 
     async def write(writer: MetadataWriter, ops: Sequence[Op]) -> None:
-        change_log = writer._loader.change_log.with_change(op.path for op in ops)
-        await writer._coordination.multi([Set(znodes.CHANGES, znodes.encode_change_log(change_log)), *ops])
+        await writer._coordination.multi([*change_ops(writer._loader.change_log.number + 1, ops), *ops])
         await writer._loader.catch_up()
 
     async def move(

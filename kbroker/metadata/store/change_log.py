@@ -1,0 +1,145 @@
+"""The numbered changes that brokers follow: what each has written, so that they read no more than that.
+
+A change has the rows of partitions themselves, so brokers that follow need not read their chunks. The last one is in
+znodes.CHANGES if it is small; this and the others are in a ring of nodes, one for each of the last RECENT_CHANGES.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from kbroker.metadata.image import PartitionRegistration
+from kbroker.metadata.store.coordination import ANY_VERSION, Op, Set
+from kbroker.metadata.store.partition_chunks import SetChunk
+from kbroker.metadata.store.znodes import (
+    CHANGES,
+    ROOT,
+    chunk_path,
+    decode,
+    decode_partition,
+    decoding,
+    encode,
+    number_of,
+    partition_fields,
+)
+
+RECENT = f"{ROOT}/recent"
+RECENT_CHANGES = 32
+# Every broker reads CHANGES after every change: a larger change is only in its own node.
+MAX_INLINE_BYTES = 2_000
+
+# Rows of a chunk by topic id and partition; None for a partition that is no longer there.
+ChunkRows = Mapping[bytes, Mapping[int, PartitionRegistration | None]]
+
+
+@dataclass(slots=True)
+class Change:
+    """`paths` are the nodes to read, `rows` the rows that were written, by the number of their chunk."""
+
+    number: int
+    paths: list[str] = field(default_factory=list)
+    rows: dict[int, ChunkRows] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, number: int, ops: Iterable[Op]) -> "Change":
+        """Return the change that makes these operations."""
+        change = cls(number)
+        for op in ops:
+            if isinstance(op, SetChunk) and op.rows is not None:
+                change.rows[number_of(op.path)] = op.rows
+            else:
+                change.paths.append(op.path)
+        return change
+
+
+@dataclass(slots=True)
+class ChangeLog:
+    """The number of the last change, and the change itself unless it is only in its own node."""
+
+    number: int = 0
+    last: Change | None = None
+
+
+def recent_path(number: int) -> str:
+    return f"{RECENT}/{number % RECENT_CHANGES}"
+
+
+def recent_paths() -> Iterator[str]:
+    """Return the nodes of the ring."""
+    yield from map(recent_path, range(RECENT_CHANGES))
+
+
+def encode_change(change: Change) -> bytes:
+    return encode(_change_fields(change))
+
+
+def _change_fields(change: Change) -> dict[str, object]:
+    rows = {
+        str(number): {
+            topic_id.hex(): {str(index): row and partition_fields(row) for index, row in partitions.items()}
+            for topic_id, partitions in chunk.items()
+        }
+        for number, chunk in change.rows.items()
+    }
+    return {"number": change.number, "paths": [path.removeprefix(ROOT) for path in change.paths], "rows": rows}
+
+
+def decode_change(path: str, data: bytes) -> Change | None:
+    """Return the change in a node, None if it is empty. Raises InvalidNodeData."""
+    return _decode_fields(path, decode(path, data)) if data else None
+
+
+def _decode_fields(path: str, fields: Mapping[str, Any]) -> Change:
+    with decoding(path):
+        rows: dict[int, ChunkRows] = {
+            int(number): {
+                bytes.fromhex(topic_id): {int(index): row and decode_partition(*row) for index, row in rows.items()}
+                for topic_id, rows in chunk.items()
+            }
+            for number, chunk in fields["rows"].items()
+        }
+        return Change(int(fields["number"]), [ROOT + path for path in fields["paths"]], rows)
+
+
+def encode_change_log(change_log: ChangeLog) -> bytes:
+    # Brokers of the version before look for "recent", and read all nodes if it does not have what they have missed.
+    fields: dict[str, object] = {"number": change_log.number, "recent": []}
+    if change_log.last is not None:
+        fields["last"] = _change_fields(change_log.last)
+    return encode(fields)
+
+
+def change_ops(number: int, ops: Sequence[Op], version: int = ANY_VERSION) -> list[Op]:
+    """Return the operations that announce a change. `version`: that of CHANGES after the change before."""
+    change = Change.of(number, ops)
+    data = encode_change(change)
+    log = ChangeLog(number, change if len(data) <= MAX_INLINE_BYTES else None)
+    return [Set(CHANGES, encode_change_log(log), version), Set(recent_path(number), data)]
+
+
+def decode_change_log(data: bytes) -> ChangeLog:
+    with decoding(CHANGES):
+        fields = decode(CHANGES, data)
+        last = fields.get("last")
+        return ChangeLog(int(fields["number"]), None if last is None else _decode_fields(CHANGES, last))
+
+
+class NodesToRead:
+    """What brings a broker from one change to a later one: paths to read, and rows of chunks that need no reading.
+
+    A chunk that must be read has the rows of all changes so far, so the rows of earlier changes are dropped.
+    """
+
+    def __init__(self) -> None:
+        self.paths: dict[str, None] = {}
+        # The rows in the order of the changes, by chunk.
+        self.rows: dict[int, list[ChunkRows]] = {}
+
+    def add(self, change: Change) -> None:
+        for path in change.paths:
+            self.paths[path] = None
+        written = set(change.paths)
+        for number in [number for number in self.rows if chunk_path(number) in written]:
+            del self.rows[number]
+        for number, rows in change.rows.items():
+            self.rows.setdefault(number, []).append(rows)

@@ -1,0 +1,104 @@
+"""10,000 partitions with three replicas on three brokers, as real processes, on one machine.
+
+Clients see a partition through Metadata and ListOffsets; files and logs of the brokers are not read.
+"""
+
+import os
+import signal
+import subprocess
+import time
+
+from scripts.benchmark.cluster.admin import NO_LEADER, Admin, balanced, wait_until
+from scripts.benchmark.cluster.clusters import BROKERS, Cluster
+from scripts.benchmark.cluster.failover import other_than
+from scripts.benchmark.peers import resident_kib
+
+TOPIC_PARTITIONS = 100
+# How long the processor time of an idle cluster is measured, and the pause before.
+IDLE_S = 30.0
+SETTLE_S = 20.0
+POLL_S = 0.2
+
+Figures = dict[str, float]
+
+
+class ManyPartitions:
+    """Measures one cluster, which must be started; the steps build on each other, in the order of `measure`."""
+
+    def __init__(self, cluster: Cluster, partitions: int, idle_s: float = IDLE_S, settle_s: float = SETTLE_S) -> None:
+        self._cluster = cluster
+        self._idle_s = idle_s
+        self._settle_s = settle_s
+        self._assignments = balanced(TOPIC_PARTITIONS)
+        self._topics: list[str] = []
+        self._count = -(-partitions // TOPIC_PARTITIONS)
+        self._restarted: subprocess.Popen[bytes] | None = None
+
+    def measure(self) -> Figures:
+        admin = Admin(self._cluster)
+        try:
+            admin.wait_for_brokers()
+            figures = {
+                "idle processor ms/s, no partitions": self._idle_ms(),
+                **self._create(admin),
+                "resident MiB of a broker": self._resident_mib(),
+                "idle processor ms/s": self._idle_ms(),
+                **self._fail_over(admin),
+            }
+            return figures | self._restart(admin)
+        finally:
+            admin.close()
+            if self._restarted is not None:
+                self._restarted.kill()
+                self._restarted.wait()
+
+    def _idle_ms(self) -> float:
+        """Return the processor time of the whole cluster while no client is connected, in milliseconds per second."""
+        time.sleep(self._settle_s)
+        before, begin = self._cluster.processor_time().total, time.monotonic()
+        time.sleep(self._idle_s)
+        return 1000 * (self._cluster.processor_time().total - before) / (time.monotonic() - begin)
+
+    def _resident_mib(self) -> float:
+        """Return the memory of the largest broker."""
+        pids = [self._cluster.broker_pid(node_id) for node_id in range(1, BROKERS + 1)]
+        return max(map(resident_kib, pids)) / 1024
+
+    def _create(self, admin: Admin) -> Figures:
+        """Create topics of 100 partitions, each with a request; return when the leaders of all of them respond."""
+        begin = time.monotonic()
+        self._topics = [admin.create(self._assignments) for _ in range(self._count)]
+        created_s = time.monotonic() - begin
+        for topic in self._topics:
+            admin.wait_until_usable(topic, self._assignments)
+        return {
+            "s to create, until the last response": created_s,
+            "s to create, until usable": time.monotonic() - begin,
+        }
+
+    def _fail_over(self, admin: Admin) -> Figures:
+        """Kill a broker that is not the controller; return when another one names leaders for all partitions."""
+        self._victim = other_than(admin.controller())
+        asked = next(node_id for node_id in range(1, BROKERS + 1) if node_id != self._victim)
+        os.kill(self._cluster.broker_pid(self._victim), signal.SIGKILL)
+        begin = time.monotonic()
+        wait_until(lambda: self._has_moved(admin, asked, self._topics[0]), "the first partition has another leader")
+        first_s = time.monotonic() - begin
+        for topic in self._topics:
+            wait_until(lambda topic=topic: self._has_moved(admin, asked, topic),  # type: ignore[misc]
+                       f"{topic} has other leaders")  # fmt: skip
+        return {"s of failover, first topic": first_s, "s of failover, last topic": time.monotonic() - begin}
+
+    def _has_moved(self, admin: Admin, asked: int, topic: str) -> bool:
+        return not {self._victim, NO_LEADER} & set(admin.leaders(asked, topic).values())
+
+    def _restart(self, admin: Admin) -> Figures:
+        """Start the killed broker again; return when it listens, and when all replicas are in sync."""
+        begin = time.monotonic()
+        self._restarted = self._cluster.restart(self._victim)
+        asked = next(node_id for node_id in range(1, BROKERS + 1) if node_id != self._victim)
+        listening_s = time.monotonic() - begin
+        for topic in self._topics:
+            wait_until(lambda topic=topic: admin.are_in_sync(asked, topic),  # type: ignore[misc]
+                       f"all replicas of {topic} are in sync", POLL_S)  # fmt: skip
+        return {"s of restart, until it listens": listening_s, "s of restart, until in sync": time.monotonic() - begin}

@@ -87,16 +87,24 @@ NEW_LOG = StartupState(True, LogCheckpoints({}, {}, {}, {}))
 class CheckpointFiles:
     """Reads and writes the files. `current` is called when a write starts, and returns the checkpoints to write.
 
+    `current_high_watermarks` returns only their high watermarks, which are looked at every five seconds.
     `is_outdated`: the files contain offsets of removed logs. They must be written before logs of the same names are
     created, because the new records would lie below the log start offsets of the removed logs. `high_watermarks`: those
     in the file.
     """
 
-    def __init__(self, environment: Environment, path: str, current: Callable[[], LogCheckpoints]) -> None:
+    def __init__(
+        self,
+        environment: Environment,
+        path: str,
+        current: Callable[[], LogCheckpoints],
+        current_high_watermarks: Callable[[], Mapping[TopicPartition, int]],
+    ) -> None:
         self.is_outdated = False
         self._environment = environment
         self._path = path
         self._current = current
+        self._current_high_watermarks = current_high_watermarks
         # Whether the last write failed, and the failure was logged.
         self._is_failing = False
         self._waiting: list[Future[None]] = []
@@ -183,7 +191,7 @@ class CheckpointFiles:
         They are not synced: an older high watermark is only less useful.
         """
         async with self._mutex:
-            offsets = self._current().high_watermarks
+            offsets = self._current_high_watermarks()
             if offsets != self.high_watermarks:
                 await self._environment.offload(self._write_high_watermarks_blocking, offsets, False)
                 self.high_watermarks = offsets

@@ -57,7 +57,7 @@ class LogManager:
         self._startup = NEW_LOG
         self.high_watermarks: Callable[[], Mapping[TopicPartition, int]] = dict
         self.broker_epoch = 0
-        self._checkpoints = CheckpointFiles(environment, path, self._current_checkpoints)
+        self._checkpoints = CheckpointFiles(environment, path, self._current_checkpoints, self._current_high_watermarks)
         self._background = BackgroundTasks(environment)
         self._stray_logs = StrayLogs(environment.disk, path, self._unique)
         # The messages that `_warn_once` has logged.
@@ -226,6 +226,13 @@ class LogManager:
 
     def _current_checkpoints(self) -> LogCheckpoints:
         return self._startup.checkpoints.updated(self._logs.values(), self._unopened, self.high_watermarks())
+
+    def _current_high_watermarks(self) -> Mapping[TopicPartition, int]:
+        """Return the high watermarks of the open logs, and for the others those found at startup."""
+        current = self.high_watermarks()
+        former = self._startup.checkpoints.high_watermarks
+        unopened = {tp: former[tp] for tp in self._unopened if tp in former}
+        return {**unopened, **current} if unopened else current
 
     @property
     def previous_broker_epoch(self) -> int:

@@ -109,10 +109,11 @@ class Admin:
             led = [index for index, leader in expected.items() if leader == node_id]
             if not led:
                 continue
-            wait_until(lambda node_id=node_id, led=led: self._is_leading(node_id, topic, led),  # type: ignore[misc]
+            wait_until(lambda node_id=node_id, led=led: self.is_leading(node_id, topic, led),  # type: ignore[misc]
                        f"broker {node_id} leads its partitions of {topic}")  # fmt: skip
 
-    def _is_leading(self, node_id: int, topic: str, partitions: Iterable[int]) -> bool:
+    def is_leading(self, node_id: int, topic: str, partitions: Iterable[int]) -> bool:
+        """Return whether a broker responds for partitions as their leader."""
         rows = [ListOffsetsPartition(partition_index=index, timestamp=LATEST) for index in partitions]
         request = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name=topic, partitions=rows)])
         response = self._connection(node_id).request(request, ListOffsetsResponse)

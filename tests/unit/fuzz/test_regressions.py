@@ -58,7 +58,7 @@ ONE = NUMBER.pack(1)
         (lambda data: znodes.decode_topic("t", data), b'{"id": "zz", "internal": false}', znodes.InvalidNodeData),
         (lambda data: znodes.decode_chunk(0, data), b'{"00": {"0": [1]}}', znodes.InvalidNodeData),
         (lambda data: znodes.decode_chunk(0, data), b"[]", znodes.InvalidNodeData),
-        (decode_change_log, b'{"number": 1}', znodes.InvalidNodeData),
+        (decode_change_log, b'{"recent": []}', znodes.InvalidNodeData),
         (record_from_json, b'{"a":' * 50_000, CliError),
         (lambda data: parse_config_file("x.toml", data), b"a = " + b"[" * 50_000, ConfigError),
         (lambda data: parse_config_file("x.toml", data), b"a." * 5000 + b"b = 1", ConfigError),

@@ -5,6 +5,7 @@ while it is the newest, so the next one replaces it.
 """
 
 from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
 
 from kbroker.runtime.disk import Disk
 from kbroker.storage.file_names import SNAPSHOT, segment_file
@@ -12,7 +13,8 @@ from kbroker.storage.producers.producer_state_manager import ProducerStateManage
 
 
 class ProducerSnapshots:
-    """`offsets`: the offsets of the snapshots on disk."""
+    """`offsets`: the offsets of the snapshots on disk. Files of some are missing if the disk was full when they should
+    have been written."""
 
     __slots__ = ("_directory", "_disk", "offsets")
 
@@ -49,11 +51,7 @@ class ProducerSnapshots:
         def write() -> None:
             self._disk.write_atomic(self._path(offset), data, sync=sync)
             for old in replaced:
-                try:
-                    self._disk.unlink(self._path(old))
-                except FileNotFoundError:
-                    # It is missing, because the disk was full when it should have been written.
-                    continue
+                self._unlink_blocking(old)
 
         return write
 
@@ -67,6 +65,9 @@ class ProducerSnapshots:
         """Return the newest valid snapshot at or before `limit`, and its offset. Removals are added to `repairs`."""
         for offset in sorted([offset for offset in self.offsets if offset <= limit], reverse=True):
             path = self._path(offset)
+            if not self._disk.exists(path):
+                self.offsets.discard(offset)
+                continue
             try:
                 return ProducerStateManager.from_snapshot(self._disk.read(path), offset), offset
             except ValueError as error:
@@ -80,8 +81,12 @@ class ProducerSnapshots:
             self._remove_blocking(later)
 
     def _remove_blocking(self, offset: int) -> None:
-        self._disk.unlink(self._path(offset))
+        self._unlink_blocking(offset)
         self.offsets.discard(offset)
+
+    def _unlink_blocking(self, offset: int) -> None:
+        with suppress(FileNotFoundError):
+            self._disk.unlink(self._path(offset))
 
 
 def _do_nothing() -> None:

@@ -165,6 +165,10 @@ class Consumer:
             leader = cluster.leaders.get(tp)
             if leader is None:
                 continue
+            if NO_EPOCH < leader.epoch < position.epoch:
+                # The metadata of a broker that was cut off names a former leader. The Java client ignores it, too.
+                cluster.forget_leader(tp)
+                continue
             try:
                 new = await self._validated_position(tp, position, leader.epoch)
             except UnavailableError:

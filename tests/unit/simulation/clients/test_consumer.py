@@ -103,6 +103,18 @@ async def test_broker_reports_the_diverging_epoch(program: Program) -> None:
     assert any(operation.detail == "diverging epoch" for operation in program.history.operations)
 
 
+@client_test
+async def test_consumer_ignores_a_leader_of_an_epoch_before_its_position(program: Program) -> None:
+    """A broker that is cut off describes the leader that was there before, whose log may end earlier."""
+    await fill(program, 1)
+    consumer = program.consumer()
+    consumer.assign({PLACE: Position(3, epoch=7)})
+    assert await consumer.poll() == []
+    assert PLACE not in consumer.cluster.leaders
+    assert consumer.positions[PLACE].offset == 3
+    assert not resets(program)
+
+
 @client_test(partitions=3)
 async def test_broken_fetch_session_is_recreated(program: Program) -> None:
     await fill(program, 3, partitions=3)

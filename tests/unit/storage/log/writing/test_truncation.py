@@ -1,6 +1,7 @@
 """Truncation of the log of a follower."""
 
 import asyncio
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from shutil import copytree
@@ -180,6 +181,21 @@ def test_a_full_truncation_starts_anywhere(tmp_path: Path, offset: int) -> None:
     reopened = lab.open(log.log_end_offset, clean=True, log_start=offset)
     assert (reopened.log_start_offset, reopened.log_end_offset, reopened.repairs) == (offset, offset + 2, [])
     assert reopened.epochs.entries == [(9, offset)]
+
+
+@pytest.mark.parametrize("cut", [truncate, start_at])
+def test_snapshots_that_a_full_disk_did_not_take_are_not_missed(
+    tmp_path: Path, cut: Callable[[Log, int], None]
+) -> None:
+    lab = Lab(tmp_path, **SMALL)
+    log = lab.open()
+    *_, offset = fill(log, 40)
+    log.checkpoint()
+    assert lab.files(".snapshot")
+    for name in lab.files(".snapshot"):
+        (Path(log.directory) / name).unlink()
+    cut(log, offset)
+    assert (log.log_end_offset, log.offline) == (offset, None)
 
 
 def test_an_offset_before_the_first_segment_empties_the_log(tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ from kbroker.metadata.replication.leader_elections import (
 )
 from kbroker.metadata.replication.partition_change import Election, TopicRules, remove_failed_replica
 from kbroker.metadata.store import znodes
+from kbroker.metadata.store.config_ops import removal_ops
 from kbroker.metadata.store.coordination import CoordinationError, Create, Delete, Op, Set, WatchEvent
 from kbroker.metadata.store.multis import batches
 from kbroker.metadata.store.partition_chunks import ChunkDraft
@@ -240,7 +241,8 @@ class ReplicationControlManager:
     async def unregister_broker(self, broker_id: int) -> None:
         """Remove a broker's registration. Its replicas stay assigned to it, as in Kafka. Raises KafkaError.
 
-        A broker that is alive is fenced by this, and registers again at once.
+        A broker that is alive is fenced by this, and registers again at once. A later broker of this id is not the one
+        that was drained, so it is not cordoned.
         """
         async with self._lock:
             await self._writer.prepare()
@@ -251,7 +253,9 @@ class ReplicationControlManager:
                 )
             after = {other: broker for other, broker in known.items() if other != broker_id}
             draft = self._settle(BrokerChanges(), after)
-            await self._writer.commit_all([*draft.ops(), Delete(znodes.registration_path(broker_id))])
+            resource = ConfigResource(ConfigResourceType.BROKER, str(broker_id))
+            uncordon = removal_ops(resource, self._loader.image.overrides(*resource), "cordoned.log.dirs")
+            await self._writer.commit_all([*draft.ops(), *uncordon, Delete(znodes.registration_path(broker_id))])
         log.info("broker unregistered", broker=broker_id)
         self.start_reconciling()
 

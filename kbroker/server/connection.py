@@ -6,27 +6,26 @@ requests (response_queue.py).
 
 Complete frames are handled in place, in a buffer that all connections share. Two things are copied and kept
 (receive_buffer.py): an incomplete frame, and the backlog, which is the bytes that arrive while no request may be
-handled.
+handled (backlog.py).
 """
 
 from __future__ import annotations
 
 import asyncio
 from struct import Struct
-from struct import error as StructError
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from kbroker.api.context import RequestContext
 from kbroker.api.dispatch import UnsupportedRequest
 from kbroker.common import Buffer
-from kbroker.server.error_reporter import api_name
+from kbroker.server.backlog import Backlog
+from kbroker.server.error_reporter import api_name, closing_reason
 from kbroker.server.fair_scheduler import EXPENSIVE_NS, LAST_DATA_API_KEY
 from kbroker.server.frame_buffers import BUFFER_BYTES
 from kbroker.server.large_request import LARGE_REQUEST_BYTES, serve_large_request
 from kbroker.server.receive_buffer import HEADER_END, ReceiveBuffer
 from kbroker.server.response_cache import MAX_REQUEST_BYTES
 from kbroker.server.response_queue import ResponseQueue
-from kbroker.storage.shortage import is_shortage
 from protocol.errors import MalformedError
 from protocol.varints import skip_tagged_fields
 
@@ -36,8 +35,6 @@ if TYPE_CHECKING:
 _LENGTH = Struct(">i")
 # API key, version, correlation id, length of the client id.
 _HEADER = Struct(">hhih")
-_API_KEY_END = 6
-MAX_BACKLOG_BYTES = 32 * 1024
 # Frames that are handled before other connections are served; fewer while others have a backlog.
 MAX_FRAMES = 64
 MAX_FRAMES_IF_OTHERS_WAIT = 8
@@ -60,8 +57,8 @@ class Connection(asyncio.BufferedProtocol):
     """
 
     __slots__ = (
-        "_client_id", "_client_id_bytes", "_is_reading", "_is_scheduled", "_linger_timer", "_listener", "_received",
-        "_responses", "_server", "_transport", "errors", "host", "last_active_ns", "peer",
+        "_backlog", "_client_id", "_client_id_bytes", "_linger_timer", "_listener", "_received", "_responses",
+        "_server", "_transport", "errors", "host", "last_active_ns", "peer",
     )  # fmt: skip
 
     def __init__(self, server: ServerContext, listener: ConnectionListener) -> None:
@@ -75,10 +72,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._received = ReceiveBuffer(self, server.memory)
         self._responses: ResponseQueue
-        # Whether _serve_backlog is scheduled.
-        self._is_scheduled = False
-        # False while the backlog is full.
-        self._is_reading = True
+        self._backlog: Backlog
         self._linger_timer: asyncio.TimerHandle | None = None
         # The client id of the last request, cached because most requests have the same.
         self._client_id_bytes = b""
@@ -99,6 +93,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._responses = ResponseQueue(self._server, self._transport, self)
+        self._backlog = Backlog(self._server, self._transport, self._received, self._responses, self._serve_backlog)
         peer = transport.get_extra_info("peername")
         if peer:
             self.host = peer[0]
@@ -133,8 +128,9 @@ class Connection(asyncio.BufferedProtocol):
             received.filled += nbytes
             if received.filled < len(view) or not self._end_frame(view):
                 return
-        if (self._responses.is_blocked or received.backlog or server.scheduler.is_paused) and self._must_wait(view):
-            self._add_to_backlog(view)
+        responses, backlog = self._responses, self._backlog
+        if (responses.is_blocked or received.backlog or server.scheduler.is_paused) and backlog.must_wait(view):
+            backlog.add(view)
         else:
             self._serve_frames(view)
 
@@ -169,12 +165,14 @@ class Connection(asyncio.BufferedProtocol):
             pos = frame_end
             frames_left -= 1
             if pos < end and (
-                (responses.is_blocked and not self._may_overlap(view, pos)) or not frames_left or scheduler.is_paused
+                not frames_left
+                or scheduler.is_paused
+                or (responses.is_blocked and not self._backlog.may_overlap(view, pos))
             ):
                 self._received.add_to_backlog(view[pos:])
                 pos = end
                 if not responses.is_blocked:
-                    self._schedule_backlog()
+                    self._backlog.schedule()
                 break
         if pos < end and self._transport is not None:
             self._begin_frame(view[pos:])
@@ -209,57 +207,16 @@ class Connection(asyncio.BufferedProtocol):
 
     def resume_reading(self) -> None:
         """Called when there is memory again for an incomplete frame."""
-        if self._is_reading and self._transport is not None:
+        if self._backlog.is_reading and self._transport is not None:
             self._transport.resume_reading()
 
-    # The backlog.
-
-    def _must_wait(self, view: memoryview) -> bool:
-        """Return whether a request has to wait; if it waits only for other connections, schedule it."""
-        if self._received.backlog or (self._responses.is_blocked and not self._may_overlap(view)):
-            return True
-        if not self._server.scheduler.is_paused or not _is_control_request(view):
-            return False
-        self._schedule_backlog()
-        return True
-
-    def _may_overlap(self, view: memoryview, pos: int = 0) -> bool:
-        """Return whether the request that begins at `pos` may overlap with those that wait."""
-        return len(view) - pos >= _API_KEY_END and self._responses.admits(view[pos + 4] << 8 | view[pos + 5])
-
-    def _add_to_backlog(self, view: memoryview) -> None:
-        self._received.add_to_backlog(view)
-        if len(self._received.backlog) >= MAX_BACKLOG_BYTES and self._is_reading and self._transport is not None:
-            self._transport.pause_reading()
-            self._is_reading = False
-
     def on_unblocked(self) -> None:
-        if self._received.backlog or not self._is_reading:
-            self._schedule_backlog()
+        self._backlog.on_unblocked()
 
-    def _schedule_backlog(self) -> None:
-        if self._is_scheduled:
-            return
-        self._is_scheduled = True
-        scheduler, backlog = self._server.scheduler, self._received.backlog
-        if scheduler.is_paused and (not backlog or _is_control_request(backlog)):
-            scheduler.call_after_pause(self._serve_backlog)
-        else:
-            scheduler.backlogs.add(self._serve_backlog)
-
-    def _serve_backlog(self) -> None:
-        """Handle the bytes that have arrived meanwhile, then resume reading."""
-        self._is_scheduled = False
-        received = self._received
-        if received.backlog and not self._responses.is_blocked and self._transport is not None:
-            # As in Kafka, the time of a request starts when the requests before it are done.
-            self.last_active_ns = self._server.mono_ns()
-            self._serve_frames(memoryview(received.take_backlog()))
-        is_free = not received.backlog and not self._responses.is_blocked
-        if not self._is_reading and is_free and self._transport is not None:
-            self._is_reading = True
-            if not received.needs_memory:
-                self._transport.resume_reading()
+    def _serve_backlog(self, view: memoryview) -> None:
+        # As in Kafka, the time of a request starts when the requests before it are done.
+        self.last_active_ns = self._server.mono_ns()
+        self._serve_frames(view)
 
     # Requests.
 
@@ -338,16 +295,12 @@ class Connection(asyncio.BufferedProtocol):
 
     def on_request_error(self, error: Exception, context: RequestContext | None) -> None:
         """Close the connection because a request is malformed or its handler has failed."""
-        if isinstance(error, MalformedError | IndexError | StructError):
-            self.close("malformed request", context, detail=str(error))
-        elif isinstance(error, ValueError):
-            # Its text may quote the request.
-            self.close("malformed request", context, detail=type(error).__name__)
-        elif _is_shortage(error):
-            self.close("out of file descriptors, disk space or memory", context, detail=str(error))
-        else:
+        reason = closing_reason(error)
+        if reason is None:
             self.errors.report_failure(self.peer, self._client_id, context, error)
             self.close("internal error", context)
+        else:
+            self.close(reason.text, context, detail=reason.detail)
 
     def close(self, reason: str, context: RequestContext | None = None, **detail: object) -> None:
         """Close the connection and log the reason. `context`: the request that caused it."""
@@ -377,20 +330,6 @@ class Connection(asyncio.BufferedProtocol):
     def _end(self) -> bool:
         """Stop handling requests and sending responses. Returns whether the client was not reading its responses."""
         self._transport = None
+        self._backlog.close()
         self._received.close()
         return self._responses.close()
-
-
-def _is_control_request(start: Buffer) -> bool:
-    """Return whether these bytes begin a request other than Produce and Fetch."""
-    return len(start) >= _API_KEY_END and (start[4] << 8 | start[5]) > LAST_DATA_API_KEY
-
-
-def _is_shortage(error: Exception) -> bool:
-    """Return whether the request may succeed when it is sent again.
-
-    For example, no file descriptor was free to load the handler's module or a codec's library.
-    """
-    if isinstance(error, ImportError):
-        return not isinstance(error, ModuleNotFoundError)
-    return isinstance(error, OSError) and is_shortage(error)

@@ -10,12 +10,14 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from struct import error as StructError
+from typing import TYPE_CHECKING, NamedTuple
 
 from kbroker.api.context import RequestContext
 from kbroker.runtime.event_log import EventLogger
+from kbroker.storage.shortage import is_shortage
 from protocol.apis import ALL_APIS, ApiKey
-from protocol.errors import ErrorCode
+from protocol.errors import ErrorCode, MalformedError
 
 if TYPE_CHECKING:
     from asyncio import TimerHandle
@@ -67,6 +69,35 @@ def level_of(api_key: int, code: ErrorCode) -> int:
 def api_name(api_key: int) -> str:
     api = ALL_APIS.get(api_key)
     return str(api_key) if api is None else api.name
+
+
+class ClosingReason(NamedTuple):
+    """Why a request closes its connection."""
+
+    text: str
+    detail: str
+
+
+def closing_reason(error: Exception) -> ClosingReason | None:
+    """Return why a request whose handling has raised `error` closes its connection; None for a fault of the broker."""
+    if isinstance(error, MalformedError | IndexError | StructError):
+        return ClosingReason("malformed request", str(error))
+    if isinstance(error, ValueError):
+        # Its text may quote the request.
+        return ClosingReason("malformed request", type(error).__name__)
+    if _is_shortage(error):
+        return ClosingReason("out of file descriptors, disk space or memory", str(error))
+    return None
+
+
+def _is_shortage(error: Exception) -> bool:
+    """Return whether the request may succeed when it is sent again.
+
+    For example, no file descriptor was free to load the handler's module or a codec's library.
+    """
+    if isinstance(error, ImportError):
+        return not isinstance(error, ModuleNotFoundError)
+    return isinstance(error, OSError) and is_shortage(error)
 
 
 class RepeatedError:

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from kbroker.server.connection import MAX_BACKLOG_BYTES, MAX_FRAMES
+from kbroker.server.backlog import MAX_BACKLOG_BYTES
+from kbroker.server.connection import MAX_FRAMES
 from kbroker.server.response_queue import MAX_OVERLAPPING
 from tests.unit.support.server_connection import (
     COROUTINE,

@@ -342,6 +342,8 @@ DISK: dict[str, Fault] = {
     "read_only": read_only,
     "slow_disk": slow_disk,
 }
+# The faults of a disk that lose nothing acknowledged, and end by themselves.
+LOSSLESS_DISK: dict[str, Fault] = {"full": full, "out_of_files": out_of_files, "slow_disk": slow_disk}
 POWER: dict[str, Fault] = {"power": power}
 ROT: dict[str, Fault] = {"rot": rot}
 CLOCK: dict[str, Fault] = {"clock": clock}

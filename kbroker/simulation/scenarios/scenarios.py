@@ -7,13 +7,13 @@ from kbroker.simulation.scenarios.faults import (
     CLOCK,
     COORDINATION,
     DISK,
+    LOSSLESS_DISK,
     NETWORK,
     NODE,
     POWER,
     ROT,
     Fault,
     full,
-    out_of_files,
     slow_disk,
 )
 
@@ -92,15 +92,7 @@ _SCENARIOS = (
     Scenario(
         "transactions",
         "transactions, with all faults that lose nothing acknowledged",
-        {
-            **NODE,
-            **NETWORK,
-            **CLOCK,
-            **COORDINATION,
-            "full": full,
-            "out_of_files": out_of_files,
-            "slow_disk": slow_disk,
-        },
+        {**NODE, **NETWORK, **CLOCK, **COORDINATION, **LOSSLESS_DISK},
         coordination=True,
         transactions=1.0,
     ),
@@ -120,16 +112,7 @@ _SCENARIOS = (
         exactly_once=True,
     ),
 )
-_CLUSTER = {
-    **NODE,
-    **NETWORK,
-    **CLOCK,
-    **COORDINATION,
-    **CLUSTER,
-    "full": full,
-    "out_of_files": out_of_files,
-    "slow_disk": slow_disk,
-}
+_CLUSTER = {**NODE, **NETWORK, **CLOCK, **COORDINATION, **CLUSTER, **LOSSLESS_DISK}
 _CLUSTER_SCENARIOS = (
     Scenario(
         "cluster",

@@ -7,7 +7,7 @@ import typer
 
 from kbroker.cli.cluster.layout_reader import read_layout
 from kbroker.cli.cluster.plans.cordon import drain_description, drained_brokers, uncordon
-from kbroker.cli.cluster.plans.plan_description import MOVING, PENDING, RUNNING, PlanDescription
+from kbroker.cli.cluster.plans.plan_description import MOVING, PENDING, PlanDescription
 from kbroker.cli.cluster.plans.plan_status import is_success, plan_name, print_end, print_status, status_json
 from kbroker.cli.cluster.plans.requests import PlanRequests
 from kbroker.cli.cluster.plans.run_plan import now_ms, replica_sizes, run_plan
@@ -157,10 +157,12 @@ def plan(
 
 
 def awaited_brokers(found: PlanDescription, layout: ClusterLayout) -> list[int]:
-    """Return the brokers that a plan waits for, since they are away."""
+    """Return the brokers that a plan which runs waits for, since they are away. A cancelled plan adds no replicas."""
+    if found.is_cancelling:
+        return []
     added = {broker for move in found.moves if move.state in (MOVING, PENDING) for broker in move.added}
     present = {broker.id for broker in layout.brokers.values() if broker.accepts_replicas}
-    return sorted(added - present) if found.state == RUNNING else []
+    return sorted(added - present)
 
 
 def _cancel(plans: PlanRequests, running: PlanDescription | None, yes: bool) -> PlanDescription | None:

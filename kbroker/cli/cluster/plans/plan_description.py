@@ -59,6 +59,10 @@ class PlanDescription(NamedTuple):
     def is_running(self) -> bool:
         return self.state in (RUNNING, CANCELLING)
 
+    @property
+    def is_cancelling(self) -> bool:
+        return self.state == CANCELLING
+
     def count(self, state: str) -> int:
         """Return the number of moves in a state."""
         return sum(move.state == state for move in self.moves)

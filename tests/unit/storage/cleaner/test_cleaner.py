@@ -1,12 +1,10 @@
-"""Compaction compared with a model, over many rounds of appends, restarts and crashes; and the cleaner itself."""
+"""The cleaner: what it keeps and copies, what it finds damaged, and what limits it."""
 
 import sys
 import tracemalloc
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from random import Random
-
-import pytest
 
 from kbroker.storage.cleaner.cleaner import ENTRY_BYTES, build_offset_map, run
 from kbroker.storage.cleaner.compaction_plan import (
@@ -20,13 +18,12 @@ from kbroker.storage.cleaner.compaction_plan import (
 from kbroker.storage.cleaner.log_to_clean import find_log_to_clean
 from kbroker.storage.cleaner.source_segments import SourceSegment, Throttler
 from kbroker.storage.indexes.transaction_index import AbortedTransaction
-from kbroker.storage.log.log import Log
 from protocol.records.batch import DELETE_HORIZON, assemble_batch, build_batch, iter_headers, parse_header
 from protocol.records.record import encode_record
+from tests.unit.storage.cleaner.log_model import HOUR, Model, write_some
 from tests.unit.support.compaction import (
     COMPACT,
     DAY,
-    Records,
     StoppedClock,
     compact,
     install,
@@ -35,169 +32,7 @@ from tests.unit.support.compaction import (
     records,
     run_plan,
 )
-from tests.unit.support.crashing_disk import Crash, CrashingDisk
 from tests.unit.support.log_lab import NOW, Lab, append, content
-
-HOUR = 3600 * 1000
-
-
-@dataclass
-class Model:
-    """The appended records, and those of them that may be missing."""
-
-    written: Records = field(default_factory=dict)
-    # (base, last) offset of each batch.
-    batches: set[tuple[int, int]] = field(default_factory=set)
-    # Epoch and last sequence by producer id.
-    producers: dict[int, tuple[int, int]] = field(default_factory=dict)
-    # The delete horizon of each tombstone, set by the first compaction that keeps it.
-    horizons: dict[int, int] = field(default_factory=dict)
-
-    def check(self, log: Log) -> None:
-        actual = records(log)
-        assert actual.items() <= self.written.items(), "a record has changed or moved"
-        for offset in self.latest(log.log_end_offset).values():
-            if offset not in actual:
-                _, _, value = self.written[offset]
-                assert value is None, f"the last value at {offset} is lost"
-                assert offset in self.horizons, f"the tombstone at {offset} was removed by the first compaction"
-        headers = [header for _, header in iter_headers(content(log))]
-        assert {(header.base_offset, header.last_offset) for header in headers} <= self.batches
-        assert log.log_end_offset == max(last for _, last in self.batches) + 1
-
-    def latest(self, end: int) -> dict[bytes | None, int]:
-        return {key: offset for offset, (_, key, _) in self.written.items() if offset < end}
-
-    def check_compacted(self, log: Log, now_ms: int) -> None:
-        """Check after a compaction that each key is there once, and no tombstone was removed before its horizon."""
-        actual = records(log)
-        below = {offset: record for offset, record in actual.items() if offset < log.cleaned_to}
-        keys = [key for _, key, _ in below.values()]
-        assert len(set(keys)) == len(keys), "a key is there twice"
-        for offset in self.latest(log.log_end_offset).values():
-            if self.written[offset][2] is not None or offset >= log.cleaned_to:
-                continue
-            horizon_ms = self.horizons.get(offset)
-            if horizon_ms is None:
-                self.horizons[offset] = now_ms + log.config.delete_retention_ms
-                assert offset in actual
-            else:
-                assert (offset in actual) == (now_ms < horizon_ms), (offset, now_ms - horizon_ms)
-
-
-def write_some(log: Log, model: Model, random: Random, now_ms: int, batches: int = 40) -> None:
-    for _ in range(batches):
-        new = [
-            (
-                now_ms + random.randrange(-1000, 1000),
-                b"key-%d" % random.randrange(25) + bytes(random.choice((0, 0, 40))),
-                None if random.random() < 0.25 else random.randbytes(random.randrange(60)),
-                ((b"h", b"v"),) if random.random() < 0.2 else (),
-            )
-            for _ in range(random.choice((1, 1, 2, 5)))
-        ]
-        producer = random.choice((-1, -1, 7, 8))
-        epoch, sequence = model.producers.get(producer, (0, -1))
-        if random.random() < 0.02:
-            epoch, sequence = epoch + 1, -1
-        identity = (producer, epoch, sequence + 1) if producer >= 0 else (-1, -1, -1)
-        batch = build_batch(
-            new,
-            codec=random.choice((0, 0, 1, 2, 3, 4)),
-            producer_id=identity[0],
-            producer_epoch=identity[1],
-            base_sequence=identity[2],
-        )
-        base = append(log, batch)
-        model.written.update({base + n: record[:3] for n, record in enumerate(new)})
-        model.batches.add((base, base + len(new) - 1))
-        if producer >= 0:
-            model.producers[producer] = (epoch, sequence + len(new))
-        if random.random() < 0.01:
-            log.roll(now_ms)
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_many_rounds_agree_with_the_model(tmp_path: Path, seed: int) -> None:
-    random = Random(seed)
-    lab = Lab(tmp_path, **COMPACT, index_interval_bytes=random.choice((100, 4096)))
-    log = lab.open()
-    model = Model()
-    now_ms = NOW
-    for _ in range(12):
-        write_some(log, model, random, now_ms, random.randrange(1, 60))
-        model.check(log)
-        now_ms += random.choice((0, HOUR, DAY // 2, DAY, 2 * DAY))
-        if random.random() < 0.7 and compact(log, now_ms, map_bytes=random.choice((8, 40, 10_000)) * ENTRY_BYTES):
-            model.check(log)
-            model.check_compacted(log, now_ms)
-            assert log.snapshots.offsets == {int(path.name[:20]) for path in lab.path.glob("*.snapshot")}
-        end, cleaned_to = log.log_end_offset, log.cleaned_to
-        draw = random.random()
-        if draw < 0.3:
-            clean = draw < 0.15
-            if clean:
-                lab.close(log)
-            if random.random() < 0.5:
-                # Lost snapshots are rebuilt from the log, which has the last batch of each producer.
-                for path in lab.path.glob("*.snapshot"):
-                    path.unlink()
-            lab.background.run_delayed()
-            log = lab.open(end if clean else 0, clean=clean, cleaned_to=cleaned_to)
-            assert log.log_end_offset == end
-            active = {
-                producer.producer_id: (producer.producer_epoch, producer.last_sequence)
-                for producer in log.producers.active()
-            }
-            assert active == model.producers
-            model.check(log)
-
-
-@pytest.mark.parametrize("group", [1000, 100_000])
-@pytest.mark.parametrize("seed", range(2))
-def test_a_crash_at_each_change_of_the_disk(tmp_path: Path, seed: int, group: int) -> None:
-    """The cleaner's process or the broker may end at any time, also during a second compaction."""
-    stop = 0
-    while True:
-        disk = CrashingDisk()
-        lab = Lab(tmp_path / str(stop), disk, **{**COMPACT, "segment_bytes": 1000})
-        log = lab.open()
-        random, model = Random(seed), Model()
-        write_some(log, model, random, NOW, 8)
-        log.roll(NOW)
-        assert compact(log)
-        model.check_compacted(log, NOW)
-        write_some(log, model, random, NOW, 16)
-        log.roll(NOW)
-        # Some or all segments are merged.
-        log.set_config(replace(log.config, segment_bytes=group))
-        disk.left = stop
-        try:
-            compact(log, NOW + 2 * DAY)
-        except Crash:
-            disk.left = 1 << 60
-        else:
-            break
-        log = lab.open(0)
-        model.check(log)
-        leftovers = [name for name in lab.files() if name.endswith((".swap", ".cleaned", ".deleted"))]
-        assert leftovers == []
-        active = {
-            producer.producer_id: (producer.producer_epoch, producer.last_sequence)
-            for producer in log.producers.active()
-        }
-        assert active == model.producers
-        log.cleaned_to = 0
-        log.checkpoint()
-        assert compact(log, NOW + 2 * DAY)
-        model.check(log)
-        keys = [key for offset, (_, key, _) in records(log).items() if offset < log.cleaned_to]
-        assert len(keys) == len(set(keys))
-        stop += 1
-    assert stop > 15
-
-
-# The cleaner.
 
 
 def test_plans_and_results_survive_encoding(tmp_path: Path) -> None:

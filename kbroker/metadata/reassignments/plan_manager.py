@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from asyncio import sleep
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from kbroker.common import KafkaError
@@ -92,13 +92,16 @@ class ReassignmentPlanManager:
         slices: Slices | None,
         origin: PlanOrigin = PlanOrigin.REQUEST,
         brokers: Sequence[int] = (),
+        is_due: Callable[[], bool] = lambda: True,
     ) -> int:
         """Store a plan and begin to run it. Returns its id. Raises KafkaError.
 
-        `origin`, `brokers`: of a plan of the controller.
+        `origin`, `brokers`: of a plan of the controller, which is refused if the brokers are not `is_due` any more.
         """
         async with self._lock:
             await self._writer.prepare()
+            if not is_due():
+                raise KafkaError(ErrorCode.INVALID_REQUEST, "The brokers have changed since the plan was made.")
             last = self._loader.reassignment_plan.plan
             if last is not None and last.is_active:
                 raise KafkaError(

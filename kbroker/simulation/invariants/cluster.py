@@ -78,10 +78,15 @@ class ClusterInvariants:
     def missing_replicas(self) -> list[str]:
         """Describe the partitions that have no leader, replicas that are not in sync, or that still move.
 
-        A plan of reassignments that has not ended still moves some.
+        A plan of reassignments that has not ended still moves some, and self-healing will give some back.
         """
         plan = self._state.reassignment_plan()
         running = [f"plan {plan.plan_id} is {plan.state}"] if plan is not None and plan.is_active else []
+        running += [
+            f"broker {id} is to get {known.history.rebuilt} replicas back"
+            for id, known in self._state.brokers().items()
+            if known.history.rebuilt
+        ]
         return running + [
             f"{tp[0]}-{tp[1]}: {stored.registration}"
             for tp, stored in self._state.partitions().items()

@@ -1,6 +1,8 @@
 """Invariants of plans of reassignments, checked on each state of the plan that the controller writes.
 
 - A plan runs, is perhaps cancelled, and ends. Only then another one begins, with a higher id.
+- When self-healing begins to rebuild, the brokers are away, and not more brokers with replicas are away than live. Each
+  move adds one replica elsewhere, and removes one of them.
 - When it ends, each move that it has not skipped is done: the partition has the replicas of the plan, and the first of
   them leads if it can.
 """
@@ -9,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kbroker.metadata.reassignments.stored_plan import PlanState, StoredPlan
+from kbroker.metadata.reassignments.stored_plan import PlanOrigin, PlanState, StoredPlan
 from kbroker.metadata.replication.broker_changes import acceptable_leaders
 
 if TYPE_CHECKING:
@@ -44,7 +46,21 @@ class Plans:
         if not is_valid:
             before = "none" if old is None else f"{old.plan_id}, {old.state}"
             return f"plan {new.plan_id} is {new.state}, and the plan before was {before}"
+        if new.origin is PlanOrigin.REBUILD and (old is None or old.plan_id != new.plan_id):
+            return self._fault_of_rebuild(new)
         return None if new.is_active else self._fault_at_end(new)
+
+    def _fault_of_rebuild(self, plan: StoredPlan) -> str | None:
+        live = {broker for broker, known in self._state.brokers().items() if not known.fenced}
+        holders = {broker for stored in self._state.partitions().values() for broker in stored.registration.replicas}
+        away = holders - live
+        if not away.issuperset(plan.brokers) or len(away) > len(live):
+            return f"plan {plan.plan_id} rebuilds {plan.brokers}, {sorted(away)} are away, and {sorted(live)} live"
+        for move in plan.moves:
+            added, removed = set(move.target) - set(move.original), set(move.original) - set(move.target)
+            if len(added) != 1 or len(removed) != 1 or not removed <= set(plan.brokers) or not added <= live:
+                return f"plan {plan.plan_id} rebuilds {plan.brokers} with {move}"
+        return None
 
     def _fault_at_end(self, plan: StoredPlan) -> str | None:
         partitions = {(stored.topic_id, tp[1]): stored.registration for tp, stored in self._state.partitions().items()}

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 SECONDS = ((0.001, 0.5), (0.5, 5.0), (5.0, 20.0))
 OUTAGE_S = 60.0
+# Longer than a session, and than the time after which replicas are rebuilt (draw_healing_configs).
+ABSENCE_S = (9.0, 20.0)
 
 
 def _seconds(random: Random) -> float:
@@ -101,6 +103,16 @@ async def outage(simulation: Simulation, random: Random) -> None:
     await asyncio.sleep(OUTAGE_S)
     service.start()
     simulation.note("the coordination service has started")
+
+
+async def absence(simulation: Simulation, random: Random) -> None:
+    """Kill a broker, and keep it down so long that self-healing may rebuild its replicas."""
+    machine = simulation.draw_machine(random)
+    with simulation.down(machine):
+        if machine.broker is not None:
+            simulation.note_of(machine, "kill -9, and it stays away")
+            machine.kill()
+            await asyncio.sleep(random.uniform(*ABSENCE_S))
 
 
 CLUSTER = {"controller": controller, "isolate": isolate, "replace": replace, "kill_all": kill_all}

@@ -43,6 +43,14 @@ def draw_cluster_configs(random: Random, replication_factor: int) -> dict[str, s
     }
 
 
+def draw_healing_configs(random: Random) -> dict[str, str]:
+    """Draw configs of self-healing."""
+    return {
+        "kbroker.replica.rebuild.after.ms": str(random.choice((1_000, 3_000))),
+        "kbroker.replica.rebuild.throttled.rate": str(random.choice((-1, 1_000_000))),
+    }
+
+
 def draw_topic_configs(random: Random, *, durable: bool) -> dict[str, str]:
     """Draw configs of a topic that clients use: small segments, unusual flush settings."""
     configs = {

@@ -3,11 +3,13 @@
 from dataclasses import dataclass, field
 from random import Random
 
+from kbroker.simulation.scenarios.cluster_faults import absence
 from kbroker.simulation.scenarios.configs import (
     RACK_AWARE,
     draw_broker_configs,
     draw_cluster_configs,
     draw_compaction_configs,
+    draw_healing_configs,
     draw_internal_topic_configs,
     draw_topic_configs,
     draw_transaction_configs,
@@ -21,6 +23,8 @@ MAX_REPLICAS = 3
 # run with them only under flush.before.ack.
 LOSSY_FAULTS = ("power", "rot", "disk_error")
 OUTPUT = "output"
+# How much longer runs with self-healing are: brokers stay away, and return.
+HEALING_S = 15.0
 
 
 @dataclass(slots=True)
@@ -132,6 +136,15 @@ class Plan:
                 plan.broker.update(RACK_AWARE)
             plan.joining = random.randint(0, plan.brokers - plan.replication_factor)
         return plan
+
+    def heal(self, random: Random, brokers: int) -> None:
+        """Let brokers stay away so long that their replicas are rebuilt on others, of which there are enough."""
+        self.broker.update(draw_healing_configs(random))
+        self.brokers = max(self.brokers, brokers)
+        # Few other kinds, so that brokers stay away often.
+        others = random.sample(sorted(self.faults), min(2, len(self.faults)))
+        self.faults = {"absence": absence, **{name: self.faults[name] for name in others}}
+        self.seconds += HEALING_S
 
     def compact(self, random: Random, keys: int) -> None:
         """Compact all topics, since each producer writes to all of them."""

@@ -93,6 +93,9 @@ def simulate(seed: int, scenario: str, *, trace: bool = False, shape: Callable[[
     """Run a seed of a scenario and check its history. `shape` modifies the plan that was drawn from the seed."""
     plan = Plan.draw(SCENARIOS[scenario], Random(f"{seed}/{scenario}/plan"))
     plan.recreation = Random(f"{seed}/{scenario}/recreation").random() < SCENARIOS[scenario].recreation
+    healing = Random(f"{seed}/{scenario}/healing")
+    if healing.random() < SCENARIOS[scenario].healing:
+        plan.heal(healing, SCENARIOS[scenario].many_brokers)
     if shape is not None:
         shape(plan)
     simulation = Simulation(

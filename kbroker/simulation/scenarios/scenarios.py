@@ -28,7 +28,8 @@ class Scenario:
     compacted. `recreation`: the share of all runs that delete a topic under load and create it again. `brokers`: the
     number of brokers; several replicate all partitions. `many_brokers`: half of the runs have this number instead, if
     it is not 0. `administration`: the share of runs in which leaders are elected on request, topics get other configs
-    and more partitions, and partitions are moved; of the runs with many brokers, some join under load.
+    and more partitions, and partitions are moved; of the runs with many brokers, some join under load. `healing`: the
+    share of runs in which replicas of brokers that stay away are rebuilt.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Scenario:
     brokers: int = 1
     many_brokers: int = 0
     administration: float = 0.0
+    healing: float = 0.0
 
 
 _ALL = {**NODE, **NETWORK, **DISK, **POWER, **ROT, **CLOCK}
@@ -142,6 +144,7 @@ _CLUSTER_SCENARIOS = (
         brokers=3,
         many_brokers=5,
         administration=0.7,
+        healing=0.3,
     ),
     Scenario(
         "cluster-everything-durable",
@@ -155,6 +158,7 @@ _CLUSTER_SCENARIOS = (
         brokers=3,
         many_brokers=5,
         administration=0.7,
+        healing=0.3,
     ),
 )
 # Those of a lone broker, from which `any` draws, and all.

@@ -189,9 +189,14 @@ class SelfHealingManager:
         )  # fmt: skip
         self._tried = None
         try:
-            await self._plans.create_plan(requested, None, origin, brokers)
+            await self._plans.create_plan(requested, None, origin, brokers, lambda: self._are_due(brokers))
         except KafkaError as error:
             self._note(Obstacles.refused(brokers, str(error.message or error.code.name)))
+
+    def _are_due(self, brokers: Collection[int]) -> bool:
+        """Return whether a plan about these brokers may begin. The lock is held."""
+        due = {broker.broker_id for broker in healed_brokers(self._view()) if broker.state is HealingState.DUE}
+        return due.issuperset(brokers)
 
     def _note(self, obstacles: Obstacles) -> None:
         """Remember what keeps brokers from being rebuilt. It is logged once."""

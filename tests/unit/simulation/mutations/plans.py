@@ -8,8 +8,9 @@ from types import MethodType
 import pytest
 
 from kbroker.common import KafkaError
+from kbroker.metadata.image import PartitionRegistration
 from kbroker.metadata.metadata_writer import MetadataWriter
-from kbroker.metadata.reassignments import plan_step
+from kbroker.metadata.reassignments import plan_step, reassignment_control_manager
 from kbroker.metadata.reassignments.plan_checks import RequestedMove, RequestedPlan
 from kbroker.metadata.reassignments.plan_manager import ReassignmentPlanManager
 from kbroker.metadata.reassignments.plan_step import MoveState, MoveStatus
@@ -22,6 +23,7 @@ from kbroker.simulation.scenarios.simulation import Simulation
 from tests.unit.simulation.mutations.cluster import replicated
 from tests.unit.simulation.mutations.mutation import INVARIANT, mutation, replaces, wrap
 from tests.unit.simulation.mutations.scene import Scene
+from tests.unit.simulation.mutations.shapes import broker
 
 PARTITIONS = 3
 
@@ -90,6 +92,17 @@ async def a_controller_is_replaced_while_it_runs_a_plan(simulation: Simulation, 
     await first.until(lambda: all(each.stored.replicas == drain.target for each in drain.scenes))
 
 
+async def a_broker_stays_away(simulation: Simulation, random: Random) -> None:
+    """Its replicas are rebuilt on the spare broker, and then it returns."""
+    drain = Drain(simulation)
+    if await drain.prepare():
+        scene = drain.scenes[0]
+        away = scene.machine(drain.drained)
+        with simulation.down(away):
+            scene.kill(away)
+            await scene.until(lambda: all(drain.drained not in each.stored.replicas for each in drain.scenes), 6.0)
+
+
 def _known_replicas(machine: Machine, scene: Scene) -> Sequence[int]:
     partition = None if machine.services is None else machine.services.metadata.partition(*scene.tp)
     return [] if partition is None else partition.replicas
@@ -122,3 +135,21 @@ def a_plan_goes_on_after_another_controller_has_replaced_it(patch: pytest.Monkey
             manager._writer._write = fenced  # type: ignore[method-assign]
 
     wrap(patch, ReassignmentPlanManager, "_move", move)
+
+
+@mutation(
+    "cluster",
+    [INVARIANT],
+    broker(replicated(a_broker_stays_away, seconds=5.0, partitions=PARTITIONS), kbroker_replica_rebuild_after_ms="200"),
+)
+@replaces(reassignment_control_manager, "alter_reassignment")
+def a_rebuild_removes_the_dead_replica_before_the_new_one_is_in_sync(
+    original: Callable[..., PartitionRegistration | None], *args: object, **named: object
+) -> PartitionRegistration | None:
+    """A replica on a broker that is away protects nothing, so self-healing does not wait for the one that is added."""
+    altered = original(*args, **named)
+    if altered is not None and altered.is_reassigning:
+        altered.replicas = [replica for replica in altered.replicas if replica not in altered.removing_replicas]
+        altered.isr = [replica for replica in altered.isr if replica in altered.replicas]
+        altered.adding_replicas, altered.removing_replicas = [], []
+    return altered

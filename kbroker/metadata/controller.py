@@ -23,12 +23,8 @@ from kbroker.metadata.reassignments.reassignment_control_manager import Reassign
 from kbroker.metadata.reassignments.self_healing.self_healing_manager import SelfHealingManager
 from kbroker.metadata.replication.alter_reassignments import ReassignmentOutcome, RequestedReassignment
 from kbroker.metadata.replication.leader_elections import ElectionOutcome, ElectionType, RequestedElection
-from kbroker.metadata.replication_control_manager import (
-    ELECTION_CONFIGS,
-    NewConfigs,
-    ReplicaKey,
-    ReplicationControlManager,
-)
+from kbroker.metadata.replication.topic_rules import ELECTION_CONFIGS, NewConfigs
+from kbroker.metadata.replication_control_manager import ReplicaKey, ReplicationControlManager
 from kbroker.metadata.store import znodes
 from kbroker.metadata.store.config_ops import overrides_op
 from kbroker.metadata.store.coordination import Op, Set

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from asyncio import sleep
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from kbroker.common import KafkaError
 from kbroker.config.config_resource import ConfigResource, ConfigResourceType
@@ -16,6 +16,7 @@ from kbroker.metadata.image import BrokerNode, KnownBroker
 from kbroker.metadata.replication.broker_changes import (
     BrokerChanges,
     acceptable_leaders,
+    log_changes,
     plan_broker_changes,
     settle_partition,
 )
@@ -27,7 +28,8 @@ from kbroker.metadata.replication.leader_elections import (
     elect_on_request,
     unknown_partition,
 )
-from kbroker.metadata.replication.partition_change import Election, TopicRules, remove_failed_replica
+from kbroker.metadata.replication.partition_change import TopicRules, remove_failed_replica
+from kbroker.metadata.replication.topic_rules import NewConfigs, topic_rules
 from kbroker.metadata.store import znodes
 from kbroker.metadata.store.config_ops import removal_ops
 from kbroker.metadata.store.coordination import CoordinationError, Create, Delete, Op, Set, WatchEvent
@@ -52,22 +54,11 @@ log = EventLogger("kbroker.metadata")
 # The interval of attempts while the coordination service is unavailable, in seconds.
 RETRY_BACKOFF_S = 1.0
 
-UNCLEAN_ELECTION = "unclean.leader.election.enable"
-MIN_ISR = "min.insync.replicas"
-ELECTION_CONFIGS = frozenset({UNCLEAN_ELECTION, MIN_ISR})
 # The most elections in one balance of leaders, as in Kafka.
 MAX_BALANCED = 1000
 
-
 # The topic id and the index of a partition.
 ReplicaKey = tuple[bytes, int]
-
-
-class NewConfigs(NamedTuple):
-    """The overrides that a resource is about to have."""
-
-    resource: ConfigResource
-    overrides: Mapping[str, str]
 
 
 class ReplicationControlManager:
@@ -148,7 +139,7 @@ class ReplicationControlManager:
                 await self._write(changes, after, only_changed=is_reconciled)
                 self._reconciled_epoch = epoch
                 if len(after) > 1:
-                    _log_changes(changes)
+                    log_changes(changes)
         self.on_reconciled()
 
     async def _read_broker_nodes(self) -> dict[int, BrokerNode]:
@@ -170,9 +161,9 @@ class ReplicationControlManager:
     async def _write(self, changes: BrokerChanges, after: Mapping[int, KnownBroker], only_changed: bool) -> None:
         """Write changes of brokers with their effect on all partitions, in one multi if it is not too large.
 
-        `only_changed`: partitions without a replica on these brokers have been settled already.
         Otherwise brokers are fenced in the first multi and unfenced in the last. If it is not reached, the next
-        controller finds the same brokers restarted.
+        controller finds the same brokers restarted. `only_changed`: partitions without a replica on these brokers have
+        been settled already.
         """
         brokers = changes.brokers if only_changed else None
         draft = self._settle(changes, after, brokers=brokers)
@@ -356,27 +347,4 @@ class ReplicationControlManager:
 
     def rules(self, topic_id: bytes, new_configs: NewConfigs | None = None) -> TopicRules:
         """Return what a topic's configs say about elections. `new_configs` replace those of their resource."""
-        image = self._loader.image
-        topic = image.topics_by_id.get(topic_id)
-        resources = [ConfigResource(ConfigResourceType.BROKER, "")]
-        if topic is not None:
-            resources.append(ConfigResource(ConfigResourceType.TOPIC, topic.name))
-        configs: dict[str, str] = {}
-        for resource in resources:
-            is_new = new_configs is not None and new_configs.resource == resource
-            configs |= new_configs.overrides if new_configs is not None and is_new else image.overrides(*resource)
-        unclean, min_isr = configs.get(UNCLEAN_ELECTION), configs.get(MIN_ISR)
-        is_unclean = bool(self._config().get(UNCLEAN_ELECTION)) if unclean is None else unclean == "true"
-        return TopicRules(
-            Election.UNCLEAN if is_unclean else Election.ONLINE,
-            int(str(self._config().get(MIN_ISR) if min_isr is None else min_isr)),
-        )
-
-
-def _log_changes(changes: BrokerChanges) -> None:
-    for broker_id, broker in changes.restarted.items():
-        log.info("broker registered", broker=broker_id, epoch=broker.epoch)
-    for broker_id in changes.unfenced:
-        log.info("broker unfenced", broker=broker_id)
-    for broker_id in changes.fenced:
-        log.info("broker fenced", broker=broker_id)
+        return topic_rules(self._loader.image, self._config(), topic_id, new_configs)

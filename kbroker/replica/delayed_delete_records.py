@@ -1,16 +1,42 @@
-"""DeleteRecords requests that wait until all live replicas have deleted the records."""
+"""DeleteRecords: deletion from the leader's log, and requests that wait until all live replicas have deleted, too."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
+from kbroker.common import KafkaError
 from kbroker.replica.purgatory import DelayedOperation, Purgatory
 from protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
+    from kbroker.replica.logs.log_manager import LogManager
     from kbroker.replica.partition import Partition
     from protocol.messages.k21_delete_records import DeleteRecordsPartitionResult
+
+
+async def delete_from_log(partition: Partition, offset: int, logs: LogManager) -> int:
+    """Delete the records below `offset` (-1: the high watermark). Returns the new log start offset.
+
+    Raises KafkaError.
+    """
+    log = partition.log
+    if log.offline is not None:
+        raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, log.offline)
+    high_watermark = partition.high_watermark
+    if offset == -1:
+        offset = high_watermark
+    if not 0 <= offset <= high_watermark:
+        raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
+    if offset > log.log_start_offset:
+        log.delete_records(offset)
+        partition.notify_all()
+    # Even if an earlier request deleted these records: its write may have failed.
+    try:
+        await logs.write_checkpoints()
+    except OSError as error:
+        raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
+    return log.log_start_offset
 
 
 class DeletedRecords(NamedTuple):

@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from typing import TYPE_CHECKING, Any
 
 from kbroker.common import KafkaError, TopicPartition
-from kbroker.replica.delayed_delete_records import DelayedDeleteRecords, DeletedRecords
+from kbroker.replica.delayed_delete_records import DelayedDeleteRecords, DeletedRecords, delete_from_log
 from kbroker.replica.fetch.replica_selector import NO_REPLICA, select_read_replica
 from kbroker.replica.isr.isr_manager import IsrManager
 from kbroker.replica.logs.log_manager import LogManager
@@ -319,23 +319,7 @@ class ReplicaManager:
 
         Raises KafkaError.
         """
-        log = partition.log
-        if log.offline is not None:
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, log.offline)
-        high_watermark = partition.high_watermark
-        if offset == -1:
-            offset = high_watermark
-        if not 0 <= offset <= high_watermark:
-            raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
-        if offset > log.log_start_offset:
-            log.delete_records(offset)
-            partition.notify_all()
-        # Even if an earlier request deleted these records: its write may have failed.
-        try:
-            await self.logs.write_checkpoints()
-        except OSError as error:
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
-        return log.log_start_offset
+        return await delete_from_log(partition, offset, self.logs)
 
     async def wait_for_deletion(self, deleted: list[DeletedRecords], timeout_ms: int) -> None:
         """Wait until the live replicas have deleted the records, too. Completes the results."""

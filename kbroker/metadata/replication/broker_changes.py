@@ -16,6 +16,9 @@ from kbroker.metadata.image import (
     PartitionRegistration,
 )
 from kbroker.metadata.replication.partition_change import TopicRules, change_partition
+from kbroker.runtime.event_log import EventLogger
+
+log = EventLogger("kbroker.metadata")
 
 
 @dataclass(slots=True)
@@ -106,3 +109,12 @@ def settle_partition(
         unclean=changes.unclean,
         replaced_disks=changes.replaced_disks,
     )
+
+
+def log_changes(changes: BrokerChanges) -> None:
+    for broker_id, broker in changes.restarted.items():
+        log.info("broker registered", broker=broker_id, epoch=broker.epoch)
+    for broker_id in changes.unfenced:
+        log.info("broker unfenced", broker=broker_id)
+    for broker_id in changes.fenced:
+        log.info("broker fenced", broker=broker_id)

@@ -75,8 +75,10 @@ def _replace(table: ReplicaTable, number: int, gone: frozenset[int], target: int
     was_leader = replicas[0] in gone
     table.move(number, next(broker for broker in replicas if broker in gone), target)
     if was_leader:
+        # The new replica is in the place of the leader, and counts as one.
         candidates = [*former, target]
-        table.prefer(number, min(candidates, key=lambda broker: (table.leaders[broker], broker == target, broker)))
+        key = {broker: (table.leaders[broker] - (broker == target), broker == target, broker) for broker in candidates}
+        table.prefer(number, min(candidates, key=key.__getitem__))
 
 
 def take_share(layout: ClusterLayout, broker_id: int, max_moves: int) -> ReassignmentPlan:

@@ -251,9 +251,9 @@ class ClusterMember:
         self._stop_waiting(SessionExpired())
 
     def fence_in_image(self) -> None:
-        """Tell clients to ask other brokers: those that lead this broker's partitions now are unknown."""
+        """Tell clients to ask other brokers, if there are any: those that lead this broker's partitions are unknown."""
         registration = self.image.brokers.get(self._node_id)
-        if registration is not None:
+        if registration is not None and len(self.image.brokers) > 1:
             delta = MetadataDelta(brokers={self._node_id: None}, fenced_brokers={self._node_id: registration})
             self.loader.apply(delta)
 

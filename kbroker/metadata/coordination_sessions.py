@@ -197,6 +197,9 @@ class CoordinationSessions:
             return
         log.warning("the session has expired: joining the cluster again")
         self.resign()
+        # While ZooKeeper cannot be reached, the image would name this broker as the leader of its former partitions.
+        if self._member is not None:
+            self._member.fence_in_image()
         # Before the first registration has ended, `register` continues in another session.
         if self._is_registered and self._rejoining is None:
             self._rejoining = self._environment.loop.create_task(self._rejoin())

@@ -80,6 +80,9 @@ async def test_a_broker_that_cannot_reach_zookeeper_tries_to_join_until_it_can(m
         async def register(self, *_: object) -> None:
             self.broker_epoch = 1
 
+        def fence_in_image(self) -> None:
+            self.broker_epoch = 0
+
         async def rejoin(self, session: EmbeddedSession, *_: object) -> None:
             assert session is opened[3]
             self.broker_epoch = 2

@@ -71,7 +71,7 @@ def rows_of_processes(partitions: int, figures: dict[str, list[Figures]]) -> lis
         cells = [f"{partitions:,} partitions, {unit}", number(mine), "", ""]
         if theirs:
             other = statistics.median(each[unit] for each in theirs)
-            cells[2:] = [number(other), f"**{mine / other:.2f}**"]
+            cells[2:] = [number(other), f"**{mine / max(other, 1e-9):.2f}**"]
         rows.append("| " + " | ".join(cells) + " |")
     return rows
 

@@ -1,8 +1,9 @@
-"""Faults on real processes: three brokers and three ZooKeeper servers under load, with clients that check everything.
+"""Faults on real processes: four brokers and three ZooKeeper servers under load, with clients that check everything.
 
 Producers, consumer groups, transactions and (--spark) a streaming query work while servers are killed, stopped, paused
-and cut off from each other, one fault at a time. After each fault everything must be in sync again. In the end nothing
-that was acknowledged may be lost, nothing may be there twice, and the replicas must have the same bytes.
+and cut off from each other, one fault at a time. During some faults a plan drains a broker, or balances the cluster
+again, and must end as it has shown. After each fault everything must be in sync again. In the end nothing that was
+acknowledged may be lost, nothing may be there twice, and the replicas must have the same bytes.
 
 Cuts need the right to create network namespaces; without it there are only the other faults.
 """

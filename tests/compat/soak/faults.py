@@ -2,12 +2,12 @@
 
 import random
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tests.compat.cluster.cluster import SESSION_S
 from tests.compat.cluster.views import GROUP, TRANSACTION
 from tests.compat.soak.network import CLIENTS
-from tests.compat.soak.servers import COUNT, HostedCluster, broker_host, zookeeper_host
+from tests.compat.soak.servers import ZOOKEEPERS, HostedCluster, broker_host, zookeeper_host
 
 # Seconds: shorter than a session; longer than a session; longer than that and 1.5 times replica.lag.time.max.ms.
 SHORT_S = (0.3, 0.6 * SESSION_S)
@@ -37,7 +37,8 @@ class Fault:
     reach, 0 for none: the partitions that it leads wait for the end, too. `delays_transactions`: brokers that both live
     cannot send each other markers, or clients reach a broker that cannot learn that it has been replaced; as in Kafka,
     groups and transactions may need the end of the fault. `is_silent`: a broker accepts connections and sends
-    nothing. Programs of kafka-python 3.0.12, which were seen not to bootstrap meanwhile, cannot be restarted then."""
+    nothing. Programs of kafka-python 3.0.12, which were seen not to bootstrap meanwhile, cannot be restarted then.
+    `is_during_plan`: a plan of moves was begun before, and must end as it has shown."""
 
     kind: str
     detail: str
@@ -47,12 +48,15 @@ class Fault:
     unreachable: int = 0
     delays_transactions: bool = False
     is_silent: bool = False
+    is_during_plan: bool = False
 
 
 class Deck:
     """Deals the kinds of faults in random order, each once before any of them comes again."""
 
-    def __init__(self, cluster: HostedCluster, targets: Targets, seed: int) -> None:
+    def __init__(self, cluster: HostedCluster, targets: Targets, seed: int, begin_plan: Callable[[], None]) -> None:
+        """`begin_plan`: called before a fault is chosen that is to happen during a plan of moves."""
+        self._begin_plan = begin_plan
         self._cluster = cluster
         self._targets = targets
         self._random = random.Random(seed)
@@ -72,6 +76,7 @@ class Deck:
         for role in (LEADER, FOLLOWER):
             for make in (self._kill_zookeeper, self._stop_zookeeper, self._freeze_zookeeper):
                 yield lambda make=make, role=role: make(role)
+        yield from self._all_during_plans()
         if self._cluster.network is None:
             return
         for direction in DIRECTIONS:
@@ -86,17 +91,42 @@ class Deck:
         for role in (LEADER, CONTROLLER):
             yield lambda role=role: self._cut_from_brokers(role)
 
+    def _all_during_plans(self) -> Iterator[Callable[[], Fault]]:
+        def during_plan(make: Callable[[str], Fault], role: str) -> Callable[[], Fault]:
+            return lambda: self._during_plan(lambda: make(role))
+
+        for role in (CONTROLLER, LEADER, FOLLOWER):
+            for make in (self._kill_broker, self._stop_broker, self._freeze_broker):
+                yield during_plan(make, role)
+        for make in (self._kill_zookeeper, self._freeze_zookeeper):
+            yield during_plan(make, LEADER)
+        if self._cluster.network is not None:
+            for make in (self._isolate, self._cut_from_brokers):
+                yield during_plan(make, CONTROLLER)
+            for direction in DIRECTIONS:
+                yield lambda direction=direction: self._during_plan(
+                    lambda: self._cut_brokers(CONTROLLER, LEADER, direction)
+                )
+                yield lambda direction=direction: self._during_plan(
+                    lambda: self._cut_from_zookeeper(CONTROLLER, direction)
+                )
+
+    def _during_plan(self, make: Callable[[], Fault]) -> Fault:
+        self._begin_plan()
+        fault = make()
+        return replace(fault, kind=f"{fault.kind}, during a plan", is_during_plan=True)
+
     # Brokers.
 
     def _broker(self, role: str, other_than: int = 0) -> int:
         """Return a broker that has this role, or another broker if only `other_than` has it."""
         cluster, targets = self._cluster, self._targets
-        leaders = [cluster.leader(targets.topic, partition) for partition in range(targets.partitions)]
+        partition = self._random.randrange(targets.partitions)
         match role:
             case "leader":
-                found = self._random.choice(leaders)
+                found = cluster.leader(targets.topic, partition)
             case "follower":
-                found = self._random.choice(cluster.others(self._random.choice(leaders)))
+                found = self._random.choice(cluster.followers(targets.topic, partition))
             case "controller":
                 found = cluster.controller()
             case "group coordinator":
@@ -189,7 +219,7 @@ class Deck:
 
     def _cut_from_zookeeper(self, role: str, direction: str) -> Fault:
         broker = self._broker(role)
-        servers = self._random.sample(range(COUNT), self._random.choice((1, COUNT)))
+        servers = self._random.sample(range(ZOOKEEPERS), self._random.choice((1, ZOOKEEPERS)))
         hosts = [zookeeper_host(index) for index in sorted(servers)]
         return Fault(
             "cut between broker and ZooKeeper",
@@ -210,7 +240,7 @@ class Deck:
 
     def _cut_zookeeper(self, direction: str) -> Fault:
         leader = self._cluster.servers.member(LEADER)
-        follower = self._random.choice([index for index in range(COUNT) if index != leader])
+        follower = self._random.choice([index for index in range(ZOOKEEPERS) if index != leader])
         return Fault(
             "cut between ZooKeeper servers",
             f"{zookeeper_host(leader)} {direction} {zookeeper_host(follower)}",
@@ -223,7 +253,7 @@ class Deck:
         broker = self._broker(role)
         direction = self._random.choice(DIRECTIONS)
         others = [broker_host(other) for other in self._cluster.others(broker)]
-        others += [zookeeper_host(index) for index in range(COUNT)]
+        others += [zookeeper_host(index) for index in range(ZOOKEEPERS)]
         return Fault(
             "cut between a broker and all servers",
             f"{role} {broker} {direction} all servers",

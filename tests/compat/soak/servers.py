@@ -1,4 +1,4 @@
-"""Three brokers and three ZooKeeper servers, each on a host of its own if network namespaces may be created."""
+"""Four brokers and three ZooKeeper servers, each on a host of its own if network namespaces may be created."""
 
 import os
 import signal
@@ -13,7 +13,8 @@ from tests.compat.soak.network import Host, Network
 from tests.compat.support import DEADLINE_S, BrokerProcess, eventually
 from tests.compat.zookeeper.server import ZooKeeperServer
 
-COUNT = 3
+# One broker more than replicas, so that each can be drained.
+BROKERS, ZOOKEEPERS = 4, 3
 # Leaderships return to the first replicas while the soak runs.
 SOAK_SETTINGS = {"leader.imbalance.check.interval.seconds": "20"}
 
@@ -26,7 +27,7 @@ def zookeeper_host(index: int) -> str:
     return f"zookeeper-{index + 1}"
 
 
-HOSTS = [*(broker_host(node_id) for node_id in range(1, COUNT + 1)), *(zookeeper_host(i) for i in range(COUNT))]
+HOSTS = [*(broker_host(node_id) for node_id in range(1, BROKERS + 1)), *(zookeeper_host(i) for i in range(ZOOKEEPERS))]
 
 
 class HostedBroker(BrokerProcess):
@@ -48,7 +49,7 @@ class HostedEnsemble(Ensemble):
     def __init__(self, directory: Path, network: Network | None) -> None:
         super().__init__(directory, 0)
         self.paused: set[int] = set()
-        for index in range(COUNT):
+        for index in range(ZOOKEEPERS):
             own = directory / zookeeper_host(index)
             own.mkdir(parents=True)
             host = network.hosts[zookeeper_host(index)] if network else None
@@ -73,14 +74,14 @@ class HostedEnsemble(Ensemble):
         return next((line.split()[1] for line in text.splitlines() if line.startswith("Mode: ")), "")
 
     def is_healthy(self) -> bool:
-        return sorted(map(self.mode, range(COUNT))) == ["follower", "follower", "leader"]
+        return sorted(map(self.mode, range(ZOOKEEPERS))) == ["follower", "follower", "leader"]
 
     def wait_until_healthy(self) -> None:
         eventually(self.is_healthy, "a ZooKeeper leader with two followers", interval=0.2)
 
     def member(self, role: str) -> int:
         """Return the first server with a role."""
-        return next(index for index in range(COUNT) if self.mode(index) == role)
+        return next(index for index in range(ZOOKEEPERS) if self.mode(index) == role)
 
     def pause(self, index: int) -> None:
         self.paused.add(index)
@@ -104,7 +105,7 @@ class HostedCluster(Cluster):
         self.network = network
         self.servers = HostedEnsemble(directory, network)
         self.directory = directory
-        super().__init__(directory, self.servers, COUNT)
+        super().__init__(directory, self.servers, BROKERS)
 
     def new_broker(
         self, directory: Path, node_id: int, settings: Mapping[str, str] | None = None, connect: str = ""
@@ -113,6 +114,13 @@ class HostedCluster(Cluster):
         own = {"node.id": str(node_id), "broker.rack": f"rack-{node_id}", "zookeeper.connect": connect or self.connect}
         host = self.network.hosts[broker_host(node_id)] if self.network else None
         return HostedBroker(directory, {**SETTINGS, **SOAK_SETTINGS, **own, **(settings or {})}, host)
+
+    def followers(self, topic: str, partition: int) -> list[int]:
+        """Return the replicas of a partition without its leader."""
+        leader = self.leader(topic, partition)
+        found = (view.partitions.get((topic, partition)) for view in self.views().values() if view is not None)
+        part = next(part for part in found if part is not None)
+        return [node_id for node_id in part.replicas if node_id != leader]
 
     def restore(self) -> None:
         """Undo every fault, and wait until all servers run and all replicas are in sync."""

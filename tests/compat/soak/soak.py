@@ -7,16 +7,22 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.compat.cluster.growth.large_topic import LargeTopic
+from tests.compat.cluster.growth.plan_commands import replicas
 from tests.compat.cluster.work import create_topic
+from tests.compat.crash.checks import read_topics
 from tests.compat.soak.faults import Deck, Fault, Targets
 from tests.compat.soak.network import Network
+from tests.compat.soak.plans import Plans
 from tests.compat.soak.progress import Kind, Stream
 from tests.compat.soak.replicas import check_replicas
 from tests.compat.soak.servers import HOSTS, HostedCluster
 from tests.compat.soak.workload import Workload
 
-REPLICAS = [[1, 2, 3], [2, 3, 1], [3, 1, 2]]
+REPLICAS = [[1, 2, 3], [2, 3, 4], [3, 4, 1]]
 PARTITIONS = len(REPLICAS)
+# Of the topic that gives plans something to copy.
+LARGE_REPLICAS, LARGE_PARTITION_BYTES = [*REPLICAS, [4, 1, 2]], 3_000_000
 
 
 class Bounds(NamedTuple):
@@ -52,6 +58,7 @@ class Soak:
         cluster.servers.start()
         cluster.servers.wait_until_healthy()
         cluster.start()
+        self._large = LargeTopic(cluster, LARGE_REPLICAS, LARGE_PARTITION_BYTES)
         topic = create_topic(cluster, REPLICAS)
         self._work = Workload(cluster.bootstrap, topic, PARTITIONS, self._directory, self._with_spark)
         self._processes.callback(self._work.end)
@@ -59,7 +66,9 @@ class Soak:
         cluster.restore()
         group = self._work.readers.groups[0].name
         transactional_id = self._work.transformers.flows[0].programs[0].client_id
-        self._deck = Deck(cluster, Targets(topic, PARTITIONS, group, transactional_id), self._seed)
+        self._plans = Plans(cluster, self._seed)
+        targets = Targets(topic, PARTITIONS, group, transactional_id)
+        self._deck = Deck(cluster, targets, self._seed, self._plans.begin)
 
     # Faults.
 
@@ -80,11 +89,12 @@ class Soak:
         self._work.progress.begin(waiting)
         self._cluster.restore()
         healthy_s = time.monotonic()
+        plan = f"; {self._plans.finish()}" if fault.is_during_plan else ""
         self._work.wait_for_progress("after the fault")
         gaps = {kind: self._work.progress.longest_s(kind) for kind in Kind}
         print(
             "; longest gaps: " + ", ".join(f"{kind.value} {gap:.1f} s" for kind, gap in gaps.items()),
-            f"; in sync after {healthy_s - healed_s:.1f} s; {time.monotonic() - begin_s:.0f} s",
+            f"; in sync after {healthy_s - healed_s:.1f} s{plan}; {time.monotonic() - begin_s:.0f} s",
             sep="",
             flush=True,
         )
@@ -130,18 +140,24 @@ class Soak:
     def finish(self) -> None:
         """Stop the work, and check everything that it has written and read."""
         lines = self._work.finish(self._cluster.restore)
+        large = self._large
+        large.check(read_topics(self._cluster.bootstrap, {large.name: large.partitions})[large.name])
+        kept = {large.name, *self._work.topics}
+        placed = {key: brokers for key, brokers in replicas(self._cluster).items() if key[0] in kept}
         self._cluster.stop_all()
-        batches = check_replicas([broker.data_dir for broker in self._cluster.brokers.values()], self._work.topics)
+        batches = check_replicas(
+            {node_id: broker.data_dir for node_id, broker in self._cluster.brokers.items()}, placed
+        )
         self.report = [
-            f"{'faults':36} {'count':>5}  longest gap in s: {'  '.join(kind.value for kind in Kind)}",
+            f"{'faults':50} {'count':>5}  longest gap in s: {'  '.join(kind.value for kind in Kind)}",
             *(self._report_line(kind) for kind in sorted(self._counts)),
             *lines,
-            f"{batches} bytes of logs are the same on all brokers",
+            f"{batches} bytes of logs are the same on all replicas",
         ]
 
     def _report_line(self, fault_kind: str) -> str:
         gaps = "  ".join(f"{self._longest_s[fault_kind, kind]:{len(kind.value)}.1f}" for kind in Kind)
-        return f"{fault_kind:36} {self._counts[fault_kind]:5}                    {gaps}"
+        return f"{fault_kind:50} {self._counts[fault_kind]:5}                    {gaps}"
 
     def describe_failure(self) -> None:
         print(self._cluster.description(), file=sys.stderr)

@@ -32,14 +32,17 @@ def test_replicas_must_have_the_same_bytes_in_any_segments(tmp_path: Path) -> No
         directory.mkdir(parents=True)
         for number, segment in enumerate(segments):
             (directory / f"{number:020}.log").write_bytes(segment)
-    data_dirs = [tmp_path / broker for broker in logs]
-    assert check_replicas(data_dirs, ["topic"]) == 6
+    data_dirs = {number: tmp_path / broker for number, broker in enumerate(logs, 1)}
+    replicas = {("topic", 0): (1, 2, 3)}
+    assert check_replicas(data_dirs, replicas) == 6
     (tmp_path / "three" / "topic-0" / f"{1:020}.log").write_bytes(b"bcdeF")
     with pytest.raises(AssertionError, match=r"topic-0: .*three has 6 bytes, .*; the first 5 are the same"):
-        check_replicas(data_dirs, ["topic"])
+        check_replicas(data_dirs, replicas)
     (tmp_path / "three" / "topic-0" / f"{1:020}.log").write_bytes(b"bcde")
     with pytest.raises(AssertionError, match="has 5 bytes"):
-        check_replicas(data_dirs, ["topic"])
+        check_replicas(data_dirs, replicas)
+    with pytest.raises(AssertionError, match="topic-1 does not exist"):
+        check_replicas(data_dirs, {("topic", 1): (1, 2)})
 
 
 def test_gaps_are_those_of_the_slowest_stream() -> None:
@@ -82,13 +85,18 @@ def test_every_kind_of_fault_comes_once_before_any_comes_again() -> None:
         network = servers = None
 
         def __getattr__(self, name: str) -> object:
-            return lambda *_: [2, 3] if name == "others" else 1
+            return lambda *_: [2, 3] if name in ("others", "followers") else 1
 
     cluster = FakeCluster()
     cluster.network = cluster.servers = cluster  # type: ignore[assignment]
-    decks = [Deck(cluster, Targets("t", 3, "g", "x"), seed) for seed in (1, 1, 2)]  # type: ignore[arg-type]
+    plans: list[int] = []
+    decks = [
+        Deck(cluster, Targets("t", 3, "g", "x"), seed, lambda: plans.append(1))  # type: ignore[arg-type]
+        for seed in (1, 1, 2)
+    ]
     count = len(list(decks[0]._all()))
     dealt = [[deck.next() for _ in range(count)] for deck in decks]
     faults = [[(fault.kind, fault.detail, fault.hold_s) for fault in hand] for hand in dealt]
     assert faults[0] == faults[1] != faults[2]
-    assert len({kind for kind, _, _ in faults[0]}) == 12
+    assert len({kind for kind, _, _ in faults[0]}) == 22
+    assert sum(fault.is_during_plan for hand in dealt for fault in hand) == len(plans) > 0

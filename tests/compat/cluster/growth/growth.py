@@ -237,10 +237,12 @@ class Growth:
         for topic, parts in by_confluent.items():
             for partition, part in enumerate(parts):
                 assert read_with_kafka_python(cluster.bootstrap, TopicPartition(topic, partition), len(part)) == part
+        kept = {large.name, *work.topics}
+        placed = {key: brokers for key, brokers in replicas(cluster).items() if key[0] in kept}
         for node_id in cluster.running:
             cluster.stop(node_id)
-        data_dirs = [broker.data_dir for broker in cluster.brokers.values()]
-        count = check_replicas(data_dirs, [large.name, *work.topics])
+        data_dirs = {node_id: broker.data_dir for node_id, broker in cluster.brokers.items()}
+        count = check_replicas(data_dirs, placed)
         self.report.append(f"two clients read the same; {count} bytes of logs are the same on all brokers")
 
 

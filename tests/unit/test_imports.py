@@ -44,6 +44,7 @@ CLIENT_EXCEPTIONS = {
     "kbroker/cli/cluster/layout_reader.py": {"metadata"},
     "kbroker/cli/cluster/plan_report.py": {"metadata"},
     "kbroker/cli/cluster/plans/commands.py": {"metadata"},
+    "kbroker/cli/cluster/plans/plan_file.py": {"metadata"},
     "kbroker/cli/cluster/plans/replication_factor.py": {"metadata"},
     "kbroker/cli/cluster/plans/requests.py": {"metadata"},
     "kbroker/cli/cluster/plans/run_plan.py": {"metadata"},

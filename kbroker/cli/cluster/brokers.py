@@ -8,7 +8,7 @@ import typer
 
 from kbroker.cli.cluster.broker_state import broker_state
 from kbroker.cli.cluster.log_dirs import LogDirs, describe_log_dirs
-from kbroker.cli.cluster.plans.commands import balance, drain, plan, replace
+from kbroker.cli.cluster.plans.commands import balance, drain, execute, plan, replace
 from kbroker.cli.cluster.plans.run_plan import now_ms
 from kbroker.cli.cluster.self_healing import print_healing, read_healing
 from kbroker.cli.common.client import admin_client, read_again
@@ -86,5 +86,5 @@ def _cells(broker: Mapping[str, Any]) -> list[Any]:
     return [*others, *(UNKNOWN_SIZE if size is None else format_size(size) for size in (size_bytes, free_bytes))]
 
 
-for _command in (balance, drain, replace, plan):
+for _command in (balance, drain, replace, execute, plan):
     app.command(_command.__name__)(_command)

@@ -3,7 +3,7 @@
 import random
 from typing import Any
 
-from tests.compat.cluster.growth.plan_commands import Replicas, check_end, json_of, process, replicas, wait_for_end
+from tests.compat.cluster.growth.plan_commands import Replicas, check_end, json_of, process, replicas, run, wait_for_end
 from tests.compat.soak.servers import HostedCluster
 
 # A plan takes about so long: some seconds before a fault, and during it.
@@ -19,15 +19,20 @@ class Plans:
     def __init__(self, cluster: HostedCluster, seed: int) -> None:
         self._cluster = cluster
         self._random = random.Random(seed)
-        self._has_drained = False
+        self._drained = ""
         self._before: Replicas = {}
         self._shown: dict[str, Any] = {}
 
     def begin(self) -> None:
         """Begin a plan, with a throttle. All replicas are in sync."""
         cluster = self._cluster
-        command = ["balance"] if self._has_drained else ["drain", str(self._random.choice(cluster.others()))]
-        self._has_drained = not self._has_drained
+        command = ["balance"]
+        if self._drained:
+            run(cluster, "brokers", "drain", self._drained, "--undo")
+            self._drained = ""
+        else:
+            self._drained = str(self._random.choice(cluster.others()))
+            command = ["drain", self._drained]
         self._before = replicas(cluster)
         dry = json_of(cluster, "brokers", *command, "--dry-run")
         rate = max(LEAST_RATE, round(max(row["received_bytes"] for row in dry["brokers"]) / PLAN_S))

@@ -10,8 +10,8 @@ from tests.compat.reports import reports
 from tests.compat.support import need_own_broker
 
 ROOT = Path(__file__).parents[3]
-# A one-way cut between a leader and a follower, kill -9 of the controller during a plan of moves, and a one-way cut from
-# a leader to all brokers. On a machine on which network namespaces may not be created, three other faults.
+# A one-way cut between a leader and a follower, kill -9 of the controller during a plan of moves, and a one-way cut
+# from a leader to all brokers. On a machine on which network namespaces may not be created, three other faults.
 SEED, FAULTS = 54004, 3
 TIMEOUT_S = 500
 

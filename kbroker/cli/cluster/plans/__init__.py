@@ -1,1 +1,1 @@
-"""`kbroker brokers balance`, `drain`, `replace` and `plan`: reassignment plans, which the controller runs."""
+"""`kbroker brokers balance`, `drain`, `replace`, `execute` and `plan`: plans, which the controller runs."""

@@ -1,5 +1,6 @@
-"""`kbroker brokers balance`, `drain`, `replace` and `plan`."""
+"""`kbroker brokers balance`, `drain`, `replace`, `execute` and `plan`."""
 
+import os
 from collections.abc import Sequence
 from typing import Annotated, Any
 
@@ -8,6 +9,7 @@ import typer
 from kbroker.cli.cluster.layout_reader import read_layout
 from kbroker.cli.cluster.plans.cordon import drain_description, drained_brokers, uncordon
 from kbroker.cli.cluster.plans.plan_description import MOVING, PENDING, PlanDescription
+from kbroker.cli.cluster.plans.plan_file import read_plan_file
 from kbroker.cli.cluster.plans.plan_status import is_success, plan_name, print_end, print_status, status_json
 from kbroker.cli.cluster.plans.requests import PlanRequests
 from kbroker.cli.cluster.plans.run_plan import now_ms, replica_sizes, run_plan
@@ -24,6 +26,7 @@ from kbroker.metadata.topics.placement.balance import balance as balanced
 from kbroker.metadata.topics.placement.cluster_layout import ClusterLayout
 from kbroker.metadata.topics.placement.drain import drain as drained
 from kbroker.metadata.topics.placement.drain import replace as replaced
+from kbroker.metadata.topics.placement.given_moves import given_moves
 
 
 def _broker_argument(name: str) -> Any:
@@ -110,6 +113,30 @@ def replace(
         f"replace {old} by {new}",
         lambda layout: replaced(layout, old, new, allow_fewer_racks=allow_fewer_racks),
         options,
+    )
+
+
+@with_plan_options
+def execute(
+    file: Annotated[str, typer.Argument(metavar="FILE", show_default=False)],
+    options: PlanOptions = NO_PLAN_OPTIONS,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Run exactly the plan that --dry-run --json has shown.
+
+    A command without --dry-run makes its own plan, which may differ, since sizes have changed. This one is refused if
+    a partition has other replicas than in the plan by now. The brokers of a drain get no new replicas from now on.
+
+    Example: kbroker brokers execute plan.json --throttle 50MiB
+    """
+    description, moves = read_plan_file(file)
+    drained = drained_brokers(description)
+    run_plan(
+        bootstrap,
+        description or f"execute {os.path.basename(file)}",
+        lambda layout: given_moves(layout, moves, drained),
+        options,
+        drained,
     )
 
 

@@ -67,7 +67,7 @@ def run_plan(
             run = _run(client, plans, watch, description, plan, options, drained)
         if options.as_json:
             status = None if run is None else status_json(run, watch.copied(run), now_ms())
-            print_json(plan_json(plan, estimate) | {"run": status})
+            print_json({"description": description} | plan_json(plan, estimate) | {"run": status})
     if run is not None and not run.is_running and not is_success(run):
         raise typer.Exit(1)
 

@@ -25,19 +25,19 @@ FENCED = re.compile(r"^(\S+) .*: broker fenced broker=(\d+)$", re.MULTILINE)
 
 
 class Expected(NamedTuple):
-    """What a partition may have. `target` is None if it is not known, and `original` if no plan moves it."""
+    """What a partition may have. `target` is the same as `original` if no plan moves it."""
 
     original: frozenset[int]
-    target: frozenset[int] | None
+    target: frozenset[int]
 
 
 def wrong_state(expected: Expected, part: PartitionView, killed: Collection[int]) -> str:
     """Return what is wrong with a partition, "" if nothing is."""
     original, target = expected
     found = frozenset(part.replicas)
-    if target is not None and found not in (original, target, original | target):
+    if found not in (original, target, original | target):
         return f"replicas {sorted(found)}, neither {sorted(original)} nor {sorted(target)} nor both"
-    excused = frozenset(killed) & (found if found == target else original)
+    excused = frozenset(killed) & (target if found == target else original)
     if len(part.isr | excused) < len(original):
         return f"replicas {sorted(found)}, of which only {sorted(part.isr)} are in sync"
     return ""
@@ -69,11 +69,11 @@ class InSyncWatch(Sampler):
 
     # What the test does.
 
-    def begin(self, replicas: Replicas, targets: Replicas | None) -> None:
-        """From now on, a plan moves partitions, all of which are in sync, to these targets; None if not known yet."""
+    def begin(self, replicas: Replicas, targets: Replicas) -> None:
+        """From now on, a plan moves partitions, all of which are in sync, to these targets."""
         self._members = frozenset(self._cluster.running)
         self._expected = {
-            key: Expected(frozenset(original), None if targets is None else frozenset(targets.get(key, original)))
+            key: Expected(frozenset(original), frozenset(targets.get(key, original)))
             for key, original in replicas.items()
         }
 

@@ -1,0 +1,54 @@
+"""A plan with given moves, such as one that was shown before."""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from kbroker.metadata.topics.placement.cluster_layout import ClusterLayout
+from kbroker.metadata.topics.placement.reassignment_plan import PlanRefused, ReassignmentPlan, plan_of
+
+
+class GivenMove(NamedTuple):
+    """`original`: the replicas that the partition must have now. `target[0]` is its preferred leader afterwards."""
+
+    topic: str
+    partition: int
+    original: tuple[int, ...]
+    target: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+def given_moves(layout: ClusterLayout, moves: Iterable[GivenMove], drained: Iterable[int] = ()) -> ReassignmentPlan:
+    """Return the plan with exactly these moves. Raises PlanRefused if one is no longer possible.
+
+    `drained`: the brokers that the plan is to drain, which must be known. The racks of the targets are not checked: the
+    plan shows what becomes of them.
+    """
+    unknown = [broker for broker in drained if broker not in layout.brokers]
+    if unknown:
+        raise PlanRefused(f"there is no broker {unknown[0]}")
+    current = {(part.topic, part.partition): part.replicas for part in layout.partitions}
+    targets: dict[tuple[str, int], tuple[int, ...]] = {}
+    for move in moves:
+        key = (move.topic, move.partition)
+        if key not in current:
+            raise PlanRefused(f"the partition {move} does not exist")
+        if key in targets:
+            raise PlanRefused(f"the plan has more than one move of {move}")
+        if current[key] != move.original:
+            raise PlanRefused(
+                f"{move} has the replicas {_ids(current[key])}, and not {_ids(move.original)} as in the plan: make a "
+                "new plan"
+            )
+        if not move.target or len(set(move.target)) < len(move.target):
+            raise PlanRefused(f"{move} would have the replicas {_ids(move.target) or 'none'}")
+        for broker in set(move.target).difference(move.original):
+            if broker not in layout.brokers or not layout.brokers[broker].accepts_replicas:
+                raise PlanRefused(f"broker {broker} accepts no replicas: it is fenced or unknown")
+        targets[key] = move.target
+    return plan_of(layout, targets)
+
+
+def _ids(brokers: tuple[int, ...]) -> str:
+    return ",".join(map(str, brokers))

@@ -34,13 +34,12 @@ PROMPT = {
     "plugin.discovery": "service_load",
 }
 # The same for the Connect worker, whose configs belong to the target cluster.
-PROMPT_WORKER = {
-    "offset.flush.interval.ms": "500",
+PROMPT_WORKER = {"offset.flush.interval.ms": "500", "plugin.discovery": "service_load"}
+# After a kill -9, a new worker waits for the session of the killed one. It takes about as long to start.
+SHORT_SESSION = {
     "scheduled.rebalance.max.delay.ms": "0",
-    "session.timeout.ms": "3000",
-    "heartbeat.interval.ms": "300",
-    "rebalance.timeout.ms": "6000",
-    "plugin.discovery": "service_load",
+    "session.timeout.ms": "6000",
+    "heartbeat.interval.ms": "500",
 }
 
 
@@ -56,7 +55,6 @@ class QuickKafka(Kafka):
             properties.write(
                 "offsets.topic.num.partitions=1\n"
                 "transaction.state.log.num.partitions=1\n"
-                "group.min.session.timeout.ms=500\n"
                 "log.cleaner.backoff.ms=100\n"
                 "log.initial.task.delay.ms=100\n"
             )

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from tests.compat.mirror.application import GROUP, PARTITIONS, TOPIC, Application, Numbers, number_of
-from tests.compat.mirror.contents import configs, consumer, create_topic, read
+from tests.compat.mirror.contents import QUIET, configs, consumer, create_topic, read
 from tests.compat.mirror.mirror_maker import PROMPT, PROMPT_WORKER, MirrorMaker, QuickKafka
 from tests.compat.mirror.world import SERVER
 from tests.compat.support import DEADLINE_S, eventually, running_broker
@@ -64,9 +65,7 @@ def migration(kafka: QuickKafka, tmp_path: Path) -> Iterator[Migration]:
 
 def numbers(bootstrap: str) -> list[list[int]]:
     """Return the numbers of each partition, without repetitions: MirrorMaker may copy some again after a failure."""
-    partitions = [list(map(number_of, partition)) for partition in read(bootstrap, TOPIC)]
-    assert all(partition.count(0) <= 1 for partition in partitions), "everything was copied again"
-    return [list(dict.fromkeys(partition)) for partition in partitions]
+    return [list(dict.fromkeys(map(number_of, partition))) for partition in read(bootstrap, TOPIC)]
 
 
 def wait_for_copy(target: str, expected: Numbers) -> None:
@@ -102,6 +101,13 @@ def records_of(bootstrap: str, partition: int) -> list[dict[str, object]]:
     return records
 
 
+def alter_configs(bootstrap: str, values: Mapping[str, str]) -> None:
+    admin = AdminClient({"bootstrap.servers": bootstrap, **QUIET})
+    entries = [ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in values.items()]
+    resource = ConfigResource(ResourceType.TOPIC, TOPIC, incremental_configs=entries)
+    admin.incremental_alter_configs([resource])[resource].result(DEADLINE_S)
+
+
 @pytest.fixture
 def application() -> Iterator[Application]:
     application = Application()
@@ -126,16 +132,21 @@ def test_an_application_moves_to_kbroker_and_back(migration: Migration, applicat
     assert records_of(kbroker, 0) == records_of(kafka, 0)
 
     migration.start_at_the_end()
+    alter_configs(kbroker, {"flush.before.ack": "true", "retention.ms": "950400000"})
     application.write_to(kbroker)
     before = committed(kafka)
     with migration.mirror_maker("kbroker", "kafka") as back:
         wait_for_group(kafka, before)
+        expected = {**CONFIGS, "retention.ms": "950400000"}
+        eventually(lambda: configs(kafka, TOPIC) == expected, "the configs that kbroker and Kafka have")
         application.stop_reading()
         application.read_from(kafka)
         application.stop_writing()
         wait_for_copy(kafka, application.numbers)
     written = [list(range(end)) for end in application.numbers.written]
     assert numbers(kbroker) == numbers(kafka) == written
+    for partition in read(kafka, TOPIC):
+        assert list(map(number_of, partition)).count(0) == 1, "what Kafka had before was copied back"
 
     application.write_to(kafka)
     eventually(lambda: application.numbers.written > list(map(len, written)), "more numbers")

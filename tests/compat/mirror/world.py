@@ -13,7 +13,7 @@ from confluent_kafka import TopicPartition
 
 from tests.compat.kafka_tools.jvm import Jvm
 from tests.compat.mirror.contents import Content, consumer, contents, create_topic, flush, producer, write_all_kinds
-from tests.compat.mirror.mirror_maker import PROMPT, PROMPT_WORKER, MirrorMaker, QuickKafka
+from tests.compat.mirror.mirror_maker import PROMPT, PROMPT_WORKER, SHORT_SESSION, MirrorMaker, QuickKafka
 from tests.compat.support import BrokerProcess, eventually
 
 PARTITIONS = 3
@@ -26,7 +26,6 @@ TOPICS = {
 # Keys and records of each key in the compacted topic; one key in four is deleted by a tombstone.
 KEYS, VERSIONS = 20, 5
 SERVER = {
-    "group.min.session.timeout.ms": "500",
     "offsets.topic.num.partitions": "1",
     "transaction.state.log.num.partitions": "1",
     "log.cleaner.backoff.ms": "100",
@@ -81,7 +80,7 @@ class World:
             **{f"{topic}.replication.factor": "1" for topic in INTERNAL},
             **PROMPT,
         }
-        worker = {**PROMPT_WORKER, "exactly.once.source.support": "enabled"}
+        worker = {**PROMPT_WORKER, **SHORT_SESSION, "exactly.once.source.support": "enabled"}
         for cluster, server in self._servers.items():
             properties[f"{cluster}.bootstrap.servers"] = server.bootstrap
             properties[f"{cluster}.consumer.isolation.level"] = "read_committed"

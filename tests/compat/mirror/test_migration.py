@@ -91,14 +91,14 @@ def wait_for_group(bootstrap: str, above: Mapping[int, int]) -> None:
     eventually(is_there, f"offsets of {GROUP} above {above}", interval=0.2)
 
 
-def records_of(bootstrap: str, partition: int) -> list[dict[str, object]]:
-    """Return the records as the page compares them: as JSON without their offsets."""
+def records_of(bootstrap: str, partition: int) -> list[str]:
+    """Return the records as the page compares them, as JSON without their offsets, and without repetitions."""
     command = ["consume", TOPIC, "-p", str(partition), "--read-committed", "--json", "-b", bootstrap]
     output = subprocess.run([sys.executable, "-m", "kbroker", *command], check=True, capture_output=True, timeout=120)
     records = list(map(json.loads, output.stdout.splitlines()))
     for record in records:
         del record["offset"]
-    return records
+    return list(dict.fromkeys(map(json.dumps, records)))
 
 
 def alter_configs(bootstrap: str, values: Mapping[str, str]) -> None:

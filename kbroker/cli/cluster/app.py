@@ -36,6 +36,7 @@ def status(as_json: AsJson = False, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP) ->
 
     LAG is the number of records that a broker's replicas lack in total, ? if the broker does not respond. The exit
     status is 1 if a partition has no leader or rejects acks=all. kbroker topics describe lists the partitions.
+    Notes say what self-healing (kbroker.replica.rebuild.after.ms) does about brokers that are away.
 
     Example: kbroker cluster status --bootstrap 127.0.0.1:9092
     """

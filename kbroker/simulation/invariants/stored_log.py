@@ -51,9 +51,11 @@ class StoredLog:
         self._read = state
         listed = dict(segment_files(disk, path)) if path is not None and disk.isdir(path) else {}
         added: list[BatchId] = []
+        # Retention removes the first segments. Any others are removed by a truncation.
+        last_kept = max((base for base in self._segments if base in listed), default=-1)
         for base in [base for base in self._segments if base not in listed]:
             batches = self._segments.pop(base)
-            if batches and not any(other > base for other in self._segments):
+            if batches and base > last_kept:
                 self._cut(batches[0].id.base_offset)
         for base, file in listed.items():
             added += self._update_segment(base, disk.data(file))

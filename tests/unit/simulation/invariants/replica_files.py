@@ -26,6 +26,10 @@ class ReplicaFiles:
         file.append(data)
         file.close()
 
+    def roll(self, segment: int) -> None:
+        """Begin an empty segment."""
+        self.disk.open(_path(segment), create=True).close()
+
     def truncate(self, offset: int, *, segment: int = 0) -> None:
         """Cut a segment before this offset."""
         data = self.disk.data(_path(segment))

@@ -52,3 +52,15 @@ def test_removed_segments():
     disk.remove(2)
     log.update(disk.disk, DIRECTORY)
     assert (log.end, log.truncated_to) == (2, 2), "a truncation removes the last"
+
+
+def test_a_truncation_removes_several_segments_of_which_the_last_is_empty():
+    disk, log = files(), StoredLog()
+    for offset in range(3):
+        disk.append(offset, b"a", epoch=1, segment=offset)
+    disk.roll(3)
+    log.update(disk.disk, DIRECTORY)
+    for segment in (1, 2, 3):
+        disk.remove(segment)
+    log.update(disk.disk, DIRECTORY)
+    assert (log.end, log.truncated_to) == (1, 1)

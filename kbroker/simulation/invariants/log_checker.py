@@ -79,6 +79,9 @@ class LogChecker:
                         return f"{path}: the previous segment ends at {self._next_offset}"
                     # Segments were deleted before they were checked.
                     self._reset()
+                if self._next_offset != base:
+                    # The batches that were not read since may be of the same producers.
+                    self._changed.clear()
                 self.from_start = self.from_start or base == 0
                 self._base, self._position = base, 0
             data = machine.disk.data(path)

@@ -3,7 +3,7 @@
 from kbroker.simulation.disk.disk import SimDisk
 from kbroker.simulation.disk.log_files import read_batches
 from kbroker.simulation.runtime.machine import DATA
-from protocol.records.batch import parse_header
+from protocol.records.batch import BatchHeader, parse_header
 from tests.unit.support.client import batch
 
 DIRECTORY = f"{DATA}/t-0"
@@ -16,15 +16,25 @@ class ReplicaFiles:
         self.disk = disk
         disk.makedirs(DIRECTORY)
 
-    def append(self, offset: int, value: bytes, *, epoch: int, segment: int = 0) -> None:
-        """Append a batch with one record."""
-        data = batch(value)
+    def append(
+        self,
+        offset: int,
+        value: bytes,
+        *,
+        epoch: int,
+        segment: int = 0,
+        producer: tuple[int, int, int] | None = None,
+    ) -> BatchHeader:
+        """Append a batch with one record. `producer` is (id, epoch, base sequence)."""
+        data = batch(value, producer=producer)
         data[0:8] = offset.to_bytes(8, "big")
         data[12:16] = epoch.to_bytes(4, "big")
-        assert parse_header(data).next_offset == offset + 1
+        header = parse_header(data)
+        assert header.next_offset == offset + 1
         file = self.disk.open(_path(segment), create=True)
         file.append(data)
         file.close()
+        return header
 
     def roll(self, segment: int) -> None:
         """Begin an empty segment."""

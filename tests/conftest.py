@@ -31,6 +31,7 @@ SCOPES = {
     "tests/compat/kafka_tools/": "JVM",
     "tests/compat/compaction/": "JVM",
     "tests/compat/mirror/": "MirrorMaker",
+    "tests/compat/cluster/growth/": "growth",
     "tests/compat/cluster/": "cluster",
     "tests/compat/spark/": "Spark",
     "tests/compat/cluster/failover/": "Spark",

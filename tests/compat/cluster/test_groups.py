@@ -15,12 +15,20 @@ from tests.compat.support import eventually, unique
 PARTITIONS = 2
 
 
-def group_of(cluster: Cluster, coordinator: int) -> str:
-    """Return a new group that this broker coordinates."""
-    while True:
+def groups_of_one_broker(cluster: Cluster) -> tuple[int, tuple[str, str]]:
+    """Return a broker that is not the controller, and two new groups that it coordinates."""
+    controller = cluster.controller()
+    groups: dict[int, str] = {}
+
+    def found() -> tuple[int, tuple[str, str]] | None:
         group = unique("group")
-        if cluster.coordinator(group, GROUP) == coordinator:
-            return group
+        coordinator = cluster.coordinator(group, GROUP)
+        if coordinator in groups and coordinator != controller:
+            return coordinator, (groups[coordinator], group)
+        groups[coordinator] = group
+        return None
+
+    return eventually(found, "two groups of a broker that is not the controller")
 
 
 class ConfluentMember:
@@ -84,10 +92,9 @@ def members(cluster: Cluster, topic: str, groups: tuple[str, str]) -> Iterator[t
 
 
 def test_groups_continue_when_their_coordinator_is_killed(cluster: Cluster) -> None:
-    killed = cluster.others(cluster.controller())[0]
+    killed, groups = groups_of_one_broker(cluster)
     others = cluster.others(killed)
     topic = create_topic(cluster, [[*others, killed], [*reversed(others), killed]])
-    groups = (group_of(cluster, killed), group_of(cluster, killed))
     with working(cluster, topic, PARTITIONS) as work, members(cluster, topic, groups) as (confluent, python):
         eventually(lambda: confluent.poll() > 100 and len(python.records) > 100, "both groups read")
         eventually(lambda: confluent.poll() and min(confluent.committed(topic), default=0) > 0, "commits")

@@ -123,8 +123,20 @@ class ConfluentClient:
         if isolation not in self._observers:
             self._observers[isolation] = self._consumer(isolation, unique("observer"))
             self._open.append(self._observers[isolation].close)
-        _, end = self._observers[isolation].get_watermark_offsets(TopicPartition(topic, partition), timeout=DEADLINE_S)
-        return int(end)
+        observer, tp = self._observers[isolation], TopicPartition(topic, partition)
+        found: list[int] = []
+
+        def read() -> bool:
+            # librdkafka reports a leader that has moved, and finds the new one for the next call.
+            try:
+                found.append(observer.get_watermark_offsets(tp, timeout=DEADLINE_S)[1])
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError.NOT_LEADER_FOR_PARTITION:
+                    raise
+            return bool(found)
+
+        eventually(read, f"the end of {topic}-{partition}")
+        return found[0]
 
     def member(self, group: str, topic: str) -> ConfluentMember:
         settings = {"heartbeat.interval.ms": 200, "session.timeout.ms": 10_000}

@@ -23,6 +23,8 @@ OWN = {
         "kbroker.log.format",
         "kbroker.metrics.listener",
         "kbroker.record.validation",
+        "kbroker.replica.rebuild.after.ms",
+        "kbroker.replica.rebuild.throttled.rate",
     }
     | {key.name for key in zookeeper.KEYS},
 }

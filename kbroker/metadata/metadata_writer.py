@@ -106,10 +106,14 @@ class MetadataWriter:
         self._image_may_be_stale = True
 
     async def prepare(self) -> None:
-        """Raise KafkaError unless this broker is elected and its image has all its own changes."""
+        """Raise KafkaError unless this broker is elected and its image has all its own changes.
+
+        Without the service, a refusal that rests on the image (UNKNOWN_TOPIC_ID, TOPIC_ALREADY_EXISTS) would not be
+        fenced as a write is: another broker may have been elected, and have written since.
+        """
         if self._epoch_version is None:
             raise KafkaError(ErrorCode.NOT_CONTROLLER, "This broker is not the controller.")
-        if not self._image_may_be_stale:
+        if not self._image_may_be_stale and self._coordination.is_connected:
             return
         if self._loop.time() < self._retry_at:
             raise self._to_kafka_error(Unavailable("", "the service cannot be reached"))

@@ -46,7 +46,7 @@ PERIOD_MS = 1000
 # slow connection would be closed as silent before it could be used, again and again.
 MIN_TIMEOUT_MS = 3000
 MAX_TIMEOUT_MS = 6000
-# The brokers that a broker asks which has no reason to think that it is cut off. They are others each time.
+# How many brokers a broker asks while it has no sign of being cut off. Each round asks the next ones in turn.
 SAMPLE = 3
 
 

@@ -21,7 +21,7 @@ from tests.compat.soak.workload import Workload
 
 REPLICAS = [[1, 2, 3], [2, 3, 4], [3, 4, 1]]
 PARTITIONS = len(REPLICAS)
-# Of the topic that gives plans something to copy.
+# Replicas and bytes of the topic that plans move: large enough that a move takes a while.
 LARGE_REPLICAS, LARGE_PARTITION_BYTES = [*REPLICAS, [4, 1, 2]], 3_000_000
 
 

@@ -4,7 +4,7 @@
   that comes and goes causes at most one copy of its replicas each time this long.
 - While more brokers are away than live, nothing is rebuilt: that is an outage of the cluster, which ends otherwise.
   Brokers without replicas do not count, such as drained ones that were stopped for good.
-- No plan begins while another one runs, whoever has made it.
+- No plan begins while another one runs, whether a user or the controller has made it.
 """
 
 from collections.abc import Collection, Mapping

@@ -29,7 +29,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
 from kbroker.interbroker.handshake import HandshakeError
-from kbroker.interbroker.isolation import Contact, Isolation
+from kbroker.interbroker.isolation import (
+    Contact,
+    Isolation,
+    can_be_replaced,
+    min_silent_brokers,
+    must_ask_all,
+    others_are_silent,
+)
 from kbroker.interbroker.peers import PeerUnavailable
 from kbroker.runtime.periodic_task import PeriodicTask
 from protocol.messages.k63_broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
@@ -101,12 +108,13 @@ class FencingCheck:
         if is_connected != self._was_connected:
             self._was_connected = is_connected
             self._isolation.reset()
+        asks_all = must_ask_all(
+            is_connected=is_connected, is_controller=self._is_controller(), are_others_silent=self._are_others_silent
+        )
         others = [broker_id for broker_id in self._image.brokers if broker_id != self._identity.broker_id]
-        asks_all = not is_connected or self._is_controller() or self._are_others_silent
         begin_ms = self._mono_ms()
         contacts = await self._ask_each(others if asks_all else self._sample(others), epoch) if epoch >= 0 else {}
-        found = contacts.values()
-        self._are_others_silent = Contact.SILENCE in found and Contact.RESPONSE not in found
+        self._are_others_silent = others_are_silent(contacts.values())
         if not asks_all or epoch != self._identity.broker_epoch or is_connected != self._is_connected():
             self._isolation.reset()
             return
@@ -121,20 +129,20 @@ class FencingCheck:
 
     def _is_isolated(self, contacts: Mapping[int, Contact], begin_ms: int, is_connected: bool) -> bool:
         """Record a round to all brokers that has begun at `begin_ms`; return whether to give up all roles."""
-        timeout_ms = self._session_timeout_ms()
-        if not is_connected or self._is_controller():
-            self._isolation.observe(contacts.values(), begin_ms, self._mono_ms())
-            return self._isolation.is_isolated(timeout_ms)
-        if contacts.get(self._image.controller_id) is not Contact.SILENCE:
+        is_controller = self._is_controller()
+        min_silent = min_silent_brokers(
+            is_connected=is_connected,
+            is_controller=is_controller,
+            controller=contacts.get(self._image.controller_id),
+        )
+        if min_silent is None:
             self._isolation.reset()
             return False
-        self._isolation.observe(contacts.values(), begin_ms, self._mono_ms(), min_silent=1)
-        return self._isolation.is_isolated(timeout_ms) and self._can_be_replaced()
-
-    def _can_be_replaced(self) -> bool:
-        """Return whether this broker leads a partition that an in-sync replica could lead instead."""
-        own = self._identity.broker_id
-        return any(partition.leader == own and len(partition.isr) > 1 for _, partition in self._image.partitions())
+        self._isolation.observe(contacts.values(), begin_ms, self._mono_ms(), min_silent)
+        if not self._isolation.is_isolated(self._session_timeout_ms()):
+            return False
+        partitions = (partition for _, partition in self._image.partitions())
+        return not is_connected or is_controller or can_be_replaced(self._identity.broker_id, partitions)
 
     async def _ask_each(self, brokers: Sequence[int], epoch: int) -> dict[int, Contact]:
         contacts = await asyncio.gather(*(self._ask(broker_id, epoch) for broker_id in brokers))

@@ -1,5 +1,10 @@
 """Decides whether this broker is cut off from all others, from what a round of requests to them has shown.
 
+It gives up its roles when all others have been silent for longer than a session lasts, in one of three cases. The first
+is that the coordination service is silent, too: the broker has probably been replaced. The second is that it is the
+controller: nobody else can change the metadata. The third is that the controller is one of the silent brokers, and this
+one leads what others could lead: nobody can follow it. Earlier, it is in doubt, see `others_are_silent`.
+
 Brokers that have died must not be mistaken for ones that cannot be reached: a controller that outlives all others stays
 the controller. A dead broker is fenced when its session has expired, or its host refuses connections. So only unfenced
 brokers that are silent count, and only for longer than a session lasts. With less than two of them, this broker is as
@@ -8,8 +13,12 @@ likely to be the reachable one as the other is, unless the other is the controll
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from enum import Enum, auto
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kbroker.metadata.image import PartitionRegistration
 
 # Silent brokers that may have a majority without this one.
 MIN_SILENT = 2
@@ -25,6 +34,41 @@ class Contact(Enum):
     RESPONSE = auto()
     REFUSED = auto()
     SILENCE = auto()
+
+
+def others_are_silent(contacts: Collection[Contact]) -> bool:
+    """Return whether a round of requests, to all other brokers or a few, has found silence and no response.
+
+    A broker that the coordination service does not reach either may have been replaced then: its leaderships are in
+    doubt from the first such round on.
+    """
+    return Contact.SILENCE in contacts and Contact.RESPONSE not in contacts
+
+
+def must_ask_all(*, is_connected: bool, is_controller: bool, are_others_silent: bool) -> bool:
+    """Return whether a broker asks all others, because their silence would show that it is isolated.
+
+    `is_connected`: whether the coordination service responds. `are_others_silent`: the last round's result.
+    """
+    return not is_connected or is_controller or are_others_silent
+
+
+def min_silent_brokers(*, is_connected: bool, is_controller: bool, controller: Contact | None) -> int | None:
+    """Return how many brokers must be silent for this one to be isolated; None if it is not, whoever is silent.
+
+    `controller`: what the request to the controller has shown, None if there is none.
+    """
+    if not is_connected or is_controller:
+        return MIN_SILENT
+    return 1 if controller is Contact.SILENCE else None
+
+
+def can_be_replaced(broker: int, partitions: Iterable[PartitionRegistration]) -> bool:
+    """Return whether a broker leads a partition that an in-sync replica could lead instead.
+
+    A broker that only the coordination service reaches keeps what nobody else can lead: it would get it back.
+    """
+    return any(partition.leader == broker and len(partition.isr) > 1 for partition in partitions)
 
 
 class Isolation:

@@ -137,6 +137,7 @@ PURE = (
     "kbroker/coordinator/transaction/transaction_state.py",
     "kbroker/interbroker/handshake.py",
     "kbroker/interbroker/identity.py",
+    "kbroker/interbroker/isolation.py",
     "kbroker/metadata/features.py",
     "kbroker/metadata/image.py",
     "kbroker/metadata/reassignments/plan_checks.py",

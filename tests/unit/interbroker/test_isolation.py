@@ -2,7 +2,15 @@
 
 import pytest
 
-from kbroker.interbroker.isolation import Contact, Isolation
+from kbroker.interbroker.isolation import (
+    Contact,
+    Isolation,
+    can_be_replaced,
+    min_silent_brokers,
+    must_ask_all,
+    others_are_silent,
+)
+from kbroker.metadata.image import PartitionRegistration
 
 SESSION_MS = 6000
 ANSWERS = {"+": Contact.RESPONSE, "x": Contact.REFUSED, "-": Contact.SILENCE}
@@ -73,3 +81,43 @@ def test_a_reset_forgets_all_rounds() -> None:
     assert isolation.is_isolated(SESSION_MS)
     isolation.reset()
     assert not isolation.is_isolated(SESSION_MS)
+
+
+@pytest.mark.parametrize(("word", "silent"), [("", False), ("x", False), ("-", True), ("-x", True), ("-+", False)])
+def test_a_leader_is_in_doubt_when_some_are_silent_and_none_responds(word: str, silent: bool) -> None:
+    assert others_are_silent([ANSWERS[sign] for sign in word]) == silent
+
+
+@pytest.mark.parametrize(
+    ("is_connected", "is_controller", "controller", "min_silent"),
+    [
+        (False, False, "+", 2),
+        (False, True, None, 2),
+        (True, True, None, 2),
+        (True, False, "-", 1),
+        (True, False, "+", None),
+        (True, False, "x", None),
+        (True, False, None, None),
+    ],
+)
+def test_how_many_silent_brokers_show_isolation(
+    is_connected: bool, is_controller: bool, controller: str | None, min_silent: int | None
+) -> None:
+    contact = None if controller is None else ANSWERS[controller]
+    rule = min_silent_brokers(is_connected=is_connected, is_controller=is_controller, controller=contact)
+    assert rule == min_silent
+
+
+def test_a_broker_asks_a_few_while_it_has_no_sign_of_being_cut_off() -> None:
+    assert not must_ask_all(is_connected=True, is_controller=False, are_others_silent=False)
+    assert must_ask_all(is_connected=False, is_controller=False, are_others_silent=False)
+    assert must_ask_all(is_connected=True, is_controller=True, are_others_silent=False)
+    assert must_ask_all(is_connected=True, is_controller=False, are_others_silent=True)
+
+
+def test_a_broker_keeps_what_nobody_else_can_lead() -> None:
+    def led_by(leader: int, isr: list[int]) -> PartitionRegistration:
+        return PartitionRegistration(replicas=[1, 2, 3], leader=leader, leader_epoch=0, isr=isr)
+
+    assert not can_be_replaced(1, [led_by(1, [1]), led_by(2, [2, 3])])
+    assert can_be_replaced(1, [led_by(1, [1]), led_by(1, [1, 3])])

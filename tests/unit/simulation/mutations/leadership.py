@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from kbroker.coordinator.transaction.transaction_markers import TransactionMarkerSender
+from kbroker.interbroker.fencing_check import FencingCheck
 from kbroker.replica.fetch import follower_fetch, partition_reads
 from kbroker.replica.fetcher.partition_fetch_state import PartitionFetchState
 from kbroker.replica.partition_state import PartitionState
@@ -16,6 +17,7 @@ from tests.unit.simulation.mutations.leadership_faults import (
     late_response,
     leader_moves_unheard,
     leader_returns,
+    only_clients_reach_the_leader,
     successor_knows_a_lower_high_watermark,
     synced_records_are_truncated,
 )
@@ -128,3 +130,9 @@ def markers_for_a_former_leader_are_forgotten(original: Any, sender: Any, marker
     """A coordinator does not send a marker again that the former leader of the partition has refused."""
     if error is not ErrorCode.NOT_LEADER_OR_FOLLOWER:
         original(sender, markers, tp, error)
+
+
+@mutation("cluster", [INVARIANT], replicated(only_clients_reach_the_leader, seconds=20.0, partitions=3))
+def latest_offsets_of_replaced_leaders(patch: pytest.MonkeyPatch) -> None:
+    """A leader that only clients reach returns the latest offsets until it gives up its roles."""
+    patch.setattr(FencingCheck, "is_in_doubt", False)

@@ -4,7 +4,11 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from random import Random
 
-from kbroker.simulation.runtime.machine import Machine
+from kbroker.simulation.clients.connections.cluster import Cluster
+from kbroker.simulation.clients.consumer.offset_lookup import LATEST, list_offset
+from kbroker.simulation.coordination.service import SESSION_MS
+from kbroker.simulation.invariants.broker import BrokenInvariant
+from kbroker.simulation.runtime.machine import PORT, Machine
 from kbroker.simulation.scenarios.simulation import Simulation
 from tests.unit.simulation.mutations.scene import Scene
 from tests.unit.simulation.mutations.shapes import SLOW_SYNC_NS
@@ -146,3 +150,41 @@ async def synced_records_are_truncated(simulation: Simulation, random: Random) -
     machine.disk.faults.slow_sync_ns = 0
     await scene.lose_power(machine)
     await asyncio.sleep(0.1)
+
+
+async def only_clients_reach_the_leader(simulation: Simulation, random: Random) -> None:
+    """A leader is cut off from all but clients, and replaced. An admin client asks both leaders for the latest offset.
+
+    Raises BrokenInvariant if the former leader returns a lower one, which the client takes for lost records.
+    """
+    scene = Scene.find(simulation, lambda scene: scene.leader is not scene.controller)
+    if scene is None or not await scene.until_in_sync():
+        return
+    former, followers = scene.leader, scene.followers
+    with scene.isolated(former):
+        # Its session ends by itself, since the leader has to notice in time that it may be replaced.
+        if not await scene.until(lambda: any(scene.leads(machine) for machine in followers), 2 * SESSION_MS / 1000):
+            return
+        end_offset = scene.end_offset(former)
+        await scene.until(lambda: scene.high_watermark(scene.leader) > end_offset, SESSION_MS / 1000)
+        latest = await _latest(scene, scene.leader)
+        former_latest = await _latest(scene, former)
+    if latest is not None and former_latest is not None and former_latest < latest:
+        raise BrokenInvariant(f"the latest offset of {scene.tp} is {former_latest} at {former.name}, after {latest}")
+
+
+async def _latest(scene: Scene, machine: Machine) -> int | None:
+    """Return the latest offset of the partition according to a broker, as its clients see it; None if it refuses."""
+    simulation = scene.simulation
+    host = simulation.client(f"admin{len(simulation.clients)}")
+
+    async def look_up() -> int | None:
+        cluster = Cluster(host, [(machine.name, PORT)], simulation.random_for(host.host), host.host)
+        try:
+            return (await list_offset(cluster, scene.tp, LATEST))[0]
+        except OSError:
+            return None
+        finally:
+            cluster.close()
+
+    return await host.run(look_up())

@@ -89,6 +89,10 @@ class Scene:
         partition = self.partition(machine)
         return -1 if partition is None else partition.log.log_end_offset
 
+    def high_watermark(self, machine: Machine) -> int:
+        partition = self.partition(machine)
+        return -1 if partition is None else partition.high_watermark
+
     def leads(self, machine: Machine) -> bool:
         """Return whether a broker is, and knows that it is, the leader."""
         partition = self.partition(machine)
@@ -198,6 +202,18 @@ class Scene:
         epoch = self.broker_epoch(machine)
         self.kill(machine, power=True)
         await self.until(lambda: self.broker_epoch(machine) > epoch)
+
+    @contextmanager
+    def isolated(self, machine: Machine) -> Iterator[None]:
+        """Cut a broker off from the other brokers and from the coordination service; clients still reach it."""
+        others = [other for other in self.simulation.machines if other is not machine]
+        self.cut(machine, others)
+        self.service.cut(machine.name)
+        try:
+            yield
+        finally:
+            self.heal(machine, others)
+            self.service.heal(machine.name)
 
     @contextmanager
     def producers_paused(self) -> Iterator[None]:

@@ -12,7 +12,7 @@
 
 from kbroker.api.context import RequestContext, Services
 from kbroker.replica.fetch.delayed_fetch import DelayedFetch
-from kbroker.replica.fetch.partition_reads import READ_COMMITTED, READ_UNCOMMITTED
+from kbroker.replica.fetch.fetch_reads import READ_COMMITTED, READ_UNCOMMITTED
 from protocol.errors import ErrorCode
 from protocol.fast.fetch import FIRST_TOPIC_ID_VERSION, FetchRequest, FetchResponse, FetchResult
 

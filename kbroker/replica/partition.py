@@ -12,6 +12,7 @@ from typing import Protocol
 
 from kbroker.common import Buffer, KafkaError
 from kbroker.config.topic_config import TopicConfig
+from kbroker.replica.fetch.read_filter import ReadFilter
 from kbroker.replica.partition_high_watermark import OnCommitted, waits_for_flush
 from kbroker.replica.partition_roles import PartitionRoles
 from kbroker.replica.partition_state import PartitionState
@@ -46,11 +47,12 @@ class Partition(PartitionRoles):
     `first_offset`: `records_in` and `bytes_in` as the leader, `replication_bytes_in` as a follower;
     `reassignment_bytes_in` is the part of the latter while a reassignment added this replica.
     `is_leader_throttled`, `is_follower_throttled`: the topic lists this replica as throttled (KIP-73).
+    `read_filter`: decides what consumers see, None on ordinary topics.
     """
 
     __slots__ = (
         "_append_listener", "bytes_in", "first_offset", "is_follower_throttled", "is_internal", "is_leader_throttled",
-        "reassignment_bytes_in", "records_in", "replication_bytes_in",
+        "read_filter", "reassignment_bytes_in", "records_in", "replication_bytes_in",
     )  # fmt: skip
 
     def __init__(
@@ -66,6 +68,7 @@ class Partition(PartitionRoles):
         self.is_internal = is_internal
         self.records_in = self.bytes_in = self.replication_bytes_in = self.reassignment_bytes_in = 0
         self.first_offset = log.log_end_offset
+        self.read_filter: ReadFilter | None = None
         self._append_listener = append_listener
         self._set_replica_config(log.config)
 

@@ -58,7 +58,7 @@ class ReplicaManager:
         self.isr_manager = IsrManager(environment, node_id, metadata, self.partitions)
         self._markers = MarkerAppends(environment)
         self._record_validator = RecordValidator(environment)
-        self._clock = environment.clock
+        self.clock = environment.clock
         self._metadata = metadata
         # By the name and by the id of the topic: requests use either (KIP-516).
         self._partitions_by_topic: dict[TopicKey, dict[int, Partition]] = {}
@@ -168,7 +168,7 @@ class ReplicaManager:
         a batch need slow validation. The buffers of the records are used only during the call. `verified`: set for a
         request with a transactional id.
         """
-        now_ms = self._clock.now_ms()
+        now_ms = self.clock.now_ms()
         transactional = verified is not None
         must_verify = verified is not None and verified.must_verify
         guard = None
@@ -223,7 +223,7 @@ class ReplicaManager:
                 while True:
                     try:
                         base_offset, end_offset, append_time_ms = partition.append_as_leader(
-                            records, acks, produce_version, self._clock.now_ms(), transactional, guard, must_verify,
+                            records, acks, produce_version, self.clock.now_ms(), transactional, guard, must_verify,
                             validated,
                         )  # fmt: skip
                         break
@@ -248,7 +248,7 @@ class ReplicaManager:
         self, response: ProduceResponse, unacknowledged: list[UnacknowledgedBatch], timeout_ms: int
     ) -> DelayedProduce:
         delayed = DelayedProduce(self.purgatory, response, unacknowledged, self.current_leader)
-        delayed.start(self._clock.mono_ms() + max(timeout_ms, 0))
+        delayed.start(self.clock.mono_ms() + max(timeout_ms, 0))
         return delayed
 
     def _error_result(self, key: TopicKey, index: int, error: KafkaError) -> PartitionResult:
@@ -267,7 +267,7 @@ class ReplicaManager:
         `begin_verification` and no transaction of the producer has ended since.
         """
         partition = self.leader(tp.topic, tp.partition)
-        return partition.append_internal(batch, self._clock.now_ms(), guard, verify)
+        return partition.append_internal(batch, self.clock.now_ms(), guard, verify)
 
     def begin_verification(self, tp: TopicPartition, producer_id: int, epoch: int) -> VerificationGuard | None:
         """Begin to verify that an internal partition is part of a transaction. The caller then asks its coordinator.
@@ -327,7 +327,7 @@ class ReplicaManager:
         delayed.check()
         if delayed.is_done:
             return
-        delayed.watch(self._clock.mono_ms() + max(timeout_ms, 0))
+        delayed.watch(self.clock.mono_ms() + max(timeout_ms, 0))
         self.isr_manager.add_log_start_listener(delayed.check)
         try:
             await delayed

@@ -41,6 +41,8 @@ LOG_APPEND_TIME = 0x08
 TRANSACTIONAL = 0x10
 CONTROL = 0x20
 DELETE_HORIZON = 0x40
+# Private to kbroker: consumers do not see the batch. Kafka ignores the bit.
+HIDDEN = 0x4000
 
 NO_TIMESTAMP = -1
 NO_PRODUCER_ID = -1
@@ -111,6 +113,11 @@ class BatchHeader(NamedTuple):
     @property
     def is_log_append_time(self) -> bool:
         return bool(self.attributes & LOG_APPEND_TIME)
+
+    @property
+    def is_hidden(self) -> bool:
+        """Whether the batch is for the broker only. It counts only on topics with a read filter."""
+        return bool(self.attributes & HIDDEN)
 
 
 # Faster than NamedTuple._make, which adds a Python frame: each append reads a batch header.

@@ -178,6 +178,7 @@ PURE = (
     "kbroker/pipeline/errors.py",
     "kbroker/pipeline/replay/partitioner.py",
     "kbroker/pipeline/spark/session_conf.py",
+    "kbroker/replica/fetch/read_filter.py",
     "kbroker/replica/fetch/fetch_session.py",
     "kbroker/replica/fetcher/replica_fetch_session.py",
     "kbroker/replica/fetcher/received_batches.py",

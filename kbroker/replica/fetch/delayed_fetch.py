@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from kbroker.replica.fetch.fetch_reads import READ_COMMITTED
 from kbroker.replica.fetch.fetch_session import FetchSession
-from kbroker.replica.fetch.partition_reads import READ_COMMITTED
 from kbroker.replica.purgatory import DelayedOperation, Purgatory
 from protocol.fast.fetch import FetchRequest, FetchResponse
 
@@ -15,15 +15,23 @@ class DelayedFetch(DelayedOperation[FetchResponse]):
 
     When the wait for bytes is over, `on_ready` is called; it reads the records and completes the request. The call is
     made in the next iteration of the event loop, so the appends of one iteration share a response.
+
+    `deadline_ms`: the monotonic end of the wait. `must_complete`: the wait is over, even if a read filter leaves
+    nothing of what was gained.
     """
 
-    __slots__ = ("_call_soon", "_gained_bytes", "_is_waiting", "_min_bytes", "_on_ready", "request", "session")
+    __slots__ = (
+        "_call_soon", "_gained_bytes", "_is_waiting", "_on_ready", "deadline_ms", "min_bytes", "must_complete",
+        "request", "session",
+    )  # fmt: skip
 
     def __init__(
         self,
         purgatory: Purgatory,
         session: FetchSession,
         request: FetchRequest,
+        min_bytes: int,
+        deadline_ms: int,
         call_soon: Callable[[Callable[[], None]], object],
         on_ready: Callable[[DelayedFetch], None],
     ) -> None:
@@ -34,32 +42,38 @@ class DelayedFetch(DelayedOperation[FetchResponse]):
         self._on_ready = on_ready
         self._is_waiting = False
         self._gained_bytes = 0
-        self._min_bytes = 0
+        self.min_bytes = min_bytes
+        self.deadline_ms = deadline_ms
+        self.must_complete = False
         session.waiter = self
 
     @property
     def read_committed(self) -> bool:
         return self.request.isolation_level == READ_COMMITTED
 
-    def wait_for_bytes(self, available: int, min_bytes: int, deadline_ms: int) -> None:
+    def wait_for_bytes(self, available: int) -> None:
+        """Wait for more than the `available` bytes."""
         # Partitions that are not ready will notify the session anyway.
         if self.session.replica_id < 0:
             for fetched in self.session.ready:
                 if fetched.target is not None:
                     fetched.target.fetchers[fetched] = None
         self._is_waiting = True
-        self._gained_bytes, self._min_bytes = available, min_bytes
-        self.watch(deadline_ms)
+        self._gained_bytes = available
+        self.watch(self.deadline_ms)
 
     def gained(self, size: int) -> None:
         """Called when a partition has `size` more bytes to read, or 0 for another change that must be sent."""
         self._gained_bytes += size
-        if self._is_waiting and (size == 0 or self._gained_bytes >= self._min_bytes):
+        if size == 0:
+            self.must_complete = True
+        if self._is_waiting and (size == 0 or self._gained_bytes >= self.min_bytes):
             self._is_waiting = False
             self._call_soon(self._end_wait)
 
     def expire(self) -> None:
         self._is_waiting = False
+        self.must_complete = True
         self._end_wait()
 
     def _end_wait(self) -> None:

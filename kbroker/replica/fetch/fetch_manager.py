@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, cast
 
 from kbroker.common import KafkaError
 from kbroker.replica.fetch.delayed_fetch import DelayedFetch
+from kbroker.replica.fetch.fetch_reads import ColdReadResult, FetchReads, readable_end, state_of, wait_for_change
 from kbroker.replica.fetch.fetch_session import (
     FINAL_EPOCH,
     INITIAL_EPOCH,
@@ -19,15 +20,7 @@ from kbroker.replica.fetch.fetch_session import (
 )
 from kbroker.replica.fetch.follower_fetch import record_positions
 from kbroker.replica.fetch.leader_throttle import LeaderThrottle
-from kbroker.replica.fetch.partition_reads import (
-    FetchReads,
-    add_cold_results,
-    read_cold_blocking,
-    read_partitions,
-    readable_end,
-    state_of,
-    wait_for_change,
-)
+from kbroker.replica.fetch.partition_reads import add_cold_results, read_cold_blocking, read_partitions
 from kbroker.replica.quota.replication_quota import unlimited_quota
 from kbroker.runtime.event_log import EventLogger
 from protocol.errors import ErrorCode
@@ -36,7 +29,6 @@ from protocol.fast.fetch import FetchRequest, FetchResponse, FetchResult, TopicK
 if TYPE_CHECKING:
     from asyncio import Task
 
-    from kbroker.replica.fetch.partition_reads import ColdReadResult
     from kbroker.replica.partition import Partition
     from kbroker.replica.quota.replication_quota import ReplicationQuota
     from kbroker.replica.replica_manager import ReplicaManager
@@ -106,16 +98,17 @@ class FetchManager:
             reads.size >= min_bytes or reads.must_respond or request.max_wait_ms <= 0 or not session.partitions
         ):
             return self._respond(session, reads)
+        deadline_ms = self._environment.clock.mono_ms() + request.max_wait_ms
+        if reads.is_throttled:
+            deadline_ms = self.throttle.deadline_ms(deadline_ms)
+        loop = self._environment.loop
         delayed = DelayedFetch(
-            self._replicas.purgatory, session, request, self._environment.loop.call_soon, self._read_and_complete
+            self._replicas.purgatory, session, request, min_bytes, deadline_ms, loop.call_soon, self._read_and_complete
         )
         if reads.cold:
             self._start_cold_read(delayed, reads)
         else:
-            deadline_ms = self._environment.clock.mono_ms() + request.max_wait_ms
-            if reads.is_throttled:
-                deadline_ms = self.throttle.deadline_ms(deadline_ms)
-            delayed.wait_for_bytes(reads.size, min_bytes, deadline_ms)
+            delayed.wait_for_bytes(reads.size)
         return delayed
 
     def _max_bytes_for(self, request: FetchRequest) -> int:
@@ -209,7 +202,10 @@ class FetchManager:
     # Delayed fetches.
 
     def _read_and_complete(self, delayed: DelayedFetch) -> None:
-        """Read again after the wait, and respond with the available records."""
+        """Read again after the wait, and respond with the available records.
+
+        If a read filter has left too few of the new bytes, the wait goes on.
+        """
         request = delayed.request
         try:
             max_bytes = self._max_bytes_for(request)
@@ -219,8 +215,22 @@ class FetchManager:
             reads = FetchReads()
         if reads.cold:
             self._start_cold_read(delayed, reads)
+        elif reads.is_filtered:
+            self._complete_or_wait(delayed, reads)
         else:
             self._complete(delayed, reads)
+
+    def _complete_or_wait(self, delayed: DelayedFetch, reads: FetchReads) -> None:
+        """Respond if a read filter has left enough, or the wait is over."""
+        if (
+            reads.size >= delayed.min_bytes
+            or reads.must_respond
+            or delayed.must_complete
+            or self._environment.clock.mono_ms() >= delayed.deadline_ms
+        ):
+            self._complete(delayed, reads)
+        elif not delayed.is_done:
+            delayed.wait_for_bytes(reads.size)
 
     def _complete(self, delayed: DelayedFetch, reads: FetchReads) -> None:
         if not delayed.is_done:
@@ -235,7 +245,9 @@ class FetchManager:
         max_bytes = self._max_bytes_for(delayed.request) - reads.size
         results: list[ColdReadResult]
         try:
-            results = await self._environment.offload(read_cold_blocking, reads.cold, max_bytes)
+            results = await self._environment.offload(
+                read_cold_blocking, reads.cold, max_bytes, self._environment.clock
+            )
         except Exception as error:
             log.failure("read failed", error, partition=reads.cold[0].partition.tp)
             results = [KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR)] * len(reads.cold)
@@ -246,7 +258,10 @@ class FetchManager:
             self._read_and_complete(delayed)
             return
         add_cold_results(reads, delayed.session, delayed.request, results)
-        self._complete(delayed, reads)
+        if reads.is_filtered:
+            self._complete_or_wait(delayed, reads)
+        else:
+            self._complete(delayed, reads)
 
 
 def _record_sent(session: FetchSession, fetched: FetchPartition, result: FetchResult, size: int) -> None:

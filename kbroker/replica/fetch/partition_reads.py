@@ -7,23 +7,32 @@ thread. So partitions on disk are read as often as those in memory.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from kbroker.common import Buffer, KafkaError
+from kbroker.replica.fetch.fetch_reads import (
+    READ_COMMITTED,
+    AbortedTransactions,
+    ColdRead,
+    ColdReadResult,
+    FetchReads,
+)
 from kbroker.replica.fetch.fetch_session import FetchPartition, FetchSession
+from kbroker.replica.fetch.filtered_reads import FilteredRead, LookBudget, read_filtered
+from kbroker.replica.fetch.read_filter import ReadFilter
 from kbroker.replica.fetch.replica_selector import NO_REPLICA
 from kbroker.replica.partition import Partition
 from kbroker.storage.log.reading.file_slice import FileSlice
 from protocol.errors import ErrorCode
-from protocol.fast.fetch import FetchRequest, FetchResult, TopicKey
+from protocol.fast.fetch import FetchRequest, TopicKey
 from protocol.limits import MAX_REQUEST_ELEMENTS
 
 if TYPE_CHECKING:
     from kbroker.replica.fetch.leader_throttle import LeaderThrottle
+    from kbroker.runtime.environment import Clock
     from kbroker.storage.log.log import Log
     from protocol.fast.current_leader import CurrentLeader
 
-READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 # With these errors the response names the current leader (KIP-951).
 LEADER_ERRORS = {ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH}
 
@@ -31,14 +40,12 @@ LEADER_ERRORS = {ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH
 # have new records at once; the follower's next request gets the rest.
 MAX_FOLLOWER_RESULTS = 128
 
-# (producer id, first offset) of aborted transactions; None for a request with READ_UNCOMMITTED.
-AbortedTransactions = list[tuple[int, int]] | None
-# The results of a thread.
-ColdReadResult = tuple[Buffer, AbortedTransactions] | KafkaError
-
 
 class Partitions(Protocol):
     """The part of the replica manager that reads use."""
+
+    @property
+    def clock(self) -> Clock: ...
 
     def get(self, key: TopicKey, index: int) -> Partition | None: ...
 
@@ -47,75 +54,6 @@ class Partitions(Protocol):
     def preferred_read_replica(self, partition: Partition, rack: str, offset: int) -> int: ...
 
     def current_leader(self, key: TopicKey, index: int) -> CurrentLeader | None: ...
-
-
-class ColdRead(NamedTuple):
-    """A read for a thread: at most `max_bytes` from `offset` on, below `end_offset`."""
-
-    fetched: FetchPartition
-    partition: Partition
-    offset: int
-    end_offset: int
-    max_bytes: int
-    read_committed: bool
-
-
-class FetchReads:
-    """The results for a response. `size`: bytes of records. `must_respond`: the request must not wait for more.
-
-    `is_throttled`: records were withheld from a follower. `throttled_left`: the bytes that throttled replicas may still
-    get; None before the first of them.
-    """
-
-    __slots__ = ("cold", "is_throttled", "must_respond", "results", "size", "throttled_left")
-
-    def __init__(self) -> None:
-        self.results: list[tuple[FetchPartition, FetchResult]] = []
-        self.size = 0
-        self.must_respond = self.is_throttled = False
-        self.cold: list[ColdRead] = []
-        self.throttled_left: int | None = None
-
-    def add_error(self, fetched: FetchPartition, code: ErrorCode, leader: CurrentLeader | None = None) -> None:
-        # As in Kafka, the list of aborted transactions is empty if the partition does not exist, and else null.
-        aborted: AbortedTransactions = [] if fetched.target is None else None
-        self.results.append((fetched, FetchResult(fetched.index, code, -1, -1, -1, aborted, b"", None, leader)))
-
-    def add_read_replica(self, fetched: FetchPartition, partition: Partition, replica: int) -> None:
-        """Refer a consumer to a follower (KIP-392)."""
-        result = FetchResult(
-            fetched.index, 0, partition.high_watermark, partition.last_stable_offset, partition.log.log_start_offset,
-            None, b"", preferred_read_replica=replica,
-        )  # fmt: skip
-        self.results.append((fetched, result))
-
-    def add(
-        self,
-        session: FetchSession,
-        fetched: FetchPartition,
-        partition: Partition,
-        request: FetchRequest,
-        records: Buffer | FileSlice,
-        aborted: AbortedTransactions = None,
-        diverging: tuple[int, int] | None = None,
-    ) -> None:
-        """Add a partition, unless the client knows all of it already (KIP-227)."""
-        if session.is_incremental and not records and diverging is None and fetched.last_sent == state_of(partition):
-            if fetched.offset >= readable_end(session, partition):
-                wait_for_change(session, fetched, partition)
-            return
-        self.size += len(records)
-        result = FetchResult(
-            fetched.index,
-            0,
-            partition.state.high_watermark,
-            partition.last_stable_offset,
-            partition.log.log_start_offset,
-            aborted or [] if request.isolation_level == READ_COMMITTED else None,
-            records,
-            diverging,
-        )
-        self.results.append((fetched, result))
 
 
 def read_partitions(
@@ -159,6 +97,7 @@ def read_partitions(
                 reads.add_read_replica(fetched, partition, replica)
                 continue
         log, is_limited = partition.log, False
+        read_filter = None
         if is_follower:
             end_offset = log.log_end_offset
             if partition.is_leader_throttled and fetched.offset < end_offset:
@@ -169,6 +108,7 @@ def read_partitions(
                 is_limited = session.replica_id not in partition.state.maximal_isr
         else:
             end_offset = partition.last_stable_offset if read_committed else partition.state.high_watermark
+            read_filter = partition.read_filter
         if log.offline is not None:
             end_offset = min(end_offset, log.readable_end)
         limit = max_bytes - reads.size
@@ -180,6 +120,10 @@ def read_partitions(
             limit = min(limit, reads.throttled_left)
         if fetched.offset >= end_offset or (limit <= 0 and (reads.size or reads.cold)):
             reads.add(session, fetched, partition, request, b"")
+            continue
+        if read_filter is not None:
+            cold_read = ColdRead(fetched, partition, fetched.offset, end_offset, limit, read_committed, read_filter)
+            _read_through_filter(reads, session, request, cold_read, read_filter, partitions.clock)
             continue
         records: Buffer | FileSlice | None = None
         aborted: AbortedTransactions = None
@@ -202,6 +146,58 @@ def read_partitions(
             # If other records were read already, the next request reads the cold ones.
             reads.add(session, fetched, partition, request, records or b"", aborted)
     return reads
+
+
+def _read_through_filter(
+    reads: FetchReads,
+    session: FetchSession,
+    request: FetchRequest,
+    read: ColdRead,
+    read_filter: ReadFilter,
+    clock: Clock,
+) -> None:
+    """Read a partition with a read filter, or leave it to a thread."""
+    reads.is_filtered = True
+    fetched = read.fetched
+    offset = session.skipped_to.get(fetched, fetched.offset)
+    if offset > fetched.offset:
+        read = read._replace(offset=offset)
+    if reads.budget is None:
+        reads.budget = LookBudget.for_loop(clock)
+    result = None
+    if not reads.cold:
+        try:
+            result = read_filtered(
+                read.partition.log, read_filter, offset, max(read.max_bytes, 0), read.end_offset, read.read_committed,
+                reads.budget, clock, wait=False,
+            )  # fmt: skip
+        except KafkaError as error:
+            reads.must_respond = True
+            reads.add_error(fetched, error.code)
+            return
+    if result is not None:
+        _add_filtered(reads, session, request, read, result)
+    elif reads.size:
+        reads.must_respond = True
+        reads.add(session, fetched, read.partition, request, b"")
+    else:
+        reads.cold.append(read)
+
+
+def _add_filtered(
+    reads: FetchReads, session: FetchSession, request: FetchRequest, read: ColdRead, result: FilteredRead
+) -> None:
+    reads.is_filtered = True
+    if result.is_limited:
+        reads.must_respond = True
+    if not result.has_records and result.next_offset > read.offset:
+        session.skipped_to[read.fetched] = result.next_offset
+    # An earlier look of the same request may have skipped what is before `read.offset`.
+    records = result.records_from(read.fetched.offset)
+    reads.add(session, read.fetched, read.partition, request, records, result.aborted)
+    if not result.has_records:
+        # It must not end a wait for bytes.
+        reads.size -= len(records)
 
 
 def look_up(session: FetchSession, fetched: FetchPartition, partitions: Partitions) -> Partition:
@@ -248,38 +244,28 @@ def check_fetch(partition: Partition, fetched: FetchPartition, request: FetchReq
     return None
 
 
-def state_of(partition: Partition) -> tuple[int, int]:
-    """Return the offsets that a response contains for a partition. The last stable offset changes only with these."""
-    return partition.state.high_watermark, partition.log.log_start_offset
-
-
-def readable_end(session: FetchSession, partition: Partition) -> int:
-    """Return where a session stops to have something to read: followers read to the end of the log."""
-    return partition.log.log_end_offset if session.replica_id >= 0 else partition.state.high_watermark
-
-
-def wait_for_change(session: FetchSession, fetched: FetchPartition, partition: Partition) -> None:
-    """Remove the partition from the `ready` ones until it notifies the session."""
-    session.ready.pop(fetched, None)
-    if session.replica_id < 0:
-        partition.fetchers[fetched] = None
-    else:
-        # A throttle that has ended may have removed it.
-        partition.replica_fetchers[fetched] = None
-
-
 # Reads from disk.
 
 
-def read_cold_blocking(cold_reads: list[ColdRead], max_bytes: int) -> list[ColdReadResult]:
+def read_cold_blocking(cold_reads: list[ColdRead], max_bytes: int, clock: Clock) -> list[ColdReadResult]:
     """Read one partition after another in a thread, up to `max_bytes`. Returns the results of those that it read."""
     results: list[ColdReadResult] = []
     size = 0
-    for _, partition, offset, end_offset, partition_max_bytes, read_committed in cold_reads:
+    budget = LookBudget.for_thread(clock)
+    for _, partition, offset, end_offset, partition_max_bytes, read_committed, read_filter in cold_reads:
         limit = min(partition_max_bytes, max_bytes - size)
         if size and limit <= 0:
             break
         try:
+            if read_filter is not None:
+                found = read_filtered(
+                    partition.log, read_filter, offset, max(limit, 0), end_offset, read_committed, budget, clock,
+                    wait=True,
+                )  # fmt: skip
+                assert found is not None
+                size += len(found.records) if found.has_records else 0
+                results.append(found)
+                continue
             records = partition.log.read_blocking(offset, max(limit, 0), end_offset, not size)
             aborted = aborted_transactions(partition.log, offset, len(records), wait=True) if read_committed else None
         except KafkaError as error:
@@ -297,7 +283,10 @@ def add_cold_results(
     for number, cold_read in enumerate(reads.cold):
         result = results[number] if number < len(results) else (b"", None)
         if isinstance(result, KafkaError):
+            reads.must_respond = True
             reads.add_error(cold_read.fetched, result.code)
+        elif isinstance(result, FilteredRead):
+            _add_filtered(reads, session, request, cold_read, result)
         else:
             reads.add(session, cold_read.fetched, cold_read.partition, request, *result)
 

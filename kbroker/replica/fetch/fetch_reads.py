@@ -1,0 +1,116 @@
+"""The results of one fetch: the records of each partition, and the reads that a thread has to do."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from kbroker.common import Buffer, KafkaError
+from kbroker.replica.fetch.fetch_session import FetchPartition, FetchSession
+from kbroker.replica.fetch.filtered_reads import FilteredRead, LookBudget
+from kbroker.replica.fetch.read_filter import ReadFilter
+from kbroker.replica.partition import Partition
+from kbroker.storage.log.reading.file_slice import FileSlice
+from protocol.errors import ErrorCode
+from protocol.fast.fetch import FetchRequest, FetchResult
+
+if TYPE_CHECKING:
+    from protocol.fast.current_leader import CurrentLeader
+
+READ_UNCOMMITTED, READ_COMMITTED = 0, 1
+
+# (producer id, first offset) of aborted transactions; None for a request with READ_UNCOMMITTED.
+AbortedTransactions = list[tuple[int, int]] | None
+# The results of a thread.
+ColdReadResult = tuple[Buffer, AbortedTransactions] | FilteredRead | KafkaError
+
+
+class ColdRead(NamedTuple):
+    """A read for a thread: at most `max_bytes` from `offset` on, below `end_offset`."""
+
+    fetched: FetchPartition
+    partition: Partition
+    offset: int
+    end_offset: int
+    max_bytes: int
+    read_committed: bool
+    read_filter: ReadFilter | None = None
+
+
+class FetchReads:
+    """The results for a response. `size`: bytes of records. `must_respond`: the request must not wait for more.
+
+    `is_filtered`: a partition has a read filter; `budget` limits what the response looks through. `size` does not count
+    batches without records. `is_throttled`: records were withheld from a follower. `throttled_left`: the bytes that
+    throttled replicas may still get; None before the first of them.
+    """
+
+    __slots__ = ("budget", "cold", "is_filtered", "is_throttled", "must_respond", "results", "size", "throttled_left")
+
+    def __init__(self) -> None:
+        self.results: list[tuple[FetchPartition, FetchResult]] = []
+        self.size = 0
+        self.must_respond = self.is_throttled = self.is_filtered = False
+        self.budget: LookBudget | None = None
+        self.cold: list[ColdRead] = []
+        self.throttled_left: int | None = None
+
+    def add_error(self, fetched: FetchPartition, code: ErrorCode, leader: CurrentLeader | None = None) -> None:
+        # As in Kafka, the list of aborted transactions is empty if the partition does not exist, and else null.
+        aborted: AbortedTransactions = [] if fetched.target is None else None
+        self.results.append((fetched, FetchResult(fetched.index, code, -1, -1, -1, aborted, b"", None, leader)))
+
+    def add_read_replica(self, fetched: FetchPartition, partition: Partition, replica: int) -> None:
+        """Refer a consumer to a follower (KIP-392)."""
+        result = FetchResult(
+            fetched.index, 0, partition.high_watermark, partition.last_stable_offset, partition.log.log_start_offset,
+            None, b"", preferred_read_replica=replica,
+        )  # fmt: skip
+        self.results.append((fetched, result))
+
+    def add(
+        self,
+        session: FetchSession,
+        fetched: FetchPartition,
+        partition: Partition,
+        request: FetchRequest,
+        records: Buffer | FileSlice,
+        aborted: AbortedTransactions = None,
+        diverging: tuple[int, int] | None = None,
+    ) -> None:
+        """Add a partition, unless the client knows all of it already (KIP-227)."""
+        if session.is_incremental and not records and diverging is None and fetched.last_sent == state_of(partition):
+            if fetched.offset >= readable_end(session, partition):
+                wait_for_change(session, fetched, partition)
+            return
+        self.size += len(records)
+        result = FetchResult(
+            fetched.index,
+            0,
+            partition.state.high_watermark,
+            partition.last_stable_offset,
+            partition.log.log_start_offset,
+            aborted or [] if request.isolation_level == READ_COMMITTED else None,
+            records,
+            diverging,
+        )
+        self.results.append((fetched, result))
+
+
+def state_of(partition: Partition) -> tuple[int, int]:
+    """Return the offsets that a response contains for a partition. The last stable offset changes only with these."""
+    return partition.state.high_watermark, partition.log.log_start_offset
+
+
+def readable_end(session: FetchSession, partition: Partition) -> int:
+    """Return where a session stops to have something to read: followers read to the end of the log."""
+    return partition.log.log_end_offset if session.replica_id >= 0 else partition.state.high_watermark
+
+
+def wait_for_change(session: FetchSession, fetched: FetchPartition, partition: Partition) -> None:
+    """Remove the partition from the `ready` ones until it notifies the session."""
+    session.ready.pop(fetched, None)
+    if session.replica_id < 0:
+        partition.fetchers[fetched] = None
+    else:
+        # A throttle that has ended may have removed it.
+        partition.replica_fetchers[fetched] = None

@@ -1,0 +1,201 @@
+"""Reads a partition through its read filter.
+
+The filter may leave little of what it looks at, so a read is limited by its budget too, and not only by the bytes that
+it returns. Whatever it drops at the end of the read is covered by an empty batch, which moves the consumer's position.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from kbroker.common import Buffer
+from kbroker.replica.fetch.read_filter import ReadFilter, empty_batch
+from protocol.errors import MalformedError
+from protocol.records.batch import CODEC_MASK, LENGTH_OVERHEAD, MAX_DECOMPRESSED_BYTES, BatchHeader, iter_headers
+
+if TYPE_CHECKING:
+    from kbroker.runtime.environment import Clock
+    from kbroker.storage.log.log import Log
+
+# A fetch looks through at most this many bytes of the log, and takes at most this time of the event loop.
+MAX_LOOK_BYTES = 8 << 20
+MAX_LOOP_NS = 5_000_000
+# In a thread the time is limited because the thread competes with the event loop for the interpreter.
+MAX_THREAD_NS = 50_000_000
+# The bytes of one read of the log.
+CHUNK_BYTES = 1 << 18
+# Larger compressed batches, and those with more decompressed bytes, are filtered in a thread.
+MAX_LOOP_COMPRESSED_BYTES = 1 << 15
+MAX_LOOP_DECOMPRESSED_BYTES = 1 << 18
+
+
+class LookBudget:
+    """What one response may still look through: bytes of the log, and time until a monotonic deadline."""
+
+    __slots__ = ("bytes_left", "deadline_ns")
+
+    def __init__(self, deadline_ns: int) -> None:
+        self.bytes_left = MAX_LOOK_BYTES
+        self.deadline_ns = deadline_ns
+
+    @classmethod
+    def for_loop(cls, clock: Clock) -> LookBudget:
+        return cls(clock.mono_ns() + MAX_LOOP_NS)
+
+    @classmethod
+    def for_thread(cls, clock: Clock) -> LookBudget:
+        return cls(clock.mono_ns() + MAX_THREAD_NS)
+
+
+class FilteredRead(NamedTuple):
+    """Complete batches; `next_offset` is where the next read continues.
+
+    `has_records`: there is more in `records` than the position of the consumer. `leader_epoch`: of the last batch that
+    was looked at. `is_limited`: there is more to look through. `aborted`: the aborted
+    transactions, (producer id, first offset), in what was looked through.
+    """
+
+    records: Buffer
+    has_records: bool
+    next_offset: int
+    leader_epoch: int
+    is_limited: bool
+    aborted: list[tuple[int, int]]
+
+    def records_from(self, fetch_offset: int) -> Buffer:
+        """Return the records; an empty batch if there are none and the position of the consumer moves."""
+        if self.has_records or self.next_offset <= fetch_offset:
+            return self.records
+        return empty_batch(self.next_offset - 1, self.leader_epoch)
+
+
+class _Output:
+    """Collects what the filter keeps of chunks. Adjacent unchanged batches are one slice of their chunk."""
+
+    __slots__ = ("_pieces", "_slice_end", "_slice_start", "_view", "dropped", "size")
+
+    def __init__(self) -> None:
+        self.size = 0
+        # The header of the last batch, if it was dropped.
+        self.dropped: BatchHeader | None = None
+        self._pieces: list[Buffer] = []
+        self._view = memoryview(b"")
+        self._slice_start = self._slice_end = 0
+
+    def begin_chunk(self, view: memoryview) -> None:
+        self._end_slice()
+        self._view = view
+        self._slice_start = self._slice_end = 0
+
+    def keep(self, pos: int, size: int) -> None:
+        if pos != self._slice_end:
+            self._end_slice()
+            self._slice_start = pos
+        self._slice_end = pos + size
+        self.size += size
+        self.dropped = None
+
+    def add(self, batch: Buffer) -> None:
+        self._end_slice()
+        self._pieces.append(batch)
+        self.size += len(batch)
+        self.dropped = None
+
+    def _end_slice(self) -> None:
+        if self._slice_end > self._slice_start:
+            self._pieces.append(self._view[self._slice_start : self._slice_end])
+        self._slice_start = self._slice_end
+
+    def records(self) -> Buffer:
+        self._end_slice()
+        if self._pieces and self.dropped is not None:
+            # Otherwise the next fetch would look through the dropped batches again.
+            self._pieces.append(empty_batch(self.dropped.last_offset, self.dropped.leader_epoch))
+        if len(self._pieces) == 1:
+            return self._pieces[0]
+        return b"".join(self._pieces)
+
+
+def read_filtered(
+    log: Log,
+    read_filter: ReadFilter,
+    offset: int,
+    max_bytes: int,
+    end_offset: int,
+    read_committed: bool,
+    budget: LookBudget,
+    clock: Clock,
+    wait: bool,
+) -> FilteredRead | None:
+    """Read from `offset` on, below `end_offset`, until `max_bytes` or the budget are used up.
+
+    At least one batch is looked at. Returns None if that would wait for the disk, or take long: then call it with
+    `wait` in a thread. Raises KafkaError as Log.read does.
+    """
+    output = _Output()
+    now_ms = clock.now_ms()
+    aborted: dict[tuple[int, int], None] = {}
+    position, leader_epoch, is_limited = offset, -1, False
+    while position < end_offset and not is_limited:
+        wanted = max(min(CHUNK_BYTES, budget.bytes_left), 1)
+        chunk = log.read_blocking(position, wanted, end_offset) if wait else log.read(position, wanted, end_offset)
+        transactions = None
+        if chunk is not None and read_committed:
+            transactions = log.aborted_transactions(position, len(chunk), wait)
+        if chunk is None or (read_committed and transactions is None):
+            if position == offset:
+                return None
+            is_limited = True
+            break
+        if not chunk:
+            break
+        for transaction in transactions or ():
+            aborted[transaction.producer_id, transaction.first_offset] = None
+        view = memoryview(chunk)
+        output.begin_chunk(view)
+        for pos, header in iter_headers(view):
+            size = header.batch_length + LENGTH_OVERHEAD
+            batch = view[pos : pos + size]
+            try:
+                kept = _filter(read_filter, batch, header, now_ms, wait)
+            except _NeedsThread:
+                if position == offset:
+                    return None
+                is_limited = True
+                break
+            if kept is not None and output.size and output.size + len(kept) > max_bytes:
+                is_limited = True
+                break
+            if kept is None:
+                output.dropped = header
+            elif kept is batch:
+                output.keep(pos, size)
+            else:
+                output.add(kept)
+            position, leader_epoch = header.next_offset, header.leader_epoch
+            budget.bytes_left -= size
+            if budget.bytes_left <= 0 or output.size >= max_bytes or clock.mono_ns() >= budget.deadline_ns:
+                is_limited = True
+                break
+    records = output.records()
+    is_limited = is_limited and position < end_offset
+    return FilteredRead(records, len(records) > 0, position, leader_epoch, is_limited, list(aborted))
+
+
+class _NeedsThread(Exception):
+    """Filtering the batch may take long."""
+
+
+def _filter(read_filter: ReadFilter, batch: memoryview, header: BatchHeader, now_ms: int, wait: bool) -> Buffer | None:
+    if wait:
+        try:
+            return read_filter.filter_batch(batch, header, now_ms, MAX_DECOMPRESSED_BYTES)
+        except MalformedError:
+            # The consumer reports it, as on a topic without a filter.
+            return batch
+    if header.attributes & CODEC_MASK and len(batch) > MAX_LOOP_COMPRESSED_BYTES:
+        raise _NeedsThread
+    try:
+        return read_filter.filter_batch(batch, header, now_ms, MAX_LOOP_DECOMPRESSED_BYTES)
+    except MalformedError:
+        raise _NeedsThread from None

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from kbroker.config.config_def import parse_configs
+from kbroker.config.definitions.retry import validate_retry_configs
 from kbroker.config.definitions.topic import ALL_TOPIC_CONFIGS
 from kbroker.config.values import ConfigError, Value
 
@@ -92,3 +93,4 @@ def validate_topic_configs(overrides: Mapping[str, str], defaults: Mapping[str, 
             f"conflict topic config setting min.compaction.lag.ms ({config.min_compaction_lag_ms}) > "
             f"max.compaction.lag.ms ({config.max_compaction_lag_ms})"
         )
+    validate_retry_configs(config.values)

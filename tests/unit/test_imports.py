@@ -33,7 +33,8 @@ LAYERS = (
 
 # Outside the layers: programs that reach brokers over the network, as any client does.
 CLIENTS = {
-    "cli": {"cli", "pipeline", "config", "protocol"},
+    "cli": {"cli", "pipeline", "retry", "config", "protocol"},
+    "retry": {"retry", "config"},
     "pipeline": {"pipeline", "common", "config", "protocol"},
     "__main__": {"cli"},
 }
@@ -186,6 +187,9 @@ PURE = (
     "kbroker/replica/isr/follower_state.py",
     "kbroker/replica/partition_state.py",
     "kbroker/replica/produce/record_validation.py",
+    "kbroker/retry/batch.py",
+    "kbroker/retry/policy.py",
+    "kbroker/retry/records.py",
     "kbroker/runtime/deadlines.py",
     "kbroker/server/connection_rate.py",
     "kbroker/storage/cleaner/batch_filter.py",

@@ -11,6 +11,7 @@ from kbroker.config.config_def import (
     Validator,
     config_def,
 )
+from kbroker.config.definitions import retry
 from kbroker.config.definitions.no_effect import NoEffect
 from kbroker.config.validators import at_least, between, list_of, one_of
 from kbroker.config.values import (
@@ -146,6 +147,7 @@ TOPIC_CONFIGS = config_def((
         "Age at which a segment is rolled even if it is not full."),
     _key("unclean.leader.election.enable", BOOLEAN, False, None, "unclean.leader.election.enable",
         "Whether a replica that is not in sync may become the leader when no other is available. Records may be lost."),
+    *retry.KEYS,
 ))
 
 # Kafka accepts these without listing them until they are set.

@@ -8,6 +8,7 @@ import pytest
 import kbroker
 from kbroker.config.broker.broker_config import broker_config_key
 from kbroker.config.config_resource import ConfigResourceType
+from kbroker.config.definitions import retry
 from kbroker.config.definitions.broker import BROKER_CONFIGS, zookeeper
 from kbroker.config.definitions.topic import ALL_TOPIC_CONFIGS
 from kbroker.config.no_effect_warnings import no_effect_reason, no_effect_warnings
@@ -25,6 +26,8 @@ READ_IN_CONFIG = {
     "max.connections",
     "process.roles",
     *(key.name for key in zookeeper.KEYS),
+    # Consumers read them.
+    *(key.name for key in retry.KEYS),
 }
 # Those that the controller reads by name from the metadata, which may be newer than its broker's configuration.
 READ_BY_NAME = {"kbroker.replica.rebuild.after.ms", "kbroker.replica.rebuild.throttled.rate"}

@@ -32,7 +32,9 @@ PROPERTIES = {
 
 # Configs that Kafka does not have.
 OWN = {"flush.before.ack", "replica.lag.max.messages"} | {
-    name for name in [*ALL_TOPIC_CONFIGS, *BROKER_CONFIGS] if name.startswith(("kbroker.", "zookeeper."))
+    name
+    for name in [*ALL_TOPIC_CONFIGS, *BROKER_CONFIGS]
+    if name.startswith(("errors.deadletterqueue.", "kbroker.", "zookeeper."))
 }
 # Configs whose defaults differ, and those that the recorded node had set besides PROPERTIES.
 OTHER_VALUES = {

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from kbroker.config.config_def import ConfigDef, ConfigKey
+from kbroker.config.definitions import retry
 from kbroker.config.definitions.broker import BROKER_CONFIGS, DYNAMIC_ONLY, zookeeper
 from kbroker.config.definitions.client_metrics import CLIENT_METRICS_CONFIGS
 from kbroker.config.definitions.group import GROUP_CONFIGS
@@ -17,7 +18,8 @@ from kbroker.config.values import ConfigError, format_value
 KAFKA = [json.loads(line) for line in Path(__file__).parent.with_name("kafka_4_3_configs.jsonl").open()]
 DEFINITIONS: dict[str, ConfigDef] = {"topic": TOPIC_CONFIGS, "broker": BROKER_CONFIGS, "group": GROUP_CONFIGS}
 OWN = {
-    "topic": {"flush.before.ack", "kbroker.record.validation", "replica.lag.max.messages"},
+    "topic": {"flush.before.ack", "kbroker.record.validation", "replica.lag.max.messages"}
+    | {key.name for key in retry.KEYS},
     "broker": {
         "kbroker.inter.broker.listener",
         "kbroker.log.format",

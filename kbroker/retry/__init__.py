@@ -1,0 +1,18 @@
+"""Retries and dead letters for Python consumers: docs/retry.md."""
+
+from kbroker.retry.async_consumer import AsyncRetryingConsumer
+from kbroker.retry.consumer import RetryingConsumer
+from kbroker.retry.policy import PolicyError, RetryPolicy
+from kbroker.retry.records import OutgoingRecord, original_timestamp_ms
+from kbroker.retry.stored_policy import read_policy, read_policy_async
+
+__all__ = [
+    "AsyncRetryingConsumer",
+    "OutgoingRecord",
+    "PolicyError",
+    "RetryPolicy",
+    "RetryingConsumer",
+    "original_timestamp_ms",
+    "read_policy",
+    "read_policy_async",
+]

@@ -1,0 +1,96 @@
+"""RetryingConsumer: processes the records of a topic, and sends those that fail to retry and dead-letter topics."""
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from typing import Any
+
+from kbroker.retry.batch import Policies, PollBatch, client_library, first_offsets
+from kbroker.retry.policy import RetryPolicy
+from kbroker.retry.records import OutgoingRecord
+
+# Called with a record of the client. It may return records, which are produced if it succeeds.
+Handler = Callable[[Any], Iterable[OutgoingRecord] | None]
+
+
+class RetryingConsumer:
+    """Processes the records of a consumer of kafka-python or confluent-kafka, which is subscribed to `policy.topics`.
+
+    An exception of the handler sends the record to the policy's retry topic, or to its dead-letter topic after the last
+    attempt; records behind it are processed at once. Offsets are committed when these records are acknowledged (at
+    least once). With `exactly_once` the producer has a transactional id: failed records, the records that the handler
+    returns, and the offsets are committed in one transaction for each poll.
+    """
+
+    def __init__(
+        self,
+        consumer: Any,
+        producer: Any,
+        policy: RetryPolicy | Sequence[RetryPolicy],
+        *,
+        not_retryable: tuple[type[BaseException], ...] = (),
+        exactly_once: bool = False,
+    ) -> None:
+        """`not_retryable`: exceptions that send a record to the dead-letter topic at once."""
+        self._clients = _clients(consumer, producer, exactly_once)
+        self._policies = Policies(policy, not_retryable)
+        self._exactly_once = exactly_once
+        if exactly_once:
+            producer.init_transactions()
+
+    def run(self, handler: Handler, should_stop: Callable[[], bool] = lambda: False) -> None:
+        """Poll and process until `should_stop` returns true."""
+        while not should_stop():
+            self.poll(handler)
+
+    def poll(self, handler: Handler, timeout_s: float = 1.0) -> PollBatch:
+        """Process the records of one poll, which waits up to `timeout_s` seconds.
+
+        An error of a client is raised, with nothing committed: the records are polled again, in this process or after a
+        restart.
+        """
+        records = self._clients.poll(timeout_s)
+        batch = PollBatch()
+        if not records:
+            return batch
+        received = [self._clients.received(record) for record in records]
+        is_open = False
+        try:
+            for native, record in zip(records, received, strict=True):
+                try:
+                    outputs = tuple(handler(native) or ())
+                except Exception as error:
+                    batch.add_failure(record, self._policies.after_failure(record, error))
+                else:
+                    batch.add_success(record, outputs)
+            if self._exactly_once:
+                self._clients.begin()
+                is_open = True
+            for outgoing in batch.outgoing:
+                self._clients.send(outgoing)
+            self._clients.flush()
+            if is_open:
+                self._clients.commit_transaction(batch.next_offsets)
+            else:
+                self._clients.commit(batch.next_offsets)
+        except BaseException as error:
+            if is_open:
+                with suppress(Exception):  # the first error is raised, or the partitions have another owner
+                    self._clients.abort()
+            self._clients.rewind(first_offsets(received))
+            if not self._clients.is_rebalance(error):
+                raise
+            return PollBatch()
+        return batch
+
+
+def _clients(consumer: Any, producer: Any, exactly_once: bool) -> Any:
+    library = client_library(consumer)
+    if library == "aiokafka":
+        raise TypeError("a consumer of aiokafka needs AsyncRetryingConsumer")
+    if library == "kafka":
+        from kbroker.retry.clients.kafka_python import KafkaPythonClients
+
+        return KafkaPythonClients(consumer, producer, exactly_once)
+    from kbroker.retry.clients.confluent import ConfluentClients
+
+    return ConfluentClients(consumer, producer)

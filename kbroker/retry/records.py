@@ -1,0 +1,116 @@
+"""What becomes of a record whose processing failed: the record for its retry topic or its dead-letter topic.
+
+A failed record keeps its key, value and headers. The headers of KIP-1191 say where it failed, how often and why, in
+UTF-8, in retry topics and in dead-letter topics. Two more are those of Spring for Apache Kafka. The record's timestamp
+is the time of the failure, as in KIP-1191, since retention deletes by it; the original one is in a header.
+"""
+
+import struct
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from kbroker.retry.policy import RetryPolicy
+
+TOPIC = "__dlq.errors.topic"
+PARTITION = "__dlq.errors.partition"
+OFFSET = "__dlq.errors.offset"
+GROUP = "__dlq.errors.group"
+DELIVERY_COUNT = "__dlq.errors.delivery.count"
+MESSAGE = "__dlq.errors.message"
+ERROR_CLASS = "kafka_dlt-exception-fqcn"
+# Milliseconds since the epoch, as 8 bytes, big-endian.
+ORIGINAL_TIMESTAMP = "kafka_dlt-original-timestamp"
+DELAY = "TIMER_DELAY_MS"
+
+# Of one delivery. They are replaced at each failure, and removed when a record begins anew.
+FAILURE_HEADERS = frozenset({TOPIC, PARTITION, OFFSET, GROUP, DELIVERY_COUNT, MESSAGE, ERROR_CLASS})
+DELAY_HEADERS = frozenset({"DELAY", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS"})
+MAX_MESSAGE_CHARACTERS = 1000
+
+Headers = tuple[tuple[str, bytes | None], ...]
+
+
+class ReceivedRecord(NamedTuple):
+    """A record as a consumer received it. `timestamp_ms`: milliseconds since the epoch, -1 if it has none."""
+
+    topic: str
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+    timestamp_ms: int
+
+
+class OutgoingRecord(NamedTuple):
+    """A record to produce. None: the producer chooses the partition, the timestamp is the current time."""
+
+    topic: str
+    value: bytes | None
+    key: bytes | None = None
+    headers: Headers = ()
+    partition: int | None = None
+    timestamp_ms: int | None = None
+
+
+def last_headers(headers: Iterable[tuple[str, bytes | None]]) -> dict[str, bytes]:
+    """Return header values by name. Of several headers with one name the last one counts, as in Kafka's clients."""
+    return {name: value for name, value in headers if value is not None}
+
+
+def failed_attempts(policy: RetryPolicy, record: ReceivedRecord) -> int:
+    """Return how often a record has failed before this delivery; 0 for a record of the original topic."""
+    if record.topic != policy.retry_topic:
+        return 0
+    count = last_headers(record.headers).get(DELIVERY_COUNT, b"")
+    return int(count) if count.isdigit() and len(count) <= 9 else 0
+
+
+def after_failure(
+    policy: RetryPolicy, record: ReceivedRecord, error: BaseException, *, is_retryable: bool = True
+) -> OutgoingRecord:
+    """Return the record to produce after a failure, for the retry topic or else for the dead-letter topic."""
+    attempts = failed_attempts(policy, record) + 1
+    headers = [header for header in record.headers if header[0] not in FAILURE_HEADERS | DELAY_HEADERS]
+    headers += [
+        (name, value.encode("utf-8", "backslashreplace"))
+        for name, value in {
+            **_origin(policy, record),
+            GROUP: policy.group,
+            DELIVERY_COUNT: str(attempts),
+            MESSAGE: str(error)[:MAX_MESSAGE_CHARACTERS],
+            ERROR_CLASS: class_name(error),
+        }.items()
+    ]
+    if record.timestamp_ms >= 0 and ORIGINAL_TIMESTAMP not in last_headers(headers):
+        headers.append((ORIGINAL_TIMESTAMP, struct.pack(">q", record.timestamp_ms)))
+    if attempts >= policy.attempts or not is_retryable:
+        return OutgoingRecord(policy.dead_letter_topic, record.value, record.key, tuple(headers))
+    headers.append((DELAY, str(policy.delay_ms(attempts)).encode()))
+    return OutgoingRecord(policy.retry_topic, record.value, record.key, tuple(headers))
+
+
+def _origin(policy: RetryPolicy, record: ReceivedRecord) -> Mapping[str, str]:
+    """Return where a record was before its first failure."""
+    if record.topic == policy.retry_topic:
+        headers = last_headers(record.headers)
+        if headers.keys() >= {TOPIC, PARTITION, OFFSET}:
+            return {name: headers[name].decode("utf-8", "replace") for name in (TOPIC, PARTITION, OFFSET)}
+    return {TOPIC: record.topic, PARTITION: str(record.partition), OFFSET: str(record.offset)}
+
+
+def class_name(error: BaseException) -> str:
+    """Return the name of an exception's class with its module, without `builtins`."""
+    kind = type(error)
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def begin_anew(headers: Headers) -> Headers:
+    """Return the headers of a dead letter that is sent back: its attempts are counted from 0, and it is not delayed."""
+    return tuple(header for header in headers if header[0] not in FAILURE_HEADERS | DELAY_HEADERS)
+
+
+def original_timestamp_ms(headers: Headers) -> int | None:
+    """Return the timestamp in milliseconds that a failed record had at first, None if it is unknown."""
+    packed = last_headers(headers).get(ORIGINAL_TIMESTAMP, b"")
+    return int(struct.unpack(">q", packed)[0]) if len(packed) == 8 else None

@@ -12,6 +12,9 @@ Each API that the broker supports is one file, kNN_name.py, with one function:
 - If the response follows from the request, the version, the metadata image and the broker's config alone, the file may
   have a second function, `is_cacheable(request)`. Where it is true, a response without an error is sent again to the
   same request, without decoding and handling it, until the image or the config changes.
+- If it also follows from the state of partitions, the file may have `find_response(services, request_bytes)`, which
+  returns the encoded body of an earlier response to the same bytes if it is still right, and `keep_response(services,
+  request_bytes, request, response, body)`, called with each response that was complete at once.
 - The elements of a large request are handled in slices (runtime/slices.py), between which other requests are served.
 - None: the request gets no response (Produce with acks=0).
 - The records of a Produce request are views of a receive buffer that is reused as soon as the handler returns. A
@@ -133,7 +136,8 @@ class Overlap(Enum):
 class ApiHandler:
     """How one API is served in one version.
 
-    `in_steps`: for large requests other than Produce and Fetch.
+    `in_steps`: for large requests other than Produce and Fetch. `may_be_cached`: responses may be sent again to
+    requests with the same bytes, as `is_cacheable` or `find_response` says.
     `report_errors` returns whether the response has errors; Produce and Fetch return None.
     """
 
@@ -147,6 +151,9 @@ class ApiHandler:
     has_flexible_response_header: bool
     overlap: Overlap
     is_cacheable: Callable[[Any], bool] | None = None
+    find_response: Callable[[Services, bytes], Body | None] | None = None
+    keep_response: Callable[[Services, bytes, Any, Any, Any], None] | None = None
+    may_be_cached: bool = False
     in_steps: StepCodec | None = None
 
 

@@ -111,6 +111,7 @@ def load_handler(key: ApiKey, version: int, *, forwards: bool = True) -> ApiHand
     is_flexible = version >= ALL_APIS[key].flexible_from
     codec = FAST_CODECS[key](version) if key in FAST_CODECS else message_codec(key, version)
     module = import_module(f"kbroker.api.{ALL_APIS[key].module}")
+    is_cacheable, find_response = getattr(module, "is_cacheable", None), getattr(module, "find_response", None)
     return ApiHandler(
         decode=codec.decode,
         handle=forwarding(key, module.handle) if forwards and key in FORWARDED_APIS else module.handle,
@@ -121,7 +122,10 @@ def load_handler(key: ApiKey, version: int, *, forwards: bool = True) -> ApiHand
         is_flexible=is_flexible,
         has_flexible_response_header=is_flexible and key is not ApiKey.API_VERSIONS,
         overlap=OVERLAPS.get(key, Overlap.NONE),
-        is_cacheable=getattr(module, "is_cacheable", None),
+        is_cacheable=is_cacheable,
+        find_response=find_response,
+        keep_response=getattr(module, "keep_response", None),
+        may_be_cached=is_cacheable is not None or find_response is not None,
         in_steps=None if key in FAST_CODECS else step_codec(key, version),
     )
 

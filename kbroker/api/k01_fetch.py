@@ -8,13 +8,15 @@
   claim to have everything below. It may send a Fetch while another one waits, which is then answered.
 - Followers fetch over the inter-broker listener only, where `peer_broker` is known; from any other connection their
   requests are refused with INVALID_REQUEST.
+- A response to a request without a session is sent again to the same request, while the partition is unchanged.
 """
 
 from kbroker.api.context import RequestContext, Services
+from kbroker.common import Buffer
 from kbroker.replica.fetch.delayed_fetch import DelayedFetch
 from kbroker.replica.fetch.fetch_reads import READ_COMMITTED, READ_UNCOMMITTED
 from protocol.errors import ErrorCode
-from protocol.fast.fetch import FIRST_TOPIC_ID_VERSION, FetchRequest, FetchResponse, FetchResult
+from protocol.fast.fetch import FIRST_TOPIC_ID_VERSION, Buffers, FetchRequest, FetchResponse, FetchResult
 
 
 def handle(services: Services, context: RequestContext, request: FetchRequest) -> FetchResponse | DelayedFetch:
@@ -25,6 +27,16 @@ def handle(services: Services, context: RequestContext, request: FetchRequest) -
         context.connection.close("Fetch of a follower from another broker", context, replica=request.replica_id)
         return FetchResponse(ErrorCode.INVALID_REQUEST, 0, [])
     return services.fetching.fetch(request, uses_topic_ids)
+
+
+def find_response(services: Services, request_bytes: bytes) -> list[Buffer] | None:
+    return services.fetching.find_recent(request_bytes)
+
+
+def keep_response(
+    services: Services, request_bytes: bytes, request: FetchRequest, response: FetchResponse, body: Buffers
+) -> None:
+    services.fetching.keep_recent(request_bytes, request, response, body)
 
 
 def _sender(request: FetchRequest) -> tuple[int, int]:

@@ -244,9 +244,10 @@ class Connection(asyncio.BufferedProtocol):
             stats.bytes_in += size
             context = RequestContext(self, handler, version, correlation_id, client_id, self.last_active_ns)
             cache_key = None
-            if handler.is_cacheable is not None and size <= MAX_REQUEST_BYTES:
+            if handler.may_be_cached and size <= MAX_REQUEST_BYTES:
                 cache_key = bytes(frame[:4]) + bytes(frame[pos:])
-                context.body = server.cached_responses.get(server.services, cache_key)
+                find = handler.find_response or server.cached_responses.get
+                context.body = find(server.services, cache_key)
                 if context.body is not None:
                     responses.send(context)
                     return
@@ -262,7 +263,7 @@ class Connection(asyncio.BufferedProtocol):
                 has_errors = handler.report_errors(context, request, response)
                 context.body = handler.encode(response, version)
                 if cache_key is not None and not has_errors:
-                    self._cache_response(context, cache_key, request)
+                    self._cache_response(context, cache_key, request, response)
                 responses.send(context)
             elif response is not None:
                 responses.wait_for(context, request, response)
@@ -276,9 +277,12 @@ class Connection(asyncio.BufferedProtocol):
                 if elapsed_ns > EXPENSIVE_NS:
                     server.scheduler.pause_after(elapsed_ns)
 
-    def _cache_response(self, context: RequestContext, key: bytes, request: Any) -> None:
-        is_cacheable, body = context.handler.is_cacheable, context.body
-        if is_cacheable is not None and isinstance(body, bytes) and is_cacheable(request):
+    def _cache_response(self, context: RequestContext, key: bytes, request: Any, response: Any) -> None:
+        handler, body = context.handler, context.body
+        is_cacheable = handler.is_cacheable
+        if handler.keep_response is not None:
+            handler.keep_response(self._server.services, key, request, response, body)
+        elif is_cacheable is not None and isinstance(body, bytes) and is_cacheable(request):
             self._server.cached_responses.put(key, body)
 
     async def _serve_large_request(self, context: RequestContext, frame: Buffer, pos: int) -> bool:

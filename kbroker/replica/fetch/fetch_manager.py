@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
-from kbroker.common import KafkaError
+from kbroker.common import Buffer, KafkaError
 from kbroker.replica.fetch.delayed_fetch import DelayedFetch
 from kbroker.replica.fetch.fetch_reads import ColdReadResult, FetchReads, readable_end, state_of, wait_for_change
 from kbroker.replica.fetch.fetch_session import (
@@ -21,10 +21,11 @@ from kbroker.replica.fetch.fetch_session import (
 from kbroker.replica.fetch.follower_fetch import record_positions
 from kbroker.replica.fetch.leader_throttle import LeaderThrottle
 from kbroker.replica.fetch.partition_reads import add_cold_results, read_cold_blocking, read_partitions
+from kbroker.replica.fetch.recent_fetches import RecentFetches
 from kbroker.replica.quota.replication_quota import unlimited_quota
 from kbroker.runtime.event_log import EventLogger
 from protocol.errors import ErrorCode
-from protocol.fast.fetch import FetchRequest, FetchResponse, FetchResult, TopicKey
+from protocol.fast.fetch import Buffers, FetchRequest, FetchResponse, FetchResult, TopicKey
 
 if TYPE_CHECKING:
     from asyncio import Task
@@ -70,6 +71,7 @@ class FetchManager:
         self.sessions = FetchSessionCache(slots, environment.random)
         # Consumers cannot evict these.
         self.follower_sessions = FetchSessionCache(MAX_FOLLOWER_SESSIONS, environment.random, max_bytes=1 << 40)
+        self.recent = RecentFetches(replicas)
         self.throttle = LeaderThrottle(leader_quota or unlimited_quota(), environment.clock)
         self._environment = environment
         self._replicas = replicas
@@ -110,6 +112,20 @@ class FetchManager:
         else:
             delayed.wait_for_bytes(reads.size)
         return delayed
+
+    def find_recent(self, request_bytes: bytes) -> list[Buffer] | None:
+        """Return the body of a recent response to a request with these bytes, if it is still valid."""
+        recent = self.recent.find(request_bytes)
+        # While clients do not read their responses, new ones are smaller.
+        if recent is None or self.unsent_bytes:
+            return None
+        self.bytes_out[recent.key] = self.bytes_out.get(recent.key, 0) + recent.records_bytes
+        return recent.body
+
+    def keep_recent(self, request_bytes: bytes, request: FetchRequest, response: FetchResponse, body: Buffers) -> None:
+        """Keep a response that `fetch` has just returned, if the same request may be repeated."""
+        if not self.unsent_bytes:
+            self.recent.add(request_bytes, request, response, body)
 
     def _max_bytes_for(self, request: FetchRequest) -> int:
         """Return how many bytes of records the response may contain."""

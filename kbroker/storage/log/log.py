@@ -44,6 +44,7 @@ class Log(LogTruncation):
 
     def clear_position_cache(self) -> None:
         self.positions = PositionCache(self.active)
+        self.contents = object()
 
     def update_high_watermark(self, offset: int) -> None:
         """Mark transactions as stable that ended below the high watermark."""
@@ -98,6 +99,7 @@ class Log(LogTruncation):
         for segment in removed:
             segment.retire()
         self.segments = kept
+        self.contents = object()
         self._advance_log_start(kept[0].base_offset)
         self.snapshots.remove([segment.base_offset for segment in removed])
         self._tasks.add(RenameDeleted(removed), self.unlink_later, required=True)
@@ -118,6 +120,7 @@ class Log(LogTruncation):
             return None
         at = self.segments.index(replaced[0])
         self.segments = [*self.segments[:at], replacement, *self.segments[at + len(replaced) :]]
+        self.contents = object()
         for segment in replaced:
             segment.retire()
         self.snapshots.remove(base_offsets[1:])

@@ -26,11 +26,13 @@ class LogReads(LogHealth):
     """A base of Log, which sets and changes these attributes.
 
     The log has records from `log_start_offset` to before `log_end_offset`; everything below `recovery_point` is synced.
-    No transaction with a marker beyond `last_aborted_offset` was aborted.
+    No transaction with a marker beyond `last_aborted_offset` was aborted. `contents` is replaced by another object
+    when records change or disappear: by retention, compaction and truncation.
     """
 
     __slots__ = (
         "config",
+        "contents",
         "last_aborted_offset",
         "log_end_offset",
         "log_start_offset",
@@ -40,6 +42,7 @@ class LogReads(LogHealth):
     )
 
     config: TopicConfig
+    contents: object
     segments: list[LogSegment]
     log_start_offset: int
     log_end_offset: int

@@ -57,6 +57,7 @@ class LogTruncation(LogAppends):
     def _start(self, loaded: LoadedLog) -> None:
         """Use the state of a log that was loaded or truncated."""
         self.segments = loaded.segments
+        self.contents = object()
         self.log_start_offset = loaded.log_start_offset
         self.log_end_offset = loaded.log_end_offset
         self.recovery_point = loaded.recovery_point

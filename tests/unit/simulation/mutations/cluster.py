@@ -29,7 +29,7 @@ from kbroker.replica.partition import Partition
 from kbroker.replica.partition_state import PartitionState
 from kbroker.simulation.scenarios.faults import Fault
 from kbroker.storage.log.writing.log_truncation import LogTruncation
-from tests.unit.simulation.mutations.mutation import INVARIANT, mutation, replaces, wrap
+from tests.unit.simulation.mutations.mutation import INVARIANT, LIVENESS, mutation, replaces, wrap
 from tests.unit.simulation.mutations.replication_faults import (
     bounce_between_two_looks,
     bounce_while_joining,
@@ -51,7 +51,6 @@ from tests.unit.simulation.mutations.replication_faults import (
 )
 from tests.unit.simulation.mutations.shapes import NEVER, Shape, broker, one_partition, only, topics
 
-LIVENESS = "LivenessError"
 ONE_COORDINATOR = {"offsets_topic_num_partitions": "1"}
 GROUPS: dict[str, Any] = {"members": 2, "seconds": 4.0}
 

@@ -38,7 +38,7 @@ class WithoutCheckpoints:
         pass
 
 
-@mutation("cluster", [INVARIANT], replicated(late_claim, partitions=3))
+@mutation("cluster", [INVARIANT], replicated(late_claim, partitions=3), first_seed=2)
 def claims_of_former_epochs_count(patch: pytest.MonkeyPatch) -> None:
     """A leader does not check the leader epoch of a follower's Fetch."""
 
@@ -68,7 +68,7 @@ def followers_join_below_the_start_of_the_epoch(original: Any, state: PartitionS
         state.epoch_start_offset = start
 
 
-@mutation("cluster", [INVARIANT], replicated(late_response, partitions=3))
+@mutation("cluster", [INVARIANT], replicated(late_response, partitions=3), first_seed=3)
 def late_responses_are_appended(patch: pytest.MonkeyPatch) -> None:
     """A follower appends what it has fetched in a former epoch, before it truncated its log."""
 
@@ -105,7 +105,7 @@ def truncations_keep_the_recovery_point(original: Any, log: LogTruncation, trunc
     topics(
         replicated(synced_records_are_truncated, seconds=2.0, partitions=3, producers=3), internal_segment_bytes="1024"
     ),
-    first_seed=1,
+    first_seed=3,
 )
 @replaces(LogTruncation, "_truncate_to")
 async def truncations_keep_the_checkpoints(original: Any, log: LogTruncation, offset: int) -> None:

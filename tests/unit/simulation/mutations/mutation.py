@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from kbroker.common import KafkaError
+from kbroker.simulation.scenarios import run as scenario_run
+from kbroker.simulation.scenarios.plan import Plan
 from kbroker.simulation.scenarios.run import Result, simulate
 from protocol.apis import ALL_APIS
 from protocol.errors import ErrorCode
@@ -20,6 +22,9 @@ Plant = Callable[[pytest.MonkeyPatch], None]
 # The maximum number of seeds to try; most mutations are caught by the first.
 SEEDS = 20
 INVARIANT = "BrokenInvariant"
+LIVENESS = "LivenessError"
+# The limit for each step after the faults where the limit is what catches the mutation, in virtual seconds.
+STEP_TIMEOUT_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,17 +44,35 @@ class Mutation:
         return self.plant.__name__
 
     @contextmanager
+    def with_limits(self) -> Iterator[pytest.MonkeyPatch]:
+        with pytest.MonkeyPatch.context() as patch:
+            if LIVENESS in self.signs:
+                patch.setattr(scenario_run, "STEP_TIMEOUT_S", STEP_TIMEOUT_S)
+            yield patch
+
+    @contextmanager
     def planted(self) -> Iterator[None]:
         # Handlers are imported at their first request. One that was imported now would keep a patched constant.
         for api in ALL_APIS.values():
             import_module(f"kbroker.api.{api.module}")
-        with pytest.MonkeyPatch.context() as patch:
+        with self.with_limits() as patch:
             self.plant(patch)
             yield
 
     def run(self, seed: int) -> Result:
         with self.planted():
             return simulate(seed, self.scenario, shape=self.shape)
+
+    def run_without(self, seed: int, until_s: float) -> Result:
+        """Run the seed without the mistake. Faults end after `until_s` virtual seconds at the latest: when the mutation
+        was caught. What comes later in the seed's plan says nothing about the mutation."""
+
+        def shape(plan: Plan) -> None:
+            self.shape(plan)
+            plan.seconds = min(plan.seconds, until_s)
+
+        with self.with_limits():
+            return simulate(seed, self.scenario, shape=shape)
 
 
 MUTATIONS: list[Mutation] = []
@@ -116,10 +139,10 @@ def signs_of(result: Result) -> list[str]:
     return ended + list(dict.fromkeys(anomaly.kind for anomaly in result.anomalies))
 
 
-def caught_by(mutation: Mutation) -> tuple[int, list[str]] | None:
-    """Return the first seed that catches the mutation, and its signs; None if no seed does."""
+def caught_by(mutation: Mutation) -> Result | None:
+    """Return the run of the first seed that catches the mutation; None if no seed does."""
     for number in range(SEEDS):
-        seed = (mutation.first_seed + number) % SEEDS
-        if signs := signs_of(mutation.run(seed)):
-            return seed, signs
+        result = mutation.run((mutation.first_seed + number) % SEEDS)
+        if signs_of(result):
+            return result
     return None

@@ -189,7 +189,7 @@ def shortage_is_a_failing_disk(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("kbroker.storage.log.writing.log_durability.is_unbegun_sync", lambda error: False)
 
 
-@mutation("crash", [INVARIANT], only(start_without_room, members=0))
+@mutation("crash", [INVARIANT], only(start_without_room, members=0), first_seed=5)
 @replaces(PartitionMaintenance, "suspend_appends")
 def appends_without_new_epochs(_: Any, self: Any, partition: Any) -> None:
     """A broker that starts on a full disk appends without new leader epochs."""

@@ -22,6 +22,8 @@ T = TypeVar("T")
 
 # host:port of the broker under test; empty when the suite starts its own.
 EXTERNAL_BOOTSTRAP = os.environ.get("KBROKER_COMPAT_BOOTSTRAP", "")
+# KBROKER_COMPAT_THOROUGH=1: all cases where otherwise a sample is tested.
+THOROUGH = os.environ.get("KBROKER_COMPAT_THOROUGH", "") not in ("", "0")
 
 # Seconds after which a wait fails. A wait ends as soon as its condition holds, so this only bounds a test that has
 # failed; it is long enough for a slow machine with other work.
@@ -66,20 +68,25 @@ def eventually(
 
     Fails with `description` after `timeout` seconds. With `progress` it fails only when the value that `progress`
     returns has not changed for `timeout` seconds: work of any length on a machine of any speed.
+
+    It sleeps for `interval` seconds, and up to 20 times as long after a condition that takes much of the processor:
+    what is waited for needs the processor more.
     """
     last = progress() if progress else None
     deadline = time.monotonic() + timeout
     while True:
+        begin_s = time.thread_time()
         result = condition()
         if result:
             return result
+        used_s = time.thread_time() - begin_s
         if progress and (value := progress()) != last:
             last = value
             deadline = time.monotonic() + timeout
         elif time.monotonic() > deadline:
             state = f"; last progress: {last!r}" if progress else ""
             raise AssertionError(f"not within {timeout:g} s: {description}; last result: {result!r}{state}")
-        _PAUSE.wait(interval)
+        _PAUSE.wait(max(interval, min(20 * interval, 5 * used_s)))
 
 
 def raises_eventually(attempt: Callable[[], object], error: type[BaseException], description: str) -> None:

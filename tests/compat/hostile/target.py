@@ -29,7 +29,7 @@ from typing import NamedTuple
 
 from tests.compat.hostile.latency_probe import INTERVAL_NS, TRIP
 from tests.compat.hostile.raw_client import create_topic
-from tests.compat.support import DEADLINE_S, BrokerProcess, eventually
+from tests.compat.support import DEADLINE_S, THOROUGH, BrokerProcess, eventually
 
 MIB = 1 << 20
 MAX_MEMORY_GROWTH = 64 * MIB
@@ -46,8 +46,6 @@ ROUNDS = 3
 MAX_ROUNDS = 10
 # A broker that waits for a processor for a larger share of the time is slowed down by other processes.
 MAX_WAITING = 0.25
-# KBROKER_COMPAT_THOROUGH=1: all cases where otherwise a sample is tested.
-THOROUGH = os.environ.get("KBROKER_COMPAT_THOROUGH", "") not in ("", "0")
 # A file to which the effect of every round is written.
 REPORT = os.environ.get("KBROKER_COMPAT_REPORT", "")
 PROBE_TOPIC = "probe"

@@ -146,12 +146,21 @@ class RecreatedTopic:
                 code = (await connection.request(request, DeleteTopicsResponse)).responses[0].error_code
                 if code == ErrorCode.UNKNOWN_TOPIC_ID and not sent and self._sees_deletions:
                     raise BrokenDeletion(f"topic id {incarnation.topic_id.hex()} is gone before it was deleted")
-                if code in (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_ID):
+                if code == ErrorCode.NONE:
+                    break
+                # A repeated request finds no topic if the first one has deleted it. The broker that says so may have
+                # been deposed as the controller, so another one is asked, as an admin client does.
+                if code == ErrorCode.UNKNOWN_TOPIC_ID and await self._is_gone(cluster, incarnation):
                     break
             await cluster.backoff()
         incarnation.is_deleted = True
         self._deleted[incarnation.topic_id] = incarnation
         self._note(f"topic {TOPIC} with the id {incarnation.topic_id.hex()} deleted")
+
+    async def _is_gone(self, cluster: Cluster, incarnation: Incarnation) -> bool:
+        """Return whether Metadata has no topic, or another one of the same name. Raises OSError."""
+        described = await Admin(cluster, self._no_history, TOPIC).describe(TOPIC)
+        return described is None or described.topic_id != incarnation.topic_id
 
     async def _described_id(self, cluster: Cluster) -> bytes | None:
         """Return the topic's id; None if there is no topic or no response. Raises BrokenDeletion for a deleted id."""

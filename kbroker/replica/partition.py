@@ -16,10 +16,12 @@ from kbroker.replica.fetch.read_filter import ReadFilter
 from kbroker.replica.partition_high_watermark import OnCommitted, waits_for_flush
 from kbroker.replica.partition_roles import PartitionRoles
 from kbroker.replica.partition_state import PartitionState
+from kbroker.replica.produce.append_extension import AppendExtension
 from kbroker.replica.produce.batch_validation import validate_batch
-from kbroker.replica.produce.record_validation import ValidatedBatch
+from kbroker.replica.produce.extended_append import append_extended
+from kbroker.replica.produce.record_validation import InspectedBatch, ValidatedBatch
 from kbroker.replica.quota.throttled_replicas import is_listed
-from kbroker.storage.log.control_batches import MarkerBatch
+from kbroker.storage.log.control_batches import PreparedBatch
 from kbroker.storage.log.log import Log
 from kbroker.storage.producers.verification import VerificationGuard
 from protocol.errors import ErrorCode
@@ -47,12 +49,13 @@ class Partition(PartitionRoles):
     `first_offset`: `records_in` and `bytes_in` as the leader, `replication_bytes_in` as a follower;
     `reassignment_bytes_in` is the part of the latter while a reassignment added this replica.
     `is_leader_throttled`, `is_follower_throttled`: the topic lists this replica as throttled (KIP-73).
-    `read_filter`: decides what consumers see, None on ordinary topics.
+    `append_extension`: takes over the appends of clients; `read_filter`: decides what consumers see. Both are None on
+    ordinary topics.
     """
 
     __slots__ = (
-        "_append_listener", "bytes_in", "first_offset", "is_follower_throttled", "is_internal", "is_leader_throttled",
-        "read_filter", "reassignment_bytes_in", "records_in", "replication_bytes_in",
+        "_append_listener", "append_extension", "bytes_in", "first_offset", "is_follower_throttled", "is_internal",
+        "is_leader_throttled", "read_filter", "reassignment_bytes_in", "records_in", "replication_bytes_in",
     )  # fmt: skip
 
     def __init__(
@@ -69,6 +72,7 @@ class Partition(PartitionRoles):
         self.records_in = self.bytes_in = self.replication_bytes_in = self.reassignment_bytes_in = 0
         self.first_offset = log.log_end_offset
         self.read_filter: ReadFilter | None = None
+        self.append_extension: AppendExtension | None = None
         self._append_listener = append_listener
         self._set_replica_config(log.config)
 
@@ -77,6 +81,7 @@ class Partition(PartitionRoles):
         self.log.set_config(config)
         self.flush_before_ack = waits_for_flush(config)
         self._set_replica_config(config)
+        self._configure()
         # Waiting requests may no longer have to wait for a sync, or for other replicas.
         self.advance_high_watermark()
 
@@ -106,13 +111,13 @@ class Partition(PartitionRoles):
         transactional: bool = False,
         guard: VerificationGuard | None = None,
         must_verify: bool = False,
-        validated: ValidatedBatch | None = None,
+        validated: ValidatedBatch | InspectedBatch | None = None,
     ) -> tuple[int, int, int]:
         """Validate and append the batch of a client, unless it is a duplicate.
 
         Returns (base offset, end offset, log append time in ms or -1), those of the original for a duplicate.
         `transactional`: the request has a transactional id. `must_verify`: a batch that begins a transaction is refused
-        without the `guard` of its verification. Raises KafkaError, and NeedsSlowValidation: then call again with
+        without the `guard` of its verification. Raises KafkaError, and AppendMustWait: then call again with
         `validated`.
         """
         if self.is_internal:
@@ -122,6 +127,14 @@ class Partition(PartitionRoles):
         log = self.log
         if acks == ACKS_ALL and self.state.is_under_min_isr:
             raise KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS)
+        if self.append_extension is not None:
+            return append_extended(
+                self, self.append_extension, records, produce_version, now_ms, transactional, guard, must_verify,
+                validated,
+            )  # fmt: skip
+        if isinstance(validated, InspectedBatch):
+            # The topic's configs have changed meanwhile.
+            validated = validated.validated
         if validated is None:
             validated = validate_batch(records, log.config, now_ms, produce_version, transactional)
         batch, header, append_time_ms = validated
@@ -159,14 +172,25 @@ class Partition(PartitionRoles):
         self._after_append(header.last_offset_delta + 1, len(batch), now_ms)
         return base_offset + header.last_offset_delta + 1
 
-    def append_markers(self, batches: list[MarkerBatch], now_ms: int) -> int:
+    def append_markers(self, batches: list[PreparedBatch], now_ms: int) -> int:
         """Append transaction markers with one write. Returns the first one's offset. Raises KafkaError."""
+        base_offset = self.append_batches(batches, now_ms)
+        if self.append_extension is not None:
+            self.append_extension.on_markers(self, batches, base_offset)
+        return base_offset
+
+    def append_batches(self, batches: list[PreparedBatch], now_ms: int) -> int:
+        """Append validated batches with one write, as the leader. Returns the first one's base offset.
+
+        Raises KafkaError; for segment.bytes they count as one batch.
+        """
         try:
-            base_offset = self.log.append_markers(batches, self.state.leader_epoch, now_ms)
+            base_offset = self.log.append_batches(batches, self.state.leader_epoch, now_ms)
         except KafkaError:
             self._append_listener.on_append_failed(self)
             raise
-        self._after_append(len(batches), sum([len(batch) for batch, _, _ in batches]), now_ms)
+        records = sum([header.last_offset_delta + 1 for _, header, _ in batches])
+        self._after_append(records, sum([len(batch) for batch, _, _ in batches]), now_ms)
         return base_offset
 
     def _after_append(self, records: int, size: int, now_ms: int) -> None:

@@ -13,16 +13,18 @@ from protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
     from kbroker.metadata.image import PartitionRegistration
+    from kbroker.replica.partition_extensions import PartitionExtensions
 
 
 class PartitionRoles(PartitionHighWatermark):
     """`adding_replicas`: those that a reassignment adds, as the metadata image has them."""
 
-    __slots__ = ("_deferred_role", "_has_leader", "_is_truncating", "adding_replicas")
+    __slots__ = ("_deferred_role", "_has_leader", "_is_truncating", "adding_replicas", "extensions")
 
     def __init__(self, log: Log, state: PartitionState, is_leader: bool) -> None:
         super().__init__(log, state, is_leader)
         self.adding_replicas: Sequence[int] = ()
+        self.extensions: PartitionExtensions | None = None
         self._is_truncating = False
         # On a follower: whether the partition has a leader, as far as this broker knows.
         self._has_leader = False
@@ -62,6 +64,7 @@ class PartitionRoles(PartitionHighWatermark):
             )
             self.is_leader = True
             self.begin_epoch()
+            self._configure()
             # Sessions fetch again with the new epoch.
             self.notify_all()
         elif self.is_leader and registration.partition_epoch > state.partition_epoch:
@@ -92,7 +95,22 @@ class PartitionRoles(PartitionHighWatermark):
 
     def _stop_leading(self) -> None:
         self.is_leader = False
+        self._configure()
         self.fail_waiting(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+    def set_extensions(self, extensions: PartitionExtensions | None) -> None:
+        """Called when the replica manager adds the partition, before it has a role."""
+        self.extensions = extensions
+        self._configure()
+
+    def _configure(self) -> None:
+        if self.extensions is not None:
+            self.extensions.configure(self)
+
+    def close(self) -> None:
+        """Called when the partition is removed from this broker."""
+        super().close()
+        self._configure()
 
     def check_leader(self, current_epoch: int) -> None:
         """Raise KafkaError if this is not the leader in the epoch that the client knows (KIP-320; -1 for any)."""

@@ -24,7 +24,8 @@ from kbroker.replica.produce.produce_results import (
     await_acknowledgement,
     copy_remaining,
 )
-from kbroker.replica.produce.record_validator import NeedsSlowValidation, RecordValidator
+from kbroker.replica.produce.record_validation import InspectedBatch, ValidatedBatch
+from kbroker.replica.produce.record_validator import AppendMustWait, RecordValidator
 from kbroker.replica.produce.transaction_verification import VerifiedPartitions
 from kbroker.replica.purgatory import Purgatory
 from kbroker.replica.removed_partitions import RemovedPartitionTotals
@@ -38,6 +39,7 @@ from protocol.records.batch import NO_SEQUENCE
 
 if TYPE_CHECKING:
     from kbroker.metadata.image import MetadataImage, TopicImage
+    from kbroker.replica.partition_extensions import PartitionExtensions
     from kbroker.runtime.environment import Environment
 
 
@@ -46,6 +48,8 @@ class ReplicaManager:
         self.node_id = node_id
         # Whether consumers are referred to a follower in their rack (replica.selector.class).
         self.is_rack_aware = False
+        # Set before partitions are added.
+        self.extensions: PartitionExtensions | None = None
         # Whether other brokers may lead this broker's partitions without its knowledge: it reaches none of them.
         self.may_be_replaced: Callable[[], bool] = lambda: False
         self.purgatory = Purgatory(environment)
@@ -117,6 +121,7 @@ class ReplicaManager:
     def add(self, partition: Partition) -> None:
         tp = partition.tp
         partition.isr_manager = self.isr_manager
+        partition.set_extensions(self.extensions)
         self.partitions[tp] = partition
         for key in (tp.topic, partition.topic_id):
             self._partitions_by_topic.setdefault(key, {})[tp.partition] = partition
@@ -188,7 +193,7 @@ class ReplicaManager:
                     )
                 except KafkaError as error:
                     results.append(self._error_result(key, index, error))
-                except NeedsSlowValidation:
+                except AppendMustWait:
                     remaining = copy_remaining(topics, response)
                     return self._append_remaining(
                         remaining, response, unacknowledged, acks, timeout_ms, produce_version, verified
@@ -219,7 +224,7 @@ class ReplicaManager:
             try:
                 partition = self.leader(key, index)
                 guard = None if verified is None else verified.guard_of((key, index))
-                validated = None
+                validated: ValidatedBatch | InspectedBatch | None = None
                 while True:
                     try:
                         base_offset, end_offset, append_time_ms = partition.append_as_leader(
@@ -227,8 +232,8 @@ class ReplicaManager:
                             validated,
                         )  # fmt: skip
                         break
-                    except NeedsSlowValidation as slow:
-                        validated = await self._record_validator.validate(slow)
+                    except AppendMustWait as waiting:
+                        validated = await waiting.wait(self._record_validator)
                     if self.leader(key, index) is not partition:
                         # The topic was deleted meanwhile, and perhaps created again with other configs. The leadership
                         # may have moved, too.

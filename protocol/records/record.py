@@ -137,13 +137,14 @@ def _decode_record(buf: bytes, pos: int, end: int, base_timestamp: int) -> Recor
     headers: tuple[Header, ...] = ()
     # Most records end with a header count of 0.
     if pos != end - 1 or buf[pos] != 0:
-        headers, pos = _decode_headers(buf, pos, end)
+        headers, pos = decode_headers(buf, pos, end)
         if pos != end:
             raise MalformedError(f"record ends {end - pos} bytes before its length says")
     return Record(attributes, offset_delta, base_timestamp + timestamp_delta, key, value, headers)
 
 
-def _decode_headers(buf: bytes, pos: int, end: int) -> tuple[tuple[Header, ...], int]:
+def decode_headers(buf: bytes | bytearray | memoryview, pos: int, end: int) -> tuple[tuple[Header, ...], int]:
+    """Decode the headers of the record that ends at `end`. Returns (headers, position after them)."""
     count, pos = decode_varint(buf, pos)
     if not 0 <= count <= min((end - pos) // 2, MAX_HEADERS):
         raise MalformedError(f"{count} record headers in {end - pos} bytes")
@@ -152,11 +153,11 @@ def _decode_headers(buf: bytes, pos: int, end: int) -> tuple[tuple[Header, ...],
         size, pos = decode_varint(buf, pos)
         if size < 0 or pos + size > end:
             raise MalformedError(f"record header key of {size} bytes")
-        name = buf[pos : pos + size]
+        name = bytes(buf[pos : pos + size])
         size, pos = decode_varint(buf, pos + size)
         content = None
         if size >= 0:
-            content = buf[pos : pos + size]
+            content = bytes(buf[pos : pos + size])
             pos += size
         if pos > end:
             raise MalformedError(f"record header of {size} bytes")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from kbroker.common import KafkaError
 from kbroker.replica.partition import OnCommitted, Partition
-from kbroker.storage.log.control_batches import MarkerBatch
+from kbroker.storage.log.control_batches import PreparedBatch
 from kbroker.storage.producers.transaction_marker import TransactionMarker
 from protocol.errors import ErrorCode
 from protocol.records.batch import parse_header
@@ -46,7 +46,7 @@ class MarkerAppends:
 
     def _append(self, partition: Partition, group: dict[int, tuple[TransactionMarker, OnCommitted]]) -> None:
         now_ms = self._environment.clock.now_ms()
-        batches: list[MarkerBatch] = []
+        batches: list[PreparedBatch] = []
         callbacks = []
         for marker, on_committed in group.values():
             try:

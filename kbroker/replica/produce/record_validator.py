@@ -13,11 +13,13 @@ raises NeedsSlowValidation, and the caller awaits `RecordValidator.validate`:
 from __future__ import annotations
 
 from asyncio import Lock, sleep
-from collections.abc import Generator
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable, Generator
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
 
 from kbroker.common import Buffer, KafkaError
 from kbroker.replica.produce.record_validation import (
+    InspectedBatch,
     ValidatedBatch,
     WritableBatch,
     convert,
@@ -32,6 +34,10 @@ from protocol.records.compression import GZIP, NONE, TooLargeError, compress, de
 if TYPE_CHECKING:
     from kbroker.config import TopicConfig
     from kbroker.runtime.environment import Environment
+
+T = TypeVar("T")
+# Walks decompressed records, yields after each slice, and returns what an append extension needs to know of them.
+InspectRecords = Callable[[Buffer, BatchHeader], Generator[None, None, object]]
 
 MIB = 1 << 20
 MAX_DECOMPRESSED = 24 * MIB
@@ -48,7 +54,14 @@ PACED_SLICES = 2
 PACE_S = 0.001
 
 
-class NeedsSlowValidation(Exception):
+class AppendMustWait(Exception):
+    """An append has to wait before it can continue. The caller awaits `wait`, and calls again with what it returns."""
+
+    async def wait(self, validator: RecordValidator) -> ValidatedBatch | InspectedBatch | None:
+        raise NotImplementedError
+
+
+class NeedsSlowValidation(AppendMustWait):
     """The records of a batch take too long to be validated in one iteration of the event loop."""
 
     def __init__(self, batch: WritableBatch, header: BatchHeader, config: TopicConfig, now_ms: int) -> None:
@@ -57,6 +70,52 @@ class NeedsSlowValidation(Exception):
         self.header = header
         self.config = config
         self.now_ms = now_ms
+
+    async def wait(self, validator: RecordValidator) -> ValidatedBatch:
+        return await validator.validate(self)
+
+
+class NeedsSlowInspection(AppendMustWait):
+    """The records of a valid batch take too long to be walked for an append extension in one iteration."""
+
+    def __init__(self, validated: ValidatedBatch, inspect: InspectRecords, config: TopicConfig) -> None:
+        super().__init__("the records of a batch need slow inspection")
+        self.validated = validated
+        self.inspect = inspect
+        self.config = config
+
+    async def wait(self, validator: RecordValidator) -> InspectedBatch:
+        return await validator.inspect(self)
+
+
+class NeedsRewrite(AppendMustWait):
+    """A large batch must be built again in a thread. `request` says what `build` does, so that it is done once."""
+
+    def __init__(
+        self, batch: InspectedBatch, config: TopicConfig, request: object, build: Callable[[Buffer], bytearray]
+    ) -> None:
+        super().__init__("a large batch must be rewritten")
+        self.batch = batch
+        self.config = config
+        self.request = request
+        self.build = build
+
+    async def wait(self, validator: RecordValidator) -> InspectedBatch:
+        batch, header, _ = self.batch.validated
+        self.batch.rewritten = (self.request, await validator.rewrite(batch, header, self.config, self.build))
+        return self.batch
+
+
+def inspect_small(validated: ValidatedBatch, inspect: InspectRecords, config: TopicConfig) -> InspectedBatch:
+    """Walk the records of a valid batch. Raises KafkaError, and NeedsSlowInspection if that would take too long."""
+    batch, header, _ = validated
+    body = _decompress_small(header.codec, body_of(batch, 0, header.size))
+    if body is not None:
+        try:
+            next(inspect(body, header))
+        except StopIteration as end:
+            return InspectedBatch(validated, end.value, body)
+    raise NeedsSlowInspection(validated, inspect, config)
 
 
 def validate_small(batch: WritableBatch, header: BatchHeader, config: TopicConfig, now_ms: int) -> ValidatedBatch:
@@ -113,18 +172,48 @@ class RecordValidator:
 
     async def validate(self, slow: NeedsSlowValidation) -> ValidatedBatch:
         """Validate and convert a batch, whose buffer must not change meanwhile. Raises KafkaError."""
-        codec, data = slow.header.codec, body_of(slow.batch, 0, slow.header.size)
+        return await self._use_body(slow.batch, slow.header, slow.config, partial(self._validate_body, slow))
+
+    async def inspect(self, slow: NeedsSlowInspection) -> InspectedBatch:
+        """Walk the records of a valid batch, whose buffer must not change meanwhile. Raises KafkaError."""
+        batch, header, _ = slow.validated
+
+        async def walk(body: Buffer) -> object:
+            return await self._walk(slow.inspect(body, header))
+
+        return InspectedBatch(slow.validated, await self._use_body(batch, header, slow.config, walk), None)
+
+    async def rewrite(
+        self, batch: WritableBatch, header: BatchHeader, config: TopicConfig, build: Callable[[Buffer], bytearray]
+    ) -> bytearray:
+        """Call `build` in a thread with the decompressed records of a batch. Raises KafkaError."""
+
+        async def build_in_thread(body: Buffer) -> bytearray:
+            async with self._compressing:
+                return await self._offload(build, body)
+
+        return await self._use_body(batch, header, config, build_in_thread)
+
+    async def _use_body(
+        self,
+        batch: WritableBatch,
+        header: BatchHeader,
+        config: TopicConfig,
+        use: Callable[[Buffer], Awaitable[T]],
+    ) -> T:
+        """Decompress the records of a batch for `use`, within the limits of memory. Raises KafkaError."""
+        codec, data = header.codec, body_of(batch, 0, header.size)
         if codec == NONE:
-            return await self._validate_body(slow, data)
+            return await use(data)
         try:
             async with self._medium:
-                return await self._validate_body(slow, await self._decompress(codec, data, MEDIUM_DECOMPRESSED))
+                return await use(await self._decompress(codec, data, MEDIUM_DECOMPRESSED))
         except TooLargeError:
             pass
         try:
             async with self._large:
-                limit = max(MAX_DECOMPRESSED, slow.config.max_message_bytes)
-                return await self._validate_body(slow, await self._decompress(codec, data, limit))
+                limit = max(MAX_DECOMPRESSED, config.max_message_bytes)
+                return await use(await self._decompress(codec, data, limit))
         except TooLargeError as error:
             raise KafkaError(ErrorCode.MESSAGE_TOO_LARGE, f"The record batch has {error}.") from None
 
@@ -148,7 +237,7 @@ class RecordValidator:
                 recompressed = await self._offload(compress, codec, body, _level(codec, config))
         return convert(slow.batch, header, config, now_ms, max_timestamp, recompressed)
 
-    async def _walk(self, steps: Generator[None, None, int]) -> int:
+    async def _walk(self, steps: Generator[None, None, T]) -> T:
         """Walk the records. Batches that are walked at the same time alternate."""
         slices = 0
         while True:
@@ -159,8 +248,8 @@ class RecordValidator:
                         next(steps)
                         slices += 1
                 except StopIteration as end:
-                    max_timestamp: int = end.value
-                    return max_timestamp
+                    result: T = end.value
+                    return result
                 await sleep(0)
             if is_paced:
                 await sleep(PACE_S)

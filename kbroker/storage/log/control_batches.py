@@ -5,8 +5,8 @@ from kbroker.storage.producers.producer_state_manager import ProducerStateManage
 from protocol.records.batch import BatchHeader
 from protocol.records.control import EndTransactionMarker
 
-# An encoded control batch with one record, its header, and the decoded marker.
-MarkerBatch = tuple[bytearray, BatchHeader, EndTransactionMarker]
+# An encoded batch in a writable buffer, its header, and the decoded marker of a control batch.
+PreparedBatch = tuple[bytearray | memoryview, BatchHeader, EndTransactionMarker | None]
 
 
 def apply_control_batch(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from kbroker.common import Buffer, KafkaError
 from kbroker.config.topic_config import TopicConfig
 from kbroker.storage.log.batch_scan import MAX_RELATIVE_OFFSET
-from kbroker.storage.log.control_batches import MarkerBatch, apply_control_batch
+from kbroker.storage.log.control_batches import PreparedBatch, apply_control_batch
 from kbroker.storage.log.loaded_log import LoadedLog
 from kbroker.storage.log.segment import LogSegment
 from kbroker.storage.log.task_queue import BackgroundRunner
@@ -67,29 +67,37 @@ class LogAppends(LogDurability):
         self.log_end_offset = last + 1
         return base
 
-    def append_markers(self, batches: Sequence[MarkerBatch], leader_epoch: int, now_ms: int) -> int:
-        """Append control batches of one record each with one write, all or none. Returns the first one's offset.
+    def append_batches(self, batches: Sequence[PreparedBatch], leader_epoch: int, now_ms: int) -> int:
+        """Append batches with one write, all or none. Returns the first one's base offset.
 
-        Raises the errors of `append`; for segment.bytes they count as one batch.
+        They are transaction markers, or validated batches in writable buffers, as in `append`. Raises the errors of
+        `append`; for segment.bytes they count as one batch.
         """
         data = [batch for batch, _, _ in batches]
         size = sum(map(len, data))
-        base = self.log_end_offset
+        first = base = self.log_end_offset
         timestamp = max([header.max_timestamp for _, header, _ in batches])
-        segment = self._prepare_append(size, timestamp, base + len(batches) - 1, now_ms)
-        for offset, (batch, header, _) in enumerate(batches, base):
-            PREFIX.pack_into(batch, 0, offset, header.batch_length, leader_epoch)
+        next_offset = base + sum([header.last_offset_delta + 1 for _, header, _ in batches])
+        segment = self._prepare_append(size, timestamp, next_offset - 1, now_ms)
+        for batch, header, _ in batches:
+            PREFIX.pack_into(batch, 0, base, header.batch_length, leader_epoch)
+            base += header.last_offset_delta + 1
         self._write(segment, b"".join(data), size)
         if leader_epoch != self._append_epoch:
-            self._start_epoch(leader_epoch, base)
-        for offset, (_, header, marker) in enumerate(batches, base):
-            position = segment.size
-            self.positions.add_append(offset, position)
-            if segment.add_batch(position, header.size, offset, header.max_timestamp, self.config.index_interval_bytes):
+            self._start_epoch(leader_epoch, first)
+        base = first
+        for _, header, marker in batches:
+            position, last = segment.size, base + header.last_offset_delta
+            self.positions.add_append(base, position)
+            if segment.add_batch(position, header.size, last, header.max_timestamp, self.config.index_interval_bytes):
                 self._on_index_entry(segment, position)
-            self._apply_control_batch(segment, header, offset, marker)
-        self.log_end_offset = base + len(batches)
-        return base
+            if marker is not None:
+                self._apply_control_batch(segment, header, base, marker)
+            elif header.producer_id >= 0:
+                self.producers.update(header, base)
+            base = last + 1
+        self.log_end_offset = next_offset
+        return first
 
     def append_as_follower(self, records: Buffer, headers: Sequence[BatchHeader], now_ms: int) -> int:
         """Append whole batches of the leader as they are, and return the new log end offset.

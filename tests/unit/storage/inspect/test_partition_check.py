@@ -202,7 +202,7 @@ def transacted(tmp_path: Path) -> Lab:
         for producer in (2, 1, 3):
             marker = EndTransactionMarker(committed=(n + producer) % 3 == 0, coordinator_epoch=4)
             data = build_end_marker(marker, producer, n, NOW + n)
-            log.append_markers([(data, parse_header(data), marker)], 0, NOW)
+            log.append_batches([(data, parse_header(data), marker)], 0, NOW)
     assert lab.close(log)
     assert len(lab.files(".txnindex")) > 2
     return lab

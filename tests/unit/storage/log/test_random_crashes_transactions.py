@@ -121,7 +121,7 @@ class TransactionCrashTest(CrashTest):
         for producer_id in producers:
             batch, marker = self._new_marker(producer_id, self.state.end + len(batches))
             batches.append((batch, parse_header(batch), marker))
-        assert self.log.append_markers(batches, 0, NOW) == self.state.end
+        assert self.log.append_batches(batches, 0, NOW) == self.state.end
         self.state.end += len(batches)
 
     # Checks after recovery.

@@ -29,6 +29,7 @@ from kbroker.metadata.cluster_member import ClusterMember
 from kbroker.metadata.coordination_sessions import CoordinationSessions, OpenSession
 from kbroker.metadata.image import BrokerRegistration, MetadataDelta
 from kbroker.metadata.store.coordination import NodeExists
+from kbroker.queues.queue_extensions import QueueExtensions
 from kbroker.replica.assigned_partitions import AssignedPartitions
 from kbroker.replica.fetch.fetch_manager import FetchManager
 from kbroker.replica.fetch.replica_selector import RACK_AWARE
@@ -106,10 +107,11 @@ class Broker:
         logs = LogManager(self.environment, directory.path, lambda: self.config)
         replicas = ReplicaManager(self.environment, self.config.node_id, member.image, logs)
         replicas.is_rack_aware = self.config.replica_selector_class in RACK_AWARE
+        extensions = replicas.extensions = QueueExtensions(self.environment)
         self._configure(member)
         assigned = self._assigned = AssignedPartitions(self.environment, replicas, member.image)
         await assigned.start()
-        self._started.append(assigned.stop)
+        self._started += [assigned.stop, extensions.stop]
         self.services = self._services(member, replicas)
 
         def on_registered(broker_epoch: int) -> None:

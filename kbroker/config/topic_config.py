@@ -31,6 +31,8 @@ class TopicConfig:
     flush_ms: int
     follower_replication_throttled_replicas: tuple[str, ...]
     index_interval_bytes: int
+    kbroker_dedup_max_keys: int
+    kbroker_dedup_window_ms: int
     kbroker_record_validation: str
     leader_replication_throttled_replicas: tuple[str, ...]
     max_compaction_lag_ms: int
@@ -88,6 +90,8 @@ def validate_topic_configs(overrides: Mapping[str, str], defaults: Mapping[str, 
             "Tiered Storage functionality is disabled in the broker. "
             "Topic cannot be configured with remote log storage."
         )
+    if config.kbroker_dedup_window_ms and config.is_compacted:
+        raise ConfigError("kbroker.dedup.window.ms cannot be combined with cleanup.policy=compact")
     if config.min_compaction_lag_ms > config.max_compaction_lag_ms:
         raise ConfigError(
             f"conflict topic config setting min.compaction.lag.ms ({config.min_compaction_lag_ms}) > "

@@ -18,7 +18,13 @@ from kbroker.config.values import ConfigError, format_value
 KAFKA = [json.loads(line) for line in Path(__file__).parent.with_name("kafka_4_3_configs.jsonl").open()]
 DEFINITIONS: dict[str, ConfigDef] = {"topic": TOPIC_CONFIGS, "broker": BROKER_CONFIGS, "group": GROUP_CONFIGS}
 OWN = {
-    "topic": {"flush.before.ack", "kbroker.record.validation", "replica.lag.max.messages"}
+    "topic": {
+        "flush.before.ack",
+        "kbroker.dedup.max.keys",
+        "kbroker.dedup.window.ms",
+        "kbroker.record.validation",
+        "replica.lag.max.messages",
+    }
     | {key.name for key in retry.KEYS},
     "broker": {
         "kbroker.inter.broker.listener",

@@ -1,0 +1,1 @@
+"""What message queues have and Kafka lacks, per topic and opt-in."""

@@ -1,0 +1,161 @@
+"""Appends of clients to a topic with kbroker.dedup.window.ms: records whose key is known are not stored again."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from kbroker.common import Buffer
+from kbroker.queues.dedup.key_table import NO_TRANSACTION, InvalidKeyError, KeyTable, key_digest
+from kbroker.queues.state_loader import LoadedState
+from kbroker.replica.produce.append_extension import AppendResult
+from kbroker.replica.produce.record_validation import (
+    MAX_RECORD_ERRORS,
+    InspectedBatch,
+    InvalidRecordsError,
+    RecordErrors,
+    walk_headers,
+    without_records,
+)
+from kbroker.replica.produce.record_validator import NeedsRewrite
+from kbroker.storage.log.control_batches import PreparedBatch
+from protocol.errors import ErrorCode
+from protocol.records.batch import NO_TIMESTAMP, BatchHeader, parse_header
+
+if TYPE_CHECKING:
+    from kbroker.config import TopicConfig
+    from kbroker.replica.partition import Partition
+    from kbroker.runtime.environment import Environment
+    from protocol.records.record import Header
+
+SNAPSHOT_NAME = "idempotency-keys.snapshot"
+
+# What is known of a batch before its append: (index, digest) of the records with a key.
+Keys = list[tuple[int, bytes]]
+
+
+class DedupExtension:
+    """An AppendExtension of a partition, from the election of this broker to the end of its leadership."""
+
+    def __init__(self, environment: Environment, partition: Partition) -> None:
+        config = partition.log.config
+        self.table = KeyTable(config.kbroker_dedup_window_ms, config.kbroker_dedup_max_keys)
+        self.state = LoadedState(environment, partition, self.table, SNAPSHOT_NAME)
+        self.state.start()
+
+    def set_config(self, config: TopicConfig) -> None:
+        """Apply changed configs. A longer window does not bring back what was forgotten."""
+        self.table.window_ms = config.kbroker_dedup_window_ms
+        self.table.max_keys = config.kbroker_dedup_max_keys
+
+    def close(self) -> None:
+        self.state.close()
+
+    @property
+    def is_ready(self) -> bool:
+        return self.state.is_ready
+
+    async def wait_until_ready(self) -> None:
+        await self.state.wait_until_ready()
+
+    def inspect(self, body: Buffer, header: BatchHeader) -> Generator[None, None, object]:
+        """Return the keys of the records. Raises InvalidRecordsError if one cannot be a key."""
+        keys: Keys = []
+        errors: RecordErrors = []
+
+        def visit(index: int, headers: Sequence[Header], start: int, end: int) -> None:
+            try:
+                digest = key_digest(headers)
+            except InvalidKeyError as error:
+                if len(errors) < MAX_RECORD_ERRORS:
+                    errors.append((index, str(error)))
+            else:
+                if digest is not None:
+                    keys.append((index, digest))
+
+        yield from walk_headers(body, header, visit)
+        if errors:
+            reason = f"One or more records have been rejected due to record errors: {errors[0][1]}"
+            raise InvalidRecordsError(ErrorCode.INVALID_RECORD, reason, errors)
+        return keys
+
+    def append(
+        self, partition: Partition, batch: InspectedBatch, stored: AppendResult | None, now_ms: int
+    ) -> AppendResult:
+        data, header, append_time_ms = batch.validated
+        keys: Keys = batch.inspection  # type: ignore[assignment]
+        table = self.table
+        producer_id = header.producer_id if header.is_transactional else NO_TRANSACTION
+        originals: dict[int, tuple[int, int]] = {}
+        dropped: set[int] = set()
+        new: dict[bytes, int] = {}
+        for index, digest in keys:
+            if digest in new:
+                dropped.add(index)
+                continue
+            original = table.find(digest, producer_id, now_ms)
+            if original is None:
+                new[digest] = index
+            else:
+                originals[index] = original
+                dropped.add(index)
+        if stored is not None:
+            return _repeated(stored, originals, header.count, append_time_ms)
+        if len(originals) == header.count:
+            end_offset = max([offset for offset, _ in originals.values()]) + 1
+            if header.producer_id >= 0:
+                # An empty batch, so that the sequence of the producer and its transaction continue.
+                end_offset = self._append(partition, self._rewrite(partition, batch, dropped), now_ms)[1]
+            offset, time_ms = originals[0]
+            return offset, end_offset, NO_TIMESTAMP if append_time_ms == NO_TIMESTAMP else time_ms
+        if dropped:
+            data = self._rewrite(partition, batch, dropped)
+        base_offset, end_offset = self._append(partition, data, now_ms)
+        # Not before the append has succeeded: a batch that was refused is repeated.
+        for digest, index in new.items():
+            table.add(digest, base_offset + index, now_ms, producer_id)
+        table.forget_expired(now_ms)
+        self.state.appended(len(data))
+        return base_offset, end_offset, append_time_ms
+
+    def _rewrite(self, partition: Partition, batch: InspectedBatch, dropped: set[int]) -> bytearray:
+        """Return the batch without some records. Raises NeedsRewrite for a large one."""
+        config = partition.log.config
+        codec = config.compression_type
+        levels = {
+            "gzip": config.compression_gzip_level,
+            "lz4": config.compression_lz4_level,
+            "zstd": config.compression_zstd_level,
+        }
+        build = partial(without_records, header=batch.validated[1], dropped=dropped, level=levels.get(codec))
+        if batch.body is not None:
+            return build(batch.body)
+        if batch.rewritten is not None and batch.rewritten[0] == dropped:
+            return batch.rewritten[1]
+        raise NeedsRewrite(batch, config, dropped, build)
+
+    def _append(self, partition: Partition, data: bytearray | memoryview, now_ms: int) -> tuple[int, int]:
+        header = parse_header(data)
+        base_offset = partition.append_batches([(data, header, None)], now_ms)
+        return base_offset, base_offset + header.last_offset_delta + 1
+
+    def on_markers(self, partition: Partition, batches: Sequence[PreparedBatch], base_offset: int) -> None:
+        if not self.is_ready:
+            # The load continues to the end of the log.
+            return
+        for _, header, marker in batches:
+            if marker is not None:
+                self.table.end_transaction(header.producer_id, marker.committed)
+
+
+def _repeated(
+    stored: AppendResult, originals: dict[int, tuple[int, int]], count: int, append_time_ms: int
+) -> AppendResult:
+    """Return what the client is told of a batch that its idempotent producer has sent before."""
+    base_offset, end_offset, _ = stored
+    if len(originals) == count and originals[0][0] < base_offset:
+        # All of its records were left out: an empty batch is at the stored offset.
+        offset, time_ms = originals[0]
+        return offset, end_offset, NO_TIMESTAMP if append_time_ms == NO_TIMESTAMP else time_ms
+    return stored

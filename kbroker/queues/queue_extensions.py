@@ -1,0 +1,47 @@
+"""Adds the features of message queues to the partitions of the topics that opted in, by their configs and roles."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kbroker.queues.dedup.dedup_extension import DedupExtension
+
+if TYPE_CHECKING:
+    from kbroker.replica.partition import Partition
+    from kbroker.runtime.environment import Environment
+
+
+class QueueExtensions:
+    """The PartitionExtensions of a broker."""
+
+    def __init__(self, environment: Environment) -> None:
+        self._environment = environment
+        self._dedup: dict[Partition, DedupExtension] = {}
+
+    def configure(self, partition: Partition) -> None:
+        """Set or remove the append extension of a partition.
+
+        A leader that begins another epoch keeps its state, since nothing was removed from its log.
+        """
+        config = partition.log.config
+        is_leader = partition.is_leader and not partition.is_closed and not partition.is_internal
+        wanted = is_leader and config.kbroker_dedup_window_ms > 0
+        dedup = self._dedup.get(partition)
+        if dedup is not None and wanted:
+            dedup.set_config(config)
+        elif dedup is not None:
+            dedup.close()
+            del self._dedup[partition]
+            partition.append_extension = None
+        elif wanted:
+            self._dedup[partition] = partition.append_extension = DedupExtension(self._environment, partition)
+
+    def key_count(self, partition: Partition) -> int:
+        """Return the number of idempotency keys that are remembered for a partition; 0 if this broker has none."""
+        dedup = self._dedup.get(partition)
+        return 0 if dedup is None else len(dedup.table)
+
+    async def stop(self) -> None:
+        """Write the snapshots. The tasks of a log are done before it is closed."""
+        for dedup in self._dedup.values():
+            dedup.state.write_snapshot()

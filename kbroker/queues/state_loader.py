@@ -1,0 +1,212 @@
+"""Loads a derived state when this broker becomes the leader of a partition, and writes its snapshots."""
+
+from __future__ import annotations
+
+from asyncio import Future
+from functools import partial
+from typing import TYPE_CHECKING
+
+from kbroker.common import KafkaError
+from kbroker.queues.derived_state import DerivedState
+from kbroker.queues.state_snapshot import StateSnapshot, decode_state_snapshot, encode_state_snapshot, is_of_this_log
+from kbroker.runtime.event_log import EventLogger
+from protocol.errors import ErrorCode, MalformedError
+from protocol.records.batch import BatchHeader, body_of, iter_headers
+from protocol.records.compression import TooLargeError, decompress
+
+if TYPE_CHECKING:
+    from kbroker.replica.partition import Partition
+    from kbroker.runtime.environment import Environment
+
+log = EventLogger("kbroker.queues")
+
+CHUNK_BYTES = 1 << 20
+# A batch of a client has at most 24 MiB of decompressed records, unless max.message.bytes is larger.
+MAX_BODY_BYTES = 256 << 20
+RETRY_S = 1.0
+# A snapshot is written after this number of bytes was appended, so that a load reads little more than them.
+SNAPSHOT_BYTES = 64 << 20
+
+
+class LoadedState:
+    """A derived state of one partition in one leader epoch: `is_ready` once it covers the whole log.
+
+    `name`: of the snapshot file in the directory of the partition.
+    """
+
+    def __init__(self, environment: Environment, partition: Partition, state: DerivedState, name: str) -> None:
+        self._environment = environment
+        self._partition = partition
+        self._state = state
+        self._path = f"{partition.log.directory}/{name}"
+        self._topic_id = partition.topic_id
+        self._waiting: list[Future[None]] = []
+        self._bytes_since_snapshot = 0
+        self._is_writing = False
+        self._has_failed = False
+        self.is_ready = False
+        self.is_closed = False
+
+    def start(self) -> None:
+        """Begin to load."""
+        self._task = self._environment.loop.create_task(self._run())
+
+    def close(self) -> None:
+        """Drop the state: this broker no longer leads the partition in this epoch."""
+        self.is_closed = True
+        self.is_ready = False
+        self._wake()
+
+    async def wait_until_ready(self) -> None:
+        """Raises KafkaError(NOT_LEADER_OR_FOLLOWER) if the state is dropped before it is loaded."""
+        while not self.is_ready:
+            if self.is_closed:
+                raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            waiting = self._environment.loop.create_future()
+            self._waiting.append(waiting)
+            await waiting
+
+    def _wake(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for future in waiting:
+            if not future.done():
+                future.set_result(None)
+
+    # Loading.
+
+    async def _run(self) -> None:
+        offset = None
+        while offset is None and not self.is_closed:
+            try:
+                offset = await self._load_snapshot()
+            except KafkaError as error:
+                self._log_failure(error)
+                await self._environment.sleep(RETRY_S)
+        if offset is not None:
+            await self._load(offset)
+
+    def _log_failure(self, error: KafkaError) -> None:
+        if not self._has_failed and not self.is_closed:
+            log.error("the state of a partition cannot be loaded yet", partition=self._partition.tp, reason=error)
+        self._has_failed = True
+
+    async def _load(self, offset: int) -> None:
+        """Replay the log from `offset` on."""
+        while not self.is_closed:
+            partition_log = self._partition.log
+            offset = max(offset, partition_log.log_start_offset)
+            if offset >= partition_log.log_end_offset:
+                # Nothing was awaited since the last batch was replayed: the state covers the whole log.
+                self.is_ready = True
+                self._wake()
+                return
+            try:
+                batches = await self._environment.offload(self._read_blocking, offset)
+            except KafkaError as error:
+                # Retention may have removed the segment, or the disk failed.
+                self._log_failure(error)
+                await self._environment.sleep(RETRY_S)
+                continue
+            for header, body in batches:
+                if self.is_closed:
+                    return
+                if body is not None:
+                    await self._replay(header, body)
+                offset = header.next_offset
+
+    async def _replay(self, header: BatchHeader, body: bytes) -> None:
+        try:
+            for _ in self._state.replay(header, body, self._environment.clock.now_ms()):
+                await self._environment.yield_to_loop()
+        except MalformedError as error:
+            log.warning("a batch is skipped", partition=self._partition.tp, offset=header.base_offset, reason=error)
+        # The event loop serves other requests between two batches.
+        await self._environment.yield_to_loop()
+
+    def _read_blocking(self, offset: int) -> list[tuple[BatchHeader, bytes | None]]:
+        """Read some batches from `offset` on; None instead of the records of those that do not change the state."""
+        partition_log = self._partition.log
+        data = partition_log.read_blocking(offset, CHUNK_BYTES, partition_log.log_end_offset)
+        batches: list[tuple[BatchHeader, bytes | None]] = []
+        for position, header in iter_headers(data):
+            if header.next_offset <= offset:
+                continue
+            body: bytes | None = None
+            if header.is_control or self._state.wants(header):
+                try:
+                    body = bytes(decompress(header.codec, body_of(data, position, header.size), MAX_BODY_BYTES))
+                except (MalformedError, TooLargeError) as error:
+                    log.warning(
+                        "a batch is skipped", partition=self._partition.tp, offset=header.base_offset, reason=error
+                    )
+            batches.append((header, body))
+        if not batches:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"the log cannot be read at offset {offset}")
+        return batches
+
+    async def _load_snapshot(self) -> int:
+        """Load the snapshot, if it is of this log. Returns the offset from which on the log is to be replayed."""
+        snapshot = await self._environment.offload(self._read_snapshot_blocking)
+        partition_log = self._partition.log
+        if snapshot is not None:
+            if is_of_this_log(
+                snapshot, self._topic_id, partition_log.epochs, partition_log.log_start_offset,
+                partition_log.log_end_offset,
+            ):  # fmt: skip
+                try:
+                    await self._environment.offload(self._state.load_snapshot, snapshot.state)
+                    return snapshot.end_offset
+                except ValueError as error:
+                    log.warning("a snapshot is ignored", partition=self._partition.tp, reason=error)
+            else:
+                log.info("a snapshot is of another log", partition=self._partition.tp, offset=snapshot.end_offset)
+        timestamp = self._state.first_timestamp(self._environment.clock.now_ms())
+        if timestamp is None:
+            return partition_log.log_start_offset
+        end = partition_log.log_end_offset
+        found = await self._environment.offload(partition_log.offset_for_timestamp_blocking, timestamp, end)
+        return end if found is None else found.offset
+
+    def _read_snapshot_blocking(self) -> StateSnapshot | None:
+        try:
+            return decode_state_snapshot(self._environment.disk.read(self._path))
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError) as error:
+            log.warning("a snapshot is ignored", partition=self._partition.tp, reason=error)
+            return None
+
+    # Snapshots.
+
+    def appended(self, size: int) -> None:
+        """Count `size` appended bytes, which the state already covers. Now and then a snapshot is written."""
+        self._bytes_since_snapshot += size
+        if self._bytes_since_snapshot >= SNAPSHOT_BYTES and not self._is_writing:
+            self.write_snapshot()
+
+    def write_snapshot(self) -> None:
+        """Write a snapshot of the state as it is now, as a task of the log. A failure leaves the older one."""
+        partition_log = self._partition.log
+        end_offset = partition_log.log_end_offset
+        epoch = partition_log.epochs.epoch_for(end_offset - 1)
+        if not self.is_ready or end_offset <= partition_log.log_start_offset or epoch < 0:
+            return
+        self._bytes_since_snapshot = 0
+        self._is_writing = True
+        encode = self._state.to_snapshot()
+        disk, path, topic_id = self._environment.disk, self._path, self._topic_id
+
+        def write_blocking() -> str | None:
+            data = encode_state_snapshot(StateSnapshot(topic_id, end_offset, epoch, encode()))
+            try:
+                disk.write_atomic(path, data, sync=False)
+            except OSError as error:
+                return str(error)
+            return None
+
+        partition_log.add_task(write_blocking, partial(self._on_written, partition_log))
+
+    def _on_written(self, _: object, failure: str | None) -> None:
+        self._is_writing = False
+        if failure is not None:
+            log.warning("a snapshot was not written", partition=self._partition.tp, reason=failure)

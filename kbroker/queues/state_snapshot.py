@@ -1,0 +1,54 @@
+"""The snapshot file of a derived state: which part of which log it covers, and the encoded state.
+
+    magic 4 | crc-32c 4 | topic id 16 | end offset 8 | leader epoch 4 | state
+
+The state covers the log below the end offset. The leader epoch is that of the last record below it. Two logs of a
+partition that have a record of the same epoch at the same offset are equal up to it, so the log of another history is
+noticed: after a truncation and further appends the epoch at this offset is another one. The CRC covers what follows it.
+"""
+
+from struct import Struct
+from typing import NamedTuple
+
+from kbroker.storage.log.leader_epoch_cache import NO_EPOCH, LeaderEpochCache
+from protocol.records.checksum import crc32c
+
+_MAGIC = b"KBS1"
+_PREFIX = Struct(">4sI")
+_FIELDS = Struct(">16sqi")
+
+
+class StateSnapshot(NamedTuple):
+    topic_id: bytes
+    end_offset: int
+    leader_epoch: int
+    state: bytes
+
+
+def encode_state_snapshot(snapshot: StateSnapshot) -> bytes:
+    body = _FIELDS.pack(snapshot.topic_id, snapshot.end_offset, snapshot.leader_epoch) + snapshot.state
+    return _PREFIX.pack(_MAGIC, crc32c(body)) + body
+
+
+def decode_state_snapshot(data: bytes) -> StateSnapshot:
+    """Raises ValueError if the file is damaged."""
+    if len(data) < _PREFIX.size + _FIELDS.size:
+        raise ValueError(f"a snapshot of {len(data)} bytes")
+    magic, crc = _PREFIX.unpack_from(data)
+    body = data[_PREFIX.size :]
+    if magic != _MAGIC or crc32c(body) != crc:
+        raise ValueError("the snapshot does not match its CRC")
+    topic_id, end_offset, epoch = _FIELDS.unpack_from(body)
+    return StateSnapshot(topic_id, end_offset, epoch, body[_FIELDS.size :])
+
+
+def is_of_this_log(
+    snapshot: StateSnapshot, topic_id: bytes, epochs: LeaderEpochCache, log_start_offset: int, log_end_offset: int
+) -> bool:
+    """Return whether the log certainly begins with what the snapshot covers."""
+    return (
+        snapshot.topic_id == topic_id
+        and snapshot.leader_epoch != NO_EPOCH
+        and log_start_offset < snapshot.end_offset <= log_end_offset
+        and epochs.epoch_for(snapshot.end_offset - 1) == snapshot.leader_epoch
+    )

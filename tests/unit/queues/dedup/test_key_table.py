@@ -1,0 +1,94 @@
+"""The table of idempotency keys: expiry, bounds, transactions and snapshots."""
+
+import pytest
+
+from kbroker.queues.dedup.key_table import NO_TRANSACTION, InvalidKeyError, KeyTable, key_digest
+from kbroker.queues.state_snapshot import StateSnapshot, decode_state_snapshot, encode_state_snapshot, is_of_this_log
+from kbroker.storage.log.leader_epoch_cache import LeaderEpochCache
+
+
+def digest(number: int) -> bytes:
+    return number.to_bytes(16, "big")
+
+
+def test_keys_expire_after_the_window() -> None:
+    table = KeyTable(1000, 100)
+    table.add(digest(1), 5, 10_000, NO_TRANSACTION)
+    assert table.find(digest(1), NO_TRANSACTION, 10_999) == (5, 10_000)
+    assert table.find(digest(1), NO_TRANSACTION, 11_000) is None
+    table.forget_expired(11_000)
+    assert len(table) == 0
+
+
+def test_the_oldest_keys_are_forgotten_when_there_are_too_many() -> None:
+    table = KeyTable(1_000_000, 1000)
+    for number in range(5000):
+        table.add(digest(number), number, number, NO_TRANSACTION)
+        table.forget_expired(number)
+        assert len(table) <= 1000
+    assert table.find(digest(4999), NO_TRANSACTION, 5000) is not None
+    assert table.find(digest(0), NO_TRANSACTION, 5000) is None
+    assert table.evicted == 5000 - len(table)
+    assert len(table) > 1000 - 1000 // 64 - 2
+
+
+def test_keys_of_open_transactions_are_bounded_too() -> None:
+    table = KeyTable(1_000_000, 100)
+    for number in range(1000):
+        table.add(digest(number), number, number, number % 3)
+        table.forget_expired(number)
+        assert len(table) <= 100
+
+
+def test_keys_of_an_open_transaction_count_for_itself_only() -> None:
+    table = KeyTable(1000, 100)
+    table.add(digest(1), 0, 0, 7)
+    assert table.find(digest(1), 7, 1) == (0, 0)
+    assert table.find(digest(1), 8, 1) is None
+    assert table.find(digest(1), NO_TRANSACTION, 1) is None
+    table.end_transaction(7, True)
+    assert table.find(digest(1), NO_TRANSACTION, 1) == (0, 0)
+    table.add(digest(2), 1, 0, 7)
+    table.end_transaction(7, False)
+    assert table.find(digest(2), 7, 1) is None
+    assert len(table) == 1
+
+
+def test_a_snapshot_has_all_keys() -> None:
+    table = KeyTable(1000, 100)
+    table.add(digest(1), 1 << 40, 5, NO_TRANSACTION)
+    table.add(digest(2), 1, 6, 7)
+    encode = table.to_snapshot()
+    table.add(digest(3), 9, 9, NO_TRANSACTION)
+    loaded = KeyTable(1000, 100)
+    loaded.load_snapshot(encode())
+    assert loaded.find(digest(1), NO_TRANSACTION, 10) == (1 << 40, 5)
+    assert loaded.find(digest(2), 7, 10) == (1, 6)
+    assert loaded.find(digest(2), 8, 10) is None
+    assert len(loaded) == 2
+    with pytest.raises(ValueError, match="buffer"):
+        KeyTable(1000, 100).load_snapshot(encode()[:-1])
+
+
+def test_keys_are_bounded() -> None:
+    assert key_digest([(b"other", b"x")]) is None
+    assert key_digest([(b"IDEMPOTENCY_KEY", b"x" * 1024)]) is not None
+    for headers in ([(b"IDEMPOTENCY_KEY", None)], [(b"IDEMPOTENCY_KEY", b"a"), (b"IDEMPOTENCY_KEY", b"a")]):
+        with pytest.raises(InvalidKeyError):
+            key_digest(headers)
+
+
+def test_a_snapshot_of_another_history_is_noticed() -> None:
+    snapshot = StateSnapshot(bytes(16), 10, 3, b"state")
+    assert decode_state_snapshot(encode_state_snapshot(snapshot)) == snapshot
+    same = LeaderEpochCache([(1, 0), (3, 5)])
+    assert is_of_this_log(snapshot, bytes(16), same, 0, 10)
+    assert is_of_this_log(snapshot, bytes(16), LeaderEpochCache([(1, 0), (3, 5), (4, 10)]), 0, 20)
+    # Truncated, and perhaps written again by another leader.
+    assert not is_of_this_log(snapshot, bytes(16), same, 0, 9)
+    assert not is_of_this_log(snapshot, bytes(16), LeaderEpochCache([(1, 0), (3, 5), (4, 8)]), 0, 20)
+    assert not is_of_this_log(snapshot, bytes(16), same, 10, 10)
+    assert not is_of_this_log(snapshot, b"x" * 16, same, 0, 10)
+    for damaged in (b"", encode_state_snapshot(snapshot)[:-1], b"x" + encode_state_snapshot(snapshot)[1:]):
+        with pytest.raises(ValueError, match="snapshot"):
+            decode_state_snapshot(damaged)

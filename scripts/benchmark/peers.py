@@ -53,7 +53,11 @@ def kafka_classpath() -> str:
     return f"{CACHE}/*"
 
 
-def wait_for_port(port: int, process: subprocess.Popen[bytes], log: Path, deadline_s: float = 120) -> None:
+# How long a server may take until it listens, by default. One with thousands of logs reads them first.
+START_S = 120.0
+
+
+def wait_for_port(port: int, process: subprocess.Popen[bytes], log: Path, deadline_s: float = START_S) -> None:
     """Wait until a server listens. Raises SystemExit with the end of its log if it does not."""
     end = time.monotonic() + deadline_s
     while time.monotonic() < end:
@@ -94,6 +98,7 @@ class Peer:
     name = "?"
     # The working directory. Python imports from it first.
     tree = ROOT
+    start_s = START_S
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -128,7 +133,7 @@ class Peer:
             )
         try:
             for port in self.ports():
-                wait_for_port(port, self.process, self.log)
+                wait_for_port(port, self.process, self.log, self.start_s)
         except SystemExit:
             self.kill()
             raise

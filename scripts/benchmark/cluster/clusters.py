@@ -15,6 +15,8 @@ from scripts.ports import free_ports
 
 SESSION_MS = 6_000
 STOP_S = 30
+# How long a broker that was killed may take until it listens: it reads all its logs.
+RESTART_S = 600.0
 BROKERS = 3
 
 
@@ -57,7 +59,12 @@ class KbrokerCluster(Kbroker):
         command = [sys.executable, "-m", "kbroker", "start", "--config", str(config)]
         with self.log.open("ab") as log:
             process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.tree)
-        wait_for_port(self.ports()[node_id - 1], process, self.log)
+        try:
+            wait_for_port(self.ports()[node_id - 1], process, self.log, RESTART_S)
+        except SystemExit:
+            process.kill()
+            process.wait()
+            raise
         return process
 
 
@@ -126,6 +133,7 @@ class KafkaCluster(Peer):
         node = self.nodes[node_id - 1]
         assert node.process is not None
         node.process.wait()
+        node.start_s = RESTART_S
         node.start()
         return node.process
 

@@ -63,17 +63,26 @@ def measure_processes(args: argparse.Namespace, base: Path) -> dict[str, list[Fi
 
 
 def rows_of_processes(partitions: int, figures: dict[str, list[Figures]]) -> list[str]:
-    """Return the rows of the table: medians, and the ratio of kbroker to Apache Kafka if both were measured."""
+    """Return the rows of the table: medians, and the ratio of kbroker to Apache Kafka if both were measured.
+
+    A figure that a run lacks, since one of its steps has failed, is a median of the other runs, or empty.
+    """
     ours, theirs = figures[KbrokerCluster.name], figures.get(KafkaCluster.name, [])
     rows = []
-    for unit in ours[0]:
-        mine = statistics.median(each[unit] for each in ours)
-        cells = [f"{partitions:,} partitions, {unit}", number(mine), "", ""]
-        if theirs:
-            other = statistics.median(each[unit] for each in theirs)
-            cells[2:] = [number(other), f"**{mine / max(other, 1e-9):.2f}**"]
+    for unit in dict.fromkeys(unit for each in (*ours, *theirs) for unit in each):
+        mine, other = _median(ours, unit), _median(theirs, unit)
+        cells = [
+            f"{partitions:,} partitions, {unit}",
+            *("" if each is None else number(each) for each in (mine, other)),
+        ]
+        cells.append("" if mine is None or other is None else f"**{mine / max(other, 1e-9):.2f}**")
         rows.append("| " + " | ".join(cells) + " |")
     return rows
+
+
+def _median(figures: list[Figures], unit: str) -> float | None:
+    values = [each[unit] for each in figures if unit in each]
+    return statistics.median(values) if values else None
 
 
 async def measure_costs(args: argparse.Namespace, base: Path) -> dict[int, dict[str, Cost]]:

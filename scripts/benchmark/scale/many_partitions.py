@@ -6,6 +6,7 @@ Clients see a partition through Metadata and ListOffsets; files and logs of the 
 import os
 import signal
 import subprocess
+import sys
 import time
 
 from scripts.benchmark.cluster.admin import NO_LEADER, Admin, balanced, wait_until
@@ -35,22 +36,26 @@ class ManyPartitions:
         self._restarted: subprocess.Popen[bytes] | None = None
 
     def measure(self) -> Figures:
-        admin = Admin(self._cluster)
+        """Return the figures of all steps, or of those before one that fails: the failure is printed."""
+        admin, figures = Admin(self._cluster), Figures()
         try:
             admin.wait_for_brokers()
-            figures = {
-                "idle processor ms/s, no partitions": self._idle_ms(),
-                **self._create(admin),
-                "resident MiB of a broker": self._resident_mib(),
-                "idle processor ms/s": self._idle_ms(),
-                **self._fail_over(admin),
-            }
-            return figures | self._restart(admin)
+            for step in (
+                lambda: {"idle processor ms/s, no partitions": self._idle_ms()},
+                lambda: self._create(admin),
+                lambda: {"resident MiB of a broker": self._resident_mib(), "idle processor ms/s": self._idle_ms()},
+                lambda: self._fail_over(admin),
+                lambda: self._restart(admin),
+            ):
+                figures |= step()
+        except (SystemExit, OSError) as failure:
+            print(f"{self._cluster.name}: nothing more is measured: {failure}", file=sys.stderr, flush=True)
         finally:
             admin.close()
             if self._restarted is not None:
                 self._restarted.kill()
                 self._restarted.wait()
+        return figures
 
     def _idle_ms(self) -> float:
         """Return the processor time of the whole cluster while no client is connected, in milliseconds per second."""

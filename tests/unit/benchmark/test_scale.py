@@ -2,6 +2,7 @@
 
 from argparse import Namespace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -9,6 +10,7 @@ from kbroker.metadata.store.coordination import Create, Delete, Set
 from kbroker.metadata.store.embedded import EmbeddedStore
 from scripts.benchmark.cluster.__main__ import start
 from scripts.benchmark.cluster.clusters import KbrokerCluster
+from scripts.benchmark.scale import many_partitions
 from scripts.benchmark.scale.__main__ import PROCESSES_HEADING, parser, rows_of_processes
 from scripts.benchmark.scale.counting import CountingSession, Traffic
 from scripts.benchmark.scale.many_partitions import ManyPartitions
@@ -54,6 +56,38 @@ def test_three_brokers_are_measured(tmp_path: Path) -> None:
     assert "**1.00**" in rows[-1]
     (row, *_) = rows_of_processes(100, {"kbroker": [figures]})
     assert row.endswith("|  |  |")
+
+
+def test_what_a_failed_step_has_not_measured_is_empty() -> None:
+    whole, partial = {"s to create": 2.0, "s of restart": 8.0}, {"s to create": 4.0}
+    rows = rows_of_processes(100, {"kbroker": [whole], "Apache Kafka": [partial]})
+    assert rows[0] == "| 100 partitions, s to create | 2 | 4 | **0.50** |"
+    assert rows[1] == "| 100 partitions, s of restart | 8 |  |  |"
+    rows = rows_of_processes(100, {"kbroker": [partial], "Apache Kafka": [whole, partial]})
+    assert rows[1] == "| 100 partitions, s of restart |  | 8 |  |"
+
+
+class ClusterWithoutNodes:
+    """Like a cluster whose nodes do not listen."""
+
+    name = "none"
+
+    def ports(self) -> list[int]:
+        return [1, 1, 1]
+
+
+def test_the_figures_before_a_failed_step_are_kept(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: object) -> float:
+        raise SystemExit("the server did not listen")
+
+    cluster: Any = ClusterWithoutNodes()
+    monkeypatch.setattr(many_partitions.Admin, "wait_for_brokers", lambda _: None)
+    monkeypatch.setattr(ManyPartitions, "_idle_ms", lambda _: 1.5)
+    monkeypatch.setattr(ManyPartitions, "_create", fail)
+    assert ManyPartitions(cluster, 100).measure() == {"idle processor ms/s, no partitions": 1.5}
+    assert capsys.readouterr().err == "none: nothing more is measured: the server did not listen\n"
 
 
 def test_rows_of_costs_have_the_columns_of_the_heading() -> None:

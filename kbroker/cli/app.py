@@ -38,6 +38,7 @@ COMMANDS = {
     "consume": CommandSource("kbroker.cli.records.consume", "consume", "Print records of topics."),
     "groups": CommandSource("kbroker.cli.groups.app", "app", "List, describe, reset and delete consumer groups."),
     "retry": CommandSource("kbroker.cli.retry.app", "app", "Create and list the retry topics of topics and groups."),
+    "dlq": CommandSource("kbroker.cli.dlq.app", "app", "List, show, redrive and purge dead letters."),
     "transactions": CommandSource(
         "kbroker.cli.transactions.app", "app", "List and describe transactions, find and end hanging ones."
     ),

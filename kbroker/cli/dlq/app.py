@@ -1,0 +1,249 @@
+"""`kbroker dlq`: list dead-letter topics, show dead letters, send them back, delete them."""
+
+import time
+from typing import Annotated, Any
+
+import typer
+
+from kbroker.cli.common.client import admin_client, client_errors, client_settings, partition_leaders
+from kbroker.cli.common.completion import complete_groups, complete_topics
+from kbroker.cli.common.confirm import confirm
+from kbroker.cli.common.errors import CliError, usage_error
+from kbroker.cli.common.formatting import count_text, format_timestamp
+from kbroker.cli.common.options import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, Yes
+from kbroker.cli.common.output import Cell, print_json, print_note, print_table
+from kbroker.cli.common.pager import paginated
+from kbroker.cli.common.parsing import INT32, parse_time_ms
+from kbroker.cli.common.progress import ProgressBar
+from kbroker.cli.dlq.dead_letters import LetterFilter, dead_letter, parse_header_filters
+from kbroker.cli.dlq.redrive import Redrive
+from kbroker.cli.records.formats import to_json
+from kbroker.cli.retry.app import topics_with_configs
+from kbroker.config.definitions.retry import DEAD_LETTER_ENABLE
+
+app = typer.Typer()
+
+POLL_MS = 500
+
+DeadLetterTopic = Annotated[
+    str, typer.Argument(metavar="TOPIC", show_default=False, autocompletion=complete_topics, help="Dead-letter topic.")
+]
+Source = Annotated[
+    str | None, typer.Option("--topic", "-t", metavar="TOPIC", help="Only records that failed in this topic.")
+]
+Group = Annotated[
+    str | None,
+    typer.Option(
+        "--group", "-g", metavar="GROUP", help="Only records that this group failed at.", autocompletion=complete_groups
+    ),
+]
+Error = Annotated[
+    str | None, typer.Option("--error", metavar="CLASS", help="Only this exception, with or without its module.")
+]
+From = Annotated[str | None, typer.Option("--from", metavar="TIME", help="Only records that failed then or later.")]
+Until = Annotated[str | None, typer.Option("--until", metavar="TIME", help="Only records that failed earlier.")]
+Header = Annotated[
+    list[str] | None,
+    typer.Option("--header", "-H", metavar="NAME[=VALUE]", help="Only records with this header; repeatable."),
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")]
+
+
+@app.command("list")
+@paginated
+def list_topics(as_json: AsJson = False, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP) -> None:
+    """List dead-letter topics, those with errors.deadletterqueue.group.enable=true, with their records."""
+    with admin_client(bootstrap) as client:
+        topics = _dead_letter_topics(client)
+        sizes = {topic: sum(end - begin for begin, end in _bounds(client, topic).values()) for topic in topics}
+    if as_json:
+        print_json([{"topic": topic, "records": size} for topic, size in sizes.items()])
+    else:
+        print_table(("topic", "records"), [[topic, size] for topic, size in sizes.items()])
+
+
+def _dead_letter_topics(client: Any) -> list[str]:
+    configs = topics_with_configs(client)
+    return [topic for topic, values in configs.items() if values.get(DEAD_LETTER_ENABLE) == "true"]
+
+
+def _bounds(client: Any, topic: str) -> dict[Any, tuple[int, int]]:
+    """Return (log start offset, log end offset) by kafka.TopicPartition. Raises CliError for a missing topic."""
+    from kafka import TopicPartition
+    from kafka.admin import OffsetSpec
+
+    partitions = [TopicPartition(*partition) for partition in sorted(partition_leaders(client, [topic]))]
+    begin = client.list_partition_offsets(dict.fromkeys(partitions, OffsetSpec.EARLIEST))
+    end = client.list_partition_offsets(dict.fromkeys(partitions, OffsetSpec.LATEST))
+    return {tp: (begin[tp].offset, end[tp].offset) for tp in partitions}
+
+
+def _selection(
+    source: str | None, group: str | None, error: str | None, start: str | None, end: str | None, header: list[str]
+) -> LetterFilter:
+    now_ms = round(time.time() * 1000)
+    return LetterFilter(
+        source,
+        group,
+        error,
+        None if start is None else parse_time_ms(start, now_ms),
+        None if end is None else parse_time_ms(end, now_ms),
+        parse_header_filters(header),
+    )
+
+
+@app.command("show")
+@paginated
+def show(
+    topic: DeadLetterTopic,
+    source: Source = None,
+    group: Group = None,
+    error: Error = None,
+    start: From = None,
+    end: Until = None,
+    header: Header = None,
+    max_records: Annotated[
+        int | None, typer.Option("--max", "-n", metavar="N", min=1, max=INT32, help="Stop after N records.")
+    ] = None,
+    as_json: AsJson = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Show dead letters: where they failed, how often, and why. --json prints whole records, as kbroker consume does.
+
+    Example: kbroker dlq show dlq.orders --group billing --error ValueError
+    """
+    from kafka import KafkaConsumer
+
+    selection = _selection(source, group, error, start, end, header or [])
+    with admin_client(bootstrap) as client:
+        bounds = _bounds(client, topic)
+    with client_errors():
+        consumer = KafkaConsumer(
+            **client_settings(bootstrap), isolation_level="read_committed", auto_offset_reset="earliest"
+        )
+        found: list[Any] = []
+        try:
+            consumer.assign(list(bounds))
+            for tp, (begin, _) in bounds.items():
+                consumer.seek(tp, begin)
+            while any(consumer.position(tp) < last for tp, (_, last) in bounds.items()):
+                for tp, records in consumer.poll(POLL_MS).items():
+                    found += [
+                        r for r in records if r.offset < bounds[tp][1] and selection.selects(r.headers, r.timestamp)
+                    ]
+                if max_records is not None and len(found) >= max_records:
+                    break
+        finally:
+            consumer.close()
+    found = found[:max_records]
+    if as_json:
+        for record in found:
+            print(to_json(record).decode())
+    else:
+        columns = ("partition", "offset", "time", "topic", "group", "attempts", "error", "message")
+        print_table(columns, [_row(record) for record in found])
+
+
+def _row(record: Any) -> list[Cell]:
+    letter = dead_letter(record.headers)
+    origin = f"{letter.topic}-{letter.partition}@{letter.offset}" if letter.topic else None
+    when = format_timestamp(record.timestamp)
+    return [
+        record.partition, record.offset, when, origin, letter.group, letter.attempts, letter.error, letter.message
+    ]  # fmt: skip
+
+
+@app.command("redrive")
+def redrive(
+    topic: DeadLetterTopic,
+    source: Source = None,
+    group: Group = None,
+    error: Error = None,
+    start: From = None,
+    end: Until = None,
+    header: Header = None,
+    to: Annotated[
+        str | None,
+        typer.Option("--to", metavar="TOPIC", help="Send to this topic.", show_default="the topic where each failed"),
+    ] = None,
+    rate: Annotated[
+        int | None,
+        typer.Option(
+            "--rate", metavar="N", min=1, max=INT32, help="Records per second at most.", show_default="no limit"
+        ),
+    ] = None,
+    again: Annotated[
+        bool, typer.Option("--again", help="Begin at the first record, also if it was sent before.")
+    ] = False,
+    dry_run: DryRun = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Send dead letters back, to begin anew with no failed attempts. They also stay in the dead-letter topic.
+
+    The progress is in the committed offsets of a group, in one transaction with the records. So an interrupted redrive
+    continues, and the same command sends later only what has been added.
+
+    Example: kbroker dlq redrive dlq.orders --error TimeoutError --rate 100
+    Example: kbroker dlq redrive dlq.orders --group billing --to orders-billing-retry
+    """
+    selection = _selection(source, group, error, start, end, header or [])
+    with admin_client(bootstrap) as client:
+        _require_dead_letter_topic(client, topic)
+        total = sum(last - begin for begin, last in _bounds(client, topic).values())
+    with client_errors(), ProgressBar("redriving", total) as progress:
+        work = Redrive(bootstrap, topic, selection, to)
+        counts = work.run(rate=rate, again=again, dry_run=dry_run, progress=progress.advance)
+    action = "would be sent" if dry_run else "sent"
+    print(f"{topic}: {count_text(counts.sent, 'record')} {action}, {counts.skipped} not selected")
+    print_note(f"the progress is that of group {work.group}; --again ignores it")
+    if counts.without_topic:
+        raise CliError(f"{count_text(counts.without_topic, 'record')} without a topic to go back to: use --to TOPIC")
+
+
+def _require_dead_letter_topic(client: Any, topic: str) -> None:
+    if topic not in _dead_letter_topics(client):
+        _bounds(client, topic)  # raises for a missing one
+        raise CliError(f"{topic} is not a dead-letter topic: {DEAD_LETTER_ENABLE} is not true")
+
+
+@app.command("purge")
+def purge(
+    topic: DeadLetterTopic,
+    until: Annotated[
+        str | None, typer.Option("--until", metavar="TIME", help="Delete the records before the first of this time.")
+    ] = None,
+    partition: Annotated[int | None, typer.Option("--partition", "-p", metavar="PARTITION", min=0, max=INT32)] = None,
+    offset: Annotated[
+        int | None, typer.Option("--offset", metavar="OFFSET", min=0, help="Delete the records below it; needs -p.")
+    ] = None,
+    all_records: Annotated[bool, typer.Option("--all", help="Delete all records.")] = False,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Delete dead letters, from the beginning of each partition up to a time or an offset.
+
+    Example: kbroker dlq purge dlq.orders --until 7d
+    """
+    if sum((until is not None, offset is not None, all_records)) != 1:
+        raise usage_error("choose one: --until TIME, --offset OFFSET or --all")
+    if offset is not None and partition is None:
+        raise usage_error("--offset needs --partition")
+    until_ms = None if until is None else parse_time_ms(until, round(time.time() * 1000))
+    with admin_client(bootstrap) as client:
+        _require_dead_letter_topic(client, topic)
+        bounds = {tp: b for tp, b in _bounds(client, topic).items() if partition in (None, tp.partition)}
+        if not bounds:
+            raise CliError(f"topic {topic} has no partition {partition}")
+        cut = {tp: last if offset is None else min(offset, last) for tp, (_, last) in bounds.items()}
+        if until_ms is not None:
+            at_time = client.list_partition_offsets(dict.fromkeys(bounds, until_ms))
+            cut = {tp: at_time[tp].offset if at_time[tp].offset >= 0 else cut[tp] for tp in bounds}
+        cut = {tp: end for tp, end in cut.items() if end > bounds[tp][0]}
+        count = sum(end - bounds[tp][0] for tp, end in cut.items())
+        if dry_run or not count:
+            print(f"{topic}: {count_text(count, 'record')} would be deleted")
+            return
+        confirm(f"Delete {count_text(count, 'record')} of {topic}?", yes)
+        client.delete_records(cut)
+    print(f"{topic}: {count_text(count, 'record')} deleted")

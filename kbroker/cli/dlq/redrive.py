@@ -1,0 +1,120 @@
+"""Sends dead letters back to their topics, with the progress in a group's committed offsets, in transactions."""
+
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from kbroker.cli.common.client import client_settings, topic_error_text
+from kbroker.cli.common.errors import CliError
+from kbroker.cli.dlq.dead_letters import LetterFilter, dead_letter, redrive_group
+from kbroker.retry.records import begin_anew
+from protocol.errors import ErrorCode
+
+BATCH_RECORDS = 500
+POLL_MS = 500
+
+
+class RedriveCounts(NamedTuple):
+    """Dead letters by what became of them: sent, not selected, without a topic that they could go back to."""
+
+    sent: int = 0
+    skipped: int = 0
+    without_topic: int = 0
+
+
+class Redrive:
+    """A redrive of a dead-letter topic, from its progress up to the end at its start.
+
+    Each batch of records and the offsets behind it are committed in one transaction. So an interrupted redrive
+    continues where it stopped, and readers with read_committed see each record once. The transactional id is the name
+    of the group: a second redrive with the same selection fences the first.
+    """
+
+    def __init__(self, bootstrap: str, topic: str, selection: LetterFilter, target: str | None) -> None:
+        from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+
+        self.group = redrive_group(topic, selection, target)
+        self._settings = client_settings(bootstrap)
+        self._selection = selection
+        self._target = target
+        self._producer_class: Any = KafkaProducer
+        self._consumer = KafkaConsumer(
+            **self._settings,
+            group_id=self.group,
+            enable_auto_commit=False,
+            isolation_level="read_committed",
+            auto_offset_reset="earliest",
+        )
+        partitions = self._consumer.partitions_for_topic(topic)
+        if not partitions:
+            raise CliError(topic_error_text(topic, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+        self._partitions = [TopicPartition(topic, index) for index in sorted(partitions)]
+
+    def run(self, *, rate: int | None, again: bool, dry_run: bool, progress: Callable[[int], None]) -> RedriveCounts:
+        """Send the records, at most `rate` a second; with `again` from the first record, whatever was sent before."""
+        ends = self._start(again)
+        counts = RedriveCounts()
+        producer = None if dry_run else self._producer_class(**self._settings, transactional_id=self.group)
+        started = time.monotonic()
+        try:
+            if producer is not None:
+                producer.init_transactions()
+            while any(self._consumer.position(tp) < end for tp, end in ends.items()):
+                polled = self._consumer.poll(POLL_MS, max_records=min(BATCH_RECORDS, rate or BATCH_RECORDS))
+                records = [record for tp, batch in polled.items() for record in batch if record.offset < ends[tp]]
+                outgoing, counts = self._select(records, counts)
+                if producer is not None and records:
+                    self._send(producer, outgoing, records)
+                progress(len(records))
+                if rate is not None and not dry_run:
+                    time.sleep(max(0.0, started + counts.sent / rate - time.monotonic()))
+        finally:
+            if producer is not None:
+                producer.close()
+            self._consumer.close()
+        return counts
+
+    def _start(self, again: bool) -> dict[Any, int]:
+        """Seek to the progress, and return the current end offsets."""
+        self._consumer.assign(self._partitions)
+        begins = self._consumer.beginning_offsets(self._partitions)
+        for tp in self._partitions:
+            committed = None if again else self._consumer.committed(tp)
+            self._consumer.seek(tp, max(begins[tp], committed or 0))
+        ends: dict[Any, int] = self._consumer.end_offsets(self._partitions)
+        return ends
+
+    def _select(self, records: list[Any], counts: RedriveCounts) -> tuple[list[tuple[str, Any]], RedriveCounts]:
+        outgoing = []
+        sent, skipped, without_topic = counts
+        for record in records:
+            target = self._target or dead_letter(record.headers).topic
+            if not self._selection.selects(record.headers, record.timestamp):
+                skipped += 1
+            elif target is None:
+                without_topic += 1
+            else:
+                outgoing.append((target, record))
+                sent += 1
+        return outgoing, RedriveCounts(sent, skipped, without_topic)
+
+    def _send(self, producer: Any, outgoing: list[tuple[str, Any]], records: list[Any]) -> None:
+        """Send a batch, and the offsets behind `records`, in one transaction."""
+        from kafka import OffsetAndMetadata, TopicPartition
+
+        for target in {target for target, _ in outgoing}:
+            if not self._consumer.partitions_for_topic(target):
+                raise CliError(topic_error_text(target, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+        next_offsets: dict[Any, Any] = {}
+        for record in records:
+            next_offsets[TopicPartition(record.topic, record.partition)] = OffsetAndMetadata(record.offset + 1, "", -1)
+        producer.begin_transaction()
+        futures = []
+        for target, record in outgoing:
+            headers = [(name, value or b"") for name, value in begin_anew(tuple(record.headers))]
+            futures.append(producer.send(target, record.value, record.key, headers))
+        producer.flush()
+        for future in futures:
+            future.get(0)
+        producer.send_offsets_to_transaction(next_offsets, self._consumer.group_metadata())
+        producer.commit_transaction()

@@ -1,0 +1,78 @@
+"""`kbroker retry` and `kbroker dlq`."""
+
+import json
+from typing import Any
+
+import pytest
+from kafka import KafkaProducer
+
+from kbroker.cli.app import run
+
+pytestmark = pytest.mark.compat
+
+
+def test_dead_letters_are_shown_redriven_once_and_purged(bootstrap: str, name: str, capsys: Any) -> None:
+    dead, other = f"dlq.{name}", f"{name}-other"
+
+    def cli(*args: str, status: int = 0) -> str:
+        assert run([*args, "-b", bootstrap]) == status
+        output, errors = capsys.readouterr()
+        return output if status == 0 else errors
+
+    cli("topics", "create", name, other, "-p", "1")
+    cli("retry", "create", name, "-g", "billing", "--delays", "10s,1m")
+    policies = json.loads(cli("retry", "list", "--json"))
+    [policy] = [policy for policy in policies if policy["topic"] == name]
+    assert (policy["attempts"], policy["delays_ms"]) == (3, [10_000, 60_000])
+
+    producer = KafkaProducer(bootstrap_servers=bootstrap)
+    for number in range(6):
+        headers = [
+            ("__dlq.errors.topic", name.encode()),
+            ("__dlq.errors.group", b"billing" if number % 2 else b"shipping"),
+            ("kafka_dlt-exception-fqcn", b"shop.Missing" if number < 4 else b"OSError"),
+            ("trace", str(number).encode()),
+        ]
+        producer.send(dead, str(number).encode(), headers=headers, partition=0, timestamp_ms=1_700_000_000_000 + number)
+    producer.flush()
+    producer.close()
+
+    def values(topic: str) -> list[str]:
+        lines = cli("consume", topic, "--json").splitlines()
+        return [json.loads(line)["value"] for line in lines]
+
+    assert {"topic": dead, "records": 6} in json.loads(cli("dlq", "list", "--json"))
+    shown = cli("dlq", "show", dead, "--error", "Missing", "-g", "billing", "--json").splitlines()
+    assert [json.loads(line)["value"] for line in shown] == ["1", "3"]
+    assert "2 records would be sent" in cli("dlq", "redrive", dead, "--error", "OSError", "--dry-run")
+    assert values(name) == []
+    redrive = ("dlq", "redrive", dead, "-g", "billing", "--to", other, "--rate", "1000")
+    assert "3 records sent, 3 not selected" in cli(*redrive)
+    assert "0 records sent" in cli(*redrive)
+    assert values(other) == ["1", "3", "5"]
+    assert "6 records sent" in cli("dlq", "redrive", dead)
+    assert "6 records sent" in cli("dlq", "redrive", dead, "--again")
+    assert sorted(values(name)) == sorted([*"012345"] * 2)
+    [first, *_] = cli("consume", name, "--json").splitlines()
+    assert [header["key"] for header in json.loads(first)["headers"]] == ["trace"]
+
+    assert "not a dead-letter topic" in cli("dlq", "purge", name, "--all", status=1)
+    assert "2 records would be deleted" in cli("dlq", "purge", dead, "--until", "1700000000002", "--dry-run")
+    assert "2 records deleted" in cli("dlq", "purge", dead, "--until", "1700000000002")
+    assert values(dead) == ["2", "3", "4", "5"]
+    assert "4 records deleted" in cli("dlq", "purge", dead, "--all", "--yes")
+    assert values(dead) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (("--delays", "soon"), "expected a duration"),
+        (("--attempts", "0"), "attempts must be between 1 and 1000"),
+        (("--delays", "41d"), "A delay must be whole milliseconds"),
+        (("--dead-letter-topic", "a b"), "must be the name of a topic"),
+    ],
+)
+def test_malformed_policies(bootstrap: str, capsys: Any, options: tuple[str, ...], reason: str) -> None:
+    assert run(["retry", "create", "orders", "-g", "billing", *options, "-b", bootstrap]) == 2
+    assert reason in capsys.readouterr().err

@@ -1,0 +1,62 @@
+"""Which dead letters a filter selects, and the group that keeps the progress of a redrive."""
+
+import pytest
+
+from kbroker.cli.dlq.dead_letters import DeadLetter, LetterFilter, dead_letter, parse_header_filters, redrive_group
+
+HEADERS = (
+    ("trace", b"7"),
+    ("__dlq.errors.topic", b"orders"),
+    ("__dlq.errors.partition", b"2"),
+    ("__dlq.errors.offset", b"41"),
+    ("__dlq.errors.group", b"billing"),
+    ("__dlq.errors.delivery.count", b"3"),
+    ("__dlq.errors.message", b"no such shop"),
+    ("kafka_dlt-exception-fqcn", b"shop.errors.Missing"),
+)
+
+
+def test_the_headers_of_a_dead_letter():
+    assert dead_letter(HEADERS) == DeadLetter(
+        "orders", "2", "41", "billing", "3", "shop.errors.Missing", "no such shop"
+    )
+    assert dead_letter([("trace", None)]) == DeadLetter(*[None] * 7)
+
+
+@pytest.mark.parametrize(
+    ("selection", "selected"),
+    [
+        (LetterFilter(), True),
+        (LetterFilter(topic="orders", group="billing"), True),
+        (LetterFilter(topic="orders", group="shipping"), False),
+        (LetterFilter(topic="carts"), False),
+        (LetterFilter(error="Missing"), True),
+        (LetterFilter(error="shop.errors.Missing"), True),
+        (LetterFilter(error="issing"), False),
+        (LetterFilter(from_ms=1000, until_ms=1001), True),
+        (LetterFilter(from_ms=1001), False),
+        (LetterFilter(until_ms=1000), False),
+        (LetterFilter(headers=parse_header_filters(["trace", "trace=7"])), True),
+        (LetterFilter(headers=parse_header_filters(["trace=8"])), False),
+        (LetterFilter(headers=parse_header_filters(["absent"])), False),
+    ],
+)
+def test_filters(selection: LetterFilter, selected: bool):
+    assert selection.selects(HEADERS, 1000) is selected
+
+
+def test_a_record_of_another_producer_has_no_group_or_error():
+    assert LetterFilter().selects((), 0)
+    assert not LetterFilter(error="Missing").selects((), 0)
+
+
+def test_each_selection_and_target_has_a_progress_of_its_own():
+    groups = {
+        redrive_group("dlq.t", LetterFilter(), None),
+        redrive_group("dlq.t", LetterFilter(), "t"),
+        redrive_group("dlq.t", LetterFilter(group="g"), None),
+        redrive_group("dlq.u", LetterFilter(), None),
+    }
+    assert len(groups) == 4
+    assert "kbroker-redrive-dlq.t" in groups
+    assert redrive_group("dlq.t", LetterFilter(group="g"), None) in groups

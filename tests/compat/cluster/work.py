@@ -10,7 +10,6 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from tests.compat.cluster.cluster import Cluster
 from tests.compat.crash.background_producers import BackgroundProducer, ConfluentProducer, KafkaPythonProducer
 from tests.compat.crash.checks import (
-    acknowledged_by_partition,
     check_exactly_once,
     offsets_of,
     read_topic,
@@ -94,7 +93,7 @@ class Work:
 
     def acknowledged(self) -> int:
         """Return the acknowledgements of the partition that has the fewest."""
-        return min(min(acknowledged_by_partition(producer.ledger)) for producer in self.producers)
+        return min(min(producer.ledger.counts) for producer in self.producers)
 
     def stop(self) -> None:
         """Stop the producers. No record may have failed."""

@@ -22,12 +22,16 @@ Record = tuple[int, int]  # partition, number in that partition
 
 
 class Ledger:
-    """What one producer sent: in each partition, values numbered from 0 in the order of sending."""
+    """What one producer sent: in each partition, values numbered from 0 in the order of sending.
+
+    `counts`: the acknowledged records of each partition.
+    """
 
     def __init__(self, name: str, partitions: int) -> None:
         self.name = name
         self.partitions = partitions
         self.sent = [0] * partitions
+        self.counts = [0] * partitions
         self.acknowledged: dict[Record, int | None] = {}  # with the offset, where the response had one
         self.failed: dict[Record, str] = {}
 
@@ -41,6 +45,7 @@ class Ledger:
     def grow(self, partitions: int) -> None:
         """Number the values of more partitions. Another thread may call `next` meanwhile."""
         self.sent += [0] * (partitions - self.partitions)
+        self.counts += [0] * (partitions - self.partitions)
         self.partitions = partitions
 
     def complete(self, record: Record, offset: int | None, error: object) -> None:
@@ -49,6 +54,11 @@ class Ledger:
         else:
             assert record not in self.acknowledged, f"{record} was acknowledged twice"
             self.acknowledged[record] = offset if offset is not None and offset >= 0 else None
+            self.counts[record[0]] += 1
+
+    def outstanding_of(self, partition: int) -> int:
+        failed = sum(record[0] == partition for record in self.failed)
+        return self.sent[partition] - self.counts[partition] - failed
 
     @property
     def outstanding(self) -> int:

@@ -14,21 +14,13 @@ StoredOffsets = dict[Record, list[int]]
 Check = Callable[[Ledger, StoredOffsets], None]
 
 
-def acknowledged_by_partition(ledger: Ledger) -> list[int]:
-    counts = [0] * ledger.partitions
-    for partition, _ in list(ledger.acknowledged):
-        counts[partition] += 1
-    return counts
-
-
 def wait_for_acknowledgements(producer: BackgroundProducer, additional: int) -> None:
     """Wait until `additional` further records have been acknowledged in every partition."""
     ledger = producer.ledger
-    targets = [count + additional for count in acknowledged_by_partition(ledger)]
+    targets = [count + additional for count in ledger.counts]
 
     def reached() -> bool:
-        counts = acknowledged_by_partition(ledger)
-        return all(count >= target for count, target in zip(counts, targets, strict=True))
+        return all(count >= target for count, target in zip(ledger.counts, targets, strict=True))
 
     eventually(
         reached,

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.compat.crash.background_producers import Ledger
 from tests.compat.soak.faults import Deck, Targets
-from tests.compat.soak.producers import CountingLedger
 from tests.compat.soak.progress import Kind, Progress, Stream
 from tests.compat.soak.readers import Group
 from tests.compat.soak.replicas import check_replicas
@@ -70,7 +70,7 @@ def test_gaps_are_those_of_the_slowest_stream() -> None:
 
 
 def test_a_partition_that_stands_still_has_its_own_count() -> None:
-    ledger = CountingLedger("p", 2)
+    ledger = Ledger("p", 2)
     for partition in (0, 0, 1):
         record, _, _ = ledger.next(partition)
         if partition == 0:

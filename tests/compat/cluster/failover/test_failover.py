@@ -63,7 +63,9 @@ class Copy:
 
     def start(self) -> None:
         frame = load(self._streams.spark.readStream, self._bootstrap, self._source, startingOffsets="earliest")
-        self._query = self._streams.to_topic(frame.select("value", "partition"), self._bootstrap, self.topic)
+        self._query = self._streams.to_topic(
+            frame.select("value", "partition"), self._bootstrap, self.topic, processingTime="1 second"
+        )
 
     def rows(self) -> int:
         """Return the number of rows that the query has copied. Fails if the query has failed."""

@@ -83,7 +83,7 @@ TOPIC_CONFIGS = config_def((
     _key("index.interval.bytes", INT, 4096, at_least(0), "log.index.interval.bytes",
         "Bytes of log between two entries of the offset index. A smaller value makes lookups faster and indexes "
         "larger."),
-    _key("kbroker.dedup.max.keys", INT, 100_000, between(1, 10_000_000), "",
+    _key("kbroker.dedup.max.keys", INT, 100_000, between(1, 1_000_000), "",
         "Only in kbroker. The number of idempotency keys that are remembered for each partition. Above it the oldest "
         "ones are forgotten, before the window has passed."),
     _key("kbroker.dedup.window.ms", LONG, 0, at_least(0), "",

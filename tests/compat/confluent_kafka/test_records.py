@@ -167,3 +167,17 @@ def test_a_timestamp_out_of_bounds_is_refused(producer, topic):
             send(sender, name, b"v", timestamp=wrong)
         assert code_of(raised.value) == KafkaError.INVALID_TIMESTAMP
     assert send(sender, name, b"v", timestamp=now).offset() == 0
+
+
+@pytest.mark.feature("idempotency keys")
+@pytest.mark.parametrize("settings", [{}, ORDERED], ids=["plain", "idempotent"])
+def test_a_record_with_a_known_idempotency_key_is_not_stored_again(producer, consumer, topic, settings):
+    name = topic(configs={"kbroker.dedup.window.ms": "600000"})
+    sender = producer(settings)
+    keys = [b"a", b"b", b"a", b"c", b"b", b"d"]
+    for round_number in range(2):
+        send_all(sender, name, [b"%d" % round_number] * len(keys), headers=[("IDEMPOTENCY_KEY", b"all")])
+    offsets = [send(sender, name, key, headers=[("IDEMPOTENCY_KEY", key)]).offset() for key in keys]
+    assert (offsets[2], offsets[4]) == (offsets[0], offsets[1])
+    messages = read(from_the_start(consumer(), name), 5)
+    assert [message.value() for message in messages] == [b"0", b"a", b"b", b"c", b"d"]

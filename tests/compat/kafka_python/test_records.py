@@ -181,3 +181,20 @@ def test_a_timestamp_too_far_ahead_is_refused(producer, consumer, topic):
     with pytest.raises(InvalidTimestampError):
         sender.send(name, b"from the future", timestamp_ms=now + 2 * 3600 * 1000).get(DEADLINE_S)
     assert sender.send(name, b"fine", timestamp_ms=now).get(DEADLINE_S).offset == 0
+
+
+@pytest.mark.feature("idempotency keys")
+@pytest.mark.parametrize("idempotent", [False, True])
+def test_a_record_with_a_known_idempotency_key_is_not_stored_again(producer, consumer, topic, idempotent):
+    name = topic(configs={"kbroker.dedup.window.ms": "600000"})
+    sender = producer(enable_idempotence=idempotent)
+
+    def send(key: bytes, value: bytes) -> int:
+        future = sender.send(name, value=value, headers=[("IDEMPOTENCY_KEY", key)])
+        return future.get(DEADLINE_S).offset
+
+    assert send(b"a", b"1") == 0
+    assert send(b"a", b"2") == 0
+    last = send(b"b", b"3")
+    assert send(b"b", b"4") == last
+    assert [record.value for record in read(consumer(name), 2)] == [b"1", b"3"]

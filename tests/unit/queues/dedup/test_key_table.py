@@ -2,6 +2,8 @@
 
 import pytest
 
+from kbroker.config.topic_config import validate_topic_configs
+from kbroker.config.values import ConfigError
 from kbroker.queues.dedup.key_table import NO_TRANSACTION, InvalidKeyError, KeyTable, key_digest
 from kbroker.queues.state_snapshot import StateSnapshot, decode_state_snapshot, encode_state_snapshot, is_of_this_log
 from kbroker.storage.log.leader_epoch_cache import LeaderEpochCache
@@ -92,3 +94,10 @@ def test_a_snapshot_of_another_history_is_noticed() -> None:
     for damaged in (b"", encode_state_snapshot(snapshot)[:-1], b"x" + encode_state_snapshot(snapshot)[1:]):
         with pytest.raises(ValueError, match="snapshot"):
             decode_state_snapshot(damaged)
+
+
+def test_a_window_on_a_compacted_topic_is_refused() -> None:
+    validate_topic_configs({"kbroker.dedup.window.ms": "1000"})
+    for policy in ("compact", "compact,delete"):
+        with pytest.raises(ConfigError, match=r"kbroker.dedup.window.ms cannot be combined with cleanup.policy"):
+            validate_topic_configs({"kbroker.dedup.window.ms": "1000", "cleanup.policy": policy})

@@ -21,8 +21,9 @@ PAGES = (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("docs/developme
 WALK_LIMITS = {"Produce": (11, 8), "Fetch": (14, 9), "JoinGroup": (11, 11), "EndTxn": (26, 14)}
 
 MAX_NAMES = 16
-# Folders with one name for each package, command, API, message, transcript, helper or kind of test.
+# Folders with one name for each page, package, command, API, message, transcript, helper or kind of test.
 LONG_FOLDERS = {
+    "docs",
     "kbroker",
     "kbroker/api",
     "kbroker/cli",

@@ -30,6 +30,7 @@ LONG_FOLDERS = {
     "protocol/messages",
     "tests/unit",
     "tests/unit/api",
+    "tests/unit/cli",
     "tests/unit/support",
     "tests/unit/simulation/transcripts",
     "tests/compat",

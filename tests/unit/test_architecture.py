@@ -26,6 +26,7 @@ LONG_FOLDERS = {
     "docs",
     "kbroker",
     "kbroker/api",
+    "docs",
     "kbroker/cli",
     "protocol/messages",
     "tests/unit",

@@ -108,6 +108,7 @@ class Broker:
         replicas = ReplicaManager(self.environment, self.config.node_id, member.image, logs)
         replicas.is_rack_aware = self.config.replica_selector_class in RACK_AWARE
         extensions = replicas.extensions = QueueExtensions(self.environment)
+        self._delayed = extensions.delayed
         self._configure(member)
         assigned = self._assigned = AssignedPartitions(self.environment, replicas, member.image)
         await assigned.start()
@@ -211,6 +212,7 @@ class Broker:
             ),
             marker_writer=marker_writer,
             producer_ids=member.producer_ids,
+            delayed=self._delayed,
             controller_gateway=ControllerGateway(
                 self.environment, member.image, member.controller, channel, lambda: self.config
             ),

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from kbroker.metadata.controller import Controller
     from kbroker.metadata.image import MetadataImage
     from kbroker.metadata.producer_id_manager import ProducerIdManager
+    from kbroker.queues.delay.delayed_topics import DelayedTopics
     from kbroker.replica.fetch.fetch_manager import FetchManager
     from kbroker.replica.replica_manager import ReplicaManager
     from kbroker.runtime.delayed_response import DelayedResponse
@@ -75,6 +76,7 @@ class Services:
     add_partitions_to_txn: AddPartitionsToTxnManager
     marker_writer: TransactionMarkerWriter
     producer_ids: ProducerIdManager
+    delayed: DelayedTopics
     controller_gateway: ControllerGateway
     peers: Peers | None = None
     controller_channel: ControllerChannel | None = None

@@ -39,6 +39,7 @@ LISTENER_PREFIX_REQUIRED = frozenset(
 )
 # Kafka can alter these while it runs. kbroker opens its listeners only at startup.
 READ_ONLY_IN_KBROKER = frozenset({"listeners", "listener.security.protocol.map"})
+DELAY_ENABLE = "kbroker.delay.enable"
 MIN_ISR = "min.insync.replicas"
 
 
@@ -78,6 +79,8 @@ def alter_topic(overrides: ConfigTexts, ops: Sequence[AlterConfigOp], config: Br
     """Return a topic's new overrides. Raises KafkaError, usually INVALID_CONFIG."""
     altered = _apply(overrides, ops, ALL_TOPIC_CONFIGS.get, config.topic_defaults, _not_a_list)
     validate_topic_configs(altered, config.topic_defaults)
+    if overrides.get(DELAY_ENABLE) == "true" and _normalize(altered, ALL_TOPIC_CONFIGS).get(DELAY_ENABLE) != "true":
+        raise ConfigError(f"{DELAY_ENABLE} cannot be disabled: consumers would see the pending records at once")
     return _normalize(altered, ALL_TOPIC_CONFIGS)
 
 

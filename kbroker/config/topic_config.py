@@ -33,6 +33,8 @@ class TopicConfig:
     index_interval_bytes: int
     kbroker_dedup_max_keys: int
     kbroker_dedup_window_ms: int
+    kbroker_delay_enable: bool
+    kbroker_delay_max_ms: int
     kbroker_record_validation: str
     leader_replication_throttled_replicas: tuple[str, ...]
     max_compaction_lag_ms: int
@@ -92,6 +94,10 @@ def validate_topic_configs(overrides: Mapping[str, str], defaults: Mapping[str, 
         )
     if config.kbroker_dedup_window_ms and config.is_compacted:
         raise ConfigError("kbroker.dedup.window.ms cannot be combined with cleanup.policy=compact")
+    if config.kbroker_delay_enable and config.kbroker_dedup_window_ms:
+        raise ConfigError("kbroker.delay.enable cannot be combined with kbroker.dedup.window.ms")
+    if config.kbroker_delay_enable and config.is_compacted:
+        raise ConfigError("kbroker.delay.enable needs cleanup.policy=delete: compaction would remove delayed records")
     if config.min_compaction_lag_ms > config.max_compaction_lag_ms:
         raise ConfigError(
             f"conflict topic config setting min.compaction.lag.ms ({config.min_compaction_lag_ms}) > "

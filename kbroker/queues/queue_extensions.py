@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kbroker.queues.dedup.dedup_extension import DedupExtension
+from kbroker.queues.delay.delayed_topics import DelayedTopics
 
 if TYPE_CHECKING:
     from kbroker.replica.partition import Partition
@@ -15,11 +16,12 @@ class QueueExtensions:
     """The PartitionExtensions of a broker."""
 
     def __init__(self, environment: Environment) -> None:
+        self.delayed = DelayedTopics(environment)
         self._environment = environment
         self._dedup: dict[Partition, DedupExtension] = {}
 
     def configure(self, partition: Partition) -> None:
-        """Set or remove the append extension of a partition.
+        """Set or remove the extensions of a partition.
 
         A leader that begins another epoch keeps its state, since nothing was removed from its log.
         """
@@ -35,6 +37,8 @@ class QueueExtensions:
             partition.append_extension = None
         elif wanted:
             self._dedup[partition] = partition.append_extension = DedupExtension(self._environment, partition)
+        if not partition.is_internal:
+            self.delayed.configure(partition)
 
     def key_count(self, partition: Partition) -> int:
         """Return the number of idempotency keys that are remembered for a partition; 0 if this broker has none."""
@@ -43,5 +47,6 @@ class QueueExtensions:
 
     async def stop(self) -> None:
         """Write the snapshots. The tasks of a log are done before it is closed."""
+        await self.delayed.stop()
         for dedup in self._dedup.values():
             dedup.state.write_snapshot()

@@ -7,7 +7,7 @@ replicas.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from kbroker.common import Buffer, KafkaError
@@ -49,13 +49,15 @@ class Partition(PartitionRoles):
     `first_offset`: `records_in` and `bytes_in` as the leader, `replication_bytes_in` as a follower;
     `reassignment_bytes_in` is the part of the latter while a reassignment added this replica.
     `is_leader_throttled`, `is_follower_throttled`: the topic lists this replica as throttled (KIP-73).
-    `append_extension`: takes over the appends of clients; `read_filter`: decides what consumers see. Both are None on
+    `append_extension`: takes over the appends of clients; `read_filter`: decides what consumers see;
+    `retention_limit`: returns up to which offset retention may delete at a wall-clock time in ms. All are None on
     ordinary topics.
     """
 
     __slots__ = (
         "_append_listener", "append_extension", "bytes_in", "first_offset", "is_follower_throttled", "is_internal",
         "is_leader_throttled", "read_filter", "reassignment_bytes_in", "records_in", "replication_bytes_in",
+        "retention_limit",
     )  # fmt: skip
 
     def __init__(
@@ -73,6 +75,7 @@ class Partition(PartitionRoles):
         self.first_offset = log.log_end_offset
         self.read_filter: ReadFilter | None = None
         self.append_extension: AppendExtension | None = None
+        self.retention_limit: Callable[[int], int] | None = None
         self._append_listener = append_listener
         self._set_replica_config(log.config)
 

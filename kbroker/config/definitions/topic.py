@@ -89,6 +89,12 @@ TOPIC_CONFIGS = config_def((
     _key("kbroker.dedup.window.ms", LONG, 0, at_least(0), "",
         "Only in kbroker. A record whose header IDEMPOTENCY_KEY was stored within this time is acknowledged with the "
         "offset of the first one, and not stored again. 0: records are not compared."),
+    _key("kbroker.delay.enable", BOOLEAN, False, None, "",
+        "Only in kbroker. Whether records with a header DELAY, TIMER_DELAY_SEC, TIMER_DELAY_MS or TIMER_DELIVER_MS are "
+        "delivered later. Not for compacted topics; it cannot be disabled again."),
+    _key("kbroker.delay.max.ms", LONG, 40 * 24 * HOUR_MS, at_least(1), "",
+        "Only in kbroker. Maximum delay of a record in a topic with kbroker.delay.enable. Records with a longer one "
+        "are refused."),
     _key("kbroker.record.validation", STRING, "header", one_of(*VALIDATION_MODES), "kbroker.record.validation",
         "Only in kbroker. header checks the header and the CRC of a produced batch; full also checks each record, as "
         "Apache Kafka does."),

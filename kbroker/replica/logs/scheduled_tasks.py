@@ -147,7 +147,10 @@ class ScheduledTasks:
                 continue
             start_before = log.log_start_offset
             log.producers.remove_expired(now_ms, self._config().producer_id_expiration_ms)
-            segments = log.enforce_retention(now_ms, partition.high_watermark)
+            limit = partition.high_watermark
+            if partition.retention_limit is not None:
+                limit = min(limit, partition.retention_limit(now_ms))
+            segments = log.enforce_retention(now_ms, limit)
             log.close_idle_files()
             removed += segments
             if log.log_start_offset != start_before:

@@ -22,6 +22,8 @@ OWN = {
         "flush.before.ack",
         "kbroker.dedup.max.keys",
         "kbroker.dedup.window.ms",
+        "kbroker.delay.enable",
+        "kbroker.delay.max.ms",
         "kbroker.record.validation",
         "replica.lag.max.messages",
     }

@@ -1,0 +1,1 @@
+"""Delayed and scheduled delivery inside a partition's own log."""

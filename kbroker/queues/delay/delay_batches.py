@@ -1,0 +1,217 @@
+"""The batches of a topic with delay: how they are stored, what they say about pending records, what consumers see.
+
+Private bits of the attributes say what a batch is:
+
+- DELAYED: a producer's batch with delayed records. It is stored as it came, under its producer's sequences, so retries
+  and transactions need nothing special. If all its records are delayed it is HIDDEN too; otherwise consumers see it
+  without the delayed ones, as if it were compacted. Its max timestamp is its arrival (LOG_APPEND_TIME), from which the
+  due times follow; CREATE_TIME says that its records have the timestamps of the producer.
+- DELIVERED: each record names the stored record that it delivers. Together with HIDDEN the stored records are
+  cancelled. Together with HIDDEN and DELAYED they are stored here anew, because their segment is about to be deleted.
+
+So which records are pending follows from the log alone.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from kbroker.queues.delay.headers import DELAY_HEADERS, DELIVER_MS, InvalidDelayError, parse_delay
+from kbroker.queues.delay.pending_records import Pending
+from protocol.errors import MalformedError
+from protocol.records.batch import (
+    CODEC_MASK,
+    CONTROL,
+    HIDDEN,
+    LOG_APPEND_TIME,
+    MAX_DECOMPRESSED_BYTES,
+    TRANSACTIONAL,
+    BatchHeader,
+    Buffer,
+    assemble_batch,
+    body_of,
+    build_batch,
+    patch_max_timestamp,
+)
+from protocol.records.compression import decompress
+from protocol.records.control import find_end_marker
+from protocol.records.record import Header, Record, decode_varint, iter_records
+
+DELAYED = 0x2000
+DELIVERED = 0x1000
+CREATE_TIME = 0x0800
+PRIVATE_BITS = HIDDEN | DELAYED | DELIVERED | CREATE_TIME
+
+# The headers of delivered records: the offset of the stored record, its due time, the timestamp that it had.
+FROM = b"kbroker.delayed.from"
+DUE = b"kbroker.delayed.due.ms"
+TIMESTAMP = b"kbroker.delayed.timestamp.ms"
+_REPLACED = DELAY_HEADERS | {FROM, DUE, TIMESTAMP}
+
+
+class Effects(NamedTuple):
+    """What a batch changes. `removed`: delivered, cancelled or stored anew. `ends`: its producer's transaction."""
+
+    added: list[Pending]
+    removed: list[Pending]
+    ends: bool = False
+    committed: bool = False
+
+
+NO_EFFECTS = Effects([], [])
+
+
+def store_delayed(batch: bytearray | memoryview, header: BatchHeader, is_all: bool, now_ms: int) -> None:
+    """Mark a producer's batch that has delayed records; `is_all`: only delayed ones."""
+    attributes = header.attributes | DELAYED | LOG_APPEND_TIME | (HIDDEN if is_all else 0)
+    if not header.is_log_append_time:
+        attributes |= CREATE_TIME
+    patch_max_timestamp(batch, 0, header.size, attributes, now_ms)
+
+
+def due_times(records: Sequence[Record], arrival_ms: int) -> list[int | None]:
+    """Return when each record of a stored batch is due, None for those that were not delayed."""
+    dues: list[int | None] = []
+    for record in records:
+        try:
+            delay = parse_delay(record.headers)
+        except InvalidDelayError:
+            delay = None
+        due_ms = None if delay is None else delay.due_ms(arrival_ms)
+        dues.append(due_ms if due_ms is not None and due_ms > arrival_ms else None)
+    return dues
+
+
+def decode_records(batch: Buffer, header: BatchHeader, max_bytes: int = MAX_DECOMPRESSED_BYTES) -> list[Record]:
+    """Return all records of a batch. Raises MalformedError."""
+    body = decompress(header.codec, body_of(batch, 0, header.size), max_bytes)
+    return list(iter_records(body, header.count, header.base_timestamp))
+
+
+def has_effects(header: BatchHeader) -> bool:
+    attributes = header.attributes
+    return bool(attributes & (DELAYED | DELIVERED)) or bool(attributes & CONTROL)
+
+
+def effects_of(batch: Buffer, header: BatchHeader) -> Effects:
+    """Return what a batch of the log changes. Raises MalformedError."""
+    attributes = header.attributes
+    if attributes & CONTROL:
+        marker = find_end_marker(batch)
+        return NO_EFFECTS if marker is None else Effects([], [], True, marker.committed)
+    if not attributes & (DELAYED | DELIVERED):
+        return NO_EFFECTS
+    records = decode_records(batch, header)
+    if attributes & DELIVERED:
+        removed = [_named(record) for record in records]
+        if not attributes & DELAYED:
+            return Effects([], removed)
+        base = header.base_offset
+        return Effects([(due, base + at) for at, (due, _) in enumerate(removed)], removed)
+    dues = due_times(records, header.max_timestamp)
+    return Effects([(due, header.base_offset + at) for at, due in enumerate(dues) if due is not None], [])
+
+
+def _named(record: Record) -> Pending:
+    headers = dict(record.headers)
+    try:
+        return int(headers[DUE] or b""), int(headers[FROM] or b"")
+    except (KeyError, ValueError):
+        raise MalformedError("a record that delivers another one does not name it") from None
+
+
+def visible_batch(batch: memoryview, header: BatchHeader, max_bytes: int) -> Buffer | None:
+    """Return what consumers see: `batch`, without its delayed records, or None for a hidden one."""
+    if header.attributes & HIDDEN:
+        return None
+    if not header.attributes & DELAYED:
+        return batch
+    body = bytes(decompress(header.codec, body_of(batch, 0, header.size), max_bytes))
+    records = list(iter_records(body, header.count, header.base_timestamp))
+    dues = due_times(records, header.max_timestamp)
+    pieces, pos, max_timestamp = [], 0, -1
+    for record, due in zip(records, dues, strict=True):
+        size, start = decode_varint(body, pos)
+        if due is None:
+            pieces.append(body[pos : start + size])
+            max_timestamp = max(max_timestamp, record.timestamp)
+        pos = start + size
+    attributes = header.attributes & ~(PRIVATE_BITS | CODEC_MASK)
+    if header.attributes & CREATE_TIME:
+        attributes &= ~LOG_APPEND_TIME
+    else:
+        max_timestamp = header.max_timestamp
+    return assemble_batch(
+        b"".join(pieces),
+        count=len(pieces),
+        last_offset_delta=header.last_offset_delta,
+        base_timestamp=header.base_timestamp,
+        max_timestamp=max_timestamp,
+        attributes=attributes,
+        base_offset=header.base_offset,
+        leader_epoch=header.leader_epoch,
+        producer_id=header.producer_id,
+        producer_epoch=header.producer_epoch,
+        base_sequence=header.base_sequence,
+    )
+
+
+class StoredRecord(NamedTuple):
+    """A pending record as it is stored. `timestamp`: the one that consumers would have seen."""
+
+    due_ms: int
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[Header, ...]
+
+
+def stored_record(entry: Pending, record: Record, header: BatchHeader) -> StoredRecord:
+    timestamp = record.timestamp
+    if header.attributes & DELIVERED:
+        # It was stored anew, and names the timestamp.
+        timestamp = int(dict(record.headers).get(TIMESTAMP) or b"-1")
+    elif not header.attributes & CREATE_TIME:
+        timestamp = header.max_timestamp
+    return StoredRecord(*entry, timestamp, record.key, record.value, record.headers)
+
+
+def build_delivery(records: Sequence[StoredRecord], now_ms: int, *, log_append_time: bool) -> bytearray:
+    """Build the batch that delivers stored records. Their timestamp is the time of the delivery."""
+    attributes = DELIVERED | (LOG_APPEND_TIME if log_append_time else 0)
+    return build_batch(
+        [(now_ms, record.key, record.value, _delivered_headers(record)) for record in records], attributes=attributes
+    )
+
+
+def build_stored_anew(records: Sequence[StoredRecord], now_ms: int) -> bytearray:
+    """Build the hidden batch that stores pending records again, at the head of the log."""
+    return build_batch(
+        [
+            (now_ms, record.key, record.value, (*_delivered_headers(record), (DELIVER_MS, b"%d" % record.due_ms)))
+            for record in records
+        ],
+        attributes=HIDDEN | DELAYED | DELIVERED,
+    )
+
+
+def build_cancellation(entries: Sequence[Pending], now_ms: int) -> bytearray:
+    """Build the hidden batch that cancels pending records."""
+    return build_batch(
+        [(now_ms, None, None, ((FROM, b"%d" % offset), (DUE, b"%d" % due))) for due, offset in entries],
+        attributes=HIDDEN | DELIVERED,
+    )
+
+
+def _delivered_headers(record: StoredRecord) -> tuple[Header, ...]:
+    kept = [header for header in record.headers if header[0] not in _REPLACED]
+    return (
+        *kept,
+        (FROM, b"%d" % record.offset),
+        (DUE, b"%d" % record.due_ms),
+        (TIMESTAMP, b"%d" % record.timestamp),
+    )
+
+
+def is_transactional(header: BatchHeader) -> bool:
+    return bool(header.attributes & TRANSACTIONAL) and header.producer_id >= 0

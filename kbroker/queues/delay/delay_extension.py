@@ -1,0 +1,121 @@
+"""Appends of producers to a topic with delay: batches with delayed records are marked, and followed.
+
+The batch is appended as it came. Nothing is split off, so that the offsets, sequences and transactions of the producer
+are those of any other batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from typing import TYPE_CHECKING
+
+from kbroker.common import Buffer
+from kbroker.queues.delay.delay_batches import PRIVATE_BITS, store_delayed
+from kbroker.queues.delay.headers import Delay, InvalidDelayError, parse_delay
+from kbroker.replica.produce.append_extension import AppendResult
+from kbroker.replica.produce.record_validation import (
+    MAX_RECORD_ERRORS,
+    InspectedBatch,
+    InvalidRecordsError,
+    RecordErrors,
+    invalid_record,
+    too_large,
+    walk_headers,
+)
+from kbroker.storage.log.control_batches import PreparedBatch
+from protocol.errors import ErrorCode
+from protocol.records.batch import BatchHeader, parse_header
+from protocol.records.record import Header
+
+if TYPE_CHECKING:
+    from kbroker.config.topic_config import TopicConfig
+    from kbroker.queues.delay.delivery import DelayedDelivery
+    from kbroker.replica.partition import Partition
+
+# The delays of a batch, by the index of the record.
+Delays = dict[int, Delay]
+
+
+class DelayExtension:
+    """The AppendExtension of a partition with delay. Appends do not need the pending records, so they never wait."""
+
+    def __init__(self, delivery: DelayedDelivery, config: TopicConfig) -> None:
+        self.config = config
+        self._delivery = delivery
+
+    @property
+    def is_ready(self) -> bool:
+        return True
+
+    async def wait_until_ready(self) -> None:
+        """Return at once."""
+
+    def inspect(self, body: Buffer, header: BatchHeader) -> Generator[None, None, object]:
+        """Return the delays of the records. Raises KafkaError for invalid headers."""
+        if header.attributes & PRIVATE_BITS:
+            raise invalid_record("Clients are not allowed to set attributes of delayed records.")
+        delays: Delays = {}
+        errors: RecordErrors = []
+        largest = 0
+
+        def visit(index: int, headers: Sequence[Header], start: int, end: int) -> None:
+            nonlocal largest
+            try:
+                delay = parse_delay(headers)
+            except InvalidDelayError as error:
+                if len(errors) < MAX_RECORD_ERRORS:
+                    errors.append((index, str(error)))
+                return
+            if delay is not None:
+                delays[index] = delay
+                largest = max(largest, end - start)
+
+        yield from walk_headers(body, header, visit)
+        _raise_errors(errors)
+        if largest > self.config.max_message_bytes:
+            # It is delivered without compression.
+            raise too_large(largest, self.config)
+        return delays
+
+    def append(
+        self, partition: Partition, batch: InspectedBatch, stored: AppendResult | None, now_ms: int
+    ) -> AppendResult:
+        """Append the batch, unless it is `stored` already."""
+        if stored is not None:
+            return stored
+        data, header, append_time_ms = batch.validated
+        delays = batch.inspection
+        assert isinstance(delays, dict)
+        dues = _due_times(delays, now_ms, self.config.kbroker_delay_max_ms) if delays else {}
+        if dues:
+            store_delayed(data, header, len(dues) == header.count, now_ms)
+            header = parse_header(data)
+        prepared: list[PreparedBatch] = [(data, header, None)]
+        base_offset = partition.append_batches(prepared, now_ms)
+        self._delivery.on_appended(header, base_offset, [(due, base_offset + index) for index, due in dues.items()])
+        return base_offset, base_offset + header.last_offset_delta + 1, append_time_ms
+
+    def on_markers(self, partition: Partition, batches: Sequence[PreparedBatch], base_offset: int) -> None:
+        """Let the delivery follow: a committed transaction may have records that are due."""
+        self._delivery.wake()
+
+
+def _due_times(delays: Delays, now_ms: int, max_ms: int) -> dict[int, int]:
+    """Return when the records that must wait are due. Raises InvalidRecordsError for too long delays."""
+    dues: dict[int, int] = {}
+    errors: RecordErrors = []
+    for index, delay in delays.items():
+        due_ms = delay.due_ms(now_ms)
+        if due_ms - now_ms > max_ms:
+            if len(errors) < MAX_RECORD_ERRORS:
+                errors.append((index, f"A delay of {due_ms - now_ms} ms exceeds kbroker.delay.max.ms, {max_ms}."))
+        elif due_ms > now_ms:
+            dues[index] = due_ms
+    _raise_errors(errors)
+    return dues
+
+
+def _raise_errors(errors: RecordErrors) -> None:
+    if errors:
+        message = f"One or more records have been rejected due to record errors: {errors[0][1]}"
+        raise InvalidRecordsError(ErrorCode.INVALID_RECORD, message, errors)

@@ -1,0 +1,76 @@
+"""The partitions of topics with delay on this broker."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from kbroker.common import Buffer
+from kbroker.queues.delay.delay_batches import visible_batch
+from kbroker.queues.delay.delay_extension import DelayExtension
+from kbroker.queues.delay.delay_metrics import DelayMetrics
+from kbroker.queues.delay.delivery import DelayedDelivery
+from protocol.records.batch import BatchHeader
+
+if TYPE_CHECKING:
+    from kbroker.replica.partition import Partition
+    from kbroker.runtime.environment import Environment
+
+
+class DelayedRecordsFilter:
+    """The read filter: consumers do not see records that are stored to be delivered later."""
+
+    def filter_batch(self, batch: memoryview, header: BatchHeader, now_ms: int, max_bytes: int) -> Buffer | None:
+        return visible_batch(batch, header, max_bytes)
+
+
+DELAYED_RECORDS = DelayedRecordsFilter()
+
+
+class DelayedTopics:
+    """Starts and stops the deliveries as this broker becomes and ceases to be the leader."""
+
+    def __init__(self, environment: Environment) -> None:
+        self.metrics = DelayMetrics()
+        self._environment = environment
+        self._deliveries: dict[Partition, DelayedDelivery] = {}
+
+    def configure(self, partition: Partition) -> None:
+        """Apply the configs and the role of a partition whose topic has delay, or no longer leads or exists."""
+        delivery = self._deliveries.get(partition)
+        is_enabled = partition.log.config.kbroker_delay_enable and not partition.is_closed
+        if delivery is not None and not (is_enabled and delivery.is_leading):
+            delivery.stop()
+            del self._deliveries[partition]
+            delivery = partition.append_extension = None
+        if not is_enabled:
+            return
+        partition.read_filter = DELAYED_RECORDS
+        partition.retention_limit = partial(self._retention_limit, partition)
+        if delivery is None and partition.is_leader:
+            delivery = self._deliveries[partition] = DelayedDelivery(self._environment, partition, self.metrics)
+            delivery.start()
+        if delivery is not None:
+            partition.append_extension = DelayExtension(delivery, partition.log.config)
+
+    def delivery_of(self, partition: Partition) -> DelayedDelivery | None:
+        """Return the delivery of a partition that this broker leads; None if its topic has no delay."""
+        return self._deliveries.get(partition)
+
+    def deliveries(self) -> dict[Partition, DelayedDelivery]:
+        return self._deliveries
+
+    @property
+    def pending_count(self) -> int:
+        return sum([delivery.state.count for delivery in self._deliveries.values()])
+
+    def _retention_limit(self, partition: Partition, now_ms: int) -> int:
+        """Return up to where retention may delete. A follower deletes what its leader has deleted."""
+        delivery = self._deliveries.get(partition)
+        return partition.log.log_start_offset if delivery is None else delivery.retention_limit(now_ms)
+
+    async def stop(self) -> None:
+        """Stop all deliveries, and write their snapshots."""
+        deliveries, self._deliveries = list(self._deliveries.values()), {}
+        for delivery in deliveries:
+            await delivery.stop_and_wait()

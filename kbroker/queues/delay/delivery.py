@@ -1,0 +1,331 @@
+"""Delivers the delayed records of one partition while this broker leads it.
+
+One task follows the log, and appends what is due. It works in slices of at most a few milliseconds, so that a million
+records that are due at once do not hold up other requests. What it appends says itself which stored records it
+delivers: there is no second write that a crash could separate from the first.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kbroker.common import Buffer, KafkaError
+from kbroker.queues.delay.delay_batches import (
+    NO_EFFECTS,
+    Effects,
+    build_cancellation,
+    build_delivery,
+    build_stored_anew,
+    effects_of,
+    has_effects,
+)
+from kbroker.queues.delay.delay_state import DelayState
+from kbroker.queues.delay.pending_records import Pending
+from kbroker.queues.delay.snapshot_file import SnapshotFile
+from kbroker.queues.delay.stored_batches import MAX_LOOP_BYTES, StoredBatches
+from kbroker.runtime.event_log import EventLogger
+from kbroker.storage.log.retention import count_expired_segments
+from protocol.errors import ErrorCode, MalformedError
+from protocol.records.batch import BatchHeader, iter_headers, parse_header
+
+if TYPE_CHECKING:
+    from asyncio import Future, Task, TimerHandle
+
+    from kbroker.queues.delay.delay_metrics import DelayMetrics
+    from kbroker.replica.partition import Partition
+    from kbroker.runtime.environment import Environment
+
+event_log = EventLogger("kbroker.delay")
+
+READ_BYTES = 1 << 18
+# Batches that are replayed, and records that are delivered, in one iteration of the event loop.
+REPLAY_SLICE = 200
+DELIVERY_SLICE = 100
+RETRY_MS = 100
+# While records are pending the wall clock is read at least this often, since it may be set.
+MAX_WAIT_MS = 1_000
+SNAPSHOT_INTERVAL_MS = 60_000
+
+
+class DelayedDelivery:
+    """The pending records of a partition in one leader epoch. `is_loaded`: `state` has replayed the log."""
+
+    def __init__(self, environment: Environment, partition: Partition, metrics: DelayMetrics) -> None:
+        self.state = DelayState(partition.log.log_start_offset)
+        self.is_loaded = False
+        self._environment = environment
+        self._partition = partition
+        self._metrics = metrics
+        self._log = partition.log
+        self._leader_epoch = partition.state.leader_epoch
+        self._stored = StoredBatches(environment, partition.log)
+        self._task: Task[None] | None = None
+        self._waiting: Future[None] | None = None
+        self._timer: TimerHandle | None = None
+        self._is_stopped = False
+        # The wall-clock time of the next step, -1 while it is being done.
+        self._wake_ms = -1
+        self._loaded: Future[None] = environment.loop.create_future()
+        # What retention is about to delete: pending records below are stored anew. -1: nothing.
+        self._move_below = -1
+        # The log end offset after the last records that were stored anew.
+        self._moved_end = 0
+        self._log_start = partition.log.log_start_offset
+        self._snapshot = SnapshotFile(environment, partition.log)
+
+    def start(self) -> None:
+        self._task = self._environment.loop.create_task(self._run())
+
+    def stop(self) -> None:
+        """Stop delivering: the leadership or the process ends. Nothing is appended any more."""
+        self._is_stopped = True
+        self.wake()
+        if not self._loaded.done():
+            self._loaded.set_result(None)
+
+    async def stop_and_wait(self) -> None:
+        """Stop, and write a snapshot, with which the next start is faster."""
+        self.stop()
+        if self._task is not None:
+            await self._task
+        if self.is_loaded:
+            await self._snapshot.write_if_worthwhile(self.state)
+
+    def wake(self) -> None:
+        """Called after an append."""
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(None)
+
+    @property
+    def is_leading(self) -> bool:
+        partition = self._partition
+        return (
+            not self._is_stopped
+            and partition.is_leader
+            and not partition.is_closed
+            and partition.state.leader_epoch == self._leader_epoch
+        )
+
+    def on_appended(self, header: BatchHeader, base_offset: int, added: list[Pending]) -> None:
+        """Called after a producer's batch was appended; `added`: its delayed records."""
+        if not self.is_loaded or self.state.next_offset != base_offset:
+            self.wake()
+            return
+        appended = header._replace(base_offset=base_offset, leader_epoch=self._leader_epoch)
+        self.state.replay(appended, Effects(added, []) if added else NO_EFFECTS)
+        if added and min(added)[0] < self._wake_ms:
+            self.wake()
+
+    # The task.
+
+    async def _run(self) -> None:
+        try:
+            await self._load()
+        except Exception as error:
+            event_log.failure("loading delayed records failed", error, partition=self._partition.tp)
+        while self.is_leading:
+            wait_ms: int | None = 0
+            try:
+                wait_ms = await self._step()
+            except KafkaError as error:
+                # Too few replicas are in sync, or the disk is full: the records stay pending.
+                wait_ms = RETRY_MS
+                if error.code not in (ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.NOT_LEADER_OR_FOLLOWER):
+                    event_log.warning("delayed delivery must wait", partition=self._partition.tp, reason=error)
+            except Exception as error:
+                wait_ms = MAX_WAIT_MS
+                event_log.failure("delayed delivery failed", error, partition=self._partition.tp)
+            if wait_ms == 0:
+                await self._environment.yield_to_loop()
+            else:
+                await self._wait(wait_ms)
+        self._stored.clear()
+
+    async def _wait(self, wait_ms: int | None) -> None:
+        """Wait until `wake`, at most `wait_ms`."""
+        loop = self._environment.loop
+        waiting = self._waiting = loop.create_future()
+        timer = None if wait_ms is None else loop.call_later(wait_ms / 1000, self.wake)
+        if self._is_stopped:
+            self.wake()
+        try:
+            await waiting
+        finally:
+            self._waiting, self._wake_ms = None, -1
+            if timer is not None:
+                timer.cancel()
+
+    async def _step(self) -> int | None:
+        """Do one slice of work. Returns the ms until there is more, 0 for now, None if an append has to come first."""
+        if self.state.next_offset < self._log.log_end_offset:
+            await self._replay_slice()
+            return 0
+        if not self.is_loaded:
+            self.is_loaded = True
+            if not self._loaded.done():
+                self._loaded.set_result(None)
+        if self._log.log_start_offset > self._log_start:
+            self._log_start = self._log.log_start_offset
+            self.state.drop_below(self._log_start)
+        if self._move_below >= 0 and await self._store_anew_slice():
+            return 0
+        await self._snapshot.write_if_worthwhile(self.state, SNAPSHOT_INTERVAL_MS)
+        now_ms = self._environment.clock.now_ms()
+        due = self.state.pending.due(now_ms, DELIVERY_SLICE)
+        if due:
+            await self._deliver(due)
+            return 0
+        if self.state.next_offset < self._log.log_end_offset or self._move_below >= 0:
+            # Something was appended, or has expired, during an await.
+            return 0
+        first_ms = self.state.pending.first_due_ms()
+        if first_ms is None:
+            self._wake_ms = 1 << 62
+            return None
+        self._wake_ms = min(first_ms, now_ms + MAX_WAIT_MS)
+        return max(1, min(first_ms - now_ms, MAX_WAIT_MS))
+
+    # Replay.
+
+    async def _load(self) -> None:
+        """Continue with the snapshot, if it belongs to this log; otherwise all of the log is replayed."""
+        state = await self._snapshot.load()
+        if state is not None:
+            self.state = state
+
+    async def _replay_slice(self) -> None:
+        log, state = self._log, self.state
+        if state.next_offset < log.log_start_offset:
+            state.next_offset = log.log_start_offset
+        data: Buffer | None = log.read(state.next_offset, READ_BYTES, log.log_end_offset)
+        if data is None:
+            data = await self._environment.offload(log.read_blocking, state.next_offset, READ_BYTES, log.log_end_offset)
+        view = memoryview(data)
+        replayed = decoded = 0
+        for pos, header in iter_headers(view):
+            if header.next_offset <= state.next_offset:
+                continue
+            effects = NO_EFFECTS
+            if has_effects(header):
+                batch = view[pos : pos + header.size]
+                try:
+                    if header.codec or header.size > MAX_LOOP_BYTES:
+                        effects = await self._environment.offload(effects_of, batch, header)
+                    else:
+                        effects = effects_of(batch, header)
+                except MalformedError as error:
+                    event_log.error("batch of delayed records skipped", partition=self._partition.tp, reason=error)
+                decoded += header.count
+            if header.next_offset > state.next_offset:
+                # Otherwise an append was replayed during the await.
+                state.replay(header, effects)
+            replayed += 1
+            if replayed >= REPLAY_SLICE or decoded >= 4 * DELIVERY_SLICE:
+                return
+
+    # Deliveries.
+
+    def _append(self, batch: bytearray, removed: list[Pending], added_anew: bool = False) -> None:
+        """Append a batch as the leader, and apply it. Raises KafkaError."""
+        if not self.is_leading:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        self._partition.append_internal(batch, self._environment.clock.now_ms(), None, False)
+        header = parse_header(batch)
+        if self.state.next_offset == header.base_offset:
+            base = header.base_offset
+            added = [(due, base + at) for at, (due, _) in enumerate(removed)] if added_anew else []
+            self.state.replay(header, Effects(added, removed))
+
+    async def _deliver(self, due: list[Pending]) -> None:
+        records = await self._stored.read(due)
+        # The wall clock may have been set back meanwhile, and a record may have been cancelled.
+        now_ms = self._environment.clock.now_ms()
+        if self.state.pending.due(now_ms, len(records)) != due[: len(records)]:
+            return
+        is_log_append_time = self._log.config.message_timestamp_type == "LogAppendTime"
+        batch = build_delivery(records, now_ms, log_append_time=is_log_append_time)
+        self._append(batch, due[: len(records)])
+        self._metrics.delivered([now_ms - due_ms for due_ms, _ in due[: len(records)]])
+
+    async def _store_anew_slice(self) -> bool:
+        """Store pending records at the head of the log, before their segment is deleted. Returns whether there were."""
+        entries = self.state.pending.below(self._move_below, DELIVERY_SLICE)
+        if not entries:
+            self._move_below = -1
+            return False
+        records = await self._stored.read(entries)
+        moved = entries[: len(records)]
+        if self.state.pending.below(self._move_below, len(moved)) == moved:
+            self._append(build_stored_anew(records, self._environment.clock.now_ms()), moved, added_anew=True)
+            self._moved_end = self._log.log_end_offset
+            self._metrics.stored_anew += len(moved)
+        return True
+
+    def retention_limit(self, now_ms: int) -> int:
+        """Return the offset up to which retention may delete segments now.
+
+        Pending records in segments that have expired are stored anew first; a later call, after their commit, then
+        returns a higher offset.
+        """
+        log, high_watermark = self._log, self._partition.high_watermark
+        if not self.is_loaded or not self.is_leading or high_watermark < self._moved_end:
+            return log.log_start_offset
+        expired = count_expired_segments(
+            log.segments, log.config, now_ms, log.log_start_offset, log.log_end_offset, high_watermark
+        )
+        if not expired:
+            return high_watermark
+        boundary = log.segments[expired].base_offset if expired < len(log.segments) else log.log_end_offset
+        lowest = self.state.lowest_offset()
+        if lowest is None or lowest >= boundary:
+            return min(high_watermark, boundary)
+        self._move_below = boundary
+        self.wake()
+        return min(high_watermark, lowest)
+
+    # Requests.
+
+    async def wait_until_loaded(self) -> None:
+        """Raises KafkaError(NOT_LEADER_OR_FOLLOWER) if the leadership ends before."""
+        while self.is_leading and not (self.is_loaded and self.state.next_offset == self._log.log_end_offset):
+            self.wake()
+            if not self._loaded.done():
+                await self._loaded
+            else:
+                await self._environment.sleep(0.001)
+        if not self.is_leading:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+    async def cancel(self, offsets: list[int]) -> list[int]:
+        """Cancel pending records. Returns the offsets of those that were pending. Raises KafkaError."""
+        await self.wait_until_loaded()
+        entries = self._find(offsets)
+        if entries:
+            self._append(build_cancellation(entries, self._environment.clock.now_ms()), entries)
+            self._metrics.cancelled += len(entries)
+        return [offset for _, offset in entries]
+
+    async def deliver_now(self, offsets: list[int]) -> list[int]:
+        """Deliver pending records before they are due. Returns the offsets that were pending. Raises KafkaError."""
+        await self.wait_until_loaded()
+        delivered: list[int] = []
+        left = self._find(offsets)
+        while left:
+            records = await self._stored.read(left)
+            await self.wait_until_loaded()
+            now = dict(zip(left, records, strict=False))
+            pending = [entry for entry in now if self.state.pending.find(entry[1]) is not None]
+            if pending:
+                batch = build_delivery(
+                    [now[entry] for entry in pending],
+                    self._environment.clock.now_ms(),
+                    log_append_time=self._log.config.message_timestamp_type == "LogAppendTime",
+                )
+                self._append(batch, pending)
+                delivered += [offset for _, offset in pending]
+            left = left[len(records) :]
+        return delivered
+
+    def _find(self, offsets: list[int]) -> list[Pending]:
+        found = [(self.state.pending.find(offset), offset) for offset in sorted(set(offsets))]
+        return sorted([(due_ms, offset) for due_ms, offset in found if due_ms is not None])

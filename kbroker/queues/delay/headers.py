@@ -1,0 +1,77 @@
+"""When a record is due, according to its headers. The names are RocketMQ's.
+
+- `DELAY`: a level from 1 to 18, as in RocketMQ.
+- `TIMER_DELAY_SEC`, `TIMER_DELAY_MS`: a delay from the arrival at the broker.
+- `TIMER_DELIVER_MS`: a time, in milliseconds since the epoch.
+
+Values are decimal digits. The levels are fixed, because the due time of a stored record must follow from the log alone:
+each later leader computes it again.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from protocol.records.record import Header
+
+SECOND_MS = 1_000
+MINUTE_MS = 60 * SECOND_MS
+HOUR_MS = 60 * MINUTE_MS
+
+# The delays of the levels 1 to 18.
+LEVELS_MS = (
+    1 * SECOND_MS, 5 * SECOND_MS, 10 * SECOND_MS, 30 * SECOND_MS,
+    *(minutes * MINUTE_MS for minutes in range(1, 11)),
+    20 * MINUTE_MS, 30 * MINUTE_MS, 1 * HOUR_MS, 2 * HOUR_MS,
+)  # fmt: skip
+
+LEVEL = b"DELAY"
+DELAY_SEC = b"TIMER_DELAY_SEC"
+DELAY_MS = b"TIMER_DELAY_MS"
+DELIVER_MS = b"TIMER_DELIVER_MS"
+DELAY_HEADERS = frozenset({LEVEL, DELAY_SEC, DELAY_MS, DELIVER_MS})
+
+# Longer values are no times that a record can have.
+_MAX_DIGITS = 18
+
+
+class Delay(NamedTuple):
+    """What the header of a record asks for: a time in ms since the epoch, or a delay in ms from its arrival."""
+
+    ms: int
+    is_time: bool
+
+    def due_ms(self, arrival_ms: int) -> int:
+        return self.ms if self.is_time else arrival_ms + self.ms
+
+
+class InvalidDelayError(Exception):
+    """The delay headers of a record are invalid; the message says why."""
+
+
+def parse_delay(headers: Sequence[Header]) -> Delay | None:
+    """Return the delay of a record, None without a delay header. Raises InvalidDelayError.
+
+    More than one of the headers is an error, also if they agree: which one should win would be a guess.
+    """
+    found = [(name, value) for name, value in headers if name in DELAY_HEADERS]
+    if not found:
+        return None
+    if len(found) > 1:
+        names = ", ".join([name.decode() for name, _ in found])
+        raise InvalidDelayError(f"The record has several delay headers ({names}); it may have one.")
+    name, value = found[0]
+    number = _parse_number(name, value)
+    if name == DELIVER_MS:
+        return Delay(number, True)
+    if name == LEVEL:
+        if not 1 <= number <= len(LEVELS_MS):
+            raise InvalidDelayError(f"Header DELAY is {number}; the levels are 1 to {len(LEVELS_MS)}.")
+        return Delay(LEVELS_MS[number - 1], False)
+    return Delay(number * (SECOND_MS if name == DELAY_SEC else 1), False)
+
+
+def _parse_number(name: bytes, value: bytes | None) -> int:
+    if value is not None and value.isdigit() and len(value) <= _MAX_DIGITS:
+        return int(value)
+    shown = "null" if value is None else repr(value[:40].decode("ascii", "backslashreplace"))
+    raise InvalidDelayError(f"Header {name.decode()} is {shown}; it must be a number in decimal digits.")

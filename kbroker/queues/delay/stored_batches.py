@@ -1,0 +1,87 @@
+"""Reads pending records back from the log."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from kbroker.common import Buffer
+from kbroker.queues.delay.delay_batches import StoredRecord, decode_records, stored_record
+from kbroker.queues.delay.pending_records import Pending
+from protocol.records.batch import BatchHeader, iter_headers
+from protocol.records.record import Record
+
+if TYPE_CHECKING:
+    from kbroker.runtime.environment import Environment
+    from kbroker.storage.log.log import Log
+
+# Decoded batches are kept, since the records of one are often due one after the other. A batch counts with its stored
+# bytes and for each record with what Python needs for it.
+MAX_KEPT_BYTES = 8 << 20
+RECORD_BYTES = 500
+# Larger batches are decoded in a thread.
+MAX_LOOP_BYTES = 1 << 14
+# The records of one delivery have at most this many bytes, unless there is only one.
+MAX_DELIVERY_BYTES = 1 << 18
+
+_DecodedBatch = tuple[BatchHeader, list[Record], int]
+
+
+class StoredBatches:
+    """Decoded batches of one log. The least recently used ones are dropped."""
+
+    def __init__(self, environment: Environment, log: Log) -> None:
+        self._offload = environment.offload
+        self._log = log
+        self._batches: OrderedDict[int, _DecodedBatch] = OrderedDict()
+        self._kept_bytes = 0
+        self._last: _DecodedBatch | None = None
+
+    async def read(self, entries: Sequence[Pending]) -> list[StoredRecord]:
+        """Return the records of the first entries, at least one. Raises KafkaError, MalformedError."""
+        found: list[StoredRecord] = []
+        size = 0
+        for entry in entries:
+            header, records, _ = await self._batch_at(entry[1])
+            record = stored_record(entry, records[entry[1] - header.base_offset], header)
+            size += len(record.key or b"") + len(record.value or b"") + 100
+            if found and size > MAX_DELIVERY_BYTES:
+                break
+            found.append(record)
+        return found
+
+    async def _batch_at(self, offset: int) -> _DecodedBatch:
+        last = self._last
+        if last is not None and 0 <= offset - last[0].base_offset < last[0].count:
+            return last
+        for base, decoded in reversed(self._batches.items()):
+            if base <= offset <= decoded[0].last_offset:
+                self._batches.move_to_end(base)
+                self._last = decoded
+                return decoded
+        return await self._load(offset)
+
+    async def _load(self, offset: int) -> _DecodedBatch:
+        log = self._log
+        data: Buffer | None = log.read(offset, 1, log.log_end_offset)
+        if data is None:
+            data = await self._offload(log.read_blocking, offset, 1, log.log_end_offset)
+        _, header = next(iter_headers(data))
+        if header.codec or header.size > MAX_LOOP_BYTES:
+            records = await self._offload(decode_records, data, header)
+        else:
+            records = decode_records(data, header)
+        weight = len(data) + RECORD_BYTES * len(records) + sum([len(record.value or b"") for record in records])
+        decoded = self._last = (header, records, weight)
+        self._batches[header.base_offset] = decoded
+        self._kept_bytes += weight
+        while self._kept_bytes > MAX_KEPT_BYTES and len(self._batches) > 1:
+            _, (_, _, dropped) = self._batches.popitem(last=False)
+            self._kept_bytes -= dropped
+        return decoded
+
+    def clear(self) -> None:
+        self._batches.clear()
+        self._last = None
+        self._kept_bytes = 0

@@ -1,0 +1,61 @@
+"""Which headers delay a record, and which are refused."""
+
+import pytest
+
+from kbroker.queues.delay.headers import LEVELS_MS, InvalidDelayError, parse_delay
+
+ARRIVAL = 1_700_000_000_000
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "due_ms"),
+    [
+        (b"DELAY", b"1", ARRIVAL + 1_000),
+        (b"DELAY", b"3", ARRIVAL + 10_000),
+        (b"DELAY", b"5", ARRIVAL + 60_000),
+        (b"DELAY", b"14", ARRIVAL + 600_000),
+        (b"DELAY", b"18", ARRIVAL + 7_200_000),
+        (b"TIMER_DELAY_SEC", b"7", ARRIVAL + 7_000),
+        (b"TIMER_DELAY_MS", b"250", ARRIVAL + 250),
+        (b"TIMER_DELIVER_MS", b"1700000000500", ARRIVAL + 500),
+        (b"TIMER_DELAY_MS", b"0", ARRIVAL),
+    ],
+)
+def test_when_a_record_is_due(name, value, due_ms):
+    delay = parse_delay([(b"other", b"x"), (name, value)])
+    assert delay is not None
+    assert delay.due_ms(ARRIVAL) == due_ms
+
+
+def test_there_are_the_18_levels_of_rocketmq():
+    assert [ms // 1000 for ms in LEVELS_MS] == [
+        1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200,
+    ]  # fmt: skip
+
+
+def test_other_headers_do_not_delay():
+    assert parse_delay([]) is None
+    assert parse_delay([(b"delay", b"5"), (b"TAGS", b"a")]) is None
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        [(b"DELAY", None)],
+        [(b"DELAY", b"")],
+        [(b"DELAY", b"0")],
+        [(b"DELAY", b"19")],
+        [(b"DELAY", b"-1")],
+        [(b"TIMER_DELAY_MS", b"-5")],
+        [(b"TIMER_DELAY_MS", b"1.5")],
+        [(b"TIMER_DELAY_MS", b" 5")],
+        [(b"TIMER_DELAY_SEC", "५".encode())],
+        [(b"TIMER_DELIVER_MS", b"9" * 19)],
+        [(b"TIMER_DELIVER_MS", b"\xff")],
+        [(b"DELAY", b"1"), (b"TIMER_DELAY_SEC", b"1")],
+        [(b"DELAY", b"1"), (b"DELAY", b"1")],
+    ],
+)
+def test_malformed_and_contradicting_headers_are_refused(headers):
+    with pytest.raises(InvalidDelayError):
+        parse_delay(headers)

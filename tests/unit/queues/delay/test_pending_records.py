@@ -1,0 +1,72 @@
+"""The sorted set of pending records, compared with a plain sorted list."""
+
+import tracemalloc
+from random import Random
+
+import pytest
+
+from kbroker.queues.delay.pending_records import CHUNK_RECORDS, PendingRecords
+
+
+def content(pending: PendingRecords) -> list[tuple[int, int]]:
+    return pending.after(None, len(pending) + 1)
+
+
+def test_records_that_are_due_at_the_same_time_are_in_the_order_of_their_offsets():
+    pending = PendingRecords()
+    for due, offset in [(20, 3), (10, 9), (20, 1), (10, 2), (20, 2)]:
+        pending.add(due, offset)
+    assert content(pending) == [(10, 2), (10, 9), (20, 1), (20, 2), (20, 3)]
+    assert pending.due(10, 5) == [(10, 2), (10, 9)]
+    assert pending.first_due_ms() == 10
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_it_is_a_sorted_set(seed):
+    random = Random(seed)
+    pending, expected = PendingRecords(), set()
+    dues = random.choice([3, 100, 10**6])
+    for step in range(3 * CHUNK_RECORDS):
+        if expected and random.random() < 0.3:
+            entry = random.choice(sorted(expected)) if step % 50 == 0 else min(expected)
+            assert pending.discard(*entry)
+            expected.remove(entry)
+        else:
+            entry = (random.randrange(dues), random.randrange(10 * CHUNK_RECORDS))
+            pending.add(*entry)
+            expected.add(entry)
+        assert not pending.discard(-1, 5)
+    ordered = sorted(expected)
+    assert len(pending) == len(ordered)
+    assert content(pending) == ordered
+    middle = ordered[len(ordered) // 2]
+    assert pending.after(middle, 3000) == ordered[len(ordered) // 2 + 1 :][:3000]
+    assert pending.lowest_offset() == min([offset for _, offset in ordered])
+    assert pending.below(5000, 100) == [entry for entry in ordered if entry[1] < 5000][:100]
+    assert pending.find(middle[1]) is not None
+    assert pending.find(-7) is None
+
+
+def test_chunks_are_loaded_again():
+    pending, loaded = PendingRecords(), PendingRecords()
+    for offset in range(5000):
+        pending.add(offset % 7, offset)
+    for dues, offsets in pending.chunks():
+        loaded.load_chunk(dues, offsets)
+    assert content(loaded) == content(pending)
+    with pytest.raises(ValueError, match="order"):
+        loaded.load_chunk(*next(pending.chunks()))
+
+
+def test_a_record_takes_at_most_36_bytes():
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        pending = PendingRecords()
+        random = Random(1)
+        for offset in range(50_000):
+            pending.add(random.randrange(10**9), offset)
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert (after - before) / 50_000 <= 36

@@ -106,6 +106,7 @@ class ApiKey(IntEnum):
     DESCRIBE_REASSIGNMENT_PLAN = 10001
     CANCEL_REASSIGNMENT_PLAN = 10002
     DESCRIBE_BROKER = 10003
+    REMOVE_PARTITIONS = 10010
 
 
 class Api(NamedTuple):
@@ -191,6 +192,7 @@ _PRIVATE_ROWS = (
     Api(ApiKey.DESCRIBE_REASSIGNMENT_PLAN, "DescribeReassignmentPlan", 0, 0, 0),
     Api(ApiKey.CANCEL_REASSIGNMENT_PLAN, "CancelReassignmentPlan", 0, 0, 0),
     Api(ApiKey.DESCRIBE_BROKER, "DescribeBroker", 0, 0, 0),
+    Api(ApiKey.REMOVE_PARTITIONS, "RemovePartitions", 0, 0, 0),
 )
 
 # The APIs of Kafka for clients, those between brokers only, kbroker's own for clients, and all.

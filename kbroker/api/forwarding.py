@@ -42,10 +42,19 @@ FORWARDED_APIS = frozenset(
         ApiKey.DESCRIBE_QUORUM,
         ApiKey.UPDATE_FEATURES,
         ApiKey.UNREGISTER_BROKER,
+        ApiKey.REMOVE_PARTITIONS,
         *_PLAN_APIS,
     }
 )
-_WITH_ONE_ERROR = frozenset({ApiKey.UPDATE_FEATURES, ApiKey.DESCRIBE_QUORUM, ApiKey.UNREGISTER_BROKER, *_PLAN_APIS})
+_WITH_ONE_ERROR = frozenset(
+    {
+        ApiKey.UPDATE_FEATURES,
+        ApiKey.DESCRIBE_QUORUM,
+        ApiKey.UNREGISTER_BROKER,
+        ApiKey.REMOVE_PARTITIONS,
+        *_PLAN_APIS,
+    }
+)
 _CONFIG_APIS = frozenset({ApiKey.ALTER_CONFIGS, ApiKey.INCREMENTAL_ALTER_CONFIGS})
 
 Handle = Callable[["Services", "RequestContext", Any], Any]

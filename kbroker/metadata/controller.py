@@ -17,6 +17,7 @@ from kbroker.metadata.features import FeatureUpdate, update_features
 from kbroker.metadata.image import TopicImage
 from kbroker.metadata.isr_change_queue import AlterPartitionResult, IsrChangeQueue, IsrRequest
 from kbroker.metadata.metadata_writer import MetadataWriter
+from kbroker.metadata.reassignments.partition_removal_manager import PartitionRemovalManager
 from kbroker.metadata.reassignments.plan_checks import RequestedPlan
 from kbroker.metadata.reassignments.plan_manager import PlanProgress, ReassignmentPlanManager
 from kbroker.metadata.reassignments.reassignment_control_manager import ReassignmentControlManager
@@ -37,6 +38,7 @@ from kbroker.metadata.topics.create_partitions import NewPartitions
 from kbroker.metadata.topics.create_topics import NewTopic
 from kbroker.metadata.topics.delete_topics import TopicDeletion, TopicNameOrId
 from kbroker.metadata.topics.internal_topics import INTERNAL_TOPICS, new_internal_topic
+from kbroker.metadata.topics.remove_partitions import ClosingPartitions
 from kbroker.runtime.mutex import Mutex
 from kbroker.runtime.slices import Slices
 from protocol.errors import ErrorCode
@@ -81,8 +83,8 @@ class Controller:
             coordination, loader, self._writer, self._reassignments, self._lock, loop, clock
         )
         self.self_healing = SelfHealingManager(loader, self._writer, self._plans, self._lock, clock, offload, config)
-        # A plan continues when the brokers are those of the ephemeral nodes.
-        self._replication.on_reconciled = self._plans.continue_plan
+        self._removals = PartitionRemovalManager(loader, self._writer, self._lock, loop)
+        self._replication.on_reconciled = self._on_reconciled
         self._isr_changes = IsrChangeQueue(loader, self._writer, self._replication, self._lock, loop)
         self._topics = TopicControlManager(loader, self._writer, self._lock, random, config)
 
@@ -123,6 +125,11 @@ class Controller:
         Raises KafkaError, CoordinationError.
         """
         await self._replication.reconcile()
+
+    def _on_reconciled(self) -> None:
+        """Continue what a former controller has begun, now that the brokers are those of the ephemeral nodes."""
+        self._plans.continue_plan()
+        self._removals.reopen_all()
 
     def start_reconciling(self) -> None:
         """Reconcile in the background, until it succeeds or this broker is no longer the controller."""
@@ -204,6 +211,18 @@ class Controller:
     ) -> list[CreatePartitionsResult]:
         """Add partitions to each topic independently, and return one result for each name."""
         return await self._topics.create_partitions(topics, validate_only, slices)
+
+    async def close_partitions(self, name: str, count: int) -> ClosingPartitions:
+        """Let a topic's partitions from `count` on refuse records, until `reopen_partitions`. Raises KafkaError."""
+        return await self._removals.close(name, count)
+
+    async def remove_partitions(self, closing: ClosingPartitions) -> None:
+        """Remove closing partitions, which must be empty in their leader epochs. Raises KafkaError."""
+        await self._removals.remove(closing)
+
+    async def reopen_partitions(self, topic_id: bytes) -> None:
+        """Reopen the closing partitions of a topic, if there are any."""
+        await self._removals.reopen(topic_id)
 
     async def alter_configs(
         self,

@@ -69,6 +69,7 @@ class PartitionRegistration:
     `elr` and `last_known_elr` are the eligible leader replicas of KIP-966. During a reassignment (KIP-455) `replicas`
     has those of before and those of the target: `adding_replicas` were not there before it began, `removing_replicas`
     are not in its target. A replica is in both if an earlier target had it, but the current one does not.
+    `is_closing`: the leader refuses records, because the partition is about to be removed if it is empty.
     """
 
     leader: int
@@ -80,6 +81,7 @@ class PartitionRegistration:
     partition_epoch: int = 0
     adding_replicas: list[int] = field(default_factory=list)
     removing_replicas: list[int] = field(default_factory=list)
+    is_closing: bool = False
 
     @property
     def is_reassigning(self) -> bool:
@@ -91,6 +93,9 @@ class TopicImage:
     """`topic_id` has 16 bytes; `configs` are the overrides only; `partitions` are in the order of their indexes.
 
     `has_kafka_key_hash`: the coordinators of an internal topic find the partition of a key by Kafka's hash.
+    `removed_from`: partitions with this index and higher ones were removed, None if the last change of their number has
+    added some. `first_leader_epoch`: that of new partitions, which is higher than those of removed ones, since clients
+    ignore metadata with an older epoch.
     """
 
     name: str
@@ -99,6 +104,12 @@ class TopicImage:
     configs: dict[str, str] = field(default_factory=dict)
     partitions: list[PartitionRegistration] = field(default_factory=list)
     has_kafka_key_hash: bool = False
+    removed_from: int | None = None
+    first_leader_epoch: int = 0
+
+    def is_removed(self, index: int) -> bool:
+        """Return whether a partition was removed. One that is only missing may come with the next change."""
+        return self.removed_from is not None and index >= max(self.removed_from, len(self.partitions))
 
 
 class PartitionChange(NamedTuple):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from base64 import urlsafe_b64encode
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from kbroker.common import KafkaError
@@ -17,7 +17,7 @@ from kbroker.metadata.image import PartitionRegistration
 from kbroker.metadata.metadata_writer import MetadataWriter
 from kbroker.metadata.replication.alter_partition import ANY_EPOCH
 from kbroker.metadata.store import znodes
-from kbroker.metadata.store.coordination import Create, Delete, Op
+from kbroker.metadata.store.coordination import Create, Delete, Op, Set
 from kbroker.metadata.store.multis import MULTI_BYTES, op_bytes
 from kbroker.metadata.store.partition_chunks import ChunkDraft
 from kbroker.metadata.topics.create_partitions import NewPartitions, plan_partitions
@@ -25,6 +25,7 @@ from kbroker.metadata.topics.create_topics import NewTopic, TopicPlan, check_par
 from kbroker.metadata.topics.delete_topics import TopicDeletion, TopicNameOrId, plan_deletions
 from kbroker.metadata.topics.internal_topics import INTERNAL_TOPICS
 from kbroker.metadata.topics.planning_context import MAX_PARTITIONS_PER_REQUEST, PlanningContext
+from kbroker.metadata.topics.remove_partitions import check_not_closing
 from kbroker.metadata.topics.replica_placement import no_leader
 from kbroker.metadata.topics.topic_names import ZERO_UUID, repeated_names
 from kbroker.runtime.mutex import Mutex
@@ -152,7 +153,7 @@ class TopicControlManager:
         """Add the topic's partitions to the draft, and return the operations for its other nodes. Raises KafkaError."""
         if plan.name in self._image.topics:
             raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{plan.name}' already exists.")
-        partitions = [self._new_partition(replicas) for replicas in plan.replicas]
+        partitions = [self._new_partition(replicas, 0) for replicas in plan.replicas]
         is_internal = plan.name in INTERNAL_TOPICS
         node = znodes.TopicNode(topic_id, is_internal, has_kafka_key_hash=is_internal)
         ops = [Create(znodes.topic_path(plan.name), znodes.encode_topic(node))]
@@ -163,12 +164,12 @@ class TopicControlManager:
             draft.add(topic_id, index, partition)
         return ops
 
-    def _new_partition(self, replicas: list[int]) -> PartitionRegistration:
+    def _new_partition(self, replicas: list[int], leader_epoch: int) -> PartitionRegistration:
         """Return a new partition. Raises KafkaError if none of its brokers can lead it."""
         isr = [broker_id for broker_id in replicas if self._image.is_replica_eligible(broker_id, ANY_EPOCH)]
         if not isr:
             raise no_leader(len(replicas))
-        return PartitionRegistration(leader=isr[0], leader_epoch=0, replicas=replicas, isr=isr)
+        return PartitionRegistration(leader=isr[0], leader_epoch=leader_epoch, replicas=replicas, isr=isr)
 
     async def delete_topics(
         self, requested: Sequence[TopicNameOrId], slices: Slices | None = None
@@ -234,13 +235,18 @@ class TopicControlManager:
         """Add partitions to a topic, unless `validate_only`. Returns how many are added."""
         await self._writer.prepare()
         added = plan_partitions(new, self._planning_context(), max_new_partitions)
+        check_not_closing(self._image.topics[new.name])
         if validate_only:
             return len(added)
         topic = self._image.topics[new.name]
         draft = ChunkDraft(self._loader.chunks)
         for index, replicas in enumerate(added, len(topic.partitions)):
-            draft.add(topic.topic_id, index, self._new_partition(replicas))
-        await self._writer.commit(draft.ops())
+            draft.add(topic.topic_id, index, self._new_partition(replicas, topic.first_leader_epoch))
+        ops = draft.ops()
+        if topic.removed_from is not None:
+            node = replace(self._loader.topics[new.name], removed_from=None)
+            ops.append(Set(znodes.topic_path(new.name), znodes.encode_topic(node)))
+        await self._writer.commit(ops)
         return len(added)
 
     def _planning_context(self) -> PlanningContext:

@@ -79,6 +79,8 @@ class AssignedPartitions:
         topic = self._metadata.topics.get(tp.topic)
         if topic is None or topic_id not in (topic.topic_id, None) or tp.partition < len(topic.partitions):
             return None
+        if topic.is_removed(tp.partition):
+            return None
         return topic.topic_id
 
     # Roles.
@@ -146,6 +148,7 @@ class AssignedPartitions:
             # Deletions come first, since a new topic may have the name of a deleted one.
             for topic in delta.deleted:
                 await self._remove_topic(topic.topic_id)
+            await self._remove_partitions(delta)
             await self._remove_reassigned(delta)
             await self._open_or_create(self._new_partitions(delta))
 
@@ -272,6 +275,22 @@ class AssignedPartitions:
         unopened = self._maintenance.unopened
         for tp in [tp for tp, unopened_id in unopened.items() if unopened_id == topic_id]:
             del unopened[tp]
+
+    async def _remove_partitions(self, delta: MetadataDelta) -> None:
+        """Delete the logs of partitions that were removed from their topics."""
+        removed = []
+        for tp, topic_id, _, new in delta.partitions:
+            topic = self._metadata.topics_by_id.get(topic_id)
+            if new is not None or topic is None or not topic.is_removed(tp.partition):
+                continue
+            if self._maintenance.unopened.get(tp) == topic_id:
+                del self._maintenance.unopened[tp]
+            partition = self._replicas.get(topic_id, tp.partition)
+            if partition is not None:
+                self._stop_following(partition)
+                removed.append(partition)
+                event_log.info("partition removed", partition=tp)
+        await self._remove(removed)
 
     async def _remove_reassigned(self, delta: MetadataDelta) -> None:
         """Delete the logs of partitions that were reassigned to other brokers."""

@@ -123,6 +123,9 @@ class Partition(PartitionRoles):
         without the `guard` of its verification. Raises KafkaError, and AppendMustWait: then call again with
         `validated`.
         """
+        if self.is_closing:
+            # Clients refresh their metadata and retry: soon the partition is gone, or open again.
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         if self.is_internal:
             # Only coordinators write to internal topics.
             message = f"Cannot append to internal topic {self.tp.topic}"

@@ -17,14 +17,19 @@ if TYPE_CHECKING:
 
 
 class PartitionRoles(PartitionHighWatermark):
-    """`adding_replicas`: those that a reassignment adds, as the metadata image has them."""
+    """Both as the metadata image has them. `adding_replicas`: those that a reassignment adds. `is_closing`: the leader
+    refuses records, see metadata/topics/remove_partitions.py.
+    """
 
-    __slots__ = ("_deferred_role", "_has_leader", "_is_truncating", "adding_replicas", "extensions")
+    __slots__ = (
+        "_deferred_role", "_has_leader", "_is_truncating", "adding_replicas", "extensions", "is_closing",
+    )  # fmt: skip
 
     def __init__(self, log: Log, state: PartitionState, is_leader: bool) -> None:
         super().__init__(log, state, is_leader)
         self.adding_replicas: Sequence[int] = ()
         self.extensions: PartitionExtensions | None = None
+        self.is_closing = False
         self._is_truncating = False
         # On a follower: whether the partition has a leader, as far as this broker knows.
         self._has_leader = False
@@ -44,6 +49,8 @@ class PartitionRoles(PartitionHighWatermark):
         `now_ms` is monotonic. During a truncation the change is deferred until its end.
         """
         self.adding_replicas = registration.adding_replicas
+        # Before the role: nothing may be appended in the leader epoch that closes the partition.
+        self.is_closing = registration.is_closing
         if self._is_truncating:
             self._deferred_role = (registration, node_id, now_ms)
         elif registration.leader == node_id:

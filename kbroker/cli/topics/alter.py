@@ -12,6 +12,7 @@ from kbroker.cli.common.options import DEFAULT_BOOTSTRAP, Bootstrap
 from kbroker.cli.common.parsing import INT16, INT32, parse_config_changes
 from kbroker.cli.common.plan_options import NO_PLAN_OPTIONS, PlanOptions, with_plan_options
 from kbroker.cli.configs.requests import Resource, alter_configs
+from kbroker.cli.topics.remove_partitions import remove_instead
 from kbroker.cli.topics.results import print_results
 
 Topics = Annotated[list[str], typer.Argument(metavar="TOPIC...", show_default=False, autocompletion=complete_topics)]
@@ -22,9 +23,7 @@ def alter(
     topics: Topics,
     partitions: Annotated[
         int | None,
-        typer.Option(
-            "--partitions", "-p", metavar="N", min=1, max=INT32, help="Increase the number of partitions to N."
-        ),
+        typer.Option("--partitions", "-p", metavar="N", min=1, max=INT32, help="Change the number of partitions to N."),
     ] = None,
     set_: Annotated[
         list[str] | None,
@@ -61,7 +60,9 @@ def alter(
     options: PlanOptions = NO_PLAN_OPTIONS,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Add partitions to topics, change their configs, or change their replication factor.
+    """Change the number of partitions of topics, their configs, or their replication factor.
+
+    A topic with more than N partitions loses the highest ones, which must be empty. Stop the producers first.
 
     Another replication factor needs a plan of moves, as those of kbroker brokers balance. It is shown first, and a
     terminal asks for confirmation. The controller runs it: Ctrl-C leaves it running. The options from --dry-run to
@@ -93,7 +94,10 @@ def alter(
             alter_configs(client, Resource("topic", topic), changes)
             print(f"{topic}: configs altered: {', '.join(changes)}")
         if partitions is not None:
+            results = client.create_partitions(dict.fromkeys(names, partitions), raise_errors=False).to_dict()[
+                "results"
+            ]
             print_results(
-                client.create_partitions(dict.fromkeys(names, partitions), raise_errors=False).to_dict()["results"],
+                [remove_instead(client, result, partitions) for result in results],
                 lambda _: f"now has {count_text(partitions, 'partition')}",
             )

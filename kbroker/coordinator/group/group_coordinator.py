@@ -107,6 +107,15 @@ class GroupCoordinator:
         if topics:
             for context in self.runtime.contexts():
                 context.shard.on_topics_deleted(topics)
+        shrunk = {topic.topic_id: topic for topic in delta.updated if topic.removed_from is not None}
+        removed = {
+            (tp.topic, tp.partition)
+            for tp, topic_id, _, new in (delta.partitions if shrunk else ())
+            if new is None and topic_id in shrunk and shrunk[topic_id].is_removed(tp.partition)
+        }
+        if removed:
+            for context in self.runtime.contexts():
+                context.shard.on_partitions_removed(removed)
 
     # Members.
 

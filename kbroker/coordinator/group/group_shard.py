@@ -200,6 +200,13 @@ class GroupShard:
         deleted = [partition for partition in self.offsets.partitions(group_id) if partition[0] in topics]
         return CoordinatorResult(None, offset_tombstones(group_id, deleted))
 
+    def delete_offsets_of_partitions(
+        self, group_id: str, removed: Collection[tuple[str, int]]
+    ) -> CoordinatorResult[None]:
+        """Delete the offsets of partitions that were removed from their topics."""
+        deleted = [partition for partition in self.offsets.partitions(group_id) if partition in removed]
+        return CoordinatorResult(None, offset_tombstones(group_id, deleted))
+
     def expire_offsets(self, group_id: str, retention_ms: int) -> CoordinatorResult[None]:
         """Delete expired offsets, and an empty group with its last offset.
 
@@ -229,6 +236,18 @@ class GroupShard:
         groups = [*self.offsets.groups_with_topics(topics), *self._context.locked_keys()]
         for group_id in dict.fromkeys(groups):
             operation = partial(GroupShard.delete_offsets_of_topics, group_id=group_id, topics=topics)
+            self._context.post(operation, group_id, LockMode.EXCLUSIVE_AFTER_SHARED)
+
+    def on_partitions_removed(self, removed: Collection[tuple[str, int]]) -> None:
+        """Delete the offsets of removed partitions in every group: partitions with these numbers may be added again.
+
+        Those of groups that are still being loaded stay.
+        """
+        if not self._is_loaded:
+            return
+        groups = [*self.offsets.groups_with_topics({topic for topic, _ in removed}), *self._context.locked_keys()]
+        for group_id in dict.fromkeys(groups):
+            operation = partial(GroupShard.delete_offsets_of_partitions, group_id=group_id, removed=removed)
             self._context.post(operation, group_id, LockMode.EXCLUSIVE_AFTER_SHARED)
 
     def schedule_offset_expiration(self, retention_ms: int) -> None:

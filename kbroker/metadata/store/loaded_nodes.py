@@ -186,4 +186,7 @@ class LoadedNodes:
         resource = ConfigResource(ConfigResourceType.TOPIC, name)
         configs = delta.configs.get(resource, self.image.overrides(*resource))
         node = self.topics[name]
-        return TopicImage(name, topic_id, node.internal, configs, partitions, node.has_kafka_key_hash)
+        return TopicImage(
+            name, topic_id, node.internal, configs, partitions, node.has_kafka_key_hash, node.removed_from,
+            node.first_leader_epoch,
+        )  # fmt: skip

@@ -91,6 +91,16 @@ class ChunkDraft:
             partitions = self._writable(number).pop(topic_id, {})
             self._rows[number][topic_id] = dict.fromkeys(partitions)
 
+    def remove_from(self, topic_id: bytes, first: int) -> None:
+        """Remove the partitions of a topic with the index `first` and higher ones."""
+        for number in list(self._chunks.numbers_of(topic_id)):
+            for index in [index for index in self._chunk(number).get(topic_id, {}) if index >= first]:
+                chunk = self._writable(number)
+                del chunk[topic_id][index]
+                if not chunk[topic_id]:
+                    del chunk[topic_id]
+                self._rows[number].setdefault(topic_id, {})[index] = None
+
     def ops(self) -> list[Op]:
         return [
             SetChunk(chunk_path(number), encode_chunk(chunk), rows=self._small_rows(number))

@@ -10,7 +10,8 @@
     /kbroker/controller-epoch        {"epoch"}; every write of the controller begins with a check of its version
     /kbroker/changes                 {"number", "last": change}; without "last" if the change is large
     /kbroker/recent/N                the change whose number modulo 32 is N: {"number", "paths", "rows": {chunk: ...}}
-    /kbroker/topics/NAME             {"id": hex, "internal": bool}
+    /kbroker/topics/NAME             {"id": hex, "internal": bool}, after a removal of partitions "removed_from" and
+                                     "first_leader_epoch"
     /kbroker/partitions/N            {topic id in hex: {partition: state}}; a chunk of at most 128 partitions
     /kbroker/configs/DIRECTORY/NAME  {config: value}; DIRECTORY is topics, brokers, client-metrics or groups
     /kbroker/features                {"epoch", "levels": {feature: finalized level}}
@@ -224,17 +225,23 @@ KAFKA_KEY_HASH = "kafka"
 
 @dataclass(slots=True)
 class TopicNode:
-    """`has_kafka_key_hash`: see TopicImage. Nodes of internal topics of former versions lack it."""
+    """The fields with defaults: see TopicImage. Nodes of internal topics of former versions lack the hash."""
 
     topic_id: bytes
     internal: bool
     has_kafka_key_hash: bool = False
+    removed_from: int | None = None
+    first_leader_epoch: int = 0
 
 
 def encode_topic(topic: TopicNode) -> bytes:
     fields: dict[str, object] = {"id": topic.topic_id.hex(), "internal": topic.internal}
     if topic.has_kafka_key_hash:
         fields["hash"] = KAFKA_KEY_HASH
+    if topic.removed_from is not None:
+        fields["removed_from"] = topic.removed_from
+    if topic.first_leader_epoch:
+        fields["first_leader_epoch"] = topic.first_leader_epoch
     return encode(fields)
 
 
@@ -245,7 +252,14 @@ def decode_topic(name: str, data: bytes) -> TopicNode:
         key_hash = fields.get("hash")
         if key_hash not in (None, KAFKA_KEY_HASH):
             raise ValueError(f"unknown hash {key_hash}")
-        return TopicNode(bytes.fromhex(fields["id"]), fields["internal"], key_hash == KAFKA_KEY_HASH)
+        removed_from = fields.get("removed_from")
+        return TopicNode(
+            bytes.fromhex(fields["id"]),
+            fields["internal"],
+            key_hash == KAFKA_KEY_HASH,
+            None if removed_from is None else int(removed_from),
+            int(fields.get("first_leader_epoch", 0)),
+        )
 
 
 def encode_chunk(chunk: Chunk) -> bytes:
@@ -266,10 +280,12 @@ def partition_fields(partition: PartitionRegistration) -> list[object]:
         partition.replicas,
         partition.isr,
     ]
-    if partition.elr or partition.last_known_elr or partition.is_reassigning:
+    if partition.elr or partition.last_known_elr or partition.is_reassigning or partition.is_closing:
         fields += [partition.elr, partition.last_known_elr]
-    if partition.is_reassigning:
+    if partition.is_reassigning or partition.is_closing:
         fields += [partition.adding_replicas, partition.removing_replicas]
+    if partition.is_closing:
+        fields.append(True)
     return fields
 
 
@@ -293,6 +309,7 @@ def decode_partition(
     last_known_elr: list[int] | None = None,
     adding_replicas: list[int] | None = None,
     removing_replicas: list[int] | None = None,
+    is_closing: bool = False,
 ) -> PartitionRegistration:
     return PartitionRegistration(
         leader,
@@ -304,4 +321,5 @@ def decode_partition(
         partition_epoch,
         adding_replicas or [],
         removing_replicas or [],
+        bool(is_closing),
     )

@@ -68,7 +68,7 @@ def test_partitions_are_added_and_configs_altered(kbroker: Kbroker, try_kbroker:
     assert described["configs"] == {"cleanup.policy": "delete"}
 
     for change, reason in (
-        (["--partitions", "2"], "INVALID_PARTITIONS"),
+        (["--partitions", "4"], "INVALID_PARTITIONS"),
         (["--set", "segment.ms=soon"], "INVALID_CONFIG"),
         (["--set", "no.such.config=1"], "INVALID_CONFIG"),
     ):

@@ -1,0 +1,127 @@
+"""PartitionRemovalManager: closes, removes and reopens partitions in the coordination service.
+
+The decisions are in kbroker/metadata/topics/remove_partitions.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from kbroker.common import KafkaError
+from kbroker.metadata.metadata_writer import MetadataWriter
+from kbroker.metadata.store import znodes
+from kbroker.metadata.store.coordination import Set
+from kbroker.metadata.store.multis import MULTI_BYTES
+from kbroker.metadata.store.partition_chunks import ChunkDraft
+from kbroker.metadata.topics.remove_partitions import (
+    ClosingPartitions,
+    check_removal,
+    check_still_closing,
+    with_closing,
+)
+from kbroker.runtime.event_log import EventLogger
+from kbroker.runtime.mutex import Mutex
+from protocol.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop, Task
+
+    from kbroker.metadata.image import TopicImage
+    from kbroker.metadata.metadata_loader import MetadataLoader
+
+log = EventLogger("kbroker.controller")
+
+# Backoff before the next attempt to reopen partitions, in seconds.
+RETRY_BACKOFF_S = 0.5
+
+
+class PartitionRemovalManager:
+    """Used by the controller, whose lock and writer it shares. Only the elected controller's does anything."""
+
+    def __init__(self, loader: MetadataLoader, writer: MetadataWriter, lock: Mutex, loop: AbstractEventLoop) -> None:
+        self._loader = loader
+        self._image = loader.image
+        self._writer = writer
+        self._lock = lock
+        self._loop = loop
+        # The topics whose partitions this controller is removing.
+        self._running: set[bytes] = set()
+        self._reopening: set[Task[None]] = set()
+
+    async def close(self, name: str, count: int) -> ClosingPartitions:
+        """Close the partitions of a topic from `count` on. The caller then calls `reopen`. Raises KafkaError."""
+        async with self._lock:
+            await self._writer.prepare()
+            topic = self._image.topics.get(name)
+            check_removal(name, count, topic, self._loader.reassignment_plan.is_active)
+            assert topic is not None
+            await self._write(topic, count, True)
+            topic = self._image.topics[name]
+            rows = enumerate(topic.partitions[count:], count)
+            self._running.add(topic.topic_id)
+            leaders = {index: (row.leader, row.leader_epoch) for index, row in rows}
+            return ClosingPartitions(name, topic.topic_id, count, leaders)
+
+    async def remove(self, closing: ClosingPartitions) -> None:
+        """Remove closing partitions that are empty in these leader epochs. Raises KafkaError."""
+        async with self._lock:
+            await self._writer.prepare()
+            check_still_closing(closing, self._image.topics_by_id.get(closing.topic_id))
+            draft = ChunkDraft(self._loader.chunks)
+            draft.remove_from(closing.topic_id, closing.first)
+            epoch = 1 + max(leader_epoch for _, leader_epoch in closing.leaders.values())
+            node = self._loader.topics[closing.name]
+            node = replace(node, removed_from=closing.first, first_leader_epoch=max(epoch, node.first_leader_epoch))
+            await self._writer.commit([*draft.ops(), Set(znodes.topic_path(closing.name), znodes.encode_topic(node))])
+        await self._loader.wait_if_alone()
+
+    async def reopen(self, topic_id: bytes) -> None:
+        """Reopen the closing partitions of a topic, if there are any. Retries until another broker is the controller.
+
+        The next controller reopens them otherwise (`reopen_all`).
+        """
+        try:
+            while self._writer.is_elected:
+                try:
+                    async with self._lock:
+                        await self._writer.prepare()
+                        topic = self._image.topics_by_id.get(topic_id)
+                        if topic is not None and any(row.is_closing for row in topic.partitions):
+                            await self._write(topic, 0, False)
+                    return
+                except KafkaError as error:
+                    log.warning("partitions not reopened", topic=topic_id.hex(), reason=error)
+                await self._sleep()
+        finally:
+            self._running.discard(topic_id)
+
+    def reopen_all(self) -> None:
+        """Reopen the partitions that a former controller has closed. Called when the image is up to date."""
+        if not self._writer.is_elected:
+            return
+        for topic in self._image.topics.values():
+            # The highest partition is always one of them.
+            if topic.partitions and topic.partitions[-1].is_closing and topic.topic_id not in self._running:
+                self._running.add(topic.topic_id)
+                task = self._loop.create_task(self.reopen(topic.topic_id))
+                self._reopening.add(task)
+                task.add_done_callback(self._reopening.discard)
+
+    async def _write(self, topic: TopicImage, first: int, is_closing: bool) -> None:
+        """Close the partitions from `first` on, or reopen those that are closing. Raises KafkaError."""
+        draft = ChunkDraft(self._loader.chunks)
+        for number, topic_id, index, row in list(draft.partitions_of(topic.topic_id)):
+            if index >= first and row.is_closing != is_closing:
+                draft.replace(number, topic_id, index, with_closing(row, is_closing))
+        if is_closing and draft.max_bytes > MULTI_BYTES:
+            raise KafkaError(ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request.")
+        await self._writer.commit(draft.ops())
+
+    async def _sleep(self) -> None:
+        woken = self._loop.create_future()
+        timer = self._loop.call_later(RETRY_BACKOFF_S, woken.set_result, None)
+        try:
+            await woken
+        finally:
+            timer.cancel()

@@ -1,0 +1,19 @@
+"""RemovePartitions: remove the highest partitions of a topic, which must be empty. Kafka has no such API.
+
+0: flexible.
+"""
+
+from __future__ import annotations
+
+from protocol.schema.message import Message, row
+
+
+class RemovePartitionsRequest(Message, key=10010, kind="request", versions="0", flexible="0+"):
+    topic_name: str = row("string", "0+")
+    partition_count: int = row("int32", "0+")
+
+
+class RemovePartitionsResponse(Message, key=10010, kind="response", versions="0", flexible="0+"):
+    throttle_time_ms: int = row("int32", "0+")
+    error_code: int = row("int16", "0+")
+    error_message: str | None = row("string", "0+", nullable="0+", default=None)

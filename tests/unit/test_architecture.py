@@ -26,7 +26,6 @@ LONG_FOLDERS = {
     "docs",
     "kbroker",
     "kbroker/api",
-    "docs",
     "kbroker/cli",
     "protocol/messages",
     "tests/unit",

@@ -30,6 +30,7 @@ from kbroker.metadata.coordination_sessions import CoordinationSessions, OpenSes
 from kbroker.metadata.image import BrokerRegistration, MetadataDelta
 from kbroker.metadata.store.coordination import NodeExists
 from kbroker.queues.queue_extensions import QueueExtensions
+from kbroker.queues.views.view_directory import ViewDirectory
 from kbroker.replica.assigned_partitions import AssignedPartitions
 from kbroker.replica.fetch.fetch_manager import FetchManager
 from kbroker.replica.fetch.replica_selector import RACK_AWARE
@@ -106,6 +107,7 @@ class Broker:
             node = node._replace(inter_broker_host=host, inter_broker_port=inter_broker_port)
         logs = LogManager(self.environment, directory.path, lambda: self.config)
         replicas = ReplicaManager(self.environment, self.config.node_id, member.image, logs)
+        replicas.views = ViewDirectory(member.image)
         replicas.is_rack_aware = self.config.replica_selector_class in RACK_AWARE
         extensions = replicas.extensions = QueueExtensions(self.environment)
         self._delayed = extensions.delayed

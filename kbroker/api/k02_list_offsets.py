@@ -159,10 +159,10 @@ def _replica(services: Services, request: ListOffsetsRequest, topic: str, reques
     """Return the replica that may respond. Raises KafkaError."""
     index, epoch = requested.partition_index, requested.current_leader_epoch
     if request.replica_id != DEBUGGING_CONSUMER:
-        partition = services.replicas.leader(topic, index)
+        partition = services.replicas.readable_leader(topic, index)
         partition.check_leader(epoch)
         return partition
-    found = services.replicas.get(topic, index)
+    found, _ = services.replicas.find_readable(topic, index)
     if found is None:
         raise KafkaError(services.replicas.missing_error(topic, index))
     found.check_epoch(epoch)

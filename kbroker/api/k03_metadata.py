@@ -150,6 +150,7 @@ class ResponseBuilder:
 
     def existing_topic(self, topic: TopicImage) -> MetadataResponseTopic:
         with_operations = self.request.include_topic_authorized_operations
+        topic = self.image.resolve(topic)
         build_partition = self._partition if self.version else self._partition_v0
         return MetadataResponseTopic(
             error_code=ErrorCode.NONE,

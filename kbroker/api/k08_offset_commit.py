@@ -52,6 +52,7 @@ def _commit(
     has_large_metadata = False
     for topic in request.topics:
         image = metadata.topics_by_id.get(topic.topic_id) if by_id else metadata.topics.get(topic.name)
+        image = image and metadata.resolve(image)
         partitions = []
         for partition in topic.partitions:
             error = unknown_topic if image is None else partition_error(image, partition, max_metadata_bytes)

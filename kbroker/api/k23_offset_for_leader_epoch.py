@@ -37,7 +37,7 @@ def _end_offsets(services: Services, request: OffsetForLeaderEpochRequest) -> St
 
 def _end_offset(services: Services, topic: str, requested: OffsetForLeaderPartition) -> EpochEndOffset:
     try:
-        partition = services.replicas.leader(topic, requested.partition)
+        partition = services.replicas.readable_leader(topic, requested.partition)
         partition.check_leader(requested.current_leader_epoch)
     except KafkaError as error:
         return EpochEndOffset(partition=requested.partition, error_code=error.code)

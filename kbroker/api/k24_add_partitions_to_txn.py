@@ -87,7 +87,10 @@ def _partitions(
             if version < BROKERS_VERSION and tp.topic in INTERNAL_TOPICS:
                 errors[tp] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
             elif services.metadata.partition(*tp) is None:
-                errors[tp] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                topic_image = services.metadata.topics.get(tp.topic)
+                is_view = topic_image is not None and bool(topic_image.view_of)
+                # The client must not retry.
+                errors[tp] = ErrorCode.TOPIC_AUTHORIZATION_FAILED if is_view else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             yield
     return partitions, errors
 

@@ -42,6 +42,7 @@ async def handle(
     max_metadata_bytes = services.config.offset_metadata_max_bytes
     for topic in request.topics:
         image = services.metadata.topics.get(topic.name)
+        image = image and services.metadata.resolve(image)
         partitions = []
         for partition in topic.partitions:
             error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

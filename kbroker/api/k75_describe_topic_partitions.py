@@ -84,6 +84,7 @@ def _page(
             return DescribeTopicPartitionsResponse(
                 topics=topics, next_cursor=Cursor(topic_name=name, partition_index=0)
             )
+        topic = image.resolve(topic)
         end = min(first_partition + limit, len(topic.partitions))
         topics.append(_topic(image, topic, first_partition, end))
         if end < len(topic.partitions):

@@ -7,6 +7,7 @@ from typing import Any
 from kbroker.config.config_def import parse_configs
 from kbroker.config.definitions.retry import validate_retry_configs
 from kbroker.config.definitions.topic import ALL_TOPIC_CONFIGS
+from kbroker.config.tag_expression import VIEW_FILTER, check_view_configs
 from kbroker.config.values import ConfigError, Value
 
 
@@ -87,6 +88,7 @@ _ATTRIBUTES = tuple((f.name, f.name.replace("_", ".")) for f in fields(TopicConf
 def validate_topic_configs(overrides: Mapping[str, str], defaults: Mapping[str, Value] = DEFAULTS) -> None:
     """Validate a topic's overrides, each and in combination with the broker's values. Raises ConfigError."""
     config = TopicConfig.of(overrides, defaults)
+    check_view_configs(overrides.keys(), str(config.get(VIEW_FILTER)))
     if config.get("remote.storage.enable"):
         raise ConfigError(
             "Tiered Storage functionality is disabled in the broker. "

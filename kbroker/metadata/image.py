@@ -5,11 +5,12 @@ that does not await sees a consistent state. Other code only reads it.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from kbroker.common import NO_LEADER, TopicPartition
 from kbroker.config.config_resource import ConfigResource, ConfigResourceType
+from kbroker.config.tag_expression import VIEW_OF
 from kbroker.metadata.features import INITIAL_FEATURES, FinalizedFeatures
 from kbroker.metadata.topics.topic_names import collision_key
 
@@ -111,6 +112,11 @@ class TopicImage:
         """Return whether a partition was removed. One that is only missing may come with the next change."""
         return self.removed_from is not None and index >= max(self.removed_from, len(self.partitions))
 
+    @property
+    def view_of(self) -> str:
+        """The name of the topic of which this one is a view, which has no partitions of its own; else ""."""
+        return self.configs.get(VIEW_OF, "")
+
 
 class PartitionChange(NamedTuple):
     """`old` is None for a new partition (of this topic id), `new` is None for a deleted one."""
@@ -170,6 +176,8 @@ class MetadataImage:
         self.topics_by_id: dict[bytes, TopicImage] = {}
         # Names that are equal in Kafka's metrics, in which "." is replaced by "_", by that form.
         self.names_by_collision_key: dict[str, str] = {}
+        # The names of the views of each topic that has some.
+        self.views: dict[str, set[str]] = {}
         self._overrides: dict[ConfigResource, dict[str, str]] = {}
 
     def apply(self, delta: MetadataDelta) -> None:
@@ -179,9 +187,15 @@ class MetadataImage:
             del self.topics[topic.name]
             del self.topics_by_id[topic.topic_id]
             self.names_by_collision_key.pop(collision_key(topic.name), None)
+            if topic.view_of:
+                self.views[topic.view_of].discard(topic.name)
+                if not self.views[topic.view_of]:
+                    del self.views[topic.view_of]
         for topic in delta.created:
             if "." in topic.name or "_" in topic.name:
                 self.names_by_collision_key[collision_key(topic.name)] = topic.name
+            if topic.view_of:
+                self.views.setdefault(topic.view_of, set()).add(topic.name)
         for topic in (*delta.created, *delta.updated):
             self.topics[topic.name] = topic
             self.topics_by_id[topic.topic_id] = topic
@@ -198,6 +212,13 @@ class MetadataImage:
             self.controller_id = delta.controller_id
         if delta.features is not None:
             self.features = delta.features
+
+    def resolve(self, topic: TopicImage) -> TopicImage:
+        """Return the topic as clients see it: a view has the partitions of its source."""
+        if VIEW_OF not in topic.configs:
+            return topic
+        source = self.topics.get(topic.view_of)
+        return topic if source is None else replace(topic, partitions=source.partitions)
 
     def overrides(self, resource_type: int, name: str) -> dict[str, str]:
         """Return the config overrides of a resource, {} if it has none."""

@@ -6,12 +6,13 @@ The decisions are in kbroker/metadata/topics. Each topic is written in one multi
 from __future__ import annotations
 
 from base64 import urlsafe_b64encode
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from kbroker.common import KafkaError
 from kbroker.config.config_resource import ConfigResource, ConfigResourceType
+from kbroker.config.tag_expression import VIEW_OF
 from kbroker.config.topic_config import validate_topic_configs
 from kbroker.metadata.image import PartitionRegistration
 from kbroker.metadata.metadata_writer import MetadataWriter
@@ -28,6 +29,7 @@ from kbroker.metadata.topics.planning_context import MAX_PARTITIONS_PER_REQUEST,
 from kbroker.metadata.topics.remove_partitions import check_not_closing
 from kbroker.metadata.topics.replica_placement import no_leader
 from kbroker.metadata.topics.topic_names import ZERO_UUID, repeated_names
+from kbroker.metadata.topics.views import check_not_view, check_source, check_views_deleted
 from kbroker.runtime.mutex import Mutex
 from kbroker.runtime.slices import Slices, Steps, in_slices, step
 from protocol.errors import ErrorCode
@@ -116,10 +118,17 @@ class TopicControlManager:
                 continue
             plans.append(plan)
             results[topic.name] = CreateTopicResult(
-                topic.name, self._random_topic_id(), len(plan.replicas), len(plan.replicas[0]), plan.configs
+                topic.name, self._random_topic_id(), *self._counts(plan), plan.configs
             )
             yield
         return plans
+
+    def _counts(self, plan: TopicPlan) -> tuple[int, int]:
+        """Return the number of partitions, and the replication factor."""
+        replicas: Sequence[Sequence[int]] = plan.replicas
+        if VIEW_OF in plan.configs:
+            replicas = [partition.replicas for partition in self._image.topics[plan.configs[VIEW_OF]].partitions]
+        return len(replicas), len(replicas[0])
 
     async def _create(self, plans: Sequence[TopicPlan], results: dict[str, CreateTopicResult]) -> None:
         """Write the topics in as few multis as their size allows, each topic in one multi.
@@ -153,6 +162,9 @@ class TopicControlManager:
         """Add the topic's partitions to the draft, and return the operations for its other nodes. Raises KafkaError."""
         if plan.name in self._image.topics:
             raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{plan.name}' already exists.")
+        if VIEW_OF in plan.configs:
+            # It may have been deleted since the topic was planned.
+            check_source(plan.configs[VIEW_OF], self._image.topics)
         partitions = [self._new_partition(replicas, 0) for replicas in plan.replicas]
         is_internal = plan.name in INTERNAL_TOPICS
         node = znodes.TopicNode(topic_id, is_internal, has_kafka_key_hash=is_internal)
@@ -183,14 +195,18 @@ class TopicControlManager:
                 # The image may be old, so an error such as "unknown topic" may be wrong.
                 return [TopicDeletion(deletion.name, deletion.topic_id, error) for deletion in deletions]
         valid = [deletion for deletion in deletions if deletion.error is None]
+        names = {deletion.name or "" for deletion in valid}
         while valid:
             async with self._lock:
-                await self._delete_some(valid)
+                await self._delete_some(valid, names)
         await self._loader.wait_if_alone()
         return deletions
 
-    async def _delete_some(self, deletions: list[TopicDeletion]) -> None:
-        """Delete topics from the end of a list, as many as one multi has room for, and remove them from the list."""
+    async def _delete_some(self, deletions: list[TopicDeletion], names: Collection[str]) -> None:
+        """Delete topics from the end of a list, as many as one multi has room for, and remove them from the list.
+
+        `names`: those of all topics that the request deletes.
+        """
         error = await _error_of(self._writer.prepare())
         draft = ChunkDraft(self._loader.chunks)
         ops: list[Op] = []
@@ -200,6 +216,12 @@ class TopicControlManager:
             topic = self._image.topics_by_id.get(deletion.topic_id)
             if topic is None:
                 continue  # another request has deleted it meanwhile
+            if topic.name in self._image.views:
+                try:
+                    check_views_deleted(topic.name, self._image.views[topic.name], names)
+                except KafkaError as refusal:
+                    deletion.error = refusal
+                    continue
             removed.append(deletion)
             draft.remove(topic.topic_id)
             ops.append(Delete(znodes.topic_path(topic.name)))
@@ -234,6 +256,7 @@ class TopicControlManager:
     async def _add_partitions(self, new: NewPartitions, validate_only: bool, max_new_partitions: int) -> int:
         """Add partitions to a topic, unless `validate_only`. Returns how many are added."""
         await self._writer.prepare()
+        check_not_view(self._image.topics.get(new.name), "add partitions to")
         added = plan_partitions(new, self._planning_context(), max_new_partitions)
         check_not_closing(self._image.topics[new.name])
         if validate_only:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from kbroker.common import KafkaError, TopicPartition
 from kbroker.replica.delayed_delete_records import DelayedDeleteRecords, DeletedRecords, delete_from_log
+from kbroker.replica.fetch.read_filter import ReadView, ReadViews
 from kbroker.replica.fetch.replica_selector import NO_REPLICA, select_read_replica
 from kbroker.replica.isr.isr_manager import IsrManager
 from kbroker.replica.logs.log_manager import LogManager
@@ -60,6 +61,8 @@ class ReplicaManager:
         logs.shortages.on_out_of_descriptors = self.maintenance.on_out_of_descriptors
         self.removed_totals = RemovedPartitionTotals()
         self.isr_manager = IsrManager(environment, node_id, metadata, self.partitions)
+        # Set by the broker.
+        self.views: ReadViews | None = None
         self._markers = MarkerAppends(environment)
         self._record_validator = RecordValidator(environment)
         self.clock = environment.clock
@@ -78,6 +81,29 @@ class ReplicaManager:
         """Return the partition if this broker leads it. Raises KafkaError with the code for the client."""
         partitions = self._partitions_by_topic.get(key)
         partition = None if partitions is None else partitions.get(index)
+        if partition is None:
+            topic = self._metadata.topics_by_id.get(key) if isinstance(key, bytes) else self._metadata.topics.get(key)
+            if topic is not None and topic.view_of:
+                message = (
+                    f"Topic '{topic.name}' is a view without records of its own; use its source '{topic.view_of}'."
+                )
+                raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, message)
+            raise KafkaError(self.missing_error(key, index))
+        if not partition.is_leader:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        return partition
+
+    def find_readable(self, key: TopicKey, index: int) -> tuple[Partition | None, ReadView | None]:
+        """Return a partition for consumers: of a view, the partition of its source, and the view."""
+        partition = self.get(key, index)
+        if partition is not None or self.views is None:
+            return partition, None
+        view = self.views.find(key)
+        return (None, None) if view is None else (self.get(view.source, index), view)
+
+    def readable_leader(self, key: TopicKey, index: int) -> Partition:
+        """Return the partition that consumers read if this broker leads it. Raises KafkaError."""
+        partition, _ = self.find_readable(key, index)
         if partition is None:
             raise KafkaError(self.missing_error(key, index))
         if not partition.is_leader:
@@ -114,7 +140,8 @@ class ReplicaManager:
         return CurrentLeader(registration.leader, registration.leader_epoch, endpoint)
 
     def _topic(self, key: TopicKey) -> TopicImage | None:
-        return self._metadata.topics_by_id.get(key) if isinstance(key, bytes) else self._metadata.topics.get(key)
+        topic = self._metadata.topics_by_id.get(key) if isinstance(key, bytes) else self._metadata.topics.get(key)
+        return topic and self._metadata.resolve(topic)
 
     # Adding and removing partitions.
 

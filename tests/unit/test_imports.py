@@ -183,6 +183,8 @@ PURE = (
     "kbroker/queues/dedup/key_table.py",
     "kbroker/queues/derived_state.py",
     "kbroker/queues/state_snapshot.py",
+    "kbroker/queues/views/record_selection.py",
+    "kbroker/queues/views/tag_filter.py",
     "kbroker/replica/fetch/read_filter.py",
     "kbroker/replica/fetch/fetch_session.py",
     "kbroker/replica/fetcher/replica_fetch_session.py",

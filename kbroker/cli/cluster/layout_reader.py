@@ -42,8 +42,14 @@ def layout_of(
             _partition(topic["name"], row, directories, ongoing.get((topic["name"], row["partition_index"])))
             for topic in topics
             for row in topic["partitions"]
+            if not _is_of_view((topic["name"], row["partition_index"]), row["leader_id"], directories)
         ],
     )
+
+
+def _is_of_view(partition: Partition, leader: int, directories: Mapping[int, LogDirs]) -> bool:
+    """Return whether the leader has no log of the partition: a view moves with its source."""
+    return leader in directories and bool(directories[leader].sizes) and partition not in directories[leader].sizes
 
 
 def _broker(broker: Mapping[str, Any], found: LogDirs | None) -> ClusterBroker:

@@ -64,6 +64,18 @@ def create(
             autocompletion=complete_topic_configs,
         ),
     ] = None,
+    view_of: Annotated[
+        str | None,
+        typer.Option(
+            "--view-of", metavar="TOPIC", help="Create views of this topic, which have no records of their own."
+        ),
+    ] = None,
+    view_filter: Annotated[
+        str | None,
+        typer.Option(
+            "--filter", metavar="EXPRESSION", help='The records of a view: "TagA || TagB", "KEYS in (k1, k2)" or "*".'
+        ),
+    ] = None,
     if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="Ignore topics that exist.")] = False,
     validate_only: Annotated[
         bool, typer.Option("--validate-only", help="Validate the request on the broker, but create nothing.")
@@ -74,11 +86,13 @@ def create(
 
     Example: kbroker topics create orders --partitions 6 --config retention.ms=86400000
     """
-    new_topic = {
+    new_topic: dict[str, Any] = {
         "num_partitions": partitions or -1,
         "replication_factor": replication_factor or -1,
         "configs": parse_assignments(config or []),
     }
+    view_configs = {"kbroker.view.of": view_of, "kbroker.view.filter": view_filter}
+    new_topic["configs"].update({name: value for name, value in view_configs.items() if value is not None})
     action = "could be created" if validate_only else "created"
     with admin_client(bootstrap) as client:
 

@@ -98,6 +98,12 @@ TOPIC_CONFIGS = config_def((
     _key("kbroker.record.validation", STRING, "header", one_of(*VALIDATION_MODES), "kbroker.record.validation",
         "Only in kbroker. header checks the header and the CRC of a produced batch; full also checks each record, as "
         "Apache Kafka does."),
+    _key("kbroker.view.filter", STRING, "*", None, "",
+        "Only in kbroker. Which records of its source a view has: alternatives separated by ||, each a tag (the header "
+        "TAGS) or KEYS in (key1, key2) (the header KEYS, with keys separated by spaces); * is all."),
+    _key("kbroker.view.of", STRING, "", None, "",
+        "Only in kbroker. The topic is a view of this topic: it has no records of its own, and consumers read those of "
+        "its source that kbroker.view.filter selects. It can only be set when the topic is created."),
     _key("leader.replication.throttled.replicas", LIST, (), validators.throttled_replicas, "",
         "Replicas whose followers leader.replication.throttled.rate limits on the leader's side, except those that are "
         "in sync: pairs PARTITION:BROKER, or * for all. BROKER is the leader."),

@@ -7,10 +7,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kbroker.common import KafkaError
+from kbroker.config.tag_expression import VIEW_OF
 from kbroker.metadata.topics.planning_context import MAX_PARTITIONS_PER_REQUEST, PlanningContext
 from kbroker.metadata.topics.replica_assignment import invalid_assignment, validate_replicas
 from kbroker.metadata.topics.replica_placement import Racks
 from kbroker.metadata.topics.topic_names import collision_key, validate_topic_name
+from kbroker.metadata.topics.views import check_new_view
 from protocol.errors import ErrorCode
 
 RESERVED_TOPIC = "__cluster_metadata"
@@ -32,7 +34,10 @@ class NewTopic:
 
 @dataclass(slots=True)
 class TopicPlan:
-    """A topic to create: the replicas of each partition, the preferred leader first, and its config overrides."""
+    """A topic to create: the replicas of each partition, the preferred leader first, and its config overrides.
+
+    A view has no partitions of its own.
+    """
 
     name: str
     replicas: list[list[int]]
@@ -65,6 +70,11 @@ def plan_topic(topic: NewTopic, context: PlanningContext, existing_names: Mappin
         )
     configs = _overrides(topic.configs)
     context.validate_configs(configs)
+    if VIEW_OF in configs:
+        check_new_view(
+            configs[VIEW_OF], context.topics, topic.partitions, topic.replication_factor, bool(topic.assignments)
+        )
+        return TopicPlan(topic.name, [], configs)
     replicas = _assigned_replicas(topic, context.racks) if topic.assignments else _placed_replicas(topic, context)
     return TopicPlan(topic.name, replicas, configs)
 

@@ -13,6 +13,7 @@ from random import Random
 from typing import Protocol
 
 from kbroker.common import KafkaError
+from kbroker.replica.fetch.read_filter import ReadView
 from protocol.errors import ErrorCode
 from protocol.fast.fetch import FetchedPartition, TopicKey
 
@@ -58,7 +59,7 @@ class FetchPartition:
 
     __slots__ = (
         "current_epoch", "index", "is_unrecorded", "key", "last_epoch", "last_sent", "log_start_offset", "max_bytes",
-        "offset", "session", "target",
+        "offset", "session", "target", "view",
     )  # fmt: skip
 
     def __init__(self, session: FetchSession, key: TopicKey, requested: FetchedPartition) -> None:
@@ -68,6 +69,8 @@ class FetchPartition:
         self.is_unrecorded = True
         # The broker's partition; None if it was not looked up yet or not found.
         self.target: FetchTarget | None = None
+        # The view that is fetched; `target` is then a partition of its source.
+        self.view: ReadView | None = None
         # (high watermark, log start offset) in the last response; None if the next response must include the partition.
         self.last_sent: tuple[int, int] | None = None
 

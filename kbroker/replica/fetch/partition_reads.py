@@ -19,7 +19,7 @@ from kbroker.replica.fetch.fetch_reads import (
 )
 from kbroker.replica.fetch.fetch_session import FetchPartition, FetchSession
 from kbroker.replica.fetch.filtered_reads import FilteredRead, LookBudget, read_filtered
-from kbroker.replica.fetch.read_filter import ReadFilter
+from kbroker.replica.fetch.read_filter import ReadFilter, ReadView, combine
 from kbroker.replica.fetch.replica_selector import NO_REPLICA
 from kbroker.replica.partition import Partition
 from kbroker.storage.log.reading.file_slice import FileSlice
@@ -49,6 +49,8 @@ class Partitions(Protocol):
 
     def get(self, key: TopicKey, index: int) -> Partition | None: ...
 
+    def find_readable(self, key: TopicKey, index: int) -> tuple[Partition | None, ReadView | None]: ...
+
     def missing_error(self, key: TopicKey, index: int) -> ErrorCode: ...
 
     def preferred_read_replica(self, partition: Partition, rack: str, offset: int) -> int: ...
@@ -77,7 +79,8 @@ def read_partitions(
             break
         try:
             partition: Partition | None = fetched.target  # type: ignore[assignment]
-            if partition is None or partition.is_closed:
+            view = fetched.view
+            if partition is None or partition.is_closed or (view is not None and not view.is_current):
                 # The topic was deleted, and perhaps created again.
                 partition = look_up(session, fetched, partitions)
             diverging = check_fetch(partition, fetched, request)
@@ -109,6 +112,8 @@ def read_partitions(
         else:
             end_offset = partition.last_stable_offset if read_committed else partition.state.high_watermark
             read_filter = partition.read_filter
+            if fetched.view is not None and fetched.view.read_filter is not None:
+                read_filter = combine([*([] if read_filter is None else [read_filter]), fetched.view.read_filter])
         if log.offline is not None:
             end_offset = min(end_offset, log.readable_end)
         limit = max_bytes - reads.size
@@ -202,7 +207,11 @@ def _add_filtered(
 
 def look_up(session: FetchSession, fetched: FetchPartition, partitions: Partitions) -> Partition:
     """Find the partition of a session's entry. Raises KafkaError if it is not on this broker."""
-    partition = fetched.target = partitions.get(fetched.key, fetched.index)
+    if session.replica_id >= 0:
+        partition = partitions.get(fetched.key, fetched.index)
+    else:
+        partition, fetched.view = partitions.find_readable(fetched.key, fetched.index)
+    fetched.target = partition
     if partition is None:
         raise KafkaError(partitions.missing_error(fetched.key, fetched.index))
     if session.replica_id >= 0:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from kbroker.common import Buffer
+from protocol.fast.fetch import TopicKey
 from protocol.records.batch import HIDDEN, BatchHeader, assemble_batch, parse_header
 
 
@@ -21,6 +22,27 @@ class ReadFilter(Protocol):
         `now_ms`: the wall clock. Raises MalformedError for a batch that is damaged, or has more than `max_bytes`
         of decompressed records.
         """
+        ...
+
+
+class ReadView(Protocol):
+    """A topic whose records are those of its source that pass `read_filter`; None for all of them.
+
+    `source`: the name of that topic.
+    """
+
+    source: str
+    read_filter: ReadFilter | None
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the topic still exists, with the same filter."""
+        ...
+
+
+class ReadViews(Protocol):
+    def find(self, key: TopicKey) -> ReadView | None:
+        """Return the view with a topic's name (str) or id (16 bytes); None if the topic is not a view."""
         ...
 
 

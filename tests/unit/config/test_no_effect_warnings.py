@@ -30,7 +30,12 @@ READ_IN_CONFIG = {
     *(key.name for key in retry.KEYS),
 }
 # Those that the controller reads by name from the metadata, which may be newer than its broker's configuration.
-READ_BY_NAME = {"kbroker.replica.rebuild.after.ms", "kbroker.replica.rebuild.throttled.rate"}
+READ_BY_NAME = {
+    "kbroker.replica.rebuild.after.ms",
+    "kbroker.replica.rebuild.throttled.rate",
+    "kbroker.view.filter",
+    "kbroker.view.of",
+}
 
 
 def test_configs_that_take_effect_are_read_somewhere():

@@ -111,6 +111,12 @@ class FakeReplicas:
     def missing_error(self, topic: str, index: int) -> ErrorCode:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
+    def find_readable(self, topic: str, index: int) -> tuple[FakePartition | None, None]:
+        return self.get(topic, index), None
+
+    def readable_leader(self, topic: str, index: int) -> FakePartition:
+        return self.leader(topic, index)
+
     def leader(self, topic: str, index: int) -> FakePartition:
         partition = self.get(topic, index)
         if partition is None:

@@ -25,6 +25,8 @@ OWN = {
         "kbroker.delay.enable",
         "kbroker.delay.max.ms",
         "kbroker.record.validation",
+        "kbroker.view.filter",
+        "kbroker.view.of",
         "replica.lag.max.messages",
     }
     | {key.name for key in retry.KEYS},

@@ -1,0 +1,1 @@
+"""Views: topics that show selected records of another topic."""

@@ -1,0 +1,58 @@
+"""The read filter of a view: keeps the records whose headers TAGS or KEYS its expression selects.
+
+A search for the bytes of a tag excludes most batches and records quickly. What it finds is decided by the headers
+alone: the same bytes in a key or a value do not select a record.
+"""
+
+from __future__ import annotations
+
+from kbroker.common import Buffer
+from kbroker.config.tag_expression import TagExpression
+from kbroker.queues.views.record_selection import decompressed_body, headers_start, select_records
+from protocol.errors import MalformedError
+from protocol.records.batch import BatchHeader
+from protocol.records.record import decode_varint, encode_varint
+
+TAGS, KEYS = b"TAGS", b"KEYS"
+
+
+class TagFilter:
+    """A ReadFilter for an expression that does not select all records."""
+
+    __slots__ = ("_keys", "_needles", "_tags")
+
+    def __init__(self, expression: TagExpression) -> None:
+        self._tags, self._keys = expression.tags, expression.keys
+        # A header with a tag is encoded as its lengths and bytes; a key is somewhere in its header.
+        tags = [encode_varint(len(TAGS)) + TAGS + encode_varint(len(tag)) + tag for tag in self._tags]
+        self._needles = (*sorted(tags), *sorted(self._keys))
+
+    def filter_batch(self, batch: memoryview, header: BatchHeader, now_ms: int, max_bytes: int) -> Buffer | None:
+        if header.is_control:
+            return batch
+        if not header.count:
+            return None
+        body = decompressed_body(batch, header, max_bytes)
+        if not any(needle in body for needle in self._needles):
+            return None
+        return select_records(batch, header, body, self._selects)
+
+    def _selects(self, body: bytes, start: int, end: int) -> bool:
+        if not any(body.find(needle, start, end) >= 0 for needle in self._needles):
+            return False
+        pos = headers_start(body, start)
+        count, pos = decode_varint(body, pos)
+        for _ in range(count):
+            size, pos = decode_varint(body, pos)
+            name = body[pos : pos + size]
+            size, pos = decode_varint(body, pos + size)
+            if size >= 0:
+                value = body[pos : pos + size]
+                pos += size
+                if (name == TAGS and value in self._tags) or (
+                    name == KEYS and not self._keys.isdisjoint(value.split(b" "))
+                ):
+                    return True
+            if pos > end:
+                raise MalformedError("a record header ends after its record")
+        return False

@@ -1,7 +1,7 @@
 """Reads a partition through its read filter.
 
 The filter may leave little of what it looks at, so a read is limited by its budget too, and not only by the bytes that
-it returns. Whatever it drops at the end of the read is covered by an empty batch, which moves the consumer's position.
+it returns. Whatever it drops at the end of the read is covered by a control batch, which moves the consumer's position.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from kbroker.common import Buffer
-from kbroker.replica.fetch.read_filter import ReadFilter, empty_batch
+from kbroker.replica.fetch.read_filter import ReadFilter, position_batch
 from protocol.errors import MalformedError
 from protocol.records.batch import CODEC_MASK, LENGTH_OVERHEAD, MAX_DECOMPRESSED_BYTES, BatchHeader, iter_headers
 
@@ -63,10 +63,10 @@ class FilteredRead(NamedTuple):
     aborted: list[tuple[int, int]]
 
     def records_from(self, fetch_offset: int) -> Buffer:
-        """Return the records; an empty batch if there are none and the position of the consumer moves."""
+        """Return the records; a control batch if there are none and the position of the consumer moves."""
         if self.has_records or self.next_offset <= fetch_offset:
             return self.records
-        return empty_batch(self.next_offset - 1, self.leader_epoch)
+        return position_batch(self.next_offset - 1, self.leader_epoch)
 
 
 class _Output:
@@ -110,7 +110,7 @@ class _Output:
         self._end_slice()
         if self._pieces and self.dropped is not None:
             # Otherwise the next fetch would look through the dropped batches again.
-            self._pieces.append(empty_batch(self.dropped.last_offset, self.dropped.leader_epoch))
+            self._pieces.append(position_batch(self.dropped.last_offset, self.dropped.leader_epoch))
         if len(self._pieces) == 1:
             return self._pieces[0]
         return b"".join(self._pieces)

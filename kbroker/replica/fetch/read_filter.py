@@ -9,7 +9,17 @@ from typing import Protocol
 
 from kbroker.common import Buffer
 from protocol.fast.fetch import TopicKey
-from protocol.records.batch import HIDDEN, BatchHeader, assemble_batch, parse_header
+from protocol.records.batch import (
+    HIDDEN,
+    LENGTH_OVERHEAD,
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_TIMESTAMP,
+    PREFIX,
+    BatchHeader,
+    parse_header,
+)
+from protocol.records.control import EndTransactionMarker, build_end_marker
 
 
 class ReadFilter(Protocol):
@@ -76,6 +86,8 @@ class HiddenBatchFilter:
 
 HIDDEN_BATCHES = HiddenBatchFilter()
 
+_NO_TRANSACTION = EndTransactionMarker(True, 0)
+
 
 def combine(filters: list[ReadFilter]) -> ReadFilter | None:
     """Return one filter that applies all; None without filters."""
@@ -84,12 +96,13 @@ def combine(filters: list[ReadFilter]) -> ReadFilter | None:
     return filters[0] if filters else None
 
 
-def empty_batch(last_offset: int, leader_epoch: int) -> bytearray:
-    """Return a batch without records that moves the position of a consumer to `last_offset` + 1.
+def position_batch(last_offset: int, leader_epoch: int) -> bytearray:
+    """Return a control batch that moves the position of a consumer to `last_offset` + 1.
 
-    Compaction leaves such batches too.
+    It is a commit marker of no producer, which all clients skip. A batch without records, as compaction leaves one,
+    would be smaller, but KafkaJS 2.2 stays at its offset if a response has nothing else.
     """
-    return assemble_batch(
-        b"", count=0, last_offset_delta=0, base_timestamp=-1, max_timestamp=-1, base_offset=last_offset,
-        leader_epoch=leader_epoch,
-    )  # fmt: skip
+    batch = build_end_marker(_NO_TRANSACTION, NO_PRODUCER_ID, NO_PRODUCER_EPOCH, NO_TIMESTAMP)
+    # Neither field is covered by the CRC.
+    PREFIX.pack_into(batch, 0, last_offset, len(batch) - LENGTH_OVERHEAD, leader_epoch)
+    return batch

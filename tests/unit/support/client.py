@@ -296,10 +296,12 @@ def records_of(data: PartitionData) -> bytes:
 
 
 def values_of(data: PartitionData, offset: int = 0) -> list[bytes]:
-    """Return the values of a fetched partition's records from an offset on."""
+    """Return the values of a fetched partition's records from an offset on, without control records."""
     records = records_of(data)
     values = []
     for pos, header in iter_headers(records):
+        if header.is_control:
+            continue
         body = decompress(header.codec, body_of(records, pos, header.size), 1 << 26)
         for record in iter_records(body, header.count, header.base_timestamp):
             if header.base_offset + record.offset_delta >= offset:

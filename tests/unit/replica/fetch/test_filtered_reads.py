@@ -7,7 +7,7 @@ import pytest
 from kbroker.common import Buffer
 from kbroker.replica.fetch import filtered_reads
 from kbroker.replica.fetch.read_filter import HIDDEN_BATCHES, combine
-from protocol.records.batch import HEADER_SIZE, HIDDEN, BatchHeader, iter_headers, parse_header, patch_max_timestamp
+from protocol.records.batch import HIDDEN, BatchHeader, iter_headers, parse_header, patch_max_timestamp
 from tests.unit.support.client import Client, batch, records_of, values_of
 from tests.unit.support.simulated_broker import Machine, broker_test
 
@@ -37,22 +37,22 @@ async def test_hidden_batches_are_not_sent(m: Machine) -> None:
         await client.produce("t", produced)
     data = await client.fetch_partition("t", 0)
     assert values_of(data) == [b"a", b"b", b"c"]
-    # What was dropped at the end is covered by an empty batch.
-    assert headers_of(records_of(data)) == [(0, 1), (2, 1), (3, 1), (5, 0)]
+    # What was dropped at the end is covered by a control batch.
+    assert headers_of(records_of(data)) == [(0, 1), (2, 1), (3, 1), (5, 1)]
     assert data.high_watermark == 6
     assert await client.read("t") == [b"a", b"b", b"c"]
 
 
 @broker_test
-async def test_an_empty_batch_moves_the_position_at_the_end_of_the_wait(m: Machine) -> None:
+async def test_a_control_batch_moves_the_position_at_the_end_of_the_wait(m: Machine) -> None:
     client = await m.client()
     await filtered_topic(m, client)
     await client.produce("t", hidden(b"h", b"i"))
     began = m.elapsed_ms
     data = await client.fetch_partition("t", 0, max_wait_ms=500)
     assert m.elapsed_ms - began >= 500
-    assert headers_of(records_of(data)) == [(1, 0)]
-    assert parse_header(records_of(data)).size == HEADER_SIZE
+    assert headers_of(records_of(data)) == [(1, 1)]
+    assert parse_header(records_of(data)).is_control
     data = await client.fetch_partition("t", 2, max_wait_ms=0)
     assert records_of(data) == b""
 
@@ -92,7 +92,7 @@ async def test_sessions_move_on_and_become_idle(m: Machine) -> None:
     await filtered_topic(m, client)
     await producer.produce("t", hidden(b"h"))
     first = await client.fetch({("t", 0): 0}, session=(0, 0), max_wait_ms=0)
-    assert headers_of(records_of(first.responses[0].partitions[0])) == [(0, 0)]
+    assert headers_of(records_of(first.responses[0].partitions[0])) == [(0, 1)]
     session = first.session_id
     assert (await client.fetch({("t", 0): 1}, session=(session, 1), max_wait_ms=0)).responses == []
     waiting = asyncio.ensure_future(client.fetch({}, session=(session, 2), max_wait_ms=60_000))
@@ -117,7 +117,8 @@ async def test_the_budget_ends_a_read(m: Machine, monkeypatch: pytest.MonkeyPatc
     # It does not wait, since there is more to look through.
     assert m.elapsed_ms - began < 1_000
     [(position, count)] = headers_of(records_of(data))
-    assert count == 0
+    assert count == 1
+    assert parse_header(records_of(data)).is_control
     assert 8 <= position <= 11
     assert await client.read("t") == [b"a"]
 

@@ -78,9 +78,6 @@ class ReassignmentPlanManager:
         # The brokers that have been away so long that self-healing rebuilds their replicas.
         self.away: frozenset[int] = frozenset()
         self._is_step_due = False
-        # The controller epoch in which nodes without a plan were removed.
-        self._tidied_epoch = 0
-        self._tidying: Task[None] | None = None
         self._running: Task[None] | None = None
         loader.roles_listeners.append(self._on_delta)
 
@@ -128,11 +125,11 @@ class ReassignmentPlanManager:
     async def _write_new(self, plan: StoredPlan, last: StoredPlan | None) -> None:
         """Write the nodes of the moves, then the plan, and remove those of the last plan. Raises KafkaError.
 
-        If that fails half-way, nodes of moves stay without their plan, until a controller is elected or a plan created.
+        An earlier attempt may have left nodes of moves without their plan.
         """
         create: list[Op] = []
         try:
-            stored = await self._stored_nodes()
+            stored = {f"{znodes.REASSIGNMENT_PLAN}/{name}" for name in await self._stored_nodes()}
         except NoNode:
             stored, create = set(), [Create(znodes.REASSIGNMENT_PLAN, b"")]
         of_last_plan = stored.intersection([] if last is None else plan_nodes.moves_paths(last))
@@ -146,11 +143,10 @@ class ReassignmentPlanManager:
             ]
         )
 
-    async def _stored_nodes(self) -> set[str]:
-        """Return the paths of the nodes of moves. Raises NoNode, KafkaError."""
+    async def _stored_nodes(self) -> list[str]:
+        """Raises NoNode, KafkaError."""
         try:
-            names = await self._coordination.children(znodes.REASSIGNMENT_PLAN)
-            return {f"{znodes.REASSIGNMENT_PLAN}/{name}" for name in names}
+            return await self._coordination.children(znodes.REASSIGNMENT_PLAN)
         except NoNode:
             raise
         except CoordinationError as error:
@@ -187,26 +183,8 @@ class ReassignmentPlanManager:
 
     def continue_plan(self) -> None:
         """Continue the plan if one is running: this broker is the controller and its image is up to date."""
-        epoch = self._writer.epoch
-        if self._writer.is_elected and self._tidied_epoch != epoch:
-            # Once after each election: a controller that was replaced may have left nodes.
-            self._tidied_epoch = epoch
-            self._tidying = self._loop.create_task(self._remove_unread_nodes())
         if self._writer.is_elected and self._loader.reassignment_plan.is_active:
             self._start_steps()
-
-    async def _remove_unread_nodes(self) -> None:
-        """Remove nodes of moves whose plan was never written. They do no harm, so a failure is not repeated."""
-        try:
-            async with self._lock:
-                await self._writer.prepare()
-                plan = self._loader.reassignment_plan.plan
-                unread = (await self._stored_nodes()).difference(plan_nodes.moves_paths(plan) if plan else [])
-                await self._writer.commit_all([Delete(path) for path in sorted(unread)])
-        except NoNode:
-            return
-        except KafkaError as error:
-            log.info("unread nodes of moves stay", reason=error)
 
     def _on_delta(self, delta: MetadataDelta) -> None:
         self.continue_plan()

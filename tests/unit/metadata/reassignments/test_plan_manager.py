@@ -84,19 +84,6 @@ async def test_what_a_crash_has_left_of_a_new_plan_does_not_count():
 
 
 @async_test
-async def test_the_next_controller_removes_what_a_plan_that_was_never_written_has_left():
-    cluster = await cluster_of_three()
-    await cluster.create("t", [2, 3], [2, 3])
-    await create(cluster, [(0, [2, 3], [2, 1]), (1, [2, 3], [2, 1])], 1)
-    await cluster.sessions[2].create(plan_nodes.moves_path(2, 0), b"[]")
-    await cluster.vanish(1)
-    assert await cluster.sessions[2].children(znodes.REASSIGNMENT_PLAN) == ["1-0"]
-    (plan, *_) = stored_plans(cluster)
-    assert plan is not None
-    assert plan.is_active
-
-
-@async_test
 async def test_the_next_controller_continues_and_the_former_one_cannot():
     cluster = await cluster_of_three()
     await cluster.create("t", [1, 2], [1, 2], [1, 2])

@@ -100,7 +100,7 @@ async def test_a_partition_that_the_coordinator_does_not_know_yet_can_be_retried
     """The metadata of the coordinator's broker may be older than that of the partition's leader."""
     owner = await init_producer(m)
     remote = RemoteCoordinator(m)
-    metadata: Any = SimpleNamespace(partition=lambda topic, index: None if topic == "b" else object())
+    metadata: Any = SimpleNamespace(partition=lambda topic, index: None if topic == "b" else object(), topics={})
     known, remote._services = remote._services, SimpleNamespace(metadata=metadata, environment=m.broker.environment)  # type: ignore[assignment]
     topics = {"a": {0: owner.batch(b"x")}, "b": {0: owner.batch(b"y")}}
     ((first,), (second,)) = await owner.send_all(topics, version=12)

@@ -9,7 +9,7 @@ import pytest
 from kbroker.common import KafkaError
 from kbroker.metadata.replication import broker_changes
 from kbroker.metadata.store.journal import Journal
-from kbroker.replica.fetch import fetch_manager, partition_reads
+from kbroker.replica.fetch import fetch_manager, fetch_reads
 from kbroker.replica.fetch.fetch_manager import FetchManager
 from kbroker.replica.partition import Partition
 from kbroker.replica.purgatory import Purgatory
@@ -108,7 +108,7 @@ def session_loses_idle_partitions(patch: pytest.MonkeyPatch) -> None:
     def wait_for_change(session: Any, fetched: Any, partition: Partition) -> None:
         session.ready.pop(fetched, None)
 
-    patch.setattr(partition_reads, "wait_for_change", wait_for_change)
+    patch.setattr(fetch_reads, "wait_for_change", wait_for_change)
     patch.setattr(fetch_manager, "wait_for_change", wait_for_change)
 
 

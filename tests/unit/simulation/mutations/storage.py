@@ -224,9 +224,9 @@ def leftover_file_is_appended_to(_: Any, segment: LogSegment) -> None:
     first_seed=1,
 )
 @replaces(fetch_manager, "read_cold_blocking")
-def cold_reads_are_mixed_up(real: Any, cold: Any, budget: Any) -> Any:
+def cold_reads_are_mixed_up(real: Any, cold: Any, *rest: Any) -> Any:
     """Results of cold reads of two partitions are exchanged."""
-    return real(cold, budget)[::-1]
+    return real(cold, *rest)[::-1]
 
 
 @mutation("crash", ["skipped records", "lost write"], topics(only("restart", "kill"), index_interval_bytes="0"))

@@ -20,6 +20,8 @@ from protocol.records.batch import parse_header
 # The number of seeds of each scenario. More of them are for the command above.
 SEEDS = 1
 CLUSTER_SEEDS = 1
+# The fewest client operations of a seed: a run that loses its broker for most of its time still has some 80.
+SEED_OPERATIONS = 50
 # Of one lone broker each, as different scenarios as the seeds select.
 REPEATED_SEEDS = 4
 # The number of seeds of which at least one must have a fault.
@@ -62,7 +64,7 @@ def test_seeds_of_a_lone_broker_pass_and_have_faults(scenario: str):
         operations += len(result.history.operations)
         fault_happened = fault_happened or has_fault(result)
     assert fault_happened
-    assert operations > 100 * SEEDS
+    assert operations > SEED_OPERATIONS * SEEDS
 
 
 @pytest.mark.timeout(WITHIN_S + 60)
@@ -73,7 +75,7 @@ def test_seeds_of_a_cluster_pass(scenario: str):
         rf"{CLUSTER_SEEDS} seeds passed, [\d.]+ virtual hours, ([\d,]+) client operations, .*\n", output
     )
     assert summary, output
-    assert int(summary[1].replace(",", "")) > 100 * CLUSTER_SEEDS
+    assert int(summary[1].replace(",", "")) > SEED_OPERATIONS * CLUSTER_SEEDS
 
 
 def test_equal_seeds_are_equal_whatever_python_hashes():

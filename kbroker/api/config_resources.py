@@ -14,6 +14,8 @@ from kbroker.config.alter import AlterConfigOp, alter_broker, alter_client_metri
 from kbroker.config.broker_loggers import alter_loggers
 from kbroker.config.config_resource import ConfigResourceType
 from kbroker.config.no_effect_warnings import no_effect_warnings
+from kbroker.config.topic_config import check_internal_topic
+from kbroker.metadata.topics.internal_topics import INTERNAL_TOPICS
 from kbroker.metadata.topics.topic_names import validate_topic_name
 from kbroker.runtime.event_log import EventLogger
 from kbroker.runtime.slices import Slices, step
@@ -97,7 +99,7 @@ def _decision(services: Services, alteration: ResourceAlteration, node_id: int) 
         if not name:
             raise invalid_request("Default topic resources are not allowed.")
         validate_topic_name(name)
-        return lambda current: alter_topic(current, ops, services.config)
+        return lambda current: _alter_topic(name, current, ops, services)
     if resource_type == ConfigResourceType.GROUP:
         if not name:
             raise invalid_request("Default group resources are not allowed.")
@@ -107,6 +109,13 @@ def _decision(services: Services, alteration: ResourceAlteration, node_id: int) 
             raise invalid_request("Subscription name can't be empty")
         return lambda current: alter_client_metrics(current, ops)
     raise invalid_request(f"Unknown resource type {resource_type}")
+
+
+def _alter_topic(name: str, current: Overrides, ops: Sequence[AlterConfigOp], services: Services) -> Overrides:
+    altered = alter_topic(current, ops, services.config)
+    if name in INTERNAL_TOPICS:
+        check_internal_topic(name, altered)
+    return altered
 
 
 def _check_topic_exists(services: Services, resource_type: int, name: str) -> None:

@@ -37,6 +37,8 @@ class TopicConfig:
     kbroker_delay_enable: bool
     kbroker_delay_max_ms: int
     kbroker_record_validation: str
+    kbroker_ttl_enable: bool
+    kbroker_ttl_ms: int
     leader_replication_throttled_replicas: tuple[str, ...]
     max_compaction_lag_ms: int
     max_message_bytes: int
@@ -85,6 +87,17 @@ DEFAULTS: Mapping[str, Value] = {name: key.default for name, key in ALL_TOPIC_CO
 _ATTRIBUTES = tuple((f.name, f.name.replace("_", ".")) for f in fields(TopicConfig) if f.name != "values")
 
 
+# What clients can ask of records, which those of the coordinators do not have.
+_QUEUE_CONFIGS = {"kbroker.dedup.window.ms", "kbroker.delay.enable", "kbroker.ttl.enable", "kbroker.ttl.ms"}
+
+
+def check_internal_topic(name: str, overrides: Mapping[str, str]) -> None:
+    """Raise ConfigError if the internal topic `name` has a config that it cannot have."""
+    refused = sorted(_QUEUE_CONFIGS & overrides.keys())
+    if refused:
+        raise ConfigError(f"{', '.join(refused)} cannot be set on the internal topic '{name}'")
+
+
 def validate_topic_configs(overrides: Mapping[str, str], defaults: Mapping[str, Value] = DEFAULTS) -> None:
     """Validate a topic's overrides, each and in combination with the broker's values. Raises ConfigError."""
     config = TopicConfig.of(overrides, defaults)
@@ -100,6 +113,11 @@ def validate_topic_configs(overrides: Mapping[str, str], defaults: Mapping[str, 
         raise ConfigError("kbroker.delay.enable cannot be combined with kbroker.dedup.window.ms")
     if config.kbroker_delay_enable and config.is_compacted:
         raise ConfigError("kbroker.delay.enable needs cleanup.policy=delete: compaction would remove delayed records")
+    if (config.kbroker_ttl_enable or config.kbroker_ttl_ms) and config.is_compacted:
+        raise ConfigError(
+            "kbroker.ttl.enable and kbroker.ttl.ms need cleanup.policy=delete: the newest value of a key would be "
+            "hidden without a tombstone"
+        )
     if config.min_compaction_lag_ms > config.max_compaction_lag_ms:
         raise ConfigError(
             f"conflict topic config setting min.compaction.lag.ms ({config.min_compaction_lag_ms}) > "

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from kbroker.common import KafkaError
 from kbroker.config.config_resource import ConfigResource, ConfigResourceType
 from kbroker.config.tag_expression import VIEW_OF
-from kbroker.config.topic_config import validate_topic_configs
+from kbroker.config.topic_config import check_internal_topic, validate_topic_configs
 from kbroker.metadata.image import PartitionRegistration
 from kbroker.metadata.metadata_writer import MetadataWriter
 from kbroker.metadata.replication.alter_partition import ANY_EPOCH
@@ -167,6 +167,8 @@ class TopicControlManager:
             check_source(plan.configs[VIEW_OF], self._image.topics)
         partitions = [self._new_partition(replicas, 0) for replicas in plan.replicas]
         is_internal = plan.name in INTERNAL_TOPICS
+        if is_internal:
+            check_internal_topic(plan.name, plan.configs)
         node = znodes.TopicNode(topic_id, is_internal, has_kafka_key_hash=is_internal)
         ops = [Create(znodes.topic_path(plan.name), znodes.encode_topic(node))]
         if plan.configs:

@@ -6,9 +6,12 @@ from typing import TYPE_CHECKING
 
 from kbroker.queues.dedup.dedup_extension import DedupExtension
 from kbroker.queues.delay.delayed_topics import DelayedTopics
+from kbroker.queues.expiry.ttl_validation import TtlValidation
+from kbroker.queues.topic_filters import topic_filter
 
 if TYPE_CHECKING:
     from kbroker.replica.partition import Partition
+    from kbroker.replica.produce.append_extension import AppendExtension
     from kbroker.runtime.environment import Environment
 
 
@@ -21,24 +24,36 @@ class QueueExtensions:
         self._dedup: dict[Partition, DedupExtension] = {}
 
     def configure(self, partition: Partition) -> None:
-        """Set or remove the extensions of a partition.
+        """Set or remove the extension and the read filter of a partition."""
+        if partition.is_internal:
+            return
+        config = partition.log.config
+        dedup = self._configure_dedup(partition)
+        delay = self.delayed.configure(partition)
+        # Topics cannot have both.
+        extension: AppendExtension | None = dedup if delay is None else delay
+        if config.kbroker_ttl_enable and partition.is_leader and not partition.is_closed:
+            extension = TtlValidation(extension)
+        partition.append_extension = extension
+        partition.read_filter = topic_filter(config)
+
+    def _configure_dedup(self, partition: Partition) -> DedupExtension | None:
+        """Return the extension that leaves out known keys.
 
         A leader that begins another epoch keeps its state, since nothing was removed from its log.
         """
         config = partition.log.config
-        is_leader = partition.is_leader and not partition.is_closed and not partition.is_internal
-        wanted = is_leader and config.kbroker_dedup_window_ms > 0
+        wanted = partition.is_leader and not partition.is_closed and config.kbroker_dedup_window_ms > 0
         dedup = self._dedup.get(partition)
         if dedup is not None and wanted:
             dedup.set_config(config)
         elif dedup is not None:
             dedup.close()
             del self._dedup[partition]
-            partition.append_extension = None
+            dedup = None
         elif wanted:
-            self._dedup[partition] = partition.append_extension = DedupExtension(self._environment, partition)
-        if not partition.is_internal:
-            self.delayed.configure(partition)
+            dedup = self._dedup[partition] = DedupExtension(self._environment, partition)
+        return dedup
 
     def key_count(self, partition: Partition) -> int:
         """Return the number of idempotency keys that are remembered for a partition; 0 if this broker has none."""

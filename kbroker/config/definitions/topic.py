@@ -98,6 +98,12 @@ TOPIC_CONFIGS = config_def((
     _key("kbroker.record.validation", STRING, "header", one_of(*VALIDATION_MODES), "kbroker.record.validation",
         "Only in kbroker. header checks the header and the CRC of a produced batch; full also checks each record, as "
         "Apache Kafka does."),
+    _key("kbroker.ttl.enable", BOOLEAN, False, None, "",
+        "Only in kbroker. Whether the header TTL_MS is honoured: consumers do not see a record from this number of "
+        "milliseconds after its timestamp on. Not for compacted topics."),
+    _key("kbroker.ttl.ms", LONG, 0, at_least(0), "",
+        "Only in kbroker. Consumers do not see a record from this time after its timestamp on, unless the header "
+        "TTL_MS is honoured and the record has one. 0: no limit. Not for compacted topics."),
     _key("kbroker.view.filter", STRING, "*", None, "",
         "Only in kbroker. Which records of its source a view has: alternatives separated by ||, each a tag (the header "
         "TAGS) or KEYS in (key1, key2) (the header KEYS, with keys separated by spaces); * is all."),

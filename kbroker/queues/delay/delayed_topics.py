@@ -5,26 +5,13 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from kbroker.common import Buffer
-from kbroker.queues.delay.delay_batches import visible_batch
 from kbroker.queues.delay.delay_extension import DelayExtension
 from kbroker.queues.delay.delay_metrics import DelayMetrics
 from kbroker.queues.delay.delivery import DelayedDelivery
-from protocol.records.batch import BatchHeader
 
 if TYPE_CHECKING:
     from kbroker.replica.partition import Partition
     from kbroker.runtime.environment import Environment
-
-
-class DelayedRecordsFilter:
-    """The read filter: consumers do not see records that are stored to be delivered later."""
-
-    def filter_batch(self, batch: memoryview, header: BatchHeader, now_ms: int, max_bytes: int) -> Buffer | None:
-        return visible_batch(batch, header, max_bytes)
-
-
-DELAYED_RECORDS = DelayedRecordsFilter()
 
 
 class DelayedTopics:
@@ -35,23 +22,24 @@ class DelayedTopics:
         self._environment = environment
         self._deliveries: dict[Partition, DelayedDelivery] = {}
 
-    def configure(self, partition: Partition) -> None:
-        """Apply the configs and the role of a partition whose topic has delay, or no longer leads or exists."""
+    def configure(self, partition: Partition) -> DelayExtension | None:
+        """Apply the configs and the role of a partition whose topic has delay, or no longer leads or exists.
+
+        Returns the extension of its appends.
+        """
         delivery = self._deliveries.get(partition)
         is_enabled = partition.log.config.kbroker_delay_enable and not partition.is_closed
         if delivery is not None and not (is_enabled and delivery.is_leading):
             delivery.stop()
             del self._deliveries[partition]
-            delivery = partition.append_extension = None
+            delivery = None
         if not is_enabled:
-            return
-        partition.read_filter = DELAYED_RECORDS
+            return None
         partition.retention_limit = partial(self._retention_limit, partition)
         if delivery is None and partition.is_leader:
             delivery = self._deliveries[partition] = DelayedDelivery(self._environment, partition, self.metrics)
             delivery.start()
-        if delivery is not None:
-            partition.append_extension = DelayExtension(delivery, partition.log.config)
+        return None if delivery is None else DelayExtension(delivery, partition.log.config)
 
     def delivery_of(self, partition: Partition) -> DelayedDelivery | None:
         """Return the delivery of a partition that this broker leads; None if its topic has no delay."""

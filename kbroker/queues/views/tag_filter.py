@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from kbroker.common import Buffer
 from kbroker.config.tag_expression import TagExpression
-from kbroker.queues.views.record_selection import decompressed_body, headers_start, select_records
+from kbroker.queues.record_selection import decompressed_body, headers_start, select_records
 from protocol.errors import MalformedError
 from protocol.records.batch import BatchHeader
 from protocol.records.record import decode_varint, encode_varint

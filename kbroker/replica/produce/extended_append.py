@@ -39,6 +39,9 @@ def append_extended(
         raise NeedsLoadedState(extension, validated)
     if validated is None:
         validated = validate_batch(records, log.config, now_ms, produce_version, transactional)
+    if isinstance(validated, InspectedBatch) and validated.inspect != extension.inspect:
+        # The topic's configs have changed meanwhile.
+        validated = validated.validated
     if not isinstance(validated, InspectedBatch):
         if validated[1].is_hidden:
             raise invalid_record("Clients are not allowed to write hidden batches.")

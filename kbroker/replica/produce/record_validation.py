@@ -29,6 +29,8 @@ WritableBatch = memoryview | bytearray
 ValidatedBatch = tuple[WritableBatch, BatchHeader, int]
 # The index and the headers of a record, and where it is in the decompressed records: (start, end).
 VisitRecord = Callable[[int, Sequence[tuple[bytes, bytes | None]], int, int], None]
+# Walks decompressed records, yields after each slice, and returns what an append extension needs to know of them.
+InspectRecords = Callable[[Buffer, BatchHeader], Generator[None, None, object]]
 # (index in the batch, reason)
 RecordErrors = list[tuple[int, str | None]]
 
@@ -42,14 +44,18 @@ _MIN_LONG, _LONG_RANGE = -(1 << 63), 1 << 64
 class InspectedBatch:
     """A validated batch whose records were walked for an append extension (append_extension.py).
 
-    `inspection`: what the extension has found. `body`: the decompressed records, None if they are too large to keep.
-    `rewritten`: the batch that `RecordValidator.rewrite` has built of a large one, and for which request.
+    `inspect`: the function of the extension; `inspection`: what it has found. `body`: the decompressed records, None if
+    they are too large to keep. `rewritten`: the batch that `RecordValidator.rewrite` has built of a large one, and for
+    which request.
     """
 
-    __slots__ = ("body", "inspection", "rewritten", "validated")
+    __slots__ = ("body", "inspect", "inspection", "rewritten", "validated")
 
-    def __init__(self, validated: ValidatedBatch, inspection: object, body: Buffer | None) -> None:
+    def __init__(
+        self, validated: ValidatedBatch, inspect: InspectRecords, inspection: object, body: Buffer | None
+    ) -> None:
         self.validated = validated
+        self.inspect = inspect
         self.inspection = inspection
         self.body = body
         self.rewritten: tuple[object, bytearray] | None = None

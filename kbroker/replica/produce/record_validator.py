@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, TypeVar
 from kbroker.common import Buffer, KafkaError
 from kbroker.replica.produce.record_validation import (
     InspectedBatch,
+    InspectRecords,
     ValidatedBatch,
     WritableBatch,
     convert,
@@ -36,8 +37,6 @@ if TYPE_CHECKING:
     from kbroker.runtime.environment import Environment
 
 T = TypeVar("T")
-# Walks decompressed records, yields after each slice, and returns what an append extension needs to know of them.
-InspectRecords = Callable[[Buffer, BatchHeader], Generator[None, None, object]]
 
 MIB = 1 << 20
 MAX_DECOMPRESSED = 24 * MIB
@@ -114,7 +113,7 @@ def inspect_small(validated: ValidatedBatch, inspect: InspectRecords, config: To
         try:
             next(inspect(body, header))
         except StopIteration as end:
-            return InspectedBatch(validated, end.value, body)
+            return InspectedBatch(validated, inspect, end.value, body)
     raise NeedsSlowInspection(validated, inspect, config)
 
 
@@ -181,7 +180,8 @@ class RecordValidator:
         async def walk(body: Buffer) -> object:
             return await self._walk(slow.inspect(body, header))
 
-        return InspectedBatch(slow.validated, await self._use_body(batch, header, slow.config, walk), None)
+        inspection = await self._use_body(batch, header, slow.config, walk)
+        return InspectedBatch(slow.validated, slow.inspect, inspection, None)
 
     async def rewrite(
         self, batch: WritableBatch, header: BatchHeader, config: TopicConfig, build: Callable[[Buffer], bytearray]

@@ -25,6 +25,8 @@ OWN = {
         "kbroker.delay.enable",
         "kbroker.delay.max.ms",
         "kbroker.record.validation",
+        "kbroker.ttl.enable",
+        "kbroker.ttl.ms",
         "kbroker.view.filter",
         "kbroker.view.of",
         "replica.lag.max.messages",

@@ -1,0 +1,71 @@
+"""The read filter of a topic with a TTL: drops records whose timestamp + TTL is not after the current time.
+
+A batch without the bytes of the header, whose newest record has expired, is dropped as a whole. In others the timestamp
+and the header of each record decide: within a batch timestamps need not ascend.
+"""
+
+from __future__ import annotations
+
+from kbroker.common import Buffer
+from kbroker.queues.expiry.ttl_header import TTL_MS, InvalidTtlError, parse_ttl
+from kbroker.queues.record_selection import decompressed_body, headers_start, select_records
+from protocol.records.batch import BatchHeader
+from protocol.records.record import decode_headers, decode_varint, encode_varint
+
+# The name of the header as it is encoded, with its length.
+_NEEDLE = encode_varint(len(TTL_MS)) + TTL_MS
+
+
+class ExpiryFilter:
+    """A ReadFilter. `ttl_ms`: the TTL of records without a valid header, 0 for none."""
+
+    __slots__ = ("_reads_headers", "_ttl_ms")
+
+    def __init__(self, reads_headers: bool, ttl_ms: int) -> None:
+        self._reads_headers = reads_headers
+        self._ttl_ms = ttl_ms
+
+    def filter_batch(self, batch: memoryview, header: BatchHeader, now_ms: int, max_bytes: int) -> Buffer | None:
+        newest, ttl_ms = header.max_timestamp, self._ttl_ms
+        if header.is_control or not header.count or newest < 0:
+            # The age of records without a timestamp is not known.
+            return batch
+        is_over = 0 < ttl_ms <= now_ms - newest
+        if not self._reads_headers and (is_over or header.is_log_append_time):
+            return None if is_over else batch
+        body = decompressed_body(batch, header, max_bytes)
+        at = body.find(_NEEDLE) if self._reads_headers else -1
+        if at < 0 and (is_over or header.is_log_append_time or not ttl_ms):
+            return None if is_over else batch
+        base, is_same = header.base_timestamp, header.is_log_append_time
+
+        def is_alive(body: bytes, start: int, end: int) -> bool:
+            """Return whether a record has not expired. Called for one record after the other."""
+            nonlocal at
+            ttl = ttl_ms
+            if 0 <= at < start:
+                at = body.find(_NEEDLE, start)
+            if 0 <= at < end:
+                own = _own_ttl(body, start, end)
+                ttl = ttl_ms or -1 if own is None else own
+            elif not ttl:
+                return True
+            if ttl < 0:
+                return True
+            timestamp = newest if is_same else base + decode_varint(body, start + 1, 10)[0]
+            # A record without a timestamp in a batch with others is as old as the newest of them.
+            return (newest if timestamp < 0 else timestamp) + ttl > now_ms
+
+        return select_records(batch, header, body, is_alive)
+
+
+def _own_ttl(body: bytes, start: int, end: int) -> int | None:
+    """Return the TTL in a record's header, None without one.
+
+    A malformed header was stored before the topic had the option, and has no meaning.
+    """
+    headers, _ = decode_headers(body, headers_start(body, start), end)
+    try:
+        return parse_ttl(headers)
+    except InvalidTtlError:
+        return None

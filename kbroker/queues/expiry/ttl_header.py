@@ -1,0 +1,31 @@
+"""The header TTL_MS: after how many milliseconds consumers do not see a record any more.
+
+The time counts from the timestamp of the record. The value is decimal digits.
+"""
+
+from collections.abc import Sequence
+
+from protocol.records.record import Header
+
+TTL_MS = b"TTL_MS"
+# The largest long of Kafka's clients.
+MAX_TTL_MS = (1 << 63) - 1
+_MAX_DIGITS = 19
+
+
+class InvalidTtlError(Exception):
+    """The header of a record is invalid; the message says why."""
+
+
+def parse_ttl(headers: Sequence[Header]) -> int | None:
+    """Return the TTL of a record in ms, None without the header. Raises InvalidTtlError."""
+    values = [value for name, value in headers if name == TTL_MS]
+    if not values:
+        return None
+    if len(values) > 1:
+        raise InvalidTtlError(f"the header TTL_MS is there {len(values)} times; it may be there once")
+    value = values[0]
+    if value is not None and value.isdigit() and len(value) <= _MAX_DIGITS and int(value) <= MAX_TTL_MS:
+        return int(value)
+    shown = "null" if value is None else repr(value[:40].decode("ascii", "backslashreplace"))
+    raise InvalidTtlError(f"the header TTL_MS is {shown}; it must be a number of ms in decimal digits, below 2^63")

@@ -1,0 +1,71 @@
+"""Appends of clients to a topic with kbroker.ttl.enable: batches with a malformed header TTL_MS are refused."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from typing import TYPE_CHECKING
+
+from kbroker.common import Buffer
+from kbroker.queues.expiry.ttl_header import InvalidTtlError, parse_ttl
+from kbroker.replica.produce.append_extension import AppendExtension, AppendResult
+from kbroker.replica.produce.record_validation import (
+    MAX_RECORD_ERRORS,
+    InspectedBatch,
+    InvalidRecordsError,
+    RecordErrors,
+    walk_headers,
+)
+from kbroker.storage.log.control_batches import PreparedBatch
+from protocol.errors import ErrorCode
+from protocol.records.batch import BatchHeader
+from protocol.records.record import Header
+
+if TYPE_CHECKING:
+    from kbroker.replica.partition import Partition
+
+
+class TtlValidation:
+    """An AppendExtension, which leaves all else to that of another feature (`inner`), if the topic has one."""
+
+    def __init__(self, inner: AppendExtension | None) -> None:
+        self._inner = inner
+
+    @property
+    def is_ready(self) -> bool:
+        return self._inner is None or self._inner.is_ready
+
+    async def wait_until_ready(self) -> None:
+        if self._inner is not None:
+            await self._inner.wait_until_ready()
+
+    def inspect(self, body: Buffer, header: BatchHeader) -> Generator[None, None, object]:
+        """Raises InvalidRecordsError, with the index of each record with a malformed header."""
+        errors: RecordErrors = []
+
+        def visit(index: int, headers: Sequence[Header], start: int, end: int) -> None:
+            try:
+                parse_ttl(headers)
+            except InvalidTtlError as error:
+                if len(errors) < MAX_RECORD_ERRORS:
+                    errors.append((index, f"Record {index} is invalid: {error}."))
+
+        yield from walk_headers(body, header, visit)
+        if errors:
+            message = f"One or more records have been rejected due to record errors: {errors[0][1]}"
+            raise InvalidRecordsError(ErrorCode.INVALID_RECORD, message, errors)
+        return None if self._inner is None else (yield from self._inner.inspect(body, header))
+
+    def append(
+        self, partition: Partition, batch: InspectedBatch, stored: AppendResult | None, now_ms: int
+    ) -> AppendResult:
+        if self._inner is not None:
+            return self._inner.append(partition, batch, stored, now_ms)
+        if stored is not None:
+            return stored
+        data, header, append_time_ms = batch.validated
+        base_offset = partition.append_batches([(data, header, None)], now_ms)
+        return base_offset, base_offset + header.last_offset_delta + 1, append_time_ms
+
+    def on_markers(self, partition: Partition, batches: Sequence[PreparedBatch], base_offset: int) -> None:
+        if self._inner is not None:
+            self._inner.on_markers(partition, batches, base_offset)

@@ -107,6 +107,7 @@ class ApiKey(IntEnum):
     CANCEL_REASSIGNMENT_PLAN = 10002
     DESCRIBE_BROKER = 10003
     REMOVE_PARTITIONS = 10010
+    DELAYED_RECORDS = 10011
 
 
 class Api(NamedTuple):
@@ -193,6 +194,7 @@ _PRIVATE_ROWS = (
     Api(ApiKey.CANCEL_REASSIGNMENT_PLAN, "CancelReassignmentPlan", 0, 0, 0),
     Api(ApiKey.DESCRIBE_BROKER, "DescribeBroker", 0, 0, 0),
     Api(ApiKey.REMOVE_PARTITIONS, "RemovePartitions", 0, 0, 0),
+    Api(ApiKey.DELAYED_RECORDS, "DelayedRecords", 0, 0, 0),
 )
 
 # The APIs of Kafka for clients, those between brokers only, kbroker's own for clients, and all.

@@ -39,6 +39,9 @@ COMMANDS = {
     "groups": CommandSource("kbroker.cli.groups.app", "app", "List, describe, reset and delete consumer groups."),
     "retry": CommandSource("kbroker.cli.retry.app", "app", "Create and list the retry topics of topics and groups."),
     "dlq": CommandSource("kbroker.cli.dlq.app", "app", "List, show, redrive and purge dead letters."),
+    "delayed": CommandSource(
+        "kbroker.cli.delayed.app", "app", "List, count, cancel and deliver records that wait for their delivery."
+    ),
     "transactions": CommandSource(
         "kbroker.cli.transactions.app", "app", "List and describe transactions, find and end hanging ones."
     ),

@@ -119,6 +119,15 @@ def _named(record: Record) -> Pending:
         raise MalformedError("a record that delivers another one does not name it") from None
 
 
+def added_record(header: BatchHeader, records: Sequence[Record], offset: int) -> Pending | None:
+    """Return the entry that a stored batch has added for the record at `offset`; None if that was not delayed."""
+    if not header.attributes & DELAYED or not 0 <= offset - header.base_offset < len(records):
+        return None
+    record = records[offset - header.base_offset]
+    due_ms = _named(record)[0] if header.attributes & DELIVERED else due_times([record], header.max_timestamp)[0]
+    return None if due_ms is None else (due_ms, offset)
+
+
 def visible_batch(batch: memoryview, header: BatchHeader, max_bytes: int) -> Buffer | None:
     """Return what consumers see: `batch`, without its delayed records, or None for a hidden one."""
     if header.attributes & HIDDEN:

@@ -2,12 +2,18 @@
 
 
 class DelayMetrics:
-    """Counters since the start. `lateness_ms`: the sum over the delivered records; `max_lateness_ms`: the largest."""
+    """Counters of records since the start.
 
-    __slots__ = ("cancelled", "delivered_records", "lateness_ms", "max_lateness_ms", "stored_anew")
+    `delivered_records` are those that were due; `lateness_ms` is the sum of their latenesses, `max_lateness_ms` the
+    largest. `delivered_early`: delivered on request.
+    """
+
+    __slots__ = (
+        "cancelled", "delivered_early", "delivered_records", "lateness_ms", "max_lateness_ms", "stored_anew",
+    )  # fmt: skip
 
     def __init__(self) -> None:
-        self.delivered_records = self.cancelled = self.stored_anew = 0
+        self.delivered_records = self.delivered_early = self.cancelled = self.stored_anew = 0
         self.lateness_ms = self.max_lateness_ms = 0
 
     def delivered(self, lateness_ms: list[int]) -> None:

@@ -13,7 +13,6 @@ from kbroker.common import Buffer, KafkaError
 from kbroker.queues.delay.delay_batches import (
     NO_EFFECTS,
     Effects,
-    build_cancellation,
     build_delivery,
     build_stored_anew,
     effects_of,
@@ -55,7 +54,7 @@ class DelayedDelivery:
         self.is_loaded = False
         self._environment = environment
         self._partition = partition
-        self._metrics = metrics
+        self.metrics = metrics
         self._log = partition.log
         self._leader_epoch = partition.state.leader_epoch
         self._stored = StoredBatches(environment, partition.log)
@@ -225,8 +224,8 @@ class DelayedDelivery:
 
     # Deliveries.
 
-    def _append(self, batch: bytearray, removed: list[Pending], added_anew: bool = False) -> None:
-        """Append a batch as the leader, and apply it. Raises KafkaError."""
+    def append(self, batch: bytearray, removed: list[Pending], added_anew: bool = False) -> None:
+        """Append a batch as the leader, and apply it: `removed` are the records that it names. Raises KafkaError."""
         if not self.is_leading:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         self._partition.append_internal(batch, self._environment.clock.now_ms(), None, False)
@@ -244,8 +243,8 @@ class DelayedDelivery:
             return
         is_log_append_time = self._log.config.message_timestamp_type == "LogAppendTime"
         batch = build_delivery(records, now_ms, log_append_time=is_log_append_time)
-        self._append(batch, due[: len(records)])
-        self._metrics.delivered([now_ms - due_ms for due_ms, _ in due[: len(records)]])
+        self.append(batch, due[: len(records)])
+        self.metrics.delivered([now_ms - due_ms for due_ms, _ in due[: len(records)]])
 
     async def _store_anew_slice(self) -> bool:
         """Store pending records at the head of the log, before their segment is deleted. Returns whether there were."""
@@ -256,9 +255,9 @@ class DelayedDelivery:
         records = await self._stored.read(entries)
         moved = entries[: len(records)]
         if self.state.pending.below(self._move_below, len(moved)) == moved:
-            self._append(build_stored_anew(records, self._environment.clock.now_ms()), moved, added_anew=True)
+            self.append(build_stored_anew(records, self._environment.clock.now_ms()), moved, added_anew=True)
             self._moved_end = self._log.log_end_offset
-            self._metrics.stored_anew += len(moved)
+            self.metrics.stored_anew += len(moved)
         return True
 
     def retention_limit(self, now_ms: int) -> int:
@@ -295,37 +294,3 @@ class DelayedDelivery:
                 await self._environment.sleep(0.001)
         if not self.is_leading:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-
-    async def cancel(self, offsets: list[int]) -> list[int]:
-        """Cancel pending records. Returns the offsets of those that were pending. Raises KafkaError."""
-        await self.wait_until_loaded()
-        entries = self._find(offsets)
-        if entries:
-            self._append(build_cancellation(entries, self._environment.clock.now_ms()), entries)
-            self._metrics.cancelled += len(entries)
-        return [offset for _, offset in entries]
-
-    async def deliver_now(self, offsets: list[int]) -> list[int]:
-        """Deliver pending records before they are due. Returns the offsets that were pending. Raises KafkaError."""
-        await self.wait_until_loaded()
-        delivered: list[int] = []
-        left = self._find(offsets)
-        while left:
-            records = await self._stored.read(left)
-            await self.wait_until_loaded()
-            now = dict(zip(left, records, strict=False))
-            pending = [entry for entry in now if self.state.pending.find(entry[1]) is not None]
-            if pending:
-                batch = build_delivery(
-                    [now[entry] for entry in pending],
-                    self._environment.clock.now_ms(),
-                    log_append_time=self._log.config.message_timestamp_type == "LogAppendTime",
-                )
-                self._append(batch, pending)
-                delivered += [offset for _, offset in pending]
-            left = left[len(records) :]
-        return delivered
-
-    def _find(self, offsets: list[int]) -> list[Pending]:
-        found = [(self.state.pending.find(offset), offset) for offset in sorted(set(offsets))]
-        return sorted([(due_ms, offset) for due_ms, offset in found if due_ms is not None])

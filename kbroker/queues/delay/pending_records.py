@@ -81,6 +81,14 @@ class PendingRecords:
             self._lasts[number] = (dues[-1], offsets[-1])
         return True
 
+    def __contains__(self, entry: Pending) -> bool:
+        number = bisect_left(self._lasts, entry)
+        if number == len(self._lasts):
+            return False
+        dues, offsets = self._dues[number], self._offsets[number]
+        position = _position(dues, offsets, entry)
+        return dues[position] == entry[0] and offsets[position] == entry[1]
+
     def first_due_ms(self) -> int | None:
         return self._dues[0][0] if self._dues else None
 
@@ -101,15 +109,6 @@ class PendingRecords:
             found += zip(dues[start:end], offsets[start:end], strict=True)
             number += 1
         return found
-
-    def find(self, offset: int) -> int | None:
-        """Return the due time of the record at `offset`, None if it is not pending. Looks through all chunks."""
-        for dues, offsets in zip(self._dues, self._offsets, strict=True):
-            try:
-                return dues[offsets.index(offset)]
-            except ValueError:
-                continue
-        return None
 
     def lowest_offset(self) -> int | None:
         return min([min(offsets) for offsets in self._offsets]) if self._offsets else None

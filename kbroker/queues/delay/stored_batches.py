@@ -43,7 +43,7 @@ class StoredBatches:
         found: list[StoredRecord] = []
         size = 0
         for entry in entries:
-            header, records, _ = await self._batch_at(entry[1])
+            header, records = await self.batch_at(entry[1])
             record = stored_record(entry, records[entry[1] - header.base_offset], header)
             size += len(record.key or b"") + len(record.value or b"") + 100
             if found and size > MAX_DELIVERY_BYTES:
@@ -51,16 +51,17 @@ class StoredBatches:
             found.append(record)
         return found
 
-    async def _batch_at(self, offset: int) -> _DecodedBatch:
+    async def batch_at(self, offset: int) -> tuple[BatchHeader, list[Record]]:
+        """Return the batch with the record at `offset`. Raises KafkaError, MalformedError."""
         last = self._last
         if last is not None and 0 <= offset - last[0].base_offset < last[0].count:
-            return last
+            return last[:2]
         for base, decoded in reversed(self._batches.items()):
             if base <= offset <= decoded[0].last_offset:
                 self._batches.move_to_end(base)
                 self._last = decoded
-                return decoded
-        return await self._load(offset)
+                return decoded[:2]
+        return (await self._load(offset))[:2]
 
     async def _load(self, offset: int) -> _DecodedBatch:
         log = self._log
@@ -74,6 +75,10 @@ class StoredBatches:
             records = decode_records(data, header)
         weight = len(data) + RECORD_BYTES * len(records) + sum([len(record.value or b"") for record in records])
         decoded = self._last = (header, records, weight)
+        former = self._batches.pop(header.base_offset, None)
+        if former is not None:
+            # Another task has read it meanwhile.
+            self._kept_bytes -= former[2]
         self._batches[header.base_offset] = decoded
         self._kept_bytes += weight
         while self._kept_bytes > MAX_KEPT_BYTES and len(self._batches) > 1:

@@ -243,20 +243,6 @@ async def test_deleted_records_are_not_delivered(m: Machine) -> None:
 
 
 @broker_test
-async def test_cancelled_records_are_not_delivered_and_others_may_be_delivered_now(m: Machine) -> None:
-    t = await Topic.create(m)
-    t.produce((b"a", 5000), (b"b", 5000), (b"c", 5000))
-    assert await t.delivery.cancel([0, 7]) == [0]
-    assert await t.delivery.deliver_now([2, 0]) == [2]
-    assert await t.seen() == [b"c"]
-    await m.crash()
-    await m.start()
-    await t.reconnect()
-    await asyncio.sleep(10)
-    assert await t.seen() == [b"c", b"b"]
-
-
-@broker_test
 async def test_many_records_that_are_due_at_once_do_not_hold_up_the_loop(m: Machine) -> None:
     t = await Topic.create(m)
     due = m.now_ms + 1000

@@ -43,8 +43,8 @@ def test_it_is_a_sorted_set(seed):
     assert pending.after(middle, 3000) == ordered[len(ordered) // 2 + 1 :][:3000]
     assert pending.lowest_offset() == min([offset for _, offset in ordered])
     assert pending.below(5000, 100) == [entry for entry in ordered if entry[1] < 5000][:100]
-    assert pending.find(middle[1]) is not None
-    assert pending.find(-7) is None
+    assert middle in pending
+    assert (middle[0], -7) not in pending
 
 
 def test_chunks_are_loaded_again():

@@ -1,0 +1,84 @@
+"""DelayedRecords (key 10011), version 0: list, cancel and deliver the pending records of a partition.
+
+Kafka has no such API. The leader of the partition handles it; ApiVersions does not list it, so only kbroker's command
+line sends it.
+
+- A list has at most 1,000 records or about 1 MiB, in the order in which they are due; the next request names the last
+  one. Without `include_payload` it has keys, due times and the headers that ask for the delay. With max_records 0 the
+  response has the counts only.
+- A cancellation or delivery is a batch of the log, and is acknowledged when it is committed, as with acks=all. If that
+  fails the request may have had its effect; the same request then finds the records no longer pending.
+- INVALID_REQUEST: the topic has no delayed delivery, or there are too many offsets. A record that cannot be cancelled
+  or delivered has its own error: OFFSET_OUT_OF_RANGE, INVALID_RECORD (not delayed), CONCURRENT_TRANSACTIONS (its
+  transaction is open), RESOURCE_NOT_FOUND (delivered or cancelled).
+"""
+
+from __future__ import annotations
+
+from kbroker.api.context import RequestContext, Services
+from kbroker.common import KafkaError
+from kbroker.queues.delay.pending_requests import PendingRequests
+from protocol.errors import ErrorCode, MalformedError
+from protocol.messages.k10011_delayed_records import (
+    DelayedRecord,
+    DelayedRecordHeader,
+    DelayedRecordResult,
+    DelayedRecordsRequest,
+    DelayedRecordsResponse,
+)
+
+LIST, CANCEL, DELIVER = range(3)
+MAX_RECORDS = 1000
+
+
+async def handle(services: Services, context: RequestContext, request: DelayedRecordsRequest) -> DelayedRecordsResponse:
+    response = DelayedRecordsResponse()
+    try:
+        await _operate(services, request, response)
+    except KafkaError as error:
+        return DelayedRecordsResponse(error_code=error.code, error_message=error.message)
+    except MalformedError as error:
+        return DelayedRecordsResponse(error_code=ErrorCode.CORRUPT_MESSAGE, error_message=str(error))
+    return response
+
+
+async def _operate(services: Services, request: DelayedRecordsRequest, response: DelayedRecordsResponse) -> None:
+    partition = services.replicas.leader(request.topic_name, request.partition_index)
+    delivery = services.delayed.delivery_of(partition)
+    if delivery is None:
+        message = f"Topic '{request.topic_name}' has no delayed delivery: kbroker.delay.enable is not true."
+        raise KafkaError(ErrorCode.INVALID_REQUEST, message)
+    if request.operation not in (LIST, CANCEL, DELIVER):
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"There is no operation {request.operation}.")
+    if len(request.offsets) > MAX_RECORDS or request.max_records < 0:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"A request has at most {MAX_RECORDS} offsets.")
+    pending = PendingRequests(services.environment, partition, delivery)
+    if request.operation == LIST:
+        after = None if request.after_offset < 0 else (request.after_due_ms, request.after_offset)
+        page, response.has_more = await pending.list_page(
+            after, min(request.max_records, MAX_RECORDS), include_payload=request.include_payload
+        )
+        response.records = [
+            DelayedRecord(
+                offset=record.offset,
+                due_ms=record.due_ms,
+                timestamp_ms=record.timestamp,
+                key=record.key,
+                value=record.value,
+                value_size=record.value_size,
+                headers=[DelayedRecordHeader(name=name, value=value) for name, value in record.headers],
+            )
+            for record in page
+        ]
+    else:
+        change = pending.cancel if request.operation == CANCEL else pending.deliver_now
+        results = await change(request.offsets)
+        await pending.wait_until_committed(max(request.timeout_ms, 0))
+        response.results = [
+            DelayedRecordResult(offset=offset, error_code=error, error_message=message)
+            for offset, error, message in sorted(results)
+        ]
+    state = delivery.state
+    first_due_ms = state.pending.first_due_ms()
+    response.pending_count, response.open_transaction_count = len(state.pending), state.count - len(state.pending)
+    response.first_due_ms = -1 if first_due_ms is None else first_due_ms

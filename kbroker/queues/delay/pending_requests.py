@@ -1,0 +1,208 @@
+"""Requests about the pending records of a partition: list them, cancel them, deliver them before they are due."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+from kbroker.common import KafkaError
+from kbroker.queues.delay.delay_batches import DUE, FROM, TIMESTAMP, added_record, build_cancellation, build_delivery
+from kbroker.queues.delay.headers import DELAY_HEADERS
+from kbroker.queues.delay.pending_records import Pending
+from kbroker.queues.delay.stored_batches import StoredBatches
+from protocol.errors import ErrorCode, MalformedError
+from protocol.records.record import Header
+
+if TYPE_CHECKING:
+    from asyncio import Future
+
+    from kbroker.queues.delay.delay_batches import StoredRecord
+    from kbroker.queues.delay.delivery import DelayedDelivery
+    from kbroker.replica.partition import Partition
+    from kbroker.runtime.environment import Environment
+
+# Records of a page that are read in one iteration of the event loop.
+SLICE_RECORDS = 50
+# A page ends after this many bytes of keys, headers and values. One record may have more.
+MAX_PAGE_BYTES = 1 << 20
+_RECORD_BYTES = 100
+_OWN_HEADERS = frozenset({FROM, DUE, TIMESTAMP})
+
+
+class ListedRecord(NamedTuple):
+    """A pending record. Without its payload, `value` is None, and `headers` are those of the delay."""
+
+    due_ms: int
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    value_size: int
+    headers: tuple[Header, ...]
+
+    @property
+    def size(self) -> int:
+        headers = sum([len(name) + len(value or b"") for name, value in self.headers])
+        return _RECORD_BYTES + len(self.key or b"") + len(self.value or b"") + headers
+
+
+class OffsetResult(NamedTuple):
+    """What became of the record at an offset: NONE if it was pending, and was cancelled or delivered."""
+
+    offset: int
+    error: ErrorCode
+    message: str | None = None
+
+
+class PendingRequests:
+    """The requests of one client to the leader of a partition. Records that are appended meanwhile may be missed."""
+
+    def __init__(self, environment: Environment, partition: Partition, delivery: DelayedDelivery) -> None:
+        self._environment = environment
+        self._partition = partition
+        self._delivery = delivery
+        # Not the batches of the delivery, which needs them soon.
+        self._stored = StoredBatches(environment, partition.log)
+
+    async def list_page(
+        self, after: Pending | None, max_records: int, *, include_payload: bool
+    ) -> tuple[list[ListedRecord], bool]:
+        """Return records in the order of delivery that follow `after`, and whether there are more.
+
+        Raises KafkaError. Those of open transactions are not listed.
+        """
+        await self._delivery.wait_until_loaded()
+        page: list[ListedRecord] = []
+        size = 0
+        while len(page) < max_records and size < MAX_PAGE_BYTES:
+            entries = self._delivery.state.pending.after(after, min(SLICE_RECORDS, max_records - len(page)))
+            if not entries:
+                break
+            for record in await self._read(entries):
+                after = (record.due_ms, record.offset)
+                listed = _listed(record, include_payload)
+                page.append(listed)
+                size += listed.size
+            await self._environment.yield_to_loop()
+        self._check_leader()
+        return page, bool(self._delivery.state.pending.after(after, 1))
+
+    async def _read(self, entries: Sequence[Pending]) -> list[StoredRecord]:
+        """Return some of the records. Those that were delivered, and then deleted, are missing."""
+        try:
+            return await self._stored.read(entries)
+        except (KafkaError, MalformedError):
+            if all(entry in self._delivery.state.pending for entry in entries):
+                raise
+            return []
+
+    async def cancel(self, offsets: Sequence[int]) -> list[OffsetResult]:
+        """Cancel pending records, and wait until that is committed. Raises KafkaError."""
+        entries, results = await self._find(offsets)
+        pending, gone = self._still_pending(entries)
+        if pending:
+            self._delivery.append(build_cancellation(pending, self._environment.clock.now_ms()), pending)
+            self._delivery.metrics.cancelled += len(pending)
+        return [*results, *gone, *_done(pending)]
+
+    async def deliver_now(self, offsets: Sequence[int]) -> list[OffsetResult]:
+        """Deliver pending records, in the order in which they would be due. Raises KafkaError."""
+        entries, results = await self._find(offsets)
+        while entries:
+            records = await self._stored.read(entries)
+            await self._delivery.wait_until_loaded()
+            pending, gone = self._still_pending(entries[: len(records)])
+            if pending:
+                by_entry = dict(zip(entries, records, strict=False))
+                batch = build_delivery(
+                    [by_entry[entry] for entry in pending],
+                    self._environment.clock.now_ms(),
+                    log_append_time=self._partition.log.config.message_timestamp_type == "LogAppendTime",
+                )
+                self._delivery.append(batch, pending)
+                self._delivery.metrics.delivered_early += len(pending)
+            results += [*gone, *_done(pending)]
+            entries = entries[len(records) :]
+        return results
+
+    async def _find(self, offsets: Sequence[int]) -> tuple[list[Pending], list[OffsetResult]]:
+        """Return the entries of the records that were delayed, in the order of delivery, and errors for the others.
+
+        The stored records say when they are due, so the pending ones need not be searched. Afterwards the state covers
+        the whole log.
+        """
+        entries: list[Pending] = []
+        errors: list[OffsetResult] = []
+        await self._delivery.wait_until_loaded()
+        for offset in sorted(set(offsets)):
+            log = self._partition.log
+            if not log.log_start_offset <= offset < log.log_end_offset:
+                bounds = f"the log has {log.log_start_offset} to {log.log_end_offset - 1}"
+                message = f"There is no record at offset {offset}: {bounds}."
+                errors.append(OffsetResult(offset, ErrorCode.OFFSET_OUT_OF_RANGE, message))
+                continue
+            header, records = await self._stored.batch_at(offset)
+            entry = None if header.is_control else added_record(header, records, offset)
+            if entry is None:
+                message = f"The record at offset {offset} is not a delayed one."
+                errors.append(OffsetResult(offset, ErrorCode.INVALID_RECORD, message))
+            elif entry in self._delivery.state.open.get(header.producer_id, ()):
+                message = f"The record at offset {offset} belongs to an open transaction."
+                errors.append(OffsetResult(offset, ErrorCode.CONCURRENT_TRANSACTIONS, message))
+            else:
+                entries.append(entry)
+            await self._environment.yield_to_loop()
+        await self._delivery.wait_until_loaded()
+        return sorted(entries), errors
+
+    def _still_pending(self, entries: Sequence[Pending]) -> tuple[list[Pending], list[OffsetResult]]:
+        known = self._delivery.state.pending
+        pending = [entry for entry in entries if entry in known]
+        gone = [offset for due_ms, offset in entries if (due_ms, offset) not in known]
+        message = "The record at offset {} is not pending any more: it was delivered, cancelled, or its transaction "
+        message += "was aborted."
+        return pending, [OffsetResult(n, ErrorCode.RESOURCE_NOT_FOUND, message.format(n)) for n in gone]
+
+    def _check_leader(self) -> None:
+        if not self._delivery.is_leading:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+    async def wait_until_committed(self, timeout_ms: int) -> None:
+        """Wait until all of the log is committed, as acks=all does. Raises KafkaError, REQUEST_TIMED_OUT among others.
+
+        Also what an earlier request has appended: its client may not have received the response.
+        """
+        loop, partition = self._environment.loop, self._partition
+        self._check_leader()
+        committed: Future[ErrorCode] = loop.create_future()
+
+        def complete(code: ErrorCode) -> None:
+            if not committed.done():
+                committed.set_result(code)
+
+        timer = loop.call_later(timeout_ms / 1000, partial(complete, ErrorCode.REQUEST_TIMED_OUT))
+        partition.on_committed(partition.log.log_end_offset, complete)
+        try:
+            code = await committed
+        finally:
+            timer.cancel()
+        if code:
+            raise KafkaError(code)
+        if partition.state.is_under_min_isr:
+            raise KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
+
+
+def _listed(record: StoredRecord, include_payload: bool) -> ListedRecord:
+    headers = tuple(
+        header
+        for header in record.headers
+        if (header[0] not in _OWN_HEADERS if include_payload else header[0] in DELAY_HEADERS)
+    )
+    value_size = -1 if record.value is None else len(record.value)
+    value = record.value if include_payload else None
+    return ListedRecord(record.due_ms, record.offset, record.timestamp, record.key, value, value_size, headers)
+
+
+def _done(entries: Sequence[Pending]) -> list[OffsetResult]:
+    return [OffsetResult(offset, ErrorCode.NONE) for _, offset in entries]

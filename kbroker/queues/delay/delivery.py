@@ -44,6 +44,8 @@ RETRY_MS = 100
 # While records are pending the wall clock is read at least this often, since it may be set.
 MAX_WAIT_MS = 1_000
 SNAPSHOT_INTERVAL_MS = 60_000
+# How long a request waits until the pending records are loaded, and how often it looks.
+MAX_LOAD_S, LOAD_POLL_S = 30.0, 0.001
 
 
 class DelayedDelivery:
@@ -64,11 +66,11 @@ class DelayedDelivery:
         self._is_stopped = False
         # The wall-clock time of the next step, -1 while it is being done.
         self._wake_ms = -1
-        self._loaded: Future[None] = environment.loop.create_future()
         # What retention is about to delete: pending records below are stored anew. -1: nothing.
         self._move_below = -1
-        # The log end offset after the last records that were stored anew.
-        self._moved_end = 0
+        # The log end offset after the last records that were stored anew, perhaps by the former leader. Until that is
+        # committed their old segments are kept: the next leader may not have the new ones.
+        self._moved_end = partition.log.log_end_offset
         self._log_start = partition.log.log_start_offset
         self._snapshot = SnapshotFile(environment, partition.log)
 
@@ -79,16 +81,12 @@ class DelayedDelivery:
         """Stop delivering: the leadership or the process ends. Nothing is appended any more."""
         self._is_stopped = True
         self.wake()
-        if not self._loaded.done():
-            self._loaded.set_result(None)
 
     async def stop_and_wait(self) -> None:
-        """Stop, and write a snapshot, with which the next start is faster."""
+        """Stop, and wait until a snapshot is written, with which the next start is faster."""
         self.stop()
         if self._task is not None:
             await self._task
-        if self.is_loaded:
-            await self._snapshot.write_if_worthwhile(self.state)
 
     def wake(self) -> None:
         """Called after an append."""
@@ -132,6 +130,9 @@ class DelayedDelivery:
                 if error.code not in (ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.NOT_LEADER_OR_FOLLOWER):
                     event_log.warning("delayed delivery must wait", partition=self._partition.tp, reason=error)
             except Exception as error:
+                if not self.is_leading:
+                    # The log was closed or truncated meanwhile.
+                    break
                 wait_ms = MAX_WAIT_MS
                 event_log.failure("delayed delivery failed", error, partition=self._partition.tp)
             if wait_ms == 0:
@@ -139,6 +140,9 @@ class DelayedDelivery:
             else:
                 await self._wait(wait_ms)
         self._stored.clear()
+        if self.is_loaded and not self._partition.is_closed:
+            # This broker may lead the partition again.
+            await self._snapshot.write_if_worthwhile(self.state)
 
     async def _wait(self, wait_ms: int | None) -> None:
         """Wait until `wake`, at most `wait_ms`."""
@@ -161,8 +165,6 @@ class DelayedDelivery:
             return 0
         if not self.is_loaded:
             self.is_loaded = True
-            if not self._loaded.done():
-                self._loaded.set_result(None)
         if self._log.log_start_offset > self._log_start:
             self._log_start = self._log.log_start_offset
             self.state.drop_below(self._log_start)
@@ -285,12 +287,12 @@ class DelayedDelivery:
     # Requests.
 
     async def wait_until_loaded(self) -> None:
-        """Raises KafkaError(NOT_LEADER_OR_FOLLOWER) if the leadership ends before."""
+        """Raises KafkaError: NOT_LEADER_OR_FOLLOWER if the leadership ends before, REQUEST_TIMED_OUT."""
+        deadline_s = self._environment.loop.time() + MAX_LOAD_S
         while self.is_leading and not (self.is_loaded and self.state.next_offset == self._log.log_end_offset):
             self.wake()
-            if not self._loaded.done():
-                await self._loaded
-            else:
-                await self._environment.sleep(0.001)
+            if self._environment.loop.time() > deadline_s:
+                raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "The pending records are still being loaded.")
+            await self._environment.sleep(LOAD_POLL_S)
         if not self.is_leading:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)

@@ -4,24 +4,18 @@ Deliveries are appends of the leader, so fencing and truncation decide about the
 """
 
 import asyncio
-from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import pytest
 
 from kbroker.api.k10011_delayed_records import CANCEL
-from kbroker.common import NO_LEADER, TopicPartition
 from kbroker.queues.delay.delay_batches import DUE, FROM
 from kbroker.queues.delay.delivery import DelayedDelivery
-from kbroker.storage.producers.transaction_marker import TransactionMarker
 from protocol.errors import ErrorCode
 from protocol.messages.k10011_delayed_records import DelayedRecordsRequest, DelayedRecordsResponse
-from protocol.records.batch import TRANSACTIONAL, build_batch, iter_batch_records, iter_headers
-from protocol.records.record import Record
+from protocol.records.batch import TRANSACTIONAL, build_batch
 from tests.unit.support.client import Client
-from tests.unit.support.log_lab import content
-from tests.unit.support.simulated_cluster import SimulatedCluster
+from tests.unit.support.queue_cluster import End, QueueCluster, kill, power_off, stop
 from tests.unit.support.simulated_hosts import simulated
 
 DELAY_MS = b"TIMER_DELAY_MS"
@@ -34,27 +28,13 @@ RETRIABLE = (
 )
 
 
-class DelayCluster(SimulatedCluster):
-    """A cluster with the topic t, and an idempotent producer of delayed records."""
+class DelayCluster(QueueCluster):
+    """Its topic has delay. It has an idempotent producer of delayed records."""
 
     sequence = 0
 
     async def create_topic(self, *replicas: int, **configs: str) -> None:
         await self.create(list(replicas), kbroker_delay_enable="true", **configs)
-
-    def now_ms(self, node_id: int) -> int:
-        return self.broker(node_id).environment.clock.now_ms()
-
-    def alive(self) -> int:
-        """A broker that runs."""
-        return next(node_id for node_id, machine in self.machines.items() if machine.services is not None)
-
-    async def leader(self, other_than: int = NO_LEADER, seen_by: int | None = None) -> int:
-        def known() -> int:
-            return self.registration(seen_by or self.alive()).leader
-
-        await self.until(lambda: known() not in (NO_LEADER, other_than), 60)
-        return known()
 
     def delivery(self, node_id: int) -> DelayedDelivery | None:
         return self.broker(node_id).services.delayed.delivery_of(self.replica(node_id))
@@ -81,35 +61,6 @@ class DelayCluster(SimulatedCluster):
                 assert response.error_code in RETRIABLE, response
                 await asyncio.sleep(0.1)
 
-    async def until_in_sync(self, *replicas: int) -> None:
-        def are_in_sync() -> bool:
-            return sorted(self.registration(self.alive()).isr) == sorted(replicas)
-
-        await self.until(are_in_sync, 90)
-
-    async def start_again(self, node_id: int) -> None:
-        await self.machines[node_id].start()
-
-    async def read(self, node_id: int, isolation_level: int = 0) -> list[Record]:
-        """Read the partition from its leader, as a consumer does."""
-        records: list[Record] = []
-        position = 0
-        while True:
-            data = await self.client(
-                node_id,
-                partial(Client.fetch_partition, topic="t", offset=position, isolation_level=isolation_level),
-            )
-            assert data.error_code == 0, data
-            before = position
-            body = bytes(data.records or b"")
-            aborted = [row.producer_id for row in data.aborted_transactions or ()]
-            for pos, header in iter_headers(body):
-                position = header.next_offset
-                if not header.is_control and header.producer_id not in aborted:
-                    records += iter_batch_records(body[pos : pos + header.size], header)
-            if position == before:
-                return records
-
     async def assert_delivered(self, *values: bytes, seconds: float = 120) -> None:
         """Wait until these values were delivered. Each is delivered once, none early, and all replicas agree."""
         leader = await self.leader()
@@ -119,34 +70,13 @@ class DelayCluster(SimulatedCluster):
             return delivery is not None and delivery.is_loaded and delivery.state.count == 0
 
         await self.until(nothing_is_pending, seconds)
-        replicas = self.registration(leader).replicas
-
-        def are_equal() -> bool:
-            return len({content(self.replica(node_id).log) for node_id in replicas}) == 1
-
-        await self.until(are_equal, 60)
-        await self.until(lambda: self.replica(leader).high_watermark == self.replica(leader).log.log_end_offset, 30)
+        await self.until_equal(leader)
         records = await self.read(leader)
         assert sorted(record.value or b"" for record in records) == sorted(values)
         sources = [dict(record.headers)[FROM] for record in records]
         assert len(set(sources)) == len(sources)
         for record in records:
             assert record.timestamp >= int(dict(record.headers)[DUE] or b""), "early"
-
-
-End = Callable[[DelayCluster, int], Any]
-
-
-async def kill(s: DelayCluster, node_id: int) -> None:
-    s.machines[node_id].kill()
-
-
-async def power_off(s: DelayCluster, node_id: int) -> None:
-    s.machines[node_id].power_off()
-
-
-async def stop(s: DelayCluster, node_id: int) -> None:
-    await s.machines[node_id].stop()
 
 
 @pytest.mark.parametrize("end", [kill, power_off, stop])
@@ -162,7 +92,7 @@ def test_each_record_is_delivered_once_although_the_leader_changes(end: End, see
             await end(s, leader)
             await s.leader(other_than=leader)
             await asyncio.sleep(2)
-            await s.start_again(leader)
+            await s.machines[leader].start()
             await s.until_in_sync(1, 2, 3)
         await s.assert_delivered(*values)
 
@@ -181,26 +111,12 @@ async def test_deliveries_wait_for_in_sync_replicas(s: DelayCluster) -> None:
     delivery = s.delivery(3)
     assert delivery is not None
     assert delivery.state.count == 2
-    await s.start_again(1)
+    await s.machines[1].start()
     await s.until_in_sync(1, 3)
     await s.until(lambda: delivery.state.count == 0, 10)
-    await s.start_again(2)
+    await s.machines[2].start()
     await s.until_in_sync(1, 2, 3)
     await s.assert_delivered(b"a", b"b")
-
-
-def isolate(s: DelayCluster, node_id: int, *, from_service: bool) -> None:
-    """Cut a broker off from the others, but not from clients."""
-    for other in s.machines:
-        if other != node_id:
-            s.loop.network.faults.partition(f"b{node_id}", f"b{other}")
-    if from_service:
-        s.service.cut(f"b{node_id}")
-
-
-def heal(s: DelayCluster, node_id: int) -> None:
-    s.loop.network.faults.heal_all()
-    s.service.heal(f"b{node_id}")
 
 
 @pytest.mark.parametrize("min_isr", ["1", "2"])
@@ -210,7 +126,7 @@ def test_an_isolated_leader_delivers_nothing_that_the_next_one_delivers_as_well(
         await s.create_topic(3, 1, 2, min_insync_replicas=min_isr)
         values = [b"%d" % n for n in range(40)]
         await s.send(*((value, 3_000 + 500 * n) for n, value in enumerate(values)))
-        isolate(s, 3, from_service=True)
+        s.isolate(3)
         # It does not know yet that it is cut off, and delivers into its own log.
         before = s.replica(3).log.log_end_offset
         await s.until(lambda: s.replica(3).log.log_end_offset > before, 30)
@@ -219,7 +135,7 @@ def test_an_isolated_leader_delivers_nothing_that_the_next_one_delivers_as_well(
         await s.until(lambda: not s.replica(3).is_leader, 60)
         assert s.delivery(3) is None
         await asyncio.sleep(5)
-        heal(s, 3)
+        s.heal(3)
         await s.until_in_sync(1, 2, 3)
         await s.assert_delivered(*values)
 
@@ -230,7 +146,7 @@ def test_an_isolated_leader_delivers_nothing_that_the_next_one_delivers_as_well(
 async def test_what_a_truncation_removes_is_neither_delivered_nor_cancelled(s: DelayCluster) -> None:
     await s.create_topic(3, 1, 2)
     await s.send((b"a", 120_000), (b"b", 120_000))
-    isolate(s, 3, from_service=True)
+    s.isolate(3)
     lost = build_batch([(s.now_ms(3), None, b"lost", [(DELAY_MS, b"90000")])])
     response = await s.client(3, partial(Client.produce, topic="t", records=lost, acks=1))
     assert response.error_code == 0
@@ -239,14 +155,14 @@ async def test_what_a_truncation_removes_is_neither_delivered_nor_cancelled(s: D
     cancelled = await s.client(3, lambda client: client.request(request, 0, DelayedRecordsResponse))
     assert cancelled.error_code in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.REQUEST_TIMED_OUT), cancelled
     await s.leader(other_than=3, seen_by=1)
-    heal(s, 3)
+    s.heal(3)
     await s.until_in_sync(1, 2, 3)
     # The broker with the truncated log leads again.
     for node_id in (1, 2):
         await s.machines[node_id].stop()
         await s.leader(other_than=node_id)
-    await s.start_again(1)
-    await s.start_again(2)
+    await s.machines[1].start()
+    await s.machines[2].start()
     await s.until_in_sync(1, 2, 3)
     await s.assert_delivered(b"a", b"b", seconds=200)
 
@@ -261,7 +177,7 @@ async def test_a_cancellation_survives_the_leader_that_has_acknowledged_it(s: De
     s.machines[3].power_off()
     follower = await s.client(1 if await s.leader(other_than=3) == 2 else 2, partial(_ask, request=request))
     assert follower.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
-    await s.start_again(3)
+    await s.machines[3].start()
     await s.until_in_sync(1, 2, 3)
     await s.assert_delivered(b"b")
 
@@ -301,41 +217,41 @@ async def test_a_transaction_is_committed_after_its_leader_has_changed(s: DelayC
     await asyncio.sleep(5)
     assert await s.read(leader, 1) == []
     for pid, committed in ((7, True), (8, False)):
-        marker = TransactionMarker(
-            producer_id=pid, producer_epoch=1, committed=committed, coordinator_epoch=0, transaction_version=2
-        )
-        replicas = s.broker(leader).services.replicas
-        s.machines[leader].loop.call_soon(replicas.append_marker, TopicPartition("t", 0), marker, lambda code: None)
+        s.end_transaction(leader, pid, committed)
     await asyncio.sleep(5)
     assert [record.value for record in await s.read(leader, 1)] == [b"7"]
 
 
 @simulated(DelayCluster, range(2))
 async def test_the_snapshot_of_a_former_leader_is_not_used_for_a_log_that_went_another_way(s: DelayCluster) -> None:
-    """It has as delivered what the isolated leader has delivered, which the truncation has removed."""
+    """It has a pending record, and deliveries, which the truncation has removed. Their offsets are those of others."""
     await s.create_topic(3, 1, 2, min_insync_replicas="1")
     start = s.now_ms(3)
     for first in range(0, 12_000, 200):
         due = 5_000 if first < 6_000 else 120_000
         records = build_batch([(start, None, b"%d" % n, [(DELAY_MS, b"%d" % due)]) for n in range(first, first + 200)])
         await s.produce(3, records)
-    isolate(s, 3, from_service=True)
+    s.isolate(3)
     delivery = s.delivery(3)
     assert delivery is not None
-    await s.until(lambda: delivery.state.count == 6_000, 10)
+    lost = build_batch([(start, None, b"lost", [(DELAY_MS, b"90000")])])
+    response = await s.client(3, partial(Client.produce, topic="t", records=lost, acks=1))
+    assert response.base_offset == 12_000
+    await s.until(lambda: delivery.state.count == 6_001, 10)
     await s.machines[3].loop.run(delivery._snapshot.write_if_worthwhile(delivery.state))
     assert delivery._snapshot.offset > 12_000
-    await s.leader(other_than=3, seen_by=1)
-    heal(s, 3)
+    leader = await s.leader(other_than=3, seen_by=1)
+    more = build_batch([(start, None, b"more", [(DELAY_MS, b"120000")])] * 2)
+    await s.produce(leader, more)
+    s.heal(3)
     await s.until_in_sync(1, 2, 3)
-    for node_id in (1, 2):
-        s.machines[node_id].kill()
-    await s.until(lambda: s.registration(3).leader == 3, 60)
+    await s.make_only_replica_in_sync(3)
+    assert s.replica(3).log.log_end_offset >= delivery._snapshot.offset
     await s.until(lambda: s.delivery(3) is not None and s.delivery(3).is_loaded, 10)  # type: ignore[union-attr]
     for node_id in (1, 2):
-        await s.start_again(node_id)
+        await s.machines[node_id].start()
     await s.until_in_sync(1, 2, 3)
-    await s.assert_delivered(*(b"%d" % n for n in range(12_000)), seconds=200)
+    await s.assert_delivered(*(b"%d" % n for n in range(12_000)), b"more", b"more", seconds=200)
 
 
 @pytest.mark.parametrize("skew_ms", [-30_000, 30_000])
@@ -347,7 +263,7 @@ def test_a_record_is_not_early_by_the_clock_of_the_broker_that_delivers_it(skew_
         await s.send((b"a", 60_000))
         s.machines[3].power_off()
         await s.leader(other_than=3)
-        await s.start_again(3)
+        await s.machines[3].start()
         await s.until_in_sync(1, 2, 3)
         await s.assert_delivered(b"a")
 

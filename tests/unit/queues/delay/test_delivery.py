@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from kbroker.common import KafkaError, TopicPartition
+from kbroker.queues.delay.delay_metrics import DelayMetrics
 from kbroker.queues.delay.delivery import DelayedDelivery
 from kbroker.replica.partition import Partition
 from kbroker.storage.producers.transaction_marker import TransactionMarker
@@ -231,6 +232,34 @@ async def test_a_pending_record_does_not_keep_its_segment(m: Machine) -> None:
     assert t.delivery.state.count == 0
     assert m.broker.services.delayed.metrics.delivered_records == 1
     assert m.broker.services.delayed.metrics.max_lateness_ms <= 50
+
+
+@broker_test
+async def test_a_new_leader_keeps_old_segments_until_its_log_is_committed(m: Machine) -> None:
+    """The former leader may have stored pending records anew at the end of the log, which no other replica has yet."""
+    t = await Topic.create(m, **{"retention.ms": "600000", "segment.ms": "60000"})
+    t.produce((b"a", None))
+    await asyncio.sleep(61)
+    t.produce((b"b", None))
+    log, later_ms = t.partition.log, m.now_ms + 3_600_000
+    delivery = DelayedDelivery(m.broker.environment, t.partition, DelayMetrics())
+    delivery.is_loaded = True
+    t.partition.state.high_watermark = 1
+    assert delivery.retention_limit(later_ms) == log.log_start_offset == 0
+    t.partition.state.high_watermark = 2
+    assert delivery.retention_limit(later_ms) == 2
+
+
+@broker_test
+async def test_a_former_leader_appends_nothing_that_it_was_about_to_deliver(m: Machine) -> None:
+    t = await Topic.create(m)
+    t.append(t.records((b"a", 1000), codec=1))
+    m.threads.held.add("decode_records")
+    await asyncio.sleep(2)
+    t.partition.resign()
+    m.threads.release("decode_records")
+    await asyncio.sleep(2)
+    assert t.partition.log.log_end_offset == 1
 
 
 @broker_test

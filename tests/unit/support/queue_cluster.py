@@ -1,0 +1,113 @@
+"""Three brokers with one topic of a message queue's feature: leaders end in several ways, or are cut off."""
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any
+
+from kbroker.common import NO_LEADER, TopicPartition
+from kbroker.storage.producers.transaction_marker import TransactionMarker
+from protocol.records.batch import iter_batch_records, iter_headers
+from protocol.records.record import Record
+from tests.unit.support.client import Client
+from tests.unit.support.log_lab import content
+from tests.unit.support.simulated_cluster import SimulatedCluster
+
+
+class QueueCluster(SimulatedCluster):
+    """A cluster whose topic is t, with one partition."""
+
+    def now_ms(self, node_id: int) -> int:
+        return self.broker(node_id).environment.clock.now_ms()
+
+    def alive(self) -> int:
+        """A broker that runs."""
+        return next(node_id for node_id, machine in self.machines.items() if machine.services is not None)
+
+    async def leader(self, other_than: int = NO_LEADER, seen_by: int | None = None) -> int:
+        """Wait for a leader, and return it."""
+
+        def known() -> int:
+            return self.registration(seen_by or self.alive()).leader
+
+        await self.until(lambda: known() not in (NO_LEADER, other_than), 60)
+        return known()
+
+    async def until_in_sync(self, *replicas: int) -> None:
+        def are_in_sync() -> bool:
+            return sorted(self.registration(self.alive()).isr) == sorted(replicas)
+
+        await self.until(are_in_sync, 90)
+
+    async def until_equal(self, leader: int) -> None:
+        """Wait until all replicas have the same committed log."""
+        replicas = self.registration(leader).replicas
+
+        def are_equal() -> bool:
+            partition = self.replica(leader)
+            is_committed = partition.high_watermark == partition.log.log_end_offset
+            return is_committed and len({content(self.replica(node_id).log) for node_id in replicas}) == 1
+
+        await self.until(are_equal, 60)
+
+    def end_transaction(self, leader: int, producer_id: int, committed: bool) -> None:
+        """Write the marker of a producer's transaction to the partition."""
+        marker = TransactionMarker(
+            producer_id=producer_id, producer_epoch=1, committed=committed, coordinator_epoch=0, transaction_version=2
+        )
+        replicas = self.broker(leader).services.replicas
+        self.machines[leader].loop.call_soon(replicas.append_marker, TopicPartition("t", 0), marker, lambda code: None)
+
+    # Faults.
+
+    def isolate(self, node_id: int) -> None:
+        """Cut a broker off from the others and from the coordination service, but not from clients."""
+        for other in self.machines:
+            if other != node_id:
+                self.loop.network.faults.partition(f"b{node_id}", f"b{other}")
+        self.service.cut(f"b{node_id}")
+
+    def heal(self, node_id: int) -> None:
+        self.loop.network.faults.heal_all()
+        self.service.heal(f"b{node_id}")
+
+    async def make_only_replica_in_sync(self, node_id: int) -> None:
+        """Let a broker lead, by killing the others."""
+        for other in self.machines:
+            if other != node_id:
+                self.machines[other].kill()
+        await self.until(lambda: self.registration(node_id).leader == node_id, 60)
+
+    # Consumers.
+
+    async def read(self, node_id: int, isolation_level: int = 0) -> list[Record]:
+        """Read the partition from its leader, as a consumer does."""
+        records: list[Record] = []
+        position = 0
+        while True:
+            fetch = partial(Client.fetch_partition, topic="t", offset=position, isolation_level=isolation_level)
+            data = await self.client(node_id, fetch)
+            assert data.error_code == 0, data
+            before = position
+            body = bytes(data.records or b"")
+            aborted = [row.producer_id for row in data.aborted_transactions or ()]
+            for pos, header in iter_headers(body):
+                position = header.next_offset
+                if not header.is_control and header.producer_id not in aborted:
+                    records += iter_batch_records(body[pos : pos + header.size], header)
+            if position == before:
+                return records
+
+
+End = Callable[[Any, int], Awaitable[None]]
+
+
+async def kill(s: SimulatedCluster, node_id: int) -> None:
+    s.machines[node_id].kill()
+
+
+async def power_off(s: SimulatedCluster, node_id: int) -> None:
+    s.machines[node_id].power_off()
+
+
+async def stop(s: SimulatedCluster, node_id: int) -> None:
+    await s.machines[node_id].stop()

@@ -141,6 +141,7 @@ def cancel(
     """Cancel pending records: they are never delivered. Choose them with --partition and --offset, or with --key.
 
     Example: kbroker delayed cancel reminders --partition 0 --offset 42
+
     Example: kbroker delayed cancel reminders --key account-7
     """
     _change(CANCEL, topic, partition, offset or [], key, yes, as_json, bootstrap)

@@ -109,8 +109,7 @@ class Broker:
         replicas = ReplicaManager(self.environment, self.config.node_id, member.image, logs)
         replicas.views = ViewDirectory(member.image)
         replicas.is_rack_aware = self.config.replica_selector_class in RACK_AWARE
-        extensions = replicas.extensions = QueueExtensions(self.environment)
-        self._delayed = extensions.delayed
+        extensions = self._extensions = replicas.extensions = QueueExtensions(self.environment)
         self._configure(member)
         assigned = self._assigned = AssignedPartitions(self.environment, replicas, member.image)
         await assigned.start()
@@ -151,7 +150,7 @@ class Broker:
         from kbroker.exporter.exporter import Exporter
 
         parts = () if self._cluster is None else (self._cluster.server, self._cluster.fetchers)
-        self.exporter = Exporter(self.environment, self.services, self._server, *parts)
+        self.exporter = Exporter(self.environment, self.services, self._extensions, self._server, *parts)
         member.add_roles_listener(self.exporter.elections.on_delta)
         self._started.append(self.exporter.stop)
         await self.exporter.start(self.config.kbroker_metrics_listener)
@@ -214,7 +213,7 @@ class Broker:
             ),
             marker_writer=marker_writer,
             producer_ids=member.producer_ids,
-            delayed=self._delayed,
+            delayed=self._extensions.delayed,
             controller_gateway=ControllerGateway(
                 self.environment, member.image, member.controller, channel, lambda: self.config
             ),

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from kbroker.config.broker.broker_config import INTER_BROKER
 from kbroker.coordinator.group.classic.group_state import GroupState
 from kbroker.exporter.metrics_page import MetricsPage, labels
+from kbroker.exporter.queues import collect_queues
 from kbroker.exporter.replication import (
     ITEMS_PER_STEP,
     add_replicas,
@@ -30,6 +31,7 @@ from protocol.errors import ErrorCode
 if TYPE_CHECKING:
     from kbroker.api.context import Services
     from kbroker.exporter.election_counter import ElectionCounter
+    from kbroker.queues.queue_extensions import QueueExtensions
     from kbroker.replica.fetcher.replica_fetcher_manager import ReplicaFetcherManager
     from kbroker.replica.partition import Partition
     from kbroker.runtime.metrics import RequestStats
@@ -48,6 +50,7 @@ _SESSIONS = "kafka_server_fetchsessioncache_numincrementalfetch"
 
 class MetricSources(NamedTuple):
     services: Services
+    queues: QueueExtensions
     server: SocketServer
     inter_broker: InterBrokerServer | None
     fetchers: ReplicaFetcherManager | None
@@ -67,6 +70,7 @@ def collect_metrics(sources: MetricSources, page: MetricsPage) -> Iterator[None]
     yield from _add_partitions(sources.services, page)
     yield from _add_waiting_fetches(sources.services, page)
     yield from _add_groups(sources.services, page)
+    yield from collect_queues(sources.queues, page, sources.services.environment.clock.now_ms())
 
 
 def _add_requests(sources: MetricSources, page: MetricsPage) -> None:

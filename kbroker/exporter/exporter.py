@@ -15,6 +15,7 @@ from kbroker.runtime.metrics import Histogram
 
 if TYPE_CHECKING:
     from kbroker.api.context import Services
+    from kbroker.queues.queue_extensions import QueueExtensions
     from kbroker.replica.fetcher.replica_fetcher_manager import ReplicaFetcherManager
     from kbroker.runtime.environment import Environment
     from kbroker.server.interbroker.inter_broker_server import InterBrokerServer
@@ -58,6 +59,7 @@ class Exporter:
         self,
         environment: Environment,
         services: Services,
+        queues: QueueExtensions,
         server: SocketServer,
         inter_broker: InterBrokerServer | None = None,
         fetchers: ReplicaFetcherManager | None = None,
@@ -72,7 +74,7 @@ class Exporter:
         # To be called with the changes of the metadata image.
         self.elections = ElectionCounter(services.controller)
         self._sources = MetricSources(
-            services, server, inter_broker, fetchers, self.elections, self._delay.histogram, listener
+            services, queues, server, inter_broker, fetchers, self.elections, self._delay.histogram, listener
         )
         self._errors = server.context.errors
         self._registry = CollectorRegistry()

@@ -25,7 +25,7 @@ class MetricsPage:
         self.lines: dict[str, list[str]] = {name: [] for name in BY_NAME}
 
     def add(self, name: str, value: float, labelled: str = "") -> None:
-        """Add a sample. Raises KeyError for a name that is not in families.py."""
+        """Add a sample. Raises KeyError for a name that is in no table of families."""
         self.lines[name].append(f"{name}{labelled} {value}")
 
     def add_histogram(self, name: str, histogram: Histogram, **labelled: object) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kbroker.queues.dedup.dedup_extension import DedupExtension
+from kbroker.queues.dedup.dedup_metrics import DedupMetrics
 from kbroker.queues.delay.delayed_topics import DelayedTopics
 from kbroker.queues.expiry.ttl_validation import TtlValidation
 from kbroker.queues.topic_filters import topic_filter
@@ -20,6 +21,7 @@ class QueueExtensions:
 
     def __init__(self, environment: Environment) -> None:
         self.delayed = DelayedTopics(environment)
+        self.dedup_metrics = DedupMetrics()
         self._environment = environment
         self._dedup: dict[Partition, DedupExtension] = {}
 
@@ -52,13 +54,12 @@ class QueueExtensions:
             del self._dedup[partition]
             dedup = None
         elif wanted:
-            dedup = self._dedup[partition] = DedupExtension(self._environment, partition)
+            dedup = self._dedup[partition] = DedupExtension(self._environment, partition, self.dedup_metrics)
         return dedup
 
-    def key_count(self, partition: Partition) -> int:
-        """Return the number of idempotency keys that are remembered for a partition; 0 if this broker has none."""
-        dedup = self._dedup.get(partition)
-        return 0 if dedup is None else len(dedup.table)
+    def key_counts(self) -> dict[Partition, int]:
+        """Return the number of idempotency keys that are remembered, by led partition."""
+        return {partition: len(dedup.table) for partition, dedup in self._dedup.items()}
 
     async def stop(self) -> None:
         """Write the snapshots. The tasks of a log are done before it is closed."""

@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from kbroker.common import Buffer
+from kbroker.queues.dedup.dedup_metrics import DedupMetrics
 from kbroker.queues.dedup.key_table import NO_TRANSACTION, InvalidKeyError, KeyTable, key_digest
 from kbroker.queues.state_loader import LoadedState
 from kbroker.replica.produce.append_extension import AppendResult
@@ -38,10 +39,11 @@ Keys = list[tuple[int, bytes]]
 class DedupExtension:
     """An AppendExtension of a partition, from the election of this broker to the end of its leadership."""
 
-    def __init__(self, environment: Environment, partition: Partition) -> None:
+    def __init__(self, environment: Environment, partition: Partition, metrics: DedupMetrics) -> None:
         config = partition.log.config
         self.table = KeyTable(config.kbroker_dedup_window_ms, config.kbroker_dedup_max_keys)
         self.state = LoadedState(environment, partition, self.table, SNAPSHOT_NAME)
+        self._metrics = metrics
         self.state.start()
 
     def set_config(self, config: TopicConfig) -> None:
@@ -107,6 +109,7 @@ class DedupExtension:
             if header.producer_id >= 0:
                 # An empty batch, so that the sequence of the producer and its transaction continue.
                 end_offset = self._append(partition, self._rewrite(partition, batch, dropped), now_ms)[1]
+            self._metrics.duplicates += len(dropped)
             offset, time_ms = originals[0]
             return offset, end_offset, NO_TIMESTAMP if append_time_ms == NO_TIMESTAMP else time_ms
         if dropped:
@@ -115,7 +118,10 @@ class DedupExtension:
         # Not before the append has succeeded: a batch that was refused is repeated.
         for digest, index in new.items():
             table.add(digest, base_offset + index, now_ms, producer_id)
+        evicted = table.evicted
         table.forget_expired(now_ms)
+        self._metrics.evicted += table.evicted - evicted
+        self._metrics.duplicates += len(dropped)
         self.state.appended(len(data))
         return base_offset, end_offset, append_time_ms
 

@@ -13,6 +13,7 @@ import kbroker
 from kbroker.exporter import http_server
 from kbroker.exporter.families import BY_NAME, FAMILIES, render_document
 from kbroker.interbroker.peer_stats import PeerStats
+from kbroker.queues.delay.pending_requests import PendingRequests
 from kbroker.runtime.metrics import RequestStats
 from protocol.apis import ApiKey
 from protocol.errors import ErrorCode
@@ -23,6 +24,7 @@ from protocol.messages.k08_offset_commit import (
     OffsetCommitResponse,
 )
 from protocol.messages.k10_find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from protocol.records.batch import build_batch
 from tests.unit.support.client import Client, batch
 from tests.unit.support.simulated_broker import Machine, broker_test
 
@@ -204,6 +206,9 @@ async def test_the_page_has_exactly_the_documented_families(m: Machine) -> None:
     await client.produce("none", batch(b"a"))
     await client.read("t")
     await commit(client, "t", 0, 1)
+    await client.create_topic("later", kbroker_delay_enable=True)
+    await client.produce("later", delayed(m, 600_000))
+    await client.create_topic("once", kbroker_dedup_window_ms=60_000)
     (await m.client()).transport.write(b"\xff\xff\xff\xff")
     log = m.partition("t").log
     log.full, log._offline = True, "broken"
@@ -223,6 +228,58 @@ async def test_the_page_has_exactly_the_documented_families(m: Machine) -> None:
                 assert {pair.split("=")[0] for pair in label_text.rstrip("}").split(",")} == set(
                     family.labels.split(", ")
                 )
+
+
+def delayed(m: Machine, *delays_ms: int) -> bytearray:
+    """Build a compressed batch, which is read in a thread."""
+    rows = [(m.now_ms, None, b"v", [(b"TIMER_DELAY_MS", b"%d" % delay)]) for delay in delays_ms]
+    return build_batch(rows, codec=1)
+
+
+@broker_test(**LISTENER)
+async def test_delayed_records(m: Machine) -> None:
+    client = await m.client()
+    await client.create_topic("t", kbroker_delay_enable=True)
+    await client.produce("t", delayed(m, 500, 60_000, 60_000))
+    partition = (("partition", "0"), ("topic", "t"))
+    start_ms = m.now_ms
+    delivery = m.broker.services.delayed.delivery_of(m.partition("t"))
+    assert delivery is not None
+    await m.until(lambda: delivery.is_loaded)
+    metrics = await scrape(m)
+    assert metrics["kbroker_delay_loading_partitions"][()] == 0
+    assert metrics["kbroker_delay_pending_records"] == {partition: 3}
+    assert abs(metrics["kbroker_delay_next_due_timestamp_seconds"][partition] - start_ms / 1000 - 0.5) < 0.1
+    assert metrics["kbroker_delay_overdue_seconds"] == {partition: 0}
+    m.threads.held.add("decode_records")
+    await asyncio.sleep(10)
+    assert 9 < (await scrape(m))["kbroker_delay_overdue_seconds"][partition] < 10
+    m.threads.release("decode_records")
+    requests = PendingRequests(m.broker.environment, m.partition("t"), delivery)
+    await requests.cancel([1])
+    await requests.deliver_now([2])
+    await asyncio.sleep(1)
+    metrics = await scrape(m)
+    assert metrics["kbroker_delay_pending_records"] == {partition: 0}
+    assert "kbroker_delay_next_due_timestamp_seconds" not in metrics
+    for name in ("delivered", "delivered_early", "cancelled"):
+        assert metrics[f"kbroker_delay_{name}_records_total"][()] == 1
+    assert 9 < metrics["kbroker_delay_lateness_seconds_total"][()] < 11
+    assert metrics["kbroker_delay_max_lateness_seconds"] == metrics["kbroker_delay_lateness_seconds_total"]
+
+
+@broker_test(**LISTENER)
+async def test_idempotency_keys(m: Machine) -> None:
+    client = await m.client()
+    await client.create_topic("t", kbroker_dedup_window_ms=60_000, kbroker_dedup_max_keys=1000)
+    for numbers in (range(3), range(1, 3), range(2, 4), range(4, 1004)):
+        rows = [(m.now_ms, None, b"v", [(b"IDEMPOTENCY_KEY", b"%d" % n)]) for n in numbers]
+        assert (await client.produce("t", build_batch(rows))).error_code == 0
+    metrics = await scrape(m)
+    evicted = metrics["kbroker_dedup_evicted_keys_total"][()]
+    assert evicted > 0
+    assert metrics["kbroker_dedup_keys"] == {(("partition", "0"), ("topic", "t")): 1004 - evicted}
+    assert metrics["kbroker_dedup_duplicate_records_total"][()] == 3
 
 
 def test_the_document_is_generated_from_the_table() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from kbroker.common import Buffer
 from kbroker.queues.expiry.ttl_header import TTL_MS, InvalidTtlError, parse_ttl
-from kbroker.queues.record_selection import decompressed_body, headers_start, select_records
+from kbroker.queues.record_selection import Body, decompressed_body, headers_start, select_records
 from protocol.records.batch import BatchHeader
 from protocol.records.record import decode_headers, decode_varint, encode_varint
 
@@ -39,27 +39,28 @@ class ExpiryFilter:
             return None if is_over else batch
         base, is_same = header.base_timestamp, header.is_log_append_time
 
-        def is_alive(body: bytes, start: int, end: int) -> bool:
+        def next_candidate(pos: int) -> int:
+            found = body.find(_NEEDLE, pos)
+            return len(body) if found < 0 else found
+
+        def is_alive(body: Body, start: int, end: int) -> bool:
             """Return whether a record has not expired. Called for one record after the other."""
             nonlocal at
-            ttl = ttl_ms
             if 0 <= at < start:
                 at = body.find(_NEEDLE, start)
-            if 0 <= at < end:
-                own = _own_ttl(body, start, end)
-                ttl = ttl_ms or -1 if own is None else own
-            elif not ttl:
-                return True
-            if ttl < 0:
+            own = _own_ttl(body, start, end) if 0 <= at < end else None
+            ttl = ttl_ms if own is None else own
+            if not ttl and own is None:
                 return True
             timestamp = newest if is_same else base + decode_varint(body, start + 1, 10)[0]
             # A record without a timestamp in a batch with others is as old as the newest of them.
             return (newest if timestamp < 0 else timestamp) + ttl > now_ms
 
-        return select_records(batch, header, body, is_alive)
+        # Without a TTL of the topic the records without the header are not looked at.
+        return select_records(batch, header, body, is_alive, None if ttl_ms else next_candidate, keeps_others=True)
 
 
-def _own_ttl(body: bytes, start: int, end: int) -> int | None:
+def _own_ttl(body: Body, start: int, end: int) -> int | None:
     """Return the TTL in a record's header, None without one.
 
     A malformed header was stored before the topic had the option, and has no meaning.

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from kbroker.common import Buffer
 from kbroker.config.tag_expression import TagExpression
-from kbroker.queues.record_selection import decompressed_body, headers_start, select_records
+from kbroker.queues.record_selection import Body, decompressed_body, headers_start, select_records
 from protocol.errors import MalformedError
 from protocol.records.batch import BatchHeader
 from protocol.records.record import decode_varint, encode_varint
 
 TAGS, KEYS = b"TAGS", b"KEYS"
+# Searching this number of bytes takes as long as decoding the headers of one record.
+_SEARCHED_BYTES = 8192
 
 
 class TagFilter:
@@ -33,13 +35,24 @@ class TagFilter:
         if not header.count:
             return None
         body = decompressed_body(batch, header, max_bytes)
-        if not any(needle in body for needle in self._needles):
+        if len(self._needles) * len(body) > _SEARCHED_BYTES * header.count and len(self._needles) > 1:
+            return select_records(batch, header, body, self._selects)
+        # The next position of each needle.
+        positions = {needle: at for needle in self._needles if (at := body.find(needle)) >= 0}
+        if not positions:
             return None
-        return select_records(batch, header, body, self._selects)
 
-    def _selects(self, body: bytes, start: int, end: int) -> bool:
-        if not any(body.find(needle, start, end) >= 0 for needle in self._needles):
-            return False
+        def next_candidate(pos: int) -> int:
+            for needle, at in list(positions.items()):
+                if at < pos:
+                    positions[needle] = at = body.find(needle, pos)
+                    if at < 0:
+                        del positions[needle]
+            return min(positions.values(), default=len(body))
+
+        return select_records(batch, header, body, self._selects, next_candidate)
+
+    def _selects(self, body: Body, start: int, end: int) -> bool:
         pos = headers_start(body, start)
         count, pos = decode_varint(body, pos)
         for _ in range(count):
@@ -47,7 +60,7 @@ class TagFilter:
             name = body[pos : pos + size]
             size, pos = decode_varint(body, pos + size)
             if size >= 0:
-                value = body[pos : pos + size]
+                value = bytes(body[pos : pos + size])
                 pos += size
                 if (name == TAGS and value in self._tags) or (
                     name == KEYS and not self._keys.isdisjoint(value.split(b" "))

@@ -16,6 +16,14 @@ from protocol.messages.k02_list_offsets import (
     ListOffsetsTopic,
 )
 from protocol.messages.k03_metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from protocol.messages.k08_offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+)
+from protocol.messages.k09_offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic, OffsetFetchResponse
+from protocol.messages.k10_find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from protocol.messages.k19_create_topics import (
     CreatableTopic,
     CreatableTopicConfig,
@@ -28,10 +36,18 @@ from protocol.messages.k37_create_partitions import (
     CreatePartitionsResponse,
     CreatePartitionsTopic,
 )
-from protocol.records.batch import build_batch, iter_batch_records, iter_headers, parse_header
+from protocol.records.batch import (
+    TRANSACTIONAL,
+    assemble_batch,
+    build_batch,
+    iter_batch_records,
+    iter_headers,
+    parse_header,
+)
 from protocol.records.record import Record
 from tests.unit.support.client import Client, records_of, values_of
 from tests.unit.support.simulated_broker import Machine, broker_test
+from tests.unit.support.transactional_producer import init_producer
 
 Tagged = tuple[bytes, bytes | None, bytes | None]
 
@@ -215,6 +231,145 @@ async def test_a_view_has_what_a_consumer_would_select(m: Machine) -> None:
     assert found == expected
 
 
+@broker_test
+async def test_a_source_that_is_created_again_has_new_views(m: Machine) -> None:
+    client = await m.client()
+    await client.create_topic("orders")
+    await create_view(client)
+    await client.produce("orders", tagged((b"1", b"paid", None), (b"2", b"open", None)))
+    first = await client.fetch({("paid", 0): 0}, session=(0, 0))
+    assert values_of(first.responses[0].partitions[0]) == [b"1"]
+    assert await delete(client, "orders", "paid") == {"orders": (0, ""), "paid": (0, "")}
+    await client.create_topic("orders")
+    # The name of a view can be that of an ordinary topic, or of another view.
+    second = await client.fetch({("paid", 0): 2}, session=(first.session_id, 1))
+    assert second.responses[0].partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    await create_view(client, expression="open")
+    await client.produce("orders", tagged((b"3", b"open", None), (b"4", b"paid", None)))
+    third = await client.fetch({("paid", 0): 0}, session=(first.session_id, 2))
+    assert values_of(third.responses[0].partitions[0]) == [b"3"]
+    assert await client.read("paid") == [b"3"]
+
+
+@broker_test
+async def test_a_session_fetches_the_partitions_that_are_added_to_the_source(m: Machine) -> None:
+    client = await m.client()
+    await client.create_topic("orders")
+    await create_view(client)
+    first = await client.fetch({("paid", 0): 0, ("paid", 1): 0}, session=(0, 0))
+    codes = [partition.error_code for partition in first.responses[0].partitions]
+    assert codes == [0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+    grow = CreatePartitionsRequest(
+        topics=[CreatePartitionsTopic(name="orders", count=2, assignments=None)], timeout_ms=1000
+    )
+    await client.request(grow, 3, CreatePartitionsResponse)
+    await client.produce("orders", tagged((b"1", b"paid", None)), 1)
+    second = await client.fetch({}, session=(first.session_id, 1), max_wait_ms=10_000)
+    (partition,) = second.responses[0].partitions
+    assert (partition.partition_index, values_of(partition)) == (1, [b"1"])
+
+
+@broker_test
+async def test_groups_commit_offsets_of_a_view(m: Machine) -> None:
+    client = await m.client()
+    await client.create_topic("orders", 2)
+    await create_view(client)
+
+    def commit(topic: str, *partitions: int) -> OffsetCommitRequest:
+        rows = [OffsetCommitRequestPartition(partition_index=index, committed_offset=7) for index in partitions]
+        return OffsetCommitRequest(group_id="g", topics=[OffsetCommitRequestTopic(name=topic, partitions=rows)])
+
+    async def committed(topic: str) -> list[int]:
+        topics = [OffsetFetchRequestTopic(name=topic, partition_indexes=[0, 1])]
+        request = OffsetFetchRequest(group_id="g", topics=topics)
+        response = await client.request(request, 7, OffsetFetchResponse)
+        while response.error_code in (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_COORDINATOR):
+            await asyncio.sleep(0.1)
+            response = await client.request(request, 7, OffsetFetchResponse)
+        assert response.error_code == 0
+        return [partition.committed_offset for partition in response.topics[0].partitions]
+
+    find = FindCoordinatorRequest(key_type=0, coordinator_keys=["g"])
+    while (await client.request(find, 4, FindCoordinatorResponse)).coordinators[0].error_code:
+        await asyncio.sleep(0.1)
+    while True:
+        response = await client.request(commit("paid", 1, 2), 8, OffsetCommitResponse)
+        codes = [partition.error_code for partition in response.topics[0].partitions]
+        if ErrorCode.COORDINATOR_LOAD_IN_PROGRESS not in codes and ErrorCode.NOT_COORDINATOR not in codes:
+            break
+        await asyncio.sleep(0.1)
+    assert codes == [0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+    assert await committed("paid") == [-1, 7]
+    # Those of the source are others.
+    assert await committed("orders") == [-1, -1]
+    await m.restart()
+    client = await m.client()
+    while (await client.request(find, 4, FindCoordinatorResponse)).coordinators[0].error_code:
+        await asyncio.sleep(0.1)
+    assert await committed("paid") == [-1, 7]
+    # They end with the view, and not with the source's other views.
+    await delete(client, "paid")
+    await create_view(client)
+    assert await committed("paid") == [-1, -1]
+
+
+@broker_test
+async def test_read_committed_with_aborted_and_open_transactions(m: Machine) -> None:
+    client = await m.client()
+    await client.create_topic("orders")
+    await create_view(client)
+    producer = await init_producer(m)
+
+    def transactional(*records: Tagged) -> bytearray:
+        data = tagged(*records, codec=3)
+        header = parse_header(data)
+        body = bytes(data[61:])
+        return assemble_batch(
+            body, count=header.count, last_offset_delta=header.last_offset_delta, base_timestamp=header.base_timestamp,
+            max_timestamp=header.max_timestamp, attributes=header.attributes | TRANSACTIONAL,
+            producer_id=producer.producer_id, producer_epoch=producer.epoch, base_sequence=0,
+        )  # fmt: skip
+
+    for number, end in enumerate(("abort", "commit", "open")):
+        data = transactional((b"%d-paid" % number, b"paid", None), (b"%d-open" % number, b"open", None))
+        ((response,),) = await producer.send_all({"orders": {0: data}}, version=12)
+        assert response.error_code == 0
+        if end != "open":
+            assert await (producer.commit() if end == "commit" else producer.abort()) == 0
+            await producer.wait_until_completed()
+    fetched = await client.fetch_partition("paid", 0, isolation_level=1, max_wait_ms=0)
+    # Records 0-1, a marker, records 3-4, a marker, and the open transaction from 6 on.
+    assert (fetched.last_stable_offset, fetched.high_watermark) == (6, 8)
+    (aborted,) = fetched.aborted_transactions or ()
+    assert (aborted.producer_id, aborted.first_offset) == (producer.producer_id, 0)
+    assert values_of(fetched) == [b"0-paid", b"1-paid"]
+    kinds = [(header.base_offset, header.is_control) for _, header in iter_headers(records_of(fetched))]
+    # The client needs the markers: with the abort marker it ends the aborted transaction.
+    assert kinds == [(0, False), (2, True), (3, False), (5, True)]
+    uncommitted = await client.fetch_partition("paid", 0, max_wait_ms=0)
+    assert values_of(uncommitted) == [b"0-paid", b"1-paid", b"2-paid"]
+    # An aborted transaction without a selected record before the abort marker still ends.
+    assert await producer.abort() == 0
+    await producer.wait_until_completed()
+    fetched = await client.fetch_partition("paid", 6, isolation_level=1, max_wait_ms=0)
+    assert [row.first_offset for row in fetched.aborted_transactions or ()] == [6]
+
+
+@broker_test
+@pytest.mark.parametrize("codec", range(5))
+async def test_large_compressed_batches_are_filtered_in_a_thread(m: Machine, codec: int) -> None:
+    random = Random(codec)
+    client = await m.client()
+    await client.create_topic("orders")
+    await create_view(client)
+    rows: list[Tagged] = [
+        (b"%d:" % number + random.randbytes(3000), random.choice([b"paid", b"open"]), None) for number in range(200)
+    ]
+    assert (await client.produce("orders", tagged(*rows, codec=codec))).error_code == 0
+    assert await client.read("paid") == [value for value, tag, _ in rows if tag == b"paid"]
+    assert (m.threads.started["read_cold_blocking"] > 0) == (codec > 0)
+
+
 def records(data: bytes) -> list[Record]:
     return list(iter_batch_records(data, parse_header(data)))
 
@@ -233,6 +388,26 @@ def test_rewritten_batches_keep_offsets(codec: int) -> None:
 def test_a_batch_that_is_selected_completely_is_not_copied() -> None:
     data = memoryview(tagged((b"1", b"a", None), (b"2", b"a", None)))
     assert TagFilter(parse_tag_expression("a")).filter_batch(data, parse_header(data), 0, 1 << 20) is data
+
+
+@pytest.mark.parametrize("terms", [2, 255])
+def test_a_filter_of_many_terms_selects_the_same_records(terms: int) -> None:
+    """With many terms the headers of all records are decoded; otherwise the bytes of the terms are searched."""
+    random = Random(terms)
+    expression = " || ".join([f"t{number}" for number in range(terms)]) + " || KEYS in (k)"
+    read_filter = TagFilter(parse_tag_expression(expression))
+    for _ in range(100):
+        rows: list[Tagged] = []
+        for _ in range(random.randrange(1, 30)):
+            tag = random.choice([b"t1", b"t0", b"u", b"t1x", None])
+            value = random.choice([b"x", b"\x08TAGS\x04t1", b"k", b"y" * 300])
+            rows.append((value, tag, random.choice([None, b"k", b"kk", b"a k"])))
+        data = tagged(*rows)
+        kept = read_filter.filter_batch(memoryview(data), parse_header(data), 0, 1 << 20)
+        expected = [
+            index for index, (_, tag, keys) in enumerate(rows) if tag in (b"t0", b"t1") or keys in (b"k", b"a k")
+        ]
+        assert ([record.offset_delta for record in records(bytes(kept))] if kept else []) == expected
 
 
 def test_damaged_records_are_reported() -> None:

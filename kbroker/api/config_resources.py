@@ -1,7 +1,7 @@
 """Checks and changes of config resources, for the APIs with keys 32, 33, 44 and 74.
 
 A broker serves its own configs and the default of all brokers (the empty name), but not the configs of other brokers.
-Admin clients send a request about a broker to that broker.
+Admin clients send a request about a broker to that broker. While a broker is away, any other may cordon it.
 """
 
 from collections import Counter
@@ -92,7 +92,7 @@ def _decision(services: Services, alteration: ResourceAlteration, node_id: int) 
     """Check the resource's name, and return the function from its current to its new overrides. Raises KafkaError."""
     resource_type, name, ops = alteration
     if resource_type == ConfigResourceType.BROKER:
-        if name:
+        if name and not _cordons_absent_broker(services, name, ops):
             _check_node_id(node_id, name)
         return lambda current: alter_broker(current, ops, services.config, cluster_default=not name)
     if resource_type == ConfigResourceType.TOPIC:
@@ -121,6 +121,12 @@ def _alter_topic(name: str, current: Overrides, ops: Sequence[AlterConfigOp], se
 def _check_topic_exists(services: Services, resource_type: int, name: str) -> None:
     if resource_type == ConfigResourceType.TOPIC and name not in services.metadata.topics:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
+
+
+def _cordons_absent_broker(services: Services, name: str, ops: Sequence[AlterConfigOp]) -> bool:
+    """Return whether only cordoned.log.dirs of a broker that is away is altered (KIP-1066)."""
+    is_absent = parse_node_id(name) in services.metadata.fenced_brokers
+    return is_absent and bool(ops) and all(op.name == "cordoned.log.dirs" for op in ops)
 
 
 def _check_node_id(node_id: int, name: str) -> None:

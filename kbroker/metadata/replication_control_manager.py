@@ -28,7 +28,7 @@ from kbroker.metadata.replication.leader_elections import (
     elect_on_request,
     unknown_partition,
 )
-from kbroker.metadata.replication.partition_change import TopicRules, remove_failed_replica
+from kbroker.metadata.replication.partition_change import TopicRules, remove_failed_replica, waits_for
 from kbroker.metadata.replication.topic_rules import NewConfigs, topic_rules
 from kbroker.metadata.store import znodes
 from kbroker.metadata.store.config_ops import removal_ops
@@ -233,7 +233,8 @@ class ReplicationControlManager:
         """Remove a broker's registration. Its replicas stay assigned to it, as in Kafka. Raises KafkaError.
 
         A broker that is alive is fenced by this, and registers again at once. A later broker of this id is not the one
-        that was drained, so it is not cordoned.
+        that was drained, so it is not cordoned. Nor is its disk known to be the same: so a broker that a partition
+        without a leader waits for stays registered.
         """
         async with self._lock:
             await self._writer.prepare()
@@ -243,12 +244,23 @@ class ReplicationControlManager:
                     ErrorCode.BROKER_ID_NOT_REGISTERED, f"Broker ID {broker_id} is not currently registered"
                 )
             after = {other: broker for other, broker in known.items() if other != broker_id}
-            draft = self._settle(BrokerChanges(), after)
+            self._check_not_awaited(broker_id, after)
+            draft = self._settle(BrokerChanges(unclean={broker_id}, replaced_disks={broker_id}), after)
             resource = ConfigResource(ConfigResourceType.BROKER, str(broker_id))
             uncordon = removal_ops(resource, self._loader.image.overrides(*resource), "cordoned.log.dirs")
             await self._writer.commit_all([*draft.ops(), *uncordon, Delete(znodes.registration_path(broker_id))])
         log.info("broker unregistered", broker=broker_id)
         self.start_reconciling()
+
+    def _check_not_awaited(self, broker_id: int, after: Mapping[int, KnownBroker]) -> None:
+        """Raise KafkaError if only this broker is known to have all records of a partition."""
+        draft = self._settle(BrokerChanges(), after, brokers=frozenset((broker_id,)))
+        for _, topic_id, index, partition in draft.partitions():
+            if waits_for(partition, broker_id):
+                name = f"{self._loader.image.topics_by_id[topic_id].name}-{index}"
+                text = "start it, delete the topic, or elect another leader, which may lose records"
+                message = f"Only broker {broker_id} is known to have all records of {name}: {text}."
+                raise KafkaError(ErrorCode.INVALID_REQUEST, message)
 
     async def remove_failed_replicas(self, broker_id: int, broker_epoch: int, failed: Sequence[ReplicaKey]) -> None:
         """End the ISR memberships of replicas whose logs have failed, if other replicas can lead. Raises KafkaError."""

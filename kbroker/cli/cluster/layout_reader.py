@@ -53,8 +53,10 @@ def _is_of_view(partition: Partition, leader: int, directories: Mapping[int, Log
 
 
 def _broker(broker: Mapping[str, Any], found: LogDirs | None) -> ClusterBroker:
-    accepts_replicas = not broker.get("is_fenced") and found is not None and not found.is_cordoned
-    return ClusterBroker(broker["broker_id"], broker["rack"], accepts_replicas, found.free_bytes if found else None)
+    is_away = bool(broker.get("is_fenced"))
+    accepts_replicas = not is_away and found is not None and not found.is_cordoned
+    free_bytes = found.free_bytes if found else None
+    return ClusterBroker(broker["broker_id"], broker["rack"], accepts_replicas, free_bytes, is_away)
 
 
 def _partition(

@@ -142,15 +142,20 @@ def _config(entry: Any) -> Config:
     }
 
 
-def alter_configs(client: Any, resource: Resource, changes: Changes, *, dry_run: bool = False) -> None:
-    """Make all changes, (operation, value) by config name, or none. Raises CliError if the broker rejects them."""
+def alter_configs(
+    client: Any, resource: Resource, changes: Changes, *, dry_run: bool = False, at_any: bool = False
+) -> None:
+    """Make all changes, (operation, value) by config name, or none. Raises CliError if the broker rejects them.
+
+    With `at_any`, the request for a broker may go to another one.
+    """
     from kafka.protocol.admin import IncrementalAlterConfigsRequest
 
     configs = [(name, OPERATIONS[operation], value) for name, (operation, value) in changes.items()]
     request = IncrementalAlterConfigsRequest(
         resources=[(RESOURCE_TYPES[resource.kind], resource.name, configs)], validate_only=dry_run
     )
-    [result] = send_request(client, request, _broker_id(resource)).responses
+    [result] = send_request(client, request, None if at_any else _broker_id(resource)).responses
     if result.error_code:
         raise CliError(_resource_error_text(resource, result.error_code, result.error_message))
 

@@ -125,7 +125,8 @@ class ReassignmentPlanManager:
     async def _write_new(self, plan: StoredPlan, last: StoredPlan | None) -> None:
         """Write the nodes of the moves, then the plan, and remove those of the last plan. Raises KafkaError.
 
-        An earlier attempt may have left nodes of moves without their plan.
+        If that fails half-way, nodes of moves stay without their plan until the next plan is written. Nothing reads
+        them.
         """
         create: list[Op] = []
         try:

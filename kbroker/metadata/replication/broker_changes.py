@@ -26,7 +26,8 @@ class BrokerChanges:
     """`restarted` have registered again, so their former memberships end; `fenced` have lost their sessions.
 
     Of those that restarted, `unclean` cannot prove that they stopped cleanly, so their logs may have lost their ends;
-    `replaced_disks` have another log directory, without the records.
+    `replaced_disks` have another log directory, without the records, or have been unregistered, so that nothing proves
+    that it is the same.
     """
 
     restarted: dict[int, BrokerRegistration] = field(default_factory=dict)
@@ -72,10 +73,9 @@ def _add_restart(changes: BrokerChanges, node: BrokerNode, broker: KnownBroker |
     changes.restarted[registration.id] = registration
     if broker is None or node.previous_epoch != broker.registration.epoch:
         changes.unclean.add(registration.id)
-    if broker is not None:
-        old, new = broker.registration.directory_id, registration.directory_id
-        if old and new and old != new:
-            changes.replaced_disks.add(registration.id)
+    old, new = "" if broker is None else broker.registration.directory_id, registration.directory_id
+    if broker is None or (old and new and old != new):
+        changes.replaced_disks.add(registration.id)
 
 
 def acceptable_leaders(known: Mapping[int, KnownBroker]) -> frozenset[int]:

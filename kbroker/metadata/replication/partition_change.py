@@ -71,6 +71,15 @@ def elect_leader(
     return ElectionResult(NO_LEADER)
 
 
+def waits_for(partition: PartitionRegistration, broker_id: int) -> bool:
+    """Return whether a partition has no leader, and of its replicas only this broker's can become it.
+
+    A partition with one replica does not count: no other broker would have its records.
+    """
+    candidates = partition.elr or partition.last_known_elr[:1]
+    return partition.leader == NO_LEADER and candidates == [broker_id] and len(partition.replicas) > 1
+
+
 def change_partition(
     partition: PartitionRegistration,
     is_acceptable: Callable[[int], bool],

@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
+from kbroker.metadata.image import BrokerRegistration
 from kbroker.metadata.topics.create_topics import NewTopic
 from protocol.apis import APIS, ApiKey
+from protocol.errors import ErrorCode
 from protocol.messages.k44_incremental_alter_configs import AlterableConfig, AlterConfigsResource
 from tests.unit.support.async_test import async_test
 from tests.unit.support.config_recording import replay
@@ -107,3 +109,19 @@ async def test_log_levels_can_be_altered():
     assert (await alter(handlers, LOGGER, "1", ("kbroker", DELETE, None)))[0] == 42
     assert (await alter(handlers, LOGGER, "1", ("kbroker", APPEND, "INFO")))[0] == 42
     assert (await alter(handlers, LOGGER, "2", ("kbroker", SET, "INFO")))[0] == 42
+
+
+@async_test
+async def test_a_broker_that_is_away_is_cordoned_by_another_one():
+    """It cannot be asked itself. Any other config of it stays its own."""
+    handlers = await start_handlers()
+    unexpected = (ErrorCode.INVALID_REQUEST, "Unexpected broker id, expected 1, but received 7")
+    assert await alter(handlers, BROKER, "7", ("cordoned.log.dirs", SET, "*")) == unexpected
+    handlers.services.metadata.fenced_brokers[7] = BrokerRegistration(7, "h", 9092)
+    assert await alter(handlers, BROKER, "7", ("cordoned.log.dirs", SET, "*")) == (ErrorCode.NONE, None)
+    assert handlers.services.metadata.overrides(BROKER, "7") == {"cordoned.log.dirs": "*"}
+    assert await alter(handlers, BROKER, "7", ("log.cleaner.threads", SET, "2")) == unexpected
+    both = (("cordoned.log.dirs", DELETE, None), ("log.cleaner.threads", SET, "2"))
+    assert await alter(handlers, BROKER, "7", *both) == unexpected
+    assert await alter(handlers, BROKER, "7", ("cordoned.log.dirs", DELETE, None)) == (ErrorCode.NONE, None)
+    assert handlers.services.metadata.overrides(BROKER, "7") == {}

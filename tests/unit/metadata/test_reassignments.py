@@ -163,6 +163,33 @@ async def test_a_live_broker_registers_again_when_it_is_unregistered():
     assert cluster.failures == []
 
 
+@async_test
+async def test_a_broker_that_a_partition_waits_for_stays_registered():
+    """Otherwise it could come back with an empty disk, and nothing would show that (KIP-966)."""
+    cluster = await cluster_of_three()
+    await cluster.create("t", [2, 3])
+    controller = cluster.controller.controller
+    await cluster.vanish(3)
+    await cluster.vanish(2)
+    assert cluster.partition("t").leader == -1
+    with pytest.raises(KafkaError, match=r"Only broker 2 is known to have all records of t-0: start it"):
+        await controller.unregister_broker(2)
+    assert set(cluster.controller.image.fenced_brokers) == {2, 3}
+    await controller.unregister_broker(3)
+    await settle()
+    assert set(cluster.controller.image.fenced_brokers) == {2}
+
+
+@async_test
+async def test_a_broker_is_unregistered_although_it_has_the_only_replica():
+    cluster = await cluster_of_three()
+    await cluster.create("t", [3])
+    await cluster.vanish(3)
+    await cluster.controller.controller.unregister_broker(3)
+    await settle()
+    assert set(cluster.controller.image.fenced_brokers) == set()
+
+
 def test_chunks_of_partitions_with_and_without_reassignments():
     topic_id = bytes(range(16))
     plain = PartitionRegistration(1, 5, [1, 2], [1], partition_epoch=7)

@@ -35,15 +35,29 @@ def uncordon(client: Any, brokers: Sequence[int]) -> list[int]:
 
 
 def _alter(client: Any, brokers: Sequence[int], changes: Changes, consequence: str) -> list[int]:
-    """Alter brokers, and return those that have responded: only a broker itself alters its configs."""
+    """Alter brokers, and return those that are altered. Others do that for a broker that is away."""
     from kafka.errors import KafkaError
 
     altered = []
     for broker in brokers:
         try:
-            alter_configs(client, Resource("broker", str(broker)), changes)
+            _alter_broker(client, Resource("broker", str(broker)), changes)
         except (CliError, KafkaError) as error:
             print_note(f"broker {broker}: {consequence}: {client_error_text(error)}")
         else:
             altered.append(broker)
     return altered
+
+
+def _alter_broker(client: Any, broker: Resource, changes: Changes) -> None:
+    """Raises CliError, KafkaError."""
+    from kafka.errors import KafkaError
+
+    try:
+        alter_configs(client, broker, changes)
+    except KafkaError as unreachable:
+        try:
+            alter_configs(client, broker, changes, at_any=True)
+        except CliError:
+            # It is not known to be away: what its client says is the reason.
+            raise unreachable from None

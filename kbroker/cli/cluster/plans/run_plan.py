@@ -21,7 +21,7 @@ from kbroker.cli.common.formatting import count_text, format_size
 from kbroker.cli.common.output import print_json, print_note
 from kbroker.cli.common.partitions.list_offsets import Partition
 from kbroker.cli.common.plan_options import PlanOptions
-from kbroker.metadata.topics.placement.cluster_layout import ClusterLayout
+from kbroker.metadata.topics.placement.cluster_layout import ClusterBroker, ClusterLayout
 from kbroker.metadata.topics.placement.copy_estimate import estimate_copies
 from kbroker.metadata.topics.placement.reassignment_plan import PlanRefused, ReassignmentPlan, plan_of
 
@@ -85,6 +85,10 @@ def _last_plan(plans: PlanRequests, dry_run: bool) -> PlanDescription | None:
     return last
 
 
+def _can_be_cordoned(broker: ClusterBroker) -> bool:
+    return broker.accepts_replicas or broker.is_away
+
+
 def _run(
     client: Any,
     plans: PlanRequests,
@@ -101,7 +105,9 @@ def _run(
     if plan.moves:
         copied = format_size(plan.copied_bytes)
         confirm(f"Move {count_text(len(plan.moves), 'partition')}, with {copied} to copy?", options.yes)
-    cordoned = cordon(client, [broker for broker in drained if plan.layout.brokers[broker].accepts_replicas])
+    # The others are cordoned already, except that nobody can tell it of one that is away.
+    not_cordoned = [broker for broker in map(plan.layout.brokers.__getitem__, drained) if _can_be_cordoned(broker)]
+    cordoned = cordon(client, [broker.id for broker in not_cordoned])
     left = created_meanwhile(plan.layout, read_layout(client), drained) if cordoned else 0
     if left:
         print_note(f"{count_text(left, 'partition')} got replicas there since this plan was made: drain once more")

@@ -9,12 +9,14 @@ class ClusterBroker(NamedTuple):
 
     `accepts_replicas`: False for a broker that must not receive any, as it is fenced, cordoned or unknown. Brokers
     without a rack count as one more rack. `free_bytes`: the space that is left in its log directories, if known.
+    `is_away`: whether the broker is known and fenced.
     """
 
     id: int
     rack: str | None = None
     accepts_replicas: bool = True
     free_bytes: int | None = None
+    is_away: bool = False
 
 
 class PlacedPartition(NamedTuple):

@@ -19,7 +19,7 @@ def test_brokers_that_are_fenced_or_do_not_respond_accept_no_replicas() -> None:
     assert list(layout.brokers.values()) == [
         ClusterBroker(1, "a", True, 100),
         ClusterBroker(2, None, True, None),
-        ClusterBroker(3, "c", False, None),
+        ClusterBroker(3, "c", False, None, is_away=True),
         ClusterBroker(4, "c", False, None),
     ]
 

@@ -84,6 +84,22 @@ async def test_what_a_crash_has_left_of_a_new_plan_does_not_count():
 
 
 @async_test
+async def test_the_next_plan_removes_what_a_plan_that_was_never_written_has_left():
+    """A new controller leaves it: nothing reads it, and an election must not wait for it."""
+    cluster = await cluster_of_three()
+    await cluster.create("t", [2, 3])
+    assert await create(cluster, [(0, [2, 3], [2, 1])]) == 1
+    await until_ended(cluster)
+    session = cluster.sessions[2]
+    for part in range(3):
+        await session.create(plan_nodes.moves_path(2, part), b"[]")
+    await cluster.vanish(1)
+    assert await session.children(znodes.REASSIGNMENT_PLAN) == ["1-0", "2-0", "2-1", "2-2"]
+    assert await create(cluster, [(0, [2, 1], [2, 3])]) == 2
+    assert await session.children(znodes.REASSIGNMENT_PLAN) == ["2-0"]
+
+
+@async_test
 async def test_the_next_controller_continues_and_the_former_one_cannot():
     cluster = await cluster_of_three()
     await cluster.create("t", [1, 2], [1, 2], [1, 2])

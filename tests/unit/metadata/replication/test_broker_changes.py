@@ -21,7 +21,18 @@ def node(broker_id: int, epoch: int, previous_epoch: int = -1) -> BrokerNode:
 
 
 def test_a_new_broker_is_registered() -> None:
-    assert plan_broker_changes({1: node(1, 1)}, {}) == BrokerChanges(restarted={1: broker(1, 1)}, unclean={1})
+    assert plan_broker_changes({1: node(1, 1)}, {}) == BrokerChanges(
+        restarted={1: broker(1, 1)}, unclean={1}, replaced_disks={1}
+    )
+
+
+def test_a_broker_that_was_unregistered_and_returns_is_not_the_last_known_leader() -> None:
+    """Its disk may be another one: nothing is stored that it could be compared with."""
+    partition = PartitionRegistration(-1, 5, [1, 2], [], last_known_elr=[1])
+    changes = plan_broker_changes({1: node(1, 9), 2: node(2, 2)}, {2: KnownBroker(broker(2, 2), False)})
+    settled = settle_partition(partition, changes, {1, 2}.__contains__, TopicRules(min_insync_replicas=2))
+    assert settled is not None
+    assert (settled.leader, settled.last_known_elr) == (-1, [])
 
 
 def test_nothing_changes() -> None:

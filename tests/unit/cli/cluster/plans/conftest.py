@@ -8,6 +8,7 @@ import pytest
 from kafka.errors import KafkaConnectionError
 
 from kbroker.cli.cluster.plans import commands, cordon, requests, run_plan, watch
+from kbroker.cli.common.errors import CliError
 from kbroker.cli.common.parsing import parse_host_port
 from kbroker.cli.configs.requests import Changes, Resource
 from kbroker.metadata.topics.placement.cluster_layout import (
@@ -35,6 +36,8 @@ class FakeCluster:
         self.questions: list[str] = []
         self.write_rates: dict[tuple[str, int], float] = {}
         self.cordoned: set[str] = set()
+        # Brokers that do not respond, and those of them that other brokers know to be away.
+        self.silent, self.away = {"2"}, {"2"}
 
     @contextmanager
     def admin_client(self, bootstrap: str) -> Iterator[Any]:
@@ -50,11 +53,13 @@ class FakeCluster:
     def layout(self, client: Any) -> ClusterLayout:
         return cluster_layout(self.brokers, self.partitions)
 
-    def alter_configs(self, client: Any, resource: Resource, changes: Changes) -> None:
+    def alter_configs(self, client: Any, resource: Resource, changes: Changes, *, at_any: bool = False) -> None:
         ((operation, value),) = [changes["cordoned.log.dirs"]]
         assert (operation, value) in (("SET", "*"), ("DELETE", None))
-        if resource.name == "2":
+        if resource.name in self.silent and not at_any:
             raise KafkaConnectionError("no response")
+        if at_any and resource.name not in self.away:
+            raise CliError(f"Unexpected broker id, expected 1, but received {resource.name}")
         (self.cordoned.add if operation == "SET" else self.cordoned.discard)(resource.name)
 
     def confirm(self, question: str, yes: bool) -> None:

@@ -67,11 +67,26 @@ def test_a_drain_that_is_refused_changes_nothing(cluster: FakeCluster) -> None:
     assert cluster.cordoned == set()
 
 
-def test_a_broker_that_is_away_is_drained_and_not_cordoned(cluster: FakeCluster, capsys: Capture) -> None:
+def test_a_broker_with_static_cordons_is_drained_and_not_cordoned(cluster: FakeCluster) -> None:
     cluster.brokers[2] = ClusterBroker(3, "c", accepts_replicas=False)
     assert main(["brokers", "drain", "3"]) == 0
     assert cluster.cordoned == set()
+
+
+def test_another_broker_cordons_one_that_is_away(cluster: FakeCluster) -> None:
+    cluster.brokers[1] = ClusterBroker(2, "b", accepts_replicas=False, is_away=True)
     assert main(["brokers", "drain", "2", "--allow-fewer-racks"]) == 0
+    assert cluster.cordoned == {"2"}
+    assert main(["brokers", "drain", "2", "--undo"]) == 0
+    assert cluster.cordoned == set()
+
+
+def test_a_broker_that_is_silent_and_not_known_to_be_away_is_not_cordoned(
+    cluster: FakeCluster, capsys: Capture
+) -> None:
+    cluster.away = set()
+    assert main(["brokers", "drain", "2", "--allow-fewer-racks"]) == 0
+    assert cluster.cordoned == set()
     assert (
         "broker 2: new partitions may get replicas on it: KafkaConnectionError: no response\n"
         in capsys.readouterr().err

@@ -1,10 +1,12 @@
 """Reads topics to their ends, and checks them against what producers sent and what was acknowledged to them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from tests.compat.crash.background_producers import VALUE, BackgroundProducer, Ledger, Record
+from tests.compat.crash.stored_epochs import StoredEpoch
 from tests.compat.support import DEADLINE_S, eventually
 
 # (offset, key, value) of the records of each partition.
@@ -114,12 +116,32 @@ def check_nothing_lost(ledger: Ledger, stored: StoredOffsets) -> None:
     assert moved == [], f"{len(moved)} records are not at the offset that was acknowledged"
 
 
-def check_exactly_once(ledger: Ledger, stored: StoredOffsets) -> None:
-    """Check that no record is stored twice, acknowledged or not, and that each partition is in the order of sending."""
+def check_exactly_once(
+    ledger: Ledger, stored: StoredOffsets, epoch_of: Callable[[int, int], StoredEpoch] | None = None
+) -> int:
+    """Check that no record is stored twice, acknowledged or not, and that each partition is in the order of sending.
+
+    With `epoch_of`, which returns what has written the record of a partition and an offset, further copies are
+    permitted if the same producer has written each of them in a higher epoch than the copy before, as librdkafka does
+    after it has increased its epoch (docs/exactly-once.md). Returns the number of records with such copies.
+    """
     check_nothing_lost(ledger, stored)
-    duplicates = {record: offsets for record, offsets in stored.items() if len(offsets) > 1}
+    copies = {record: offsets for record, offsets in stored.items() if len(offsets) > 1}
+    duplicates = {
+        record: offsets
+        for record, offsets in copies.items()
+        if epoch_of is None or not _is_sent_in_higher_epochs([epoch_of(record[0], offset) for offset in offsets])
+    }
     assert duplicates == {}, f"{len(duplicates)} records are stored more than once"
     for partition in range(ledger.partitions):
         order = sorted((offsets[0], record[1]) for record, offsets in stored.items() if record[0] == partition)
         numbers = [number for _, number in order]
         assert numbers == sorted(numbers), f"partition {partition} is not in order"
+    return len(copies)
+
+
+def _is_sent_in_higher_epochs(copies: Sequence[StoredEpoch]) -> bool:
+    """Return whether one idempotent producer has written all copies of a record, each in a higher epoch."""
+    return all(
+        before.producer_id == copy.producer_id >= 0 and before.epoch < copy.epoch for before, copy in pairwise(copies)
+    )

@@ -40,7 +40,7 @@ class LostRequests:
 
 
 @dataclass(eq=False)
-class _Connection:
+class ProxiedConnection:
     """The connection of one client, with its outstanding requests and held responses by correlation id."""
 
     client: asyncio.StreamWriter
@@ -61,7 +61,7 @@ class Proxy:
     def __init__(self) -> None:
         self.address = ""
         self._target = ("", 0)
-        self._connections: set[_Connection] = set()
+        self._connections: set[ProxiedConnection] = set()
         self._lost: list[bytes] = []
         self._is_holding = False
         self._held_api: ApiKey | None = None
@@ -146,7 +146,7 @@ class Proxy:
         except OSError:
             client.transport.abort()
             return
-        connection = _Connection(client, broker)
+        connection = ProxiedConnection(client, broker)
         self._connections.add(connection)
         requests = asyncio.create_task(self._forward_requests(connection, reader))
         responses = asyncio.create_task(self._forward_responses(connection, broker_reader))
@@ -161,14 +161,14 @@ class Proxy:
         await asyncio.wait(tasks)
         self._tasks.difference_update(tasks)
 
-    async def _forward_requests(self, connection: _Connection, reader: asyncio.StreamReader) -> None:
-        while (frame := await _read_frame(reader)) is not None:
+    async def _forward_requests(self, connection: ProxiedConnection, reader: asyncio.StreamReader) -> None:
+        while (frame := await read_frame(reader)) is not None:
             _, _, correlation_id = _REQUEST_HEADER.unpack_from(frame)
             connection.outstanding[correlation_id] = frame
             connection.broker.write(_SIZE.pack(len(frame)) + frame)
 
-    async def _forward_responses(self, connection: _Connection, reader: asyncio.StreamReader) -> None:
-        while (frame := await _read_frame(reader)) is not None:
+    async def _forward_responses(self, connection: ProxiedConnection, reader: asyncio.StreamReader) -> None:
+        while (frame := await read_frame(reader)) is not None:
             (correlation_id,) = _CORRELATION_ID.unpack_from(frame)
             is_held_api = self._held_api in (None, _api_of(connection.outstanding[correlation_id]))
             if self._is_holding and (connection.held or is_held_api):
@@ -177,12 +177,12 @@ class Proxy:
                 self._respond(connection, correlation_id, frame)
 
     @staticmethod
-    def _respond(connection: _Connection, correlation_id: int, frame: bytes) -> None:
+    def _respond(connection: ProxiedConnection, correlation_id: int, frame: bytes) -> None:
         connection.outstanding.pop(correlation_id, None)
         connection.client.write(_SIZE.pack(len(frame)) + frame)
 
 
-async def _read_frame(reader: asyncio.StreamReader) -> bytes | None:
+async def read_frame(reader: asyncio.StreamReader) -> bytes | None:
     """Return the next frame without its size, or None when the connection has ended."""
     try:
         (size,) = _SIZE.unpack(await reader.readexactly(_SIZE.size))

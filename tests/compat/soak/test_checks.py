@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from tests.compat.crash.background_producers import Ledger
+from tests.compat.crash.checks import check_exactly_once
+from tests.compat.crash.stored_epochs import StoredEpoch
 from tests.compat.soak.faults import Deck, Targets
 from tests.compat.soak.progress import Kind, Progress, Stream
 from tests.compat.soak.readers import Group
@@ -76,6 +78,22 @@ def test_a_partition_that_stands_still_has_its_own_count() -> None:
         if partition == 0:
             ledger.complete(record, 0, None)
     assert (ledger.counts, ledger.outstanding_of(0), ledger.outstanding_of(1)) == ([2, 0], 0, 1)
+
+
+def test_a_second_copy_must_have_a_higher_epoch_of_the_same_producer() -> None:
+    ledger = Ledger("p", 1)
+    for offset in (1, 2):
+        ledger.complete(ledger.next(0)[0], offset, None)
+    # The first record is stored twice, at the offsets 0 and 1.
+    stored = {(0, 0): [0, 1], (0, 1): [2]}
+    with pytest.raises(AssertionError, match="1 records are stored more than once"):
+        check_exactly_once(ledger, stored)
+    assert check_exactly_once(ledger, stored, lambda _, offset: StoredEpoch(7, offset)) == 1
+    for second in (StoredEpoch(7, 3), StoredEpoch(7, 2), StoredEpoch(8, 4), StoredEpoch(-1, -1)):
+        epochs = [StoredEpoch(7, 3), second]
+        with pytest.raises(AssertionError, match="1 records are stored more than once"):
+            check_exactly_once(ledger, stored, lambda _, offset, epochs=epochs: epochs[offset])  # type: ignore[misc]
+    assert check_exactly_once(ledger, {(0, 0): [1], (0, 1): [2]}, lambda *_: StoredEpoch(7, 0)) == 0
 
 
 def test_every_kind_of_fault_comes_once_before_any_comes_again() -> None:

@@ -1,6 +1,7 @@
 """The snapshot of the pending records of a log, with which a start need not replay all of the log.
 
-It is only a short cut: the log is the truth, and a snapshot that may belong to another log is ignored.
+It is only a short cut: the log is the truth, and a snapshot that may belong to another log is ignored. The file has the
+id of the topic, 16 bytes, and the state.
 """
 
 from __future__ import annotations
@@ -37,7 +38,10 @@ class SnapshotFile:
         try:
             if not await environment.offload(environment.disk.exists, self._path):
                 return None
-            state = DelayState.from_snapshot(await environment.offload(environment.disk.read, self._path))
+            data = await environment.offload(environment.disk.read, self._path)
+            if data[: len(log.topic_id)] != log.topic_id:
+                return None
+            state = DelayState.from_snapshot(data[len(log.topic_id) :])
         except (OSError, ValueError) as error:
             event_log.warning("snapshot of delayed records ignored", partition=log.tp, reason=error)
             return None
@@ -56,7 +60,7 @@ class SnapshotFile:
         if state.next_offset - self.offset < WORTHWHILE_OFFSETS or now_ms - self._written_ms < interval_ms:
             return
         self._written_ms = now_ms
-        offset, data = state.next_offset, state.to_snapshot()
+        offset, data = state.next_offset, self._log.topic_id + state.to_snapshot()
         try:
             await self._environment.offload(self._environment.disk.write_atomic, self._path, data)
             self.offset = offset

@@ -6,6 +6,7 @@ from typing import Any
 
 from kbroker.common import NO_LEADER, TopicPartition
 from kbroker.storage.producers.transaction_marker import TransactionMarker
+from protocol.messages.k01_fetch import FetchResponse, PartitionData
 from protocol.records.batch import iter_batch_records, iter_headers
 from protocol.records.record import Record
 from tests.unit.support.client import Client
@@ -79,13 +80,12 @@ class QueueCluster(SimulatedCluster):
 
     # Consumers.
 
-    async def read(self, node_id: int, isolation_level: int = 0) -> list[Record]:
-        """Read the partition from its leader, as a consumer does."""
+    async def read(self, node_id: int, isolation_level: int = 0, *, from_start: bool = False) -> list[Record]:
+        """Read the partition from a replica, as a consumer does. `from_start`: records may have been deleted."""
         records: list[Record] = []
-        position = 0
+        position = self.replica(node_id).log.log_start_offset if from_start else 0
         while True:
-            fetch = partial(Client.fetch_partition, topic="t", offset=position, isolation_level=isolation_level)
-            data = await self.client(node_id, fetch)
+            data = await self.client(node_id, partial(fetch, offset=position, isolation_level=isolation_level))
             assert data.error_code == 0, data
             before = position
             body = bytes(data.records or b"")
@@ -96,6 +96,14 @@ class QueueCluster(SimulatedCluster):
                     records += iter_batch_records(body[pos : pos + header.size], header)
             if position == before:
                 return records
+
+
+async def fetch(client: Client, offset: int, isolation_level: int) -> PartitionData:
+    """Fetch the partition as a consumer with client.rack does, which followers serve, too."""
+    request = client.fetch_request({("t", 0): offset}, isolation_level=isolation_level)
+    request.rack_id = "rack"
+    response = await client.request(request, 12, FetchResponse)
+    return response.responses[0].partitions[0]
 
 
 End = Callable[[Any, int], Awaitable[None]]

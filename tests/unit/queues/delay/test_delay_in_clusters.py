@@ -69,7 +69,10 @@ class DelayCluster(QueueCluster):
             delivery = self.delivery(leader)
             return delivery is not None and delivery.is_loaded and delivery.state.count == 0
 
-        await self.until(nothing_is_pending, seconds)
+        deadline = self.loop.time() + seconds
+        while not nothing_is_pending():
+            assert self.loop.time() < deadline, "records are pending"
+            await asyncio.sleep(0.1)
         await self.until_equal(leader)
         records = await self.read(leader)
         assert sorted(record.value or b"" for record in records) == sorted(values)
@@ -268,3 +271,82 @@ def test_a_record_is_not_early_by_the_clock_of_the_broker_that_delivers_it(skew_
         await s.assert_delivered(b"a")
 
     DelayCluster(0).run(test)
+
+
+class RetentionCluster(DelayCluster):
+    def configs(self, node_id: int) -> dict[str, str]:
+        return super().configs(node_id) | {"log.retention.check.interval.ms": "700"}
+
+
+@pytest.mark.parametrize("end", [kill, power_off])
+@pytest.mark.parametrize("seed", range(2))
+def test_retention_loses_nothing_while_leaders_change(end: End, seed: int) -> None:
+    """Pending records are stored anew again and again, by several leaders, until they are due."""
+
+    async def test(s: RetentionCluster) -> None:
+        await s.create_topic(
+            3, 1, 2, min_insync_replicas="2", retention_ms="4000", segment_ms="1000", file_delete_delay_ms="0"
+        )
+        values = [b"%d" % n for n in range(12)]
+        due_ms = s.now_ms(3) + 150_000
+        await s.send(*((value, 150_000 + 100 * n) for n, value in enumerate(values)))
+        for number in range(5):
+            for _ in range(10):
+                await s.send((b"tick", 300 * (number % 3)))
+                await asyncio.sleep(0.5 + 0.07 * number)
+            leader = await s.leader()
+            await end(s, leader)
+            await s.leader(other_than=leader)
+            await s.machines[leader].start()
+            await s.until_in_sync(1, 2, 3)
+        assert s.replica(await s.leader()).log.log_start_offset > len(values), "only the new ones are left"
+        assert s.now_ms(3) < due_ms
+        await s.alter_topic("t", {"retention.ms": "-1"})
+        await asyncio.sleep((due_ms - s.now_ms(3)) / 1000 + 5)
+        leader = await s.leader()
+        await s.until_equal(leader)
+        found = [record for record in await s.read(leader, from_start=True) if record.value != b"tick"]
+        assert [record.value for record in found] == values
+
+    RetentionCluster(seed).run(test)
+
+
+@simulated(DelayCluster, range(2))
+async def test_followers_show_no_pending_records(s: DelayCluster) -> None:
+    """Consumers may read from followers. The topic has got delay when it had records already."""
+    await s.create([3, 1, 2])
+    await s.send((b"plain", 5_000))
+    assert len(await s.read(3)) == 1
+    await s.alter_topic("t", {"kbroker.delay.enable": "true"})
+    await s.until(lambda: all(s.replica(n).log.config.kbroker_delay_enable for n in (1, 2, 3)), 10)
+    await s.send((b"later", 60_000))
+    await asyncio.sleep(10)
+    for node_id in (1, 2, 3):
+        assert s.replica(node_id).high_watermark == 2
+        assert [record.value for record in await s.read(node_id)] == [b"plain"]
+    await asyncio.sleep(60)
+    for node_id in (1, 2, 3):
+        assert [record.value for record in await s.read(node_id)] == [b"plain", b"later"]
+
+
+@simulated(DelayCluster, range(2))
+async def test_a_new_leader_does_not_deliver_deleted_records(s: DelayCluster) -> None:
+    await s.create_topic(3, 1, 2, min_insync_replicas="2")
+    await s.send((b"a", 60_000), (b"b", 60_000), (b"c", 60_000))
+    assert await s.client(3, lambda client: client.delete_records("t", 2)) == (0, 2)
+    s.machines[3].power_off()
+    leader = await s.leader(other_than=3)
+    await asyncio.sleep(90)
+    assert [record.value for record in await s.read(leader, from_start=True)] == [b"c"]
+
+
+@simulated(DelayCluster, range(2))
+async def test_a_topic_of_the_same_name_begins_without_pending_records(s: DelayCluster) -> None:
+    await s.create_topic(3, 1, 2)
+    await s.send((b"a", 60_000))
+    await s.client(s.controller, lambda client: client.delete_topic("t"))
+    await s.until(lambda: all(s.broker(n).services.replicas.get("t", 0) is None for n in (1, 2, 3)), 30)
+    await s.create_topic(3, 1, 2)
+    s.sequence = 0
+    await s.send((b"b", 60_000))
+    await s.assert_delivered(b"b")

@@ -52,13 +52,15 @@ class Redrive:
 
     def run(self, *, rate: int | None, again: bool, dry_run: bool, progress: Callable[[int], None]) -> RedriveCounts:
         """Send the records, at most `rate` a second; with `again` from the first record, whatever was sent before."""
-        ends = self._start(again)
         counts = RedriveCounts()
         producer = None if dry_run else self._producer_class(**self._settings, transactional_id=self.group)
         started = time.monotonic()
         try:
             if producer is not None:
+                # Before the progress is read: this aborts what an interrupted redrive has left open. Until then its
+                # progress is unstable, and cannot be read before the transaction expires.
                 producer.init_transactions()
+            ends = self._start(again)
             while any(self._consumer.position(tp) < end for tp, end in ends.items()):
                 polled = self._consumer.poll(POLL_MS, max_records=min(BATCH_RECORDS, rate or BATCH_RECORDS))
                 records = [record for tp, batch in polled.items() for record in batch if record.offset < ends[tp]]

@@ -1,12 +1,17 @@
 """`kbroker retry` and `kbroker dlq`."""
 
 import json
+import subprocess
 from typing import Any
 
 import pytest
-from kafka import KafkaProducer
+from confluent_kafka import Consumer, Producer
+from confluent_kafka import TopicPartition as ConfluentPartition
+from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
 from kbroker.cli.app import run
+from tests.compat.cli.conftest import COMMAND
+from tests.compat.support import DEADLINE_S, eventually
 
 pytestmark = pytest.mark.compat
 
@@ -76,3 +81,42 @@ def test_dead_letters_are_shown_redriven_once_and_purged(bootstrap: str, name: s
 def test_malformed_policies(bootstrap: str, capsys: Any, options: tuple[str, ...], reason: str) -> None:
     assert run(["retry", "create", "orders", "-g", "billing", *options, "-b", bootstrap]) == 2
     assert reason in capsys.readouterr().err
+
+
+def test_an_interrupted_redrive_continues(bootstrap: str, name: str, capsys: Any) -> None:
+    dead, count = f"dlq.{name}", 300
+    assert run(["topics", "create", name, "-p", "1", "-b", bootstrap]) == 0
+    assert run(["retry", "create", name, "-g", "billing", "-b", bootstrap]) == 0
+    producer = KafkaProducer(bootstrap_servers=bootstrap)
+    for number in range(count):
+        producer.send(dead, b"%d" % number, headers=[("__dlq.errors.topic", name.encode())], partition=0)
+    producer.flush()
+    producer.close()
+
+    # Killed between two batches, or in the middle of one.
+    command = ["dlq", "redrive", dead, "--rate", "60", "-b", bootstrap]
+    process = subprocess.Popen([*COMMAND, *command], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    end = TopicPartition(name, 0)
+    watcher = KafkaConsumer(bootstrap_servers=bootstrap)
+    eventually(lambda: watcher.end_offsets([end])[end] > 60, "a part of the records is sent")
+    watcher.close()
+    process.kill()
+    process.wait()
+
+    # Killed in the middle of a batch: its transaction is open, with records and the progress behind them.
+    group = f"kbroker-redrive-{dead}"
+    settings = {"bootstrap.servers": bootstrap}
+    interrupted = Producer({**settings, "transactional.id": group, "transaction.timeout.ms": 600_000})
+    interrupted.init_transactions(DEADLINE_S)
+    interrupted.begin_transaction()
+    interrupted.produce(name, b"of the open batch")
+    interrupted.flush(DEADLINE_S)
+    member = Consumer({**settings, "group.id": group}).consumer_group_metadata()
+    interrupted.send_offsets_to_transaction([ConfluentPartition(dead, 0, count)], member, DEADLINE_S)
+
+    capsys.readouterr()
+    assert run(["dlq", "redrive", dead, "-b", bootstrap]) == 0
+    assert f"{dead}: {count} records sent" not in capsys.readouterr().out, "it has begun anew"
+    assert run(["consume", name, "--read-committed", "--json", "-b", bootstrap]) == 0
+    values = [json.loads(line)["value"] for line in capsys.readouterr().out.splitlines()]
+    assert values == [str(number) for number in range(count)]

@@ -132,7 +132,9 @@ def test_an_application_moves_to_kbroker_and_back(migration: Migration, applicat
     assert records_of(kbroker, 0) == records_of(kafka, 0)
 
     migration.start_at_the_end()
-    alter_configs(kbroker, {"flush.before.ack": "true", "retention.ms": "950400000"})
+    alter_configs(
+        kbroker, {"flush.before.ack": "true", "kbroker.dedup.window.ms": "60000", "retention.ms": "950400000"}
+    )
     application.write_to(kbroker)
     before = committed(kafka)
     with migration.mirror_maker("kbroker", "kafka") as back:

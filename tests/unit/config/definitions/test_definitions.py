@@ -123,3 +123,10 @@ def test_synonyms_are_broker_configs_with_the_same_default(definition: ConfigDef
         ]
         inherited = [value for value in scaled if value is not None]
         assert inherited[:1] == ([key.default] if inherited else [])
+
+
+def test_mirror_maker_excludes_what_only_kbroker_has():
+    page = (Path(__file__).parents[4] / "docs" / "migration.md").read_text()
+    [value] = re.findall(r"^config\.properties\.exclude = ((?:.*\\\n)*.*)$", page, re.MULTILINE)
+    patterns = [re.compile(pattern.strip(" \\\n")) for pattern in value.split(",")]
+    assert [name for name in sorted(OWN["topic"]) if not any(pattern.fullmatch(name) for pattern in patterns)] == []

@@ -31,6 +31,7 @@ SCOPES = {
     "tests/compat/transactions/": "JVM",
     "tests/compat/kafka_tools/": "JVM",
     "tests/compat/compaction/": "JVM",
+    "tests/compat/queues/test_java": "JVM",
     "tests/compat/mirror/": "MirrorMaker",
     "tests/compat/cluster/growth/": "growth",
     "tests/compat/cluster/": "cluster",

@@ -50,6 +50,8 @@ FEATURES = (
     "flights, end to end",
     "kill -9",
     "migration",
+    "queues",
+    "retries and dead letters",
     "bad frames",
     "hostile clients",
     "command line",

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -10,37 +9,19 @@ from pathlib import Path
 import pytest
 
 from scripts.benchmark.peers import kafka_classpath
+from tests.compat import toolchains
 from tests.compat.java_programs import QUICK_JVM
 from tests.compat.spark.session import CONNECTOR, IVY, PROVIDED, ivy_lock
 from tests.compat.spark.session import HERE as SPARK_TESTS
+from tests.compat.toolchains import GO_ENVIRONMENT, ROOT, javascript_directory, need
 
 pytestmark = [pytest.mark.compat, pytest.mark.feature("examples")]
 
-ROOT = Path(__file__).parents[3]
 EXAMPLES = ROOT / "examples"
-CACHE = ROOT / ".cache"
-# The first run downloads Go modules, npm packages, or jars.
-TIMEOUT_S = 500
 
 
 def run(*command: str | Path, directory: Path = EXAMPLES, environment: dict[str, str] | None = None) -> str:
-    result = subprocess.run(
-        [str(part) for part in command],
-        cwd=directory,
-        env={**os.environ, **(environment or {})},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-    )
-    assert result.returncode == 0, f"{command}\n{result.stdout}\n{result.stderr}"
-    return result.stdout
-
-
-def need(*programs: str) -> None:
-    for program in programs:
-        if not shutil.which(program):
-            pytest.skip(f"not run: {program} is not installed")
+    return toolchains.run(*command, directory=directory, environment=environment)
 
 
 def python(library: str) -> Callable[[str, str], str]:
@@ -54,26 +35,11 @@ def java(bootstrap: str, topic: str) -> str:
 
 def go(bootstrap: str, topic: str) -> str:
     need("go")
-    environment = {
-        "GOPATH": str(CACHE / "go"),
-        "GOCACHE": str(CACHE / "go-build"),
-        # By default Go makes its module cache read-only, so that rm -r fails. Without optimization, debug information
-        # and C it compiles in half the time.
-        "GOFLAGS": "-modcacherw '-gcflags=all=-N -l -dwarf=false' -ldflags=-w",
-        "CGO_ENABLED": "0",
-    }
-    return run("go", "run", ".", bootstrap, topic, directory=EXAMPLES / "go", environment=environment)
+    return run("go", "run", ".", bootstrap, topic, directory=EXAMPLES / "go", environment=GO_ENVIRONMENT)
 
 
 def javascript(bootstrap: str, topic: str) -> str:
-    need("node", "npm")
-    # Not next to the program: node_modules would be part of the source tree.
-    directory = CACHE / "examples-javascript"
-    shutil.copytree(EXAMPLES / "javascript", directory, dirs_exist_ok=True)
-    if not (directory / "node_modules" / "kafkajs").is_dir():
-        npm = ("npm", "install", "--silent", "--no-audit", "--no-fund", "--no-package-lock", "--cache", CACHE / "npm")
-        run(*npm, directory=directory)
-    return run("node", "produce_consume.js", bootstrap, topic, directory=directory)
+    return run("node", "produce_consume.js", bootstrap, topic, directory=javascript_directory())
 
 
 def spark(bootstrap: str, topic: str) -> str:

@@ -1,0 +1,182 @@
+// Produces and consumes with franz-go, as lines of JSON on standard input tell it. Usage: main HOST:PORT
+//
+// tests/compat/queues/program_clients.py has the commands. All topics have one partition.
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log"
+	"os"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+)
+
+type record struct {
+	Offset    int64       `json:"offset"`
+	Timestamp int64       `json:"timestamp"` // milliseconds; 0 when produced: the current time
+	Value     string      `json:"value"`
+	Headers   [][2]string `json:"headers"`
+}
+
+type command struct {
+	Op            string   `json:"op"`
+	Topic         string   `json:"topic"`
+	Group         string   `json:"group"`
+	ReadCommitted bool     `json:"read_committed"`
+	Transaction   string   `json:"transaction"` // "", "commit" or "abort"
+	Records       []record `json:"records"`
+	Offset        int64    `json:"offset"`
+	Timestamp     int64    `json:"timestamp"`
+}
+
+type response struct {
+	Offsets  []int64  `json:"offsets"`
+	Records  []record `json:"records"`
+	Position int64    `json:"position"`
+}
+
+var (
+	bootstrap string
+	producer  *kgo.Client
+	consumer  *kgo.Client
+	topic     string
+	position  int64
+)
+
+func main() {
+	bootstrap = os.Args[1]
+	producer = newClient(kgo.ProducerLinger(50 * time.Millisecond))
+	lines := bufio.NewScanner(os.Stdin)
+	lines.Buffer(nil, 1<<24)
+	for lines.Scan() {
+		var asked command
+		check(json.Unmarshal(lines.Bytes(), &asked))
+		answer, err := json.Marshal(run(asked))
+		check(err)
+		fmt.Println(string(answer))
+	}
+}
+
+func run(asked command) response {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	switch asked.Op {
+	case "produce":
+		return response{Offsets: produce(ctx, asked)}
+	case "open":
+		topic, position = asked.Topic, 0
+		level := kgo.ReadUncommitted()
+		if asked.ReadCommitted {
+			level = kgo.ReadCommitted()
+		}
+		consumer = newClient(
+			kgo.ConsumeTopics(topic),
+			kgo.ConsumerGroup(asked.Group),
+			kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
+			kgo.DisableAutoCommit(),
+			kgo.FetchIsolationLevel(level),
+			kgo.FetchMaxWait(100*time.Millisecond),
+			kgo.KeepControlRecords(), // these show the position
+		)
+	case "poll":
+		return poll(ctx)
+	case "seek":
+		seek(asked.Offset)
+	case "seek_to_time":
+		seek(offsetOf(ctx, asked.Timestamp))
+	case "close":
+		check(consumer.CommitUncommittedOffsets(ctx))
+		consumer.Close()
+	}
+	return response{}
+}
+
+func newClient(options ...kgo.Opt) *kgo.Client {
+	client, err := kgo.NewClient(append(options, kgo.SeedBrokers(bootstrap))...)
+	check(err)
+	return client
+}
+
+func produce(ctx context.Context, asked command) []int64 {
+	var records []*kgo.Record
+	for _, one := range asked.Records {
+		sent := &kgo.Record{Topic: asked.Topic, Value: []byte(one.Value)}
+		if one.Timestamp > 0 {
+			sent.Timestamp = time.UnixMilli(one.Timestamp)
+		}
+		for _, header := range one.Headers {
+			sent.Headers = append(sent.Headers, kgo.RecordHeader{Key: header[0], Value: []byte(header[1])})
+		}
+		records = append(records, sent)
+	}
+	client := producer
+	if asked.Transaction != "" {
+		client = newClient(kgo.TransactionalID(asked.Topic + "-go"))
+		defer client.Close()
+		check(client.BeginTransaction())
+	}
+	check(client.ProduceSync(ctx, records...).FirstErr())
+	if asked.Transaction != "" {
+		check(client.EndTransaction(ctx, kgo.TransactionEndTry(asked.Transaction == "commit")))
+	}
+	var offsets []int64
+	for _, sent := range records {
+		offsets = append(offsets, sent.Offset)
+	}
+	return offsets
+}
+
+func poll(ctx context.Context) response {
+	ctx, cancel := context.WithTimeout(ctx, 500*time.Millisecond)
+	defer cancel()
+	fetches := consumer.PollFetches(ctx)
+	for _, failed := range fetches.Errors() {
+		if !errors.Is(failed.Err, context.DeadlineExceeded) {
+			log.Fatal(failed.Err)
+		}
+	}
+	records := []record{}
+	fetches.EachRecord(func(got *kgo.Record) {
+		position = got.Offset + 1
+		if got.Attrs.IsControl() {
+			return
+		}
+		read := record{Offset: got.Offset, Timestamp: got.Timestamp.UnixMilli(), Value: string(got.Value)}
+		for _, header := range got.Headers {
+			read.Headers = append(read.Headers, [2]string{header.Key, string(header.Value)})
+		}
+		records = append(records, read)
+	})
+	return response{Records: records, Position: position}
+}
+
+func seek(offset int64) {
+	position = offset
+	consumer.SetOffsets(map[string]map[int32]kgo.EpochOffset{topic: {0: {Epoch: -1, Offset: offset}}})
+}
+
+func offsetOf(ctx context.Context, timestamp int64) int64 {
+	partition := kmsg.NewListOffsetsRequestTopicPartition()
+	partition.Timestamp = timestamp
+	asked := kmsg.NewListOffsetsRequestTopic()
+	asked.Topic = topic
+	asked.Partitions = append(asked.Partitions, partition)
+	request := kmsg.NewPtrListOffsetsRequest()
+	request.ReplicaID = -1
+	request.Topics = append(request.Topics, asked)
+	listed, err := request.RequestWith(ctx, consumer)
+	check(err)
+	return listed.Topics[0].Partitions[0].Offset
+}
+
+func check(err error) {
+	if err != nil {
+		log.Fatal(err)
+	}
+}

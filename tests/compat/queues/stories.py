@@ -1,0 +1,162 @@
+"""Delayed records, views and idempotency keys, as a client sees them that knows nothing of them."""
+
+import time
+from collections.abc import Callable
+
+from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.compat.queues.clients import Client, Got, Reader, Sent
+from tests.compat.support import DEADLINE_S, eventually
+
+HOUR = ("TIMER_DELAY_SEC", "3600")
+
+
+def create(bootstrap: str, topic: str, **configs: str) -> None:
+    """Create a topic with one partition. `__` in the name of a config is a dot."""
+    new = NewTopic(topic, 1, 1, config={name.replace("__", "."): value for name, value in configs.items()})
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.create_topics([new])[topic].result(DEADLINE_S)
+
+
+def end_and_committed(bootstrap: str, topic: str, group: str) -> tuple[int, int]:
+    """Return the end offset of a topic, and the committed offset of a group."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group})
+    try:
+        [committed] = consumer.committed([TopicPartition(topic, 0)], DEADLINE_S)
+        _, end = consumer.get_watermark_offsets(TopicPartition(topic, 0), DEADLINE_S)
+        return end, committed.offset
+    finally:
+        consumer.close()
+
+
+def read_until(reader: Reader, condition: Callable[[list[Got]], bool], description: str) -> list[Got]:
+    """Poll until the records so far satisfy the condition, and return them. Checks that none is before it is due."""
+    got: list[Got] = []
+
+    def is_enough() -> bool:
+        polled = reader.poll()
+        now_ms = time.time_ns() // 1_000_000
+        for record in polled:
+            assert int(record.headers.get("kbroker.delayed.due.ms", "0")) <= min(now_ms, record.timestamp_ms)
+        got.extend(polled)
+        return condition(got)
+
+    eventually(is_enough, description, interval=0)
+    return got
+
+
+def read_to(reader: Reader, end: int) -> list[Got]:
+    return read_until(reader, lambda _: reader.position() >= end, f"the position reaches {end}")
+
+
+def check_committed(client: Client, bootstrap: str, topic: str, group: str, got: list[Got]) -> None:
+    end, committed = end_and_committed(bootstrap, topic, group)
+    expected = end if client.commits_position else got[-1].offset + 1
+    assert committed == expected, f"committed offset {committed} instead of {expected}, end offset {end}"
+
+
+def delayed_records(client: Client, bootstrap: str, topic: str) -> None:
+    """Delayed and immediate records in one batch and in transactions are read once, none early or hidden."""
+    create(bootstrap, topic, kbroker__delay__enable="true")
+    begin_ms = time.time_ns() // 1_000_000
+    delays = {"later": 900, "soon": 600, "committed later": 700}
+
+    def record(value: str) -> Sent:
+        trace = ("trace", value)
+        return Sent(value, (trace, ("TIMER_DELAY_MS", str(delays[value]))) if value in delays else (trace,))
+
+    hidden = Sent("hidden", (HOUR,))
+    batch = [record("now"), record("later"), record("also now"), record("soon"), hidden]
+    assert client.produce(topic, batch) == [0, 1, 2, 3, 4]
+    client.transaction(topic, [record("committed"), record("committed later")], commit=True)
+    client.transaction(topic, [Sent("aborted", (("TIMER_DELAY_MS", "300"),))], commit=False)
+
+    values = ["now", "also now", "committed", "soon", "later", "committed later"]
+    reader = client.reader(topic, f"{topic}-group")
+    got = read_until(reader, lambda got: len(got) >= len(values), "all records that are due")
+    [last] = client.produce(topic, [hidden])
+    got += read_to(reader, last + 1)
+    reader.close()
+    check_committed(client, bootstrap, topic, f"{topic}-group", got)
+
+    assert [r.value for r in got[:3]] == values[:3]
+    assert sorted(r.value for r in got) == sorted(values)
+    assert [r.offset for r in got] == sorted({r.offset for r in got})
+    by_value = {r.value: r for r in got}
+    assert by_value["soon"].offset < by_value["later"].offset
+    for value, delivered in by_value.items():
+        assert delivered.headers["trace"] == value
+        assert "TIMER_DELAY_MS" not in delivered.headers
+        assert ("kbroker.delayed.from" in delivered.headers) == (value in delays)
+        assert delivered.timestamp_ms >= begin_ms + delays.get(value, 0)
+    assert by_value["later"].headers["kbroker.delayed.from"] == "1"
+
+    reader = client.reader(topic, f"{topic}-committed", read_committed=True)
+    assert read_to(reader, last + 1) == got
+    reader.close()
+
+
+def views(client: Client, bootstrap: str, topic: str) -> None:
+    """A view has the selected records of its source, under the same offsets; its position reaches the source's end."""
+    view = f"{topic}-view"
+    create(bootstrap, topic)
+    create(bootstrap, view, kbroker__view__of=topic, kbroker__view__filter="paid || KEYS in (7)")
+    base_ms = time.time_ns() // 1_000_000 - 60_000
+
+    def record(number: int) -> Sent:
+        headers = [("TAGS", "paid" if number % 3 == 0 else "open")] + [("KEYS", "6 7")] * (number == 7)
+        return Sent(str(number), tuple(headers), base_ms + 1000 * number)
+
+    assert client.produce(topic, [record(number) for number in range(30)]) == list(range(30))
+    client.produce(topic, [Sent("open", (("TAGS", "open"),), base_ms + 30_000)] * 20)
+    selected = sorted([*range(0, 30, 3), 7])
+
+    reader = client.reader(view, f"{view}-group")
+    got = read_to(reader, 50)
+    assert [(r.offset, r.value) for r in got] == [(number, str(number)) for number in selected]
+    reader.close()
+    check_committed(client, bootstrap, view, f"{view}-group", got)
+
+    reader = client.reader(view, f"{view}-committed", read_committed=True)
+    assert read_to(reader, 50) == got
+    reader.seek(10)
+    assert read_to(reader, 50) == [r for r in got if r.offset >= 10]
+    reader.seek_to_time(base_ms + 16_500)
+    assert read_to(reader, 50) == [r for r in got if r.offset >= 17]
+    reader.close()
+
+
+def idempotency_keys(client: Client, bootstrap: str, topic: str) -> None:
+    """A record whose key is known is acknowledged with the offset of the first one, and is not stored again."""
+    create(bootstrap, topic, kbroker__dedup__window__ms="3600000")
+
+    def record(key: str, value: str) -> Sent:
+        return Sent(value, (("IDEMPOTENCY_KEY", key),))
+
+    assert client.produce(topic, [record("1", "one"), record("2", "two"), Sent("no key")]) == [0, 1, 2]
+    assert client.produce(topic, [record("1", "one again")]) == [0]
+    assert client.produce(topic, [record("2", "two again"), record("1", "one again")])[0] == 1
+    three = client.produce(topic, [record("3", "three"), record("1", "one again")])[0]
+    assert client.produce(topic, [record("3", "three again")]) == [three]
+    [last] = client.produce(topic, [Sent("last")])
+    assert client.produce(topic, [record("2", "two again")]) == [1]
+    end, _ = end_and_committed(bootstrap, topic, "none")
+    assert end > last
+
+    for read_committed in (False, True):
+        group = f"{topic}-{read_committed}"
+        reader = client.reader(topic, group, read_committed)
+        got = read_to(reader, end)
+        reader.close()
+        assert [(r.offset, r.value) for r in got] == [
+            (0, "one"),
+            (1, "two"),
+            (2, "no key"),
+            (three, "three"),
+            (last, "last"),
+        ]
+        check_committed(client, bootstrap, topic, group, got)
+
+
+STORIES = (delayed_records, views, idempotency_keys)

@@ -1,0 +1,69 @@
+"""Runs Go and JavaScript programs of the tests, with what they download in `.cache`."""
+
+import fcntl
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+CACHE = ROOT / ".cache"
+# The first run downloads Go modules, npm packages, or jars.
+TIMEOUT_S = 500
+
+GO_ENVIRONMENT = {
+    "GOPATH": str(CACHE / "go"),
+    "GOCACHE": str(CACHE / "go-build"),
+    # By default Go makes its module cache read-only, so that rm -r fails. Without optimization, debug information and C
+    # it compiles in half the time.
+    "GOFLAGS": "-modcacherw '-gcflags=all=-N -l -dwarf=false' -ldflags=-w",
+    "CGO_ENABLED": "0",
+}
+
+
+def need(*programs: str) -> None:
+    for program in programs:
+        if not shutil.which(program):
+            pytest.skip(f"not run: {program} is not installed")
+
+
+def run(*command: str | Path, directory: Path, environment: Mapping[str, str] | None = None) -> str:
+    """Run a program that must succeed, and return its standard output."""
+    result = subprocess.run(
+        [str(part) for part in command],
+        cwd=directory,
+        env={**os.environ, **(environment or {})},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+    )
+    assert result.returncode == 0, f"{command}\n{result.stdout}\n{result.stderr}"
+    return result.stdout
+
+
+def go_program(directory: Path, program: Path) -> Path:
+    """Build the Go module of a directory, and return the program's path."""
+    need("go")
+    run("go", "build", "-o", program, ".", directory=directory, environment=GO_ENVIRONMENT)
+    return program
+
+
+def javascript_directory() -> Path:
+    """Return a directory with the packages of examples/javascript, whose programs can import them.
+
+    It is not in the source tree, because node_modules would be part of that.
+    """
+    need("node", "npm")
+    directory = CACHE / "examples-javascript"
+    directory.mkdir(parents=True, exist_ok=True)
+    with (CACHE / "examples-javascript.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        shutil.copytree(ROOT / "examples" / "javascript", directory, dirs_exist_ok=True)
+        if not (directory / "node_modules" / "kafkajs").is_dir():
+            npm = ("npm", "install", "--silent", "--no-audit", "--no-fund", "--no-package-lock")
+            run(*npm, "--cache", CACHE / "npm", directory=directory)
+    return directory

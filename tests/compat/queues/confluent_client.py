@@ -10,7 +10,7 @@ from tests.compat.support import DEADLINE_S
 
 
 class ConfluentKafka:
-    commits_position = False
+    commits_position = True
 
     def __init__(self, bootstrap: str) -> None:
         self._settings: dict[str, Any] = {"bootstrap.servers": bootstrap}

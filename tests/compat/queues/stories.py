@@ -80,7 +80,7 @@ def delayed_records(client: Client, bootstrap: str, topic: str) -> None:
     reader.close()
     check_committed(client, bootstrap, topic, f"{topic}-group", got)
 
-    assert [r.value for r in got[:3]] == values[:3]
+    assert [r.value for r in got if r.value not in delays] == values[:3]
     assert sorted(r.value for r in got) == sorted(values)
     assert [r.offset for r in got] == sorted({r.offset for r in got})
     by_value = {r.value: r for r in got}

@@ -27,7 +27,7 @@ def go(bootstrap: str, directory: Path) -> Client:
 
 def javascript(bootstrap: str, directory: Path) -> Client:
     program = shutil.copy(PROGRAMS / "queue_client.js", javascript_directory())
-    return ProgramClient(["node", program, bootstrap], commits_position=True)
+    return ProgramClient(["node", program, bootstrap], commits_position=False)
 
 
 # By the client's column in the matrix.

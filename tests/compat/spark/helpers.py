@@ -23,10 +23,17 @@ class Topics:
         self._admin = AdminClient({"bootstrap.servers": bootstrap})
 
     def create(self, partitions: int = 1, configs: dict[str, str] | None = None, name: str = "") -> str:
-        """Create a topic, by default without retention, because the records have old timestamps."""
+        """Create a topic, by default without retention, because the records have old timestamps.
+
+        A view has no other configs.
+        """
         name = name or unique(self._stem)
-        configs = {"retention.ms": "-1", **(configs or {})}
-        self._admin.create_topics([NewTopic(name, partitions, 1, config=configs)])[name].result(DEADLINE_S)
+        configs = configs or {}
+        if "kbroker.view.of" in configs:
+            new = NewTopic(name, config=configs)
+        else:
+            new = NewTopic(name, partitions, 1, config={"retention.ms": "-1", **configs})
+        self._admin.create_topics([new])[name].result(DEADLINE_S)
         self.created.append(name)
         eventually(lambda: self._has(name, partitions), f"{partitions} partitions of {name} in the metadata")
         return name

@@ -265,3 +265,13 @@ async def test_an_open_transaction_survives_a_restart(m: Machine) -> None:
         assert code == 0
     assert await offset_of(client, (b"b", b"3")) == 1
     assert await offset_of(client, (b"a", b"4")) > 1
+
+
+@broker_test
+async def test_consumers_pass_a_batch_of_duplicates_behind_a_control_batch(m: Machine) -> None:
+    client = await client_with_topic(m)
+    assert await offset_of(client, (b"a", b"1"), producer=(7, 0, 0)) == 0
+    assert await offset_of(client, (b"a", b"again"), producer=(7, 0, 1)) == 0
+    fetched = await client.fetch_partition("t", 1)
+    [(_, header)] = iter_headers(memoryview(fetched.records or b""))
+    assert (header.is_control, header.next_offset) == (True, 2), "KafkaJS stays in front of a batch without records"

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from kbroker.cli.cluster.plans.broker_message import BrokerRequest
-from kbroker.cli.common.client import chunks, error_code_text, partition_leaders, send_request
+from kbroker.cli.common.client import chunks, error_code_text, partition_leaders, read_again, send_request
 from kbroker.cli.common.errors import CliError
 from kbroker.cli.records.formats import bytes_to_json
 from protocol.errors import ErrorCode
@@ -61,7 +61,11 @@ class DelayedTopic:
         self._client = client
         self._topic = topic
         self._clock, self._sleep = clock, sleep
-        self._leaders = {index: leader for (_, index), leader in partition_leaders(client, [topic]).items()}
+        self._leaders = self._find_leaders()
+
+    def _find_leaders(self) -> dict[int, int]:
+        found = read_again(lambda: partition_leaders(self._client, [self._topic]))
+        return {index: leader for (_, index), leader in found.items()}
 
     def partitions(self, partition: int | None) -> list[int]:
         """Return the partitions of the topic, or the one that was asked for. Raises CliError if it has none such."""
@@ -117,7 +121,8 @@ class DelayedTopic:
                     response: DelayedRecordsResponse = send_request(
                         self._client, BrokerRequest(request, DelayedRecordsResponse), leader
                     )
-                except (KafkaConnectionError, NodeNotReadyError):
+                except (KafkaConnectionError, NodeNotReadyError, CliError):
+                    # It has died, or is no longer among the brokers that clients know.
                     if self._clock() >= deadline:
                         raise
                 else:
@@ -127,4 +132,4 @@ class DelayedTopic:
             if (code and code not in RETRIABLE_ERRORS) or self._clock() >= deadline:
                 raise CliError(f"{self._topic}-{partition}: {error_code_text(code, message)}")
             self._sleep(RETRY_EVERY_S)
-            self._leaders |= {n: broker for (_, n), broker in partition_leaders(self._client, [self._topic]).items()}
+            self._leaders |= self._find_leaders()

@@ -70,11 +70,12 @@ def test_pages_follow_each_other(patched: Any):
 
 def test_a_request_follows_the_leader(patched: Any):
     moved = DelayedRecordsResponse(error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    gone = CliError("there is no broker 5")
     done = DelayedRecordsResponse(results=[DelayedRecordResult(offset=3), DelayedRecordResult(offset=8, error_code=91)])
-    brokers, topic = patched([{1: 4}, {1: -1}, {1: 5}], [moved, done])
+    brokers, topic = patched([{1: 4}, {1: -1}, {1: 5}], [moved, gone, done])
     results = dict(topic.change(CANCEL, 1, [8, 3, 3]))
-    assert [broker for broker, _ in brokers.sent] == [4, 5]
-    assert brokers.sent[1][1].offsets == [3, 8]
+    assert [broker for broker, _ in brokers.sent] == [4, 5, 5]
+    assert brokers.sent[2][1].offsets == [3, 8]
     assert results[3] is None
     assert "RESOURCE_NOT_FOUND" in results[8]
 

@@ -145,6 +145,20 @@ def test_an_isolated_leader_delivers_nothing_that_the_next_one_delivers_as_well(
     DelayCluster(seed).run(test)
 
 
+@simulated(DelayCluster, range(3))
+async def test_a_paused_leader_that_continues_delivers_nothing_twice(s: DelayCluster) -> None:
+    """Its timers fire before it learns that others lead now."""
+    await s.create_topic(3, 1, 2)
+    values = [b"%d" % n for n in range(40)]
+    await s.send(*((value, 3_000 + 500 * n) for n, value in enumerate(values)))
+    s.machines[3].pause()
+    await s.leader(other_than=3, seen_by=1)
+    await asyncio.sleep(5)
+    s.machines[3].resume()
+    await s.until_in_sync(1, 2, 3)
+    await s.assert_delivered(*values)
+
+
 @simulated(DelayCluster, range(2))
 async def test_what_a_truncation_removes_is_neither_delivered_nor_cancelled(s: DelayCluster) -> None:
     await s.create_topic(3, 1, 2)

@@ -37,18 +37,19 @@ class TagFilter:
         body = decompressed_body(batch, header, max_bytes)
         if len(self._needles) * len(body) > _SEARCHED_BYTES * header.count and len(self._needles) > 1:
             return select_records(batch, header, body, self._selects)
-        # The next position of each needle.
-        positions = {needle: at for needle in self._needles if (at := body.find(needle)) >= 0}
-        if not positions:
+        # The last position of each needle, and its next one. rfind takes 60 % of the time of find in 64 KiB.
+        last = {needle: at for needle in self._needles if (at := body.rfind(needle)) >= 0}
+        if not last:
             return None
+        following = {needle: body.find(needle, 0, at + len(needle)) for needle, at in last.items()}
 
         def next_candidate(pos: int) -> int:
-            for needle, at in list(positions.items()):
-                if at < pos:
-                    positions[needle] = at = body.find(needle, pos)
-                    if at < 0:
-                        del positions[needle]
-            return min(positions.values(), default=len(body))
+            for needle, at in list(following.items()):
+                if last[needle] < pos:
+                    del following[needle]
+                elif at < pos:
+                    following[needle] = body.find(needle, pos, last[needle] + len(needle))
+            return min(following.values(), default=len(body))
 
         return select_records(batch, header, body, self._selects, next_candidate)
 

@@ -4,10 +4,10 @@ import time
 
 import pytest
 from kafka import TopicPartition
-from kafka.errors import InvalidTimestampError, MessageSizeTooLargeError
+from kafka.errors import InvalidRecordError, InvalidTimestampError, MessageSizeTooLargeError
 
 from tests.compat.kafka_python.helpers import poll, read
-from tests.compat.support import DEADLINE_S, eventually
+from tests.compat.support import DEADLINE_S, eventually, need_own_broker
 
 WEEK_MS = 7 * 24 * 3600 * 1000
 
@@ -198,3 +198,32 @@ def test_a_record_with_a_known_idempotency_key_is_not_stored_again(producer, con
     last = send(b"b", b"3")
     assert send(b"b", b"4") == last
     assert [record.value for record in read(consumer(name), 2)] == [b"1", b"3"]
+
+
+@pytest.mark.feature("records")
+def test_views_and_expiry_in_every_codec(producer, consumer, topic):
+    """The broker sends batches that it has compressed again; positions move over what it leaves out."""
+    need_own_broker()
+    source = topic(configs={"kbroker.ttl.enable": "true"})
+    view = topic(partitions=-1, configs={"kbroker.view.of": source, "kbroker.view.filter": "paid"})
+    now = int(time.time() * 1000)
+    codecs = [None, "gzip", "snappy", "lz4", "zstd"]
+    for codec in codecs:
+        # The records of each codec are one batch.
+        sender = producer(compression_type=codec, linger_ms=5_000)
+        for name, tag, age_ms in (("a", b"paid", 0), ("b", b"paid", 60_000), ("c", b"open", 0), ("d", b"open", 60_000)):
+            headers = [("TAGS", tag), ("TTL_MS", b"50000")]
+            sender.send(source, f"{codec}-{name}".encode(), headers=headers, timestamp_ms=now - age_ms)
+        sender.flush(DEADLINE_S)
+    reading = consumer(source)
+    assert [record.value.decode() for record in read(reading, 10)] == [f"{c}-{n}" for c in codecs for n in "ac"]
+    reading = consumer(view)
+    assert [record.value.decode() for record in read(reading, 5)] == [f"{codec}-a" for codec in codecs]
+
+    def is_at_the_end() -> bool:
+        assert not reading.poll(1_000)
+        return reading.position(TopicPartition(view, 0)) == 20
+
+    eventually(is_at_the_end, "the position behind the records that are left out", interval=0)
+    with pytest.raises(InvalidRecordError, match="TTL_MS is 'soon'"):
+        producer().send(source, b"v", headers=[("TTL_MS", b"soon")]).get(DEADLINE_S)

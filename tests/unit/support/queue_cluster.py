@@ -1,5 +1,6 @@
 """Three brokers with one topic of a message queue's feature: leaders end in several ways, or are cut off."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
@@ -16,6 +17,13 @@ from tests.unit.support.simulated_cluster import SimulatedCluster
 
 class QueueCluster(SimulatedCluster):
     """A cluster whose topic is t, with one partition."""
+
+    async def until(self, condition: Callable[[], object], seconds: float = 60.0) -> None:
+        """Wait in virtual time; in larger steps than other tests, since these stories wait for minutes."""
+        deadline = self.loop.time() + seconds
+        while not condition():
+            assert self.loop.time() < deadline, "the condition did not become true"
+            await asyncio.sleep(0.02)
 
     def now_ms(self, node_id: int) -> int:
         return self.broker(node_id).environment.clock.now_ms()

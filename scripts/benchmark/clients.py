@@ -14,6 +14,8 @@ from scripts.benchmark.peers import HERE, Peer, java
 
 # Much longer than any run of transactions takes.
 STUCK_S = 180
+# Clients in Java, as source files that `java` compiles.
+PROGRAMS = HERE / "programs"
 
 _PRODUCED = re.compile(r"(\d+) (?:steady state )?records sent, ([\d.]+) records/sec")
 
@@ -69,7 +71,7 @@ def consume(peer: Peer, topic: str, records: int, *properties: str) -> float:
 
 def fill(peer: Peer, topic: str, megabytes: int, keys: int) -> None:
     """Write records of 100 B to 1 KiB with random keys out of `keys`, the same for every server (Changelog.java)."""
-    run(java(str(HERE / "Changelog.java"), peer.bootstrap, topic, str(megabytes), str(keys)))
+    run(java(str(PROGRAMS / "Changelog.java"), peer.bootstrap, topic, str(megabytes), str(keys)))
 
 
 def transactions(peer: Peer, topic: str, producers: int, count: int, records: int, abort_every: int = 0) -> float:
@@ -82,7 +84,7 @@ def transactions(peer: Peer, topic: str, producers: int, count: int, records: in
     for attempt in range(3):
         ids = f"{topic}-{attempt}"
         try:
-            return float(run(java(str(HERE / "Transactions.java"), peer.bootstrap, topic, ids, *numbers), STUCK_S))
+            return float(run(java(str(PROGRAMS / "Transactions.java"), peer.bootstrap, topic, ids, *numbers), STUCK_S))
         except subprocess.TimeoutExpired:
             print(f"\n{peer.name}: transactions did not end in {STUCK_S} s, repeated", file=sys.stderr, flush=True)
     raise SystemExit(f"{peer.name}: transactions do not end")
@@ -90,7 +92,7 @@ def transactions(peer: Peer, topic: str, producers: int, count: int, records: in
 
 def latency(peer: Peer, topic: str, mode: str, records: int, rate: int = 2000) -> tuple[float, float]:
     """Return (p50, p99) in microseconds; `mode` is produce or end-to-end."""
-    command = java(str(HERE / "Latency.java"), peer.bootstrap, topic, mode, str(records), str(rate))
+    command = java(str(PROGRAMS / "Latency.java"), peer.bootstrap, topic, mode, str(records), str(rate))
     p50, p99, _ = run(command).split()
     return float(p50), float(p99)
 

@@ -145,8 +145,13 @@ class Admin:
         await self._retry_until_done(attempt, error_if_repeated=ErrorCode.INVALID_PARTITIONS)
         self._history.note(self._process, f"topic {name} has {count} partitions now")
 
-    async def alter_configs(self, name: str, configs: Mapping[str, str | None], *, kind: int = TOPIC) -> None:
-        """Set configs; None resets a config to its default. Raises RefusedError, TimeoutError."""
+    async def alter_configs(
+        self, name: str, configs: Mapping[str, str | None], *, kind: int = TOPIC, node: int | None = None
+    ) -> None:
+        """Set configs; None resets a config to its default. Raises RefusedError, TimeoutError.
+
+        `node`: the broker that gets the request, None for any.
+        """
         changes = [
             AlterableConfig(name=key, config_operation=DELETE if value is None else SET, value=value)
             for key, value in configs.items()
@@ -155,7 +160,7 @@ class Admin:
         request = IncrementalAlterConfigsRequest(resources=[resource])
 
         async def attempt() -> int:
-            connection = await self.cluster.any_node()
+            connection = await (self.cluster.any_node() if node is None else self.cluster.node(node))
             return (await connection.request(request, IncrementalAlterConfigsResponse)).responses[0].error_code
 
         await self._retry_until_done(attempt)

@@ -8,6 +8,7 @@
 - Two logs with a batch of the same offset and leader epoch have the same batch.
 - Reassignments lose no replica before their end, and add none that is not in sync (reassignments.py).
 - A plan of reassignments ends when all of its moves are done (plans.py).
+- A new partition has no replica on a broker that is cordoned.
 - No broker is in an ISR while it is fenced, or since before it registered again (memberships.py).
 - What clients received, as an acknowledgement or as a record, is in the log of every replica that may be elected, and
   records that they have deleted are not (promises.py). Under flush.before.ack it is synced on every replica in the ISR.
@@ -74,6 +75,8 @@ class ClusterInvariants:
         self._promises = Promises()
         self._reassignments = Reassignments()
         self._plans = Plans(self._state)
+        # Those that were cordoned when the last transaction was written.
+        self._cordoned: frozenset[int] = frozenset()
 
     def missing_replicas(self) -> list[str]:
         """Describe the partitions that have no leader, replicas that are not in sync, or that still move.
@@ -146,6 +149,7 @@ class ClusterInvariants:
         """Check the stored state. Called after each transaction, since the next one may hide a mistake."""
         for tp, stored in self._state.partitions().items():
             self._check_stored(tp, (stored.topic_id, tp[1]), stored.registration)
+        self._cordoned = self._state.cordoned_brokers()
         fault = self._plans.fault()
         if fault is not None:
             raise BrokenInvariant(fault)
@@ -201,6 +205,12 @@ class ClusterInvariants:
         if fault is not None:
             self._fail(new.leader, tp, fault)
         if old is None:
+            if not self._cordoned.isdisjoint(new.replicas):
+                self._fail(
+                    new.leader,
+                    tp,
+                    f"it is new, has the replicas {new.replicas}, and cordoned are {set(self._cordoned)}",
+                )
             return
         if new.leader_epoch < old.leader_epoch or new.partition_epoch < old.partition_epoch:
             self._fail(new.leader, tp, f"the epochs went back: {old}, then {new}")

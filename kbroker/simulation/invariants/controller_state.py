@@ -6,6 +6,7 @@ from collections.abc import Callable
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
+from kbroker.config.config_resource import ConfigResource, ConfigResourceType
 from kbroker.metadata.store import plan_nodes, znodes
 from kbroker.metadata.store.change_log import decode_change_log
 from kbroker.metadata.store.coordination import NoNode
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from kbroker.simulation.checker.history import TopicPartition
 
 T = TypeVar("T")
+
+_BROKER_CONFIGS = znodes.config_path(ConfigResource(ConfigResourceType.BROKER, "1")).rpartition("/")[0]
 
 
 class StoredPartition(NamedTuple):
@@ -56,6 +59,15 @@ class ControllerState:
         """Return the registrations that the controller has written, by broker id."""
         ids = map(int, self._children(znodes.REGISTRATIONS))
         return {id: self._decode(znodes.registration_path(id), id, znodes.decode_registration) for id in ids}
+
+    def cordoned_brokers(self) -> frozenset[int]:
+        """Return the brokers that get no replicas of new partitions."""
+        nodes = {name: f"{_BROKER_CONFIGS}/{name}" for name in self._children(_BROKER_CONFIGS)}
+        return frozenset(
+            int(name)
+            for name, path in nodes.items()
+            if name.isdecimal() and self._decode(path, int(name), lambda _, data: data.find(b"cordoned.log.dirs") >= 0)
+        )
 
     def reassignment_plan(self) -> StoredPlan | None:
         """Return the plan of reassignments that runs, or the last one: the same object as long as its node is."""

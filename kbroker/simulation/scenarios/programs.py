@@ -16,6 +16,7 @@ from kbroker.simulation.clients.consumer.offset_lookup import RefusedError
 from kbroker.simulation.clients.workloads.administration import administrate
 from kbroker.simulation.clients.workloads.consumers import consume_assigned, consume_group, final_reads
 from kbroker.simulation.clients.workloads.context import StopSignal, WorkloadContext
+from kbroker.simulation.clients.workloads.cordons import cordon_brokers
 from kbroker.simulation.clients.workloads.producers import delete_records, produce
 from kbroker.simulation.clients.workloads.quiescence import wait_until_all_transformed, wait_until_no_open_transaction
 from kbroker.simulation.clients.workloads.records import ValueSource
@@ -167,6 +168,9 @@ class Programs:
             topics = list(plan.topics)
             moved = [*topics, GROUPS_TOPIC, TRANSACTIONS_TOPIC, *([RECREATED_TOPIC] if plan.recreation else [])]
             self._run(host, administrate(self._context(host), "administrator", random, topics, moved))
+        if plan.cordoning:
+            host, random = self._simulation.client("cordons"), self._simulation.random_for("cordons")
+            self._run(host, cordon_brokers(self._context(host), "cordons", random, plan.replication_factor))
         if plan.recreation:
             self._start_recreation()
 

@@ -96,6 +96,8 @@ def simulate(seed: int, scenario: str, *, trace: bool = False, shape: Callable[[
     healing = Random(f"{seed}/{scenario}/healing")
     if healing.random() < SCENARIOS[scenario].healing:
         plan.heal(healing, SCENARIOS[scenario].many_brokers)
+    cordoning = Random(f"{seed}/{scenario}/cordoning").random()
+    plan.cordoning = plan.brokers > plan.replication_factor and cordoning < SCENARIOS[scenario].cordoning
     if shape is not None:
         shape(plan)
     simulation = Simulation(

@@ -29,7 +29,8 @@ class Scenario:
     number of brokers; several replicate all partitions. `many_brokers`: half of the runs have this number instead, if
     it is not 0. `administration`: the share of runs in which leaders are elected on request, topics get other configs
     and more partitions, and partitions are moved; of the runs with many brokers, some join under load. `healing`: the
-    share of runs in which replicas of brokers that stay away are rebuilt.
+    share of runs in which replicas of brokers that stay away are rebuilt. `cordoning`: the share of runs with more
+    brokers than replicas in which brokers are cordoned and drained.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Scenario:
     many_brokers: int = 0
     administration: float = 0.0
     healing: float = 0.0
+    cordoning: float = 0.0
 
 
 _ALL = {**NODE, **NETWORK, **DISK, **POWER, **ROT, **CLOCK}
@@ -145,6 +147,7 @@ _CLUSTER_SCENARIOS = (
         many_brokers=5,
         administration=0.7,
         healing=0.3,
+        cordoning=0.3,
     ),
     Scenario(
         "cluster-everything-durable",
@@ -159,6 +162,7 @@ _CLUSTER_SCENARIOS = (
         many_brokers=5,
         administration=0.7,
         healing=0.3,
+        cordoning=0.3,
     ),
 )
 # Those of a lone broker, from which `any` draws, and all.

@@ -150,7 +150,12 @@ class Cluster:
         if task is None:
             task = self._opening[node] = self.loop.create_task(self._open(node))
         # Several callers may wait for it. Cancelling one must not cancel the others.
-        return await asyncio.shield(task)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            # Perhaps nobody waits for it any more, and then its failure is no error.
+            task.add_done_callback(_ignore_failure)
+            raise
 
     async def _open(self, node: int) -> SimClientConnection:
         try:
@@ -218,3 +223,8 @@ class Cluster:
         if self._closed:
             connection.close()
         return connection
+
+
+def _ignore_failure(task: asyncio.Task[SimClientConnection]) -> None:
+    if not task.cancelled():
+        task.exception()

@@ -29,7 +29,15 @@ async def draw_operator_plan(cluster: Cluster, random: Random, replication_facto
 
     Raises PlanRefused, OSError.
     """
-    plan = _draw_plan(await _read_layout(cluster), random, replication_factors)
+    return _moves(_draw_plan(await _read_layout(cluster), random, replication_factors))
+
+
+async def draw_drain(cluster: Cluster, broker: int, *, allow_fewer_racks: bool) -> list[PlannedMove]:
+    """Return the moves of a plan that takes all replicas from a broker. Raises PlanRefused, OSError."""
+    return _moves(drain(await _read_layout(cluster), [broker], allow_fewer_racks=allow_fewer_racks))
+
+
+def _moves(plan: ReassignmentPlan) -> list[PlannedMove]:
     return [
         PlannedMove(
             topic_name=move.topic,

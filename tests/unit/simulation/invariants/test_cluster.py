@@ -8,13 +8,15 @@ from typing import Any
 
 import pytest
 
+from kbroker.config.config_resource import ConfigResource, ConfigResourceType
 from kbroker.metadata.image import BrokerRegistration, KnownBroker, PartitionRegistration
 from kbroker.metadata.store import znodes
-from kbroker.metadata.store.coordination import Create, Delete, Set
+from kbroker.metadata.store.coordination import Create, Delete, Op, Set
 from kbroker.metadata.store.data_tree import DataTree
 from kbroker.metadata.store.znodes import (
     TopicNode,
     chunk_path,
+    config_path,
     encode_chunk,
     encode_registration,
     encode_topic,
@@ -308,3 +310,28 @@ def test_a_client_receives_what_is_not_synced_on_all_replicas():
     cluster.invariants.check_exposed(TP, 2)
     with pytest.raises(BrokenInvariant, match="broker 2, t-0: a client saw offset 2, synced is 0"):
         cluster.invariants.check_exposed(TP, 3)
+
+
+def test_a_new_partition_has_no_replica_on_a_broker_that_is_cordoned() -> None:
+    """Those that it has when it is cordoned stay, and it may get others by reassignments."""
+    cluster = FakeCluster()
+    partitions = {index: PartitionRegistration(1, 1, [1, 2, 3], [1, 2, 3]) for index in range(2)}
+    path = config_path(ConfigResource(ConfigResourceType.BROKER, "3"))
+    for parent in (znodes.CONFIGS, path.rpartition("/")[0]):
+        cluster.tree.apply([Create(parent, b"")], 0)
+
+    def write(*ops: Op) -> None:
+        cluster.tree.apply([*ops, Set(chunk_path(0), encode_chunk({TOPIC_ID: partitions}))], 0)
+        cluster.invariants.check_stored()
+
+    write()
+    write(Create(path, znodes.encode({"cordoned.log.dirs": "*"})))
+    partitions[2] = PartitionRegistration(1, 1, [1, 2], [1, 2])
+    write()
+    partitions[3] = PartitionRegistration(1, 1, [1, 3], [1, 3])
+    with pytest.raises(BrokenInvariant, match=r"t-3: it is new, has the replicas \[1, 3\], and cordoned are \{3\}"):
+        write()
+    del partitions[3]
+    write(Delete(path))
+    partitions[3] = PartitionRegistration(1, 1, [1, 3], [1, 3])
+    write()

@@ -1,4 +1,4 @@
-"""Mistakes in plans of reassignments: when they end, and who runs them."""
+"""Mistakes in plans of reassignments (when they end, and who runs them), and in the placement of new partitions."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
@@ -8,6 +8,7 @@ from types import MethodType
 import pytest
 
 from kbroker.common import KafkaError
+from kbroker.config.config_resource import ConfigResourceType
 from kbroker.metadata.image import PartitionRegistration
 from kbroker.metadata.metadata_writer import MetadataWriter
 from kbroker.metadata.reassignments import plan_step, reassignment_control_manager
@@ -18,6 +19,8 @@ from kbroker.metadata.reassignments.stored_plan import NO_THROTTLE, StoredPlan
 from kbroker.metadata.replication.alter_reassignments import RequestedReassignment
 from kbroker.metadata.store.change_log import change_ops
 from kbroker.metadata.store.coordination import Op
+from kbroker.metadata.topic_control_manager import TopicControlManager
+from kbroker.metadata.topics.create_partitions import NewPartitions
 from kbroker.simulation.runtime.machine import Machine
 from kbroker.simulation.scenarios.simulation import Simulation
 from tests.unit.simulation.mutations.cluster import replicated
@@ -103,6 +106,16 @@ async def a_broker_stays_away(simulation: Simulation, random: Random) -> None:
             await scene.until(lambda: all(drain.drained not in each.stored.replicas for each in drain.scenes), 6.0)
 
 
+async def a_broker_is_cordoned(simulation: Simulation, random: Random) -> None:
+    """The topic, which has replicas on the two other brokers, gets more partitions."""
+    drain = Drain(simulation)
+    if await drain.prepare():
+        broker, cordoned = str(drain.spare), {"cordoned.log.dirs": "*"}
+        await drain.at_controller(lambda at: at.alter_configs(ConfigResourceType.BROKER, broker, cordoned))
+        new = NewPartitions(drain.scenes[0].tp[0], 2 * PARTITIONS)
+        await drain.at_controller(lambda at: at.create_partitions([new], validate_only=False))
+
+
 def _known_replicas(machine: Machine, scene: Scene) -> Sequence[int]:
     partition = None if machine.services is None else machine.services.metadata.partition(*scene.tp)
     return [] if partition is None else partition.replicas
@@ -114,6 +127,13 @@ def a_drained_broker_keeps_a_leadership(original: Callable[..., MoveStatus], *ar
     """A plan takes moves for done that have only begun, so that the drained broker still has replicas and leads."""
     progress = original(*args)
     return MoveStatus(MoveState.DONE) if progress.state is MoveState.RUNNING else progress
+
+
+@mutation("cluster", [INVARIANT], replicated(a_broker_is_cordoned, partitions=PARTITIONS))
+@replaces(TopicControlManager, "_is_cordoned")
+def a_cordoned_broker_gets_replicas_of_new_partitions(original: Callable[..., bool], *args: object) -> bool:
+    """The controller places new partitions on all brokers."""
+    return False
 
 
 @mutation("cluster", [INVARIANT], replicated(a_controller_is_replaced_while_it_runs_a_plan, partitions=PARTITIONS))

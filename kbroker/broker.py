@@ -29,6 +29,8 @@ from kbroker.metadata.cluster_member import ClusterMember
 from kbroker.metadata.coordination_sessions import CoordinationSessions, OpenSession
 from kbroker.metadata.image import BrokerRegistration, MetadataDelta
 from kbroker.metadata.store.coordination import NodeExists
+from kbroker.queues.closing.forwarding_sender import ForwardingSender
+from kbroker.queues.closing.partition_removal import CHECK_INTERVAL_MS, PartitionRemoval
 from kbroker.queues.queue_extensions import QueueExtensions
 from kbroker.queues.views.view_directory import ViewDirectory
 from kbroker.replica.assigned_partitions import AssignedPartitions
@@ -115,6 +117,9 @@ class Broker:
         await assigned.start()
         self._started += [assigned.stop, extensions.stop]
         self.services = self._services(member, replicas)
+        extensions.closing.sender = ForwardingSender(
+            self.environment, member.image, replicas, self.services.peers, lambda: self.config
+        )
 
         def on_registered(broker_epoch: int) -> None:
             logs.broker_epoch = broker_epoch
@@ -270,6 +275,24 @@ class Broker:
         )
         renewal.schedule()
         self._started.append(renewal.stop)
+        removal = PartitionRemoval(
+            self.environment, member.image, member.controller, replicas, self.services.peers, lambda: self.config
+        )
+        removals = PeriodicTask(
+            self.environment,
+            "removal of closed partitions",
+            lambda: CHECK_INTERVAL_MS,
+            removal.remove_emptied,
+            lambda: removal.is_needed,
+        )
+        removals.schedule()
+
+        def on_closing(delta: MetadataDelta) -> None:
+            if any(change.new is not None and change.new.forwarding is not None for change in delta.partitions):
+                removals.schedule()
+
+        member.add_roles_listener(on_closing)
+        self._started.append(removals.stop)
 
     def _change_configs(self, member: ClusterMember, assigned: AssignedPartitions, delta: MetadataDelta) -> None:
         """Apply dynamic broker configs: those of all brokers, and this broker's, which take precedence."""

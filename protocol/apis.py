@@ -108,6 +108,7 @@ class ApiKey(IntEnum):
     DESCRIBE_BROKER = 10003
     REMOVE_PARTITIONS = 10010
     DELAYED_RECORDS = 10011
+    FORWARD_RECORDS = 10020
 
 
 class Api(NamedTuple):
@@ -185,6 +186,7 @@ _INTER_BROKER_ROWS = (
     Api(ApiKey.ENVELOPE, "Envelope", 0, 0, 0),
     Api(ApiKey.BROKER_HEARTBEAT, "BrokerHeartbeat", 0, 2, 0),
     Api(ApiKey.ASSIGN_REPLICAS_TO_DIRS, "AssignReplicasToDirs", 0, 0, 0),
+    Api(ApiKey.FORWARD_RECORDS, "ForwardRecords", 0, 0, 0),
 )
 
 # APIs that Kafka does not have, which are not advertised: only kbroker's command line sends them, in version 0.

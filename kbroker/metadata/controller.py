@@ -35,6 +35,7 @@ from kbroker.metadata.topic_control_manager import (
     CreateTopicResult,
     TopicControlManager,
 )
+from kbroker.metadata.topics.close_partitions import check_configs
 from kbroker.metadata.topics.create_partitions import NewPartitions
 from kbroker.metadata.topics.create_topics import NewTopic
 from kbroker.metadata.topics.delete_topics import TopicDeletion, TopicNameOrId
@@ -84,7 +85,7 @@ class Controller:
             coordination, loader, self._writer, self._reassignments, self._lock, loop, clock
         )
         self.self_healing = SelfHealingManager(loader, self._writer, self._plans, self._lock, clock, offload, config)
-        self._removals = PartitionRemovalManager(loader, self._writer, self._lock, loop)
+        self._removals = PartitionRemovalManager(loader, self._writer, self._lock, loop, config)
         self._replication.on_reconciled = self._on_reconciled
         self._isr_changes = IsrChangeQueue(loader, self._writer, self._replication, self._lock, loop)
         self._topics = TopicControlManager(loader, self._writer, self._lock, random, config)
@@ -217,6 +218,14 @@ class Controller:
         """Let a topic's partitions from `count` on refuse records, until `reopen_partitions`. Raises KafkaError."""
         return await self._removals.close(name, count)
 
+    async def begin_closing(self, closing: ClosingPartitions) -> None:
+        """Let partitions that refuse records forward them to the others of their topic. Raises KafkaError."""
+        await self._removals.begin_closing(closing)
+
+    async def cancel_closing(self, name: str) -> None:
+        """Let the closing partitions of a topic keep their records again. Raises KafkaError."""
+        await self._removals.cancel_closing(name)
+
     async def remove_partitions(self, closing: ClosingPartitions) -> None:
         """Remove closing partitions, which must be empty in their leader epochs. Raises KafkaError."""
         await self._removals.remove(closing)
@@ -247,6 +256,8 @@ class Controller:
             if resource_type == ConfigResourceType.TOPIC and current.get(VIEW_OF) != altered.get(VIEW_OF):
                 message = f"{VIEW_OF} can only be set when the topic is created; the topic is '{name}'."
                 raise KafkaError(ErrorCode.INVALID_CONFIG, message)
+            if resource_type == ConfigResourceType.TOPIC:
+                check_configs(self._image.topics[name], current, altered)
             resource = ConfigResource(resource_type, name)
             ops: list[Op] = []
             if any(current.get(config) != altered.get(config) for config in ELECTION_CONFIGS):

@@ -63,6 +63,22 @@ class KnownBroker(NamedTuple):
     history: BrokerHistory = BrokerHistory()
 
 
+class Forwarding(NamedTuple):
+    """What happens to the records of producers in a closing partition (metadata/topics/close_partitions.py).
+
+    They are hidden, and forwarded to partition `target` of the topic, if they are in leader epochs from `first_epoch`
+    on. `end_epoch`: that in which the closing was cancelled; -1 if it was not.
+    """
+
+    first_epoch: int
+    target: int
+    end_epoch: int = -1
+
+    @property
+    def is_active(self) -> bool:
+        return self.end_epoch < 0
+
+
 @dataclass(slots=True)
 class PartitionRegistration:
     """A partition's state as the controller wrote it. Lists have broker ids; `replicas[0]` is the preferred leader.
@@ -71,6 +87,7 @@ class PartitionRegistration:
     has those of before and those of the target: `adding_replicas` were not there before it began, `removing_replicas`
     are not in its target. A replica is in both if an earlier target had it, but the current one does not.
     `is_closing`: the leader refuses records, because the partition is about to be removed if it is empty.
+    `forwarding`: the leader forwards new records to another partition; None if the partition was never closed.
     """
 
     leader: int
@@ -83,6 +100,7 @@ class PartitionRegistration:
     adding_replicas: list[int] = field(default_factory=list)
     removing_replicas: list[int] = field(default_factory=list)
     is_closing: bool = False
+    forwarding: Forwarding | None = None
 
     @property
     def is_reassigning(self) -> bool:

@@ -21,6 +21,7 @@ from kbroker.metadata.store import znodes
 from kbroker.metadata.store.coordination import Create, Delete, Op, Set
 from kbroker.metadata.store.multis import MULTI_BYTES, op_bytes
 from kbroker.metadata.store.partition_chunks import ChunkDraft
+from kbroker.metadata.topics.close_partitions import check_open
 from kbroker.metadata.topics.create_partitions import NewPartitions, plan_partitions
 from kbroker.metadata.topics.create_topics import NewTopic, TopicPlan, check_partition_count, plan_topic
 from kbroker.metadata.topics.delete_topics import TopicDeletion, TopicNameOrId, plan_deletions
@@ -261,6 +262,7 @@ class TopicControlManager:
         check_not_view(self._image.topics.get(new.name), "add partitions to")
         added = plan_partitions(new, self._planning_context(), max_new_partitions)
         check_not_closing(self._image.topics[new.name])
+        check_open(self._image.topics[new.name])
         if validate_only:
             return len(added)
         topic = self._image.topics[new.name]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kbroker.queues.closing.closing_topics import ClosingTopics
 from kbroker.queues.dedup.dedup_extension import DedupExtension
 from kbroker.queues.dedup.dedup_metrics import DedupMetrics
 from kbroker.queues.delay.delayed_topics import DelayedTopics
 from kbroker.queues.expiry.ttl_validation import TtlValidation
 from kbroker.queues.topic_filters import topic_filter
+from kbroker.replica.fetch.read_filter import combine
 
 if TYPE_CHECKING:
     from kbroker.replica.partition import Partition
@@ -22,6 +24,7 @@ class QueueExtensions:
     def __init__(self, environment: Environment) -> None:
         self.delayed = DelayedTopics(environment)
         self.dedup_metrics = DedupMetrics()
+        self.closing = ClosingTopics(environment)
         self._environment = environment
         self._dedup: dict[Partition, DedupExtension] = {}
 
@@ -34,10 +37,15 @@ class QueueExtensions:
         delay = self.delayed.configure(partition)
         # Topics cannot have both.
         extension: AppendExtension | None = dedup if delay is None else delay
+        read_filter = topic_filter(config)
+        if partition.forwarding is not None:
+            # Topics whose partitions close have neither.
+            extension, closing_filter = self.closing.configure(partition, partition.forwarding)
+            read_filter = combine([closing_filter, *([] if read_filter is None else [read_filter])])
         if config.kbroker_ttl_enable and partition.is_leader and not partition.is_closed:
             extension = TtlValidation(extension)
         partition.append_extension = extension
-        partition.read_filter = topic_filter(config)
+        partition.read_filter = read_filter
 
     def _configure_dedup(self, partition: Partition) -> DedupExtension | None:
         """Return the extension that leaves out known keys.
@@ -63,6 +71,7 @@ class QueueExtensions:
 
     async def stop(self) -> None:
         """Write the snapshots. The tasks of a log are done before it is closed."""
+        self.closing.stop()
         await self.delayed.stop()
         for dedup in self._dedup.values():
             dedup.state.write_snapshot()

@@ -12,17 +12,18 @@ from kbroker.storage.log.log import Log
 from protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from kbroker.metadata.image import PartitionRegistration
+    from kbroker.metadata.image import Forwarding, PartitionRegistration
     from kbroker.replica.partition_extensions import PartitionExtensions
 
 
 class PartitionRoles(PartitionHighWatermark):
     """Both as the metadata image has them. `adding_replicas`: those that a reassignment adds. `is_closing`: the leader
-    refuses records, see metadata/topics/remove_partitions.py.
+    refuses records, see metadata/topics/remove_partitions.py. `forwarding`: the leader forwards them.
     """
 
     __slots__ = (
-        "_deferred_role", "_has_leader", "_is_truncating", "adding_replicas", "extensions", "is_closing",
+        "_deferred_role", "_has_leader", "_is_truncating", "adding_replicas", "extensions", "forwarding",
+        "is_closing",
     )  # fmt: skip
 
     def __init__(self, log: Log, state: PartitionState, is_leader: bool) -> None:
@@ -30,6 +31,7 @@ class PartitionRoles(PartitionHighWatermark):
         self.adding_replicas: Sequence[int] = ()
         self.extensions: PartitionExtensions | None = None
         self.is_closing = False
+        self.forwarding: Forwarding | None = None
         self._is_truncating = False
         # On a follower: whether the partition has a leader, as far as this broker knows.
         self._has_leader = False
@@ -51,6 +53,7 @@ class PartitionRoles(PartitionHighWatermark):
         self.adding_replicas = registration.adding_replicas
         # Before the role: nothing may be appended in the leader epoch that closes the partition.
         self.is_closing = registration.is_closing
+        self.forwarding = registration.forwarding
         if self._is_truncating:
             self._deferred_role = (registration, node_id, now_ms)
         elif registration.leader == node_id:

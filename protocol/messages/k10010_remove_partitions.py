@@ -1,6 +1,7 @@
-"""RemovePartitions: remove the highest partitions of a topic, which must be empty. Kafka has no such API.
+"""RemovePartitions: remove or close the highest partitions of a topic. Kafka has no such API.
 
-0: flexible.
+0: flexible. A `partition_count` of -1 changes nothing. `outcome`: 0 removed, 1 closing, 2 open again. `first_closing`:
+-1 if none is.
 """
 
 from __future__ import annotations
@@ -17,3 +18,5 @@ class RemovePartitionsResponse(Message, key=10010, kind="response", versions="0"
     throttle_time_ms: int = row("int32", "0+")
     error_code: int = row("int16", "0+")
     error_message: str | None = row("string", "0+", nullable="0+", default=None)
+    outcome: int = row("int8", "0+")
+    first_closing: int = row("int32", "0+", default=-1)

@@ -174,6 +174,10 @@ def patch_leader_epoch(buf: bytearray | memoryview, pos: int, epoch: int) -> Non
     _EPOCH.pack_into(buf, pos + LENGTH_OVERHEAD, epoch)
 
 
+def patch_crc(buf: bytearray | memoryview, pos: int, crc: int) -> None:
+    _CRC.pack_into(buf, pos, crc)
+
+
 def patch_max_timestamp(buf: bytearray | memoryview, pos: int, size: int, attributes: int, timestamp: int) -> None:
     """Set attributes, max timestamp and CRC. With LOG_APPEND_TIME the max timestamp is that of every record."""
     _ATTRIBUTES.pack_into(buf, pos + CRC_START, attributes)

@@ -180,6 +180,7 @@ PURE = (
     "kbroker/pipeline/errors.py",
     "kbroker/pipeline/replay/partitioner.py",
     "kbroker/pipeline/spark/session_conf.py",
+    "kbroker/queues/closing/forwarded_batches.py",
     "kbroker/queues/dedup/empty_batch_filter.py",
     "kbroker/queues/dedup/key_table.py",
     "kbroker/queues/derived_state.py",

@@ -7,12 +7,11 @@ import typer
 from kbroker.cli.common.client import admin_client
 from kbroker.cli.common.completion import complete_topic_config_names, complete_topic_configs, complete_topics
 from kbroker.cli.common.errors import usage_error
-from kbroker.cli.common.formatting import count_text
 from kbroker.cli.common.options import DEFAULT_BOOTSTRAP, Bootstrap
 from kbroker.cli.common.parsing import INT16, INT32, parse_config_changes
 from kbroker.cli.common.plan_options import NO_PLAN_OPTIONS, PlanOptions, with_plan_options
 from kbroker.cli.configs.requests import Resource, alter_configs
-from kbroker.cli.topics.remove_partitions import remove_instead
+from kbroker.cli.topics.remove_partitions import outcome_text, remove_instead
 from kbroker.cli.topics.results import print_results
 
 Topics = Annotated[list[str], typer.Argument(metavar="TOPIC...", show_default=False, autocompletion=complete_topics)]
@@ -62,7 +61,9 @@ def alter(
 ) -> None:
     """Change the number of partitions of topics, their configs, or their replication factor.
 
-    A topic with more than N partitions loses the highest ones, which must be empty. Stop the producers first.
+    A topic with more than N partitions loses the highest ones. Empty ones are removed at once. Others are closing:
+    what producers send to them goes to those that remain, and retention empties them. The number that the topic has
+    cancels that.
 
     Another replication factor needs a plan of moves, as those of kbroker brokers balance. It is shown first, and a
     terminal asks for confirmation. The controller runs it: Ctrl-C leaves it running. The options from --dry-run to
@@ -99,5 +100,5 @@ def alter(
             ]
             print_results(
                 [remove_instead(client, result, partitions) for result in results],
-                lambda _: f"now has {count_text(partitions, 'partition')}",
+                lambda result: outcome_text(result, partitions),
             )

@@ -21,6 +21,7 @@ from kbroker.cli.common.partitions.partition_health import (
 )
 from kbroker.cli.common.partitions.reassignments import NO_REASSIGNMENT, ReplicaChanges, reassignments_if_known
 from kbroker.cli.common.partitions.replica_lag import ReplicaLag, lag_text, replica_lag
+from kbroker.cli.topics.remove_partitions import first_closing
 from kbroker.cli.topics.summary import topic_summary
 
 OptionalTopics = Annotated[
@@ -129,6 +130,7 @@ def _description(
     def offset(timestamp: int, row: Mapping[str, Any]) -> int | None:
         return offsets[timestamp].get((row["leader_id"], (name, row["partition_index"])))
 
+    closing = first_closing(client, name)
     return topic_summary(topic) | {
         "configs": {key: config["value"] for key, config in sorted(configs.items())},
         "partitions": [
@@ -138,6 +140,7 @@ def _description(
                 "leader_epoch": partition["leader_epoch"],
                 "replicas": partition["replica_nodes"],
                 "isr": partition["isr_nodes"],
+                **({"closing": partition["partition_index"] >= closing} if closing is not None else {}),
                 **moving.get((name, partition["partition_index"]), NO_REASSIGNMENT)._asdict(),
                 **({} if lags is None else {"lag": lags[name, partition["partition_index"]]}),
                 "earliest_offset": offset(EARLIEST, partition),
@@ -156,8 +159,9 @@ def _print_description(topic: Mapping[str, Any]) -> None:
     lag = ("lag",) if any("lag" in partition for partition in topic["partitions"]) else ()
     is_moving = any(partition["adding"] or partition["removing"] for partition in topic["partitions"])
     moves = ("adding", "removing") if is_moving else ()
+    state = ("state",) if any("closing" in partition for partition in topic["partitions"]) else ()
     print_table(
-        ("partition", "leader", "epoch", "replicas", "isr", *moves, *lag, "earliest", "latest"),
+        ("partition", "leader", "epoch", "replicas", "isr", *state, *moves, *lag, "earliest", "latest"),
         [_partition_row(partition, moves) for partition in topic["partitions"]],
     )
 
@@ -169,6 +173,7 @@ def _partition_row(partition: Mapping[str, Any], moves: Sequence[str]) -> list[C
         partition["leader_epoch"],
         ",".join(map(str, partition["replicas"])),
         ",".join(map(str, partition["isr"])),
+        *(["closing" if partition["closing"] else "open"] if "closing" in partition else []),
         *(",".join(map(str, partition[name])) or None for name in moves),
         *([lag_text(partition["lag"], partition["replicas"])] if "lag" in partition else []),
         partition["earliest_offset"],

@@ -5,17 +5,21 @@ The decisions are in kbroker/metadata/topics/remove_partitions.py.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kbroker.common import KafkaError
+from kbroker.config.topic_config import TopicConfig
 from kbroker.metadata.metadata_writer import MetadataWriter
 from kbroker.metadata.store import znodes
 from kbroker.metadata.store.coordination import Set
 from kbroker.metadata.store.multis import MULTI_BYTES
 from kbroker.metadata.store.partition_chunks import ChunkDraft
+from kbroker.metadata.topics.close_partitions import check_forwarding, with_forwarding, without_forwarding
 from kbroker.metadata.topics.remove_partitions import (
     ClosingPartitions,
+    check_not_closing,
     check_removal,
     check_still_closing,
     with_closing,
@@ -27,6 +31,7 @@ from protocol.errors import ErrorCode
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop, Task
 
+    from kbroker.config import BrokerConfig
     from kbroker.metadata.image import TopicImage
     from kbroker.metadata.metadata_loader import MetadataLoader
 
@@ -39,7 +44,15 @@ RETRY_BACKOFF_S = 0.5
 class PartitionRemovalManager:
     """Used by the controller, whose lock and writer it shares. Only the elected controller's does anything."""
 
-    def __init__(self, loader: MetadataLoader, writer: MetadataWriter, lock: Mutex, loop: AbstractEventLoop) -> None:
+    def __init__(
+        self,
+        loader: MetadataLoader,
+        writer: MetadataWriter,
+        lock: Mutex,
+        loop: AbstractEventLoop,
+        config: Callable[[], BrokerConfig],
+    ) -> None:
+        self._config = config
         self._loader = loader
         self._image = loader.image
         self._writer = writer
@@ -62,6 +75,36 @@ class PartitionRemovalManager:
             self._running.add(topic.topic_id)
             leaders = {index: (row.leader, row.leader_epoch) for index, row in rows}
             return ClosingPartitions(name, topic.topic_id, count, leaders)
+
+    async def begin_closing(self, closing: ClosingPartitions) -> None:
+        """Let closing partitions forward records to the others from now on, and accept them. Raises KafkaError."""
+        async with self._lock:
+            await self._writer.prepare()
+            topic = self._image.topics_by_id.get(closing.topic_id)
+            check_still_closing(closing, topic)
+            assert topic is not None
+            check_forwarding(topic, closing.first, TopicConfig.of(topic.configs, self._config().topic_defaults))
+            draft = ChunkDraft(self._loader.chunks)
+            for number, topic_id, index, row in list(draft.partitions_of(topic.topic_id)):
+                if index >= closing.first:
+                    draft.replace(number, topic_id, index, with_forwarding(row, index, closing.first))
+            await self._writer.commit(draft.ops())
+        await self._loader.wait_if_alone()
+
+    async def cancel_closing(self, name: str) -> None:
+        """Let the partitions of a topic keep their records again. Raises KafkaError."""
+        async with self._lock:
+            await self._writer.prepare()
+            topic = self._image.topics.get(name)
+            if topic is None:
+                raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            check_not_closing(topic)
+            draft = ChunkDraft(self._loader.chunks)
+            for number, topic_id, index, row in list(draft.partitions_of(topic.topic_id)):
+                if row.forwarding is not None and row.forwarding.is_active:
+                    draft.replace(number, topic_id, index, without_forwarding(row))
+            await self._writer.commit(draft.ops())
+        await self._loader.wait_if_alone()
 
     async def remove(self, closing: ClosingPartitions) -> None:
         """Remove closing partitions that are empty in these leader epochs. Raises KafkaError."""

@@ -36,6 +36,7 @@ from kbroker.metadata.image import (
     BrokerHistory,
     BrokerNode,
     BrokerRegistration,
+    Forwarding,
     KnownBroker,
     PartitionRegistration,
 )
@@ -280,12 +281,15 @@ def partition_fields(partition: PartitionRegistration) -> list[object]:
         partition.replicas,
         partition.isr,
     ]
-    if partition.elr or partition.last_known_elr or partition.is_reassigning or partition.is_closing:
+    is_closing = partition.is_closing or partition.forwarding is not None
+    if partition.elr or partition.last_known_elr or partition.is_reassigning or is_closing:
         fields += [partition.elr, partition.last_known_elr]
-    if partition.is_reassigning or partition.is_closing:
+    if partition.is_reassigning or is_closing:
         fields += [partition.adding_replicas, partition.removing_replicas]
-    if partition.is_closing:
-        fields.append(True)
+    if is_closing:
+        fields.append(partition.is_closing)
+    if partition.forwarding is not None:
+        fields.append(partition.forwarding)
     return fields
 
 
@@ -310,6 +314,7 @@ def decode_partition(
     adding_replicas: list[int] | None = None,
     removing_replicas: list[int] | None = None,
     is_closing: bool = False,
+    forwarding: list[int] | None = None,
 ) -> PartitionRegistration:
     return PartitionRegistration(
         leader,
@@ -322,4 +327,5 @@ def decode_partition(
         adding_replicas or [],
         removing_replicas or [],
         bool(is_closing),
+        None if forwarding is None else Forwarding(*map(int, forwarding)),
     )

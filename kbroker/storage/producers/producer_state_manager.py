@@ -26,6 +26,8 @@ from protocol.records.batch import TRANSACTIONAL, BatchHeader
 
 MAX_SEQUENCE = 0x7FFFFFFF
 MAX_EPOCH = 0x7FFF
+# The producers with these ids forward the records of closing partitions (queues/closing/). No client gets such an id.
+FIRST_FORWARDER_ID = 1 << 62
 
 
 class ProducerStateManager:
@@ -52,6 +54,9 @@ class ProducerStateManager:
         open transaction, and with `verify` for one that begins a transaction without the `guard` of its verification.
         """
         _, _, _, _, _, attributes, delta, _, _, producer_id, epoch, first, _ = header
+        if producer_id >= FIRST_FORWARDER_ID:
+            message = f"Producer id {producer_id} is reserved for brokers."
+            raise KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING, message)
         transactional = attributes & TRANSACTIONAL
         entry = self._entries.get(producer_id)
         if entry is not None and entry.epoch == epoch:
@@ -224,18 +229,26 @@ class ProducerStateManager:
     def remove_expired(self, now_ms: int, expiration_ms: int) -> int:
         """Remove producers whose last batch is older than producer.id.expiration.ms. Returns their number.
 
-        A producer with an open transaction is kept. Deleting the records of a producer does not remove its state
+        A producer with an open transaction is kept, and those that forward the records of closing partitions: without
+        their state records could be forwarded twice. Deleting the records of a producer does not remove its state
         (KIP-360).
         """
         expired = [
             producer_id
             for producer_id, entry in self._entries.items()
-            if not entry.open_bit and now_ms - entry.last_timestamp >= expiration_ms
+            if not entry.open_bit
+            and now_ms - entry.last_timestamp >= expiration_ms
+            and producer_id < FIRST_FORWARDER_ID
         ]
         for producer_id in expired:
             del self._entries[producer_id]
         self.verifications.remove_expired(now_ms, expiration_ms)
         return len(expired)
+
+    def first_of_last_batch(self, producer_id: int) -> tuple[int, int] | None:
+        """Return the epoch of a producer, and the first sequence of its last batch; None if there is none."""
+        entry = self._entries.get(producer_id)
+        return None if entry is None or not entry.batches else (entry.epoch, entry.batches[-1][0])
 
     def active(self) -> Iterator[ActiveProducer]:
         """Return all producers, for DescribeProducers."""

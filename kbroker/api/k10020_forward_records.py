@@ -1,0 +1,26 @@
+"""ForwardRecords (key 10020), version 0, between brokers only: append what closing partitions forward. Not in Kafka.
+
+- The leader of a closing partition sends it to the leader of a partition that remains. Batches that are stored already
+  are not stored again: queues/closing/forwarding_target.py.
+- The response is sent when the batches are committed.
+"""
+
+from __future__ import annotations
+
+from kbroker.api.context import RequestContext, Services
+from kbroker.common import KafkaError
+from kbroker.queues.closing.forwarding_target import append_forwarded
+from protocol.errors import ErrorCode
+from protocol.messages.k10020_forward_records import ForwardRecordsRequest, ForwardRecordsResponse
+
+
+async def handle(services: Services, context: RequestContext, request: ForwardRecordsRequest) -> ForwardRecordsResponse:
+    if context.peer_broker is None:
+        return ForwardRecordsResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+    records = bytes(request.records)
+    try:
+        partition = services.replicas.leader(request.topic_id, request.partition_index)
+        last_position = await append_forwarded(services.environment, partition, records)
+    except KafkaError as error:
+        return ForwardRecordsResponse(error_code=error.code, error_message=error.message)
+    return ForwardRecordsResponse(last_position=last_position)

@@ -1,0 +1,97 @@
+"""Closing partitions: which partitions of a topic close for writes, and where the records of producers go.
+
+The highest partitions close in a new leader epoch. From then on their leaders hide what producers send, and forward it
+to the partitions that remain: partition `index % first`. When consumers see no record in them any more, because
+retention has deleted all, they are removed as empty partitions are (remove_partitions.py). Until then it can be
+cancelled: the partitions accept records again, in another leader epoch, and what is hidden is still forwarded.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from kbroker.common import NO_LEADER, KafkaError
+from kbroker.config.topic_config import TopicConfig
+from kbroker.metadata.image import Forwarding, PartitionRegistration, TopicImage
+from protocol.errors import ErrorCode
+
+# These decide whether partitions can close, and cannot be changed any more when they have.
+CONFIGS = ("cleanup.policy", "kbroker.delay.enable", "kbroker.dedup.window.ms")
+
+
+def first_closing(topic: TopicImage) -> int | None:
+    """Return the lowest partition that is closing; None if all are open."""
+    for index, row in enumerate(topic.partitions):
+        if row.forwarding is not None and row.forwarding.is_active:
+            return index
+    return None
+
+
+def check_open(topic: TopicImage) -> None:
+    """Raise KafkaError while partitions of a topic are closing."""
+    first = first_closing(topic)
+    if first is not None:
+        raise is_closing_error(topic, first)
+
+
+def is_closing_error(topic: TopicImage, first: int) -> KafkaError:
+    count = len(topic.partitions)
+    return KafkaError(
+        ErrorCode.REASSIGNMENT_IN_PROGRESS,
+        f"The partitions of {topic.name} from {first} on are closing. Cancel that first, with {count} partitions.",
+    )
+
+
+def check_forwarding(topic: TopicImage, first: int, config: TopicConfig) -> None:
+    """Raise KafkaError if the partitions of a topic from `first` on cannot forward records to the others."""
+    if config.is_compacted:
+        raise _refused(topic, "cleanup.policy=compact")
+    if config.kbroker_delay_enable:
+        raise _refused(topic, "kbroker.delay.enable")
+    if config.kbroker_dedup_window_ms:
+        raise _refused(topic, "kbroker.dedup.window.ms")
+    for index, row in enumerate(topic.partitions[first:], first):
+        if row.forwarding is not None and row.forwarding.target >= first:
+            target = row.forwarding.target
+            message = f"Partition {index} has forwarded records to {target}, so at least {target + 1} must remain."
+            raise KafkaError(ErrorCode.INVALID_PARTITIONS, message)
+
+
+def _refused(topic: TopicImage, config: str) -> KafkaError:
+    message = f"Only empty partitions of {topic.name} can be removed, because it has {config}."
+    return KafkaError(ErrorCode.INVALID_CONFIG, message)
+
+
+def check_configs(topic: TopicImage, before: Mapping[str, str], after: Mapping[str, str]) -> None:
+    """Raise KafkaError if overrides change what forwarding depends on, and partitions have forwarded records."""
+    changed = [name for name in CONFIGS if before.get(name) != after.get(name)]
+    if changed and any(row.forwarding is not None for row in topic.partitions):
+        message = f"{changed[0]} cannot be changed: partitions of {topic.name} are closing, or were."
+        raise KafkaError(ErrorCode.INVALID_CONFIG, message)
+
+
+def with_forwarding(row: PartitionRegistration, index: int, first: int) -> PartitionRegistration:
+    """Return a partition that forwards new records, in a new leader epoch. It has a leader.
+
+    If it did so before, its positions continue: the producer of what it forwards stays the same.
+    """
+    epoch = row.leader_epoch + 1
+    former = row.forwarding
+    forwarding = Forwarding(epoch, index % first) if former is None else former._replace(end_epoch=-1)
+    return _in_new_epoch(row, forwarding)
+
+
+def without_forwarding(row: PartitionRegistration) -> PartitionRegistration:
+    """Return a partition whose closing is cancelled, in a new leader epoch. What is hidden is still forwarded."""
+    assert row.forwarding is not None
+    # Without a leader, too: the next one begins this epoch, or a later one.
+    return _in_new_epoch(row, row.forwarding._replace(end_epoch=row.leader_epoch + 1))
+
+
+def _in_new_epoch(row: PartitionRegistration, forwarding: Forwarding) -> PartitionRegistration:
+    return replace(
+        row,
+        leader_epoch=row.leader_epoch + (row.leader != NO_LEADER),
+        partition_epoch=row.partition_epoch + 1,
+        is_closing=False,
+        forwarding=forwarding,
+    )

@@ -1,0 +1,1 @@
+"""Closing partitions: the highest partitions of a topic, whose new records are forwarded to those that remain."""

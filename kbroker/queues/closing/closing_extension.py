@@ -1,0 +1,54 @@
+"""Appends of producers to a closing partition: they are stored hidden, under the sequences of their producers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from typing import TYPE_CHECKING
+
+from kbroker.common import Buffer
+from kbroker.queues.closing.forwarded_batches import hide
+from kbroker.replica.produce.append_extension import AppendResult
+from kbroker.replica.produce.record_validation import InspectedBatch, invalid_record
+from kbroker.storage.log.control_batches import PreparedBatch
+from protocol.records.batch import BatchHeader, parse_header
+
+if TYPE_CHECKING:
+    from kbroker.replica.partition import Partition
+
+
+class ClosingExtension:
+    """The AppendExtension of a closing partition. `on_appended` wakes the forwarder."""
+
+    def __init__(self, on_appended: Callable[[], None]) -> None:
+        self._on_appended = on_appended
+
+    @property
+    def is_ready(self) -> bool:
+        return True
+
+    async def wait_until_ready(self) -> None:
+        """Return at once."""
+
+    def inspect(self, body: Buffer, header: BatchHeader) -> Generator[None, None, object]:
+        """Return nothing: the records are stored as they are. Raises KafkaError for a batch that is hidden already."""
+        if header.is_hidden:
+            raise invalid_record("Clients are not allowed to write hidden batches.")
+        yield from ()
+        return None
+
+    def append(
+        self, partition: Partition, batch: InspectedBatch, stored: AppendResult | None, now_ms: int
+    ) -> AppendResult:
+        """Append the batch, unless it is `stored` already. The client gets the offset in the closing partition."""
+        if stored is not None:
+            return stored
+        data, header, append_time_ms = batch.validated
+        hide(data, header)
+        prepared: list[PreparedBatch] = [(data, parse_header(data), None)]
+        base_offset = partition.append_batches(prepared, now_ms)
+        self._on_appended()
+        return base_offset, base_offset + header.last_offset_delta + 1, append_time_ms
+
+    def on_markers(self, partition: Partition, batches: Sequence[PreparedBatch], base_offset: int) -> None:
+        """Let the forwarder follow: a committed transaction is to be forwarded."""
+        self._on_appended()

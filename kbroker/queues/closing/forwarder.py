@@ -1,0 +1,193 @@
+"""Forwards the hidden batches of one closing partition while this broker leads it.
+
+It reads its own log as a read_committed consumer does, and has one request in flight, so that the order is kept. When
+the records that consumers see are deleted, it deletes what it has forwarded: then the partition is soon empty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+from kbroker.common import KafkaError
+from kbroker.queues.closing.forwarded_batches import (
+    AbortedRange,
+    forwarder_id,
+    must_forward,
+    start_of_epoch,
+    to_forward,
+)
+from kbroker.runtime.event_log import EventLogger
+from protocol.errors import ErrorCode
+from protocol.records.batch import iter_headers
+
+if TYPE_CHECKING:
+    from asyncio import Future, Task
+
+    from kbroker.metadata.image import Forwarding
+    from kbroker.replica.partition import Partition
+    from kbroker.runtime.environment import Environment
+
+event_log = EventLogger("kbroker.closing")
+
+# (topic id, partition, batches) -> the position of the last batch that is stored there.
+Send = Callable[[bytes, int, bytes], Awaitable[int]]
+
+READ_BYTES = 1 << 20
+RETRY_S = 0.2
+# An append wakes the forwarder earlier.
+IDLE_S = 0.5
+EXPECTED = (
+    ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.LEADER_NOT_AVAILABLE, ErrorCode.NOT_ENOUGH_REPLICAS,
+    ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NETWORK_EXCEPTION,
+)  # fmt: skip
+
+
+class _Chunk(NamedTuple):
+    """Some batches of the log, as they are to be forwarded."""
+
+    batches: list[bytearray]
+    next_offset: int
+
+
+class Forwarder:
+    """`position`: everything below is forwarded, or needs not be; -1 until the first step."""
+
+    def __init__(self, environment: Environment, partition: Partition, forwarding: Forwarding, send: Send) -> None:
+        self.forwarding = forwarding
+        self.position = -1
+        self._environment = environment
+        self._partition = partition
+        self._log = partition.log
+        self._producer_id = forwarder_id(partition.tp.partition, forwarding.first_epoch)
+        self._send = send
+        self._task: Task[None] | None = None
+        self._waiting: Future[None] | None = None
+        self._is_stopped = False
+        self._watched = -1
+
+    def start(self) -> None:
+        self._task = self._environment.loop.create_task(self._run())
+
+    def stop(self) -> None:
+        """Forward no more. A request in flight may still be handled, which is harmless: the next one repeats it."""
+        self._is_stopped = True
+        self.wake()
+
+    def wake(self) -> None:
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(None)
+
+    @property
+    def is_active(self) -> bool:
+        return not self._is_stopped and self._partition.is_leader and not self._partition.is_closed
+
+    @property
+    def deletion_limit(self) -> int:
+        """The offset up to which records may be deleted: what is not forwarded must stay."""
+        return max(self.position, self._log.log_start_offset)
+
+    # The task.
+
+    async def _run(self) -> None:
+        while self.is_active:
+            wait_s = 0.0
+            try:
+                wait_s = await self._step()
+            except KafkaError as error:
+                wait_s = RETRY_S
+                if error.code not in EXPECTED:
+                    event_log.warning("forwarding must wait", partition=self._partition.tp, reason=error)
+            except Exception as error:
+                wait_s = IDLE_S
+                event_log.failure("forwarding failed", error, partition=self._partition.tp)
+            if wait_s:
+                await self._wait(wait_s)
+            else:
+                await self._environment.yield_to_loop()
+
+    async def _wait(self, seconds: float) -> None:
+        waiting = self._waiting = self._environment.loop.create_future()
+        timer = self._environment.loop.call_later(seconds, self.wake)
+        if self._is_stopped:
+            self.wake()
+        try:
+            await waiting
+        finally:
+            self._waiting = None
+            timer.cancel()
+
+    async def _step(self) -> float:
+        """Forward some batches. Returns the seconds until the next step, 0 if there is more to do now."""
+        log, start = self._log, self._start
+        self.position = max(self.position, start, log.log_start_offset)
+        end = self._end
+        if self.position >= end:
+            self._delete_forwarded()
+            self._watch_commit()
+            return IDLE_S
+        chunk = await self._environment.offload(self._read_blocking, self.position, end)
+        if not self.is_active:
+            return IDLE_S
+        if chunk.batches:
+            records = b"".join(chunk.batches)
+            last = await self._send(self._partition.topic_id, self.forwarding.target, records)
+            # A former leader may have forwarded more than this.
+            self.position = max(chunk.next_offset, min(last + 1, end))
+        else:
+            self.position = chunk.next_offset
+        self._delete_forwarded()
+        return 0.0
+
+    @property
+    def _start(self) -> int:
+        log = self._log
+        return start_of_epoch(log.epochs, self.forwarding.first_epoch, log.log_start_offset, log.log_end_offset)
+
+    @property
+    def _end(self) -> int:
+        """The offset up to which it can be forwarded now: transactions below have ended, and all is committed."""
+        end, log = self._partition.last_stable_offset, self._log
+        if self.forwarding.is_active:
+            return end
+        # Nothing was hidden since it was cancelled.
+        cancelled_at = start_of_epoch(log.epochs, self.forwarding.end_epoch, log.log_start_offset, log.log_end_offset)
+        return min(end, cancelled_at)
+
+    def _read_blocking(self, position: int, end: int) -> _Chunk:
+        log = self._log
+        data = log.read_blocking(position, READ_BYTES, end)
+        aborted = [
+            AbortedRange(row.producer_id, row.first_offset, row.last_offset)
+            for row in log.aborted_transactions(position, len(data), True) or ()
+        ]
+        batches: list[bytearray] = []
+        size, limit = 0, min(READ_BYTES, log.config.segment_bytes // 2)
+        for at, header in iter_headers(data):
+            # The position may be within a batch, whose base offset is that of the last forwarded one.
+            if header.base_offset >= position and must_forward(header, self.forwarding.first_epoch, aborted):
+                if batches and size + header.size > limit:
+                    break
+                batches.append(to_forward(data[at : at + header.size], header, self._producer_id))
+                size += header.size
+            next_offset = header.next_offset
+        else:
+            if not data:
+                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"the log cannot be read at offset {position}")
+        return _Chunk(batches, max(next_offset, position))
+
+    def _delete_forwarded(self) -> None:
+        """Delete what is forwarded, if consumers see no records any more."""
+        log = self._log
+        if not self.forwarding.is_active or self._start > log.log_start_offset:
+            return
+        if self.position > log.log_start_offset:
+            log.delete_records(min(self.position, self._partition.high_watermark))
+            self._partition.notify_all()
+
+    def _watch_commit(self) -> None:
+        """Continue as soon as what is appended now is committed."""
+        end = self._log.log_end_offset
+        if end > self._partition.high_watermark and end > self._watched:
+            self._watched = end
+            self._partition.on_committed(end, lambda _: self.wake())

@@ -1,0 +1,312 @@
+"""Closing partitions between whole brokers: what producers send to them lands once in the partitions that remain."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from kbroker.common import KafkaError
+from kbroker.queues.closing import closing_topics, forwarder
+from kbroker.queues.closing.forwarded_batches import to_forward
+from kbroker.queues.closing.forwarder import Forwarder
+from kbroker.storage.producers.producer_state_manager import ProducerStateManager
+from kbroker.storage.producers.transaction_marker import TransactionMarker
+from protocol.errors import ErrorCode
+from protocol.messages.k10010_remove_partitions import RemovePartitionsRequest, RemovePartitionsResponse
+from protocol.records.batch import TRANSACTIONAL, BatchHeader, build_batch, iter_batch_records, iter_headers
+from tests.unit.support.client import batch
+from tests.unit.support.simulated_cluster import SimulatedCluster
+from tests.unit.support.simulated_hosts import simulated
+
+ASSIGNMENT = ([1, 2], [2, 3], [3, 1])
+CLOSING, REOPENED = 1, 2
+
+
+async def alter(s: SimulatedCluster, count: int, node_id: int = 1) -> RemovePartitionsResponse:
+    request = RemovePartitionsRequest(topic_name="t", partition_count=count)
+    response: RemovePartitionsResponse = await s.client(
+        node_id, lambda client: client.request(request, 0, RemovePartitionsResponse)
+    )
+    return response
+
+
+async def closing(s: SimulatedCluster, count: int) -> None:
+    response = await alter(s, count)
+    assert (response.error_code, response.outcome) == (0, CLOSING), response
+
+
+def idempotent(value: bytes, sequence: int, **fields: Any) -> bytearray:
+    return build_batch([(0, b"k", value, [])], producer_id=7, producer_epoch=0, base_sequence=sequence, **fields)
+
+
+async def produce(s: SimulatedCluster, records: bytes, index: int) -> None:
+    """Produce until it is acknowledged, as a client with retries does."""
+    async with asyncio.timeout(120):
+        while True:
+            leader = leader_of(s, index)
+            if leader is not None:
+                response = await s.client(leader, lambda client: client.produce("t", records, index))
+                if response.error_code == 0:
+                    return
+            await asyncio.sleep(0.1)
+
+
+def leader_of(s: SimulatedCluster, index: int) -> int | None:
+    for node_id, machine in s.machines.items():
+        if machine.services is not None:
+            partition = machine.services.replicas.get("t", index)
+            if partition is not None and partition.is_leader:
+                return node_id
+    return None
+
+
+async def visible(s: SimulatedCluster, index: int) -> list[bytes]:
+    """Return the values that a consumer reads from the beginning to the end."""
+    values: list[bytes] = []
+    await s.until(lambda: leader_of(s, index) is not None, 60)
+    leader = leader_of(s, index)
+    assert leader is not None
+    partition = s.replica(leader, index=index)
+    position = partition.log.log_start_offset
+    while position < partition.high_watermark:
+        data = await s.client(
+            leader, lambda client, at=position: client.fetch_partition("t", at, partition=index, max_wait_ms=0)
+        )
+        assert data.error_code == 0
+        content = bytes(data.records or b"")
+        for pos, header in iter_headers(content):
+            if header.next_offset > position:
+                position = header.next_offset
+            if not header.is_control:
+                rows = iter_batch_records(content[pos : pos + header.size], header)
+                values += [row.value or b"" for row in rows]
+    return values
+
+
+async def until_forwarded(s: SimulatedCluster, index: int, values: list[bytes]) -> None:
+    async with asyncio.timeout(60):
+        while await visible(s, index) != values:
+            await asyncio.sleep(0.2)
+
+
+async def until_applied(s: SimulatedCluster, index: int, *, is_active: bool) -> None:
+    """Wait until the leader of a partition knows whether it is closing."""
+
+    def is_applied() -> bool:
+        leader = leader_of(s, index)
+        if leader is None:
+            return False
+        partition = s.replica(leader, index=index)
+        forwarding = partition.forwarding
+        return forwarding is not None and forwarding.is_active == is_active and not partition.is_closing
+
+    await s.until(is_applied, 60)
+
+
+@simulated(SimulatedCluster, range(2))
+async def test_records_of_closing_partitions_land_in_those_that_remain(s: SimulatedCluster) -> None:
+    await s.create(*ASSIGNMENT)
+    await produce(s, idempotent(b"a", 0), 2)
+    await closing(s, 1)
+    await produce(s, idempotent(b"b", 1), 2)
+    await produce(s, idempotent(b"b", 1), 2)  # a retry
+    await produce(s, idempotent(b"c", 2), 2)
+    await produce(s, batch(b"d"), 1)
+    async with asyncio.timeout(60):
+        while sorted(await visible(s, 0)) != [b"b", b"c", b"d"]:
+            await asyncio.sleep(0.2)
+    assert [value for value in await visible(s, 0) if value != b"d"] == [b"b", b"c"]
+    assert await visible(s, 2) == [b"a"]
+    assert await visible(s, 1) == []
+
+
+async def fail_over(s: SimulatedCluster) -> None:
+    """The leader of the closing partition fails, then that of the one that remains, both at different times."""
+    await s.create(*ASSIGNMENT)
+    await produce(s, batch(b"first"), 2)
+    await closing(s, 2)
+    values = []
+    for number in range(12):
+        values.append(b"%d" % number)
+        await produce(s, idempotent(values[-1], number), 2)
+        if number in (3, 7, 9):
+            victim = leader_of(s, 0 if number == 7 else 2)
+            for session in s.service.sessions(f"b{victim}"):
+                s.service.expire(session)
+            await asyncio.sleep(10)
+    await until_forwarded(s, 0, values)
+    assert await visible(s, 2) == [b"first"]
+
+
+@simulated(SimulatedCluster, range(3))
+async def test_each_record_lands_once_when_leaders_fail(s: SimulatedCluster) -> None:
+    await fail_over(s)
+
+
+@simulated(SimulatedCluster, range(4))
+async def test_each_record_lands_once_when_brokers_crash(s: SimulatedCluster) -> None:
+    await s.create([1, 2, 3], [2, 3, 1], [3, 1, 2], min_insync_replicas="2")
+    await produce(s, batch(b"first"), 2)
+    await closing(s, 1)
+    values = []
+    for number in range(16):
+        values.append(b"%d" % number)
+        await produce(s, idempotent(values[-1], number), 2)
+        if number % 4 == 3:
+            # The leaders of the closing partition and of the one that remains take turns.
+            victim = leader_of(s, 2 if number % 8 == 3 else 0) or 1
+            if number < 8:
+                s.machines[victim].kill()
+            else:
+                s.machines[victim].power_off()
+            await asyncio.sleep(1)
+            await s.machines[victim].start()
+    await until_forwarded(s, 0, values)
+    assert await visible(s, 2) == [b"first"]
+    # Nothing is forwarded again later, by any leader.
+    for _ in range(2):
+        victim = leader_of(s, 2) or 1
+        s.machines[victim].kill()
+        await s.machines[victim].start()
+        await s.until(lambda: leader_of(s, 0) is not None and leader_of(s, 2) is not None, 60)
+        await asyncio.sleep(5)
+        assert await visible(s, 0) == values
+
+
+# Mistakes that the stories above catch.
+
+
+def sequences_restart(patch: pytest.MonkeyPatch) -> None:
+    """Each forwarder begins its sequences at zero, instead of deriving them from the log."""
+    sequences: dict[int, int] = {}
+
+    class Restarting(Forwarder):
+        def __init__(self, environment: Any, partition: Any, forwarding: Any, send: Any) -> None:
+            super().__init__(environment, partition, forwarding, send)
+            sequences[self._producer_id] = 0
+
+    def forward(data: Any, header: BatchHeader, producer_id: int) -> bytearray:
+        number = sequences[producer_id]
+        sequences[producer_id] += header.last_offset_delta + 1
+        return to_forward(data, header._replace(base_offset=number), producer_id)
+
+    patch.setattr(closing_topics, "Forwarder", Restarting)
+    patch.setattr(forwarder, "to_forward", forward)
+
+
+def target_forgets(patch: pytest.MonkeyPatch) -> None:
+    """What was forwarded is stored again."""
+    patch.setattr(ProducerStateManager, "first_of_last_batch", lambda self, producer_id: None)
+
+
+@pytest.mark.parametrize("plant", [sequences_restart, target_forgets])
+def test_mistakes_are_caught(plant: Callable[[pytest.MonkeyPatch], None]) -> None:
+    cluster = SimulatedCluster(0)
+    with pytest.MonkeyPatch.context() as patch:
+        plant(patch)
+        with pytest.raises((AssertionError, TimeoutError)):
+            cluster.run(fail_over)
+
+
+@simulated(SimulatedCluster, range(2))
+async def test_transactions_are_forwarded_after_their_commit(s: SimulatedCluster) -> None:
+    await s.create(*ASSIGNMENT)
+    await produce(s, batch(b"first"), 2)
+    await closing(s, 2)
+    await until_applied(s, 2, is_active=True)
+    leader = leader_of(s, 2)
+    assert leader is not None
+    partition, services = s.replica(leader, index=2), s.broker(leader).services
+
+    def append(producer_id: int, value: bytes, attributes: int = TRANSACTIONAL) -> None:
+        records = build_batch(
+            [(0, None, value, [])],
+            producer_id=producer_id, producer_epoch=0, base_sequence=0 if attributes else -1, attributes=attributes,
+        )  # fmt: skip
+        if not attributes:
+            records = batch(value)
+        partition.append_as_leader(
+            memoryview(bytearray(records)), -1, 12, services.environment.clock.now_ms(), bool(attributes)
+        )
+
+    async def on_machine() -> None:
+        append(11, b"committed")
+        append(12, b"aborted")
+        append(0, b"plain", 0)
+
+    await s.machines[leader].loop.run(on_machine())
+    await asyncio.sleep(2)
+    # A later record waits for the transactions before it, as for a consumer that reads committed records.
+    assert await visible(s, 0) == []
+
+    async def end() -> None:
+        for producer_id, committed in ((11, True), (12, False)):
+            services.marker_writer.write(
+                partition.tp, TransactionMarker(producer_id, 0, committed, 0, 0), lambda code: None
+            )
+
+    await s.machines[leader].loop.run(end())
+    await until_forwarded(s, 0, [b"committed", b"plain"])
+
+
+@simulated(SimulatedCluster, range(2))
+async def test_emptied_partitions_disappear(s: SimulatedCluster) -> None:
+    await s.create(*ASSIGNMENT)
+    await produce(s, batch(b"old"), 2)
+    await closing(s, 1)
+    await produce(s, idempotent(b"new", 0), 2)
+    await until_forwarded(s, 0, [b"new"])
+    await asyncio.sleep(40)
+    assert len(s.broker(1).services.metadata.topics["t"].partitions) == 3
+    # Retention, or a user, deletes what consumers see.
+    leader = leader_of(s, 2)
+    assert leader is not None
+    partition = s.replica(leader, index=2)
+    await s.machines[leader].loop.run(s.broker(leader).services.replicas.delete_records(partition, 1))
+    await produce(s, idempotent(b"later", 1), 2)
+    await s.until(lambda: all(len(s.broker(n).services.metadata.topics["t"].partitions) == 1 for n in s.machines), 120)
+    assert await visible(s, 0) == [b"new", b"later"]
+
+
+@simulated(SimulatedCluster, range(2))
+async def test_closing_is_cancelled(s: SimulatedCluster) -> None:
+    await s.create(*ASSIGNMENT)
+    await produce(s, idempotent(b"a", 0), 2)
+    await closing(s, 2)
+    await produce(s, idempotent(b"b", 1), 2)
+    response = await alter(s, 3)
+    assert (response.error_code, response.outcome) == (0, REOPENED)
+    await until_applied(s, 2, is_active=False)
+    await produce(s, idempotent(b"b", 1), 2)  # a retry of what was hidden
+    await produce(s, idempotent(b"c", 2), 2)
+    await until_forwarded(s, 0, [b"b"])
+    assert await visible(s, 2) == [b"a", b"c"]
+    # The producer of what is forwarded continues.
+    await closing(s, 2)
+    await until_applied(s, 2, is_active=True)
+    await produce(s, idempotent(b"d", 3), 2)
+    await until_forwarded(s, 0, [b"b", b"d"])
+    assert await visible(s, 2) == [b"a", b"c"]
+    assert (await alter(s, 1)).error_code == ErrorCode.REASSIGNMENT_IN_PROGRESS
+    assert (await alter(s, -1)).first_closing == 2
+
+
+@simulated(SimulatedCluster, range(1))
+async def test_topics_that_cannot_close_partitions(s: SimulatedCluster) -> None:
+    await s.create(*ASSIGNMENT, cleanup_policy="compact")
+    await produce(s, batch(b"a", key=b"k"), 2)
+    response = await alter(s, 2)
+    assert response.error_code == ErrorCode.INVALID_CONFIG
+    assert response.error_message is not None
+    assert "cleanup.policy=compact" in response.error_message
+    await produce(s, batch(b"b", key=b"k"), 2)
+
+
+@simulated(SimulatedCluster, range(1))
+async def test_configs_that_contradict_closing_are_refused(s: SimulatedCluster) -> None:
+    await s.create(*ASSIGNMENT)
+    await produce(s, batch(b"a"), 2)
+    await closing(s, 2)
+    with pytest.raises(KafkaError, match=r"cleanup\.policy cannot be changed"):
+        await s.alter_topic("t", {"cleanup.policy": "compact"})

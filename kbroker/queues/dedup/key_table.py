@@ -108,7 +108,11 @@ class KeyTable:
         self._open_count -= len(keys)
         if committed:
             for digest, entry in keys.items():
-                self._keys.setdefault(digest, entry)
+                # An older one has expired, or the record would not have been stored.
+                known = self._keys.get(digest)
+                if known is None or known & _MAX_TIME_MS < entry & _MAX_TIME_MS:
+                    self._keys.pop(digest, None)
+                    self._keys[digest] = entry
 
     def forget_expired(self, now_ms: int) -> None:
         """Forget the keys whose window has passed, and the oldest ones if there are too many."""

@@ -165,6 +165,8 @@ class DelayedDelivery:
             return 0
         if not self.is_loaded:
             self.is_loaded = True
+            # A batch of which DeleteRecords has deleted the first records was replayed as a whole.
+            self.state.drop_below(self._log.log_start_offset)
         if self._log.log_start_offset > self._log_start:
             self._log_start = self._log.log_start_offset
             self.state.drop_below(self._log_start)

@@ -42,6 +42,19 @@ def test_keys_of_open_transactions_are_bounded_too() -> None:
         assert len(table) <= 100
 
 
+def test_a_committed_key_replaces_an_expired_one_that_is_still_there() -> None:
+    table = KeyTable(6400, 100)
+    for number, time_ms in ((1, 0), (2, 1)):
+        table.add(digest(number), number, time_ms, NO_TRANSACTION)
+        table.forget_expired(time_ms)
+    # The next expiry is later, since each one scans the removed places.
+    table.forget_expired(6400)
+    assert table.find(digest(2), NO_TRANSACTION, 6450) is None
+    table.add(digest(2), 50, 6450, 7)
+    table.end_transaction(7, True)
+    assert table.find(digest(2), NO_TRANSACTION, 6490) == (50, 6450)
+
+
 def test_keys_of_an_open_transaction_count_for_itself_only() -> None:
     table = KeyTable(1000, 100)
     table.add(digest(1), 0, 0, 7)

@@ -51,6 +51,7 @@ class Plan:
     request, topics get other configs and more partitions, partitions are moved. `joining`: the number of the brokers
     that join the cluster under load. `weak_acks`: producers may use acks=1 although there are
     several replicas, which may lose their records. `has_racks`: consumers fetch from replicas in their racks.
+    `queues`: topics with delayed delivery and idempotency keys are written and read.
     `cordoning`: brokers are cordoned, so that they get no new replicas, and some of them drained.
     """
 
@@ -80,6 +81,7 @@ class Plan:
     weak_acks: bool = False
     has_racks: bool = False
     cordoning: bool = False
+    queues: bool = False
 
     @property
     def replication_factor(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine
 from itertools import count
+from random import Random
 from typing import TYPE_CHECKING, Any
 
 from kbroker.simulation.checker.history import Join, Outcome, TopicPartition
@@ -18,6 +19,7 @@ from kbroker.simulation.clients.workloads.consumers import consume_assigned, con
 from kbroker.simulation.clients.workloads.context import StopSignal, WorkloadContext
 from kbroker.simulation.clients.workloads.cordons import cordon_brokers
 from kbroker.simulation.clients.workloads.producers import delete_records, produce
+from kbroker.simulation.clients.workloads.queue_topics import QueueTopics
 from kbroker.simulation.clients.workloads.quiescence import wait_until_all_transformed, wait_until_no_open_transaction
 from kbroker.simulation.clients.workloads.records import ValueSource
 from kbroker.simulation.clients.workloads.recreation import TOPIC as RECREATED_TOPIC
@@ -61,6 +63,7 @@ class Programs:
         # The group members by name, each with its stop signal.
         self._members: dict[str, tuple[StopSignal, asyncio.Future[Any]]] = {}
         self._recreated: tuple[HostLoop, RecreatedTopic] | None = None
+        self._queues: tuple[HostLoop, QueueTopics] | None = None
 
     @property
     def partitions(self) -> list[TopicPartition]:
@@ -92,6 +95,9 @@ class Programs:
             await admin.create_topic(
                 name, topic.partitions, topic.configs, replication_factor=self._plan.replication_factor
             )
+        if self._plan.queues:
+            self._queues = self._queue_topics()
+            await self._queues[1].create(admin)
         if self._plan.members or self._plan.transformers:
             await self._create_internal_topic(admin, GROUP_KEY_TYPE, GROUPS_TOPIC, self._plan.groups_topic)
         if self._plan.transactional:
@@ -173,12 +179,23 @@ class Programs:
             self._run(host, cordon_brokers(self._context(host), "cordons", random, plan.replication_factor))
         if plan.recreation:
             self._start_recreation()
+        if self._queues is not None:
+            host, queues = self._queues
+            self._run(host, queues.run())
+
+    def _queue_topics(self) -> tuple[HostLoop, QueueTopics]:
+        host, random = self._simulation.client("queues"), self._simulation.random_for("queues")
+        configs = self._lossless_configs(random)
+        return host, QueueTopics(self._context(host), random, configs, self._plan.replication_factor)
+
+    def _lossless_configs(self, random: Random) -> dict[str, str]:
+        """Draw the configs of a topic that loses no acknowledged records: its clients do not allow for that."""
+        durable = self._plan.durable or any(name in self._plan.faults for name in LOSSY_FAULTS)
+        return draw_topic_configs(random, durable=durable)
 
     def _start_recreation(self) -> None:
         host, random = self._simulation.client("recreation"), self._simulation.random_for("recreation")
-        # Without flush.before.ack these faults may lose acknowledged records, and its checks do not allow for that.
-        durable = self._plan.durable or any(name in self._plan.faults for name in LOSSY_FAULTS)
-        configs = draw_topic_configs(random, durable=durable)
+        configs = self._lossless_configs(random)
         replication_factor = self._plan.replication_factor
         # Coordinators of a cluster remove the offsets of a deleted topic when they see the deletion, as in Kafka.
         commits = self._plan.members > 0 and replication_factor == 1
@@ -281,6 +298,8 @@ class Programs:
         host = self._simulation.client("final")
         if self._recreated is not None:
             await self._recreated[0].run(self._recreated[1].check_at_the_end())
+        if self._queues is not None:
+            await self._queues[0].run(self._queues[1].check_at_the_end())
         if self._plan.members:
             await host.run(self._read_commits(host, GROUP))
         if self._plan.transformers:

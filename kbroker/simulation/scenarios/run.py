@@ -92,6 +92,7 @@ def summarize(seed: int, scenario: str) -> Summary:
 def simulate(seed: int, scenario: str, *, trace: bool = False, shape: Callable[[Plan], None] | None = None) -> Result:
     """Run a seed of a scenario and check its history. `shape` modifies the plan that was drawn from the seed."""
     plan = Plan.draw(SCENARIOS[scenario], Random(f"{seed}/{scenario}/plan"))
+    plan.queues = SCENARIOS[scenario].queues
     plan.recreation = Random(f"{seed}/{scenario}/recreation").random() < SCENARIOS[scenario].recreation
     healing = Random(f"{seed}/{scenario}/healing")
     if healing.random() < SCENARIOS[scenario].healing:

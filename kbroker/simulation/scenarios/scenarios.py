@@ -30,7 +30,8 @@ class Scenario:
     it is not 0. `administration`: the share of runs in which leaders are elected on request, topics get other configs
     and more partitions, and partitions are moved; of the runs with many brokers, some join under load. `healing`: the
     share of runs in which replicas of brokers that stay away are rebuilt. `cordoning`: the share of runs with more
-    brokers than replicas in which brokers are cordoned and drained.
+    brokers than replicas in which brokers are cordoned and drained. `queues`: all runs have a
+    topic with delayed delivery and one with idempotency keys.
     """
 
     name: str
@@ -46,6 +47,7 @@ class Scenario:
     many_brokers: int = 0
     administration: float = 0.0
     healing: float = 0.0
+    queues: bool = False
     cordoning: float = 0.0
 
 
@@ -115,6 +117,12 @@ _SCENARIOS = (
         transactions=1.0,
         exactly_once=True,
     ),
+    Scenario(
+        "queues",
+        "delayed delivery and idempotency keys; the network, the process and the machine fail",
+        {**NODE, **NETWORK, **POWER, "full": full, "slow_disk": slow_disk},
+        queues=True,
+    ),
 )
 _CLUSTER = {**NODE, **NETWORK, **CLOCK, **COORDINATION, **CLUSTER, **LOSSLESS_DISK}
 _CLUSTER_SCENARIOS = (
@@ -134,6 +142,14 @@ _CLUSTER_SCENARIOS = (
         coordination=True,
         transactions=0.5,
         brokers=3,
+    ),
+    Scenario(
+        "cluster-queues",
+        "three brokers with delayed delivery and idempotency keys die, are cut off and replaced",
+        {**NODE, **NETWORK, **COORDINATION, **CLUSTER},
+        coordination=True,
+        brokers=3,
+        queues=True,
     ),
     Scenario(
         "cluster-everything",

@@ -8,15 +8,26 @@ from tests.unit.simulation.mutations import (
     groups,
     leadership,
     plans,
+    queues,
     reassignment,
     serving,
     storage,
-    throttles,
     transactions,
 )
 from tests.unit.simulation.mutations.mutation import MUTATIONS, Mutation, caught_by, signs_of
 
-MODULES = (storage, serving, groups, transactions, deletion, cluster, leadership, throttles, reassignment, plans)
+MODULES = (
+    storage,
+    serving,
+    groups,
+    transactions,
+    deletion,
+    cluster,
+    leadership,
+    reassignment,
+    plans,
+    queues,
+)
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)

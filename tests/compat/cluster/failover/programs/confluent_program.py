@@ -3,7 +3,7 @@
 import threading
 import time
 
-from confluent_kafka import Consumer, KafkaException, Producer
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from lines import PACE_S, Commands, CommitTimer, acknowledged, arguments, error, read, say
 
 
@@ -49,7 +49,9 @@ def consume(commands: Commands) -> None:
                 consumer.commit(asynchronous=False)
                 say("commit")
             except KafkaException as failure:
-                error(failure)
+                # A rebalance after the read has committed the offsets already.
+                if failure.args[0].code() != KafkaError._NO_OFFSET:
+                    error(failure)
             has_read = False
     consumer.close()
 

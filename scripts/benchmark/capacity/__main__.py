@@ -137,14 +137,14 @@ def compare(args: argparse.Namespace, base: Path) -> int:
         if case.name in figures:
             of_case = results_of(case, figures[case.name], ours, theirs)
             results += of_case.values()
-            line = row(case, of_case, ours, theirs)
-            rows[line] = rounds(args)
-            print(line)
+            print(row(case, of_case, ours, theirs, control=CONTROL in figures[case.name]))
+            rows[row(case, of_case, ours, theirs)] = rounds(args)
     if counts:
         print(f"\n{syscalls.table(counts)}")
     if args.write:
         machine = machine_of("--write")
-        write_table("capacity", f"Measured {machine}, kbroker / Apache Kafka 4.3.1:", titles, rows)
+        intro = f"Measured {machine}, kbroker / Apache Kafka 4.3.1:"
+        write_table("capacity", intro, heading([ours, theirs]), rows)
         if counts:
             lines = syscalls.table(counts).splitlines()
             heading_of_counts = "\n".join(lines[:2])

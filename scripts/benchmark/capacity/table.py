@@ -35,7 +35,8 @@ def heading(columns: Sequence[str]) -> str:
     return f"| {' | '.join(titles)} |\n|{'---|' * len(titles)}"
 
 
-def row(case: Case, results: Mapping[str, Result], ours: str, theirs: str) -> str:
+def row(case: Case, results: Mapping[str, Result], ours: str, theirs: str, *, control: bool = False) -> str:
+    """Return the line of a case. `control`: with the column of the control, which the published table does not have."""
     rate, used = results[RATE], results[PROCESSOR]
     sides = [side for side in (ours, theirs) if side in rate]
 
@@ -51,7 +52,7 @@ def row(case: Case, results: Mapping[str, Result], ours: str, theirs: str) -> st
     if theirs in rate:
         cells.insert(2, _ratio(rate))
         cells.insert(4, _ratio(used))
-    if CONTROL in rate:
+    if control:
         cells.append(f"{rate['control']:.2f}, {used['control']:.2f}")
     return f"| {' | '.join(cells)} |"
 

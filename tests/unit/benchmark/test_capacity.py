@@ -154,9 +154,11 @@ def test_table() -> None:
     results = results_of(case, figures, "kbroker", "kafka")
     assert (results[RATE]["ratio"], results[RATE]["met"], results[RATE]["bound"]) == (0.5, False, 1.4)
     assert results[PROCESSOR]["met"] is False
-    line = row(case, results, "kbroker", "kafka")
+    line = row(case, results, "kbroker", "kafka", control=True)
     assert line.startswith("| produce 64 KiB of 100 B | 20 / 40 | **0.50** (≥ 1.40) | 20 (20 + 20) / 40 (40 + 40) |")
     assert line.count("|") == heading(list(figures)).splitlines()[0].count("|")
+    published = row(case, results, "kbroker", "kafka")
+    assert published.count("|") == heading(["kbroker", "kafka"]).splitlines()[0].count("|")
     alone = results_of(case, {"kbroker": figures["kbroker"]}, "kbroker", "")
     assert row(case, alone, "kbroker", "").count("|") == heading(["kbroker"]).splitlines()[0].count("|")
 

@@ -159,11 +159,20 @@ class Partition(PartitionRoles):
         # This may differ from the log end offset: requests completed in _after_append may have appended more.
         return base_offset, base_offset + last_offset_delta + 1, append_time_ms
 
-    def append_internal(self, batch: bytearray, now_ms: int, guard: VerificationGuard | None, verify: bool) -> int:
-        """Append a batch of a coordinator, which waits for its commit (acks=all). Returns the end offset.
+    def append_internal(
+        self,
+        batch: bytearray,
+        now_ms: int,
+        guard: VerificationGuard | None = None,
+        verify: bool = False,
+        *,
+        any_size: bool = False,
+    ) -> int:
+        """Append a batch of the broker itself, which waits for its commit (acks=all). Returns the end offset.
 
         Raises KafkaError. A transactional batch has a producer id and epoch but no sequence. With `verify` it is
         refused unless its transaction is open here or `guard` belongs to it (ProducerStateManager.begin_verification).
+        Unless `any_size`, it is refused if it exceeds segment.bytes.
         """
         if self.state.is_under_min_isr:
             raise KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS)
@@ -171,7 +180,7 @@ class Partition(PartitionRoles):
         if header.is_transactional and not header.attributes & CONTROL and header.producer_id >= 0:
             self.log.producers.check_internal(header, guard, verify)
         try:
-            base_offset = self.log.append(batch, header, self.state.leader_epoch, now_ms)
+            base_offset = self.log.append(batch, header, self.state.leader_epoch, now_ms, any_size=any_size)
         except KafkaError:
             self._append_listener.on_append_failed(self)
             raise

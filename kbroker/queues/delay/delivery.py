@@ -232,7 +232,8 @@ class DelayedDelivery:
         """Append a batch as the leader, and apply it: `removed` are the records that it names. Raises KafkaError."""
         if not self.is_leading:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        self._partition.append_internal(batch, self._environment.clock.now_ms(), None, False)
+        # With the headers that it gets, a record that was as large as its segment may be is larger.
+        self._partition.append_internal(batch, self._environment.clock.now_ms(), any_size=True)
         header = parse_header(batch)
         if self.state.next_offset == header.base_offset:
             base = header.base_offset

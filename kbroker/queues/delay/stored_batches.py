@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from kbroker.common import Buffer
 from kbroker.queues.delay.delay_batches import StoredRecord, decode_records, stored_record
 from kbroker.queues.delay.pending_records import Pending
-from protocol.records.batch import BatchHeader, iter_headers
+from protocol.records.batch import HEADER_SIZE, BatchHeader, iter_headers
 from protocol.records.record import Record
 
 if TYPE_CHECKING:
@@ -22,8 +22,10 @@ MAX_KEPT_BYTES = 8 << 20
 RECORD_BYTES = 500
 # Larger batches are decoded in a thread.
 MAX_LOOP_BYTES = 1 << 14
-# The records of one delivery have at most this many bytes, unless there is only one.
+# The records of one delivery have at most this many bytes, or segment.bytes, unless there is only one.
 MAX_DELIVERY_BYTES = 1 << 18
+# More than a delivered record has besides its key, value and headers: lengths, and the headers that the delivery adds.
+ADDED_BYTES, HEADER_BYTES = 200, 10
 
 _DecodedBatch = tuple[BatchHeader, list[Record], int]
 
@@ -39,14 +41,17 @@ class StoredBatches:
         self._last: _DecodedBatch | None = None
 
     async def read(self, entries: Sequence[Pending]) -> list[StoredRecord]:
-        """Return the records of the first entries, at least one. Raises KafkaError, MalformedError."""
+        """Return the records of the first entries, at least one, that fit into one batch of the log.
+
+        Raises KafkaError, MalformedError.
+        """
         found: list[StoredRecord] = []
-        size = 0
+        size, max_size = HEADER_SIZE, min(MAX_DELIVERY_BYTES, self._log.config.segment_bytes)
         for entry in entries:
             header, records = await self.batch_at(entry[1])
             record = stored_record(entry, records[entry[1] - header.base_offset], header)
-            size += len(record.key or b"") + len(record.value or b"") + 100
-            if found and size > MAX_DELIVERY_BYTES:
+            size += _size(record) + ADDED_BYTES
+            if found and size > max_size:
                 break
             found.append(record)
         return found
@@ -73,7 +78,7 @@ class StoredBatches:
             records = await self._offload(decode_records, data, header)
         else:
             records = decode_records(data, header)
-        weight = len(data) + RECORD_BYTES * len(records) + sum([len(record.value or b"") for record in records])
+        weight = len(data) + RECORD_BYTES * len(records) + sum([_size(record) for record in records])
         decoded = self._last = (header, records, weight)
         former = self._batches.pop(header.base_offset, None)
         if former is not None:
@@ -90,3 +95,9 @@ class StoredBatches:
         self._batches.clear()
         self._last = None
         self._kept_bytes = 0
+
+
+def _size(record: Record | StoredRecord) -> int:
+    """Return at most how many bytes key, value and headers take in a batch."""
+    headers = sum([len(key) + len(value or b"") + HEADER_BYTES for key, value in record.headers])
+    return len(record.key or b"") + len(record.value or b"") + headers

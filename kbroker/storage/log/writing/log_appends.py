@@ -36,11 +36,14 @@ class LogAppends(LogDurability):
 
     # Appends.
 
-    def append(self, batch: Buffer, header: BatchHeader, leader_epoch: int, now_ms: int) -> int:
+    def append(
+        self, batch: Buffer, header: BatchHeader, leader_epoch: int, now_ms: int, *, any_size: bool = False
+    ) -> int:
         """Append a validated batch in a writable buffer, and return its base offset.
 
         The offset and the epoch are written into the buffer. Raises KafkaError: KAFKA_STORAGE_ERROR if the batch could
-        not be written, in which case the file is unchanged; RECORD_LIST_TOO_LARGE if it exceeds segment.bytes.
+        not be written, in which case the file is unchanged; RECORD_LIST_TOO_LARGE if it exceeds segment.bytes, unless
+        `any_size`.
         """
         _, length, _, _, _, attributes, delta, _, timestamp, producer_id, _, _, _ = header
         size = length + LENGTH_OVERHEAD
@@ -49,7 +52,7 @@ class LogAppends(LogDurability):
         segment = self.active
         max_size, max_timestamp, max_offset, max_now_ms = self._limits
         if segment.size + size > max_size or timestamp > max_timestamp or last > max_offset or now_ms > max_now_ms:
-            segment = self._prepare_append(size, timestamp, last, now_ms)
+            segment = self._prepare_append(size, timestamp, last, now_ms, any_size=any_size)
         PREFIX.pack_into(batch, 0, base, length, leader_epoch)
         self._write(segment, batch, size)
         # Reading threads rely on the order of these steps, up to the log end offset (segment.py).
@@ -118,7 +121,7 @@ class LogAppends(LogDurability):
             if size + batch_size > max_size or timestamp > max_timestamp or last > max_offset or now_ms > max_now_ms:
                 self._append_run(view[start:end], headers[first:number])
                 first, start = number, end
-                size = self._prepare_append(batch_size, timestamp, last, now_ms, is_follower=True).size
+                size = self._prepare_append(batch_size, timestamp, last, now_ms, any_size=True).size
                 if last > self.active.base_offset + MAX_RELATIVE_OFFSET:
                     # Compaction has left a gap that is larger than a segment may be.
                     self._roll(now_ms, header.base_offset)
@@ -170,7 +173,7 @@ class LogAppends(LogDurability):
             self.log_end_offset = last + 1
 
     def _prepare_append(
-        self, size: int, timestamp: int, last_offset: int, now_ms: int, *, is_follower: bool = False
+        self, size: int, timestamp: int, last_offset: int, now_ms: int, *, any_size: bool = False
     ) -> LogSegment:
         """Check an append that may exceed a limit: reject it, or roll. Returns the segment for it."""
         if self.append_error is not None:
@@ -178,7 +181,7 @@ class LogAppends(LogDurability):
         if self.is_truncating:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the log is being truncated")
         segment_bytes = self.config.segment_bytes
-        if size > segment_bytes and not is_follower:
+        if size > segment_bytes and not any_size:
             raise KafkaError(
                 ErrorCode.RECORD_LIST_TOO_LARGE, f"a batch of {size} bytes exceeds segment.bytes, {segment_bytes}"
             )

@@ -284,6 +284,21 @@ async def test_many_records_that_are_due_at_once_do_not_hold_up_the_loop(m: Mach
 
 
 @broker_test
+async def test_deliveries_fit_into_a_segment_and_a_larger_record_is_alone_in_one(m: Machine) -> None:
+    t = await Topic.create(m, **{"internal.segment.bytes": "2048"})
+    headers = [(b"h%d" % n, b"x" * 40) for n in range(4)]
+    values = [b"%d" % n for n in range(30)]
+    for value in values:
+        t.append(build_batch([(m.now_ms, None, value, [*headers, (DELAY_MS, b"500")])]))
+    # As large as segment.bytes permits, until the delivery adds its headers.
+    large = b"l" * (2048 - 61 - 40)
+    t.produce((large, 500))
+    await t.until_seen(*values, large)
+    sizes = [segment.size for segment in t.partition.log.segments]
+    assert len([size for size in sizes if size > 2048]) == 1
+
+
+@broker_test
 async def test_delay_is_refused_for_compacted_topics_and_cannot_be_disabled(m: Machine) -> None:
     t = await Topic.create(m)
     for configs in ({"kbroker.delay.enable": "false"}, {"cleanup.policy": "compact"}):

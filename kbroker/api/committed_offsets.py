@@ -18,6 +18,16 @@ def partition_error(topic: TopicImage, partition: CommitPartition, max_metadata_
     return NO_ERROR
 
 
+def is_of_removed_partition(topic: TopicImage, partition: CommitPartition, generation_id: int) -> bool:
+    """Return whether a member commits an offset of a partition that the topic has lost meanwhile.
+
+    Nothing is stored, and it gets no error: kafka-python and the Java client repeat a commit with
+    UNKNOWN_TOPIC_OR_PARTITION for minutes before they join the group again, although it is the removal that the group
+    rebalances for. Commits without a generation are of tools, which get the error.
+    """
+    return generation_id >= 0 and topic.is_removed(partition.partition_index)
+
+
 def offset_record(
     group_id: str,
     topic: str,

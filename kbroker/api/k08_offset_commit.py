@@ -1,6 +1,7 @@
 """OffsetCommit (key 8), versions 2 to 10: commit the offsets of a group.
 
-- Topics are named by id from version 10 on. Each partition that does not exist has its own error.
+- Topics are named by id from version 10 on. Each partition that does not exist has its own error, except one that the
+  topic has lost (kbroker topics alter --partitions).
 - A member's commit must have the current generation. A commit without a member (generation -1) is accepted while the
   group has no members; simple consumers and tools that reset offsets send it.
 - Versions 2 to 4 can have a retention time.
@@ -11,7 +12,7 @@
 from collections.abc import Awaitable
 from functools import partial
 
-from kbroker.api.committed_offsets import offset_record, partition_error
+from kbroker.api.committed_offsets import is_of_removed_partition, offset_record, partition_error
 from kbroker.api.context import RequestContext, Services
 from kbroker.common import KafkaError
 from kbroker.coordinator.group.records import NO_TIMESTAMP, OffsetRecord
@@ -45,6 +46,7 @@ def _commit(
         expire_ms = now_ms + request.retention_time_ms
     metadata, max_metadata_bytes = services.metadata, services.config.offset_metadata_max_bytes
     by_id = context.version >= TOPIC_ID_VERSION
+    generation_id = request.generation_id_or_member_epoch
     unknown_topic = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     offsets: list[OffsetRecord] = []
     committed: list[OffsetCommitResponsePartition] = []
@@ -65,6 +67,9 @@ def _commit(
                 )
             elif error is ErrorCode.OFFSET_METADATA_TOO_LARGE:
                 has_large_metadata = True
+            elif image is not None and is_of_removed_partition(image, partition, generation_id):
+                result.error_code = NO_ERROR
+                committed.append(result)
             yield
         topics.append(OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=partitions))
     response = OffsetCommitResponse(topics=topics)
@@ -77,7 +82,7 @@ def _commit(
             request.group_id,
             request.member_id,
             request.group_instance_id,
-            request.generation_id_or_member_epoch,
+            generation_id,
             offsets,
             respond,
         )
@@ -94,7 +99,7 @@ def _respond(
     _: None,
     error: KafkaError | None,
 ) -> None:
-    """Complete the response. `committed`: its valid partitions, which all get the result of the commit."""
+    """Complete the response. `committed`: its valid or removed partitions, which all get the result of the commit."""
     if error is not None:
         code = error_for_client(error.code, version)
         for result in committed:

@@ -6,11 +6,12 @@
   (transaction.partition.verification.enable).
 - The group is validated after that: a member's commit must have the current generation (KIP-447). Clients that do not
   send their member, such as those before version 3, are accepted.
-- Each partition that does not exist has its own error; every other error applies to the whole request.
+- Each partition that does not exist has its own error, except one that the topic has lost; every other error applies
+  to the whole request.
 - TRANSACTION_ABORTABLE is returned from version 4 on.
 """
 
-from kbroker.api.committed_offsets import offset_record, partition_error
+from kbroker.api.committed_offsets import is_of_removed_partition, offset_record, partition_error
 from kbroker.api.context import RequestContext, Services
 from kbroker.common import KafkaError
 from kbroker.coordinator.group.records import OffsetRecord
@@ -48,11 +49,14 @@ async def handle(
             error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             if image is not None:
                 error = partition_error(image, partition, max_metadata_bytes)
+            is_removed = image is not None and is_of_removed_partition(image, partition, request.generation_id)
+            if is_removed:
+                error = ErrorCode.NONE
             result = TxnOffsetCommitResponsePartition(partition_index=partition.partition_index, error_code=error)
             partitions.append(result)
             if error is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 existing.append(result)
-            if error is ErrorCode.NONE:
+            if error is ErrorCode.NONE and not is_removed:
                 offsets.append(offset_record(request.group_id, topic.name, partition, now_ms))
             await step(context.slices)
         topics.append(TxnOffsetCommitResponseTopic(name=topic.name, partitions=partitions))

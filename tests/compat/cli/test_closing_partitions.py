@@ -49,7 +49,7 @@ def test_records_for_closing_partitions_are_read_once(bootstrap: str, kbroker: K
         name,
         group_id=name,
         auto_offset_reset="earliest",
-        enable_auto_commit=False,
+        enable_auto_commit=True,
         isolation_level="read_committed",
         **options,
     )

@@ -69,7 +69,9 @@ class Aiokafka:
 
 async def _send(producer: AIOKafkaProducer, topic: str, records: Sequence[Sent]) -> list[int]:
     futures = [
-        await producer.send(topic, r.value.encode(), headers=encoded(r), timestamp_ms=r.timestamp_ms or None)
+        await producer.send(
+            topic, r.value.encode(), key=r.key_bytes, headers=encoded(r), timestamp_ms=r.timestamp_ms or None
+        )
         for r in records
     ]
     return [(await future).offset for future in futures]
@@ -82,8 +84,8 @@ class AiokafkaReader:
         self._partition = partition
 
     def poll(self) -> list[Got]:
-        polled = self._client.wait(self._consumer.getmany(timeout_ms=300)).get(self._partition, [])
-        return [Got(r.offset, r.timestamp, r.value.decode(), text(r.headers)) for r in polled]
+        polled = self._client.wait(self._consumer.getmany(timeout_ms=300))
+        return [Got(r.offset, r.timestamp, r.value.decode(), text(r.headers)) for rows in polled.values() for r in rows]
 
     def position(self) -> int:
         position = self._consumer.position(self._partition)

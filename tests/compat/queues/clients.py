@@ -1,15 +1,20 @@
-"""What the stories of queues ask of every client. All topics of the stories have one partition."""
+"""What the stories of queues ask of every client. Positions are those of partition 0, the only one of most topics."""
 
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 
 class Sent(NamedTuple):
-    """A record to produce. `timestamp_ms` 0: the current time."""
+    """A record to produce. `timestamp_ms` 0: the current time. `key`: empty if it has none."""
 
     value: str
     headers: tuple[tuple[str, str], ...] = ()
     timestamp_ms: int = 0
+    key: str = ""
+
+    @property
+    def key_bytes(self) -> bytes | None:
+        return self.key.encode() or None
 
 
 class Got(NamedTuple):
@@ -52,7 +57,10 @@ class Client(Protocol):
     commits_position: bool
 
     def produce(self, topic: str, records: Sequence[Sent]) -> list[int]:
-        """Send the records at once, so that they are in one batch, and return their offsets."""
+        """Send the records at once, so that they are in one batch of each partition, and return their offsets.
+
+        The offsets count only for topics with one partition.
+        """
         ...
 
     def transaction(self, topic: str, records: Sequence[Sent], commit: bool) -> None:

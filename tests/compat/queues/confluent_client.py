@@ -42,6 +42,7 @@ def _send(producer: Producer, topic: str, records: Sequence[Sent]) -> list[int]:
         producer.produce(
             topic,
             r.value.encode(),
+            r.key_bytes,
             headers=encoded(r),
             timestamp=r.timestamp_ms,
             on_delivery=lambda error, message: reports.append((error, message)),

@@ -34,7 +34,8 @@ class JavaClient:
             for name, value in encoded(record):
                 headers.add(kafka.common.header.internals.RecordHeader(name, value))
             timestamp = record.timestamp_ms or None
-            new = kafka.clients.producer.ProducerRecord(topic, None, timestamp, None, record.value.encode(), headers)
+            value = record.value.encode()
+            new = kafka.clients.producer.ProducerRecord(topic, None, timestamp, record.key_bytes, value, headers)
             futures.append(producer.send(new))
         producer.flush()
         return [future.get().offset() for future in futures]

@@ -40,7 +40,8 @@ class KafkaPython:
 
 def _send(producer: KafkaProducer, topic: str, records: Sequence[Sent]) -> list[Any]:
     futures = [
-        producer.send(topic, r.value.encode(), headers=encoded(r), timestamp_ms=r.timestamp_ms or None) for r in records
+        producer.send(topic, r.value.encode(), key=r.key_bytes, headers=encoded(r), timestamp_ms=r.timestamp_ms or None)
+        for r in records
     ]
     producer.flush()
     return futures
@@ -64,8 +65,8 @@ class KafkaPythonReader:
     def poll(self) -> list[Got]:
         # It forgets an assignment that arrives after a short poll.
         timeout_ms = 200 if self._consumer.assignment() else 2000
-        polled = self._consumer.poll(timeout_ms=timeout_ms).get(self._partition, [])
-        return [Got(r.offset, r.timestamp, r.value.decode(), text(r.headers)) for r in polled]
+        polled = self._consumer.poll(timeout_ms=timeout_ms)
+        return [Got(r.offset, r.timestamp, r.value.decode(), text(r.headers)) for rows in polled.values() for r in rows]
 
     def position(self) -> int:
         return self._consumer.position(self._partition) if self._consumer.assignment() else 0

@@ -2,7 +2,8 @@
 
 Each command has a response of one line. `op` is
 
-- `produce`: `topic`, `records` (value, headers, timestamp), `transaction` (empty, commit or abort); returns `offsets`;
+- `produce`: `topic`, `records` (key, value, headers, timestamp), `transaction` (empty, commit or abort); returns
+  `offsets`;
 - `open`: a member of `group` begins to read `topic`; `read_committed`;
 - `poll`: returns `records` (offset, timestamp, value, headers) and the `position`, after half a second without records;
 - `seek` to an `offset`, `seek_to_time` to a `timestamp`;
@@ -55,7 +56,7 @@ class ProgramClient:
 
 
 def _fields(records: Sequence[Sent]) -> list[dict[str, object]]:
-    return [{"value": r.value, "headers": r.headers, "timestamp": r.timestamp_ms} for r in records]
+    return [{"key": r.key, "value": r.value, "headers": r.headers, "timestamp": r.timestamp_ms} for r in records]
 
 
 class ProgramReader:

@@ -1,20 +1,26 @@
-"""Delayed records, views and idempotency keys, as a client sees them that knows nothing of them."""
+"""Delayed records, views, idempotency keys and closing partitions, as a client sees them that knows nothing of them."""
 
 import time
+from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from protocol.messages.k10010_remove_partitions import RemovePartitionsRequest, RemovePartitionsResponse
+from tests.compat.broker_connection import BrokerConnection
 from tests.compat.queues.clients import Client, Got, Reader, Sent
 from tests.compat.support import DEADLINE_S, eventually
 
 HOUR = ("TIMER_DELAY_SEC", "3600")
+# Outcomes of RemovePartitions.
+REMOVED, CLOSING = 0, 1
 
 
-def create(bootstrap: str, topic: str, **configs: str) -> None:
-    """Create a topic with one partition. `__` in the name of a config is a dot."""
-    new = NewTopic(topic, 1, 1, config={name.replace("__", "."): value for name, value in configs.items()})
+def create(bootstrap: str, topic: str, partitions: int = 1, **configs: str) -> None:
+    """Create a topic. `__` in the name of a config is a dot."""
+    new = NewTopic(topic, partitions, 1, config={name.replace("__", "."): value for name, value in configs.items()})
     admin = AdminClient({"bootstrap.servers": bootstrap})
     admin.create_topics([new])[topic].result(DEADLINE_S)
 
@@ -159,4 +165,74 @@ def idempotency_keys(client: Client, bootstrap: str, topic: str) -> None:
         check_committed(client, bootstrap, topic, group, got)
 
 
-STORIES = (delayed_records, views, idempotency_keys)
+def shrink(bootstrap: str, topic: str) -> int:
+    """Leave one partition of a topic, as `kbroker topics alter --partitions 1` does. Returns the outcome."""
+    with BrokerConnection(bootstrap) as connection:
+        request = RemovePartitionsRequest(topic_name=topic, partition_count=1)
+        response = connection.request(request, 0, RemovePartitionsResponse)
+    assert response.error_code == 0, response
+    return response.outcome
+
+
+def check_each_once(sent: list[Sent], got: list[Got]) -> None:
+    counts = Counter(r.value for r in got)
+    counts.update({r.value: 0 for r in sent})
+    wrong = {value: count for value, count in counts.items() if count != 1}
+    assert wrong == {}, f"not read once, but as often as this: {wrong}"
+
+
+def committed_ones(got: list[Got]) -> list[Got]:
+    """Return the records without those of the aborted transaction, some of which the reader sees in partition 0."""
+    return [r for r in got if not r.value.startswith("aborted")]
+
+
+def closing_partitions(client: Client, bootstrap: str, topic: str) -> None:
+    """A producer goes on while two of three partitions close; each record is read once, also when they are gone."""
+    create(bootstrap, topic, partitions=3)
+
+    def batch(name: str) -> list[Sent]:
+        keyed = [Sent(f"{name} of {key}", key=str(key)) for key in range(12)]
+        return [*keyed, Sent(f"{name} without a key")]
+
+    sent = batch("first")
+    client.produce(topic, sent)
+    reader = client.reader(topic, f"{topic}-group")
+    got = read_until(reader, lambda got: len(got) >= len(sent), "the first records")
+
+    later: list[Sent] = []
+    with ThreadPoolExecutor(1) as pool:
+        shrinking = pool.submit(shrink, bootstrap, topic)
+        rounds_after = 0
+        while rounds_after < 3:
+            rounds_after += shrinking.done()
+            records = batch(f"round {len(sent)}")
+            client.produce(topic, records)
+            sent += records
+            later += records if rounds_after else []
+        assert shrinking.result() == CLOSING
+    committed = batch("committed")
+    client.transaction(topic, committed, commit=True)
+    client.transaction(topic, batch("aborted"), commit=False)
+    sent += committed
+    got += read_until(reader, lambda more: len(got) + len(committed_ones(more)) >= len(sent), "all records")
+    reader.close()
+    check_each_once(sent, committed_ones(got))
+    reader = client.reader(topic, f"{topic}-committed", read_committed=True)
+    got = read_until(reader, lambda got: len(got) >= len(sent), "all committed records")
+    check_each_once(sent, got)
+    for key in map(str, range(12)):
+        values = [r.value for r in later if r.key == key]
+        assert [r.value for r in got if r.value in values] == values
+
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    ends = [TopicPartition(topic, index, -1) for index in (1, 2)]
+    for deleted in admin.delete_records(ends).values():
+        deleted.result(DEADLINE_S)
+    assert shrink(bootstrap, topic) == REMOVED
+    client.transaction(topic, [Sent("last", key="1")], commit=True)
+    # A member that joins again because of the removal begins at its committed offsets: it has none.
+    read_until(reader, lambda got: any(r.value == "last" for r in got), "a record after the removal")
+    reader.close()
+
+
+STORIES = (delayed_records, views, idempotency_keys, closing_partitions)

@@ -1,4 +1,4 @@
-"""Unchanged clients with delayed records, views and idempotency keys."""
+"""Unchanged clients with delayed records, views, idempotency keys and closing partitions."""
 
 import shutil
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""Apache Kafka's Java client with delayed records, views and idempotency keys."""
+"""Apache Kafka's Java client with delayed records, views, idempotency keys and closing partitions."""
 
 from collections.abc import Callable, Iterator
 

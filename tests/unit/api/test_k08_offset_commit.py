@@ -9,6 +9,8 @@ from protocol.messages.k08_offset_commit import (
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
+from protocol.messages.k11_join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from protocol.messages.k14_sync_group import SyncGroupRequest
 from tests.unit.support.group_coordinator import Harness
 
 
@@ -87,3 +89,29 @@ def test_a_commit_that_is_not_committed_in_time_can_be_retried(group_broker: Har
     # The records count once they are committed.
     group_broker.log.commit()
     assert list(group_broker.committed_offsets()["t"]) == [0]
+
+
+@pytest.mark.parametrize("version", [2, 9, 10])
+def test_offsets_of_removed_partitions_are_accepted_from_members(group_broker: Harness, version: int) -> None:
+    """The topic has lost partitions: a member could repeat a commit that fails for minutes before it joins again."""
+    protocols = [JoinGroupRequestProtocol(name="range")]
+    join = JoinGroupRequest(group_id="g", session_timeout_ms=5000, protocol_type="consumer", protocols=protocols)
+    task = group_broker.start(join, 0)
+    group_broker.loop.pass_ms(1)
+    member_id = task.result().member_id
+    group_broker.call(SyncGroupRequest(group_id="g", generation_id=1, member_id=member_id), 3)
+    group_broker.metadata.topics["t"].removed_from = 9
+
+    def codes(generation_id: int, *partitions: int) -> list[int]:
+        request = request_for(group_broker, version, *partitions)
+        request.member_id = member_id if generation_id >= 0 else ""
+        request.generation_id_or_member_epoch = generation_id
+        response = group_broker.call(request, version)
+        return [partition.error_code for partition in response.topics[0].partitions]
+
+    assert codes(1, 9) == [ErrorCode.NONE]
+    assert codes(1, 0, 9, 8) == [ErrorCode.NONE, ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+    assert list(group_broker.committed_offsets()["t"]) == [0]
+    # The generation counts for them, too. What has no generation is a tool's.
+    assert codes(0, 9) == [ErrorCode.ILLEGAL_GENERATION]
+    assert codes(-1, 9) == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]

@@ -4,6 +4,8 @@ import pytest
 
 from kbroker.api.k28_txn_offset_commit import error_for_client
 from protocol.errors import ErrorCode
+from protocol.messages.k11_join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from protocol.messages.k14_sync_group import SyncGroupRequest
 from protocol.messages.k22_init_producer_id import InitProducerIdRequest
 from protocol.messages.k25_add_offsets_to_txn import AddOffsetsToTxnRequest
 from protocol.messages.k28_txn_offset_commit import (
@@ -105,3 +107,23 @@ def test_a_group_of_another_broker(group_broker: Harness) -> None:
 )
 def test_errors_by_version(error: ErrorCode, version: int, returned: ErrorCode) -> None:
     assert error_for_client(error, version) is returned
+
+
+def test_offsets_of_removed_partitions_are_accepted_from_members(group_broker: Harness) -> None:
+    begin(group_broker, add=True)
+    protocols = [JoinGroupRequestProtocol(name="range")]
+    join = JoinGroupRequest(group_id="g", session_timeout_ms=5000, protocol_type="consumer", protocols=protocols)
+    task = group_broker.start(join, 0)
+    group_broker.loop.pass_ms(1)
+    member_id = task.result().member_id
+    group_broker.call(SyncGroupRequest(group_id="g", generation_id=1, member_id=member_id), 3)
+    group_broker.metadata.topics["t"].removed_from = 9
+    request = request_for(0, 9, 8)
+    assert codes(group_broker.call(request, 3))[1:] == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION] * 2
+    request.member_id, request.generation_id = member_id, 1
+    assert codes(group_broker.call(request, 3)) == [
+        ErrorCode.NONE,
+        ErrorCode.NONE,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ]
+    assert group_broker.unstable_partitions() == {("t", 0)}

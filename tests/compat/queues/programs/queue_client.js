@@ -1,6 +1,6 @@
 // Produces and consumes with KafkaJS, as lines of JSON on standard input tell it. Usage: node queue_client.js HOST:PORT
 //
-// tests/compat/queues/program_clients.py has the commands. All topics have one partition.
+// tests/compat/queues/program_clients.py has the commands. Positions are those of partition 0.
 
 import readline from "node:readline";
 import kafkajs from "kafkajs";
@@ -19,8 +19,8 @@ let records = [];
 let received = () => {};
 
 function messages(asked) {
-  return asked.records.map(({ value, headers, timestamp }) => {
-    const message = { value, headers: Object.fromEntries(headers) };
+  return asked.records.map(({ key, value, headers, timestamp }) => {
+    const message = { key: key || null, value, headers: Object.fromEntries(headers) };
     return timestamp > 0 ? { ...message, timestamp: String(timestamp) } : message;
   });
 }
@@ -51,7 +51,7 @@ const commands = {
       maxWaitTimeInMs: 100,
     });
     consumer.on(consumer.events.END_BATCH_PROCESS, ({ payload }) => {
-      position = Number(payload.lastOffset) + 1;
+      if (payload.partition === 0) position = Number(payload.lastOffset) + 1;
       received();
     });
     await consumer.connect();

@@ -1,6 +1,6 @@
 // Produces and consumes with franz-go, as lines of JSON on standard input tell it. Usage: main HOST:PORT
 //
-// tests/compat/queues/program_clients.py has the commands. All topics have one partition.
+// tests/compat/queues/program_clients.py has the commands. Positions are those of partition 0.
 package main
 
 import (
@@ -20,6 +20,7 @@ import (
 type record struct {
 	Offset    int64       `json:"offset"`
 	Timestamp int64       `json:"timestamp"` // milliseconds; 0 when produced: the current time
+	Key       string      `json:"key"` // only when produced; "": none
 	Value     string      `json:"value"`
 	Headers   [][2]string `json:"headers"`
 }
@@ -107,6 +108,9 @@ func produce(ctx context.Context, asked command) []int64 {
 	var records []*kgo.Record
 	for _, one := range asked.Records {
 		sent := &kgo.Record{Topic: asked.Topic, Value: []byte(one.Value)}
+		if one.Key != "" {
+			sent.Key = []byte(one.Key)
+		}
 		if one.Timestamp > 0 {
 			sent.Timestamp = time.UnixMilli(one.Timestamp)
 		}
@@ -143,7 +147,9 @@ func poll(ctx context.Context) response {
 	}
 	records := []record{}
 	fetches.EachRecord(func(got *kgo.Record) {
-		position = got.Offset + 1
+		if got.Partition == 0 {
+			position = got.Offset + 1
+		}
 		if got.Attrs.IsControl() {
 			return
 		}

@@ -2,8 +2,12 @@
 
 Each closing partition has a producer id of its own, which no client can have. Epoch and sequence of a forwarded batch
 are the base offset that it has in the closing partition, so what was forwarded already follows from the state of this
-producer in the other partition: whatever has no higher position is a duplicate. Nothing else has to be remembered, and
-whoever leads the closing partition derives the same positions from the same log.
+producer in the other partition: whatever has no higher position is a duplicate. Whoever leads the closing partition
+derives the same positions from the same log.
+
+The other partition may forget this producer: when retention has deleted its batches, a replica that is added later
+never sees them. So the closing partition has its progress in its own log, too: empty batches of the same producer,
+whose epoch and sequence are the offset below which everything is forwarded. Its next leader begins there.
 """
 
 from typing import NamedTuple
@@ -19,6 +23,7 @@ from protocol.records.batch import (
     TRANSACTIONAL,
     BatchHeader,
     Buffer,
+    assemble_batch,
     crc_of,
     patch_crc,
     patch_max_timestamp,
@@ -69,9 +74,26 @@ def to_forward(batch: Buffer, header: BatchHeader, producer_id: int) -> bytearra
     return out
 
 
+def progress_batch(position: int, producer_id: int, now_ms: int) -> bytearray:
+    """Return the batch for a closing partition itself: everything below `position` is forwarded."""
+    epoch, sequence = divmod(position, 1 << _SEQUENCE_BITS)
+    return assemble_batch(
+        b"",
+        count=0,
+        last_offset_delta=0,
+        base_timestamp=-1,
+        max_timestamp=now_ms,
+        attributes=HIDDEN,
+        producer_id=producer_id,
+        producer_epoch=epoch,
+        base_sequence=sequence,
+    )
+
+
 def must_forward(header: BatchHeader, first_epoch: int, aborted: list[AbortedRange]) -> bool:
     """Return whether a batch below the last stable offset is to be forwarded."""
-    if not header.attributes & HIDDEN or header.attributes & CONTROL or header.leader_epoch < first_epoch:
+    is_of_producer = header.attributes & HIDDEN and not header.attributes & CONTROL and header.count > 0
+    if not is_of_producer or header.leader_epoch < first_epoch:
         return False
     if not header.attributes & TRANSACTIONAL:
         return True

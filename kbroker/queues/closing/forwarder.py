@@ -14,12 +14,14 @@ from kbroker.queues.closing.forwarded_batches import (
     AbortedRange,
     forwarder_id,
     must_forward,
+    position_of,
+    progress_batch,
     start_of_epoch,
     to_forward,
 )
 from kbroker.runtime.event_log import EventLogger
 from protocol.errors import ErrorCode
-from protocol.records.batch import iter_headers
+from protocol.records.batch import iter_headers, parse_header
 
 if TYPE_CHECKING:
     from asyncio import Future, Task
@@ -35,6 +37,9 @@ Send = Callable[[bytes, int, bytes], Awaitable[int]]
 
 READ_BYTES = 1 << 20
 RETRY_S = 0.2
+# How often the progress is stored at most: a new leader forwards again what was forwarded since, and the other
+# partition recognizes that.
+PROGRESS_INTERVAL_S = 1.0
 # An append wakes the forwarder earlier.
 IDLE_S = 0.5
 EXPECTED = (
@@ -65,6 +70,9 @@ class Forwarder:
         self._waiting: Future[None] | None = None
         self._is_stopped = False
         self._watched = -1
+        # Whether something was forwarded after the stored progress, and when it may be stored, on the loop's clock.
+        self._has_progress = False
+        self._next_progress_s = 0.0
 
     def start(self) -> None:
         self._task = self._environment.loop.create_task(self._run())
@@ -120,10 +128,11 @@ class Forwarder:
     async def _step(self) -> float:
         """Forward some batches. Returns the seconds until the next step, 0 if there is more to do now."""
         log, start = self._log, self._start
-        self.position = max(self.position, start, log.log_start_offset)
+        self.position = max(self.position, start, log.log_start_offset, self._stored_position)
         end = self._end
         if self.position >= end:
             self._delete_forwarded()
+            self._store_progress()
             self._watch_commit()
             return IDLE_S
         chunk = await self._environment.offload(self._read_blocking, self.position, end)
@@ -134,9 +143,11 @@ class Forwarder:
             last = await self._send(self._partition.topic_id, self.forwarding.target, records)
             # A former leader may have forwarded more than this.
             self.position = max(chunk.next_offset, min(last + 1, end))
+            self._has_progress = True
         else:
             self.position = chunk.next_offset
         self._delete_forwarded()
+        self._store_progress()
         return 0.0
 
     @property
@@ -184,6 +195,26 @@ class Forwarder:
         if self.position > log.log_start_offset:
             log.delete_records(min(self.position, self._partition.high_watermark))
             self._partition.notify_all()
+
+    @property
+    def _stored_position(self) -> int:
+        """The position that a leader of this partition has stored last; -1 if there is none."""
+        stored = self._log.producers.first_of_last_batch(self._producer_id)
+        return -1 if stored is None else position_of(*stored)
+
+    def _store_progress(self) -> None:
+        """Append the position to the log, unless it is there, so that the next leader begins with it.
+
+        The state of the producer in the other partition alone is not enough, see forwarded_batches.py.
+        """
+        loop, partition = self._environment.loop, self._partition
+        if not self._has_progress or loop.time() < self._next_progress_s or partition.is_closing or not self.is_active:
+            return
+        self._has_progress = False
+        self._next_progress_s = loop.time() + PROGRESS_INTERVAL_S
+        now_ms = self._environment.clock.now_ms()
+        batch = progress_batch(self.position, self._producer_id, now_ms)
+        partition.append_batches([(batch, parse_header(batch), None)], now_ms)
 
     def _watch_commit(self) -> None:
         """Continue as soon as what is appended now is committed."""

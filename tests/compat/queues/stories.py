@@ -8,14 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from protocol.messages.k10010_remove_partitions import RemovePartitionsRequest, RemovePartitionsResponse
-from tests.compat.broker_connection import BrokerConnection
 from tests.compat.queues.clients import Client, Got, Reader, Sent
+from tests.compat.queues.shrinking import CLOSING, REMOVED, shrink
 from tests.compat.support import DEADLINE_S, eventually
 
 HOUR = ("TIMER_DELAY_SEC", "3600")
-# Outcomes of RemovePartitions.
-REMOVED, CLOSING = 0, 1
 
 
 def create(bootstrap: str, topic: str, partitions: int = 1, **configs: str) -> None:
@@ -163,15 +160,6 @@ def idempotency_keys(client: Client, bootstrap: str, topic: str) -> None:
             (last, "last"),
         ]
         check_committed(client, bootstrap, topic, group, got)
-
-
-def shrink(bootstrap: str, topic: str) -> int:
-    """Leave one partition of a topic, as `kbroker topics alter --partitions 1` does. Returns the outcome."""
-    with BrokerConnection(bootstrap) as connection:
-        request = RemovePartitionsRequest(topic_name=topic, partition_count=1)
-        response = connection.request(request, 0, RemovePartitionsResponse)
-    assert response.error_code == 0, response
-    return response.outcome
 
 
 def check_each_once(sent: list[Sent], got: list[Got]) -> None:

@@ -1,7 +1,7 @@
 """Closing partitions between whole brokers: what producers send to them lands once in the partitions that remain."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -174,6 +174,40 @@ async def test_each_record_lands_once_when_brokers_crash(s: SimulatedCluster) ->
         assert await visible(s, 0) == values
 
 
+async def target_is_moved(s: SimulatedCluster) -> None:
+    """What was forwarded is deleted, the target gets a new replica, and then the leader of the closing one fails."""
+    await s.create([1, 2], [2, 3], [2, 1])
+    await produce(s, batch(b"first"), 2)
+    await closing(s, 2)
+    values = [b"%d" % number for number in range(3)]
+    for number, value in enumerate(values):
+        await produce(s, idempotent(value, number), 2)
+    await until_forwarded(s, 0, values)
+    await asyncio.sleep(5)
+    leader = leader_of(s, 0)
+    assert leader is not None
+    target = s.replica(leader, index=0)
+    deleted = s.broker(leader).services.replicas.delete_records(target, target.high_watermark)
+    await s.machines[leader].loop.run(deleted)
+    await s.reassign([3])
+    await s.until(lambda: leader_of(s, 0) == 3, 120)
+    assert not await visible(s, 0)
+
+    victim = leader_of(s, 2) or 2
+    s.machines[victim].kill()
+    await s.machines[victim].start()
+    await produce(s, idempotent(b"last", 3), 2)
+    await until_forwarded(s, 0, [b"last"])
+    await asyncio.sleep(5)
+    assert await visible(s, 0) == [b"last"]
+    assert await visible(s, 2) == [b"first"]
+
+
+@simulated(SimulatedCluster, range(2))
+async def test_nothing_is_forwarded_again_when_the_target_has_forgotten_it(s: SimulatedCluster) -> None:
+    await target_is_moved(s)
+
+
 # Mistakes that the stories above catch.
 
 
@@ -200,13 +234,23 @@ def target_forgets(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ProducerStateManager, "first_of_last_batch", lambda self, producer_id: None)
 
 
-@pytest.mark.parametrize("plant", [sequences_restart, target_forgets])
-def test_mistakes_are_caught(plant: Callable[[pytest.MonkeyPatch], None]) -> None:
+def progress_is_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """Only the target knows what was forwarded."""
+    patch.setattr(Forwarder, "_store_progress", lambda self: None)
+
+
+@pytest.mark.parametrize(
+    ("plant", "story"),
+    [(sequences_restart, fail_over), (target_forgets, fail_over), (progress_is_forgotten, target_is_moved)],
+)
+def test_mistakes_are_caught(
+    plant: Callable[[pytest.MonkeyPatch], None], story: Callable[[SimulatedCluster], Awaitable[None]]
+) -> None:
     cluster = SimulatedCluster(0)
     with pytest.MonkeyPatch.context() as patch:
         plant(patch)
         with pytest.raises((AssertionError, TimeoutError)):
-            cluster.run(fail_over)
+            cluster.run(story)
 
 
 @simulated(SimulatedCluster, range(2))

@@ -9,6 +9,7 @@ from kbroker.queues.closing.forwarded_batches import (
     hide,
     must_forward,
     position_of,
+    progress_batch,
     start_of_epoch,
     to_forward,
 )
@@ -35,6 +36,19 @@ def stored(base_offset: int, leader_epoch: int = 3, attributes: int = TRANSACTIO
     patch_base_offset(batch, 0, base_offset)
     patch_leader_epoch(batch, 0, leader_epoch)
     return batch
+
+
+@pytest.mark.parametrize("position", [1, (1 << 31) + 5])
+def test_progress_is_an_empty_hidden_batch(position: int) -> None:
+    batch = progress_batch(position, forwarder_id(5, 3), 99)
+    header = parse_header(batch)
+    assert position_of(header.producer_epoch, header.base_sequence) == position
+    assert (header.count, header.last_offset_delta, header.max_timestamp, header.attributes) == (0, 0, 99, HIDDEN)
+    assert header.crc == crc_of(batch, 0, len(batch))
+    patch_leader_epoch(batch, 0, 3)
+    header = parse_header(batch)
+    assert not must_forward(header, 3, [])
+    assert ClosingFilter(3).filter_batch(memoryview(batch), header, 0, 100) is None
 
 
 @pytest.mark.parametrize("offset", [0, 1, (1 << 31) - 1, 1 << 31, (1 << 45) + 7])

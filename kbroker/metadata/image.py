@@ -67,16 +67,23 @@ class Forwarding(NamedTuple):
     """What happens to the records of producers in a closing partition (metadata/topics/close_partitions.py).
 
     They are hidden, and forwarded to partition `target` of the topic, if they are in leader epochs from `first_epoch`
-    on. `end_epoch`: that in which the closing was cancelled; -1 if it was not.
+    on. `end_epoch`: that in which the closing was cancelled; -1 if it was not. `again_epoch`: that in which the
+    partition was closed again after that, -1 if it was not; consumers see what was written meanwhile.
     """
 
     first_epoch: int
     target: int
     end_epoch: int = -1
+    again_epoch: int = -1
 
     @property
     def is_active(self) -> bool:
         return self.end_epoch < 0
+
+    @property
+    def closed_epoch(self) -> int:
+        """The leader epoch in which the partition closed last. Consumers may see records of earlier ones only."""
+        return max(self.first_epoch, self.again_epoch)
 
 
 @dataclass(slots=True)

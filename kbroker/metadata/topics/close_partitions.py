@@ -76,7 +76,10 @@ def with_forwarding(row: PartitionRegistration, index: int, first: int) -> Parti
     """
     epoch = row.leader_epoch + 1
     former = row.forwarding
-    forwarding = Forwarding(epoch, index % first) if former is None else former._replace(end_epoch=-1)
+    if former is None:
+        forwarding = Forwarding(epoch, index % first)
+    else:
+        forwarding = former._replace(end_epoch=-1, again_epoch=epoch)
     return _in_new_epoch(row, forwarding)
 
 

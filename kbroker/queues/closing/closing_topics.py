@@ -37,7 +37,7 @@ class ClosingTopics:
             forwarder = None
         partition.retention_limit = partial(self._retention_limit, partition)
         if is_leading and forwarder is None:
-            if partition.state.leader_epoch == forwarding.first_epoch and partition.log.active.size:
+            if partition.state.leader_epoch == forwarding.closed_epoch and partition.log.active.size:
                 # Retention deletes whole segments: hidden records must not keep those that consumers see.
                 # If the disk is full it is only later.
                 with suppress(KafkaError):

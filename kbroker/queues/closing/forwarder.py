@@ -189,8 +189,9 @@ class Forwarder:
 
     def _delete_forwarded(self) -> None:
         """Delete what is forwarded, if consumers see no records any more."""
-        log = self._log
-        if not self.forwarding.is_active or self._start > log.log_start_offset:
+        log, closed_epoch = self._log, self.forwarding.closed_epoch
+        closed_at = start_of_epoch(log.epochs, closed_epoch, log.log_start_offset, log.log_end_offset)
+        if not self.forwarding.is_active or closed_at > log.log_start_offset:
             return
         if self.position > log.log_start_offset:
             log.delete_records(min(self.position, self._partition.high_watermark))

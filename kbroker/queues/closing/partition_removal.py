@@ -239,6 +239,6 @@ def _is_invisible(topic: TopicImage, offsets: dict[int, LeaderOffsets]) -> bool:
     """Return whether consumers see no records in these closing partitions."""
     for index, row in offsets.items():
         forwarding = topic.partitions[index].forwarding if index < len(topic.partitions) else None
-        if row.start != row.end and (forwarding is None or row.start_epoch < forwarding.first_epoch):
+        if row.start != row.end and (forwarding is None or row.start_epoch < forwarding.closed_epoch):
             return False
     return True

@@ -76,7 +76,12 @@ class Invariants:
         services = self._machine.services
         if services is None:
             return
-        for partition in services.replicas.partitions.values():
+        partitions = services.replicas.partitions.values()
+        existing = {(partition.topic_id, partition.tp.partition) for partition in partitions}
+        for key in self._states.keys() - existing:
+            # The topic may get another partition with this index.
+            self.forget_log(key)
+        for partition in partitions:
             # Before the broker is registered, its partitions are open without a role.
             has_role = partition.leader_epoch != NO_EPOCH
             if has_role and not partition.is_closed and partition.log.offline is None:

@@ -147,12 +147,30 @@ class ClusterInvariants:
 
     def check_stored(self) -> None:
         """Check the stored state. Called after each transaction, since the next one may hide a mistake."""
-        for tp, stored in self._state.partitions().items():
+        partitions = self._state.partitions()
+        if len(partitions) < len(self._stored):
+            existing = {(stored.topic_id, tp[1]) for tp, stored in partitions.items()}
+            for key in self._stored.keys() - existing:
+                self._forget(key)
+        for tp, stored in partitions.items():
             self._check_stored(tp, (stored.topic_id, tp[1]), stored.registration)
         self._cordoned = self._state.cordoned_brokers()
         fault = self._plans.fault()
         if fault is not None:
             raise BrokenInvariant(fault)
+
+    def _forget(self, key: Key) -> None:
+        """Forget a partition that was removed: its topic may get another one with this index."""
+        del self._stored[key]
+        self._compactable.pop(key, None)
+        for broker in self._machines:
+            self._logs.pop((broker, key), None)
+        self._leaders = {entry: value for entry, value in self._leaders.items() if entry[0] != key}
+        self._batches = {entry: value for entry, value in self._batches.items() if entry[0] != key}
+        self._compared = {entry: value for entry, value in self._compared.items() if entry[0] != key}
+        self._memberships.forget(key)
+        self._promises.forget(key)
+        self._reassignments.forget(key)
 
     def check(self) -> None:
         """Raise BrokenInvariant if an invariant does not hold."""

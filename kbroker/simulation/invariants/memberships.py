@@ -42,6 +42,12 @@ class Memberships:
         """Whether a lossy replica is in an ISR or an ELR."""
         return any(is_member for _, is_member in self._lossy.values())
 
+    def forget(self, key: Key) -> None:
+        """Record that a partition was removed."""
+        self._members.pop(key, None)
+        for known in [known for known in self._lossy if known[1] == key]:
+            del self._lossy[known]
+
     def is_lossy(self, broker: int, key: Key) -> bool:
         return (broker, key) in self._lossy
 

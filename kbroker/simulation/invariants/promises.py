@@ -18,6 +18,11 @@ class Promises:
         self._received: dict[Key, int] = {}
         self._deleted: dict[Key, int] = {}
 
+    def forget(self, key: Key) -> None:
+        """Record that a partition was removed."""
+        self._received.pop(key, None)
+        self._deleted.pop(key, None)
+
     def received(self, key: Key) -> int:
         """Return the offset after the last one that a client received; 0 if there is none."""
         return self._received.get(key, 0)

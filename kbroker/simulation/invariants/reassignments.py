@@ -24,6 +24,11 @@ class Reassignments:
         self._before: dict[Key, set[int]] = {}
         self._targets: dict[Key, set[int]] = {}
 
+    def forget(self, key: Key) -> None:
+        """Record that a partition was removed."""
+        self._before.pop(key, None)
+        self._targets.pop(key, None)
+
     def fault(self, key: Key, new: PartitionRegistration) -> str | None:
         """Record the next state of a partition. Returns what is wrong with it."""
         replicas = set(new.replicas)

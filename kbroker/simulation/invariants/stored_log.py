@@ -83,8 +83,9 @@ class StoredLog:
 
     @property
     def start(self) -> int:
-        """The base offset of the first batch; -1 if there is none."""
-        return next((batches[0].id.base_offset for _, batches in sorted(self._segments.items()) if batches), -1)
+        """The base offset of the first batch, or that of the empty last segment."""
+        first = (batches[0].id.base_offset for _, batches in sorted(self._segments.items()) if batches)
+        return next(first, self.active_base)
 
     @property
     def end(self) -> int:

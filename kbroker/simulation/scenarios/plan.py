@@ -51,7 +51,7 @@ class Plan:
     request, topics get other configs and more partitions, partitions are moved. `joining`: the number of the brokers
     that join the cluster under load. `weak_acks`: producers may use acks=1 although there are
     several replicas, which may lose their records. `has_racks`: consumers fetch from replicas in their racks.
-    `queues`: topics with delayed delivery and idempotency keys are written and read.
+    `queues`: topics with delayed delivery, idempotency keys, views and closing partitions are written and read.
     `cordoning`: brokers are cordoned, so that they get no new replicas, and some of them drained.
     """
 

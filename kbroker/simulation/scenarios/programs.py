@@ -14,12 +14,12 @@ from kbroker.simulation.clients.connections.cluster import GROUP as GROUP_KEY_TY
 from kbroker.simulation.clients.connections.cluster import TRANSACTION, Cluster
 from kbroker.simulation.clients.consumer.group_offsets import StandaloneGroupOffsets
 from kbroker.simulation.clients.consumer.offset_lookup import RefusedError
+from kbroker.simulation.clients.queues.queue_topics import QueueTopics
 from kbroker.simulation.clients.workloads.administration import administrate
 from kbroker.simulation.clients.workloads.consumers import consume_assigned, consume_group, final_reads
 from kbroker.simulation.clients.workloads.context import StopSignal, WorkloadContext
 from kbroker.simulation.clients.workloads.cordons import cordon_brokers
 from kbroker.simulation.clients.workloads.producers import delete_records, produce
-from kbroker.simulation.clients.workloads.queue_topics import QueueTopics
 from kbroker.simulation.clients.workloads.quiescence import wait_until_all_transformed, wait_until_no_open_transaction
 from kbroker.simulation.clients.workloads.records import ValueSource
 from kbroker.simulation.clients.workloads.recreation import TOPIC as RECREATED_TOPIC

@@ -30,8 +30,8 @@ class Scenario:
     it is not 0. `administration`: the share of runs in which leaders are elected on request, topics get other configs
     and more partitions, and partitions are moved; of the runs with many brokers, some join under load. `healing`: the
     share of runs in which replicas of brokers that stay away are rebuilt. `cordoning`: the share of runs with more
-    brokers than replicas in which brokers are cordoned and drained. `queues`: all runs have a
-    topic with delayed delivery and one with idempotency keys.
+    brokers than replicas in which brokers are cordoned and drained. `queues`: all runs have
+    topics with delayed delivery, idempotency keys, views, and partitions that close.
     """
 
     name: str
@@ -119,7 +119,7 @@ _SCENARIOS = (
     ),
     Scenario(
         "queues",
-        "delayed delivery and idempotency keys; the network, the process and the machine fail",
+        "delayed delivery, idempotency keys, views, closing partitions; the network, the process, the machine fail",
         {**NODE, **NETWORK, **POWER, "full": full, "slow_disk": slow_disk},
         queues=True,
     ),
@@ -145,7 +145,7 @@ _CLUSTER_SCENARIOS = (
     ),
     Scenario(
         "cluster-queues",
-        "three brokers with delayed delivery and idempotency keys die, are cut off and replaced",
+        "three brokers with the topics of `queues` die, are cut off and replaced",
         {**NODE, **NETWORK, **COORDINATION, **CLUSTER},
         coordination=True,
         brokers=3,

@@ -38,7 +38,7 @@ def test_a_closing_is_cancelled_and_begins_again() -> None:
     assert first_closing(topic) is None
     check_open(topic)
     # The sequences of what it forwards continue, so they must go to the same partition.
-    assert with_forwarding(cancelled, 2, 1).forwarding == Forwarding(5, 0)
+    assert with_forwarding(cancelled, 2, 1).forwarding == Forwarding(5, 0, again_epoch=7)
 
 
 def test_a_target_must_remain() -> None:

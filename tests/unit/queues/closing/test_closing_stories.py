@@ -336,6 +336,27 @@ async def test_closing_is_cancelled(s: SimulatedCluster) -> None:
     assert (await alter(s, -1)).first_closing == 2
 
 
+@simulated(SimulatedCluster, range(2))
+async def test_records_from_between_two_closings_are_not_taken_for_hidden_ones(s: SimulatedCluster) -> None:
+    await s.create(*ASSIGNMENT)
+    await produce(s, idempotent(b"a", 0), 2)
+    await closing(s, 2)
+    await produce(s, idempotent(b"hidden", 1), 2)
+    assert (await alter(s, 3)).outcome == REOPENED
+    await until_applied(s, 2, is_active=False)
+    await produce(s, idempotent(b"between", 2), 2)
+    await until_forwarded(s, 0, [b"hidden"])
+    leader = leader_of(s, 2)
+    assert leader is not None
+    await s.machines[leader].loop.run(s.broker(leader).services.replicas.delete_records(s.replica(leader, index=2), 2))
+    await closing(s, 2)
+    await until_applied(s, 2, is_active=True)
+    # The controller looks for emptied partitions every ten seconds.
+    await asyncio.sleep(40)
+    assert len(s.broker(1).services.metadata.topics["t"].partitions) == 3
+    assert await visible(s, 2) == [b"between"]
+
+
 @simulated(SimulatedCluster, range(1))
 async def test_topics_that_cannot_close_partitions(s: SimulatedCluster) -> None:
     await s.create(*ASSIGNMENT, cleanup_policy="compact")

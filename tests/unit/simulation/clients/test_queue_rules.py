@@ -1,8 +1,10 @@
-"""The rules for topics with delayed delivery and idempotency keys find what they should."""
+"""The rules for topics with what Kafka does not have find what they should."""
 
 import pytest
 
-from kbroker.simulation.clients.workloads.queue_rules import BrokenQueue, DelayedRecords, KeyedRecords, SeenRecord
+from kbroker.simulation.clients.queues.closing_rules import ForwardedRecords
+from kbroker.simulation.clients.queues.queue_rules import BrokenQueue, DelayedRecords, KeyedRecords, SeenRecord
+from kbroker.simulation.clients.queues.view_topic import check_view
 
 # Value 1 is immediate, 2 is due at a time, 3 after a delay; 4 was not acknowledged.
 IMMEDIATE, DUE, DELAYED = SeenRecord(0, 1, 100), SeenRecord(3, 2, 205, 200, 1), SeenRecord(4, 3, 205, 200, 2)
@@ -63,3 +65,51 @@ def test_keys() -> None:
         rules.check([SeenRecord(1, 1, 100)])
     with pytest.raises(BrokenQueue, match="was not sent"):
         rules.check([SeenRecord(0, 5, 100)])
+
+
+def test_keys_of_a_batch_with_several_records_are_stored() -> None:
+    rules = KeyedRecords()
+    for value, key in ((1, 1), (2, 2), (3, 2)):
+        rules.send(value, key)
+    rules.acknowledge_batch([1, 2, 3])
+    rules.check([SeenRecord(0, 1, 100), SeenRecord(1, 2, 100)])
+    with pytest.raises(BrokenQueue, match=r"keys \[2\] were acknowledged, and are not stored"):
+        rules.check([SeenRecord(0, 1, 100)])
+
+
+def test_a_view_has_the_selected_records_of_its_source() -> None:
+    source = [SeenRecord(offset, offset, 100) for offset in range(7)]
+    check_view("v", [source[0], source[3], source[6]], source)
+    with pytest.raises(BrokenQueue, match=r"missing.*value=3"):
+        check_view("v", [source[0], source[6]], source)
+    with pytest.raises(BrokenQueue, match=r"wrong.*value=4"):
+        check_view("v", [source[0], source[3], source[4], source[6]], source)
+    with pytest.raises(BrokenQueue):
+        check_view("v", [source[0], source[3], source[3], source[6]], source)
+
+
+def test_records_of_closing_partitions_are_in_one_place() -> None:
+    rules = ForwardedRecords()
+    rules.send([1, 2], (0, 2))
+    rules.send([3], (0, 1))
+    rules.acknowledge([1, 3])
+    rules.read(2, [SeenRecord(5, 1, 100)])
+    assert not rules.is_complete()
+    rules.read(0, [SeenRecord(0, 3, 100)])
+    rules.read(0, [SeenRecord(0, 3, 100)])
+    assert rules.is_complete()
+    with pytest.raises(BrokenQueue, match="value 1 is there twice"):
+        rules.read(0, [SeenRecord(1, 1, 100)])
+    with pytest.raises(BrokenQueue, match="value 3 is there twice"):
+        rules.read(0, [SeenRecord(1, 3, 100)])
+    with pytest.raises(BrokenQueue, match="which was not sent"):
+        rules.read(0, [SeenRecord(1, 4, 100)])
+
+
+def test_records_of_a_producer_are_in_order() -> None:
+    rules = ForwardedRecords()
+    rules.send([1, 3], (0, 2))
+    rules.send([2], (0, 1))
+    rules.check_order([SeenRecord(0, 2, 100), SeenRecord(1, 1, 100), SeenRecord(2, 3, 100)])
+    with pytest.raises(BrokenQueue, match="is behind"):
+        rules.check_order([SeenRecord(0, 3, 100), SeenRecord(1, 1, 100)])

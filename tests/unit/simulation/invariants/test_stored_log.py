@@ -16,7 +16,7 @@ def files() -> ReplicaFiles:
 def test_a_growing_log():
     disk, log = files(), StoredLog()
     assert log.update(disk.disk, DIRECTORY) == []
-    assert (log.start, log.end) == (-1, 0)
+    assert (log.start, log.end) == (0, 0)
     disk.append(0, b"a", epoch=1)
     disk.append(1, b"b", epoch=1)
     assert [batch.base_offset for batch in log.update(disk.disk, DIRECTORY)] == [0, 1]

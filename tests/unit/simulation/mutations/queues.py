@@ -1,14 +1,19 @@
-"""Mistakes in delayed delivery and in idempotency keys."""
+"""Mistakes in delayed delivery, idempotency keys, views and partitions that close."""
 
 from collections.abc import Iterator
 from typing import Any
 
+from kbroker.queues.dedup.dedup_extension import DedupExtension
 from kbroker.queues.dedup.key_table import KeyTable
 from kbroker.queues.delay import delivery
 from kbroker.queues.delay.delay_batches import Effects
 from kbroker.queues.delay.pending_records import PendingRecords
-from tests.unit.simulation.mutations.mutation import LIVENESS, mutation, replaces
-from tests.unit.simulation.mutations.shapes import only
+from kbroker.replica.fetch import partition_reads
+from kbroker.replica.fetch.read_filter import FilterSequence
+from kbroker.storage.log.log import Log
+from kbroker.storage.producers.producer_state_manager import ProducerStateManager
+from tests.unit.simulation.mutations.mutation import INVARIANT, LIVENESS, mutation, replaces
+from tests.unit.simulation.mutations.shapes import only, short
 
 BROKEN = ["BrokenQueue"]
 KILLS = only("kill", producers=1, readers=1, members=0, deleters=0)
@@ -37,8 +42,44 @@ def records_are_delivered_early(real: Any, pending: Any, now_ms: int, *limit: An
     return real(pending, now_ms + 300, *limit)
 
 
-@mutation("queues", BROKEN, KILLS)
+@mutation("queues", BROKEN, KILLS, first_seed=9)
 @replaces(KeyTable, "replay")
 def keys_are_not_replayed(_: Any, *batch: Any) -> Iterator[None]:
     """After a restart, the keys of stored records are not known."""
     return iter(())
+
+
+class _SkippingFilter:
+    """A filter that selects nothing of the last batch of a segment."""
+
+    def __init__(self, real: FilterSequence, log: Log) -> None:
+        self._real = real
+        self._ends = {segment.base_offset for segment in log.segments}
+
+    def filter_batch(self, batch: memoryview, header: Any, now_ms: int, max_bytes: int) -> Any:
+        return None if header.next_offset in self._ends else self._real.filter_batch(batch, header, now_ms, max_bytes)
+
+
+@mutation("queues", BROKEN, only(producers=1, readers=1, members=0, deleters=0))
+@replaces(partition_reads, "read_filtered")
+def views_skip_the_end_of_segments(real: Any, log: Log, read_filter: Any, *rest: Any, **named: Any) -> Any:
+    """A view lacks the last batch of each segment."""
+    # The topics have filters of their own, so that those of their views are sequences.
+    is_view = isinstance(read_filter, FilterSequence)
+    return real(log, _SkippingFilter(read_filter, log) if is_view else read_filter, *rest, **named)
+
+
+@mutation("queues", [INVARIANT, *BROKEN], KILLS)
+@replaces(ProducerStateManager, "first_of_last_batch")
+def forwarded_batches_are_not_recognized(real: Any, *_: Any) -> None:
+    """The target of a closing partition appends again what it was sent before."""
+    return None
+
+
+@mutation("cluster-queues", BROKEN, short(producers=1, readers=1, members=0, deleters=0))
+@replaces(DedupExtension, "append")
+def duplicates_do_not_wait(real: Any, extension: Any, partition: Any, *batch: Any) -> Any:
+    """A duplicate is acknowledged before the record that was stored first is committed."""
+    end_offset = partition.log.log_end_offset
+    result = real(extension, partition, *batch)
+    return result if partition.log.log_end_offset > end_offset else (result[0], 0, result[2])

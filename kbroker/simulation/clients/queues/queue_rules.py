@@ -98,12 +98,18 @@ class KeyedRecords:
         self._keys: dict[int, int] = {}
         # (key, offset of the response)
         self._acknowledged: set[tuple[int, int]] = set()
+        # Keys of batches with several records.
+        self._stored: set[int] = set()
 
     def send(self, value: int, key: int) -> None:
         self._keys[value] = key
 
     def acknowledge(self, value: int, offset: int) -> None:
         self._acknowledged.add((self._keys[value], offset))
+
+    def acknowledge_batch(self, values: Iterable[int]) -> None:
+        """The response of a batch has the offset of its first record only, so those of the others are not known."""
+        self._stored.update(self._keys[value] for value in values)
 
     def check(self, log: Sequence[SeenRecord]) -> None:
         """Check the whole log. Raises BrokenQueue."""
@@ -115,6 +121,9 @@ class KeyedRecords:
             first = offsets.setdefault(key, record.offset)
             if first != record.offset:
                 raise BrokenQueue(f"key {key} is stored twice: at offsets {first} and {record.offset}")
+        lost = self._stored - offsets.keys()
+        if lost:
+            raise BrokenQueue(f"keys {sorted(lost)[:10]} were acknowledged, and are not stored")
         for key, offset in sorted(self._acknowledged):
             if offsets.get(key) != offset:
                 raise BrokenQueue(f"key {key} was acknowledged with offset {offset}, and is at {offsets.get(key)}")

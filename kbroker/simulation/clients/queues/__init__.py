@@ -1,0 +1,1 @@
+"""Workloads on topics with delayed delivery, idempotency keys, views, and partitions that close."""

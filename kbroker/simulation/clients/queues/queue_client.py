@@ -1,0 +1,114 @@
+"""A client that produces single batches, without retries, and fetches: what it sees is checked with queue_rules.py."""
+
+from collections.abc import Sequence
+from random import Random
+
+from kbroker.simulation.clients.admin import BROKER_TIMEOUT_MS
+from kbroker.simulation.clients.connections.cluster import Cluster
+from kbroker.simulation.clients.queues.queue_rules import SeenRecord
+from kbroker.simulation.clients.workloads.context import WorkloadContext
+from kbroker.simulation.clients.workloads.records import MAX_DECOMPRESSED, value_of
+from kbroker.simulation.runtime.clock import EPOCH_MS
+from protocol.messages.k00_produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
+from protocol.messages.k01_fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
+from protocol.records.batch import Buffer, NewRecord, body_of, build_batch, iter_headers
+from protocol.records.compression import GZIP, LZ4, NONE, SNAPPY, ZSTD, decompress
+from protocol.records.record import Header, iter_records
+
+CODECS = (NONE, NONE, NONE, GZIP, SNAPPY, LZ4, ZSTD)
+TAGS = b"TAGS"
+# The tag of every third record, which the views select.
+SELECTED = b"selected"
+
+
+def is_selected(value: int) -> bool:
+    return value % 3 == 0
+
+
+def tags(value: int) -> tuple[Header, ...]:
+    return ((TAGS, SELECTED if is_selected(value) else b"other"),)
+
+
+class QueueClient:
+    """One client of a run; `close` after use. `stopped`: the workload was asked to stop."""
+
+    def __init__(self, context: WorkloadContext, random: Random) -> None:
+        self.context = context
+        self.random = random
+        self.cluster = Cluster(context.loop, context.bootstrap, random, "queues")
+
+    def close(self) -> None:
+        self.cluster.close()
+
+    @property
+    def stopped(self) -> bool:
+        return self.context.stop.requested
+
+    def now_ms(self) -> int:
+        return EPOCH_MS + int(self.context.loop.time() * 1000)
+
+    async def produce(self, topic: str, records: Sequence[NewRecord]) -> int | None:
+        """Send one batch to partition 0. Returns its base offset, None if the broker has refused it. Raises OSError."""
+        cluster = self.cluster
+        connection = await cluster.leader((topic, 0))
+        batch = build_batch(records, codec=self.random.choice(CODECS))
+        request = ProduceRequest(
+            acks=-1,
+            timeout_ms=BROKER_TIMEOUT_MS,
+            topic_data=[
+                TopicProduceData(
+                    topic_id=cluster.topic_ids[topic], partition_data=[PartitionProduceData(index=0, records=batch)]
+                )
+            ],
+        )
+        response = (await connection.request(request, ProduceResponse)).responses[0].partition_responses[0]
+        if not response.error_code:
+            return response.base_offset
+        cluster.forget_leader((topic, 0))
+        return None
+
+    async def fetch(
+        self, topic: str, position: int, log: list[SeenRecord], index: int = 0
+    ) -> tuple[PartitionData | None, int]:
+        """Send one Fetch. Returns the response, or None if there is none or an error, and the next position.
+
+        The records are appended to `log`.
+        """
+        cluster = self.cluster
+        partition = FetchPartition(partition=index, fetch_offset=position, partition_max_bytes=1 << 20)
+        try:
+            connection = await cluster.leader((topic, index))
+            fetched = FetchTopic(topic_id=cluster.topic_ids[topic], partitions=[partition])
+            request = FetchRequest(max_wait_ms=self.random.choice((0, 100)), min_bytes=1, topics=[fetched])
+            response = await connection.request(request, FetchResponse)
+        except OSError:
+            return None, position
+        data = None if response.error_code else response.responses[0].partitions[0]
+        if data is None or data.error_code:
+            cluster.forget_leader((topic, index))
+            return None, position
+        return data, _decode(data.records or b"", position, log)
+
+    async def read_to_end(self, topic: str, position: int, log: list[SeenRecord]) -> int:
+        """Append the records from `position` to the end of partition 0 to `log`. Returns the next position."""
+        while True:
+            data, position = await self.fetch(topic, position, log)
+            if data is None:
+                await self.cluster.backoff()
+            elif position >= data.high_watermark:
+                return position
+
+
+def _decode(data: Buffer, position: int, log: list[SeenRecord]) -> int:
+    """Append the records from `position` on, and return the next position."""
+    for pos, header in iter_headers(data):
+        if header.next_offset <= position:
+            continue
+        if not header.is_control:
+            body = decompress(header.codec, body_of(data, pos, header.size), MAX_DECOMPRESSED)
+            for record in iter_records(body, header.count, header.base_timestamp):
+                offset = header.base_offset + record.offset_delta
+                if offset >= position:
+                    log.append(SeenRecord.of(offset, value_of(record.value), record.timestamp, record.headers))
+        position = header.next_offset
+    return position

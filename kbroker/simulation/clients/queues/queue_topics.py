@@ -1,0 +1,92 @@
+"""Topics with what Kafka does not have, which are written and read during the faults.
+
+The clients keep no history for the checker: what they see is checked with rules of their own.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from contextlib import suppress
+from random import Random
+
+from kbroker.simulation.clients.admin import Admin
+from kbroker.simulation.clients.queues.closing_topic import CLOSING, PARTITIONS, ClosingTopic
+from kbroker.simulation.clients.queues.delayed_topic import DELAYED, DelayedTopic
+from kbroker.simulation.clients.queues.keyed_topic import KEYED, WINDOW_MS, KeyedTopic
+from kbroker.simulation.clients.queues.queue_client import QueueClient
+from kbroker.simulation.clients.queues.view_topic import ViewTopic
+from kbroker.simulation.clients.workloads.context import WorkloadContext
+from kbroker.simulation.clients.workloads.records import ValueSource
+
+# Not values of the other clients.
+FIRST_VALUE = 2_000_000_000
+PRODUCERS = 2
+
+
+class QueueTopics:
+    """`configs`: those of the topics, with which no fault of the run may lose acknowledged records."""
+
+    def __init__(self, context: WorkloadContext, random: Random, configs: Mapping[str, str], replicas: int) -> None:
+        self._context = context
+        self._random = random
+        self._configs = configs
+        self._replicas = replicas
+        values = ValueSource(FIRST_VALUE)
+        self._delayed, self._keyed, self._closing = DelayedTopic(values), KeyedTopic(values), ClosingTopic(values)
+        self._views = {DELAYED: ViewTopic(DELAYED), KEYED: ViewTopic(KEYED)}
+        self._clients: list[QueueClient] = []
+
+    async def create(self, admin: Admin) -> None:
+        """Create the topics."""
+        own: dict[str, dict[str, str]] = {
+            DELAYED: {"kbroker.delay.enable": "true"},
+            KEYED: {"kbroker.dedup.window.ms": str(WINDOW_MS)},
+            CLOSING: {},
+        }
+        for topic, configs in own.items():
+            partitions = PARTITIONS if topic == CLOSING else 1
+            await admin.create_topic(topic, partitions, {**self._configs, **configs}, replication_factor=self._replicas)
+        for view in self._views.values():
+            await view.create(admin)
+
+    async def run(self) -> None:
+        """Write and read until the workload is asked to stop. Raises BrokenQueue."""
+        closing = self._closing
+        try:
+            await asyncio.gather(
+                self._delayed.read(self._client()),
+                *(view.read(self._client()) for view in self._views.values()),
+                *(self._produce(self._client()) for _ in range(PRODUCERS)),
+                closing.read(self._client()),
+                closing.operate(self._client()),
+                *(closing.produce(self._client()) for _ in range(PRODUCERS)),
+            )
+        finally:
+            self._close()
+
+    async def _produce(self, client: QueueClient) -> None:
+        while not client.stopped:
+            topic = self._delayed if client.random.random() < 0.6 else self._keyed
+            with suppress(OSError):
+                await topic.produce(client)
+            await asyncio.sleep(client.random.random() * 0.1)
+
+    async def check_at_the_end(self) -> None:
+        """Wait, after all faults, until all that was acknowledged is there, and check the logs. Raises BrokenQueue."""
+        client = self._client()
+        try:
+            for name, topic in ((DELAYED, self._delayed), (KEYED, self._keyed)):
+                log = await topic.check_at_the_end(client)
+                await self._views[name].check_at_the_end(client, log)
+            await self._closing.check_at_the_end(client)
+        finally:
+            self._close()
+
+    def _client(self) -> QueueClient:
+        client = QueueClient(self._context, self._random)
+        self._clients.append(client)
+        return client
+
+    def _close(self) -> None:
+        for client in self._clients:
+            client.close()
+        self._clients.clear()

@@ -46,6 +46,12 @@ class Topics:
         for deleted in self._admin.delete_records([TopicPartition(name, partition, offset)]).values():
             assert deleted.result(DEADLINE_S).low_watermark == offset
 
+    def delete_all(self, name: str, *partitions: int) -> None:
+        """Delete the records of partitions. Those that are closing lose hidden records, too."""
+        ends = [TopicPartition(name, partition, -1) for partition in partitions]
+        for deleted in self._admin.delete_records(ends).values():
+            deleted.result(DEADLINE_S)
+
     def delete(self) -> None:
         """Delete the topics and close the client: the callback of a query may keep this object after the test."""
         for name, deleted in (self._admin.delete_topics(self.created) if self.created else {}).items():

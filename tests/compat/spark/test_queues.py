@@ -1,9 +1,10 @@
-"""Spark reads topics with delayed records, and views, in batches and streams, and finds no data missing."""
+"""Spark reads topics with delayed records, views and closing partitions, in batches and streams."""
 
 import json
 
 import pytest
 
+from tests.compat.queues.shrinking import CLOSING, REMOVED, shrink
 from tests.compat.spark.helpers import finish, load, numbered, numbers, wait_for_numbers
 from tests.compat.support import eventually, need_own_broker, unique
 
@@ -56,6 +57,45 @@ def test_a_view_is_read_as_a_topic_with_gaps(spark, bootstrap, topics, streams):
     topics.fill(source, ({**r, "headers": [("TAGS", b"open")]} for r in numbered(range(2000, 2050), 2)))
     eventually(lambda: sum(_end(query, view).values()) == 450, "the stream reaches the end of the source")
     assert numbers(load(spark.read, bootstrap, view, **EARLIEST)) == expected
+
+
+def test_partitions_close_and_disappear_under_queries(spark, bootstrap, topics, streams):
+    """With failOnDataLoss a query ends when they are gone, although it has read all; from then on it needs false."""
+    need_own_broker()
+    name, table = topics.create(partitions=3), unique("lenient").replace("-", "_")
+    topics.fill(name, numbered(range(30), 3))
+    strict_frame, frame = (
+        load(spark.readStream, bootstrap, name, startingOffsets="earliest", failOnDataLoss=fail).select("value")
+        for fail in ("true", "false")
+    )
+    strict, lenient = streams.to_files(strict_frame), streams.to_memory(frame, table, checkpoint="lenient")
+    assert shrink(bootstrap, name) == CLOSING
+    topics.fill(name, numbered(range(30, 60), 3))
+    wait_for_numbers(lenient, lambda: spark.table(table), list(range(60)))
+    wait_for_numbers(strict, streams.files, list(range(60)))
+    assert numbers(load(spark.read, bootstrap, name, **EARLIEST)) == list(range(60))
+
+    topics.delete_all(name, 1, 2)
+    assert shrink(bootstrap, name) == REMOVED
+    topics.fill(name, numbered(range(60, 70)))
+    wait_for_numbers(lenient, lambda: spark.table(table), list(range(70)))
+    eventually(lambda: not strict.isActive, "the query with failOnDataLoss ends")
+    assert f"{name}-1, {name}-2) have been deleted" in str(strict.exception())
+    with pytest.raises(Exception, match="have been deleted"):
+        finish(streams.to_files(strict_frame, availableNow=True))
+    finish(streams.to_files(frame, availableNow=True))
+    assert numbers(streams.files()) == list(range(70))
+    # Its checkpoint knows the removed partitions no more.
+    topics.fill(name, numbered(range(70, 72)))
+    finish(streams.to_files(strict_frame, availableNow=True))
+    assert numbers(streams.files()) == list(range(72))
+
+    remaining = [*range(0, 30, 3), *range(30, 72)]
+    assert numbers(load(spark.read, bootstrap, name, **EARLIEST)) == remaining
+    for fail in ("true", "false"):
+        start = json.dumps({name: {"0": -2, "1": 10}})
+        with pytest.raises(Exception, match="don't match what are assigned"):
+            numbers(load(spark.read, bootstrap, name, startingOffsets=start, failOnDataLoss=fail))
 
 
 def _end(query, name):

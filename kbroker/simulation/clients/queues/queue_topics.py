@@ -9,11 +9,11 @@ from contextlib import suppress
 from random import Random
 
 from kbroker.simulation.clients.admin import Admin
-from kbroker.simulation.clients.queues.closing_topic import CLOSING, PARTITIONS, ClosingTopic
-from kbroker.simulation.clients.queues.delayed_topic import DELAYED, DelayedTopic
-from kbroker.simulation.clients.queues.keyed_topic import KEYED, WINDOW_MS, KeyedTopic
+from kbroker.simulation.clients.queues.closing_workload import CLOSING, PARTITIONS, ClosingWorkload
+from kbroker.simulation.clients.queues.delayed_workload import DELAYED, DelayedWorkload
+from kbroker.simulation.clients.queues.keyed_workload import KEYED, WINDOW_MS, KeyedWorkload
 from kbroker.simulation.clients.queues.queue_client import QueueClient
-from kbroker.simulation.clients.queues.view_topic import ViewTopic
+from kbroker.simulation.clients.queues.view_workload import ViewWorkload
 from kbroker.simulation.clients.workloads.context import WorkloadContext
 from kbroker.simulation.clients.workloads.records import ValueSource
 
@@ -31,8 +31,12 @@ class QueueTopics:
         self._configs = configs
         self._replicas = replicas
         values = ValueSource(FIRST_VALUE)
-        self._delayed, self._keyed, self._closing = DelayedTopic(values), KeyedTopic(values), ClosingTopic(values)
-        self._views = {DELAYED: ViewTopic(DELAYED), KEYED: ViewTopic(KEYED)}
+        self._delayed, self._keyed, self._closing = (
+            DelayedWorkload(values),
+            KeyedWorkload(values),
+            ClosingWorkload(values),
+        )
+        self._views = {DELAYED: ViewWorkload(DELAYED), KEYED: ViewWorkload(KEYED)}
         self._clients: list[QueueClient] = []
 
     async def create(self, admin: Admin) -> None:

@@ -1,6 +1,8 @@
 """Mistakes in delayed delivery, idempotency keys, views and partitions that close."""
 
+import asyncio
 from collections.abc import Iterator
+from random import Random
 from typing import Any
 
 from kbroker.queues.dedup.dedup_extension import DedupExtension
@@ -10,10 +12,14 @@ from kbroker.queues.delay.delay_batches import Effects
 from kbroker.queues.delay.pending_records import PendingRecords
 from kbroker.replica.fetch import partition_reads
 from kbroker.replica.fetch.read_filter import FilterSequence
+from kbroker.simulation.clients.queues.keyed_workload import KEYED
+from kbroker.simulation.scenarios.simulation import Simulation
 from kbroker.storage.log.log import Log
 from kbroker.storage.producers.producer_state_manager import ProducerStateManager
+from tests.unit.simulation.mutations.cluster import replicated
 from tests.unit.simulation.mutations.mutation import INVARIANT, LIVENESS, mutation, replaces
-from tests.unit.simulation.mutations.shapes import only, short
+from tests.unit.simulation.mutations.scene import Scene
+from tests.unit.simulation.mutations.shapes import only
 
 BROKEN = ["BrokenQueue"]
 KILLS = only("kill", producers=1, readers=1, members=0, deleters=0)
@@ -76,7 +82,20 @@ def forwarded_batches_are_not_recognized(real: Any, *_: Any) -> None:
     return None
 
 
-@mutation("cluster-queues", BROKEN, short(producers=1, readers=1, members=0, deleters=0))
+async def _leader_with_keys_is_replaced(simulation: Simulation, random: Random) -> None:
+    """The leader gets keys, some of them twice, while it does not reach its followers, one of which then leads."""
+    scene = Scene(simulation, (KEYED, 0))
+    if await scene.until_in_sync():
+        leader, followers = scene.leader, scene.followers
+        scene.cut(leader, followers)
+        await asyncio.sleep(0.5)
+        scene.expire(leader)
+        await scene.until(lambda: scene.leads(followers[0]))
+        scene.heal(leader, followers)
+        await scene.until_in_sync()
+
+
+@mutation("cluster-queues", BROKEN, replicated(_leader_with_keys_is_replaced, seconds=8.0))
 @replaces(DedupExtension, "append")
 def duplicates_do_not_wait(real: Any, extension: Any, partition: Any, *batch: Any) -> Any:
     """A duplicate is acknowledged before the record that was stored first is committed."""

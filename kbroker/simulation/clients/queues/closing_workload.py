@@ -32,7 +32,7 @@ class _State(NamedTuple):
     first_closing: int
 
 
-class ClosingTopic:
+class ClosingWorkload:
     """`values`: where the values of its records come from."""
 
     def __init__(self, values: ValueSource) -> None:

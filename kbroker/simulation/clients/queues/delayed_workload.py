@@ -12,7 +12,7 @@ DELAYED = "delayed"
 DELAYS_MS = (1, 20, 500, 3_000)
 
 
-class DelayedTopic:
+class DelayedWorkload:
     """`values`: where the values of its records come from."""
 
     def __init__(self, values: ValueSource) -> None:

@@ -7,7 +7,7 @@ from kbroker.simulation.clients.queues.queue_client import SELECTED, QueueClient
 from kbroker.simulation.clients.queues.queue_rules import BrokenQueue, SeenRecord
 
 
-class ViewTopic:
+class ViewWorkload:
     def __init__(self, source: str) -> None:
         self._source = source
         self._name = f"{source}.{SELECTED.decode()}"

@@ -14,7 +14,7 @@ NEW_KEY, RECENT_KEYS = 0.3, 5
 WINDOW_MS = 30 * 86_400_000
 
 
-class KeyedTopic:
+class KeyedWorkload:
     """`values`: where the values of its records come from."""
 
     def __init__(self, values: ValueSource) -> None:

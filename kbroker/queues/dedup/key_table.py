@@ -15,7 +15,7 @@ from struct import Struct
 from struct import error as StructError
 
 from kbroker.common import Buffer
-from kbroker.replica.produce.record_validation import walk_headers
+from kbroker.replica.produce.record_validation import walk_stored_headers
 from protocol.records.batch import BatchHeader
 from protocol.records.control import parse_end_marker
 from protocol.records.record import Header, iter_records
@@ -177,7 +177,7 @@ class KeyTable:
             if digest is not None:
                 self.add(digest, header.base_offset + offset_delta, time_ms, producer_id)
 
-        yield from walk_headers(body, header, visit)
+        yield from walk_stored_headers(body, header, visit)
         self.forget_expired(now_ms)
 
     def to_snapshot(self) -> Callable[[], bytes]:

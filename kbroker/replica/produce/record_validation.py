@@ -269,7 +269,17 @@ def walk_headers(body: Buffer, header: BatchHeader, visit: VisitRecord) -> Gener
         raise invalid_record(f"Malformed records: {error}.") from None
 
 
-def _walk_record_headers(body: Buffer, header: BatchHeader, visit: VisitRecord) -> Generator[None, None, None]:
+def walk_stored_headers(body: Buffer, header: BatchHeader, visit: VisitRecord) -> Generator[None, None, None]:
+    """As `walk_headers`, of a batch in the log: it may lack records, and `visit` gets offset deltas.
+
+    Raises MalformedError.
+    """
+    return _walk_record_headers(body, header, visit, has_gaps=True)
+
+
+def _walk_record_headers(
+    body: Buffer, header: BatchHeader, visit: VisitRecord, *, has_gaps: bool = False
+) -> Generator[None, None, None]:
     end = len(body)
     pos, left = 0, SLICE
     try:
@@ -285,7 +295,7 @@ def _walk_record_headers(body: Buffer, header: BatchHeader, visit: VisitRecord) 
                 raise MalformedError(f"record of {size} bytes in {end - start} bytes")
             _, at = decode_varint(body, start + 1, 10)
             offset_delta, at = decode_varint(body, at)
-            if offset_delta != index:
+            if offset_delta != index and not has_gaps:
                 raise MalformedError(f"record {index} has offset delta {offset_delta}")
             for _ in range(2):
                 size, at = decode_varint(body, at)
@@ -298,7 +308,7 @@ def _walk_record_headers(body: Buffer, header: BatchHeader, visit: VisitRecord) 
             left -= len(headers)
             if at != pos:
                 raise MalformedError(f"record ends {pos - at} bytes before its length says")
-            visit(index, headers, begin, pos)
+            visit(offset_delta, headers, begin, pos)
     except IndexError:
         raise MalformedError("a record is cut off") from None
     if pos != end:

@@ -138,6 +138,24 @@ async def test_keys_survive_stops_and_crashes(m: Machine) -> None:
     assert await client.read("t") == [b"1", b"3"]
 
 
+@pytest.mark.parametrize("codec", [NONE, LZ4])
+def test_keys_of_a_batch_that_lacks_records_survive_a_crash(codec: int) -> None:
+    @broker_test
+    async def story(m: Machine) -> None:
+        client = await client_with_topic(m)
+        await offset_of(client, (b"a", b"1"), at_ms=m.now_ms)
+        pairs = [(b"b", b"2"), (b"a", b"3"), (b"c", b"4"), (b"b", b"5")]
+        assert await offset_of(client, *pairs, codec=codec, at_ms=m.now_ms) == 1
+        await m.crash()
+        await m.start()
+        client = await m.client()
+        assert await offset_of(client, (b"b", b"6")) == 1
+        assert await offset_of(client, (b"c", b"7")) == 3
+        assert await client.read("t") == [b"1", b"2", b"4"]
+
+    story()
+
+
 @broker_test
 async def test_a_damaged_snapshot_is_ignored(m: Machine) -> None:
     client = await client_with_topic(m)

@@ -211,11 +211,11 @@ class Forwarder:
         loop, partition = self._environment.loop, self._partition
         if not self._has_progress or loop.time() < self._next_progress_s or partition.is_closing or not self.is_active:
             return
-        self._has_progress = False
         self._next_progress_s = loop.time() + PROGRESS_INTERVAL_S
         now_ms = self._environment.clock.now_ms()
         batch = progress_batch(self.position, self._producer_id, now_ms)
         partition.append_batches([(batch, parse_header(batch), None)], now_ms)
+        self._has_progress = False
 
     def _watch_commit(self) -> None:
         """Continue as soon as what is appended now is committed."""

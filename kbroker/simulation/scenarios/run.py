@@ -23,6 +23,7 @@ from kbroker.simulation.scenarios.plan import Plan
 from kbroker.simulation.scenarios.programs import Programs
 from kbroker.simulation.scenarios.scenarios import SCENARIOS
 from kbroker.simulation.scenarios.simulation import Simulation
+from kbroker.simulation.scenarios.small_snapshots import small_snapshots
 from kbroker.simulation.scenarios.supervisor import BrokerSupervisor
 
 # Limit for each step after the faults, in virtual seconds.
@@ -112,7 +113,7 @@ def simulate(seed: int, scenario: str, *, trace: bool = False, shape: Callable[[
     if trace:
         simulation.sim_loop.trace.lines = []
     failure = ""
-    with _record_broker_log(simulation):
+    with _record_broker_log(simulation), small_snapshots():
         try:
             simulation.run(Run(simulation, plan).execute())
         except Exception as error:

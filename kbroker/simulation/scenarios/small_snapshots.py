@@ -1,0 +1,29 @@
+"""Snapshots of pending records and idempotency keys after a few records instead of thousands.
+
+A run has too few records for the limits of a broker, which are no configs.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from kbroker.queues import state_loader
+from kbroker.queues.delay import delivery, snapshot_file
+
+_LIMITS = (
+    (snapshot_file, "WORTHWHILE_OFFSETS", 20),
+    (delivery, "SNAPSHOT_INTERVAL_MS", 500),
+    (state_loader, "SNAPSHOT_BYTES", 4096),
+)
+
+
+@contextmanager
+def small_snapshots() -> Iterator[None]:
+    """Set the limits for the time of a run."""
+    before = [(module, name, getattr(module, name)) for module, name, _ in _LIMITS]
+    for module, name, value in _LIMITS:
+        setattr(module, name, value)
+    try:
+        yield
+    finally:
+        for module, name, value in before:
+            setattr(module, name, value)

@@ -32,9 +32,11 @@ alone = short(0.1, producers=1, readers=1, members=0)
 def acknowledged_and_never_written(patch: pytest.MonkeyPatch) -> None:
     """Each 30th batch is acknowledged and never written."""
     numbers = count(1)
-    wrap(
-        patch, Log, "append", lambda real, log, *batch: real(log, *batch) if next(numbers) % 30 else log.log_end_offset
-    )
+
+    def append(real: Any, log: Log, *batch: Any, **named: Any) -> Any:
+        return real(log, *batch, **named) if next(numbers) % 30 else log.log_end_offset
+
+    wrap(patch, Log, "append", append)
 
 
 @mutation("disk", ["lost write", "unreadable at the end", "inconsistent offsets"], only("full", members=0, producers=3))

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from kbroker.common import Buffer
 from protocol.errors import MalformedError
 from protocol.records.batch import CODEC_MASK, BatchHeader, assemble_batch, body_of
-from protocol.records.compression import compress, decompress
+from protocol.records.compression import NONE, compress, decompress
 from protocol.records.record import decode_varint
 
 Body = bytes | bytearray
@@ -16,6 +16,8 @@ Selects = Callable[[Body, int, int], bool]
 # Returns the first position, at or after the given one, of bytes that `Selects` looks for; the end of the body if there
 # are none.
 NextCandidate = Callable[[int], int]
+# Records are not compressed again if they are at most this part of their batch: it takes as long as the search.
+_UNCOMPRESSED_SHARE = 4
 
 
 def decompressed_body(batch: memoryview, header: BatchHeader, max_bytes: int) -> Body:
@@ -39,7 +41,8 @@ def select_records(
     With `next_candidate` only records with a candidate are passed to `selects`; the others are kept if `keeps_others`.
     The records after the last candidate are not looked at.
 
-    Base offset, last offset, producer fields and timestamps of the header do not change. Raises MalformedError.
+    Base offset, last offset, producer fields and timestamps of the header do not change. A small rest of a compressed
+    batch is not compressed. Raises MalformedError.
     """
     slices: list[tuple[int, int]] = []
     index, kept, pos, end, count = 0, 0, 0, len(body), header.count
@@ -76,13 +79,14 @@ def select_records(
     if kept == header.count:
         return batch
     records = b"".join([body[first:last] for first, last in slices])
+    codec = header.codec if _UNCOMPRESSED_SHARE * len(records) > header.size else NONE
     return assemble_batch(
-        compress(header.codec, records),
+        compress(codec, records),
         count=kept,
         last_offset_delta=header.last_offset_delta,
         base_timestamp=header.base_timestamp,
         max_timestamp=header.max_timestamp,
-        attributes=header.attributes,
+        attributes=header.attributes & ~CODEC_MASK | codec,
         base_offset=header.base_offset,
         leader_epoch=header.leader_epoch,
         producer_id=header.producer_id,

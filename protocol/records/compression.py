@@ -8,7 +8,7 @@ TooLargeError at `max_size`.
 """
 
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, lru_cache
 from struct import Struct
 from typing import TYPE_CHECKING
 
@@ -38,6 +38,15 @@ _GROWTH = 4
 _FIRST_OUTPUT = 64 * 1024
 _LZ4_FASTEST = 0
 _LZ4_HIGHEST = 12
+_LZ4_MAGIC = b"\x04\x22\x4d\x18"
+# FLG of a frame of version 1 with independent blocks and no checksum, content size or dictionary.
+_LZ4_PLAIN = 0x60
+# Magic, FLG, BD, checksum of the two; then the blocks, whose sizes have a bit for those that are not compressed.
+_LZ4_HEADER_SIZE = 7
+_LZ4_SIZE = Struct("<I")
+_LZ4_UNCOMPRESSED = 0x80000000
+# A block decompresses to at most 255 times its size.
+_LZ4_MAX_RATIO = 255
 
 
 class TooLargeError(MalformedError):
@@ -71,6 +80,8 @@ def decompress(codec: int, data: Buffer, max_size: int) -> Buffer:
         return data
     if codec == SNAPPY:
         return _decompress_snappy(data, max_size)
+    if codec == LZ4 and (plain := _decompress_plain_lz4(data, max_size)) is not None:
+        return plain
     if codec in _STREAMS:
         return _decompress_stream(_STREAMS[codec], data, max_size)
     raise MalformedError(f"unknown compression codec {codec}")
@@ -172,6 +183,58 @@ def _decompress_stream(name: str, data: Buffer, max_size: int) -> bytearray:
             continue
         del out[written:]
         return out
+
+
+def _decompress_plain_lz4(data: Buffer, max_size: int) -> bytearray | None:
+    """Decompress a frame as producers write it, block by block, in a fifth of the time of a stream.
+
+    Returns None for other frames, and for those that are invalid or too large: the stream knows how to report them.
+    """
+    view = memoryview(data)
+    block_bytes = _plain_lz4_block_bytes(bytes(view[:_LZ4_HEADER_SIZE]))
+    if block_bytes is None:
+        return None
+    decompress_block_into = _module("lz4").decompress_block_into
+    out = bytearray()
+    pos, end = _LZ4_HEADER_SIZE, len(view)
+    while end - pos >= 4:
+        (size,) = _LZ4_SIZE.unpack_from(view, pos)
+        pos += 4
+        if not size:
+            return out if pos == end else None
+        is_compressed = not size & _LZ4_UNCOMPRESSED
+        size &= ~_LZ4_UNCOMPRESSED
+        if size > end - pos:
+            return None
+        block = view[pos : pos + size]
+        pos += size
+        room_bytes = min(block_bytes, _LZ4_MAX_RATIO * size, max_size - len(out))
+        if is_compressed:
+            room = bytearray(room_bytes)
+            try:
+                del room[decompress_block_into(block, room, room_bytes) :]
+            except Exception:
+                return None
+            out = out + room if out else room
+        elif size > room_bytes:
+            return None
+        else:
+            out += block
+    return None
+
+
+@lru_cache(maxsize=16)
+def _plain_lz4_block_bytes(header: bytes) -> int | None:
+    """Return the maximum size of a block, from the header of a plain frame; None if it is not valid, or not plain."""
+    if len(header) != _LZ4_HEADER_SIZE or header[:4] != _LZ4_MAGIC or header[4] != _LZ4_PLAIN:
+        return None
+    decompress_frame = _module("lz4").decompress
+    try:
+        # Checks the header's checksum: the frame has no blocks.
+        decompress_frame(header + bytes(4))
+    except Exception:
+        return None
+    return 1 << (8 + 2 * (header[5] >> 4))
 
 
 def _decompress_snappy(data: Buffer, max_size: int) -> bytearray:

@@ -2,10 +2,12 @@
 
 import contextlib
 import gzip
+import itertools
 import random
 import tracemalloc
 
 import cramjam
+import lz4.frame
 import pytest
 from aiokafka.codec import gzip_decode, lz4_decode, snappy_decode, snappy_encode, zstd_decode
 from hypothesis import given
@@ -20,6 +22,7 @@ from protocol.records.compression import (
     SNAPPY,
     ZSTD,
     TooLargeError,
+    _decompress_plain_lz4,
     compress,
     decompress,
     decompress_mapped,
@@ -83,6 +86,43 @@ def test_lz4_blocks_are_independent():
     flags = compress(LZ4, prose(100))[4]
     assert flags >> 6 == 1
     assert flags & 0x20
+
+
+def lz4_frames(data):
+    """Return frames with blocks of all sizes, linked or not, with all checksums."""
+    for block_size, is_linked, has_checksum, has_block_checksums in itertools.product(
+        range(4, 8), *[(False, True)] * 3
+    ):
+        yield lz4.frame.compress(
+            data, block_size=block_size, block_linked=is_linked, content_checksum=has_checksum,
+            block_checksum=has_block_checksums, store_size=False,
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize("size", [0, 1, 300, 65_536, 65_537, 5_000_000])
+def test_lz4_frames_of_every_kind(size):
+    # Random bytes are stored in blocks that are not compressed.
+    data = (prose(1000) * (size // 2000) + random.Random(1).randbytes(size))[:size]
+    for frame in lz4_frames(data):
+        assert decompress(LZ4, memoryview(frame), size) == data
+        is_plain = frame[4] == 0x60
+        assert (_decompress_plain_lz4(frame, size) is not None) == is_plain
+        with pytest.raises(TooLargeError):
+            decompress(LZ4, frame, size - 1) if size else decompress(LZ4, lz4.frame.compress(b"1"), 0)
+
+
+def test_lz4_frames_that_are_cut_off_or_have_a_tail_or_a_wrong_header():
+    frame = lz4.frame.compress(
+        prose(1000) * 70 + random.Random(2).randbytes(70_000), block_linked=False, store_size=False
+    )
+    for end in [*range(30), 40_000, len(frame) - 5, len(frame) - 4, len(frame) - 1]:
+        with pytest.raises(MalformedError):
+            decompress(LZ4, frame[:end], MIB)
+    for pos in range(7):
+        damaged = bytearray(frame)
+        damaged[pos] ^= 0x10
+        with pytest.raises(MalformedError):
+            decompress(LZ4, damaged, MIB)
 
 
 @pytest.mark.parametrize("codec", range(5), ids=CODEC_NAMES)

@@ -33,7 +33,7 @@ from kbroker.simulation.clients.workloads.transactions import (
 from kbroker.simulation.clients.workloads.waiting_fetches import fetch_on_idle_broker
 from kbroker.simulation.disk.log_files import GROUPS_TOPIC, TRANSACTIONS_TOPIC
 from kbroker.simulation.runtime.host_loop import HostLoop
-from kbroker.simulation.scenarios.configs import RACKS, draw_topic_configs
+from kbroker.simulation.scenarios.configs import RACKS, draw_internal_topic_configs, draw_topic_configs
 from kbroker.simulation.scenarios.plan import LOSSY_FAULTS, OUTPUT
 
 if TYPE_CHECKING:
@@ -102,6 +102,9 @@ class Programs:
             await self._create_internal_topic(admin, GROUP_KEY_TYPE, GROUPS_TOPIC, self._plan.groups_topic)
         if self._plan.transactional:
             await self._create_internal_topic(admin, TRANSACTION, TRANSACTIONS_TOPIC, self._plan.transactions_topic)
+        elif self._plan.queues:
+            configs = draw_internal_topic_configs(self._simulation.random_for("queues"), durable=self._is_lossy)
+            await self._create_internal_topic(admin, TRANSACTION, TRANSACTIONS_TOPIC, configs)
         admin.close()
 
     async def _create_internal_topic(self, admin: Admin, key_type: int, topic: str, configs: dict[str, str]) -> None:
@@ -190,8 +193,12 @@ class Programs:
 
     def _lossless_configs(self, random: Random) -> dict[str, str]:
         """Draw the configs of a topic that loses no acknowledged records: its clients do not allow for that."""
-        durable = self._plan.durable or any(name in self._plan.faults for name in LOSSY_FAULTS)
-        return draw_topic_configs(random, durable=durable)
+        return draw_topic_configs(random, durable=self._is_lossy)
+
+    @property
+    def _is_lossy(self) -> bool:
+        """Whether faults of the run lose what is not synced."""
+        return self._plan.durable or any(name in self._plan.faults for name in LOSSY_FAULTS)
 
     def _start_recreation(self) -> None:
         host, random = self._simulation.client("recreation"), self._simulation.random_for("recreation")

@@ -1,6 +1,7 @@
 """A topic whose highest partitions close, are cancelled, are emptied and come back, while producers send to all.
 
-The producers are idempotent and retry. They notice nothing, except that a partition is gone in the end.
+The producers are idempotent and retry, and one writes in transactions. They notice nothing, except that a partition is
+gone in the end. Consumers read committed records.
 """
 
 import asyncio
@@ -9,8 +10,10 @@ from typing import NamedTuple
 
 from kbroker.simulation.checker.history import History, Operation, Outcome
 from kbroker.simulation.clients.admin import Admin
+from kbroker.simulation.clients.connections.coordinator import AbortableError, FatalError
 from kbroker.simulation.clients.consumer.offset_lookup import EARLIEST, RefusedError, list_offset
 from kbroker.simulation.clients.producer.producer import Producer, ProducerConfig
+from kbroker.simulation.clients.producer.transactional import TransactionalConfig, TransactionalProducer
 from kbroker.simulation.clients.queues.closing_rules import ForwardedRecords
 from kbroker.simulation.clients.queues.queue_client import QueueClient
 from kbroker.simulation.clients.queues.queue_rules import SeenRecord
@@ -22,6 +25,8 @@ CLOSING = "closing"
 PARTITIONS = 3
 # A retry after this could reach the next partition with the same index, which does not know the first attempt.
 DELIVERY_TIMEOUT_S = 2.0
+# An open transaction keeps consumers from what is behind it, and partitions from being removed.
+TRANSACTION_TIMEOUT_MS = 1_000
 DESCRIBE = -1
 
 
@@ -40,7 +45,7 @@ class ClosingWorkload:
         self._records = ForwardedRecords()
         # The checker does not check these operations.
         self._no_history = History(lambda: 0)
-        self._producers = 0
+        self._producers = self._transactions = 0
 
     # Producers.
 
@@ -67,6 +72,61 @@ class ClosingWorkload:
                 await asyncio.sleep(random.random() * random.choice((0.01, 0.1)))
             await producer.flush()
             producer.close()
+
+    async def produce_in_transactions(self, client: QueueClient) -> None:
+        """Write in transactions, with one incarnation of a producer after the other, until asked to stop."""
+        random = client.random
+        while not client.stopped:
+            self._producers += 1
+            number = self._producers
+            cluster = client.context.cluster("closing", random, in_transactions=True)
+            config = TransactionalConfig(
+                max_in_flight=random.randint(1, 5),
+                delivery_timeout_s=DELIVERY_TIMEOUT_S,
+                shape=RecordShape(64, 0, draw_codecs(cluster, random)),
+                timeout_ms=TRANSACTION_TIMEOUT_MS,
+                coordinator_timeout_s=5.0,
+            )
+            name = f"closing{number}"
+            producer = TransactionalProducer(cluster, self._no_history, name, random, CLOSING, config)
+            with suppress(FatalError):
+                await producer.init(lambda: client.stopped)
+                while not client.stopped and await self._run_transaction(client, producer, number):
+                    pass
+            producer.close()
+            await cluster.backoff()
+
+    async def _run_transaction(self, client: QueueClient, producer: TransactionalProducer, number: int) -> bool:
+        """Run one transaction. Returns False if the producer dies in it. Raises FatalError."""
+        random, written = client.random, list[int]()
+        self._transactions += 1
+        producer.begin(self._transactions)
+        for _ in range(random.choice((1, 2, 4))):
+            index = random.randrange(producer.cluster.partition_counts.get(CLOSING, PARTITIONS))
+            values = self._values.allocate(random.choice((1, 2, 5)))
+            self._records.send(values, (number, index))
+            written += values
+            producer.write((CLOSING, index), values)
+            await asyncio.sleep(random.random() * random.choice((0.01, 0.1)))
+        chance = random.random()
+        if chance < 0.1:
+            self._records.abort(written)
+            return False
+        await producer.flush()
+        if producer.failure is None and chance < 0.7:
+            try:
+                await producer.commit()
+            except (AbortableError, FatalError) as error:
+                self._records.end_unknown(written)
+                if isinstance(error, FatalError):
+                    raise
+            else:
+                self._records.acknowledge(written)
+                return True
+        else:
+            self._records.abort(written)
+        await producer.abort()
+        return True
 
     def _on_done(self, future: "asyncio.Future[Operation]") -> None:
         operation = future.result()
@@ -117,7 +177,9 @@ class ClosingWorkload:
     # Consumers.
 
     async def _read(self, client: QueueClient, index: int) -> int:
-        """Read a partition to its end, as far as that works. Returns the next position, 0 if it is unknown.
+        """Read a partition to its last stable offset, as far as that works.
+
+        Returns the next position, 0 if it is unknown.
 
         Raises BrokenQueue.
         """
@@ -127,9 +189,9 @@ class ClosingWorkload:
             return 0
         while True:
             log: list[SeenRecord] = []
-            data, position = await client.fetch(CLOSING, position, log, index)
+            data, position = await client.fetch(CLOSING, position, log, index, committed=True)
             self._records.read(index, log)
-            if data is None or position >= data.high_watermark:
+            if data is None or position >= data.last_stable_offset:
                 return position
 
     async def read(self, client: QueueClient) -> None:
@@ -147,7 +209,7 @@ class ClosingWorkload:
                 for index in range(client.cluster.partition_counts.get(CLOSING, 0)):
                     await self._read(client, index)
                 if self._records.is_complete():
-                    await client.read_to_end(CLOSING, 0, log)
+                    await client.read_to_end(CLOSING, 0, log, committed=True)
                     self._records.check_order(log)
                     return
             await client.cluster.backoff()

@@ -15,6 +15,7 @@ from protocol.records.batch import Buffer, NewRecord, body_of, build_batch, iter
 from protocol.records.compression import GZIP, LZ4, NONE, SNAPPY, ZSTD, decompress
 from protocol.records.record import Header, iter_records
 
+READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 CODECS = (NONE, NONE, NONE, GZIP, SNAPPY, LZ4, ZSTD)
 TAGS = b"TAGS"
 # The tag of every third record, which the views select.
@@ -68,18 +69,23 @@ class QueueClient:
         return None
 
     async def fetch(
-        self, topic: str, position: int, log: list[SeenRecord], index: int = 0
+        self, topic: str, position: int, log: list[SeenRecord], index: int = 0, *, committed: bool = False
     ) -> tuple[PartitionData | None, int]:
         """Send one Fetch. Returns the response, or None if there is none or an error, and the next position.
 
-        The records are appended to `log`.
+        The records are appended to `log`; with `committed` only those of no transaction or a committed one.
         """
         cluster = self.cluster
         partition = FetchPartition(partition=index, fetch_offset=position, partition_max_bytes=1 << 20)
         try:
             connection = await cluster.leader((topic, index))
             fetched = FetchTopic(topic_id=cluster.topic_ids[topic], partitions=[partition])
-            request = FetchRequest(max_wait_ms=self.random.choice((0, 100)), min_bytes=1, topics=[fetched])
+            request = FetchRequest(
+                max_wait_ms=self.random.choice((0, 100)),
+                min_bytes=1,
+                isolation_level=READ_COMMITTED if committed else READ_UNCOMMITTED,
+                topics=[fetched],
+            )
             response = await connection.request(request, FetchResponse)
         except OSError:
             return None, position
@@ -87,28 +93,35 @@ class QueueClient:
         if data is None or data.error_code:
             cluster.forget_leader((topic, index))
             return None, position
-        return data, _decode(data.records or b"", position, log)
+        aborted = [(each.producer_id, each.first_offset) for each in data.aborted_transactions or ()]
+        return data, _decode(data.records or b"", position, log, aborted)
 
-    async def read_to_end(self, topic: str, position: int, log: list[SeenRecord]) -> int:
+    async def read_to_end(self, topic: str, position: int, log: list[SeenRecord], *, committed: bool = False) -> int:
         """Append the records from `position` to the end of partition 0 to `log`. Returns the next position."""
         while True:
-            data, position = await self.fetch(topic, position, log)
+            data, position = await self.fetch(topic, position, log, committed=committed)
             if data is None:
                 await self.cluster.backoff()
             elif position >= data.high_watermark:
                 return position
 
 
-def _decode(data: Buffer, position: int, log: list[SeenRecord]) -> int:
-    """Append the records from `position` on, and return the next position."""
+def _decode(data: Buffer, position: int, log: list[SeenRecord], aborted: Sequence[tuple[int, int]]) -> int:
+    """Append the records from `position` on, and return the next position.
+
+    `aborted`: (producer id, first offset) of the transactions whose records are left out.
+    """
+    pending, producers = sorted(aborted, key=lambda transaction: transaction[1]), set[int]()
     for pos, header in iter_headers(data):
-        if header.next_offset <= position:
-            continue
-        if not header.is_control:
+        while pending and pending[0][1] <= header.last_offset:
+            producers.add(pending.pop(0)[0])
+        if header.is_control:
+            producers.discard(header.producer_id)
+        elif header.next_offset > position and not (header.is_transactional and header.producer_id in producers):
             body = decompress(header.codec, body_of(data, pos, header.size), MAX_DECOMPRESSED)
             for record in iter_records(body, header.count, header.base_timestamp):
                 offset = header.base_offset + record.offset_delta
                 if offset >= position:
                     log.append(SeenRecord.of(offset, value_of(record.value), record.timestamp, record.headers))
-        position = header.next_offset
+        position = max(position, header.next_offset)
     return position

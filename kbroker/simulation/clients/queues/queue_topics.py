@@ -63,6 +63,7 @@ class QueueTopics:
                 closing.read(self._client()),
                 closing.operate(self._client()),
                 *(closing.produce(self._client()) for _ in range(PRODUCERS)),
+                closing.produce_in_transactions(self._client()),
             )
         finally:
             self._close()

@@ -113,3 +113,20 @@ def test_records_of_a_producer_are_in_order() -> None:
     rules.check_order([SeenRecord(0, 2, 100), SeenRecord(1, 1, 100), SeenRecord(2, 3, 100)])
     with pytest.raises(BrokenQueue, match="is behind"):
         rules.check_order([SeenRecord(0, 3, 100), SeenRecord(1, 1, 100)])
+
+
+def test_transactions_on_closing_partitions_are_seen_as_a_whole_or_not_at_all() -> None:
+    rules = ForwardedRecords()
+    rules.send([1, 2, 3, 4], (0, 2))
+    rules.end_unknown([1, 2])
+    rules.end_unknown([3])
+    rules.abort([4])
+    assert rules.is_complete()
+    rules.read(2, [SeenRecord(5, 1, 100)])
+    assert not rules.is_complete()
+    rules.read(0, [SeenRecord(7, 2, 100)])
+    assert rules.is_complete()
+    with pytest.raises(BrokenQueue, match="has 4, which was aborted"):
+        rules.read(0, [SeenRecord(8, 4, 100)])
+    with pytest.raises(BrokenQueue, match=r"the values \[1\] were read, and then aborted"):
+        rules.abort([1])

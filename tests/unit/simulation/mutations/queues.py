@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from random import Random
 from typing import Any
 
+from kbroker.queues.closing import forwarder
 from kbroker.queues.dedup.dedup_extension import DedupExtension
 from kbroker.queues.dedup.key_table import KeyTable
 from kbroker.queues.delay import delivery
@@ -80,6 +81,13 @@ def views_skip_the_end_of_segments(real: Any, log: Log, read_filter: Any, *rest:
 def forwarded_batches_are_not_recognized(real: Any, *_: Any) -> None:
     """The target of a closing partition appends again what it was sent before."""
     return None
+
+
+@mutation("queues", BROKEN, KILLS)
+@replaces(forwarder, "must_forward")
+def aborted_transactions_are_forwarded(real: Any, header: Any, first_epoch: int, aborted: Any) -> Any:
+    """The records of a closing partition are forwarded, also if their transaction was aborted."""
+    return real(header, first_epoch, [])
 
 
 async def _leader_with_keys_is_replaced(simulation: Simulation, random: Random) -> None:

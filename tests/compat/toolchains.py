@@ -21,6 +21,8 @@ GO_ENVIRONMENT = {
     # it compiles in half the time.
     "GOFLAGS": "-modcacherw '-gcflags=all=-N -l -dwarf=false' -ldflags=-w",
     "CGO_ENABLED": "0",
+    # The compiler runs for a second for each package: less collection of garbage in it.
+    "GOGC": "400",
 }
 
 

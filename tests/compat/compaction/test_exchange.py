@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from scripts.benchmark.peers import Kafka
 from tests.compat.compaction.bulk_clients import Record
 from tests.compat.compaction.compacted_topic import HOUR_MS, CompactedTopic, now_ms
 from tests.compat.compaction.conftest import PROMPT_CLEANING
+from tests.compat.mirror.mirror_maker import QuickKafka
 from tests.compat.support import need_own_broker, running_broker
 
 pytestmark = [pytest.mark.feature("compaction"), pytest.mark.client("kafka_tools")]
@@ -23,7 +23,7 @@ CODECS = ("none", "lz4", "zstd")
 @pytest.fixture
 def kafka(tmp_path):
     need_own_broker()
-    peer = Kafka(tmp_path / "kafka", heap="512m")
+    peer = QuickKafka(tmp_path / "kafka")
     peer.prepare()
     with (peer.directory / "server.properties").open("a") as properties:
         properties.writelines(f"{name}={value}\n" for name, value in PROMPT_CLEANING.items())

@@ -5,6 +5,7 @@ The package is not imported, because it requires pandas.
 
 import csv
 import importlib.util
+import os
 import zipfile
 from collections import defaultdict
 from collections.abc import Iterable
@@ -12,6 +13,8 @@ from pathlib import Path
 
 FLIGHTS = 336_776
 WEATHER = 26_115
+# Empty: each test has a part of the year that is large enough for it. Otherwise all have the year from this month.
+CHOSEN_MONTH = os.environ.get("KBROKER_COMPAT_FIRST_MONTH", "")
 
 # The same as totals() below. Cancelled flights have NA instead of times.
 TOTALS = """
@@ -28,24 +31,32 @@ TOTALS = """
 """
 
 
-def flight_lines(first_month: int = 1) -> list[str]:
-    """Return CSV lines from this month of 2013, the header first."""
+def flight_lines(first_month: int, last_day: int = 31) -> list[str]:
+    """Return CSV lines from this month of 2013, up to this day of each month, the header first."""
     with zipfile.ZipFile(_data() / "flights.csv.zip") as archive:
         lines = archive.read("flights.csv").decode().splitlines()
     assert len(lines) == FLIGHTS + 1
-    return _lines_since(lines, first_month)
+    return _chosen(lines, first_month, last_day)
 
 
-def weather_lines(first_month: int = 1) -> list[str]:
-    """Return CSV lines from this month of 2013, the header first."""
+def weather_lines(first_month: int, last_day: int = 31) -> list[str]:
+    """Return CSV lines from this month of 2013, up to this day of each month, the header first."""
     lines = (_data() / "weather.csv").read_text().splitlines()
     assert len(lines) == WEATHER + 1
-    return _lines_since(lines, first_month)
+    return _chosen(lines, first_month, last_day)
 
 
-def _lines_since(lines: list[str], first_month: int) -> list[str]:
-    month = lines[0].split(",").index("month")
-    return lines[:1] + [line for line in lines[1:] if int(line.split(",", month + 1)[month]) >= first_month]
+def _chosen(lines: list[str], first_month: int, last_day: int) -> list[str]:
+    if CHOSEN_MONTH:
+        first_month, last_day = int(CHOSEN_MONTH), 31
+    header, *rows = (line.split(",") for line in lines)
+    month, day = header.index("month"), header.index("day")
+    chosen = (
+        line
+        for line, row in zip(lines[1:], rows, strict=True)
+        if int(row[month]) >= first_month and int(row[day]) <= last_day
+    )
+    return [lines[0], *chosen]
 
 
 def _data() -> Path:

@@ -21,7 +21,6 @@ from kbroker.pipeline.aggregate.query import AggregateQuery, ResultSink, RunOpti
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.storage.local import LocalStorage
 from tests.compat.spark.flights import weather_lines
-from tests.compat.spark.pipeline.flight_events import FIRST_MONTH
 from tests.compat.support import unique
 
 pytestmark = [pytest.mark.spark, pytest.mark.feature("live aggregates")]
@@ -212,8 +211,8 @@ def test_late_records_are_counted_in_each_batch(spark, bootstrap, topics, tmp_pa
 
 
 def test_weather_by_hour_with_an_interrupted_batch(spark, bootstrap, topics, tmp_path, monkeypatch):
-    # At least three months, whose second half has more result files than are written before the disk is full.
-    rows = sorted(csv.DictReader(weather_lines(min(FIRST_MONTH, 10))), key=lambda row: row["time_hour"])
+    # Two months, whose second half has more result files than are written before the disk is full.
+    rows = sorted(csv.DictReader(weather_lines(11)), key=lambda row: row["time_hour"])
     half = len(rows) // 2
     source = topics.create(partitions=3)
     aggregate = definition(

@@ -31,8 +31,8 @@ from tests.compat.spark.flights import TOTALS, flight_lines, totals
 from tests.compat.spark.helpers import Topics, load
 from tests.compat.spark.pipeline.archives import rewrite_file
 from tests.compat.spark.pipeline.flight_events import (
-    FIRST_MONTH,
     FLIGHTS,
+    PART_OF_YEAR,
     PARTITIONS,
     Event,
     EventProducer,
@@ -57,7 +57,7 @@ DELAYS = """
 
 @pytest.fixture(scope="module")
 def lines():
-    return flight_lines(FIRST_MONTH)
+    return flight_lines(*PART_OF_YEAR)
 
 
 @pytest.mark.timeout(900)

@@ -35,7 +35,7 @@ UNAVAILABLE = (
 )
 # Seconds between two rounds of one record for each partition. What is tested are elections and sessions, which take
 # seconds: more records prove no more, and take the processor from everything else.
-PACE_S = 0.03
+PACE_S = 0.1
 
 
 def create_topic(cluster: Cluster, replicas: list[list[int]], configs: dict[str, str] | None = None) -> str:
@@ -80,7 +80,7 @@ class Work:
             producer.start()
         self.wait_for_more()
 
-    def wait_for_more(self, count: int = 25) -> None:
+    def wait_for_more(self, count: int = 10) -> None:
         """Wait until each producer has `count` further acknowledgements in every partition."""
         for producer in self.producers:
             wait_for_acknowledgements(producer, count)

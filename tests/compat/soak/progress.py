@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from tests.compat.support import eventually
 
-INTERVAL_S = 0.02
+INTERVAL_S = 0.1
 
 
 class Kind(Enum):

@@ -10,7 +10,7 @@ from tests.compat.transactions.test_exactly_once import difference, views
 SESSION_TIMEOUT_MS = 6000
 REQUEST_TIMEOUT_MS = 8000
 # Of the source: it writes five records for each partition in this time.
-INTERVAL_S = 0.5
+INTERVAL_S = 1.0
 
 
 class CommitCounter:

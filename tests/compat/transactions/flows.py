@@ -19,7 +19,7 @@ REQUEST_TIMEOUT_MS = 30_000
 # While a flow has more unprocessed inputs than this in a partition, the source writes only in one of
 # `INTERVALS_PER_CHECK` intervals, so that a slow machine can finish.
 MAX_BACKLOG = 1000
-INTERVAL_S = 0.2
+INTERVAL_S = 0.5
 INTERVALS_PER_CHECK = 5
 
 
@@ -132,7 +132,7 @@ def stop_programs(flows: Sequence[Flow], stage: str, number: int) -> list[Progra
 
 
 class Source:
-    """A topic and an idempotent producer that writes a hundred records a second until `stop`."""
+    """A topic and an idempotent producer that writes forty records a second until `stop`."""
 
     def __init__(
         self, bootstrap: str, interval_s: float = INTERVAL_S, settings: Mapping[str, object] | None = None

@@ -26,6 +26,7 @@ from tests.compat.transactions.clients import COMMITTED, UNCOMMITTED
 from tests.compat.transactions.confluent_client import ConfluentClient
 from tests.compat.transactions.conftest import PROMPT_TIMEOUTS, REPORT
 from tests.compat.transactions.flows import (
+    INTERVAL_S,
     PARTITIONS,
     Flow,
     Source,
@@ -139,7 +140,7 @@ class Campaign:
         self._report(f"broker killed with {held} responses to {api.name} held")
 
     def kill_at_random(self, broker: BrokerProcess) -> None:
-        self._pause.wait(self._random.random() / 5)
+        self._pause.wait(self._random.uniform(0.0, INTERVAL_S))
         broker.restart()
         wait_for_commits(self._flows)
         self._report("broker killed at a random moment")

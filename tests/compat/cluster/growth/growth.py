@@ -23,11 +23,7 @@ from pathlib import Path
 from kafka import KafkaConsumer, TopicPartition
 
 from protocol.messages.k64_unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
-from protocol.messages.k10001_describe_reassignment_plan import (
-    DescribedPlan,
-    DescribeReassignmentPlanRequest,
-    DescribeReassignmentPlanResponse,
-)
+from protocol.messages.k10001_describe_reassignment_plan import DescribedPlan
 from tests.compat.broker_connection import BrokerConnection
 from tests.compat.cluster.cluster import Cluster
 from tests.compat.cluster.ensemble import Ensemble
@@ -36,13 +32,14 @@ from tests.compat.cluster.growth.large_topic import LargeTopic
 from tests.compat.cluster.growth.plan_commands import (
     check_end,
     json_of,
+    latest_plan,
     process,
     replicas,
     run,
     targets,
     wait_for_end,
 )
-from tests.compat.cluster.views import FAILURES, TIMEOUT_S
+from tests.compat.cluster.views import FAILURES
 from tests.compat.cluster.work import create_topic
 from tests.compat.crash.checks import read_topics
 from tests.compat.soak.progress import Kind
@@ -72,7 +69,7 @@ class Growth:
         self.report: list[str] = []
         self._directory = directory
         self._random = random.Random(seed)
-        self.cluster = Cluster(directory, Ensemble(directory), len(FIRST), racks=len(FIRST + JOINING), **SETTINGS)
+        self.cluster = Cluster(directory, Ensemble(directory, 1), len(FIRST), racks=len(FIRST + JOINING), **SETTINGS)
         self._watch = InSyncWatch(self.cluster)
         self._work: Workload | None = None
 
@@ -164,23 +161,13 @@ class Growth:
         found: list[DescribedPlan] = []
 
         def has_come() -> bool:
-            plan = self._plan()
+            plan = latest_plan(self.cluster)
             found[:] = [plan] if plan else []
             return plan is not None and plan.moves_done >= enough and plan.moves_running > 0
 
         eventually(has_come, f"{enough} of {moves} moves are done, others are running")
         self._pause(self._random.uniform(0.0, 0.3))
         return found[0].moves_done, moves
-
-    def _plan(self) -> DescribedPlan | None:
-        """Return the current plan; None while there is no controller."""
-        node_id = self.cluster.running[-1]
-        try:
-            with BrokerConnection(self.cluster.brokers[node_id].bootstrap, timeout_s=TIMEOUT_S) as connection:
-                request = DescribeReassignmentPlanRequest(include_moves=True)
-                return connection.request(request, 0, DescribeReassignmentPlanResponse).plan
-        except FAILURES:
-            return None
 
     def _kill_controller(self) -> int:
         controller = self.cluster.controller()
@@ -190,7 +177,7 @@ class Growth:
 
     def _has_ended_or_waits_for(self, broker: int) -> bool:
         """Return whether the plan does all that it can do without a broker, after another controller was elected."""
-        plan = self._plan()
+        plan = latest_plan(self.cluster)
         if plan is None or self.cluster.controller() == broker:
             return False
         waiting = [move for move in plan.moves if move.state != "done"]

@@ -55,7 +55,7 @@ class InSyncWatch(Sampler):
     """Asks the running brokers for their metadata, one after the other. `violations`: what was wrong, and when."""
 
     # What happens between two looks is in the logs of the brokers.
-    interval_s = 0.1
+    interval_s = 0.4
 
     def __init__(self, cluster: Cluster) -> None:
         super().__init__()

@@ -7,7 +7,14 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+from protocol.messages.k10001_describe_reassignment_plan import (
+    DescribedPlan,
+    DescribeReassignmentPlanRequest,
+    DescribeReassignmentPlanResponse,
+)
+from tests.compat.broker_connection import BrokerConnection
 from tests.compat.cluster.cluster import Cluster
+from tests.compat.cluster.views import FAILURES, TIMEOUT_S
 from tests.compat.support import DEADLINE_S, eventually
 
 # The replicas of partitions, in order: the first is the preferred leader.
@@ -44,6 +51,20 @@ def replicas(cluster: Cluster) -> Replicas:
 
     eventually(agree, "the brokers agree on the replicas", interval=0.1)
     return found[0]
+
+
+def latest_plan(cluster: Cluster) -> DescribedPlan | None:
+    """Return the latest plan; None if there is none or no controller.
+
+    Starting a command takes half a second of the processor, so what is waited for is asked of a broker.
+    """
+    node_id = cluster.running[-1]
+    try:
+        with BrokerConnection(cluster.brokers[node_id].bootstrap, timeout_s=TIMEOUT_S) as connection:
+            request = DescribeReassignmentPlanRequest(include_moves=True)
+            return connection.request(request, 0, DescribeReassignmentPlanResponse).plan
+    except FAILURES:
+        return None
 
 
 def targets(plan: Mapping[str, Any], field: str = "target") -> Replicas:

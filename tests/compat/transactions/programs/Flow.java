@@ -50,7 +50,7 @@ public class Flow {
         consuming.put("session.timeout.ms", arguments[5]);
         consuming.put("heartbeat.interval.ms", "200");
         consuming.put("max.poll.records", "20");
-        consuming.put("fetch.max.wait.ms", "50");
+        consuming.put("fetch.max.wait.ms", "500");
         consuming.put("partition.assignment.strategy", "org.apache.kafka.clients.consumer.RangeAssignor");
         consuming.put("key.deserializer", "org.apache.kafka.common.serialization.StringDeserializer");
         consuming.put("value.deserializer", "org.apache.kafka.common.serialization.StringDeserializer");

@@ -40,7 +40,7 @@ def main() -> None:
             "session.timeout.ms": arguments.session_timeout_ms,
             "heartbeat.interval.ms": 200,
             "partition.assignment.strategy": "range",
-            "fetch.wait.max.ms": 50,
+            "fetch.wait.max.ms": 500,
             "log_level": 0,
         }
     )

@@ -49,7 +49,7 @@ def main() -> None:
         "heartbeat_interval_ms": 200,
         "max_poll_records": 20,
         "partition_assignment_strategy": [RangePartitionAssignor],
-        "fetch_max_wait_ms": 50,
+        "fetch_max_wait_ms": 500,
     }
     consumer = start_consumer(consumer_settings)
     producer = start_producer(producer_settings)

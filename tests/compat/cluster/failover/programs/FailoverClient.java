@@ -8,7 +8,7 @@ import org.apache.kafka.clients.producer.ProducerRecord;
 
 /** Kafka's Java client with its default settings, idempotent by default. Arguments and output are those of lines.py. */
 public class FailoverClient {
-    private static final int PACE_MS = 20;
+    private static final int PACE_MS = 100;
     private static final int COMMIT_INTERVAL_MS = 500;
     private static volatile boolean producing = true;
     private static volatile boolean consuming = true;

@@ -21,7 +21,7 @@ import time
 from typing import NamedTuple
 
 # Seconds between two records of a producer, and between two commits.
-PACE_S = 0.04
+PACE_S = 0.1
 COMMIT_INTERVAL_S = 0.5
 
 

@@ -48,7 +48,7 @@ _SMALL = ("batch", "codec", "coordination", "file", "group", "header", "wire")
 @pytest.mark.parametrize("target", [t for t in BY_NAME if str(t.id).split(".")[0] in _SMALL])
 def test_inputs_from_hypothesis_are_accepted_or_rejected(target: Target) -> None:
     @hypothesis_seed(SEED)
-    @settings(max_examples=int(20 * TIMES), database=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=int(12 * TIMES), database=None, suppress_health_check=list(HealthCheck))
     @given(st.integers(0, 1 << 16), STEPS)
     def run(number: int, steps: list[Step]) -> None:
         case = target.make(Random(number))

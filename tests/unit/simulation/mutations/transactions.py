@@ -100,7 +100,7 @@ def prepared_is_not_resumed(_: Any, shard: Any) -> None:
     """A prepared transaction is not completed after a restart."""
 
 
-@mutation("transactions", TORN, transacting(only(), stale_clients=2))
+@mutation("transactions", TORN, transacting(only(), stale_clients=2), first_seed=1)
 @replaces(end_transaction, "_prepare_end_with_epoch_bump")
 def old_ends_are_accepted(real: Any, entry: Any, producer: Any, *arguments: Any) -> Any:
     """EndTxn is accepted with any earlier epoch."""
@@ -150,7 +150,7 @@ def timeouts_overtake_the_end(real: Any, entry: Any, now: Any) -> Any:
 
 
 @mutation(
-    "transactions", TORN, transacting(only("full", crash, pause_s=0.3, concurrent_faults=2, seconds=8.0)), first_seed=2
+    "transactions", TORN, transacting(only("full", crash, pause_s=0.3, concurrent_faults=2, seconds=8.0)), first_seed=3
 )
 @replaces(CoordinatorContext, "_run")
 def ends_are_acknowledged_early(real: Any, context: CoordinatorContext[Any], event: Any) -> None:
@@ -258,7 +258,7 @@ def unstable_offsets_are_returned(_: Any, *arguments: Any) -> Any:
     "exactly-once",
     ["stale commit", "transformed twice", "offset without its result", "result without its offset"],
     transforming(only(transformer_stalls, seconds=30.0), pause_between_sends_s=0.2),
-    first_seed=5,
+    first_seed=8,
 )
 @replaces(group_shard, "validate_transactional_offset_commit")
 def stale_members_commit_in_transactions(_: Any, *arguments: Any) -> None:

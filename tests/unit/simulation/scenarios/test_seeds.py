@@ -23,7 +23,7 @@ CLUSTER_SEEDS = 1
 # The fewest client operations of a seed: a run that loses its broker for most of its time still has some 80.
 SEED_OPERATIONS = 50
 # Of one lone broker each, as different scenarios as the seeds select.
-REPEATED_SEEDS = 4
+REPEATED_SEEDS = 2
 # The number of seeds of which at least one must have a fault.
 SEEDS_WITH_A_FAULT = 5
 WITHIN_S = 900

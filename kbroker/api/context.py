@@ -118,7 +118,7 @@ class StepCodec(NamedTuple):
     """
 
     decode: Callable[[Buffer, int], Generator[None, None, Any]]
-    encode: Callable[[Any, list[Buffer]], Iterator[None]]
+    encode: Callable[[Any, list[Any]], Iterator[None]]
     report_errors: Callable[[RequestContext, Any, Any], Steps[None]] | None
 
 
@@ -138,8 +138,9 @@ class Overlap(Enum):
 class ApiHandler:
     """How one API is served in one version.
 
-    `in_steps`: for large requests other than Produce and Fetch. `may_be_cached`: responses may be sent again to
-    requests with the same bytes, as `is_cacheable` or `find_response` says.
+    `in_steps`: for large requests. `is_large_by_size`: a request of many bytes is a large one; otherwise `decode`
+    raises ManyElements (a Produce request of one batch has many bytes, too). `may_be_cached`: responses may be sent
+    again to requests with the same bytes, as `is_cacheable` or `find_response` says.
     `report_errors` returns whether the response has errors; Produce and Fetch return None.
     """
 
@@ -157,6 +158,7 @@ class ApiHandler:
     keep_response: Callable[[Services, bytes, Any, Any, Any], None] | None = None
     may_be_cached: bool = False
     in_steps: StepCodec | None = None
+    is_large_by_size: bool = True
 
 
 class RequestContext:

@@ -14,13 +14,26 @@ from kbroker.api.response_errors import (
     error_reporter,
     report_errors_in_steps,
     report_fetch_errors,
+    report_fetch_errors_in_steps,
     report_produce_errors,
+    report_produce_errors_in_steps,
 )
 from kbroker.common import Buffer
 from kbroker.runtime.metrics import RequestStats
 from protocol.apis import ALL_APIS, APIS, INTER_BROKER_APIS, PRIVATE_APIS, Api, ApiKey
-from protocol.fast.fetch import FetchResponse, decode_fetch_request, encode_fetch_response
-from protocol.fast.produce import ProduceDecoder, encode_produce_response
+from protocol.fast.fetch import (
+    FetchResponse,
+    decode_fetch_in_steps,
+    decode_fetch_request,
+    encode_fetch_in_steps,
+    encode_fetch_response,
+)
+from protocol.fast.produce import (
+    ProduceDecoder,
+    decode_produce_in_steps,
+    encode_produce_in_steps,
+    encode_produce_response,
+)
 from protocol.messages import message_classes
 from protocol.schema.codec import decode_in_steps, decoder, encode, encode_in_steps, encoder
 from protocol.schema.message import Message
@@ -103,6 +116,20 @@ FAST_CODECS: dict[ApiKey, Callable[[int], Codec]] = {
 }
 
 
+FAST_STEP_CODECS: dict[ApiKey, Callable[[int], StepCodec]] = {
+    ApiKey.PRODUCE: lambda version: StepCodec(
+        lambda frame, pos: decode_produce_in_steps(memoryview(frame), pos, version),
+        lambda response, out: encode_produce_in_steps(response, version, out),
+        report_produce_errors_in_steps,
+    ),
+    ApiKey.FETCH: lambda version: StepCodec(
+        lambda frame, pos: decode_fetch_in_steps(memoryview(frame), pos, version),
+        lambda response, out: encode_fetch_in_steps(response, version, out),
+        report_fetch_errors_in_steps,
+    ),
+}
+
+
 def load_handler(key: ApiKey, version: int, *, forwards: bool = True) -> ApiHandler:
     """Import the handler of an API, with the codec of one version.
 
@@ -126,7 +153,8 @@ def load_handler(key: ApiKey, version: int, *, forwards: bool = True) -> ApiHand
         find_response=find_response,
         keep_response=getattr(module, "keep_response", None),
         may_be_cached=is_cacheable is not None or find_response is not None,
-        in_steps=None if key in FAST_CODECS else step_codec(key, version),
+        in_steps=FAST_STEP_CODECS[key](version) if key in FAST_STEP_CODECS else step_codec(key, version),
+        is_large_by_size=key is not ApiKey.PRODUCE,
     )
 
 

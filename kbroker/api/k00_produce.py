@@ -9,6 +9,7 @@ Records are never decoded on an ordinary topic: a slice of the received frame is
   other batches of the request, as in Kafka.
 - Records that take a long time to validate are validated while other connections are served. The following batches of
   the request, and the following requests of the connection, wait.
+- A request with many batches is handled in slices (large_produce.py).
 """
 
 from __future__ import annotations
@@ -17,9 +18,11 @@ from collections.abc import Awaitable, Coroutine
 from typing import Any
 
 from kbroker.api.context import RequestContext, Services
+from kbroker.api.large_produce import close_if_failed, produce_in_slices, refuse
 from kbroker.api.transactional_produce import append_transactional, has_transactional_batch
 from kbroker.common import KafkaError
-from kbroker.replica.produce.delayed_produce import DelayedProduce, error_result
+from kbroker.replica.produce.delayed_produce import DelayedProduce
+from kbroker.runtime.slices import run_to_end
 from protocol.errors import ErrorCode
 from protocol.fast.produce import ProduceRequest, TopicRecords, TopicResult
 
@@ -29,21 +32,23 @@ Response = list[TopicResult]
 def handle(
     services: Services, context: RequestContext, request: ProduceRequest
 ) -> Response | Awaitable[Response | None] | None:
+    if context.slices is not None:
+        return produce_in_slices(services, context, request, context.slices)
     transactional_id, acks, timeout_ms, topics = request
     if acks not in (-1, 0, 1):
-        return _refuse(request, ErrorCode.INVALID_REQUIRED_ACKS)
+        return run_to_end(refuse(request, ErrorCode.INVALID_REQUIRED_ACKS))
     response: Response | DelayedProduce | Coroutine[Any, Any, Response]
     if transactional_id is None:
         # For a request with only one batch, the append itself checks this.
         if (len(topics) > 1 or (topics and len(topics[0][1]) > 1)) and has_transactional_batch(topics):
-            response = _refuse(request, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+            response = run_to_end(refuse(request, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED))
         else:
             response = services.replicas.append_records(topics, acks, timeout_ms, context.version)
     else:
         try:
             response = append_transactional(services, context, request)
         except KafkaError as error:
-            response = _refuse(request, error.code, error.message)
+            response = run_to_end(refuse(request, error.code, error.message))
     if isinstance(response, list):
         if acks != 0:
             return response
@@ -52,11 +57,6 @@ def handle(
     if isinstance(response, DelayedProduce):
         return response
     return _await(context, acks, _size_of(topics), response)
-
-
-def _refuse(request: ProduceRequest, code: ErrorCode, message: str | None = None) -> Response:
-    """Respond with an error for every partition."""
-    return [(key, [error_result(index, code, message) for index, _ in parts]) for key, parts in request.topics]
 
 
 async def _await(
@@ -81,6 +81,4 @@ def _size_of(topics: list[TopicRecords]) -> int:
 def _close_if_failed(context: RequestContext, results: Response) -> None:
     """Close the connection if a response to acks=0, which is not sent, has an error."""
     context.handler.report_errors(context, None, results)
-    errors = {ErrorCode(row[1]).name for _, rows in results for row in rows if row[1]}
-    if errors:
-        context.connection.close("Produce with acks=0 failed", context, error=",".join(sorted(errors)))
+    close_if_failed(context, {row[1] for _, rows in results for row in rows if row[1]})

@@ -7,7 +7,7 @@ code.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -207,6 +207,23 @@ def report_produce_errors(context: RequestContext, request: ProduceRequest | Non
                 return
 
 
+def report_produce_errors_in_steps(
+    context: RequestContext, request: ProduceRequest | None, topics: list[TopicResult]
+) -> Steps[None]:
+    rows = ((row[1], (key, row)) for key, rows in topics for row in rows)
+    yield from _report_in_steps(context, rows, partial(_produce_error, request))
+
+
+def report_fetch_errors_in_steps(
+    context: RequestContext, request: FetchRequest, response: FetchResponse
+) -> Steps[None]:
+    if response.error_code:
+        report_fetch_errors(context, request, response)
+        return
+    rows = ((row.error_code, (key, row)) for key, rows in response.topics for row in rows)
+    yield from _report_in_steps(context, rows, partial(_fetch_error, request))
+
+
 def _produce_error(request: ProduceRequest | None, error: tuple[str | bytes, PartitionResult]) -> ResponseError:
     key, (index, code, _, _, _, _, message) = error
     subject = _partition_subject(key, index)
@@ -255,11 +272,20 @@ def _partition_subject(key: str | bytes, index: int) -> Subject:
 
 def _report(context: RequestContext, errors: list[tuple[int, T]], describe: Callable[[T], ResponseError]) -> None:
     """Report each code once, with its number of occurrences and the subject of the first. `errors`: (code, where)."""
+    run_to_end(_report_in_steps(context, errors, describe))
+
+
+def _report_in_steps(
+    context: RequestContext, rows: Iterable[tuple[int, T]], describe: Callable[[T], ResponseError]
+) -> Steps[None]:
+    """Report the errors of (code, where); the code 0 is none."""
     first: dict[int, T] = {}
     counts: dict[int, int] = {}
-    for code, where in errors:
-        first.setdefault(code, where)
-        counts[code] = counts.get(code, 0) + 1
+    for code, where in rows:
+        if code:
+            first.setdefault(code, where)
+            counts[code] = counts.get(code, 0) + 1
+        yield
     for code, where in first.items():
         error = describe(where)
         context.connection.errors.report_error(context, code, counts[code], error.message, error.subject)

@@ -29,6 +29,7 @@ from protocol.records.batch import CRC_START, HEADER_SIZE, MAGIC, MAGIC_POS, TRA
 
 if TYPE_CHECKING:
     from kbroker.replica.produce.delayed_produce import DelayedProduce
+    from kbroker.runtime.slices import Slices
 
 # Versions of Produce.
 FIRST_WITH_TRANSACTIONS_V2 = 12
@@ -65,12 +66,7 @@ def append_transactional(
     verified = VerifiedPartitions(services.config.transaction_partition_verification_enable)
     batches = transactional_batches(topics)
     if batches and (uses_v2 or verified.must_verify):
-        producers = {(header.producer_id, header.producer_epoch) for header in batches.values()}
-        if len(producers) > 1:
-            raise KafkaError(
-                ErrorCode.INVALID_PRODUCER_ID_MAPPING, "Transactional records contained more than one producer ID"
-            )
-        producer_id, epoch = producers.pop()
+        producer_id, epoch = _only_producer(batches)
         if not _is_open(services, batches, producer_id, epoch):
             verification = Verification(services, version)
             verified = verification.verified
@@ -102,13 +98,42 @@ async def _verify_and_append(
 ) -> Response:
     """Add or verify the partitions, then append. Meanwhile no request of the connection is handled."""
     verification = Verification(services, context.version)
-    if context.version >= FIRST_WITH_TRANSACTIONS_V2:
-        await verification.add_partitions(producer, batches)
-    elif verification.begin(batches):
-        await verification.verify(producer)
+    await verification.add_or_verify(producer, batches)
     _, acks, timeout_ms, topics = request
     response = services.replicas.append_records(topics, acks, timeout_ms, context.version, verification.verified)
     return response if isinstance(response, list) else await response
+
+
+async def append_transactional_in_slices(
+    services: Services, context: RequestContext, request: ProduceRequest, slices: Slices
+) -> Response:
+    """Verify and append the batches of a large request. Raises KafkaError as `append_transactional` does."""
+    transactional_id, acks, timeout_ms, topics = request
+    version = context.version
+    verification = Verification(services, version)
+    batches: dict[PartitionKey, BatchHeader] = {}
+    for key, partitions in topics:
+        for batch in partitions:
+            batches.update(transactional_batches([(key, [batch])]))
+            await slices.step()
+    if batches and (version >= FIRST_WITH_TRANSACTIONS_V2 or verification.verified.must_verify):
+        producer_id, epoch = _only_producer(batches)
+        for key, index in batches:
+            if not _is_open(services, [(key, index)], producer_id, epoch):
+                await verification.add_or_verify(ProducerIdentity(transactional_id or "", producer_id, epoch), batches)
+                break
+            await slices.step()
+    return await services.replicas.append_in_slices(topics, acks, timeout_ms, version, slices, verification.verified)
+
+
+def _only_producer(batches: dict[PartitionKey, BatchHeader]) -> tuple[int, int]:
+    """Return the id and the epoch of the producer. Raises KafkaError if there are several."""
+    producers = {(header.producer_id, header.producer_epoch) for header in batches.values()}
+    if len(producers) > 1:
+        raise KafkaError(
+            ErrorCode.INVALID_PRODUCER_ID_MAPPING, "Transactional records contained more than one producer ID"
+        )
+    return producers.pop()
 
 
 def has_transactional_batch(topics: list[TopicRecords]) -> bool:
@@ -179,6 +204,13 @@ class Verification:
             self._set_errors(self._services.add_partitions_to_txn.verify_local(producer, self._transaction_partitions))
         except KafkaError as error:
             self._set_error(error)
+
+    async def add_or_verify(self, producer: ProducerIdentity, batches: dict[PartitionKey, BatchHeader]) -> None:
+        """Add the partitions to the transaction, or verify that an older client has added them."""
+        if self._version >= FIRST_WITH_TRANSACTIONS_V2:
+            await self.add_partitions(producer, batches)
+        elif self.begin(batches):
+            await self.verify(producer)
 
     async def verify(self, producer: ProducerIdentity) -> None:
         """Verify with the coordinator of any broker that the client has added the partitions."""

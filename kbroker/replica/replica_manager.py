@@ -16,11 +16,18 @@ from kbroker.replica.isr.isr_manager import IsrManager
 from kbroker.replica.logs.log_manager import LogManager
 from kbroker.replica.logs.partition_maintenance import PartitionMaintenance
 from kbroker.replica.partition import OnCommitted, Partition
-from kbroker.replica.produce.delayed_produce import NO_RECORD_ERRORS, DelayedProduce, UnacknowledgedBatch, error_result
+from kbroker.replica.produce.delayed_produce import (
+    NO_RECORD_ERRORS,
+    DelayedProduce,
+    LargeDelayedProduce,
+    UnacknowledgedBatch,
+    error_result,
+)
 from kbroker.replica.produce.marker_appends import MarkerAppends
 from kbroker.replica.produce.produce_results import (
     ProduceResponse,
     RemainingBatch,
+    all_remaining,
     append_error_result,
     await_acknowledgement,
     copy_remaining,
@@ -42,6 +49,7 @@ if TYPE_CHECKING:
     from kbroker.metadata.image import MetadataImage, TopicImage
     from kbroker.replica.partition_extensions import PartitionExtensions
     from kbroker.runtime.environment import Environment
+    from kbroker.runtime.slices import Slices
 
 
 class ReplicaManager:
@@ -234,20 +242,39 @@ class ReplicaManager:
             return self._delay(response, unacknowledged, timeout_ms)
         return response
 
+    async def append_in_slices(
+        self,
+        topics: list[TopicRecords],
+        acks: int,
+        timeout_ms: int,
+        produce_version: int,
+        slices: Slices,
+        verified: VerifiedPartitions | None = None,
+    ) -> ProduceResponse:
+        """Append the batches of a large Produce request, whose buffers do not change meanwhile."""
+        response: ProduceResponse = []
+        remaining = all_remaining(topics, response)
+        return await self._append_remaining(
+            remaining, response, [], acks, timeout_ms, produce_version, verified, slices
+        )
+
     async def _append_remaining(
         self,
-        remaining: list[RemainingBatch],
+        remaining: Iterable[RemainingBatch],
         response: ProduceResponse,
         unacknowledged: list[UnacknowledgedBatch],
         acks: int,
         timeout_ms: int,
         produce_version: int,
         verified: VerifiedPartitions | None,
+        slices: Slices | None = None,
     ) -> ProduceResponse:
         """Append the rest of a Produce request, beginning with the first batch that needs slow validation."""
         transactional = verified is not None
         must_verify = verified is not None and verified.must_verify
         for key, index, records, results in remaining:
+            if slices is not None:
+                await slices.step()
             try:
                 partition = self.leader(key, index)
                 guard = None if verified is None else verified.guard_of((key, index))
@@ -273,7 +300,12 @@ class ReplicaManager:
                 start_offset = partition.log.log_start_offset
                 results.append((index, 0, base_offset, append_time_ms, start_offset, NO_RECORD_ERRORS, None))
         if unacknowledged and acks != 0:
-            return await self._delay(response, unacknowledged, timeout_ms)
+            if slices is None:
+                return await self._delay(response, unacknowledged, timeout_ms)
+            large = LargeDelayedProduce(self.purgatory, response, unacknowledged, self.current_leader)
+            await slices.run(large.start_in_steps(self.clock.mono_ms() + max(timeout_ms, 0)))
+            await large
+            await slices.run(large.end_in_steps())
         return response
 
     def _delay(

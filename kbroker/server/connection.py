@@ -27,6 +27,7 @@ from kbroker.server.receive_buffer import HEADER_END, ReceiveBuffer
 from kbroker.server.response_cache import MAX_REQUEST_BYTES
 from kbroker.server.response_queue import ResponseQueue
 from protocol.errors import MalformedError
+from protocol.fast.primitives import ManyElements
 from protocol.varints import skip_tagged_fields
 
 if TYPE_CHECKING:
@@ -251,11 +252,8 @@ class Connection(asyncio.BufferedProtocol):
                 if context.body is not None:
                     responses.send(context)
                     return
-            if size > LARGE_REQUEST_BYTES and handler.in_steps is not None:
-                # A larger frame has its own buffer. A smaller one is in a reused buffer, so it is copied.
-                kept = frame if size > BUFFER_BYTES else bytes(frame)
-                self.hold(size)
-                responses.wait_for_body(context, self._serve_large_request(context, kept, pos))
+            if size > LARGE_REQUEST_BYTES and handler.is_large_by_size and handler.in_steps is not None:
+                self._serve_in_slices(context, frame, pos)
                 return
             request = handler.decode(frame, pos, version)
             response = handler.handle(server.services, context, request)
@@ -269,6 +267,9 @@ class Connection(asyncio.BufferedProtocol):
                 responses.wait_for(context, request, response)
         except UnsupportedRequest as error:
             self.close(error.reason, api=api_name(error.api_key), version=error.version)
+        except ManyElements:
+            assert context is not None
+            self._serve_in_slices(context, frame, pos)
         except Exception as error:
             self.on_request_error(error, context)
         else:
@@ -284,6 +285,12 @@ class Connection(asyncio.BufferedProtocol):
             handler.keep_response(self._server.services, key, request, response, body)
         elif is_cacheable is not None and isinstance(body, bytes) and is_cacheable(request):
             self._server.cached_responses.put(key, body)
+
+    def _serve_in_slices(self, context: RequestContext, frame: memoryview, pos: int) -> None:
+        # A larger frame has its own buffer. A smaller one is in a reused buffer, so it is copied.
+        kept = frame if len(frame) > BUFFER_BYTES else bytes(frame)
+        self.hold(len(frame))
+        self._responses.wait_for_body(context, self._serve_large_request(context, kept, pos))
 
     async def _serve_large_request(self, context: RequestContext, frame: Buffer, pos: int) -> bool:
         try:

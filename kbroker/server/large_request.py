@@ -1,4 +1,4 @@
-"""Handles large requests other than Produce and Fetch in slices, so that other clients are served between two slices.
+"""Handles large requests in slices, so that other clients are served between two slices.
 
 Such a request has up to 100,000 elements, or up to 100 MB of names. Decoding it, and encoding its response, may take
 half a second. Each iteration of the event loop runs one slice of one large request.
@@ -6,16 +6,20 @@ half a second. Each iteration of the event loop runs one slice of one large requ
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from itertools import groupby
+from typing import TYPE_CHECKING, cast
 
 from kbroker.common import Buffer
 from kbroker.runtime.slices import Slices
+from protocol.fast.fetch import Records
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from kbroker.api.context import RequestContext
     from kbroker.server.server_context import ServerContext
 
-# Requests larger than this are decoded in steps.
+# Requests larger than this are decoded in steps; of Produce, those with many batches.
 LARGE_REQUEST_BYTES = 16 * 1024
 # The response is sent as buffers of at least this many bytes.
 RESPONSE_BUFFER_BYTES = 64 * 1024
@@ -44,8 +48,8 @@ async def serve_large_request(server: ServerContext, context: RequestContext, fr
         return False
     if handler.in_steps.report_errors is not None:
         await context.slices.run(handler.in_steps.report_errors(context, request, response))
-    out: list[Buffer] = []
-    body: list[Buffer] = []
+    out: list[Buffer | Records] = []
+    body: list[Buffer | Records] = []
     for _ in handler.in_steps.encode(response, out):
         _join_buffers(out, body)
         await server.next_slice()
@@ -54,8 +58,14 @@ async def serve_large_request(server: ServerContext, context: RequestContext, fr
     return True
 
 
-def _join_buffers(parts: list[Buffer], body: list[Buffer], size: int = RESPONSE_BUFFER_BYTES) -> None:
-    """Move the parts to `body` as one buffer, if they have at least `size` bytes."""
+def _join_buffers(
+    parts: list[Buffer | Records], body: list[Buffer | Records], size: int = RESPONSE_BUFFER_BYTES
+) -> None:
+    """Move the parts to `body` as one buffer, if they have at least `size` bytes. Parts of files are not read."""
     if sum(map(len, parts)) >= size:
-        body.append(b"".join(parts))
+        for is_buffer, some in groupby(parts, lambda part: isinstance(part, Buffer)):
+            if is_buffer:
+                body.append(b"".join(cast("Iterable[Buffer]", some)))
+            else:
+                body.extend(some)
         parts.clear()

@@ -209,7 +209,7 @@ class ResponseQueue:
             assert body is not None
             size = sum(map(len, body)) + 4 + len(tags)
             header = _HEADER.pack(size, context.correlation_id) + tags
-            is_encoded_in_steps = handler.in_steps is not None
+            is_encoded_in_steps = context.slices is not None
             if size >= BULK_BYTES and (is_encoded_in_steps or any(isinstance(part, FileSlice) for part in body)):
                 self.flush()
                 self._send_file_response(cast("deque[Part]", deque((header, *body))))

@@ -4,10 +4,11 @@ The rows in messages/k01_fetch.py are the reference: property tests require equa
 buffers, among them the slices of the log that hold the records: these are not copied.
 """
 
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from struct import Struct
 from struct import error as StructError
-from typing import Protocol
+from typing import Protocol, cast
 
 from protocol.errors import MalformedError
 from protocol.fast.current_leader import (
@@ -17,6 +18,7 @@ from protocol.fast.current_leader import (
     encode_response_fields,
 )
 from protocol.fast.primitives import (
+    ELEMENTS_AT_ONCE,
     I32,
     decode_string,
     deduct,
@@ -57,6 +59,9 @@ class FetchRequest:
     forgotten: list[tuple[TopicKey, list[int]]]
     rack_id: str
     replica_epoch: int = -1
+
+
+DecodeSteps = Generator[None, None, FetchRequest]
 
 
 class Records(Protocol):
@@ -109,14 +114,30 @@ _REPLICA_STATE = Struct(">iq")
 
 def decode_fetch_request(buf: memoryview, pos: int, version: int) -> FetchRequest:
     """Decode a Fetch request of versions 4 to 18 that starts at `pos`. Raises MalformedError."""
+    steps = (
+        _decode_flexible(buf, pos, version) if version >= FIRST_FLEXIBLE_VERSION else _decode_plain(buf, pos, version)
+    )
     try:
-        return _decode_flexible(buf, pos, version) if version >= 12 else _decode_plain(buf, pos, version)
+        while True:
+            next(steps)
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]
     except (IndexError, StructError) as error:
         raise MalformedError("Fetch request is truncated") from error
 
 
-def _decode_plain(buf: memoryview, pos: int, version: int) -> FetchRequest:
+def decode_fetch_in_steps(buf: memoryview, pos: int, version: int) -> DecodeSteps:
+    """Decode a Fetch request, and yield after each ELEMENTS_AT_ONCE topics or partitions. Raises MalformedError."""
+    try:
+        decode = _decode_flexible if version >= FIRST_FLEXIBLE_VERSION else _decode_plain
+        return (yield from decode(buf, pos, version))
+    except (IndexError, StructError) as error:
+        raise MalformedError("Fetch request is truncated") from error
+
+
+def _decode_plain(buf: memoryview, pos: int, version: int) -> DecodeSteps:
     """Decode versions 4 to 11."""
+    left = ELEMENTS_AT_ONCE
     session_id, session_epoch = 0, -1
     if version >= FIRST_SESSION_VERSION:
         replica_id, max_wait_ms, min_bytes, max_bytes, isolation_level, session_id, session_epoch, topic_count = (
@@ -129,6 +150,10 @@ def _decode_plain(buf: memoryview, pos: int, version: int) -> FetchRequest:
     remaining = deduct(MAX_REQUEST_ELEMENTS, topic_count, len(buf) - pos)
     topics: list[tuple[TopicKey, list[FetchedPartition]]] = []
     for _ in range(topic_count):
+        left -= 1
+        if not left:
+            yield
+            left = ELEMENTS_AT_ONCE
         name, pos = decode_string(buf, pos, flexible=False)
         if name is None:
             raise MalformedError("Fetch request has a null topic name")
@@ -138,6 +163,10 @@ def _decode_plain(buf: memoryview, pos: int, version: int) -> FetchRequest:
         partitions: list[FetchedPartition] = []
         current_epoch = log_start_offset = -1
         for _ in range(count):
+            left -= 1
+            if not left:
+                yield
+                left = ELEMENTS_AT_ONCE
             if version >= 9:
                 index, current_epoch, offset, log_start_offset, size = _PARTITION_V9.unpack_from(buf, pos)
                 pos += 28
@@ -155,6 +184,10 @@ def _decode_plain(buf: memoryview, pos: int, version: int) -> FetchRequest:
         pos += 4
         remaining = deduct(remaining, topic_count, len(buf) - pos)
         for _ in range(topic_count):
+            left -= 1
+            if not left:
+                yield
+                left = ELEMENTS_AT_ONCE
             name, pos = decode_string(buf, pos, flexible=False)
             if name is None:
                 raise MalformedError("Fetch request has a null topic name")
@@ -174,8 +207,9 @@ def _decode_plain(buf: memoryview, pos: int, version: int) -> FetchRequest:
     )  # fmt: skip
 
 
-def _decode_flexible(buf: memoryview, pos: int, version: int) -> FetchRequest:
+def _decode_flexible(buf: memoryview, pos: int, version: int) -> DecodeSteps:
     """Decode versions from 12 on."""
+    left = ELEMENTS_AT_ONCE
     replica_id = replica_epoch = -1
     if version >= FIRST_REPLICA_STATE_VERSION:
         max_wait_ms, min_bytes, max_bytes, isolation_level, session_id, session_epoch = _HEAD_V15.unpack_from(buf, pos)
@@ -190,12 +224,20 @@ def _decode_flexible(buf: memoryview, pos: int, version: int) -> FetchRequest:
     remaining = deduct(MAX_REQUEST_ELEMENTS, topic_count, len(buf) - pos)
     topics: list[tuple[TopicKey, list[FetchedPartition]]] = []
     for _ in range(topic_count):
+        left -= 1
+        if not left:
+            yield
+            left = ELEMENTS_AT_ONCE
         key, pos = _topic_key(buf, pos, version)
         count, pos = decode_uvarint(buf, pos)
         count -= 1
         remaining = deduct(remaining, count, len(buf) - pos)
         partitions: list[FetchedPartition] = []
         for _ in range(count):
+            left -= 1
+            if not left:
+                yield
+                left = ELEMENTS_AT_ONCE
             index, current_epoch, offset, last_epoch, log_start_offset, size = _PARTITION_V12.unpack_from(buf, pos)
             pos += 32
             pos = pos + 1 if buf[pos] == 0 else skip_tagged_fields(buf, pos)
@@ -207,6 +249,10 @@ def _decode_flexible(buf: memoryview, pos: int, version: int) -> FetchRequest:
     topic_count -= 1
     remaining = deduct(remaining, topic_count, len(buf) - pos)
     for _ in range(topic_count):
+        left -= 1
+        if not left:
+            yield
+            left = ELEMENTS_AT_ONCE
         key, pos = _topic_key(buf, pos, version)
         count, pos = decode_uvarint(buf, pos)
         count -= 1
@@ -280,32 +326,80 @@ def encode_fetch_response(response: FetchResponse, version: int) -> Buffers:
     )
 
 
+def encode_fetch_in_steps(response: FetchResponse, version: int, out: Buffers) -> Iterator[None]:
+    """Append the parts of a response body to `out`, and yield after each ELEMENTS_AT_ONCE topics or partitions."""
+    is_flexible = version >= FIRST_FLEXIBLE_VERSION
+    head = _encode_head(response, version)
+    leaders: list[CurrentLeader] = []
+    left = ELEMENTS_AT_ONCE
+    for key, partitions in response.topics:
+        head += _encode_topic(key, len(partitions), version)
+        for start in range(0, len(partitions), ELEMENTS_AT_ONCE):
+            some = partitions[start : start + ELEMENTS_AT_ONCE]
+            if is_flexible:
+                head = _append_flexible(out, head, some, version, leaders)
+            else:
+                head = _append_plain(out, head, some, version)
+            left -= len(some)
+            if left <= 0:
+                out.append(head)
+                head = bytearray()
+                yield
+                left = ELEMENTS_AT_ONCE
+        if is_flexible:
+            head += b"\0"
+        left -= 1
+    if is_flexible:
+        head += encode_response_fields(leaders) if leaders else b"\0"
+    out.append(head)
+
+
+def _encode_head(response: FetchResponse, version: int) -> bytearray:
+    """Encode what precedes the topics."""
+    count = len(response.topics)
+    if version >= FIRST_FLEXIBLE_VERSION:
+        return bytearray(_RESPONSE_V12.pack(0, response.error_code, response.session_id) + encode_uvarint(count + 1))
+    if version >= FIRST_SESSION_VERSION:
+        return bytearray(_RESPONSE_V7.pack(0, response.error_code, response.session_id, count))
+    return bytearray(_RESPONSE_V4.pack(0, count))
+
+
+def _encode_topic(key: TopicKey, partition_count: int, version: int) -> bytes:
+    """Encode what precedes the partitions of a topic."""
+    if version < FIRST_FLEXIBLE_VERSION:
+        return encode_string(key) + I32.pack(partition_count)  # type: ignore[arg-type]
+    if version < FIRST_TOPIC_ID_VERSION:
+        return encode_compact_string(key) + encode_uvarint(partition_count + 1)  # type: ignore[arg-type]
+    return cast(bytes, key) + encode_uvarint(partition_count + 1)
+
+
 def _encode_plain(response: FetchResponse, version: int) -> Buffers:
     """Encode versions 4 to 11."""
-    topics = response.topics
-    if version >= FIRST_SESSION_VERSION:
-        head = bytearray(_RESPONSE_V7.pack(0, response.error_code, response.session_id, len(topics)))
-    else:
-        head = bytearray(_RESPONSE_V4.pack(0, len(topics)))
+    head = _encode_head(response, version)
     out: Buffers = []
-    for name, partitions in topics:
-        head += encode_string(name)  # type: ignore[arg-type]
-        head += I32.pack(len(partitions))
-        for result in partitions:
-            size = len(result.records)
-            if result.aborted is None and version == 11 and result.preferred_read_replica < 0:
-                head += _PLAIN_RESULT_V11.pack(
-                    result.partition, result.error_code, result.high_watermark, result.last_stable_offset,
-                    result.log_start_offset, -1, -1, size,
-                )  # fmt: skip
-            else:
-                _encode_result(head, result, version)
-            if size:
-                out += (head, result.records)
-                head = bytearray()
+    for name, partitions in response.topics:
+        head += _encode_topic(name, len(partitions), version)
+        head = _append_plain(out, head, partitions, version)
     if head:
         out.append(head)
     return out
+
+
+def _append_plain(out: Buffers, head: bytearray, partitions: list[FetchResult], version: int) -> bytearray:
+    """Append partitions to `head`, which is moved to `out` when records follow. Returns the new head."""
+    for result in partitions:
+        size = len(result.records)
+        if result.aborted is None and version == 11 and result.preferred_read_replica < 0:
+            head += _PLAIN_RESULT_V11.pack(
+                result.partition, result.error_code, result.high_watermark, result.last_stable_offset,
+                result.log_start_offset, -1, -1, size,
+            )  # fmt: skip
+        else:
+            _encode_result(head, result, version)
+        if size:
+            out += (head, result.records)
+            head = bytearray()
+    return head
 
 
 def _encode_result(head: bytearray, result: FetchResult, version: int) -> None:
@@ -328,39 +422,44 @@ def _encode_result(head: bytearray, result: FetchResult, version: int) -> None:
 
 def _encode_flexible(response: FetchResponse, version: int) -> Buffers:
     """Encode versions from 12 on."""
-    topics = response.topics
-    head = bytearray(_RESPONSE_V12.pack(0, response.error_code, response.session_id))
-    head += encode_uvarint(len(topics) + 1)
+    head = _encode_head(response, version)
     out: Buffers = []
     leaders: list[CurrentLeader] = []
-    for key, partitions in topics:
-        head += key if version >= FIRST_TOPIC_ID_VERSION else encode_compact_string(key)  # type: ignore[arg-type]
-        head += encode_uvarint(len(partitions) + 1)
-        for result in partitions:
-            records, aborted, diverging = result.records, result.aborted, result.diverging
-            offsets = result.high_watermark, result.last_stable_offset, result.log_start_offset
-            if aborted is None and result.preferred_read_replica < 0:
-                head += _PLAIN_RESULT_V12.pack(result.partition, result.error_code, *offsets, 0, -1)
-            else:
-                head += _RESULT_V5.pack(result.partition, result.error_code, *offsets)
-                head += b"\0" if aborted is None else encode_uvarint(len(aborted) + 1)
-                for producer_id, first_offset in aborted or ():
-                    head += _ABORTED.pack(producer_id, first_offset) + b"\0"
-                head += I32.pack(result.preferred_read_replica)
-            size = len(records)
-            head += encode_uvarint(size + 1)
-            if size:
-                out += (head, records)
-                head = bytearray()
-            if result.current_leader is not None and version >= FIRST_FETCH_VERSION:
-                head += b"\1" + encode_leader_field(1, result.current_leader)
-                leaders.append(result.current_leader)
-            else:
-                head += b"\0" if diverging is None else _encode_diverging_epoch(diverging)
+    for key, partitions in response.topics:
+        head += _encode_topic(key, len(partitions), version)
+        head = _append_flexible(out, head, partitions, version, leaders)
         head += b"\0"
     head += encode_response_fields(leaders) if leaders else b"\0"
     out.append(head)
     return out
+
+
+def _append_flexible(
+    out: Buffers, head: bytearray, partitions: list[FetchResult], version: int, leaders: list[CurrentLeader]
+) -> bytearray:
+    """Append partitions to `head`, which is moved to `out` when records follow. Returns the new head."""
+    for result in partitions:
+        records, aborted, diverging = result.records, result.aborted, result.diverging
+        offsets = result.high_watermark, result.last_stable_offset, result.log_start_offset
+        if aborted is None and result.preferred_read_replica < 0:
+            head += _PLAIN_RESULT_V12.pack(result.partition, result.error_code, *offsets, 0, -1)
+        else:
+            head += _RESULT_V5.pack(result.partition, result.error_code, *offsets)
+            head += b"\0" if aborted is None else encode_uvarint(len(aborted) + 1)
+            for producer_id, first_offset in aborted or ():
+                head += _ABORTED.pack(producer_id, first_offset) + b"\0"
+            head += I32.pack(result.preferred_read_replica)
+        size = len(records)
+        head += encode_uvarint(size + 1)
+        if size:
+            out += (head, records)
+            head = bytearray()
+        if result.current_leader is not None and version >= FIRST_FETCH_VERSION:
+            head += b"\1" + encode_leader_field(1, result.current_leader)
+            leaders.append(result.current_leader)
+        else:
+            head += b"\0" if diverging is None else _encode_diverging_epoch(diverging)
+    return head
 
 
 def _encode_diverging_epoch(diverging: tuple[int, int]) -> bytes:

@@ -10,6 +10,12 @@ from protocol.varints import decode_uvarint, encode_uvarint
 I16 = Struct(">h")
 U16 = Struct(">H")
 I32 = Struct(">i")
+# A codec in steps yields after this many topics and partitions.
+ELEMENTS_AT_ONCE = 256
+
+
+class ManyElements(Exception):
+    """A request has at least ELEMENTS_AT_ONCE topics and partitions, and must be decoded in steps."""
 
 
 def slice_bytes(buf: memoryview, pos: int, size: int) -> memoryview:

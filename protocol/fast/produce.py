@@ -4,6 +4,7 @@ The rows in messages/k00_produce.py are the reference: property tests require eq
 memoryviews of the received frame: they are neither copied nor decoded.
 """
 
+from collections.abc import Generator, Iterator
 from functools import partial
 from struct import Struct
 from struct import error as StructError
@@ -17,8 +18,10 @@ from protocol.fast.current_leader import (
     encode_response_fields,
 )
 from protocol.fast.primitives import (
+    ELEMENTS_AT_ONCE,
     I16,
     I32,
+    ManyElements,
     decode_string,
     encode_compact_string,
     encode_string,
@@ -51,6 +54,8 @@ class ProduceRequest(NamedTuple):
     topics: list[TopicRecords]
 
 
+DecodeSteps = Generator[None, None, ProduceRequest]
+
 # Faster than the NamedTuple's constructor, which adds a Python frame.
 _make_request = partial(tuple.__new__, ProduceRequest)
 
@@ -71,15 +76,25 @@ _RESULT_V9 = Struct(">ihqqqBBB")
 
 def decode_produce_request(buf: memoryview, pos: int, version: int) -> ProduceRequest:
     """Decode a Produce request of versions 3 to 13 that starts at `pos`. Raises MalformedError."""
+    steps = decode_produce_in_steps(buf, pos, version)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+
+
+def decode_produce_in_steps(buf: memoryview, pos: int, version: int) -> DecodeSteps:
+    """Decode a Produce request, and yield after each ELEMENTS_AT_ONCE topics and partitions. Raises MalformedError."""
     try:
         if version >= FIRST_FLEXIBLE_VERSION:
-            return _decode_flexible(buf, pos, version)
-        return _decode_classic(buf, pos)
+            return (yield from _decode_flexible(buf, pos, version))
+        return (yield from _decode_classic(buf, pos))
     except (IndexError, StructError) as error:
         raise MalformedError("Produce request is truncated") from error
 
 
-def _decode_flexible(buf: memoryview, pos: int, version: int) -> ProduceRequest:
+def _decode_flexible(buf: memoryview, pos: int, version: int) -> DecodeSteps:
     # Varints of one byte, which most are, are decoded in place.
     uses_topic_ids = version >= FIRST_TOPIC_ID_VERSION
     end = len(buf)
@@ -92,7 +107,12 @@ def _decode_flexible(buf: memoryview, pos: int, version: int) -> ProduceRequest:
         refuse_count(topic_count, end - pos)
     topics: list[TopicRecords] = []
     key: str | bytes
+    left = ELEMENTS_AT_ONCE
     for _ in range(topic_count):
+        left -= 1
+        if not left:
+            yield
+            left = ELEMENTS_AT_ONCE
         if uses_topic_ids:
             key_end = pos + 16
             key = buf[pos:key_end].tobytes()
@@ -115,6 +135,10 @@ def _decode_flexible(buf: memoryview, pos: int, version: int) -> ProduceRequest:
             refuse_count(partition_count, end - pos)
         partitions: list[PartitionRecords] = []
         for _ in range(partition_count):
+            left -= 1
+            if not left:
+                yield
+                left = ELEMENTS_AT_ONCE
             index: int = I32.unpack_from(buf, pos)[0]
             size, pos = decode_uvarint(buf, pos + 4)
             records_end = pos + size - 1
@@ -133,7 +157,7 @@ def _decode_flexible(buf: memoryview, pos: int, version: int) -> ProduceRequest:
     return _make_request((transactional_id, acks, timeout_ms, topics))
 
 
-def _decode_classic(buf: memoryview, pos: int) -> ProduceRequest:
+def _decode_classic(buf: memoryview, pos: int) -> DecodeSteps:
     transactional_id = None
     id_size, acks, timeout_ms, topic_count = _HEAD_V3.unpack_from(buf, pos)
     if id_size == -1:
@@ -147,7 +171,12 @@ def _decode_classic(buf: memoryview, pos: int) -> ProduceRequest:
     if not 0 <= topic_count <= end - pos or remaining < 0:
         refuse_count(topic_count, end - pos)
     topics: list[TopicRecords] = []
+    left = ELEMENTS_AT_ONCE
     for _ in range(topic_count):
+        left -= 1
+        if not left:
+            yield
+            left = ELEMENTS_AT_ONCE
         name_size: int = I16.unpack_from(buf, pos)[0]
         pos += 2
         name_end = pos + name_size
@@ -161,6 +190,10 @@ def _decode_classic(buf: memoryview, pos: int) -> ProduceRequest:
             refuse_count(partition_count, end - pos)
         partitions: list[PartitionRecords] = []
         for _ in range(partition_count):
+            left -= 1
+            if not left:
+                yield
+                left = ELEMENTS_AT_ONCE
             index, size = _INDEX_AND_SIZE.unpack_from(buf, pos)
             pos += 8
             records_end = pos + size
@@ -173,6 +206,15 @@ def _decode_classic(buf: memoryview, pos: int) -> ProduceRequest:
                 raise MalformedError(f"records of {size} bytes in {end - pos} bytes")
         topics.append((name, partitions))
     return _make_request((transactional_id, acks, timeout_ms, topics))
+
+
+def _decode_at_once(buf: memoryview, pos: int, version: int) -> ProduceRequest:
+    """Decode a request. Raises MalformedError and ManyElements."""
+    try:
+        next(decode_produce_in_steps(buf, pos, version))
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]
+    raise ManyElements
 
 
 class ProduceDecoder:
@@ -207,7 +249,10 @@ class ProduceDecoder:
         self._heads: dict[bytes, tuple[int, int, str | bytes, int]] = {}
 
     def decode(self, buf: memoryview, pos: int, version: int) -> ProduceRequest:
-        """Decode a request that starts at `pos`. Raises MalformedError. `version` is the decoder's."""
+        """Decode a request that starts at `pos`. `version` is the decoder's.
+
+        Raises MalformedError; ManyElements if it has at least ELEMENTS_AT_ONCE topics and partitions.
+        """
         try:
             head_end = pos + self._fixed_size + buf[pos + self._length_pos]
             head = buf[pos:head_end].tobytes()
@@ -219,8 +264,8 @@ class ProduceDecoder:
                     return _make_request((None, acks, timeout_ms, [(key, [(index, records)])]))
         except (IndexError, StructError):
             # The general decoder raises the error.
-            return decode_produce_request(buf, pos, version)
-        request = decode_produce_request(buf, pos, version)
+            return _decode_at_once(buf, pos, version)
+        request = _decode_at_once(buf, pos, version)
         if known is None and self._is_head(head, request):
             self._remember(head, request)
         return request
@@ -262,52 +307,91 @@ def encode_produce_response(topics: list[TopicResult], version: int) -> bytes:
     return _encode_classic(topics, version)
 
 
+def encode_produce_in_steps(topics: list[TopicResult], version: int, out: list[bytes]) -> Iterator[None]:
+    """Append the parts of a response body to `out`, and yield after each ELEMENTS_AT_ONCE topics or partitions."""
+    is_flexible = version >= FIRST_FLEXIBLE_VERSION
+    out.append(encode_uvarint(len(topics) + 1) if is_flexible else I32.pack(len(topics)))
+    leaders: list[CurrentLeader] = []
+    for number, (key, partitions) in enumerate(topics):
+        out.append(_encode_topic(key, len(partitions), version))
+        for start in range(0, len(partitions), ELEMENTS_AT_ONCE):
+            some = partitions[start : start + ELEMENTS_AT_ONCE]
+            if is_flexible:
+                _append_flexible(out, some, version, leaders)
+            else:
+                _append_classic(out, some, version)
+            if len(some) == ELEMENTS_AT_ONCE:
+                yield
+        if is_flexible:
+            out.append(b"\0")
+        if number % ELEMENTS_AT_ONCE == 0:
+            yield
+    out.append(b"\0\0\0\0")
+    if is_flexible:
+        out.append(encode_response_fields(leaders) if leaders else b"\0")
+
+
+def _encode_topic(key: str | bytes, partition_count: int, version: int) -> bytes:
+    """Encode the head of a topic."""
+    if version < FIRST_FLEXIBLE_VERSION:
+        return encode_string(key) + I32.pack(partition_count)  # type: ignore[arg-type]
+    encoded: bytes = key if version >= FIRST_TOPIC_ID_VERSION else encode_compact_string(key)  # type: ignore[assignment, arg-type]
+    return encoded + encode_uvarint(partition_count + 1)
+
+
 def _encode_flexible(topics: list[TopicResult], version: int) -> bytes:
-    uses_topic_ids = version >= FIRST_TOPIC_ID_VERSION
     out = [encode_uvarint(len(topics) + 1)]
     leaders: list[CurrentLeader] = []
     for key, partitions in topics:
-        out.append(key if uses_topic_ids else encode_compact_string(key))  # type: ignore[arg-type]
-        out.append(encode_uvarint(len(partitions) + 1))
-        for index, code, base_offset, append_time_ms, log_start_offset, record_errors, message in partitions:
-            if message is None and not record_errors:
-                # No record errors, a null message, no tagged fields.
-                out.append(_RESULT_V9.pack(index, code, base_offset, append_time_ms, log_start_offset, 1, 0, 0))
-                continue
-            out.append(_RESULT_V5.pack(index, code, base_offset, append_time_ms, log_start_offset))
-            out.append(encode_uvarint(len(record_errors) + 1))
-            for batch_index, text in record_errors:
-                out.append(I32.pack(batch_index) + encode_compact_string(text) + b"\0")
-            if not isinstance(message, CurrentLeader):
-                out.append(encode_compact_string(message) + b"\0")
-            elif version < FIRST_PRODUCE_VERSION:
-                out.append(b"\0\0")
-            else:
-                # A null message, one tagged field.
-                out.append(b"\0\1" + encode_leader_field(0, message))
-                leaders.append(message)
+        out.append(_encode_topic(key, len(partitions), version))
+        _append_flexible(out, partitions, version, leaders)
         out.append(b"\0")
     out.append(b"\0\0\0\0")
     out.append(encode_response_fields(leaders) if leaders else b"\0")
     return b"".join(out)
 
 
+def _append_flexible(
+    out: list[bytes], partitions: list[PartitionResult], version: int, leaders: list[CurrentLeader]
+) -> None:
+    for index, code, base_offset, append_time_ms, log_start_offset, record_errors, message in partitions:
+        if message is None and not record_errors:
+            # No record errors, a null message, no tagged fields.
+            out.append(_RESULT_V9.pack(index, code, base_offset, append_time_ms, log_start_offset, 1, 0, 0))
+            continue
+        out.append(_RESULT_V5.pack(index, code, base_offset, append_time_ms, log_start_offset))
+        out.append(encode_uvarint(len(record_errors) + 1))
+        for batch_index, text in record_errors:
+            out.append(I32.pack(batch_index) + encode_compact_string(text) + b"\0")
+        if not isinstance(message, CurrentLeader):
+            out.append(encode_compact_string(message) + b"\0")
+        elif version < FIRST_PRODUCE_VERSION:
+            out.append(b"\0\0")
+        else:
+            # A null message, one tagged field.
+            out.append(b"\0\1" + encode_leader_field(0, message))
+            leaders.append(message)
+
+
 def _encode_classic(topics: list[TopicResult], version: int) -> bytes:
     out = [I32.pack(len(topics))]
     for key, partitions in topics:
-        out.append(encode_string(key))  # type: ignore[arg-type]
-        out.append(I32.pack(len(partitions)))
-        for index, code, base_offset, append_time_ms, log_start_offset, record_errors, message in partitions:
-            if version < 5:
-                out.append(_RESULT_V3.pack(index, code, base_offset, append_time_ms))
-            elif version < 8:
-                out.append(_RESULT_V5.pack(index, code, base_offset, append_time_ms, log_start_offset))
-            elif message is None and not record_errors:
-                out.append(_RESULT_V8.pack(index, code, base_offset, append_time_ms, log_start_offset, 0, -1))
-            else:
-                out.append(_RESULT_V5.pack(index, code, base_offset, append_time_ms, log_start_offset))
-                out.append(I32.pack(len(record_errors)))
-                out.extend(I32.pack(batch_index) + encode_string(text) for batch_index, text in record_errors)
-                out.append(encode_string(None if isinstance(message, CurrentLeader) else message))
+        out.append(_encode_topic(key, len(partitions), version))
+        _append_classic(out, partitions, version)
     out.append(b"\0\0\0\0")
     return b"".join(out)
+
+
+def _append_classic(out: list[bytes], partitions: list[PartitionResult], version: int) -> None:
+    for index, code, base_offset, append_time_ms, log_start_offset, record_errors, message in partitions:
+        if version < 5:
+            out.append(_RESULT_V3.pack(index, code, base_offset, append_time_ms))
+        elif version < 8:
+            out.append(_RESULT_V5.pack(index, code, base_offset, append_time_ms, log_start_offset))
+        elif message is None and not record_errors:
+            out.append(_RESULT_V8.pack(index, code, base_offset, append_time_ms, log_start_offset, 0, -1))
+        else:
+            out.append(_RESULT_V5.pack(index, code, base_offset, append_time_ms, log_start_offset))
+            out.append(I32.pack(len(record_errors)))
+            out.extend(I32.pack(batch_index) + encode_string(text) for batch_index, text in record_errors)
+            out.append(encode_string(None if isinstance(message, CurrentLeader) else message))

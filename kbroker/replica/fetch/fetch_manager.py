@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, cast
 
 from kbroker.common import Buffer, KafkaError
 from kbroker.replica.fetch.delayed_fetch import DelayedFetch
-from kbroker.replica.fetch.fetch_reads import ColdReadResult, FetchReads, readable_end, state_of, wait_for_change
+from kbroker.replica.fetch.fetch_reads import (
+    ColdReadResult,
+    FetchReads,
+    PartitionReadResult,
+    readable_end,
+    state_of,
+    wait_for_change,
+)
 from kbroker.replica.fetch.fetch_session import (
     FINAL_EPOCH,
     INITIAL_EPOCH,
@@ -73,39 +80,40 @@ class FetchManager:
         self.follower_sessions = FetchSessionCache(MAX_FOLLOWER_SESSIONS, environment.random, max_bytes=1 << 40)
         self.recent = RecentFetches(replicas)
         self.throttle = LeaderThrottle(leader_quota or unlimited_quota(), environment.clock)
-        self._environment = environment
-        self._replicas = replicas
+        self.environment = environment
+        self.replicas = replicas
         self._max_bytes = min(max_bytes, MAX_RESPONSE_BYTES)
         self._cold_reads: set[Task[None]] = set()
 
     def fetch(self, request: FetchRequest, uses_topic_ids: bool) -> FetchResponse | DelayedFetch:
         """Read the requested records. The response is delayed if there are too few, or if they are only on disk."""
         try:
-            session = self._session_for(request, uses_topic_ids)
+            session = self.find_session(request, uses_topic_ids)
         except KafkaError as error:
             return FetchResponse(error.code, 0, [])
-        max_bytes = self._max_bytes_for(request)
+        session.update(request.topics, request.forgotten)
+        session = self.count_session(session)
+        max_bytes = self.max_bytes_for(request)
         try:
             if request.replica_id >= 0:
-                record_positions(session, request, self._replicas, self._environment.clock.mono_ms())
-            reads = read_partitions(session, request, max_bytes, self._replicas, self.throttle)
+                record_positions(session, request, self.replicas, self.environment.clock.mono_ms())
+            reads = read_partitions(session, request, max_bytes, self.replicas, self.throttle)
         except BaseException:
             session.end_request()
             raise
         min_bytes = request.min_bytes
         if reads.size < min_bytes:
-            # Responses consist of complete batches, so they may never reach `max_bytes`, but they do reach half of it.
-            min_bytes = min(min_bytes, max(max_bytes // 2, 1))
+            min_bytes = reachable_min_bytes(min_bytes, max_bytes)
         if not reads.cold and (
             reads.size >= min_bytes or reads.must_respond or request.max_wait_ms <= 0 or not session.partitions
         ):
             return self._respond(session, reads)
-        deadline_ms = self._environment.clock.mono_ms() + request.max_wait_ms
+        deadline_ms = self.environment.clock.mono_ms() + request.max_wait_ms
         if reads.is_throttled:
             deadline_ms = self.throttle.deadline_ms(deadline_ms)
-        loop = self._environment.loop
+        loop = self.environment.loop
         delayed = DelayedFetch(
-            self._replicas.purgatory, session, request, min_bytes, deadline_ms, loop.call_soon, self._read_and_complete
+            self.replicas.purgatory, session, request, min_bytes, deadline_ms, loop.call_soon, self._read_and_complete
         )
         if reads.cold:
             self._start_cold_read(delayed, reads)
@@ -127,7 +135,7 @@ class FetchManager:
         if not self.unsent_bytes:
             self.recent.add(request_bytes, request, response, body)
 
-    def _max_bytes_for(self, request: FetchRequest) -> int:
+    def max_bytes_for(self, request: FetchRequest) -> int:
         """Return how many bytes of records the response may contain."""
         if request.replica_id >= 0:
             return min(request.max_bytes, MAX_FOLLOWER_RESPONSE_BYTES)
@@ -139,7 +147,18 @@ class FetchManager:
     def _respond(self, session: FetchSession, reads: FetchReads) -> FetchResponse:
         """Build the response, with topics in the order in which they were read. Record in the session what it sends."""
         topics: dict[TopicKey, list[FetchResult]] = {}
-        for fetched, result in reads.results:
+        self.add_results(session, topics, reads.results)
+        session.end_request()
+        return FetchResponse(0, session.id, list(topics.items()))
+
+    def add_results(
+        self,
+        session: FetchSession,
+        topics: dict[TopicKey, list[FetchResult]],
+        reads: list[PartitionReadResult],
+    ) -> None:
+        """Add results to the topics of a response, and record in the session what the response sends."""
+        for fetched, result in reads:
             key = fetched.key
             results = topics.get(key)
             if results is None:
@@ -159,21 +178,18 @@ class FetchManager:
                         self.reassignment_bytes_out += size
             if session.id:
                 _record_sent(session, fetched, result, size)
-        session.end_request()
-        return FetchResponse(0, session.id, list(topics.items()))
 
     # Sessions.
 
-    def _session_for(self, request: FetchRequest, uses_topic_ids: bool) -> FetchSession:
-        """Return the session of a request, with its partitions. Raises KafkaError."""
+    def find_session(self, request: FetchRequest, uses_topic_ids: bool) -> FetchSession:
+        """Return the session of a request, which the request may then update. Raises KafkaError."""
         epoch = request.session_epoch
         if epoch == FINAL_EPOCH and not request.session_id:
             session = FetchSession(0, uses_topic_ids, 0)
             session.replica_id = request.replica_id
-            session.update(request.topics, request.forgotten)
             return session
         sessions = self.sessions if request.replica_id < 0 else self.follower_sessions
-        now_ms = self._environment.clock.mono_ms()
+        now_ms = self.environment.clock.mono_ms()
         if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             if request.session_id:
                 self._close(sessions.remove(request.session_id))
@@ -188,12 +204,17 @@ class FetchManager:
         else:
             session = sessions.resume(request.session_id, epoch, uses_topic_ids, now_ms)
             self._end_waiter(session)
-        session.update(request.topics, request.forgotten)
-        if session.is_incremental and not session.partitions:
-            # As in Kafka, an empty session is closed, and the response has no session id.
-            self._close(sessions.remove(session.id))
-            return FetchSession(0, uses_topic_ids, now_ms)
+        return session
+
+    def count_session(self, session: FetchSession) -> FetchSession:
+        """Count the memory of an updated session. Returns it, or another one without an id if it is empty."""
         if session.id:
+            now_ms = self.environment.clock.mono_ms()
+            sessions = self.sessions if session.replica_id < 0 else self.follower_sessions
+            if session.is_incremental and not session.partitions:
+                # As in Kafka, an empty session is closed, and the response has no session id.
+                self._close(sessions.remove(session.id))
+                return FetchSession(0, session.uses_topic_ids, now_ms)
             for evicted in sessions.count_bytes(session, now_ms):
                 self._close(evicted)
         return session
@@ -224,8 +245,8 @@ class FetchManager:
         """
         request = delayed.request
         try:
-            max_bytes = self._max_bytes_for(request)
-            reads = read_partitions(delayed.session, request, max_bytes, self._replicas, self.throttle)
+            max_bytes = self.max_bytes_for(request)
+            reads = read_partitions(delayed.session, request, max_bytes, self.replicas, self.throttle)
         except Exception as error:
             log.failure("fetch failed", error)
             reads = FetchReads()
@@ -242,7 +263,7 @@ class FetchManager:
             reads.size >= delayed.min_bytes
             or reads.must_respond
             or delayed.must_complete
-            or self._environment.clock.mono_ms() >= delayed.deadline_ms
+            or self.environment.clock.mono_ms() >= delayed.deadline_ms
         ):
             self._complete(delayed, reads)
         elif not delayed.is_done:
@@ -253,17 +274,15 @@ class FetchManager:
             delayed.complete(self._respond(delayed.session, reads))
 
     def _start_cold_read(self, delayed: DelayedFetch, reads: FetchReads) -> None:
-        task = self._environment.loop.create_task(self._read_cold(delayed, reads))
+        task = self.environment.loop.create_task(self._read_cold(delayed, reads))
         self._cold_reads.add(task)
         task.add_done_callback(self._cold_reads.discard)
 
     async def _read_cold(self, delayed: DelayedFetch, reads: FetchReads) -> None:
-        max_bytes = self._max_bytes_for(delayed.request) - reads.size
+        max_bytes = self.max_bytes_for(delayed.request) - reads.size
         results: list[ColdReadResult]
         try:
-            results = await self._environment.offload(
-                read_cold_blocking, reads.cold, max_bytes, self._environment.clock
-            )
+            results = await self.environment.offload(read_cold_blocking, reads.cold, max_bytes, self.environment.clock)
         except Exception as error:
             log.failure("read failed", error, partition=reads.cold[0].partition.tp)
             results = [KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR)] * len(reads.cold)
@@ -273,11 +292,16 @@ class FetchManager:
             # The topic was deleted meanwhile: a new read returns the error code for that.
             self._read_and_complete(delayed)
             return
-        add_cold_results(reads, delayed.session, delayed.request, results)
+        add_cold_results(reads, delayed.session, delayed.request, reads.cold, results)
         if reads.is_filtered:
             self._complete_or_wait(delayed, reads)
         else:
             self._complete(delayed, reads)
+
+
+def reachable_min_bytes(min_bytes: int, max_bytes: int) -> int:
+    """Responses consist of complete batches, so they may never reach `max_bytes`, but they do reach half of it."""
+    return min(min_bytes, max(max_bytes // 2, 1))
 
 
 def _record_sent(session: FetchSession, fetched: FetchPartition, result: FetchResult, size: int) -> None:
@@ -285,6 +309,9 @@ def _record_sent(session: FetchSession, fetched: FetchPartition, result: FetchRe
     partition: Partition | None = fetched.target  # type: ignore[assignment]
     if result.error_code or result.diverging is not None or result.preferred_read_replica >= 0 or partition is None:
         fetched.last_sent = None
+        if session.is_incremental and session.replica_id < 0:
+            # There may be more of them than in one response.
+            session.move_to_end(fetched)
         return
     fetched.last_sent = (result.high_watermark, result.log_start_offset)
     if size:

@@ -36,6 +36,9 @@ class ColdRead(NamedTuple):
     read_filter: ReadFilter | None = None
 
 
+PartitionReadResult = tuple[FetchPartition, FetchResult]
+
+
 class FetchReads:
     """The results for a response. `size`: bytes of records. `must_respond`: the request must not wait for more.
 
@@ -47,7 +50,7 @@ class FetchReads:
     __slots__ = ("budget", "cold", "is_filtered", "is_throttled", "must_respond", "results", "size", "throttled_left")
 
     def __init__(self) -> None:
-        self.results: list[tuple[FetchPartition, FetchResult]] = []
+        self.results: list[PartitionReadResult] = []
         self.size = 0
         self.must_respond = self.is_throttled = self.is_filtered = False
         self.budget: LookBudget | None = None

@@ -94,12 +94,13 @@ class FetchSession:
     `is_closed`: it was closed or evicted. `size_bytes`: an upper bound of its memory; the cache has counted
     `counted_bytes` of it. `withheld`: throttled partitions that are not `ready` until the quota allows, or until
     `next_look_ms` (monotonic). `skipped_to`: how far the current request has looked through partitions with a read
-    filter without finding a record.
+    filter without finding a record. `is_busy`: a large request is being handled in slices, which ends the session
+    itself if it is closed meanwhile.
     """
 
     __slots__ = (
-        "counted_bytes", "epoch", "id", "is_closed", "is_incremental", "last_used_ms", "next_look_ms", "partitions",
-        "ready", "replica_id", "size_bytes", "skipped_to", "uses_topic_ids", "waiter", "withheld",
+        "counted_bytes", "epoch", "id", "is_busy", "is_closed", "is_incremental", "last_used_ms", "next_look_ms",
+        "partitions", "ready", "replica_id", "size_bytes", "skipped_to", "uses_topic_ids", "waiter", "withheld",
     )  # fmt: skip
 
     def __init__(self, session_id: int, uses_topic_ids: bool, now_ms: int) -> None:
@@ -119,6 +120,7 @@ class FetchSession:
         self.size_bytes = 0
         self.counted_bytes = 0
         self.waiter: WaitingFetch | None = None
+        self.is_busy = False
 
     def update(
         self,
@@ -157,7 +159,7 @@ class FetchSession:
 
     def end_request(self) -> None:
         """Called when a request was served. If the session ends with it, partitions stop notifying the session."""
-        if self.id and not self.is_closed:
+        if self.is_busy or (self.id and not self.is_closed):
             return
         is_follower = self.replica_id >= 0
         for partition in self.partitions.values():
@@ -239,6 +241,9 @@ class FetchSessionCache:
         session = self._sessions.get(session_id)
         if session is None:
             raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+        if session.is_busy:
+            # A large request of another connection is being handled.
+            raise KafkaError(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
         if session.uses_topic_ids != uses_topic_ids:
             raise KafkaError(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
         if session.epoch != epoch:

@@ -25,7 +25,6 @@ from kbroker.replica.partition import Partition
 from kbroker.storage.log.reading.file_slice import FileSlice
 from protocol.errors import ErrorCode
 from protocol.fast.fetch import FetchRequest, TopicKey
-from protocol.limits import MAX_REQUEST_ELEMENTS
 
 if TYPE_CHECKING:
     from kbroker.replica.fetch.leader_throttle import LeaderThrottle
@@ -39,6 +38,8 @@ LEADER_ERRORS = {ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH
 # The most partitions in a response to a follower, after the first one of its session. All partitions of a broker may
 # have new records at once; the follower's next request gets the rest.
 MAX_FOLLOWER_RESULTS = 128
+# The same for consumers. A response to a small request must not delay others by reading 100,000 partitions.
+MAX_INCREMENTAL_RESULTS = 512
 
 
 class Partitions(Protocol):
@@ -59,23 +60,35 @@ class Partitions(Protocol):
 
 
 def read_partitions(
-    session: FetchSession, request: FetchRequest, max_bytes: int, partitions: Partitions, throttle: LeaderThrottle
+    session: FetchSession,
+    request: FetchRequest,
+    max_bytes: int,
+    partitions: Partitions,
+    throttle: LeaderThrottle,
+    reads: FetchReads | None = None,
+    selected: list[FetchPartition] | None = None,
 ) -> FetchReads:
     """Read the partitions that are ready, or all in the first request of a session.
 
     At most `max_bytes`, but at least one batch (KIP-74). The partitions that are not `ready` afterwards notify the
-    session of changes.
+    session of changes. `selected`: a part of these partitions; the results are added to `reads`.
     """
-    reads = FetchReads()
+    if reads is None:
+        reads = FetchReads()
     read_committed = request.isolation_level == READ_COMMITTED
     if session.withheld:
         reads.is_throttled = throttle.begin_read(session)
     read_all = not session.is_incremental
     is_follower = session.replica_id >= 0
     selects_replica = bool(request.rack_id) and not is_follower
-    max_results = MAX_FOLLOWER_RESULTS if is_follower else MAX_REQUEST_ELEMENTS
-    for fetched in list(session.partitions.values() if read_all else session.ready):
+    max_results = MAX_FOLLOWER_RESULTS if is_follower else MAX_INCREMENTAL_RESULTS
+    if selected is None:
+        selected = partitions_to_read(session)
+    for fetched in selected:
         if not read_all and ((reads.size >= max_bytes and reads.size) or len(reads.results) >= max_results):
+            # The next request reads the rest.
+            if not is_follower:
+                reads.must_respond = True
             break
         try:
             partition: Partition | None = fetched.target  # type: ignore[assignment]
@@ -151,6 +164,10 @@ def read_partitions(
             # If other records were read already, the next request reads the cold ones.
             reads.add(session, fetched, partition, request, records or b"", aborted)
     return reads
+
+
+def partitions_to_read(session: FetchSession) -> list[FetchPartition]:
+    return list(session.ready if session.is_incremental else session.partitions.values())
 
 
 def _read_through_filter(
@@ -286,10 +303,14 @@ def read_cold_blocking(cold_reads: list[ColdRead], max_bytes: int, clock: Clock)
 
 
 def add_cold_results(
-    reads: FetchReads, session: FetchSession, request: FetchRequest, results: Sequence[ColdReadResult]
+    reads: FetchReads,
+    session: FetchSession,
+    request: FetchRequest,
+    cold_reads: list[ColdRead],
+    results: Sequence[ColdReadResult],
 ) -> None:
     """Add the results of a thread. The next request reads the partitions that the thread did not reach."""
-    for number, cold_read in enumerate(reads.cold):
+    for number, cold_read in enumerate(cold_reads):
         result = results[number] if number < len(results) else (b"", None)
         if isinstance(result, KafkaError):
             reads.must_respond = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from kbroker.replica.partition import ACKS_ALL, Partition
@@ -55,6 +56,16 @@ def await_acknowledgement(
     """Let the response wait for the batch whose result is the next one, if that must be committed or synced first."""
     if acks == ACKS_ALL or partition.flush_before_ack:
         unacknowledged.append(UnacknowledgedBatch(partition, end_offset, results, len(results), acks == ACKS_ALL))
+
+
+def all_remaining(topics: list[TopicRecords], response: ProduceResponse) -> Iterator[RemainingBatch]:
+    """Return the batches of a request one after another, without copying them, and add their topics to the response."""
+    for key, partitions in topics:
+        results: list[PartitionResult] = []
+        if partitions:
+            response.append((key, results))
+        for index, records in partitions:
+            yield key, index, records, results
 
 
 def copy_remaining(topics: list[TopicRecords], response: ProduceResponse) -> list[RemainingBatch]:

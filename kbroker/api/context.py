@@ -15,6 +15,8 @@ Each API that the broker supports is one file, kNN_name.py, with one function:
 - If it also follows from the state of partitions, the file may have `find_response(services, request_bytes)`, which
   returns the encoded body of an earlier response to the same bytes if it is still right, and `keep_response(services,
   request_bytes, request, response, body)`, called with each response that was complete at once.
+- If a small request may have a large response, the file may have `is_large(request)`. Where it is true, the request is
+  handled like a large one.
 - The elements of a large request are handled in slices (runtime/slices.py), between which other requests are served.
 - None: the request gets no response (Produce with acks=0).
 - The records of a Produce request are views of a receive buffer that is reused as soon as the handler returns. A
@@ -159,6 +161,7 @@ class ApiHandler:
     may_be_cached: bool = False
     in_steps: StepCodec | None = None
     is_large_by_size: bool = True
+    is_large: Callable[[Any], bool] | None = None
 
 
 class RequestContext:

@@ -154,6 +154,7 @@ def load_handler(key: ApiKey, version: int, *, forwards: bool = True) -> ApiHand
         keep_response=getattr(module, "keep_response", None),
         may_be_cached=is_cacheable is not None or find_response is not None,
         in_steps=FAST_STEP_CODECS[key](version) if key in FAST_STEP_CODECS else step_codec(key, version),
+        is_large=getattr(module, "is_large", None),
         is_large_by_size=key is not ApiKey.PRODUCE,
     )
 

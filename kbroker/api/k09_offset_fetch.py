@@ -54,6 +54,11 @@ async def handle(services: Services, context: RequestContext, request: OffsetFet
     return OffsetFetchResponse(error_code=group.error_code, topics=topics)
 
 
+def is_large(request: OffsetFetchRequest) -> bool:
+    """A group may have offsets of all partitions."""
+    return any(group.topics is None for group in request.groups) if request.groups else request.topics is None
+
+
 def _single_group(request: OffsetFetchRequest) -> OffsetFetchRequestGroup:
     """Return the group of a request below version 8 in the form of later versions."""
     topics = None

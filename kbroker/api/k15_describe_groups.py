@@ -32,6 +32,11 @@ def handle(
     return at_once_or_in_slices(context.slices, _groups(services, context.version, request))
 
 
+def is_large(request: DescribeGroupsRequest) -> bool:
+    """A group may have thousands of members, each with its subscription and assignment."""
+    return True
+
+
 def _groups(services: Services, version: int, request: DescribeGroupsRequest) -> Steps[DescribeGroupsResponse]:
     response = DescribeGroupsResponse()
     for group_id in request.groups:

@@ -34,6 +34,9 @@ from protocol.messages.k32_describe_configs import (
     DescribeConfigsSynonym,
 )
 
+# More resources are described in slices.
+MAX_RESOURCES_AT_ONCE = 10
+
 
 def handle(
     services: Services, context: RequestContext, request: DescribeConfigsRequest
@@ -44,6 +47,11 @@ def handle(
 def _results(services: Services, request: DescribeConfigsRequest) -> Steps[DescribeConfigsResponse]:
     results = yield from each(partial(_result, services, request), request.resources)
     return DescribeConfigsResponse(results=results)
+
+
+def is_large(request: DescribeConfigsRequest) -> bool:
+    """A topic has 8 KB of configs with their documentation, which takes a millisecond."""
+    return len(request.resources) > MAX_RESOURCES_AT_ONCE
 
 
 def is_cacheable(request: DescribeConfigsRequest) -> bool:

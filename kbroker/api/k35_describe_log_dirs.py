@@ -37,6 +37,10 @@ async def handle(
     return DescribeLogDirsResponse(results=[result])
 
 
+def is_large(request: DescribeLogDirsRequest) -> bool:
+    return request.topics is None
+
+
 def _topics(services: Services, requested: list[DescribableLogDirTopic] | None) -> Steps[list[DescribeLogDirsTopic]]:
     topics: dict[str, list[DescribeLogDirsPartition]] = {}
     partitions = yield from _partitions(services, requested)

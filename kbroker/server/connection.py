@@ -22,7 +22,7 @@ from kbroker.server.backlog import Backlog
 from kbroker.server.error_reporter import api_name, closing_reason
 from kbroker.server.fair_scheduler import EXPENSIVE_NS, LAST_DATA_API_KEY
 from kbroker.server.frame_buffers import BUFFER_BYTES
-from kbroker.server.large_request import LARGE_REQUEST_BYTES, serve_large_request
+from kbroker.server.large_request import LARGE_REQUEST_BYTES, respond_in_slices, serve_large_request
 from kbroker.server.receive_buffer import HEADER_END, ReceiveBuffer
 from kbroker.server.response_cache import MAX_REQUEST_BYTES
 from kbroker.server.response_queue import ResponseQueue
@@ -256,6 +256,9 @@ class Connection(asyncio.BufferedProtocol):
                 self._serve_in_slices(context, frame, pos)
                 return
             request = handler.decode(frame, pos, version)
+            if handler.is_large is not None and handler.is_large(request):
+                responses.wait_for_body(context, respond_in_slices(server, context, request))
+                return
             response = handler.handle(server.services, context, request)
             if isinstance(response, handler.response_type):
                 has_errors = handler.report_errors(context, request, response)

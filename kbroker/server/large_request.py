@@ -7,7 +7,7 @@ half a second. Each iteration of the event loop runs one slice of one large requ
 from __future__ import annotations
 
 from itertools import groupby
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from kbroker.common import Buffer
 from kbroker.runtime.slices import Slices
@@ -40,6 +40,13 @@ async def serve_large_request(server: ServerContext, context: RequestContext, fr
             request = end.value
             break
         await server.next_slice()
+    return await respond_in_slices(server, context, request)
+
+
+async def respond_in_slices(server: ServerContext, context: RequestContext, request: Any) -> bool:
+    """Handle a request in slices, and encode its response. Returns whether there is a response."""
+    handler = context.handler
+    assert handler.in_steps is not None
     context.slices = Slices(server.next_slice, server.mono_ns)
     response = handler.handle(server.services, context, request)
     if response is not None and not isinstance(response, handler.response_type):

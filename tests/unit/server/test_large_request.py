@@ -4,13 +4,23 @@ import asyncio
 
 import pytest
 
+from kbroker.api.k32_describe_configs import MAX_RESOURCES_AT_ONCE
+from kbroker.runtime.slices import Slices
 from kbroker.server.large_request import LARGE_REQUEST_BYTES
 from protocol.apis import ApiKey
 from protocol.errors import ErrorCode
 from protocol.messages.k03_metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from protocol.messages.k09_offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchResponse
 from protocol.messages.k10_find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from protocol.messages.k15_describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
 from protocol.messages.k18_api_versions import ApiVersionsRequest, ApiVersionsResponse
+from protocol.messages.k32_describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResponse,
+)
+from protocol.messages.k35_describe_log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse
+from protocol.schema.message import Message
 from tests.unit.support.client import Client
 from tests.unit.support.simulated_broker import Machine, broker_test
 
@@ -110,3 +120,43 @@ async def test_a_connection_that_is_closed_during_a_large_request(m: Machine, mo
     await m.until(lambda: len(m.broker._server.connections) == 1)
     closed.set()
     await m.until(lambda: m.broker._server.context.memory.in_progress_bytes == 0)
+
+
+@broker_test
+@pytest.mark.parametrize("count", [10, 11])
+async def test_a_small_request_with_a_large_response(m: Machine, monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    client = await connected(m)
+    await client.create_topic("t")
+    steps = count_steps(m, monkeypatch)
+    resources = [DescribeConfigsResource(resource_type=2, resource_name="t")] * count
+    request = DescribeConfigsRequest(resources=resources, include_documentation=True)
+    response = await client.request(request, 4, DescribeConfigsResponse)
+    assert {result.error_code for result in response.results} == {0}
+    # The steps of the encoder.
+    assert bool(steps) == (count > MAX_RESOURCES_AT_ONCE)
+
+
+@broker_test
+async def test_groups_and_all_offsets_and_log_dirs_are_described_in_slices(
+    m: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = await connected(m)
+    await client.create_topic("t")
+    slices: list[None] = []
+    begin = Slices._begin
+
+    def counted(self: Slices) -> None:
+        slices.append(None)
+        begin(self)
+
+    monkeypatch.setattr(Slices, "_begin", counted)
+    requests: list[tuple[Message, int, type[Message]]] = [
+        (DescribeGroupsRequest(groups=["g"]), 5, DescribeGroupsResponse),
+        (OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="g", topics=None)]), 8, OffsetFetchResponse),
+        (OffsetFetchRequest(group_id="g", topics=None), 5, OffsetFetchResponse),
+        (DescribeLogDirsRequest(topics=None), 4, DescribeLogDirsResponse),
+    ]
+    for request, version, response_class in requests:
+        slices.clear()
+        await client.request(request, version, response_class)
+        assert slices, response_class

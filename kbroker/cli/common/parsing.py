@@ -95,7 +95,7 @@ def parse_time_ms(text: str, now_ms: int) -> int:
     """
     if text.isascii() and text.isdigit():
         return parse_integer(text, "a time in milliseconds")
-    if text[:1].isdigit() and _DURATION.fullmatch(text):
+    if is_relative_time(text):
         return now_ms - parse_duration_ms(text)
     try:
         parsed = datetime.fromisoformat(text)
@@ -107,6 +107,11 @@ def parse_time_ms(text: str, now_ms: int) -> int:
     if parsed.tzinfo is None:
         parsed = parsed.replace(tzinfo=UTC)
     return round(parsed.timestamp() * 1000)
+
+
+def is_relative_time(text: str) -> bool:
+    """Return whether `parse_time_ms` reads this text as a duration before now."""
+    return text[:1].isdigit() and not text.isdigit() and _DURATION.fullmatch(text) is not None
 
 
 def parse_date(text: str) -> str:

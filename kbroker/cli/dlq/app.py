@@ -13,7 +13,7 @@ from kbroker.cli.common.formatting import count_text, format_timestamp
 from kbroker.cli.common.options import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, Yes
 from kbroker.cli.common.output import Cell, print_json, print_note, print_table
 from kbroker.cli.common.pager import paginated
-from kbroker.cli.common.parsing import INT32, parse_time_ms
+from kbroker.cli.common.parsing import INT32, is_relative_time, parse_time_ms
 from kbroker.cli.common.progress import ProgressBar
 from kbroker.cli.dlq.dead_letters import LetterFilter, dead_letter, parse_header_filters
 from kbroker.cli.dlq.redrive import Redrive
@@ -191,13 +191,18 @@ def redrive(
         _require_dead_letter_topic(client, topic)
         total = sum(last - begin for begin, last in _bounds(client, topic).values())
     with client_errors(), ProgressBar("redriving", total) as progress:
-        work = Redrive(bootstrap, topic, selection, to)
+        work = Redrive(bootstrap, topic, selection, to, (_relative(start), _relative(end)))
         counts = work.run(rate=rate, again=again, dry_run=dry_run, progress=progress.advance)
     action = "would be sent" if dry_run else "sent"
     print(f"{topic}: {count_text(counts.sent, 'record')} {action}, {counts.skipped} not selected")
     print_note(f"the progress is that of group {work.group}; --again ignores it")
     if counts.without_topic:
         raise CliError(f"{count_text(counts.without_topic, 'record')} without a topic to go back to: use --to TOPIC")
+
+
+def _relative(text: str | None) -> str | None:
+    """Return a duration before now; None for other times."""
+    return text if text is not None and is_relative_time(text) else None
 
 
 def _require_dead_letter_topic(client: Any, topic: str) -> None:

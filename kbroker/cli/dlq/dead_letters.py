@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from typing import Any, NamedTuple
 
 from kbroker.retry import records as names
@@ -72,9 +72,23 @@ def parse_header_filters(texts: Sequence[str]) -> tuple[tuple[str, str | None], 
     return tuple((name, value if sign else None) for name, sign, value in (text.partition("=") for text in texts))
 
 
-def redrive_group(topic: str, selection: LetterFilter, target: str | None) -> str:
-    """Return the group that keeps the progress of a redrive: the same for the same selection and target."""
+def redrive_group(
+    topic: str,
+    selection: LetterFilter,
+    target: str | None,
+    relative_times: tuple[str | None, str | None] = (None, None),
+) -> str:
+    """Return the group that keeps the progress of a redrive: the same for the same selection and target.
+
+    `relative_times`: from and until as durations before now, which are another time with each run of a command.
+    """
+    if relative_times[0] is not None:
+        selection = replace(selection, from_ms=None)
+    if relative_times[1] is not None:
+        selection = replace(selection, until_ms=None)
     options: tuple[Any, ...] = (*astuple(selection), target)
+    if any(relative_times):
+        options = (*options, *relative_times)
     if all(option in (None, ()) for option in options):
         return f"kbroker-redrive-{topic}"
     return f"kbroker-redrive-{topic}-{hashlib.sha256(repr(options).encode()).hexdigest()[:8]}"

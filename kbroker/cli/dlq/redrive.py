@@ -30,10 +30,19 @@ class Redrive:
     of the group: a second redrive with the same selection fences the first.
     """
 
-    def __init__(self, bootstrap: str, topic: str, selection: LetterFilter, target: str | None) -> None:
+    def __init__(
+        self,
+        bootstrap: str,
+        topic: str,
+        selection: LetterFilter,
+        target: str | None,
+        relative_times: tuple[str | None, str | None] = (None, None),
+    ) -> None:
         from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
-        self.group = redrive_group(topic, selection, target)
+        self.group = redrive_group(topic, selection, target, relative_times)
+        # The time until which the next run selects is a later one, so the progress must not pass it.
+        self._stop_ms = None if relative_times[1] is None else selection.until_ms
         self._settings = client_settings(bootstrap)
         self._selection = selection
         self._target = target
@@ -77,13 +86,16 @@ class Redrive:
         return counts
 
     def _start(self, again: bool) -> dict[Any, int]:
-        """Seek to the progress, and return the current end offsets."""
+        """Seek to the progress, and return the offsets to stop at: the current ends, or those of a relative time."""
         self._consumer.assign(self._partitions)
         begins = self._consumer.beginning_offsets(self._partitions)
         for tp in self._partitions:
             committed = None if again else self._consumer.committed(tp)
             self._consumer.seek(tp, max(begins[tp], committed or 0))
         ends: dict[Any, int] = self._consumer.end_offsets(self._partitions)
+        if self._stop_ms is not None:
+            stops = self._consumer.offsets_for_times(dict.fromkeys(self._partitions, self._stop_ms))
+            ends.update({tp: min(ends[tp], stop.offset) for tp, stop in stops.items() if stop is not None})
         return ends
 
     def _select(self, records: list[Any], counts: RedriveCounts) -> tuple[list[tuple[str, Any]], RedriveCounts]:

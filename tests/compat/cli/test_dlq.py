@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+import time
 from typing import Any
 
 import pytest
@@ -10,6 +11,8 @@ from confluent_kafka import TopicPartition as ConfluentPartition
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
 from kbroker.cli.app import run
+from kbroker.cli.dlq.dead_letters import LetterFilter
+from kbroker.cli.dlq.redrive import Redrive
 from tests.compat.cli.conftest import COMMAND
 from tests.compat.support import DEADLINE_S, eventually
 
@@ -67,6 +70,30 @@ def test_dead_letters_are_shown_redriven_once_and_purged(bootstrap: str, name: s
     assert values(dead) == ["2", "3", "4", "5"]
     assert "4 records deleted" in cli("dlq", "purge", dead, "--all", "--yes")
     assert values(dead) == []
+
+
+def test_a_redrive_until_a_time_before_now_sends_the_later_records_later(
+    bootstrap: str, name: str, capsys: Any
+) -> None:
+    dead = f"dlq.{name}"
+    assert run(["topics", "create", name, "-p", "1", "-b", bootstrap]) == 0
+    assert run(["retry", "create", name, "-g", "billing", "-b", bootstrap]) == 0
+    now_ms = round(time.time() * 1000)
+    producer = KafkaProducer(bootstrap_servers=bootstrap)
+    for age_ms in (7_200_000, 1_800_000):
+        headers = [("__dlq.errors.topic", name.encode())]
+        producer.send(dead, b"late", headers=headers, partition=0, timestamp_ms=now_ms - age_ms)
+    producer.flush()
+    producer.close()
+    capsys.readouterr()
+    redrive = ["dlq", "redrive", dead, "--until", "1h", "-b", bootstrap]
+    for sent in ("1 record sent", "0 records sent"):
+        assert run(redrive) == 0
+        assert sent in capsys.readouterr().out
+    # An hour later.
+    selection = LetterFilter(until_ms=now_ms)
+    later = Redrive(bootstrap, dead, selection, None, (None, "1h"))
+    assert later.run(rate=None, again=False, dry_run=False, progress=lambda _: None).sent == 1
 
 
 @pytest.mark.parametrize(

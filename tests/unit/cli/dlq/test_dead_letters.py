@@ -60,3 +60,23 @@ def test_each_selection_and_target_has_a_progress_of_its_own():
     assert len(groups) == 4
     assert "kbroker-redrive-dlq.t" in groups
     assert redrive_group("dlq.t", LetterFilter(group="g"), None) in groups
+
+
+def test_times_before_now_are_the_same_progress_with_each_run():
+    def group(from_ms: int | None, until_ms: int | None, *relative_times: str | None) -> str:
+        start, end = relative_times
+        return redrive_group("dlq.t", LetterFilter(from_ms=from_ms, until_ms=until_ms), None, (start, end))
+
+    assert group(1000, None, "7d", None) == group(2000, None, "7d", None)
+    assert group(None, 1000, None, "1h") == group(None, 2000, None, "1h")
+    assert group(1000, 5000, "7d", None) != group(1000, 6000, "7d", None)
+    assert group(1000, 5000, "7d", "1h") == group(2000, 6000, "7d", "1h")
+    names = {
+        group(1, None, "7d", None),
+        group(1, None, "8d", None),
+        group(None, 1, None, "7d"),
+        group(None, None, None, None),
+    }
+    assert len(names) == 4
+    # Groups of earlier versions go on.
+    assert group(1000, None, None, None) == redrive_group("dlq.t", LetterFilter(from_ms=1000), None)

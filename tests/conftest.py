@@ -28,10 +28,9 @@ FOLDER, FILE, TEST = "folder", "file", "test"
 SCOPES = {
     "tests/compat/spark/pipeline/": "Spark pipeline",
     "tests/compat/spark/pipeline/test_a": "Spark",
-    "tests/compat/spark/pipeline/test_j": "Spark",
-    "tests/compat/compaction/": "compaction",
     "tests/compat/transactions/": "JVM",
     "tests/compat/kafka_tools/": "JVM",
+    "tests/compat/compaction/": "JVM",
     "tests/compat/queues/test_java": "JVM",
     "tests/compat/mirror/": "MirrorMaker",
     "tests/compat/cluster/growth/": "growth",

@@ -1,4 +1,7 @@
-"""DescribeProducers (key 61), version 0 (KIP-664): the producers whose state partitions keep."""
+"""DescribeProducers (key 61), version 0 (KIP-664): the producers whose state partitions keep.
+
+A view has none, so that tools can ask for all topics.
+"""
 
 from collections.abc import Awaitable
 from functools import partial
@@ -48,8 +51,10 @@ def _partition(services: Services, topic: str, name_error: str | None, index: in
             error_message="This server does not host this topic-partition.",
         )
     try:
-        partition = services.replicas.leader(topic, index)
+        partition = services.replicas.readable_leader(topic, index)
     except KafkaError as error:
         return PartitionResponse(partition_index=index, error_code=error.code, error_message=error.message)
-    producers = [ProducerState(**producer._asdict()) for producer in partition.log.producers.active()]
+    is_view = bool(services.metadata.topics[topic].view_of)
+    active = () if is_view else partition.log.producers.active()
+    producers = [ProducerState(**producer._asdict()) for producer in active]
     return PartitionResponse(partition_index=index, active_producers=producers)

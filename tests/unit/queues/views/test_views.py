@@ -36,6 +36,7 @@ from protocol.messages.k37_create_partitions import (
     CreatePartitionsResponse,
     CreatePartitionsTopic,
 )
+from protocol.messages.k61_describe_producers import DescribeProducersRequest, DescribeProducersResponse, TopicRequest
 from protocol.records.batch import (
     TRANSACTIONAL,
     assemble_batch,
@@ -185,6 +186,17 @@ async def test_what_is_refused(m: Machine) -> None:
     assert "orders" in (grown.results[0].error_message or "")
     with pytest.raises(AssertionError):
         await client.alter_topic("orders", kbroker_view_of="paid")
+
+
+@broker_test
+async def test_a_view_has_no_producers(m: Machine) -> None:
+    """Tools that look for hanging transactions ask for the producers of all topics."""
+    client = await m.client()
+    await client.create_topic("orders")
+    await create_view(client)
+    request = DescribeProducersRequest(topics=[TopicRequest(name="paid", partition_indexes=[0])])
+    (topic,) = (await client.request(request, 0, DescribeProducersResponse)).topics
+    assert (topic.partitions[0].error_code, topic.partitions[0].active_producers) == (ErrorCode.NONE, [])
 
 
 @broker_test

@@ -173,7 +173,7 @@ def finish(query: Any, timeout: float = 240) -> list[dict[str, Any]]:
     return [p for p in progress if p["numInputRows"]]
 
 
-def wait_for_numbers(query: Any, frame: Callable[[], Any], expected: list[int], timeout: float = 60) -> None:
+def wait_for_numbers(query: Any, frame: Callable[[], Any], expected: list[int], timeout: float = DEADLINE_S) -> None:
     """Wait until a running query has delivered exactly these numbers. Fails immediately if the query fails."""
 
     def all_delivered() -> list[int]:

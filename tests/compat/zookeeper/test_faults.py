@@ -356,11 +356,11 @@ def test_an_ensemble_without_a_quorum_is_refused(tmp_path: Path) -> None:
     server.make_quorum_of_two()
     try:
         server.start()
-        message = asyncio.run(refusal(ZooKeeperSettings((server.address,), "", 3.0, 3.0)))
+        message = asyncio.run(refusal(ZooKeeperSettings((server.address,), "", 10.0, 10.0)))
     finally:
         server.kill()
     assert message.endswith(
-        "in 3 s: the server closes the connection, as it does while the ensemble has no quorum or is read-only"
+        "in 10 s: the server closes the connection, as it does while the ensemble has no quorum or is read-only"
     )
 
 

@@ -107,7 +107,8 @@ class ZooKeeperServer:
 
     def is_serving(self) -> bool:
         """Return whether it serves clients: alone, or in an ensemble that has a quorum."""
-        with suppress(OSError), socket.create_connection((self.host, self.port), DEADLINE_S) as connection:
+        # A server that is just starting may accept a connection, and never respond.
+        with suppress(OSError), socket.create_connection((self.host, self.port), 5.0) as connection:
             connection.sendall(b"srvr")
             with connection.makefile("rb") as response:
                 return b"\nMode: " in response.read()

@@ -6,9 +6,10 @@ ones last, so that all processes end at about the same time.
 """
 
 import fcntl
+import gc
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -94,8 +95,22 @@ def pytest_configure(config: pytest.Config) -> None:
         config.stash[_LOCK] = ExclusionLock(config.stash[_DIRECTORY])
 
 
-@pytest.hookimpl(wrapper=True)
+@pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_collection(session: pytest.Session) -> Iterator[None]:
+    """Collect the tests without garbage collection, which never looks at them later, either.
+
+    Tests are a million objects that live until the end. Looking for garbage among them took a quarter of the processor
+    time of each process's start and end.
+    """
+    gc.disable()
+    try:
+        return (yield from _collect_after_another(session))
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+def _collect_after_another(session: pytest.Session) -> Generator[None, Any, Any]:
     """Let one process import the tests first: the others use the bytecode that it writes.
 
     Compiling all tests with pytest's assertions takes three times as long as importing them.

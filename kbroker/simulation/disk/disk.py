@@ -8,6 +8,7 @@ which names do; faults.py injects other faults.
 import errno
 import os
 import posixpath
+from functools import lru_cache
 from random import Random
 
 from kbroker.runtime.environment import Clock
@@ -19,6 +20,9 @@ from kbroker.simulation.disk.inode import Inode, WorstCase
 
 # The reported size of a disk without a capacity.
 UNLIMITED_BYTES = 1 << 40
+
+# Each operation normalizes its paths; there are some thousand different ones in a run.
+normalized = lru_cache(maxsize=10_000)(posixpath.normpath)
 
 
 class SimDisk(Device):
@@ -64,7 +68,7 @@ class SimDisk(Device):
 
         `former` is a former name of the file by which the next start finds it, too.
         """
-        inode, path, former = self._inode(path), posixpath.normpath(path), posixpath.normpath(former)
+        inode, path, former = self._inode(path), normalized(path), normalized(former)
         if self._journal.is_durable(path, inode) or self._journal.is_durable_as_either(former, path, inode):
             return inode.durable_prefix()
         return b""
@@ -94,7 +98,7 @@ class SimDisk(Device):
         inode = self._inode(path)
         position = self.random.randrange(len(inode.data)) if offset is None else offset
         inode.flip_bit(position, self.random.randrange(8))
-        self.changes[parent_of(posixpath.normpath(path))] += 1
+        self.changes[parent_of(normalized(path))] += 1
         self.faults.injected["bit rot"] += 1
         return position
 
@@ -103,7 +107,7 @@ class SimDisk(Device):
     def open(self, path: str, *, create: bool = False, write: bool = True) -> SimFile:
         self.check_alive()
         self.faults.before_open(path)
-        path = posixpath.normpath(path)
+        path = normalized(path)
         if write and self.read_only:
             raise_os_error(errno.EROFS, path)
         inode = self._journal.current.files.get(path)
@@ -139,7 +143,7 @@ class SimDisk(Device):
             self.unlink(temporary)
             raise
         if sync:
-            self.sync_dir(parent_of(posixpath.normpath(path)))
+            self.sync_dir(parent_of(normalized(path)))
 
     def size(self, path: str) -> int:
         self.check_alive()
@@ -159,7 +163,7 @@ class SimDisk(Device):
     def entries(self, path: str) -> list[str]:
         """Like `listdir`, but without faults: for oracles that read the disk."""
         self.check_alive()
-        path = posixpath.normpath(path)
+        path = normalized(path)
         entries = self._journal.current.directories.get(path)
         if entries is None:
             raise_os_error(errno.ENOTDIR if path in self._journal.current.files else errno.ENOENT, path)
@@ -169,14 +173,14 @@ class SimDisk(Device):
 
     def isdir(self, path: str) -> bool:
         self.check_alive()
-        return posixpath.normpath(path) in self._journal.current.directories
+        return normalized(path) in self._journal.current.directories
 
     def exists(self, path: str) -> bool:
-        return self.isdir(path) or posixpath.normpath(path) in self._journal.current.files
+        return self.isdir(path) or normalized(path) in self._journal.current.files
 
     def makedirs(self, path: str) -> None:
         self.check_alive()
-        path = posixpath.normpath(path)
+        path = normalized(path)
         missing = []
         while path not in self._journal.current.directories:
             if path in self._journal.current.files:
@@ -188,7 +192,7 @@ class SimDisk(Device):
 
     def rename(self, old: str, new: str) -> None:
         self.check_alive()
-        old, new = posixpath.normpath(old), posixpath.normpath(new)
+        old, new = normalized(old), normalized(new)
         self._check_parent(new)
         tree = self._journal.current
         replaced = None
@@ -210,12 +214,12 @@ class SimDisk(Device):
     def unlink(self, path: str) -> None:
         self.check_alive()
         inode = self._inode(path)
-        self._change("unlink", posixpath.normpath(path))
+        self._change("unlink", normalized(path))
         self._free(inode)
 
     def rmtree(self, path: str) -> None:
         self.check_alive()
-        path = posixpath.normpath(path)
+        path = normalized(path)
         tree = self._journal.current
         if path in tree.files:
             raise_os_error(errno.ENOTDIR, path)
@@ -236,7 +240,7 @@ class SimDisk(Device):
         self.begin_change("sync_dir", path)
         self.busy_ns += self.faults.sync_ns()
         self.faults.before_sync(path)
-        self._journal.sync(posixpath.normpath(path))
+        self._journal.sync(normalized(path))
 
     def _change(self, kind: Kind, path: str, target: str = "", inode: Inode | None = None) -> None:
         self.begin_change(kind, path)
@@ -258,7 +262,7 @@ class SimDisk(Device):
             raise_os_error(errno.ENOENT, path)
 
     def _inode(self, path: str) -> Inode:
-        path = posixpath.normpath(path)
+        path = normalized(path)
         inode = self._journal.current.files.get(path)
         if inode is None:
             raise_os_error(errno.EISDIR if path in self._journal.current.directories else errno.ENOENT, path)
@@ -279,7 +283,7 @@ class SimDisk(Device):
 
     def lock(self, path: str) -> SimLock:
         self.check_alive()
-        path = posixpath.normpath(path)
+        path = normalized(path)
         if path in self._locked:
             raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN), path)
         self.open(path, create=True)

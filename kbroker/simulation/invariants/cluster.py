@@ -175,18 +175,19 @@ class ClusterInvariants:
     def check(self) -> None:
         """Raise BrokenInvariant if an invariant does not hold."""
         directories = {id: self._partition_directories(id) for id in self._machines}
+        leading = self._leading()
         brokers = self._state.brokers()
         for tp, stored in self._state.partitions().items():
             key = stored.topic_id, tp[1]
             self._check_stored(tp, key, stored.registration)
             self._memberships.check(tp, key, stored.registration, brokers)
             # Also of one that still believes to be the leader, and is no replica any more.
-            for broker in dict.fromkeys((*stored.registration.replicas, *self._leading(tp))):
+            leaders = leading.get(tp, {})
+            for broker in dict.fromkeys((*stored.registration.replicas, *leaders)):
                 self._update_log(broker, tp, key, directories[broker].get(tp))
             self._check_promises(tp, key, stored.registration)
-            for broker in self._leading(tp):
-                partition = self._partition(broker, tp)
-                if partition is not None and partition.topic_id == stored.topic_id:
+            for broker, partition in leaders.items():
+                if partition.topic_id == stored.topic_id:
                     self._check_leader(broker, tp, key, partition)
                     self._check_isr(broker, tp, key, partition, stored)
 
@@ -198,10 +199,14 @@ class ClusterInvariants:
             known = self._directories[broker] = disk, disk.changes[DATA], directories
         return known[2]
 
-    def _leading(self, tp: TopicPartition) -> list[int]:
-        """Return the brokers that believe to be the leader."""
-        partitions = ((broker, self._partition(broker, tp)) for broker in self._machines)
-        return [broker for broker, partition in partitions if partition is not None and partition.is_leader]
+    def _leading(self) -> dict[TopicPartition, dict[int, Partition]]:
+        """Return the open partitions of the brokers that believe to be their leader."""
+        leading: dict[TopicPartition, dict[int, Partition]] = {}
+        for broker, machine in self._machines.items():
+            for partition in () if machine.services is None else machine.services.replicas.partitions.values():
+                if partition.is_leader and not partition.is_closed:
+                    leading.setdefault((partition.tp.topic, partition.tp.partition), {})[broker] = partition
+        return leading
 
     def _partition(self, broker: int, tp: TopicPartition) -> Partition | None:
         """Return the partition on a running broker if its log is open."""
@@ -238,11 +243,14 @@ class ClusterInvariants:
             self._fail(new.leader, tp, f"two leaders in epoch {new.leader_epoch}: {old.leader}, {new.leader}")
 
     def _update_log(self, broker: int, tp: TopicPartition, key: Key, path: str | None) -> None:
-        if path is not None and _has_other_topic_id(self._machines[broker].disk, path, key[0]):
+        disk = self._machines[broker].disk
+        stored = self._logs.get((broker, key))
+        if stored is None:
+            stored = self._logs[broker, key] = StoredLog()
+        if path is not None and not stored.is_current(disk, path) and _has_other_topic_id(disk, path, key[0]):
             # The log of a deleted topic of the same name, whose deletion this broker has not seen yet.
             path = None
-        stored = self._logs.setdefault((broker, key), StoredLog())
-        batches = stored.update(self._machines[broker].disk, path)
+        batches = stored.update(disk, path)
         self._compactable[key] = max(stored.active_base, self._compactable.get(key, 0))
         for batch in batches:
             if self._is_compacted(tp):

@@ -33,22 +33,28 @@ class ControllerState:
     def __init__(self, tree: DataTree) -> None:
         self._tree = tree
         self._decoded: dict[str, tuple[bytes, object]] = {}
+        # The nodes that the known partitions were read from, with their data.
+        self._sources: list[tuple[str, bytes]] = []
+        self._partitions: dict[TopicPartition, StoredPartition] = {}
         self._plan_data = b""
         self._plan: StoredPlan | None = None
 
     def partitions(self) -> dict[TopicPartition, StoredPartition]:
-        """Return all partitions of the topics that exist."""
-        names: dict[bytes, str] = {}
-        for name in self._children(znodes.TOPICS):
-            data = self._tree.get(znodes.topic_path(name)).data
-            names[znodes.decode_topic(name, data).topic_id] = name
-        found: dict[TopicPartition, StoredPartition] = {}
-        for number in self._children(znodes.PARTITIONS):
-            for topic_id, partitions in self._chunk(int(number)).items():
-                if topic_id in names:
-                    for index, registration in partitions.items():
-                        found[names[topic_id], index] = StoredPartition(topic_id, registration)
-        return found
+        """Return all partitions of the topics that exist. Do not change the result."""
+        topics = [(name, self._tree.get(znodes.topic_path(name)).data) for name in self._children(znodes.TOPICS)]
+        numbers = self._children(znodes.PARTITIONS)
+        sources = topics + [(number, self._tree.get(znodes.chunk_path(int(number))).data) for number in numbers]
+        if sources != self._sources:
+            names = {znodes.decode_topic(name, data).topic_id: name for name, data in topics}
+            self._sources = sources
+            self._partitions = {
+                (names[topic_id], index): StoredPartition(topic_id, registration)
+                for number in numbers
+                for topic_id, partitions in self._chunk(int(number)).items()
+                if topic_id in names
+                for index, registration in partitions.items()
+            }
+        return self._partitions
 
     @property
     def last_change(self) -> int:

@@ -43,12 +43,15 @@ class StoredLog:
         # The state of the directory that was read last: its disk, path and number of changes.
         self._read: tuple[SimDisk, str | None, int] | None = None
 
+    def is_current(self, disk: SimDisk, path: str | None) -> bool:
+        """Whether nothing has changed in the directory since it was read."""
+        return self._read == (disk, path, disk.changes[path or ""])
+
     def update(self, disk: SimDisk, path: str | None) -> list[BatchId]:
         """Read what is new in the directory, None for a log that does not exist. Returns the new batches."""
-        state = disk, path, disk.changes[path or ""]
-        if state == self._read:
+        if self.is_current(disk, path):
             return []
-        self._read = state
+        self._read = disk, path, disk.changes[path or ""]
         listed = dict(segment_files(disk, path)) if path is not None and disk.isdir(path) else {}
         added: list[BatchId] = []
         # Retention removes the first segments. Any others are removed by a truncation.

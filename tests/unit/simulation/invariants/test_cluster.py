@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from kbroker.common import TopicPartition
 from kbroker.config.config_resource import ConfigResource, ConfigResourceType
 from kbroker.metadata.image import BrokerRegistration, KnownBroker, PartitionRegistration
 from kbroker.metadata.store import znodes
@@ -33,6 +34,7 @@ from tests.unit.simulation.invariants.replica_files import DIRECTORY, ReplicaFil
 
 TOPIC_ID = b"t" * 16
 TP = ("t", 0)
+TOPIC_PARTITION = TopicPartition(*TP)
 
 
 @dataclass
@@ -45,6 +47,7 @@ class FakePartition:
     is_leader: bool = True
     is_closed: bool = False
     topic_id: bytes = TOPIC_ID
+    tp: TopicPartition = TOPIC_PARTITION
     log: Any = None
     is_compacted: bool = False
 
@@ -70,7 +73,8 @@ class FakeBroker:
 
     @property
     def services(self) -> Any:
-        return SimpleNamespace(replicas=SimpleNamespace(get=lambda topic, index: self.partition))
+        partitions = {} if self.partition is None else {self.partition.tp: self.partition}
+        return SimpleNamespace(replicas=SimpleNamespace(get=lambda topic, index: self.partition, partitions=partitions))
 
 
 @dataclass

@@ -120,7 +120,7 @@ class TopicImage:
 
     `has_kafka_key_hash`: the coordinators of an internal topic find the partition of a key by Kafka's hash.
     `removed_from`: partitions with this index and higher ones were removed, None if the last change of their number has
-    added some. `first_leader_epoch`: that of new partitions, which is higher than those of removed ones, since clients
+    added some. `removed_to`: the number of partitions that the topic had before, None if an earlier version removed them. `first_leader_epoch`: that of new partitions, which is higher than those of removed ones, since clients
     ignore metadata with an older epoch.
     """
 
@@ -132,10 +132,13 @@ class TopicImage:
     has_kafka_key_hash: bool = False
     removed_from: int | None = None
     first_leader_epoch: int = 0
+    removed_to: int | None = None
 
     def is_removed(self, index: int) -> bool:
         """Return whether a partition was removed. One that is only missing may come with the next change."""
-        return self.removed_from is not None and index >= max(self.removed_from, len(self.partitions))
+        if self.removed_from is None or index < max(self.removed_from, len(self.partitions)):
+            return False
+        return self.removed_to is None or index < self.removed_to
 
     @property
     def view_of(self) -> str:

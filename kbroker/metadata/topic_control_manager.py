@@ -271,7 +271,7 @@ class TopicControlManager:
             draft.add(topic.topic_id, index, self._new_partition(replicas, topic.first_leader_epoch))
         ops = draft.ops()
         if topic.removed_from is not None:
-            node = replace(self._loader.topics[new.name], removed_from=None)
+            node = replace(self._loader.topics[new.name], removed_from=None, removed_to=None)
             ops.append(Set(znodes.topic_path(new.name), znodes.encode_topic(node)))
         await self._writer.commit(ops)
         return len(added)

@@ -115,7 +115,13 @@ class PartitionRemovalManager:
             draft.remove_from(closing.topic_id, closing.first)
             epoch = 1 + max(leader_epoch for _, leader_epoch in closing.leaders.values())
             node = self._loader.topics[closing.name]
-            node = replace(node, removed_from=closing.first, first_leader_epoch=max(epoch, node.first_leader_epoch))
+            node = replace(
+                node,
+                removed_from=closing.first,
+                first_leader_epoch=max(epoch, node.first_leader_epoch),
+                # Members may still have partitions that were removed earlier.
+                removed_to=max(closing.first + len(closing.leaders), node.removed_to or 0),
+            )
             await self._writer.commit([*draft.ops(), Set(znodes.topic_path(closing.name), znodes.encode_topic(node))])
         await self._loader.wait_if_alone()
 

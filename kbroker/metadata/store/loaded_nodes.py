@@ -188,5 +188,5 @@ class LoadedNodes:
         node = self.topics[name]
         return TopicImage(
             name, topic_id, node.internal, configs, partitions, node.has_kafka_key_hash, node.removed_from,
-            node.first_leader_epoch,
+            node.first_leader_epoch, node.removed_to,
         )  # fmt: skip

@@ -10,8 +10,8 @@
     /kbroker/controller-epoch        {"epoch"}; every write of the controller begins with a check of its version
     /kbroker/changes                 {"number", "last": change}; without "last" if the change is large
     /kbroker/recent/N                the change whose number modulo 32 is N: {"number", "paths", "rows": {chunk: ...}}
-    /kbroker/topics/NAME             {"id": hex, "internal": bool}, after a removal of partitions "removed_from" and
-                                     "first_leader_epoch"
+    /kbroker/topics/NAME             {"id": hex, "internal": bool}, after a removal of partitions "removed_from",
+                                     "removed_to" and "first_leader_epoch"
     /kbroker/partitions/N            {topic id in hex: {partition: state}}; a chunk of at most 128 partitions
     /kbroker/configs/DIRECTORY/NAME  {config: value}; DIRECTORY is topics, brokers, client-metrics or groups
     /kbroker/features                {"epoch", "levels": {feature: finalized level}}
@@ -233,6 +233,7 @@ class TopicNode:
     has_kafka_key_hash: bool = False
     removed_from: int | None = None
     first_leader_epoch: int = 0
+    removed_to: int | None = None
 
 
 def encode_topic(topic: TopicNode) -> bytes:
@@ -241,6 +242,8 @@ def encode_topic(topic: TopicNode) -> bytes:
         fields["hash"] = KAFKA_KEY_HASH
     if topic.removed_from is not None:
         fields["removed_from"] = topic.removed_from
+    if topic.removed_to is not None:
+        fields["removed_to"] = topic.removed_to
     if topic.first_leader_epoch:
         fields["first_leader_epoch"] = topic.first_leader_epoch
     return encode(fields)
@@ -253,13 +256,14 @@ def decode_topic(name: str, data: bytes) -> TopicNode:
         key_hash = fields.get("hash")
         if key_hash not in (None, KAFKA_KEY_HASH):
             raise ValueError(f"unknown hash {key_hash}")
-        removed_from = fields.get("removed_from")
+        removed_from, removed_to = fields.get("removed_from"), fields.get("removed_to")
         return TopicNode(
             bytes.fromhex(fields["id"]),
             fields["internal"],
             key_hash == KAFKA_KEY_HASH,
             None if removed_from is None else int(removed_from),
             int(fields.get("first_leader_epoch", 0)),
+            None if removed_to is None else int(removed_to),
         )
 
 

@@ -101,6 +101,7 @@ def test_offsets_of_removed_partitions_are_accepted_from_members(group_broker: H
     member_id = task.result().member_id
     group_broker.call(SyncGroupRequest(group_id="g", generation_id=1, member_id=member_id), 3)
     group_broker.metadata.topics["t"].removed_from = 9
+    group_broker.metadata.topics["t"].removed_to = 12
 
     def codes(generation_id: int, *partitions: int) -> list[int]:
         request = request_for(group_broker, version, *partitions)
@@ -112,6 +113,8 @@ def test_offsets_of_removed_partitions_are_accepted_from_members(group_broker: H
     assert codes(1, 9) == [ErrorCode.NONE]
     assert codes(1, 0, 9, 8) == [ErrorCode.NONE, ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
     assert list(group_broker.committed_offsets()["t"]) == [0]
+    # The topic has never had this one.
+    assert codes(1, 12, 1_000_000) == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION] * 2
     # The generation counts for them, too. What has no generation is a tool's.
     assert codes(0, 9) == [ErrorCode.ILLEGAL_GENERATION]
     assert codes(-1, 9) == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]

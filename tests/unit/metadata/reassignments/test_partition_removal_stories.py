@@ -62,6 +62,9 @@ async def test_empty_partitions_are_removed_and_added_again(s: SimulatedCluster)
     gone = await s.client(3, lambda client: client.produce("t", batch(b"x"), 2))
     assert gone.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     await s.produce(1, batch(b"still"))
+    # What members commit for them is acknowledged, but not for numbers that the topic has never had.
+    topic = s.broker(2).services.metadata.topics["t"]
+    assert [topic.is_removed(index) for index in (0, 1, 2, 3, 1_000_000)] == [False, True, True, False, False]
 
     controller = s.machines[s.controller]
     assert controller.services is not None

@@ -81,5 +81,9 @@ def test_a_missing_partition_was_removed_only_if_the_topic_says_so() -> None:
     shrunk = replace(TOPIC, removed_from=3, first_leader_epoch=6)
     assert shrunk.is_removed(3)
     assert not shrunk.is_removed(2)
-    node = znodes.TopicNode(TOPIC.topic_id, False, False, 3, 6)
+    assert shrunk.is_removed(1_000_000)
+    shrunk = replace(shrunk, removed_to=5)
+    assert shrunk.is_removed(4)
+    assert not shrunk.is_removed(5)
+    node = znodes.TopicNode(TOPIC.topic_id, False, False, 3, 6, 5)
     assert znodes.decode_topic("t", znodes.encode_topic(node)) == node

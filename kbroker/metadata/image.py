@@ -120,8 +120,9 @@ class TopicImage:
 
     `has_kafka_key_hash`: the coordinators of an internal topic find the partition of a key by Kafka's hash.
     `removed_from`: partitions with this index and higher ones were removed, None if the last change of their number has
-    added some. `removed_to`: the number of partitions that the topic had before, None if an earlier version removed them. `first_leader_epoch`: that of new partitions, which is higher than those of removed ones, since clients
-    ignore metadata with an older epoch.
+    added some. `removed_to`: the number of partitions before that, None if an earlier version has removed them.
+    `first_leader_epoch`: that of new partitions, which is higher than those of removed ones, since clients ignore
+    metadata with an older epoch.
     """
 
     name: str

@@ -53,6 +53,14 @@ class OutgoingRecord(NamedTuple):
     timestamp_ms: int | None = None
 
 
+def sendable_value(record: OutgoingRecord) -> bytes | None:
+    """Return the value of a record for producers that refuse records with neither key nor value: an empty one then.
+
+    Otherwise such a record, when it fails, would block those behind it.
+    """
+    return b"" if record.key is None and record.value is None else record.value
+
+
 def last_headers(headers: Iterable[tuple[str, bytes | None]]) -> dict[str, bytes]:
     """Return header values by name. Of several headers with one name the last one counts, as in Kafka's clients."""
     return {name: value for name, value in headers if value is not None}

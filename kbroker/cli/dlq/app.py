@@ -187,8 +187,12 @@ def redrive(
     Example: kbroker dlq redrive dlq.orders --group billing --to orders-billing-retry
     """
     selection = _selection(source, group, error, start, end, header or [])
+    if to == topic:
+        raise usage_error(f"--to is {topic} itself: a redriven record also stays there")
     with admin_client(bootstrap) as client:
         _require_dead_letter_topic(client, topic)
+        if to is not None:
+            partition_leaders(client, [to])  # raises for a missing one
         total = sum(last - begin for begin, last in _bounds(client, topic).values())
     with client_errors(), ProgressBar("redriving", total) as progress:
         work = Redrive(bootstrap, topic, selection, to, (_relative(start), _relative(end)))
@@ -246,9 +250,10 @@ def purge(
             cut = {tp: at_time[tp].offset if at_time[tp].offset >= 0 else cut[tp] for tp in bounds}
         cut = {tp: end for tp, end in cut.items() if end > bounds[tp][0]}
         count = sum(end - bounds[tp][0] for tp, end in cut.items())
-        if dry_run or not count:
+        if dry_run:
             print(f"{topic}: {count_text(count, 'record')} would be deleted")
             return
-        confirm(f"Delete {count_text(count, 'record')} of {topic}?", yes)
-        client.delete_records(cut)
+        if count:
+            confirm(f"Delete {count_text(count, 'record')} of {topic}?", yes)
+            client.delete_records(cut)
     print(f"{topic}: {count_text(count, 'record')} deleted")

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import astuple, dataclass, replace
 from typing import Any, NamedTuple
 
+from kbroker.cli.common.errors import usage_error
 from kbroker.retry import records as names
 
 
@@ -68,8 +69,11 @@ class LetterFilter:
 
 
 def parse_header_filters(texts: Sequence[str]) -> tuple[tuple[str, str | None], ...]:
-    """Parse `NAME` or `NAME=VALUE` texts."""
-    return tuple((name, value if sign else None) for name, sign, value in (text.partition("=") for text in texts))
+    """Parse `NAME` or `NAME=VALUE` texts. Raises CliError without a name."""
+    parts = [text.partition("=") for text in texts]
+    if not all(name for name, _, _ in parts):
+        raise usage_error("--header needs the name of a header: NAME or NAME=VALUE")
+    return tuple((name, value if sign else None) for name, sign, value in parts)
 
 
 def redrive_group(

@@ -7,11 +7,13 @@ from typing import Any, NamedTuple
 from kbroker.cli.common.client import client_settings, topic_error_text
 from kbroker.cli.common.errors import CliError
 from kbroker.cli.dlq.dead_letters import LetterFilter, dead_letter, redrive_group
+from kbroker.retry.clients.kafka_python_headers import producer_headers
 from kbroker.retry.records import begin_anew
 from protocol.errors import ErrorCode
 
 BATCH_RECORDS = 500
 POLL_MS = 500
+_NULL = object()
 
 
 class RedriveCounts(NamedTuple):
@@ -38,7 +40,7 @@ class Redrive:
         target: str | None,
         relative_times: tuple[str | None, str | None] = (None, None),
     ) -> None:
-        from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+        from kafka import KafkaConsumer, TopicPartition
 
         self.group = redrive_group(topic, selection, target, relative_times)
         # The time until which the next run selects is a later one, so the progress must not pass it.
@@ -46,7 +48,6 @@ class Redrive:
         self._settings = client_settings(bootstrap)
         self._selection = selection
         self._target = target
-        self._producer_class: Any = KafkaProducer
         self._consumer = KafkaConsumer(
             **self._settings,
             group_id=self.group,
@@ -62,7 +63,7 @@ class Redrive:
     def run(self, *, rate: int | None, again: bool, dry_run: bool, progress: Callable[[int], None]) -> RedriveCounts:
         """Send the records, at most `rate` a second; with `again` from the first record, whatever was sent before."""
         counts = RedriveCounts()
-        producer = None if dry_run else self._producer_class(**self._settings, transactional_id=self.group)
+        producer = None if dry_run else _open_producer(self._settings, self.group)
         started = time.monotonic()
         try:
             if producer is not None:
@@ -125,10 +126,24 @@ class Redrive:
         producer.begin_transaction()
         futures = []
         for target, record in outgoing:
-            headers = [(name, value or b"") for name, value in begin_anew(tuple(record.headers))]
-            futures.append(producer.send(target, record.value, record.key, headers))
+            headers = producer_headers(begin_anew(tuple(record.headers)))
+            value = _NULL if record.value is None else record.value
+            futures.append(producer.send(target, value, record.key, headers))
         producer.flush()
         for future in futures:
             future.get(0)
         producer.send_offsets_to_transaction(next_offsets, self._consumer.group_metadata())
         producer.commit_transaction()
+
+
+def _open_producer(settings: dict[str, Any], transactional_id: str) -> Any:
+    from kafka import KafkaProducer
+    from kafka.serializer import Serializer
+
+    class NullSerializer(Serializer):  # type: ignore[misc]
+        """Serializes _NULL as null, since `send` refuses None as the value of a record without a key."""
+
+        def serialize(self, topic: str, headers: Any, data: Any) -> bytes | None:
+            return None if data is _NULL else data
+
+    return KafkaProducer(**settings, transactional_id=transactional_id, value_serializer=NullSerializer())

@@ -26,7 +26,10 @@ class Delivery:
     def __init__(self, topic: str, config: dict[str, Any]) -> None:
         from kafka import KafkaProducer
 
+        from kbroker.retry.clients.kafka_python_headers import producer_headers
+
         self._topic = topic
+        self._headers = producer_headers
         self._changed = threading.Condition()
         self._in_flight_bytes = 0
         self._failure: str | None = None
@@ -61,7 +64,7 @@ class Delivery:
                 self._topic,
                 value=record.value,
                 key=record.key,
-                headers=[(name, value or b"") for name, value in record.headers],
+                headers=self._headers(record.headers),
                 partition=record.partition,
                 timestamp_ms=record.timestamp,
             )

@@ -6,7 +6,7 @@ from typing import Any
 from aiokafka import TopicPartition
 from aiokafka.errors import CommitFailedError, IllegalGenerationError, RebalanceInProgressError, UnknownMemberIdError
 
-from kbroker.retry.records import OutgoingRecord, ReceivedRecord
+from kbroker.retry.records import OutgoingRecord, ReceivedRecord, sendable_value
 
 REBALANCE_ERRORS = (CommitFailedError, IllegalGenerationError, RebalanceInProgressError, UnknownMemberIdError)
 
@@ -33,7 +33,12 @@ class AiokafkaClients:
 
     async def send(self, record: OutgoingRecord) -> None:
         future = await self._producer.send(
-            record.topic, record.value, record.key, record.partition, record.timestamp_ms, list(record.headers)
+            record.topic,
+            sendable_value(record),
+            record.key,
+            record.partition,
+            record.timestamp_ms,
+            list(record.headers),
         )
         self._sent.append(future)
 

@@ -6,7 +6,8 @@ from typing import Any
 from kafka import OffsetAndMetadata, TopicPartition
 from kafka.errors import CommitFailedError, IllegalGenerationError, RebalanceInProgressError, UnknownMemberIdError
 
-from kbroker.retry.records import OutgoingRecord, ReceivedRecord
+from kbroker.retry.clients.kafka_python_headers import producer_headers
+from kbroker.retry.records import OutgoingRecord, ReceivedRecord, sendable_value
 
 REBALANCE_ERRORS = (CommitFailedError, IllegalGenerationError, RebalanceInProgressError, UnknownMemberIdError)
 
@@ -62,9 +63,9 @@ class KafkaPythonClients:
         )
 
     def send(self, record: OutgoingRecord) -> None:
-        headers = [(name, b"" if value is None else value) for name, value in record.headers]
+        headers = producer_headers(record.headers)
         future = self._producer.send(
-            record.topic, record.value, record.key, headers, record.partition, record.timestamp_ms
+            record.topic, sendable_value(record), record.key, headers, record.partition, record.timestamp_ms
         )
         self._sent.append(future)
 

@@ -110,6 +110,20 @@ def test_malformed_policies(bootstrap: str, capsys: Any, options: tuple[str, ...
     assert reason in capsys.readouterr().err
 
 
+def test_redrives_that_cannot_work_are_refused(bootstrap: str, name: str, capsys: Any) -> None:
+    dead = f"dlq.{name}"
+    assert run(["topics", "create", name, "-p", "1", "-b", bootstrap]) == 0
+    assert run(["retry", "create", name, "-g", "billing", "-b", bootstrap]) == 0
+    capsys.readouterr()
+    for options, status, reason in (
+        (("--to", f"{name}-absent"), 1, f"topic {name}-absent does not exist"),
+        (("--to", dead), 2, f"--to is {dead} itself"),
+        (("--header", "=x"), 2, "--header needs the name of a header"),
+    ):
+        assert run(["dlq", "redrive", dead, *options, "-b", bootstrap]) == status
+        assert reason in capsys.readouterr().err
+
+
 def test_an_interrupted_redrive_continues(bootstrap: str, name: str, capsys: Any) -> None:
     dead, count = f"dlq.{name}", 300
     assert run(["topics", "create", name, "-p", "1", "-b", bootstrap]) == 0

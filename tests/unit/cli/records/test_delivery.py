@@ -52,7 +52,7 @@ def test_acknowledged_records_are_counted(delivery: tuple[Delivery, FakeProducer
         assert record == {
             "key": b"k",
             "value": b"v",
-            "headers": [("h", b"1"), ("n", b"")],
+            "headers": [("h", b"1"), ("n", None)],
             "partition": 2,
             "timestamp_ms": 5,
         }

@@ -14,8 +14,7 @@ from kbroker.config.alter import AlterConfigOp, alter_broker, alter_client_metri
 from kbroker.config.broker_loggers import alter_loggers
 from kbroker.config.config_resource import ConfigResourceType
 from kbroker.config.no_effect_warnings import no_effect_warnings
-from kbroker.config.topic_config import check_internal_topic
-from kbroker.metadata.topics.internal_topics import INTERNAL_TOPICS
+from kbroker.metadata.topics.topic_configs import check_topic_configs
 from kbroker.metadata.topics.topic_names import validate_topic_name
 from kbroker.runtime.event_log import EventLogger
 from kbroker.runtime.slices import Slices, step
@@ -113,8 +112,7 @@ def _decision(services: Services, alteration: ResourceAlteration, node_id: int) 
 
 def _alter_topic(name: str, current: Overrides, ops: Sequence[AlterConfigOp], services: Services) -> Overrides:
     altered = alter_topic(current, ops, services.config)
-    if name in INTERNAL_TOPICS:
-        check_internal_topic(name, altered)
+    check_topic_configs(name, altered)
     return altered
 
 

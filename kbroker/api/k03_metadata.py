@@ -18,8 +18,7 @@ from kbroker.api.authorized_operations import CLUSTER_OPERATIONS, NOT_REQUESTED,
 from kbroker.api.context import RequestContext, Services
 from kbroker.common import NO_LEADER, KafkaError
 from kbroker.metadata.image import MetadataImage, PartitionRegistration, TopicImage
-from kbroker.metadata.topics.internal_topics import INTERNAL_TOPICS
-from kbroker.metadata.topics.topic_names import ZERO_UUID, topic_name_error
+from kbroker.metadata.topics.topic_names import INTERNAL_TOPICS, ZERO_UUID, topic_name_error
 from kbroker.runtime.slices import Steps, at_once_or_in_slices, each, in_slices, step
 from protocol.errors import ErrorCode
 from protocol.messages.k03_metadata import (

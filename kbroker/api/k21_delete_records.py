@@ -9,7 +9,7 @@
 
 from kbroker.api.context import RequestContext, Services
 from kbroker.common import KafkaError
-from kbroker.metadata.topics.internal_topics import INTERNAL_TOPICS
+from kbroker.metadata.topics.topic_names import INTERNAL_TOPICS
 from kbroker.replica.delayed_delete_records import DeletedRecords
 from kbroker.replica.partition import Partition
 from kbroker.runtime.slices import step

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from kbroker.api.context import RequestContext, Services
 from kbroker.api.producer_errors import producer_error
 from kbroker.common import KafkaError, TopicPartition
-from kbroker.metadata.topics.internal_topics import INTERNAL_TOPICS
+from kbroker.metadata.topics.topic_names import INTERNAL_TOPICS
 from kbroker.runtime.slices import Steps, in_slices
 from protocol.errors import ErrorCode
 from protocol.messages.k24_add_partitions_to_txn import (

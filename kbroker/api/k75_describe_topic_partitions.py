@@ -16,8 +16,7 @@ from kbroker.api.authorized_operations import TOPIC_OPERATIONS
 from kbroker.api.context import RequestContext, Services
 from kbroker.common import NO_LEADER
 from kbroker.metadata.image import MetadataImage, PartitionRegistration, TopicImage
-from kbroker.metadata.topics.internal_topics import INTERNAL_TOPICS
-from kbroker.metadata.topics.topic_names import topic_name_error
+from kbroker.metadata.topics.topic_names import INTERNAL_TOPICS, topic_name_error
 from kbroker.runtime.slices import Steps, at_once_or_in_slices, each
 from protocol.errors import ErrorCode
 from protocol.messages.k75_describe_topic_partitions import (

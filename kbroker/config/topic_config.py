@@ -7,7 +7,7 @@ from typing import Any
 from kbroker.config.config_def import parse_configs
 from kbroker.config.definitions.retry import validate_retry_configs
 from kbroker.config.definitions.topic import ALL_TOPIC_CONFIGS
-from kbroker.config.tag_expression import VIEW_FILTER, check_view_configs
+from kbroker.config.tag_expression import VIEW_FILTER, VIEW_OF, check_view_configs
 from kbroker.config.values import ConfigError, Value
 
 
@@ -88,7 +88,9 @@ _ATTRIBUTES = tuple((f.name, f.name.replace("_", ".")) for f in fields(TopicConf
 
 
 # What clients can ask of records, which those of the coordinators do not have.
-_QUEUE_CONFIGS = {"kbroker.dedup.window.ms", "kbroker.delay.enable", "kbroker.ttl.enable", "kbroker.ttl.ms"}
+_QUEUE_CONFIGS = {
+    "kbroker.dedup.window.ms", "kbroker.delay.enable", "kbroker.ttl.enable", "kbroker.ttl.ms", VIEW_OF
+}  # fmt: skip
 
 
 def check_internal_topic(name: str, overrides: Mapping[str, str]) -> None:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from kbroker.common import KafkaError
 from kbroker.metadata.topics.create_topics import NewTopic
-from kbroker.metadata.topics.internal_topics import INTERNAL_TOPICS, new_internal_topic
+from kbroker.metadata.topics.internal_topics import new_internal_topic
+from kbroker.metadata.topics.topic_names import INTERNAL_TOPICS
 from protocol.errors import ErrorCode, known_error
 
 if TYPE_CHECKING:

@@ -39,8 +39,9 @@ from kbroker.metadata.topics.close_partitions import check_configs
 from kbroker.metadata.topics.create_partitions import NewPartitions
 from kbroker.metadata.topics.create_topics import NewTopic
 from kbroker.metadata.topics.delete_topics import TopicDeletion, TopicNameOrId
-from kbroker.metadata.topics.internal_topics import INTERNAL_TOPICS, new_internal_topic
+from kbroker.metadata.topics.internal_topics import new_internal_topic
 from kbroker.metadata.topics.remove_partitions import ClosingPartitions
+from kbroker.metadata.topics.topic_names import INTERNAL_TOPICS
 from kbroker.runtime.mutex import Mutex
 from kbroker.runtime.slices import Slices
 from protocol.errors import ErrorCode

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from kbroker.common import KafkaError
 from kbroker.config.config_resource import ConfigResource, ConfigResourceType
 from kbroker.config.tag_expression import VIEW_OF
-from kbroker.config.topic_config import check_internal_topic, validate_topic_configs
+from kbroker.config.topic_config import validate_topic_configs
 from kbroker.metadata.image import PartitionRegistration
 from kbroker.metadata.metadata_writer import MetadataWriter
 from kbroker.metadata.replication.alter_partition import ANY_EPOCH
@@ -25,11 +25,10 @@ from kbroker.metadata.topics.close_partitions import check_open
 from kbroker.metadata.topics.create_partitions import NewPartitions, plan_partitions
 from kbroker.metadata.topics.create_topics import NewTopic, TopicPlan, check_partition_count, plan_topic
 from kbroker.metadata.topics.delete_topics import TopicDeletion, TopicNameOrId, plan_deletions
-from kbroker.metadata.topics.internal_topics import INTERNAL_TOPICS
 from kbroker.metadata.topics.planning_context import MAX_PARTITIONS_PER_REQUEST, PlanningContext
 from kbroker.metadata.topics.remove_partitions import check_not_closing
 from kbroker.metadata.topics.replica_placement import no_leader
-from kbroker.metadata.topics.topic_names import ZERO_UUID, repeated_names
+from kbroker.metadata.topics.topic_names import INTERNAL_TOPICS, ZERO_UUID, repeated_names
 from kbroker.metadata.topics.views import check_not_view, check_source, check_views_deleted
 from kbroker.runtime.mutex import Mutex
 from kbroker.runtime.slices import Slices, Steps, in_slices, step
@@ -168,8 +167,6 @@ class TopicControlManager:
             check_source(plan.configs[VIEW_OF], self._image.topics)
         partitions = [self._new_partition(replicas, 0) for replicas in plan.replicas]
         is_internal = plan.name in INTERNAL_TOPICS
-        if is_internal:
-            check_internal_topic(plan.name, plan.configs)
         node = znodes.TopicNode(topic_id, is_internal, has_kafka_key_hash=is_internal)
         ops = [Create(znodes.topic_path(plan.name), znodes.encode_topic(node))]
         if plan.configs:

@@ -11,6 +11,7 @@ from kbroker.config.tag_expression import VIEW_OF
 from kbroker.metadata.topics.planning_context import MAX_PARTITIONS_PER_REQUEST, PlanningContext
 from kbroker.metadata.topics.replica_assignment import invalid_assignment, validate_replicas
 from kbroker.metadata.topics.replica_placement import Racks
+from kbroker.metadata.topics.topic_configs import check_topic_configs
 from kbroker.metadata.topics.topic_names import collision_key, validate_topic_name
 from kbroker.metadata.topics.views import check_new_view
 from protocol.errors import ErrorCode
@@ -70,6 +71,7 @@ def plan_topic(topic: NewTopic, context: PlanningContext, existing_names: Mappin
         )
     configs = _overrides(topic.configs)
     context.validate_configs(configs)
+    check_topic_configs(topic.name, configs)
     if VIEW_OF in configs:
         check_new_view(
             configs[VIEW_OF], context.topics, topic.partitions, topic.replication_factor, bool(topic.assignments)

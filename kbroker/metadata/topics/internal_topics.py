@@ -3,13 +3,10 @@
 from typing import TYPE_CHECKING
 
 from kbroker.metadata.topics.create_topics import NewTopic
+from kbroker.metadata.topics.topic_names import GROUP_METADATA_TOPIC
 
 if TYPE_CHECKING:
     from kbroker.config import BrokerConfig
-
-GROUP_METADATA_TOPIC = "__consumer_offsets"
-TRANSACTION_STATE_TOPIC = "__transaction_state"
-INTERNAL_TOPICS = frozenset((GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, "__share_group_state"))
 
 
 def new_internal_topic(name: str, config: "BrokerConfig") -> NewTopic:

@@ -1,4 +1,4 @@
-"""Valid topic names."""
+"""Valid topic names, and those of internal topics."""
 
 import re
 from collections import Counter
@@ -7,6 +7,9 @@ from collections.abc import Iterable
 from kbroker.common import KafkaError
 from protocol.errors import ErrorCode
 
+GROUP_METADATA_TOPIC = "__consumer_offsets"
+TRANSACTION_STATE_TOPIC = "__transaction_state"
+INTERNAL_TOPICS = frozenset((GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, "__share_group_state"))
 MAX_NAME_LENGTH = 249
 # The id in requests that identify a topic by its name only.
 ZERO_UUID = bytes(16)

@@ -93,16 +93,38 @@ def create(
         common = {"max.message.bytes": str(min(size, INT32))}
         delay = {DELAY_ENABLE: "true"} if DELAY_ENABLE in TOPIC_CONFIGS else {}
         dead_letters = {**common, DEAD_LETTER_ENABLE: "true"}
+        retries = {**common, **policy.to_configs(), **delay}
+        # A refused policy leaves no dead-letter topic.
+        _create_topic(client, policy.retry_topic, count, retries, validate_only=True)
         if _create_topic(client, policy.dead_letter_topic, count, dead_letters, exists_ok=True):
             print(f"{policy.dead_letter_topic}: created")
-        _create_topic(client, policy.retry_topic, count, {**common, **policy.to_configs(), **delay}, exists_ok=False)
+        else:
+            _require_dead_letter_topic(client, policy.dead_letter_topic)
+        _create_topic(client, policy.retry_topic, count, retries)
         print(f"{policy.retry_topic}: created")
 
 
-def _create_topic(client: Any, name: str, partitions: int, configs: dict[str, str], *, exists_ok: bool) -> bool:
+def _require_dead_letter_topic(client: Any, topic: str) -> None:
+    if _topic_configs(client, [topic])[topic].get(DEAD_LETTER_ENABLE) != "true":
+        raise CliError(
+            f"{topic} is not a dead-letter topic: {DEAD_LETTER_ENABLE} is not true "
+            f"(kbroker topics alter {topic} --set {DEAD_LETTER_ENABLE}=true makes it one)"
+        )
+
+
+def _create_topic(
+    client: Any,
+    name: str,
+    partitions: int,
+    configs: dict[str, str],
+    *,
+    exists_ok: bool = False,
+    validate_only: bool = False,
+) -> bool:
     """Create a topic; returns False if it exists and may exist."""
     new_topic = {"num_partitions": partitions, "replication_factor": -1, "configs": configs}
-    [result] = client.create_topics({name: new_topic}, raise_errors=False)["topics"]
+    response = client.create_topics({name: new_topic}, raise_errors=False, validate_only=validate_only)
+    [result] = response["topics"]
     if result["error_code"] == ErrorCode.TOPIC_ALREADY_EXISTS and exists_ok:
         return False
     if result["error_code"]:

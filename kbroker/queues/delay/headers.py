@@ -71,7 +71,9 @@ def parse_delay(headers: Sequence[Header]) -> Delay | None:
 
 
 def _parse_number(name: bytes, value: bytes | None) -> int:
-    if value is not None and value.isdigit() and len(value) <= _MAX_DIGITS:
+    is_number = value is not None and value.isdigit()
+    if value is not None and is_number and len(value) <= _MAX_DIGITS:
         return int(value)
     shown = "null" if value is None else repr(value[:40].decode("ascii", "backslashreplace"))
-    raise InvalidDelayError(f"Header {name.decode()} is {shown}; it must be a number in decimal digits.")
+    expected = f"a number of at most {_MAX_DIGITS} decimal digits" if is_number else "a number in decimal digits"
+    raise InvalidDelayError(f"Header {name.decode()} is {shown}; it must be {expected}.")

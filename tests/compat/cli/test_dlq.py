@@ -124,6 +124,26 @@ def test_redrives_that_cannot_work_are_refused(bootstrap: str, name: str, capsys
         assert reason in capsys.readouterr().err
 
 
+def test_a_refused_policy_creates_nothing(bootstrap: str, name: str, capsys: Any) -> None:
+    other, dead = f"{name}-other", f"dlq.{name}"
+    assert run(["topics", "create", name, other, "-p", "1", "-b", bootstrap]) == 0
+    create = ["retry", "create", name, "-g", "billing", "-b", bootstrap]
+    capsys.readouterr()
+    for options, reason in (
+        (("--retry-topic", other), f"Topic '{other}' already exists"),
+        (("--dead-letter-topic", other), f"{other} is not a dead-letter topic"),
+    ):
+        assert run([*create, *options]) == 1
+        assert reason in capsys.readouterr().err
+    assert run(["topics", "list", "-b", bootstrap]) == 0
+    topics = capsys.readouterr().out
+    assert dead not in topics
+    assert f"{name}-billing-retry" not in topics
+    altered = ["topics", "alter", other, "--set", "errors.deadletterqueue.group.enable=true", "-b", bootstrap]
+    assert run(altered) == 0
+    assert run([*create, "--dead-letter-topic", other]) == 0
+
+
 def test_an_interrupted_redrive_continues(bootstrap: str, name: str, capsys: Any) -> None:
     dead, count = f"dlq.{name}", 300
     assert run(["topics", "create", name, "-p", "1", "-b", bootstrap]) == 0

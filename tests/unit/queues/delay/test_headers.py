@@ -59,3 +59,17 @@ def test_other_headers_do_not_delay():
 def test_malformed_and_contradicting_headers_are_refused(headers):
     with pytest.raises(InvalidDelayError):
         parse_delay(headers)
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        (b"9" * 19, "'9999999999999999999'; it must be a number of at most 18 decimal digits."),
+        (b"9" * 18 + b"x", "'999999999999999999x'; it must be a number in decimal digits."),
+        (None, "null; it must be a number in decimal digits."),
+    ],
+)
+def test_the_message_says_what_is_wrong(value, reason):
+    with pytest.raises(InvalidDelayError) as refused:
+        parse_delay([(b"TIMER_DELAY_MS", value)])
+    assert str(refused.value) == f"Header TIMER_DELAY_MS is {reason}"

@@ -1,13 +1,13 @@
 """DescribeProducers (key 61), version 0 (KIP-664): the producers whose state partitions keep.
 
-A view has none, so that tools can ask for all topics.
+Followers respond too, so that kafka-transactions can look at all replicas of a broker. A view has no producers, so that
+it can ask for all topics.
 """
 
 from collections.abc import Awaitable
 from functools import partial
 
 from kbroker.api.context import RequestContext, Services
-from kbroker.common import KafkaError
 from kbroker.metadata.topics.topic_names import topic_name_error
 from kbroker.runtime.slices import Steps, at_once_or_in_slices, each
 from protocol.errors import ErrorCode
@@ -50,10 +50,10 @@ def _partition(services: Services, topic: str, name_error: str | None, index: in
             error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
             error_message="This server does not host this topic-partition.",
         )
-    try:
-        partition = services.replicas.readable_leader(topic, index)
-    except KafkaError as error:
-        return PartitionResponse(partition_index=index, error_code=error.code, error_message=error.message)
+    partition, _ = services.replicas.find_readable(topic, index)
+    if partition is None:
+        code = services.replicas.missing_error(topic, index)
+        return PartitionResponse(partition_index=index, error_code=code, error_message=None)
     is_view = bool(services.metadata.topics[topic].view_of)
     active = () if is_view else partition.log.producers.active()
     producers = [ProducerState(**producer._asdict()) for producer in active]

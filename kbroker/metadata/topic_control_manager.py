@@ -274,16 +274,17 @@ class TopicControlManager:
         return len(added)
 
     def _planning_context(self) -> PlanningContext:
-        config, fenced = self._config(), self._image.fenced_brokers
+        config, running, fenced = self._config(), self._image.brokers, self._image.fenced_brokers
         return PlanningContext(
             topics=self._image.topics,
-            racks={broker.id: broker.rack for broker in (*self._image.brokers.values(), *fenced.values())},
+            racks={broker.id: broker.rack for broker in (*running.values(), *fenced.values())},
             random=self._random,
             default_partitions=config.num_partitions,
             default_replication_factor=config.default_replication_factor,
             validate_configs=lambda overrides: validate_topic_configs(overrides, config.topic_defaults),
-            cordoned_brokers=frozenset(filter(self._is_cordoned, (*self._image.brokers, *fenced))),
+            cordoned_brokers=frozenset(filter(self._is_cordoned, (*running, *fenced))),
             fenced_brokers=frozenset(fenced),
+            stopping_brokers=frozenset(id for id, broker in running.items() if broker.in_controlled_shutdown),
         )
 
     def _is_cordoned(self, broker: int) -> bool:

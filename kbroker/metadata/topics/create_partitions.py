@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from kbroker.common import KafkaError
 from kbroker.metadata.topics.planning_context import MAX_PARTITIONS_PER_REQUEST, PlanningContext
-from kbroker.metadata.topics.replica_assignment import invalid_assignment, validate_replicas
+from kbroker.metadata.topics.replica_assignment import check_leader, invalid_assignment, validate_replicas
 from kbroker.metadata.topics.replica_placement import NO_BROKER
 from protocol.errors import ErrorCode
 
@@ -57,6 +57,7 @@ def plan_partitions(
             f"Attempted to add {added} additional partition(s), "
             f"but only {len(new.assignments)} assignment(s) were specified."
         )
-    for replicas in new.assignments:
+    for index, replicas in enumerate(new.assignments, current):
         validate_replicas(replicas, context.racks, replication_factor)
+        check_leader(index, replicas, context)
     return [list(replicas) for replicas in new.assignments]

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from kbroker.common import KafkaError
 from kbroker.config.tag_expression import VIEW_OF
 from kbroker.metadata.topics.planning_context import MAX_PARTITIONS_PER_REQUEST, PlanningContext
-from kbroker.metadata.topics.replica_assignment import invalid_assignment, validate_replicas
-from kbroker.metadata.topics.replica_placement import Racks
+from kbroker.metadata.topics.replica_assignment import check_leader, invalid_assignment, validate_replicas
 from kbroker.metadata.topics.topic_configs import check_topic_configs
 from kbroker.metadata.topics.topic_names import collision_key, validate_topic_name
 from kbroker.metadata.topics.views import check_new_view
@@ -77,7 +76,7 @@ def plan_topic(topic: NewTopic, context: PlanningContext, existing_names: Mappin
             configs[VIEW_OF], context.topics, topic.partitions, topic.replication_factor, bool(topic.assignments)
         )
         return TopicPlan(topic.name, [], configs)
-    replicas = _assigned_replicas(topic, context.racks) if topic.assignments else _placed_replicas(topic, context)
+    replicas = _assigned_replicas(topic, context) if topic.assignments else _placed_replicas(topic, context)
     return TopicPlan(topic.name, replicas, configs)
 
 
@@ -102,7 +101,7 @@ def _placed_replicas(topic: NewTopic, context: PlanningContext) -> list[list[int
     return context.place(count, factor)
 
 
-def _assigned_replicas(topic: NewTopic, racks: Racks) -> list[list[int]]:
+def _assigned_replicas(topic: NewTopic, context: PlanningContext) -> list[list[int]]:
     for value, field_name in ((topic.replication_factor, "replication factor"), (topic.partitions, "numPartitions")):
         if value != -1:
             raise _invalid_request(f"A manual partition assignment was specified, but {field_name} was not set to -1.")
@@ -111,7 +110,8 @@ def _assigned_replicas(topic: NewTopic, racks: Racks) -> list[list[int]]:
         if partition in assigned:
             raise invalid_assignment(f"Found multiple manual partition assignments for partition {partition}")
         factor = len(next(iter(assigned.values()))) if assigned else None
-        validate_replicas(replicas, racks, factor)
+        validate_replicas(replicas, context.racks, factor)
+        check_leader(partition, replicas, context)
         assigned[partition] = list(replicas)
     if sorted(assigned) != list(range(len(assigned))):
         raise invalid_assignment("partitions should be a consecutive 0-based integer sequence")

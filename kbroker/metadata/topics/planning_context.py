@@ -36,6 +36,7 @@ class PlanningContext:
 
     `racks` has all registered brokers. `cordoned_brokers` get new replicas only through assignments in requests
     (KIP-1066). `fenced_brokers` are not running: they get replicas if there are too few others, and do not lead.
+    `stopping_brokers` are in controlled shutdown, and do not lead either.
     """
 
     topics: Mapping[str, ExistingTopic]
@@ -46,6 +47,7 @@ class PlanningContext:
     validate_configs: Callable[[Mapping[str, str]], None]
     cordoned_brokers: frozenset[int] = frozenset()
     fenced_brokers: frozenset[int] = frozenset()
+    stopping_brokers: frozenset[int] = frozenset()
 
     @property
     def uncordoned_racks(self) -> Racks:

@@ -146,7 +146,7 @@ class IsrManager:
         # As the leader it must not bring records back that DeleteRecords has deleted while it was away.
         has_deleted = follower.log_start_offset >= partition.log.log_start_offset
         if is_eligible and has_deleted and state.can_join(follower, end_offset):
-            self._propose(partition, [*state.isr, follower.broker_id])
+            self._propose(partition, sorted((*state.isr, follower.broker_id)))
             return
         is_joining = is_eligible and follower.is_caught_up(end_offset, now_ms, self._lag_time_max_ms())
         if is_joining != follower.is_joining:

@@ -13,7 +13,8 @@ status other than 0. `write FILE <<< 'text'` writes a file; `join GROUP TOPIC...
 which stays until `leave`; `begin ID TOPIC PARTITION` writes a record in a transaction, which `commit ID` ends. Ids,
 times, stack traces and the number of blanks are not compared.
 
-`python -m tests.compat.kafka_tools.transcript HOST:PORT` records all transcripts again.
+`python -m tests.compat.kafka_tools.transcript HOST:PORT` records all transcripts again. Those of three brokers are in
+tests/compat/kafka_tools/cluster.
 """
 
 import re
@@ -118,13 +119,7 @@ class Shell:
         words, filters = _split(words, "|")  # grep WORD, sort
         words, stdin_words = _split(words, "<<<")
         stdin = stdin_words[0].encode().decode("unicode_escape").encode("latin-1").decode() if stdin_words else ""
-        builtin = {
-            "join": self._join,
-            "leave": self._leave,
-            "write": self._write,
-            "begin": self._begin,
-            "commit": self._commit,
-        }.get(words[0])
+        builtin = self.builtins().get(words[0])
         if builtin is not None:
             builtin(words[1:], stdin)
             return []
@@ -136,11 +131,24 @@ class Shell:
         shown = self._shown(run)
         return sorted(shown) if "sort" in filters else shown
 
+    def builtins(self) -> dict[str, Callable[[list[str], str], None]]:
+        """Return the commands that are no tools of Kafka; each is called with its words and standard input."""
+        return {
+            "join": self._join,
+            "leave": self._leave,
+            "write": self._write,
+            "begin": self._begin,
+            "commit": self._commit,
+        }
+
     def _run(self, words: list[str], stdin: str) -> Run:
         tool, *arguments = words
         if tool == "kafka-console-consumer":
             self._jvm.reset_console_consumer()
-        return self._jvm.run(tool, "--bootstrap-server", self._bootstrap, *arguments, stdin=stdin)
+        bootstrap = ("--bootstrap-server", self._bootstrap)
+        if tool == "kafka-cluster":  # an option of its subcommands
+            return self._jvm.run(tool, arguments[0], *bootstrap, *arguments[1:], stdin=stdin)
+        return self._jvm.run(tool, *bootstrap, *arguments, stdin=stdin)
 
     def _filled(self, word: str) -> str:
         known = {"node": self._node, "tmp": self._directory.name, "all": f"-{self._ending}"}

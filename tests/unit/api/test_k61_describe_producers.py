@@ -35,6 +35,19 @@ async def test_producers_of_a_partition():
 
 
 @async_test
+async def test_a_follower_responds_with_the_producers_of_its_log():
+    """As in Kafka. Else `kafka-transactions find-hanging --broker-id` ends at the first partition that others lead."""
+    handlers = await start_handlers()
+    await handlers.member.controller.create_topics([NewTopic("t", 1)], False)
+    partition = handlers.replicas.add("t", 0)
+    partition.is_leader = False
+    batch = build_batch([(0, None, b"x", [])], base_offset=0, producer_id=7, producer_epoch=2, base_sequence=0)
+    partition.log.producers.update(parse_header(batch, 0), 0)
+    (row,) = await describe(handlers, "t", 0)
+    assert (row.error_code, [producer.producer_id for producer in row.active_producers]) == (0, [7])
+
+
+@async_test
 async def test_errors():
     handlers = await start_handlers()
     await handlers.member.controller.create_topics([NewTopic("t", 1)], False)

@@ -1,5 +1,6 @@
 """Existing topics and a PlanningContext, for the controller's decisions about topics."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from random import Random
 
@@ -27,6 +28,11 @@ TOPICS = {
 }
 
 
-def planning_context(racks: dict[int, str | None] | None = None) -> PlanningContext:
+def planning_context(
+    racks: dict[int, str | None] | None = None, *, fenced: Iterable[int] = (), stopping: Iterable[int] = ()
+) -> PlanningContext:
     """Return a cluster with the broker 1, or with the brokers of `racks`."""
-    return PlanningContext(TOPICS, racks or {1: None}, Random(1), 4, 1, validate_topic_configs)
+    return PlanningContext(
+        TOPICS, racks or {1: None}, Random(1), 4, 1, validate_topic_configs,
+        fenced_brokers=frozenset(fenced), stopping_brokers=frozenset(stopping),
+    )  # fmt: skip

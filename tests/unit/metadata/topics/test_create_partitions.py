@@ -48,5 +48,12 @@ def test_valid_partitions():
     assert plan_partitions(NewPartitions("t2", 3, [[1]]), planning_context()) == [[1]]
 
 
+def test_a_new_partition_needs_a_broker_that_can_lead_it():
+    context = planning_context({1: None, 2: None}, fenced=[2])
+    with pytest.raises(KafkaError, match="assignment for partition 3 are fenced or in controlled shutdown") as raised:
+        plan_partitions(NewPartitions("t2", 4, [[1], [2]]), context)
+    assert raised.value.code == ErrorCode.INVALID_REPLICA_ASSIGNMENT
+
+
 def test_the_error_codes_of_the_table_are_known():
     assert {code for _, code, _ in REJECTED_PARTITIONS} <= set(ErrorCode)

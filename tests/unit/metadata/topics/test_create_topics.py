@@ -89,6 +89,20 @@ def test_all_partitions_of_an_assignment_must_have_the_same_number_of_replicas()
         plan_topic(topic, planning_context({1: None, 2: None}), {})
 
 
+def test_each_partition_of_an_assignment_needs_a_broker_that_can_lead_it():
+    # As with three nodes of Kafka, of which one is dead.
+    context = planning_context({1: None, 2: None, 3: None}, fenced=[2], stopping=[3])
+    assert plan_topic(assigned_topic([(0, [2, 1])]), context, {}).replicas == [[2, 1]]
+    for replicas in ([2], [3], [2, 3]):
+        with pytest.raises(KafkaError) as raised:
+            plan_topic(assigned_topic([(0, [1, 2][: len(replicas)]), (1, replicas)]), context, {})
+        assert raised.value.code == ErrorCode.INVALID_REPLICA_ASSIGNMENT
+        assert raised.value.message == (
+            "All brokers specified in the manual partition assignment for partition 1 are fenced or in controlled "
+            "shutdown."
+        )
+
+
 def test_valid_topics():
     assert plan_topic(new_topic("a" * 249), planning_context(), {}).replicas == [[1]]
     assert plan_topic(new_topic("n", -1, -1), planning_context(), {}).replicas == [[1]] * 4

@@ -44,6 +44,15 @@ async def test_a_caught_up_follower_joins(m: Machine) -> None:
 
 
 @broker_test
+async def test_in_sync_replicas_are_listed_in_the_order_of_their_ids_as_in_kafka(m: Machine) -> None:
+    t, _ = await replicated(m, [1, 3], records=1)
+    t.claim(3, 1)
+    t.claim(2, 1)
+    await asyncio.sleep(1)
+    assert t.isr == [1, 2, 3]
+
+
+@broker_test
 async def test_a_follower_that_joins_holds_the_high_watermark_back_from_the_proposal_on(m: Machine) -> None:
     t, client = await replicated(m, [1, 2], records=5)
     t.controller.accepts = False

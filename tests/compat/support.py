@@ -22,8 +22,6 @@ T = TypeVar("T")
 
 # host:port of the broker under test; empty when the suite starts its own.
 EXTERNAL_BOOTSTRAP = os.environ.get("KBROKER_COMPAT_BOOTSTRAP", "")
-# KBROKER_COMPAT_THOROUGH=1: all cases where otherwise a sample is tested.
-THOROUGH = os.environ.get("KBROKER_COMPAT_THOROUGH", "") not in ("", "0")
 
 # Seconds after which a wait fails. A wait ends as soon as its condition holds, so this only bounds a test that has
 # failed; it is long enough for a slow machine with other work.

@@ -4,7 +4,7 @@ import pytest
 
 from tests.compat.cluster.cluster import IS_KBROKER, Cluster
 from tests.compat.cluster.work import create_topic, working
-from tests.compat.support import THOROUGH
+from tests.sampling import THOROUGH
 
 # A leader that is back is a follower, and is killed as one by the same test: "follower" is for longer runs.
 ROLES = ("leader", "controller", "follower") if THOROUGH else ("leader", "controller")

@@ -29,7 +29,8 @@ from typing import NamedTuple
 
 from tests.compat.hostile.latency_probe import INTERVAL_NS, TRIP
 from tests.compat.hostile.raw_client import create_topic
-from tests.compat.support import DEADLINE_S, THOROUGH, BrokerProcess, eventually
+from tests.compat.support import DEADLINE_S, BrokerProcess, eventually
+from tests.sampling import THOROUGH
 
 MIB = 1 << 20
 MAX_MEMORY_GROWTH = 64 * MIB

@@ -44,6 +44,7 @@ def test_every_broker_config_has_a_variable(name: str):
         "KBROKER_COMPAT_BOOTSTRAP",
         "KBROKER_COMPAT_COMMAND",
         "KBROKER_FUZZ_SEED",
+        "KBROKER_TEST_THOROUGH",
         # set by Kubernetes in every container for a service with the name kbroker
         "KBROKER_SERVICE_HOST",
         "KBROKER_SERVICE_PORT",

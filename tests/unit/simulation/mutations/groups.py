@@ -18,7 +18,10 @@ from tests.unit.simulation.mutations.shapes import broker, crash, member_out_of_
 
 
 @mutation(
-    "network", ["stale commit"], only(member_out_of_reach, pause_s=1.0, seconds=30.0, members=2, readers=1, producers=1)
+    "network",
+    ["stale commit"],
+    only(member_out_of_reach, pause_s=1.0, seconds=30.0, members=2, readers=1, producers=1),
+    slow=True,
 )
 def stale_member_commits(patch: pytest.MonkeyPatch) -> None:
     """A removed member may commit."""
@@ -64,7 +67,7 @@ def load_misses_the_last_batch(_: Any, data: Any) -> Any:
     return list(iter_headers(data))[:-1]
 
 
-@mutation("calm", ["LivenessError"], short(members=2))
+@mutation("calm", ["LivenessError"], short(members=2), slow=True)
 @replaces(heartbeat, "_expire_session")
 def sessions_never_end(_: Any, *arguments: Any) -> None:
     """A member's session never ends."""

@@ -106,6 +106,7 @@ def truncations_keep_the_recovery_point(original: Any, log: LogTruncation, trunc
         replicated(synced_records_are_truncated, seconds=2.0, partitions=3, producers=3), internal_segment_bytes="1024"
     ),
     first_seed=3,
+    slow=True,
 )
 @replaces(LogTruncation, "_truncate_to")
 async def truncations_keep_the_checkpoints(original: Any, log: LogTruncation, offset: int) -> None:
@@ -124,6 +125,7 @@ async def truncations_keep_the_checkpoints(original: Any, log: LogTruncation, of
         replicated(leader_moves_unheard, partitions=3, brokers=4, producers=0, transactors=1),
         transaction_state_log_num_partitions="1",
     ),
+    slow=True,
 )
 @replaces(TransactionMarkerSender, "_retry_marker")
 def markers_for_a_former_leader_are_forgotten(original: Any, sender: Any, markers: Any, tp: Any, error: Any) -> None:
@@ -132,7 +134,7 @@ def markers_for_a_former_leader_are_forgotten(original: Any, sender: Any, marker
         original(sender, markers, tp, error)
 
 
-@mutation("cluster", [INVARIANT], replicated(only_clients_reach_the_leader, seconds=20.0, partitions=3))
+@mutation("cluster", [INVARIANT], replicated(only_clients_reach_the_leader, seconds=20.0, partitions=3), slow=True)
 def latest_offsets_of_replaced_leaders(patch: pytest.MonkeyPatch) -> None:
     """A leader that only clients reach returns the latest offsets until it gives up its roles."""
     patch.setattr(FencingCheck, "is_in_doubt", False)

@@ -31,13 +31,15 @@ STEP_TIMEOUT_S = 60.0
 class Mutation:
     """One mistake in the broker; the docstring of `plant` says which. `scenario`: the scenario to run. `signs`: the
     kinds of anomalies, or the exceptions, that may catch it. `shape`: restricts the scenario so that a seed takes at
-    most a second. `first_seed`: the seed at which the search begins, to save time."""
+    most a second. `first_seed`: the seed at which the search begins, to save time. `is_slow`: it takes longer than
+    most, and only a third of those are part of a normal run."""
 
     plant: Plant
     scenario: str
     signs: list[str]
     shape: Shape
     first_seed: int = 0
+    is_slow: bool = False
 
     @property
     def name(self) -> str:
@@ -79,13 +81,13 @@ MUTATIONS: list[Mutation] = []
 
 
 def mutation(
-    scenario: str, signs: list[str], shape: Shape | None = None, *, first_seed: int = 0
+    scenario: str, signs: list[str], shape: Shape | None = None, *, first_seed: int = 0, slow: bool = False
 ) -> Callable[[Plant], Plant]:
     """Add a mutation, which the decorated function plants, to MUTATIONS."""
 
     def add(plant: Plant) -> Plant:
         assert plant.__name__ not in {mutation.name for mutation in MUTATIONS}
-        MUTATIONS.append(Mutation(plant, scenario, signs, shape or short(), first_seed))
+        MUTATIONS.append(Mutation(plant, scenario, signs, shape or short(), first_seed, slow))
         return plant
 
     return add

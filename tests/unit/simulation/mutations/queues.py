@@ -34,7 +34,7 @@ def deliveries_are_not_replayed(real: Any, *batch: Any) -> Effects:
     return effects._replace(removed=[])
 
 
-@mutation("queues", [LIVENESS, *BROKEN], KILLS)
+@mutation("queues", [LIVENESS, *BROKEN], KILLS, slow=True)
 @replaces(delivery, "effects_of")
 def stored_records_are_not_replayed(real: Any, *batch: Any) -> Effects:
     """After a restart, the last stored record of each batch is not pending."""
@@ -49,7 +49,7 @@ def records_are_delivered_early(real: Any, pending: Any, now_ms: int, *limit: An
     return real(pending, now_ms + 300, *limit)
 
 
-@mutation("queues", BROKEN, KILLS, first_seed=9)
+@mutation("queues", BROKEN, KILLS, first_seed=14)
 @replaces(KeyTable, "replay")
 def keys_are_not_replayed(_: Any, *batch: Any) -> Iterator[None]:
     """After a restart, the keys of stored records are not known."""
@@ -67,7 +67,7 @@ class _SkippingFilter:
         return None if header.next_offset in self._ends else self._real.filter_batch(batch, header, now_ms, max_bytes)
 
 
-@mutation("queues", BROKEN, only(producers=1, readers=1, members=0, deleters=0))
+@mutation("queues", BROKEN, only(producers=1, readers=1, members=0, deleters=0), slow=True)
 @replaces(partition_reads, "read_filtered")
 def views_skip_the_end_of_segments(real: Any, log: Log, read_filter: Any, *rest: Any, **named: Any) -> Any:
     """A view lacks the last batch of each segment."""
@@ -76,14 +76,14 @@ def views_skip_the_end_of_segments(real: Any, log: Log, read_filter: Any, *rest:
     return real(log, _SkippingFilter(read_filter, log) if is_view else read_filter, *rest, **named)
 
 
-@mutation("queues", [INVARIANT, *BROKEN], KILLS)
+@mutation("queues", [INVARIANT, *BROKEN], KILLS, first_seed=2)
 @replaces(ProducerStateManager, "first_of_last_batch")
 def forwarded_batches_are_not_recognized(real: Any, *_: Any) -> None:
     """The target of a closing partition appends again what it was sent before."""
     return None
 
 
-@mutation("queues", BROKEN, KILLS)
+@mutation("queues", BROKEN, KILLS, first_seed=4)
 @replaces(forwarder, "must_forward")
 def aborted_transactions_are_forwarded(real: Any, header: Any, first_epoch: int, aborted: Any) -> Any:
     """The records of a closing partition are forwarded, also if their transaction was aborted."""
@@ -103,7 +103,7 @@ async def _leader_with_keys_is_replaced(simulation: Simulation, random: Random) 
         await scene.until_in_sync()
 
 
-@mutation("cluster-queues", BROKEN, replicated(_leader_with_keys_is_replaced, seconds=8.0), first_seed=4)
+@mutation("cluster-queues", BROKEN, replicated(_leader_with_keys_is_replaced, seconds=8.0), first_seed=4, slow=True)
 @replaces(DedupExtension, "append")
 def duplicates_do_not_wait(real: Any, extension: Any, partition: Any, *batch: Any) -> Any:
     """A duplicate is acknowledged before the record that was stored first is committed."""

@@ -61,7 +61,11 @@ async def transformer_stalls(simulation: Simulation, random: Random) -> None:
 
 
 @mutation(
-    "transactions", TORN, transacting(only("full", crash, pause_s=0.3, concurrent_faults=2, seconds=8.0)), first_seed=10
+    "transactions",
+    TORN,
+    transacting(only("full", crash, pause_s=0.3, concurrent_faults=2, seconds=8.0)),
+    first_seed=10,
+    slow=True,
 )
 @replaces(TransactionShard, "_transition")
 def markers_come_before_the_prepare(
@@ -73,7 +77,9 @@ def markers_come_before_the_prepare(
     return real(shard, entry, metadata, response)
 
 
-@mutation("transactions", ["LivenessError", *TORN, INVARIANT], transacting(only(crash, pause_s=0.3, seconds=8.0)))
+@mutation(
+    "transactions", ["LivenessError", *TORN, INVARIANT], transacting(only(crash, pause_s=0.3, seconds=8.0)), slow=True
+)
 def completed_with_the_first_marker(patch: pytest.MonkeyPatch) -> None:
     """A transaction counts as completed with the first marker."""
 
@@ -113,6 +119,7 @@ def old_ends_are_accepted(real: Any, entry: Any, producer: Any, *arguments: Any)
     "transactions",
     [INVARIANT, "LivenessError", *TORN],
     transacting(only("stall", seconds=8.0), transactional_ids=1, stale_clients=2),
+    slow=True,
 )
 def zombies_add_partitions(patch: pytest.MonkeyPatch) -> None:
     """Producers of an older epoch add partitions."""
@@ -127,7 +134,7 @@ def zombies_add_partitions(patch: pytest.MonkeyPatch) -> None:
     ignore_errors(patch, ProducerStateManager, "check", ErrorCode.INVALID_PRODUCER_EPOCH)
 
 
-@mutation("transactions", ["LivenessError"], transacting(only(seconds=6.0)), first_seed=3)
+@mutation("transactions", ["LivenessError"], transacting(only(seconds=6.0)), first_seed=3, slow=True)
 @replaces(transaction_shard, "is_timed_out")
 def timeouts_are_ignored(_: Any, *arguments: Any) -> Any:
     """A transaction stays open after its timeout."""
@@ -231,7 +238,9 @@ def snapshots_have_no_open_transactions(real: Any, entries: Any) -> Any:
 # Groups.
 
 
-@mutation("exactly-once", ["unknown commit", "lost commit", "offset without its result"], transforming(only()))
+@mutation(
+    "exactly-once", ["unknown commit", "lost commit", "offset without its result"], transforming(only()), slow=True
+)
 @replaces(OffsetMetadataManager, "replay")
 def offsets_count_before_the_marker(
     real: Any, offsets: OffsetMetadataManager, record: Any, record_offset: int, producer_id: int
@@ -247,6 +256,7 @@ def offsets_count_before_the_marker(
     ["transformed twice", "lost commit"],
     transforming(only(transformer_stalls, seconds=5.0)),
     first_seed=11,
+    slow=True,
 )
 @replaces(PendingTransactionalOffsets, "partitions")
 def unstable_offsets_are_returned(_: Any, *arguments: Any) -> Any:
@@ -259,6 +269,7 @@ def unstable_offsets_are_returned(_: Any, *arguments: Any) -> Any:
     ["stale commit", "transformed twice", "offset without its result", "result without its offset"],
     transforming(only(transformer_stalls, seconds=30.0), pause_between_sends_s=0.2),
     first_seed=8,
+    slow=True,
 )
 @replaces(group_shard, "validate_transactional_offset_commit")
 def stale_members_commit_in_transactions(_: Any, *arguments: Any) -> None:
@@ -270,6 +281,7 @@ def stale_members_commit_in_transactions(_: Any, *arguments: Any) -> None:
     ["stale commit", "transformed twice", "offset without its result", "result without its offset"],
     transforming(only(transformer_stalls, seconds=30.0, pause_s=1.0, concurrent_faults=3), pause_between_sends_s=0.2),
     first_seed=2,
+    slow=True,
 )
 def removed_members_commit_without_membership(patch: pytest.MonkeyPatch) -> None:
     """A program that was removed from its group commits without a member id, which brokers accept. kafka-python 3.0.12

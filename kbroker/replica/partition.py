@@ -18,6 +18,7 @@ from kbroker.replica.partition_roles import PartitionRoles
 from kbroker.replica.partition_state import PartitionState
 from kbroker.replica.produce.append_extension import AppendExtension
 from kbroker.replica.produce.batch_validation import validate_batch
+from kbroker.replica.produce.closing_wait import NeedsDecision
 from kbroker.replica.produce.extended_append import append_extended
 from kbroker.replica.produce.record_validation import InspectedBatch, ValidatedBatch
 from kbroker.replica.quota.throttled_replicas import is_listed
@@ -124,8 +125,7 @@ class Partition(PartitionRoles):
         `validated`.
         """
         if self.is_closing:
-            # Clients refresh their metadata and retry: soon the partition is gone, or open again.
-            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            raise NeedsDecision(self, validated)
         if self.is_internal:
             # Only coordinators write to internal topics.
             message = f"Cannot append to internal topic {self.tp.topic}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
 
 from kbroker.common import NO_LEADER, KafkaError
@@ -22,8 +22,8 @@ class PartitionRoles(PartitionHighWatermark):
     """
 
     __slots__ = (
-        "_deferred_role", "_has_leader", "_is_truncating", "adding_replicas", "extensions", "forwarding",
-        "is_closing",
+        "_deferred_role", "_has_leader", "_is_truncating", "_when_decided", "adding_replicas", "extensions",
+        "forwarding", "is_closing",
     )  # fmt: skip
 
     def __init__(self, log: Log, state: PartitionState, is_leader: bool) -> None:
@@ -31,6 +31,8 @@ class PartitionRoles(PartitionHighWatermark):
         self.adding_replicas: Sequence[int] = ()
         self.extensions: PartitionExtensions | None = None
         self.is_closing = False
+        # Called when the partition is no longer closing, or no longer led by this broker.
+        self._when_decided: list[Callable[[], None]] = []
         self.forwarding: Forwarding | None = None
         self._is_truncating = False
         # On a follower: whether the partition has a leader, as far as this broker knows.
@@ -60,6 +62,17 @@ class PartitionRoles(PartitionHighWatermark):
             self.become_leader(registration, now_ms)
         else:
             self.become_follower(registration)
+        if not self.is_closing:
+            self._notify_decided()
+
+    def when_decided(self, callback: Callable[[], None]) -> None:
+        """Call back once: when this closing partition is open, or gone, or has another leader."""
+        self._when_decided.append(callback)
+
+    def _notify_decided(self) -> None:
+        waiting, self._when_decided = self._when_decided, []
+        for callback in waiting:
+            callback()
 
     def become_leader(self, registration: PartitionRegistration, now_ms: int) -> None:
         """Lead a new epoch, or apply a newer ISR of the current one. `now_ms` is monotonic.
@@ -107,6 +120,7 @@ class PartitionRoles(PartitionHighWatermark):
         self.is_leader = False
         self._configure()
         self.fail_waiting(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        self._notify_decided()
 
     def set_extensions(self, extensions: PartitionExtensions | None) -> None:
         """Called when the replica manager adds the partition, before it has a role."""
@@ -121,6 +135,7 @@ class PartitionRoles(PartitionHighWatermark):
         """Called when the partition is removed from this broker."""
         super().close()
         self._configure()
+        self._notify_decided()
 
     def check_leader(self, current_epoch: int) -> None:
         """Raise KafkaError if this is not the leader in the epoch that the client knows (KIP-320; -1 for any)."""

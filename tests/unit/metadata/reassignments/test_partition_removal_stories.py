@@ -167,3 +167,35 @@ async def test_the_next_controller_reopens_what_its_predecessor_has_closed(s: Si
     assert leader > 0
     await s.until(lambda: s.replica(leader, index=2).is_leader, 60)
     await s.produce(leader, batch(b"y"), partition=2)
+
+
+@simulated(SimulatedCluster, range(2))
+async def test_producers_wait_until_it_is_decided_whether_partitions_are_removed(s: SimulatedCluster) -> None:
+    """An error would be retried, but KafkaJS changes batches of the same request that are stored already."""
+    await s.create(*ASSIGNMENT)
+    machine = s.machines[s.controller]
+    assert machine.services is not None
+    controller = machine.services.controller
+
+    async def produce() -> ErrorCode:
+        response = await s.client(3, lambda client: client.produce("t", batch(b"x"), 2))
+        return ErrorCode(response.error_code)
+
+    closing = await machine.loop.run(controller.close_partitions("t", 1))
+    await s.until(lambda: s.replica(3, index=2).is_closing, 10)
+    producing = asyncio.ensure_future(produce())
+    await asyncio.sleep(1)
+    assert not producing.done()
+    await machine.loop.run(controller.reopen_partitions(closing.topic_id))
+    assert await producing == ErrorCode.NONE
+    assert s.replica(3, index=2).log.log_end_offset == 1
+
+    # The partition is closed for too long; then it is gone.
+    await s.client(3, lambda client: client.delete_records("t", 1, 2))
+    closing = await machine.loop.run(controller.close_partitions("t", 1))
+    await s.until(lambda: s.replica(3, index=2).is_closing, 10)
+    assert await produce() == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    producing = asyncio.ensure_future(produce())
+    await asyncio.sleep(1)
+    await machine.loop.run(controller.remove_partitions(closing))
+    assert await producing == ErrorCode.NOT_LEADER_OR_FOLLOWER

@@ -162,6 +162,46 @@ def idempotency_keys(client: Client, bootstrap: str, topic: str) -> None:
         check_committed(client, bootstrap, topic, group, got)
 
 
+def expiring_records(client: Client, bootstrap: str, topic: str) -> None:
+    """Records whose time is over are not read, also from a view; positions and commits move over them."""
+    view, hour_ms = f"{topic}-view", 3_600_000
+    create(bootstrap, topic, kbroker__ttl__enable="true", kbroker__ttl__ms=str(hour_ms))
+    create(bootstrap, view, kbroker__view__of=topic, kbroker__view__filter="paid")
+    now_ms = time.time_ns() // 1_000_000
+    old_ms = now_ms - 2 * hour_ms
+
+    def record(value: str, ttl_ms: int | None = None, timestamp_ms: int = now_ms) -> Sent:
+        ttl = () if ttl_ms is None else (("TTL_MS", str(ttl_ms)),)
+        return Sent(value, (("TAGS", "paid" if "paid" in value else "open"), *ttl), timestamp_ms)
+
+    over = [record("paid, over", 60_000, old_ms), record("over by the topic", None, old_ms)]
+    batch = [*over, record("paid"), record("paid, long", 3 * hour_ms, old_ms), record("paid, soon over", 300)]
+    assert client.produce(topic, batch) == [0, 1, 2, 3, 4]
+    client.transaction(topic, [*over, record("committed")], commit=True)
+    client.transaction(topic, [record("aborted")], commit=False)
+    [last] = client.produce(topic, [record("last")])
+    [end, *_] = client.produce(topic, over)
+    eventually(lambda: time.time_ns() // 1_000_000 > now_ms + 300, "a record has expired")
+
+    values = ["paid", "paid, long", "committed", "last"]
+    reader = client.reader(topic, f"{topic}-group")
+    got = read_to(reader, end + len(over))
+    reader.close()
+    assert [r.value for r in got if r.value != "aborted"] == values
+    assert got[-1].offset == last
+    check_committed(client, bootstrap, topic, f"{topic}-group", got)
+
+    reader = client.reader(topic, f"{topic}-committed", read_committed=True)
+    assert [r.value for r in read_to(reader, end + len(over))] == values
+    # The record at the offset of this time has expired.
+    reader.seek_to_time(old_ms)
+    assert [r.value for r in read_to(reader, end + len(over))] == values
+    reader.close()
+    reader = client.reader(view, f"{view}-group")
+    assert [r.value for r in read_to(reader, end + len(over))] == values[:2]
+    reader.close()
+
+
 def check_each_once(sent: list[Sent], got: list[Got]) -> None:
     counts = Counter(r.value for r in got)
     counts.update({r.value: 0 for r in sent})
@@ -223,4 +263,4 @@ def closing_partitions(client: Client, bootstrap: str, topic: str) -> None:
     reader.close()
 
 
-STORIES = (delayed_records, views, idempotency_keys, closing_partitions)
+STORIES = (delayed_records, views, idempotency_keys, expiring_records, closing_partitions)

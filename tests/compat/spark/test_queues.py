@@ -59,6 +59,27 @@ def test_a_view_is_read_as_a_topic_with_gaps(spark, bootstrap, topics, streams):
     assert numbers(load(spark.read, bootstrap, view, **EARLIEST)) == expected
 
 
+def test_expired_records_are_gaps(spark, bootstrap, topics, streams):
+    need_own_broker()
+    name, table = topics.create(configs={"kbroker.ttl.enable": "true"}), unique("expiring").replace("-", "_")
+    view = topics.create(configs={"kbroker.view.of": name, "kbroker.view.filter": "paid"})
+
+    def expiring(rows):
+        for n, record in zip(rows, numbered(rows), strict=True):
+            tag = ("TAGS", b"open" if n % 2 else b"paid")
+            yield {**record, "headers": [tag, ("TTL_MS", b"0" if n % 5 else b"3600000")]}
+
+    topics.fill(name, expiring(range(100)))
+    query = streams.to_memory(load(spark.readStream, bootstrap, name, **EARLIEST).select("value"), table)
+    wait_for_numbers(query, lambda: spark.table(table), list(range(0, 100, 5)))
+    topics.fill(name, ({**record, "headers": [("TTL_MS", b"0")]} for record in numbered(range(1000, 1100))))
+    eventually(lambda: sum(_end(query, name).values()) == 200, "the stream reaches the end")
+    topics.fill(name, expiring(range(100, 151)))
+    wait_for_numbers(query, lambda: spark.table(table), list(range(0, 151, 5)))
+    assert numbers(load(spark.read, bootstrap, name, **EARLIEST)) == list(range(0, 151, 5))
+    assert numbers(load(spark.read, bootstrap, view, **EARLIEST)) == list(range(0, 151, 10))
+
+
 def test_partitions_close_and_disappear_under_queries(spark, bootstrap, topics, streams):
     """With failOnDataLoss a query ends when they are gone, although it has read all; from then on it needs false."""
     need_own_broker()

@@ -3,6 +3,7 @@
 - The response is sent when the plan is stored. It then runs without the client, also after failures of the controller.
 - One plan runs at a time: another one gets REASSIGNMENT_IN_PROGRESS.
 - A plan is valid as a whole or refused. Its moves must begin with the replicas that the partitions have now.
+- A plan may not spread a partition worse over racks than before, unless the request allows it.
 - ApiVersions does not list it, so only kbroker's command line sends it.
 """
 
@@ -24,7 +25,10 @@ async def handle(
         RequestedMove(move.topic_name, move.partition_index, tuple(move.original_replicas), tuple(move.target_replicas))
         for move in request.moves
     ]
-    plan = RequestedPlan(request.description, request.throttle_bytes_per_second, request.max_concurrent_moves, moves)
+    plan = RequestedPlan(
+        request.description, request.throttle_bytes_per_second, request.max_concurrent_moves, moves,
+        request.allow_fewer_racks,
+    )  # fmt: skip
     try:
         plan_id = await services.controller.create_reassignment_plan(plan, context.slices)
     except KafkaError as error:

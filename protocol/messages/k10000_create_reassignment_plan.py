@@ -20,6 +20,7 @@ class CreateReassignmentPlanRequest(Message, key=10000, kind="request", versions
     throttle_bytes_per_second: int = row("int64", "0+", default=-1)
     max_concurrent_moves: int = row("int32", "0+")
     moves: list[PlannedMove] = row([PlannedMove], "0+")
+    allow_fewer_racks: bool = row("bool", "0+", tag=0, default=False)
 
 
 class CreateReassignmentPlanResponse(Message, key=10000, kind="response", versions="0", flexible="0+"):

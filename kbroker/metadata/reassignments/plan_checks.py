@@ -6,6 +6,7 @@ from typing import NamedTuple
 from kbroker.common import KafkaError
 from kbroker.metadata.image import TopicImage
 from kbroker.metadata.reassignments.stored_plan import NO_THROTTLE, StoredMove
+from kbroker.metadata.topics.placement.placement_goals import has_fewer_racks
 from kbroker.metadata.topics.replica_assignment import invalid_assignment, validate_replicas
 from kbroker.metadata.topics.replica_placement import Racks
 from protocol.errors import ErrorCode
@@ -24,12 +25,16 @@ class RequestedMove(NamedTuple):
 
 
 class RequestedPlan(NamedTuple):
-    """A plan in a request. `throttle`: bytes per second for each broker, or NO_THROTTLE."""
+    """A plan in a request. `throttle`: bytes per second for each broker, or NO_THROTTLE.
+
+    `allow_fewer_racks`: accept that partitions are spread worse over racks than before.
+    """
 
     description: str
     throttle: int
     max_concurrent_moves: int
     moves: Sequence[RequestedMove]
+    allow_fewer_racks: bool = False
 
 
 def check_plan(
@@ -54,6 +59,8 @@ def check_plan(
         if (move.topic, move.partition) in moves:
             raise _invalid(f"The plan has more than one move of {move.topic}-{move.partition}.")
         moves[move.topic, move.partition] = _check_move(move, topics, racks)
+        if not requested.allow_fewer_racks:
+            _check_racks(move, racks)
         yield
     return list(moves.values())
 
@@ -77,6 +84,16 @@ def _check_move(move: RequestedMove, topics: Mapping[str, TopicImage], racks: Ra
     except KafkaError as error:
         raise invalid_assignment(f"The partition {name}: {error.message}") from None
     return StoredMove(move.topic, topic.topic_id, move.partition, move.original, move.target)
+
+
+def _check_racks(move: RequestedMove, racks: Racks) -> None:
+    """A broker that is no longer registered has no rack."""
+    before, after = ([racks.get(broker) for broker in replicas] for replicas in (move.original, move.target))
+    if has_fewer_racks(before, after):
+        names = (", ".join(rack or "none" for rack in replicas) for replicas in (before, after))
+        raise invalid_assignment(
+            f"The partition {move.topic}-{move.partition} would be in fewer racks: from {' to '.join(names)}."
+        )
 
 
 def _invalid(message: str) -> KafkaError:

@@ -212,6 +212,7 @@ class Admin:
             throttle_bytes_per_second=throttle,
             max_concurrent_moves=max_concurrent_moves,
             moves=list(moves),
+            allow_fewer_racks=True,  # the planner has checked what was wanted
         )
 
         async def attempt() -> int:

@@ -84,6 +84,7 @@ def drain(
         lambda layout: drained(layout, ids, allow_fewer_racks=allow_fewer_racks),
         options,
         ids,
+        allow_fewer_racks=allow_fewer_racks,
     )
 
 
@@ -113,12 +114,14 @@ def replace(
         f"replace {old} by {new}",
         lambda layout: replaced(layout, old, new, allow_fewer_racks=allow_fewer_racks),
         options,
+        allow_fewer_racks=allow_fewer_racks,
     )
 
 
 @with_plan_options
 def execute(
     file: Annotated[str, typer.Argument(metavar="FILE", show_default=False)],
+    allow_fewer_racks: AllowFewerRacks = False,
     options: PlanOptions = NO_PLAN_OPTIONS,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
@@ -134,9 +137,10 @@ def execute(
     run_plan(
         bootstrap,
         description or f"execute {os.path.basename(file)}",
-        lambda layout: given_moves(layout, moves, drained),
+        lambda layout: given_moves(layout, moves, drained, allow_fewer_racks=allow_fewer_racks),
         options,
         drained,
+        allow_fewer_racks=allow_fewer_racks,
     )
 
 

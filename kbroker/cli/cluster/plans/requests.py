@@ -69,7 +69,15 @@ class PlanRequests:
         except KafkaError:
             return []
 
-    def create(self, description: str, moves: Sequence[PartitionMove], throttle: int | None, concurrent: int) -> int:
+    def create(
+        self,
+        description: str,
+        moves: Sequence[PartitionMove],
+        throttle: int | None,
+        concurrent: int,
+        *,
+        allow_fewer_racks: bool,
+    ) -> int:
         """Let the controller run a plan and return its id. `throttle`: bytes per second.
 
         Raises CliError if the controller refuses, or if it is unknown whether the plan runs.
@@ -89,6 +97,7 @@ class PlanRequests:
                 )
                 for move in moves
             ],
+            allow_fewer_racks=allow_fewer_racks,
         )
         try:
             response = send_message(self._client, request, CreateReassignmentPlanResponse)

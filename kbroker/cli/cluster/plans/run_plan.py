@@ -36,7 +36,13 @@ MakePlan = Callable[[ClusterLayout], ReassignmentPlan]
 
 
 def run_plan(
-    bootstrap: str, description: str, make_plan: MakePlan, options: PlanOptions, drained: Sequence[int] = ()
+    bootstrap: str,
+    description: str,
+    make_plan: MakePlan,
+    options: PlanOptions,
+    drained: Sequence[int] = (),
+    *,
+    allow_fewer_racks: bool = False,
 ) -> None:
     """Make a plan for the cluster, show it, and let the controller run it. Raises CliError if it is refused.
 
@@ -64,7 +70,7 @@ def run_plan(
             print_note(ENDLESS)
         run = None
         if not options.dry_run and (plan.moves or drained):
-            run = _run(client, plans, watch, description, plan, options, drained)
+            run = _run(client, plans, watch, description, plan, options, drained, allow_fewer_racks)
         if options.as_json:
             status = None if run is None else status_json(run, watch.copied(run), now_ms())
             print_json({"description": description} | plan_json(plan, estimate) | {"run": status})
@@ -97,6 +103,7 @@ def _run(
     plan: ReassignmentPlan,
     options: PlanOptions,
     drained: Sequence[int],
+    allow_fewer_racks: bool,
 ) -> PlanDescription | None:
     """Begin a plan after confirmation, and return its state: when it has ended, unless the user does not wait.
 
@@ -114,7 +121,9 @@ def _run(
     if not plan.moves:
         return None
     try:
-        plan_id = plans.create(description, plan.moves, options.throttle, options.max_concurrent_moves)
+        plan_id = plans.create(
+            description, plan.moves, options.throttle, options.max_concurrent_moves, allow_fewer_racks=allow_fewer_racks
+        )
     except CliError:
         uncordon(client, cordoned)
         raise

@@ -186,6 +186,7 @@ class SelfHealingManager:
         requested = RequestedPlan(
             description(origin, brokers), rate if rate > 0 else NO_THROTTLE, CONCURRENT_MOVES,
             [RequestedMove(move.topic, move.partition, move.original, move.target) for move in ordered],
+            allow_fewer_racks=True,  # a replica there protects better than none
         )  # fmt: skip
         self._tried = None
         try:

@@ -3,7 +3,7 @@
 from collections.abc import Collection
 
 from kbroker.metadata.topics.placement.cluster_layout import ClusterLayout, PlacedPartition
-from kbroker.metadata.topics.placement.placement_goals import rack_pairs
+from kbroker.metadata.topics.placement.placement_goals import has_fewer_racks
 from kbroker.metadata.topics.placement.reassignment_plan import PlanRefused, ReassignmentPlan, plan_of
 from kbroker.metadata.topics.placement.replica_table import ReplicaTable
 
@@ -99,7 +99,7 @@ def _require_racks(plan: ReassignmentPlan, allow_fewer_racks: bool) -> None:
     worse = [
         f"{move.topic}-{move.partition}"
         for move in plan.moves
-        if rack_pairs(rack_of[broker] for broker in move.target) > rack_pairs(rack_of[b] for b in move.original)
+        if has_fewer_racks(map(rack_of.__getitem__, move.original), map(rack_of.__getitem__, move.target))
     ]
     if worse:
         text = worse[0] if len(worse) == 1 else f"{len(worse)} partitions, such as {worse[0]},"

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from kbroker.metadata.topics.placement.cluster_layout import ClusterLayout
+from kbroker.metadata.topics.placement.placement_goals import has_fewer_racks
 from kbroker.metadata.topics.placement.reassignment_plan import PlanRefused, ReassignmentPlan, plan_of
 
 
@@ -19,11 +20,13 @@ class GivenMove(NamedTuple):
         return f"{self.topic}-{self.partition}"
 
 
-def given_moves(layout: ClusterLayout, moves: Iterable[GivenMove], drained: Iterable[int] = ()) -> ReassignmentPlan:
-    """Return the plan with exactly these moves. Raises PlanRefused if one is no longer possible.
+def given_moves(
+    layout: ClusterLayout, moves: Iterable[GivenMove], drained: Iterable[int] = (), *, allow_fewer_racks: bool = False
+) -> ReassignmentPlan:
+    """Return the plan with exactly these moves. Raises PlanRefused if one is no longer possible, or breaks a goal.
 
-    `drained`: the brokers that the plan is to drain, which must be known. The racks of the targets are not checked: the
-    plan shows what becomes of them.
+    `drained`: the brokers that the plan is to drain, which must be known. Without `allow_fewer_racks`, no partition may
+    be spread worse over racks.
     """
     unknown = [broker for broker in drained if broker not in layout.brokers]
     if unknown:
@@ -46,6 +49,9 @@ def given_moves(layout: ClusterLayout, moves: Iterable[GivenMove], drained: Iter
         for broker in set(move.target).difference(move.original):
             if broker not in layout.brokers or not layout.brokers[broker].accepts_replicas:
                 raise PlanRefused(f"broker {broker} accepts no replicas: it is fenced or unknown")
+        racks = [[layout.brokers[broker].rack for broker in replicas] for replicas in (move.original, move.target)]
+        if not allow_fewer_racks and has_fewer_racks(*racks):
+            raise PlanRefused(f"{move} would be in fewer racks: --allow-fewer-racks accepts that")
         targets[key] = move.target
     return plan_of(layout, targets)
 

@@ -74,6 +74,17 @@ def rack_pairs(racks: Iterable[object]) -> int:
     return sum(count * (count - 1) // 2 for count in Counter(racks).values())
 
 
+def has_fewer_racks(original: Iterable[object], target: Iterable[object]) -> bool:
+    """Return whether a change of replicas leaves a partition spread worse over the racks, given the rack of each.
+
+    Of a larger number of replicas, as many as before must be spread as well as before.
+    """
+    before, after = Counter(original), Counter(target)
+    for _ in range(after.total() - before.total()):
+        after[max(after, key=after.__getitem__)] -= 1
+    return rack_pairs(after.elements()) > rack_pairs(before.elements())
+
+
 class RackSpread:
     """Tells how well the replicas of a partition can be spread over the racks of the brokers that accept replicas."""
 

@@ -38,6 +38,37 @@ def test_a_valid_plan() -> None:
 
 
 @pytest.mark.parametrize(
+    ("original", "target", "reason"),
+    [
+        ((1, 3), (1, 2), "from a, b to a, a"),
+        ((1, 3), (3, 4, 1), None),
+        ((1, 3), (1, 2, 5), "from a, b to a, a, a"),
+        ((1, 2), (5, 2), None),
+        ((1, 2, 3), (1, 3), None),
+        ((1, 2, 3), (1, 2), None),  # fewer replicas
+        ((1, 9), (1, 2), "from a, none to a, a"),
+        ((1, 3, 6), (1, 3, 4), "from a, b, none to a, b, b"),
+    ],
+)
+def test_a_partition_may_not_get_into_fewer_racks(
+    original: tuple[int, ...], target: tuple[int, ...], reason: str | None
+) -> None:
+    racks = {1: "a", 2: "a", 5: "a", 3: "b", 4: "b", 6: None}
+    partition = PartitionRegistration(original[0], 0, list(original), list(original))
+    topics = {"t": TopicImage("t", TOPIC_ID, partitions=[partition])}
+    plan = RequestedPlan("", -1, 1, [move(original=original, target=target)])
+    allowed = [StoredMove("t", TOPIC_ID, 0, original, target)]
+    assert run_to_end(check_plan(plan._replace(allow_fewer_racks=True), topics, racks)) == allowed
+    if reason is None:
+        assert run_to_end(check_plan(plan, topics, racks)) == allowed
+        return
+    with pytest.raises(KafkaError) as refused:
+        run_to_end(check_plan(plan, topics, racks))
+    assert refused.value.code == ErrorCode.INVALID_REPLICA_ASSIGNMENT
+    assert refused.value.message == f"The partition t-0 would be in fewer racks: {reason}."
+
+
+@pytest.mark.parametrize(
     ("moves", "options", "code", "message"),
     [
         ([], {}, ErrorCode.INVALID_REQUEST, "The plan has no moves."),

@@ -54,7 +54,7 @@ class Drain:
 
     async def create_plan(self) -> None:
         moves = [RequestedMove(*scene.tp, tuple(scene.stored.replicas), tuple(self.target)) for scene in self.scenes]
-        plan = RequestedPlan("drain", NO_THROTTLE, 1, moves)
+        plan = RequestedPlan("drain", NO_THROTTLE, 1, moves, allow_fewer_racks=True)
         await self.at_controller(lambda controller: controller.create_reassignment_plan(plan))
 
     async def at_controller(self, operation: Callable[..., Awaitable[object]]) -> None:

@@ -179,6 +179,7 @@ def test_fewer_racks_are_allowed_on_request(cluster: FakeCluster) -> None:
     cluster.brokers = [ClusterBroker(1, "b"), ClusterBroker(2, "b"), ClusterBroker(3, "c"), ClusterBroker(4, "b")]
     assert main(["brokers", "drain", "3"]) == 1
     assert main(["brokers", "drain", "3", "--allow-fewer-racks"]) == 0
+    assert [request.allow_fewer_racks for request in cluster.controller.created] == [True]
 
 
 def test_one_plan_at_a_time(cluster: FakeCluster, capsys: Capture) -> None:

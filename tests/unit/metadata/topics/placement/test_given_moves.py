@@ -39,6 +39,14 @@ def test_what_is_not_possible_any_more_is_refused(moves: list[GivenMove], reason
         given_moves(cluster_layout(brokers, LAYOUT.partitions), moves)
 
 
+def test_a_plan_into_fewer_racks_is_refused_unless_that_is_allowed() -> None:
+    layout = layout_of({1: "a", 2: "b", 3: "b"}, (1, 2))
+    moves = [GivenMove("t", 0, (1, 2), (3, 2))]
+    with pytest.raises(PlanRefused, match="t-0 would be in fewer racks: --allow-fewer-racks accepts that"):
+        given_moves(layout, moves)
+    assert [move.target for move in given_moves(layout, moves, allow_fewer_racks=True).moves] == [(3, 2)]
+
+
 def test_a_partition_that_has_moved_already_is_refused() -> None:
     move = GivenMove("t", 0, (1, 2), (3, 2))
     moved = with_replicas(LAYOUT, {("t", 0): move.target})

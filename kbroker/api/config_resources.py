@@ -47,7 +47,10 @@ async def alter_resources(
     With `replace` the changes apply to empty overrides, as in AlterConfigs. `node_id`: the broker that the client has
     sent the request to, if that was another.
     """
-    times_named = Counter((alteration.type, alteration.name) for alteration in alterations)
+    times_named: Counter[tuple[int, str]] = Counter()
+    for alteration in alterations:
+        times_named[alteration.type, alteration.name] += 1
+        await step(slices)
     errors: list[KafkaError | None] = []
     for alteration in alterations:
         try:

@@ -15,8 +15,8 @@ Each API that the broker supports is one file, kNN_name.py, with one function:
 - If it also follows from the state of partitions, the file may have `find_response(services, request_bytes)`, which
   returns the encoded body of an earlier response to the same bytes if it is still right, and `keep_response(services,
   request_bytes, request, response, body)`, called with each response that was complete at once.
-- If a small request may have a large response, the file may have `is_large(request)`. Where it is true, the request is
-  handled like a large one.
+- If a small request may have a large response, the file may have `is_large(services, context, request)`. Where it is
+  true, the request is handled like a large one.
 - The elements of a large request are handled in slices (runtime/slices.py), between which other requests are served.
 - None: the request gets no response (Produce with acks=0).
 - The records of a Produce request are views of a receive buffer that is reused as soon as the handler returns. A
@@ -121,7 +121,7 @@ class StepCodec(NamedTuple):
 
     decode: Callable[[Buffer, int], Generator[None, None, Any]]
     encode: Callable[[Any, list[Any]], Iterator[None]]
-    report_errors: Callable[[RequestContext, Any, Any], Steps[None]] | None
+    report_errors: Callable[[RequestContext, Any, Any], Steps[Any]] | None
 
 
 class Overlap(Enum):
@@ -161,7 +161,7 @@ class ApiHandler:
     may_be_cached: bool = False
     in_steps: StepCodec | None = None
     is_large_by_size: bool = True
-    is_large: Callable[[Any], bool] | None = None
+    is_large: Callable[[Services, RequestContext, Any], bool] | None = None
 
 
 class RequestContext:

@@ -16,6 +16,7 @@ from typing import TypeVar
 
 from kbroker.api.authorized_operations import CLUSTER_OPERATIONS, NOT_REQUESTED, TOPIC_OPERATIONS
 from kbroker.api.context import RequestContext, Services
+from kbroker.api.large_responses import has_many_partitions
 from kbroker.common import NO_LEADER, KafkaError
 from kbroker.metadata.image import MetadataImage, PartitionRegistration, TopicImage
 from kbroker.metadata.topics.topic_names import INTERNAL_TOPICS, ZERO_UUID, topic_name_error
@@ -31,22 +32,33 @@ from protocol.messages.k03_metadata import (
 )
 
 FIRST_WITH_TOPIC_IDS = 12
+PARTITIONS_PER_STEP = 64
 
-T = TypeVar("T", str, bytes)
+T = TypeVar("T")
 
 
 def handle(
     services: Services, context: RequestContext, request: MetadataRequest
 ) -> MetadataResponse | Awaitable[MetadataResponse]:
-    requested = request.topics
     builder = ResponseBuilder(services.metadata, context.version, request)
-    if requested is None or (context.version == 0 and not requested):
-        return builder.response(map(builder.existing_topic, services.metadata.topics.values()))
-    return at_once_or_in_slices(context.slices, _requested_topics(services, context, builder, requested))
+    if _means_all(context, request):
+        topics = list(services.metadata.topics.values())
+        return at_once_or_in_slices(context.slices, builder.topics(builder.existing_topic, topics))
+    return at_once_or_in_slices(context.slices, _requested_topics(services, context, builder, request.topics or []))
 
 
 def is_cacheable(request: MetadataRequest) -> bool:
     return True
+
+
+def is_large(services: Services, context: RequestContext, request: MetadataRequest) -> bool:
+    if _means_all(context, request):
+        return has_many_partitions(services.metadata, None)
+    return has_many_partitions(services.metadata, [topic.name for topic in request.topics or () if topic.name])
+
+
+def _means_all(context: RequestContext, request: MetadataRequest) -> bool:
+    return request.topics is None or (context.version == 0 and not request.topics)
 
 
 def _requested_topics(
@@ -116,7 +128,7 @@ class ResponseBuilder:
         self.version = version
         self.request = request
 
-    def response(self, topics: Iterable[MetadataResponseTopic]) -> MetadataResponse:
+    def response(self, topics: list[MetadataResponseTopic]) -> MetadataResponse:
         image = self.image
         with_operations = self.request.include_cluster_authorized_operations
         return MetadataResponse(
@@ -126,37 +138,46 @@ class ResponseBuilder:
             ],
             cluster_id=image.cluster_id,
             controller_id=_controller_id(image),
-            topics=list(topics),
+            topics=topics,
             cluster_authorized_operations=CLUSTER_OPERATIONS if with_operations else NOT_REQUESTED,
         )
 
-    def topics(self, build: Callable[[T], MetadataResponseTopic], keys: Iterable[T]) -> Steps[MetadataResponse]:
-        return self.response((yield from each(build, keys)))
+    def topics(self, build: Callable[[T], Steps[MetadataResponseTopic]], keys: Iterable[T]) -> Steps[MetadataResponse]:
+        topics = []
+        for key in keys:
+            topics.append((yield from build(key)))
+            yield
+        return self.response(topics)
 
-    def topic_by_name(self, name: str) -> MetadataResponseTopic:
+    def topic_by_name(self, name: str) -> Steps[MetadataResponseTopic]:
         topic = self.image.topics.get(name)
         if topic is not None:
-            return self.existing_topic(topic)
+            return (yield from self.existing_topic(topic))
         is_valid = topic_name_error(name) is None
         code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if is_valid else ErrorCode.INVALID_TOPIC_EXCEPTION
         return MetadataResponseTopic(error_code=code, name=name, is_internal=name in INTERNAL_TOPICS)
 
-    def topic_by_id(self, topic_id: bytes) -> MetadataResponseTopic:
+    def topic_by_id(self, topic_id: bytes) -> Steps[MetadataResponseTopic]:
         topic = self.image.topics_by_id.get(topic_id)
         if topic is not None:
-            return self.existing_topic(topic)
+            return (yield from self.existing_topic(topic))
         return MetadataResponseTopic(error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=None, topic_id=topic_id)
 
-    def existing_topic(self, topic: TopicImage) -> MetadataResponseTopic:
+    def existing_topic(self, topic: TopicImage) -> Steps[MetadataResponseTopic]:
         with_operations = self.request.include_topic_authorized_operations
         topic = self.image.resolve(topic)
         build_partition = self._partition if self.version else self._partition_v0
+        partitions: list[MetadataResponsePartition] = []
+        for first in range(0, len(topic.partitions), PARTITIONS_PER_STEP):
+            some = topic.partitions[first : first + PARTITIONS_PER_STEP]
+            partitions += [build_partition(index, partition) for index, partition in enumerate(some, first)]
+            yield
         return MetadataResponseTopic(
             error_code=ErrorCode.NONE,
             name=topic.name,
             topic_id=topic.topic_id,
             is_internal=topic.internal,
-            partitions=[build_partition(index, partition) for index, partition in enumerate(topic.partitions)],
+            partitions=partitions,
             topic_authorized_operations=TOPIC_OPERATIONS if with_operations else NOT_REQUESTED,
         )
 

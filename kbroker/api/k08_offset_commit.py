@@ -72,6 +72,7 @@ def _commit(
                 committed.append(result)
             yield
         topics.append(OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=partitions))
+        yield
     response = OffsetCommitResponse(topics=topics)
     if not committed and not has_large_metadata:
         return response

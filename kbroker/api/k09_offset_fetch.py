@@ -21,6 +21,7 @@ from protocol.errors import ErrorCode
 from protocol.messages.k09_offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
+    OffsetFetchRequestTopic,
     OffsetFetchRequestTopics,
     OffsetFetchResponse,
     OffsetFetchResponseGroup,
@@ -45,29 +46,31 @@ async def handle(services: Services, context: RequestContext, request: OffsetFet
             response.groups.append(await _fetch(services, context, requested, request.require_stable))
             await step(context.slices)
         return response
-    requested = _single_group(request)
+    requested = await in_slices(context.slices, _single_group(request))
     group = await _fetch(services, context, requested, request.require_stable)
     if group.error_code != ErrorCode.NONE and version < GROUP_ERROR_VERSION:
         for topic in requested.topics or ():
             group.topics.append(await in_slices(context.slices, _topic_with_error(topic, group.error_code)))
+            await step(context.slices)
     topics = await in_slices(context.slices, _old_topics(group.topics))
     return OffsetFetchResponse(error_code=group.error_code, topics=topics)
 
 
-def is_large(request: OffsetFetchRequest) -> bool:
+def is_large(services: Services, context: RequestContext, request: OffsetFetchRequest) -> bool:
     """A group may have offsets of all partitions."""
     return any(group.topics is None for group in request.groups) if request.groups else request.topics is None
 
 
-def _single_group(request: OffsetFetchRequest) -> OffsetFetchRequestGroup:
+def _single_group(request: OffsetFetchRequest) -> Steps[OffsetFetchRequestGroup]:
     """Return the group of a request below version 8 in the form of later versions."""
     topics = None
     if request.topics is not None:
-        topics = [
-            OffsetFetchRequestTopics(name=topic.name, partition_indexes=topic.partition_indexes)
-            for topic in request.topics
-        ]
+        topics = yield from each(_newer_topic, request.topics)
     return OffsetFetchRequestGroup(group_id=request.group_id, topics=topics)
+
+
+def _newer_topic(topic: OffsetFetchRequestTopic) -> OffsetFetchRequestTopics:
+    return OffsetFetchRequestTopics(name=topic.name, partition_indexes=topic.partition_indexes)
 
 
 async def _fetch(

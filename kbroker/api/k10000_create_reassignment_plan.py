@@ -12,19 +12,18 @@ from __future__ import annotations
 from kbroker.api.context import RequestContext, Services
 from kbroker.common import KafkaError
 from kbroker.metadata.reassignments.plan_checks import RequestedMove, RequestedPlan
+from kbroker.runtime.slices import each, in_slices
 from protocol.messages.k10000_create_reassignment_plan import (
     CreateReassignmentPlanRequest,
     CreateReassignmentPlanResponse,
+    PlannedMove,
 )
 
 
 async def handle(
     services: Services, context: RequestContext, request: CreateReassignmentPlanRequest
 ) -> CreateReassignmentPlanResponse:
-    moves = [
-        RequestedMove(move.topic_name, move.partition_index, tuple(move.original_replicas), tuple(move.target_replicas))
-        for move in request.moves
-    ]
+    moves = await in_slices(context.slices, each(_requested_move, request.moves))
     plan = RequestedPlan(
         request.description, request.throttle_bytes_per_second, request.max_concurrent_moves, moves,
         request.allow_fewer_racks,
@@ -34,3 +33,9 @@ async def handle(
     except KafkaError as error:
         return CreateReassignmentPlanResponse(error_code=error.code, error_message=error.message)
     return CreateReassignmentPlanResponse(plan_id=plan_id)
+
+
+def _requested_move(move: PlannedMove) -> RequestedMove:
+    return RequestedMove(
+        move.topic_name, move.partition_index, tuple(move.original_replicas), tuple(move.target_replicas)
+    )

@@ -7,8 +7,9 @@
 from kbroker.api.context import RequestContext, Services
 from kbroker.common import KafkaError
 from kbroker.coordinator.group.classic.requests import LeavingMember
+from kbroker.runtime.slices import each, in_slices
 from protocol.errors import ErrorCode
-from protocol.messages.k13_leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberResponse
+from protocol.messages.k13_leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity, MemberResponse
 
 SEVERAL_MEMBERS_VERSION = 3
 
@@ -18,18 +19,21 @@ async def handle(services: Services, context: RequestContext, request: LeaveGrou
         return LeaveGroupResponse(error_code=ErrorCode.INVALID_GROUP_ID)
     members = [LeavingMember(request.member_id)]
     if context.version >= SEVERAL_MEMBERS_VERSION:
-        members = [
-            LeavingMember(member.member_id, member.group_instance_id, member.reason) for member in request.members
-        ]
+        members = await in_slices(context.slices, each(_leaving, request.members))
     try:
         errors = await services.groups.leave_group(request.group_id, members)
     except KafkaError as error:
         return LeaveGroupResponse(error_code=error.code)
     if context.version < SEVERAL_MEMBERS_VERSION:
         return LeaveGroupResponse(error_code=errors[0])
-    return LeaveGroupResponse(
-        members=[
-            MemberResponse(member_id=member.member_id, group_instance_id=member.instance_id, error_code=error)
-            for member, error in zip(members, errors, strict=True)
-        ]
-    )
+    results = zip(members, errors, strict=True)
+    return LeaveGroupResponse(members=await in_slices(context.slices, each(_response, results)))
+
+
+def _leaving(member: MemberIdentity) -> LeavingMember:
+    return LeavingMember(member.member_id, member.group_instance_id, member.reason)
+
+
+def _response(result: tuple[LeavingMember, ErrorCode]) -> MemberResponse:
+    member, error = result
+    return MemberResponse(member_id=member.member_id, group_instance_id=member.instance_id, error_code=error)

@@ -32,7 +32,7 @@ def handle(
     return at_once_or_in_slices(context.slices, _groups(services, context.version, request))
 
 
-def is_large(request: DescribeGroupsRequest) -> bool:
+def is_large(services: Services, context: RequestContext, request: DescribeGroupsRequest) -> bool:
     """A group may have thousands of members, each with its subscription and assignment."""
     return True
 

@@ -27,7 +27,7 @@ FIRST_WITH_CONFIGS = 5
 
 
 async def handle(services: Services, context: RequestContext, request: CreateTopicsRequest) -> CreateTopicsResponse:
-    topics = [_new_topic(topic) for topic in request.topics]
+    topics = await in_slices(context.slices, each(_new_topic, request.topics))
     results = await services.controller.create_topics(topics, request.validate_only, context.slices)
     response = await in_slices(context.slices, each(partial(_result, services, context.version), results))
     return CreateTopicsResponse(topics=response)

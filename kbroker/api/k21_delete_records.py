@@ -32,6 +32,7 @@ async def handle(services: Services, context: RequestContext, request: DeleteRec
         for partition in topic.partitions:
             offsets[partition.partition_index] = partition.offset
             await step(context.slices)
+        await step(context.slices)
     response = DeleteRecordsResponse()
     deleted: list[DeletedRecords] = []
     for name, offsets in requested.items():
@@ -40,6 +41,7 @@ async def handle(services: Services, context: RequestContext, request: DeleteRec
             results.append(await _result(services, name, index, offset, deleted))
             await step(context.slices)
         response.topics.append(DeleteRecordsTopicResult(name=name, partitions=results))
+        await step(context.slices)
     if deleted:
         await services.replicas.wait_for_deletion(deleted, request.timeout_ms)
     return response

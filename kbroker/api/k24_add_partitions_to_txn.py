@@ -14,7 +14,7 @@ from kbroker.api.context import RequestContext, Services
 from kbroker.api.producer_errors import producer_error
 from kbroker.common import KafkaError, TopicPartition
 from kbroker.metadata.topics.topic_names import INTERNAL_TOPICS
-from kbroker.runtime.slices import Steps, in_slices
+from kbroker.runtime.slices import Steps, in_slices, step
 from protocol.errors import ErrorCode
 from protocol.messages.k24_add_partitions_to_txn import (
     AddPartitionsToTxnPartitionResult,
@@ -36,14 +36,17 @@ async def handle(
 ) -> AddPartitionsToTxnResponse:
     version = context.version
     if version >= BROKERS_VERSION:
-        is_distinct = len({row.transactional_id for row in request.transactions}) == len(request.transactions)
-        if context.slices is None and is_distinct:
+        slices = context.slices
+        if slices is None and _are_distinct(request.transactions):
             # The records of all transactions share an append, and wait for its commit together.
             loop = services.environment.loop
             tasks = [loop.create_task(_transaction_result(services, context, row)) for row in request.transactions]
             results = [await task for task in tasks]
         else:
-            results = [await _transaction_result(services, context, row) for row in request.transactions]
+            results = []
+            for row in request.transactions:
+                results.append(await _transaction_result(services, context, row))
+                await step(slices)
         return AddPartitionsToTxnResponse(results_by_transaction=results)
     transaction = AddPartitionsToTxnTransaction(
         transactional_id=request.v3_and_below_transactional_id,
@@ -53,6 +56,10 @@ async def handle(
     )
     topic_results = await _topic_results(services, context, transaction)
     return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=topic_results)
+
+
+def _are_distinct(transactions: Sequence[AddPartitionsToTxnTransaction]) -> bool:
+    return len({row.transactional_id for row in transactions}) == len(transactions)
 
 
 async def _transaction_result(

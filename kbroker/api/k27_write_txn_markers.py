@@ -49,6 +49,8 @@ async def handle(
                 tp = TopicPartition(topic.name, index)
                 written.append((row.producer_id, tp, _write(services, tp, marker)))
                 await step(context.slices)
+            await step(context.slices)
+        await step(context.slices)
     timeout_s = services.config.request_timeout_ms / 1000
     timer = services.environment.loop.call_later(timeout_s, _time_out, written)
     results: dict[int, dict[TopicPartition, ErrorCode]] = {}

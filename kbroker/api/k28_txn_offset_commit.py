@@ -60,6 +60,7 @@ async def handle(
                 offsets.append(offset_record(request.group_id, topic.name, partition, now_ms))
             await step(context.slices)
         topics.append(TxnOffsetCommitResponseTopic(name=topic.name, partitions=partitions))
+        await step(context.slices)
     if existing:
         try:
             await _commit(services, context.version, request, offsets)

@@ -49,9 +49,10 @@ def _results(services: Services, request: DescribeConfigsRequest) -> Steps[Descr
     return DescribeConfigsResponse(results=results)
 
 
-def is_large(request: DescribeConfigsRequest) -> bool:
-    """A topic has 8 KB of configs with their documentation, which takes a millisecond."""
-    return len(request.resources) > MAX_RESOURCES_AT_ONCE
+def is_large(services: Services, context: RequestContext, request: DescribeConfigsRequest) -> bool:
+    """A topic has 8 KB of configs with their documentation, which takes a millisecond. A broker has much more."""
+    brokers = sum(resource.resource_type == ConfigResourceType.BROKER for resource in request.resources)
+    return len(request.resources) > MAX_RESOURCES_AT_ONCE or brokers > 1
 
 
 def is_cacheable(request: DescribeConfigsRequest) -> bool:

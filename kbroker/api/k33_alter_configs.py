@@ -6,40 +6,43 @@
 
 from kbroker.api.config_resources import ResourceAlteration, alter_resources
 from kbroker.api.context import RequestContext, Services
+from kbroker.common import KafkaError
 from kbroker.config.alter import set_ops
+from kbroker.runtime.slices import each, in_slices
 from protocol.errors import ErrorCode
 from protocol.messages.k33_alter_configs import (
     AlterConfigsRequest,
+    AlterConfigsResource,
     AlterConfigsResourceResponse,
     AlterConfigsResponse,
 )
 
 
 async def handle(services: Services, context: RequestContext, request: AlterConfigsRequest) -> AlterConfigsResponse:
-    alterations = [
-        ResourceAlteration(
-            resource.resource_type,
-            resource.resource_name,
-            set_ops((config.name, config.value) for config in resource.configs),
-        )
-        for resource in request.resources
-    ]
+    slices = context.slices
+    alterations = await in_slices(slices, each(_alteration, request.resources))
     errors = await alter_resources(
         services,
         alterations,
         replace=True,
         validate_only=request.validate_only,
-        slices=context.slices,
+        slices=slices,
         node_id=context.peer_broker[0] if context.peer_broker else None,
     )
-    return AlterConfigsResponse(
-        responses=[
-            AlterConfigsResourceResponse(
-                error_code=error.code if error else ErrorCode.NONE,
-                error_message=error.message if error else None,
-                resource_type=alteration.type,
-                resource_name=alteration.name,
-            )
-            for alteration, error in zip(alterations, errors, strict=True)
-        ]
+    responses = await in_slices(slices, each(_response, zip(alterations, errors, strict=True)))
+    return AlterConfigsResponse(responses=responses)
+
+
+def _alteration(resource: AlterConfigsResource) -> ResourceAlteration:
+    ops = set_ops((config.name, config.value) for config in resource.configs)
+    return ResourceAlteration(resource.resource_type, resource.resource_name, ops)
+
+
+def _response(result: tuple[ResourceAlteration, KafkaError | None]) -> AlterConfigsResourceResponse:
+    alteration, error = result
+    return AlterConfigsResourceResponse(
+        error_code=error.code if error else ErrorCode.NONE,
+        error_message=error.message if error else None,
+        resource_type=alteration.type,
+        resource_name=alteration.name,
     )

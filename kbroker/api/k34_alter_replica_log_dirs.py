@@ -34,6 +34,8 @@ def _results(services: Services, request: AlterReplicaLogDirsRequest) -> Steps[l
             for index in topic.partitions:
                 targets.setdefault(topic.name, {})[index] = directory.path
                 yield
+            yield
+        yield
     results = []
     for name, paths in targets.items():
         partitions = []

@@ -37,7 +37,7 @@ async def handle(
     return DescribeLogDirsResponse(results=[result])
 
 
-def is_large(request: DescribeLogDirsRequest) -> bool:
+def is_large(services: Services, context: RequestContext, request: DescribeLogDirsRequest) -> bool:
     return request.topics is None
 
 
@@ -64,4 +64,5 @@ def _partitions(services: Services, requested: list[DescribableLogDirTopic] | No
         for index in topic.partitions:
             partitions[topic.topic, index] = None
             yield
+        yield
     return list(partitions)

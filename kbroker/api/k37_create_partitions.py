@@ -6,7 +6,9 @@
 """
 
 from kbroker.api.context import RequestContext, Services
+from kbroker.metadata.topic_control_manager import CreatePartitionsResult
 from kbroker.metadata.topics.create_partitions import NewPartitions
+from kbroker.runtime.slices import each, in_slices
 from protocol.errors import ErrorCode
 from protocol.messages.k37_create_partitions import (
     CreatePartitionsRequest,
@@ -19,17 +21,17 @@ from protocol.messages.k37_create_partitions import (
 async def handle(
     services: Services, context: RequestContext, request: CreatePartitionsRequest
 ) -> CreatePartitionsResponse:
-    topics = [_new_partitions(topic) for topic in request.topics]
-    results = await services.controller.create_partitions(topics, request.validate_only, context.slices)
-    return CreatePartitionsResponse(
-        results=[
-            CreatePartitionsTopicResult(
-                name=result.name,
-                error_code=result.error.code if result.error else ErrorCode.NONE,
-                error_message=result.error.message if result.error else None,
-            )
-            for result in results
-        ]
+    slices = context.slices
+    topics = await in_slices(slices, each(_new_partitions, request.topics))
+    results = await services.controller.create_partitions(topics, request.validate_only, slices)
+    return CreatePartitionsResponse(results=await in_slices(slices, each(_result, results)))
+
+
+def _result(result: CreatePartitionsResult) -> CreatePartitionsTopicResult:
+    return CreatePartitionsTopicResult(
+        name=result.name,
+        error_code=result.error.code if result.error else ErrorCode.NONE,
+        error_message=result.error.message if result.error else None,
     )
 
 

@@ -7,9 +7,12 @@
 
 from kbroker.api.config_resources import ResourceAlteration, alter_resources
 from kbroker.api.context import RequestContext, Services
+from kbroker.common import KafkaError
 from kbroker.config.alter import AlterConfigOp
+from kbroker.runtime.slices import each, in_slices
 from protocol.errors import ErrorCode
 from protocol.messages.k44_incremental_alter_configs import (
+    AlterConfigsResource,
     AlterConfigsResourceResponse,
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
@@ -19,30 +22,30 @@ from protocol.messages.k44_incremental_alter_configs import (
 async def handle(
     services: Services, context: RequestContext, request: IncrementalAlterConfigsRequest
 ) -> IncrementalAlterConfigsResponse:
-    alterations = [
-        ResourceAlteration(
-            resource.resource_type,
-            resource.resource_name,
-            [AlterConfigOp(config.name, config.config_operation, config.value) for config in resource.configs],
-        )
-        for resource in request.resources
-    ]
+    slices = context.slices
+    alterations = await in_slices(slices, each(_alteration, request.resources))
     errors = await alter_resources(
         services,
         alterations,
         replace=False,
         validate_only=request.validate_only,
-        slices=context.slices,
+        slices=slices,
         node_id=context.peer_broker[0] if context.peer_broker else None,
     )
-    return IncrementalAlterConfigsResponse(
-        responses=[
-            AlterConfigsResourceResponse(
-                error_code=error.code if error else ErrorCode.NONE,
-                error_message=error.message if error else None,
-                resource_type=alteration.type,
-                resource_name=alteration.name,
-            )
-            for alteration, error in zip(alterations, errors, strict=True)
-        ]
+    responses = await in_slices(slices, each(_response, zip(alterations, errors, strict=True)))
+    return IncrementalAlterConfigsResponse(responses=responses)
+
+
+def _alteration(resource: AlterConfigsResource) -> ResourceAlteration:
+    ops = [AlterConfigOp(config.name, config.config_operation, config.value) for config in resource.configs]
+    return ResourceAlteration(resource.resource_type, resource.resource_name, ops)
+
+
+def _response(result: tuple[ResourceAlteration, KafkaError | None]) -> AlterConfigsResourceResponse:
+    alteration, error = result
+    return AlterConfigsResourceResponse(
+        error_code=error.code if error else ErrorCode.NONE,
+        error_message=error.message if error else None,
+        resource_type=alteration.type,
+        resource_name=alteration.name,
     )

@@ -9,10 +9,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 
 from kbroker.api.context import RequestContext, Services
 from kbroker.common import KafkaError
 from kbroker.metadata.replication.alter_reassignments import ReassignmentOutcome, RequestedReassignment
+from kbroker.runtime.slices import Steps, each, in_slices, run_to_end
 from protocol.errors import ErrorCode
 from protocol.messages.k45_alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
@@ -30,18 +32,26 @@ async def handle(
     if request.timeout_ms <= 0:
         return failed_response(request, KafkaError(ErrorCode.REQUEST_TIMED_OUT))
     may_change_factor = request.allow_replication_factor_change
-    requested = [
-        RequestedReassignment(topic.name, partition.partition_index, partition.replicas)
-        for topic in request.topics
-        for partition in topic.partitions
-    ]
+    requested = await in_slices(context.slices, _requested(request))
     try:
         outcomes = await services.controller.alter_reassignments(requested, may_change_factor, context.slices)
     except KafkaError as error:
         return failed_response(request, error)
     return AlterPartitionReassignmentsResponse(
-        allow_replication_factor_change=may_change_factor, error_message=None, responses=_results(request, outcomes)
+        allow_replication_factor_change=may_change_factor,
+        error_message=None,
+        responses=await in_slices(context.slices, _results(request, outcomes)),
     )
+
+
+def _requested(request: AlterPartitionReassignmentsRequest) -> Steps[list[RequestedReassignment]]:
+    requested = []
+    for topic in request.topics:
+        for partition in topic.partitions:
+            requested.append(RequestedReassignment(topic.name, partition.partition_index, partition.replicas))
+            yield
+        yield
+    return requested
 
 
 def failed_response(
@@ -54,20 +64,20 @@ def failed_response(
         for partition in topic.partitions
     ]
     return AlterPartitionReassignmentsResponse(
-        error_code=error.code, error_message=error.message, responses=_results(request, outcomes)
+        error_code=error.code, error_message=error.message, responses=run_to_end(_results(request, outcomes))
     )
 
 
 def _results(
     request: AlterPartitionReassignmentsRequest, outcomes: Sequence[ReassignmentOutcome]
-) -> list[ReassignableTopicResponse]:
+) -> Steps[list[ReassignableTopicResponse]]:
     remaining = iter(outcomes)
-    return [
-        ReassignableTopicResponse(
-            name=topic.name, partitions=[_partition_result(next(remaining)) for _ in topic.partitions]
-        )
-        for topic in request.topics
-    ]
+    topics = []
+    for topic in request.topics:
+        partitions = yield from each(_partition_result, islice(remaining, len(topic.partitions)))
+        topics.append(ReassignableTopicResponse(name=topic.name, partitions=partitions))
+        yield
+    return topics
 
 
 def _partition_result(outcome: ReassignmentOutcome) -> ReassignablePartitionResponse:

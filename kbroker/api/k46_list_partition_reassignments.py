@@ -7,6 +7,7 @@ ignored.
 from collections.abc import Iterable
 
 from kbroker.api.context import RequestContext, Services
+from kbroker.api.large_responses import has_many_partitions
 from kbroker.common import KafkaError
 from kbroker.metadata.image import TopicImage
 from kbroker.runtime.slices import Steps, in_slices
@@ -33,6 +34,10 @@ async def handle(
         requested = [(topics[topic.name], topic.partition_indexes) for topic in request.topics if topic.name in topics]
     moving = await in_slices(context.slices, _ongoing(requested))
     return ListPartitionReassignmentsResponse(error_message=None, topics=moving)
+
+
+def is_large(services: Services, context: RequestContext, request: ListPartitionReassignmentsRequest) -> bool:
+    return request.topics is None and has_many_partitions(services.metadata, None)
 
 
 def failed_response(

@@ -37,6 +37,7 @@ def _existing(services: Services, request: OffsetDeleteRequest) -> Steps[list[tu
             if services.metadata.partition(topic.name, partition.partition_index) is not None:
                 existing.append((topic.name, partition.partition_index))
             yield
+        yield
     return existing
 
 

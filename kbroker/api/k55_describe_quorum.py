@@ -19,7 +19,10 @@ A request must name this partition and no other; otherwise each partition in it 
 broker that is not the controller forwards the request to it.
 """
 
+from collections.abc import Awaitable
+
 from kbroker.api.context import RequestContext, Services
+from kbroker.runtime.slices import Steps, at_once_or_in_slices, each
 from protocol.errors import ErrorCode
 from protocol.messages.k55_describe_quorum import (
     DescribeQuorumRequest,
@@ -27,6 +30,7 @@ from protocol.messages.k55_describe_quorum import (
     Listener,
     Node,
     PartitionData,
+    PartitionRequest,
     ReplicaState,
     TopicData,
 )
@@ -36,9 +40,11 @@ METADATA_PARTITION = 0
 FIRST_WITH_VOTER_ENDPOINTS = 2
 
 
-def handle(services: Services, context: RequestContext, request: DescribeQuorumRequest) -> DescribeQuorumResponse:
+def handle(
+    services: Services, context: RequestContext, request: DescribeQuorumRequest
+) -> DescribeQuorumResponse | Awaitable[DescribeQuorumResponse]:
     if not _names_metadata_partition(request):
-        return _unknown_partitions(request)
+        return at_once_or_in_slices(context.slices, _unknown_partitions(request))
     if not services.controller.is_elected:
         return _response([_not_leader()])
     return _response(
@@ -47,26 +53,26 @@ def handle(services: Services, context: RequestContext, request: DescribeQuorumR
 
 
 def _names_metadata_partition(request: DescribeQuorumRequest) -> bool:
-    partitions = [(topic.topic_name, [row.partition_index for row in topic.partitions]) for topic in request.topics]
-    return partitions == [(METADATA_TOPIC, [METADATA_PARTITION])]
+    if len(request.topics) != 1 or request.topics[0].topic_name != METADATA_TOPIC:
+        return False
+    partitions = request.topics[0].partitions
+    return len(partitions) == 1 and partitions[0].partition_index == METADATA_PARTITION
 
 
-def _unknown_partitions(request: DescribeQuorumRequest) -> DescribeQuorumResponse:
-    return DescribeQuorumResponse(
-        topics=[
-            TopicData(
-                topic_name=topic.topic_name,
-                partitions=[
-                    PartitionData(
-                        partition_index=row.partition_index,
-                        error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                        error_message="This server does not host this topic-partition.",
-                    )
-                    for row in topic.partitions
-                ],
-            )
-            for topic in request.topics
-        ]
+def _unknown_partitions(request: DescribeQuorumRequest) -> Steps[DescribeQuorumResponse]:
+    response = DescribeQuorumResponse()
+    for topic in request.topics:
+        partitions = yield from each(_unknown_partition, topic.partitions)
+        response.topics.append(TopicData(topic_name=topic.topic_name, partitions=partitions))
+        yield
+    return response
+
+
+def _unknown_partition(row: PartitionRequest) -> PartitionData:
+    return PartitionData(
+        partition_index=row.partition_index,
+        error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        error_message="This server does not host this topic-partition.",
     )
 
 

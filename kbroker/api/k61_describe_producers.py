@@ -33,13 +33,21 @@ def _producers(services: Services, request: DescribeProducersRequest) -> Steps[D
         fault = topic_name_error(topic.name)
         name_error = None if fault is None else f"Topic name is invalid: {fault}"
         describe = partial(_partition, services, topic.name, name_error)
-        partitions = yield from each(describe, topic.partition_indexes)
+        partitions = []
+        for index in topic.partition_indexes:
+            partitions.append((yield from describe(index)))
+            yield
         response.topics.append(TopicResponse(name=topic.name, partitions=partitions))
         yield
     return response
 
 
-def _partition(services: Services, topic: str, name_error: str | None, index: int) -> PartitionResponse:
+def is_large(services: Services, context: RequestContext, request: DescribeProducersRequest) -> bool:
+    """A partition may have 100,000 producers."""
+    return True
+
+
+def _partition(services: Services, topic: str, name_error: str | None, index: int) -> Steps[PartitionResponse]:
     if name_error is not None:
         return PartitionResponse(
             partition_index=index, error_code=ErrorCode.INVALID_TOPIC_EXCEPTION, error_message=name_error
@@ -56,5 +64,5 @@ def _partition(services: Services, topic: str, name_error: str | None, index: in
         return PartitionResponse(partition_index=index, error_code=code, error_message=None)
     is_view = bool(services.metadata.topics[topic].view_of)
     active = () if is_view else partition.log.producers.active()
-    producers = [ProducerState(**producer._asdict()) for producer in active]
+    producers = yield from each(lambda producer: ProducerState(**producer._asdict()), active)
     return PartitionResponse(partition_index=index, active_producers=producers)

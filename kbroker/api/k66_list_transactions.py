@@ -8,17 +8,23 @@
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeVar
 
 from kbroker.api.context import RequestContext, Services
+from kbroker.api.large_responses import MAX_LISTED_AT_ONCE
 from kbroker.common import KafkaError
 from kbroker.coordinator.re2_pattern import Re2Pattern
 from kbroker.coordinator.transaction.transaction_metadata import TransactionMetadata
 from kbroker.coordinator.transaction.transaction_state import STATE_NAMES
+from kbroker.runtime.slices import Steps, each, in_slices
 from protocol.messages.k66_list_transactions import (
     ListTransactionsRequest,
     ListTransactionsResponse,
     TransactionState,
 )
+
+KNOWN_STATES = frozenset(STATE_NAMES.values())
+E = TypeVar("E")
 
 # The characters of transactional ids that are matched in one call of a thread. The worst patterns take a second.
 MAX_CHARACTERS_PER_CALL = 32_768
@@ -27,26 +33,40 @@ MAX_CHARACTERS_PER_CALL = 32_768
 async def handle(
     services: Services, context: RequestContext, request: ListTransactionsRequest
 ) -> ListTransactionsResponse:
+    slices = context.slices
     try:
-        transactions = list(
-            filter(_filter(request, services.environment.clock.now_ms()), services.transactions.list_transactions())
-        )
+        passes = _filter(request, services.environment.clock.now_ms())
+        transactions = await in_slices(slices, _selected(services.transactions.list_transactions(), passes))
         if request.transactional_id_pattern:
-            pattern = Re2Pattern(request.transactional_id_pattern)
+            pattern = await services.environment.offload(Re2Pattern, request.transactional_id_pattern)
             transactions = await _matching(services, pattern, transactions)
     except KafkaError as error:
         return ListTransactionsResponse(error_code=error.code)
-    known_states = frozenset(STATE_NAMES.values())
+    unknown = _selected(request.state_filters, lambda name: name not in KNOWN_STATES)
     return ListTransactionsResponse(
-        unknown_state_filters=[name for name in request.state_filters if name not in known_states],
-        transaction_states=[
-            TransactionState(
-                transactional_id=transaction.transactional_id,
-                producer_id=transaction.producer_id,
-                transaction_state=transaction.state.state_name,
-            )
-            for transaction in transactions
-        ],
+        unknown_state_filters=await in_slices(slices, unknown),
+        transaction_states=await in_slices(slices, each(_state, transactions)),
+    )
+
+
+def is_large(services: Services, context: RequestContext, request: ListTransactionsRequest) -> bool:
+    return services.transactions.transaction_count() > MAX_LISTED_AT_ONCE
+
+
+def _selected(elements: Iterable[E], passes: Callable[[E], bool]) -> Steps[list[E]]:
+    selected = []
+    for element in elements:
+        if passes(element):
+            selected.append(element)
+        yield
+    return selected
+
+
+def _state(transaction: TransactionMetadata) -> TransactionState:
+    return TransactionState(
+        transactional_id=transaction.transactional_id,
+        producer_id=transaction.producer_id,
+        transaction_state=transaction.state.state_name,
     )
 
 

@@ -14,6 +14,7 @@ from heapq import merge
 
 from kbroker.api.authorized_operations import TOPIC_OPERATIONS
 from kbroker.api.context import RequestContext, Services
+from kbroker.api.large_responses import has_many_partitions
 from kbroker.common import NO_LEADER
 from kbroker.metadata.image import MetadataImage, PartitionRegistration, TopicImage
 from kbroker.metadata.topics.topic_names import INTERNAL_TOPICS, topic_name_error
@@ -34,6 +35,10 @@ def handle(
     services: Services, context: RequestContext, request: DescribeTopicPartitionsRequest
 ) -> DescribeTopicPartitionsResponse | Awaitable[DescribeTopicPartitionsResponse]:
     return at_once_or_in_slices(context.slices, _steps(services, request))
+
+
+def is_large(services: Services, context: RequestContext, request: DescribeTopicPartitionsRequest) -> bool:
+    return has_many_partitions(services.metadata, [topic.name for topic in request.topics] or None)
 
 
 def _steps(services: Services, request: DescribeTopicPartitionsRequest) -> Steps[DescribeTopicPartitionsResponse]:
@@ -85,7 +90,7 @@ def _page(
             )
         topic = image.resolve(topic)
         end = min(first_partition + limit, len(topic.partitions))
-        topics.append(_topic(image, topic, first_partition, end))
+        topics.append((yield from _topic(image, topic, first_partition, end)))
         if end < len(topic.partitions):
             return DescribeTopicPartitionsResponse(
                 topics=topics, next_cursor=Cursor(topic_name=name, partition_index=end)
@@ -103,13 +108,19 @@ def _missing_topic(code: ErrorCode, name: str) -> DescribeTopicPartitionsRespons
     return topic
 
 
-def _topic(image: MetadataImage, topic: TopicImage, first: int, end: int) -> DescribeTopicPartitionsResponseTopic:
+def _topic(
+    image: MetadataImage, topic: TopicImage, first: int, end: int
+) -> Steps[DescribeTopicPartitionsResponseTopic]:
     """Return a topic with the partitions from `first` to `end`, exclusive."""
+    partitions = []
+    for index in range(first, end):
+        partitions.append(_partition(image, index, topic.partitions[index]))
+        yield
     return DescribeTopicPartitionsResponseTopic(
         name=topic.name,
         topic_id=topic.topic_id,
         is_internal=topic.internal,
-        partitions=[_partition(image, index, topic.partitions[index]) for index in range(first, end)],
+        partitions=partitions,
         topic_authorized_operations=TOPIC_OPERATIONS,
     )
 

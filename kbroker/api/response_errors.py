@@ -144,13 +144,15 @@ def report_errors(fields: ErrorFields, context: RequestContext, request: Message
 
 def report_errors_in_steps(
     fields: ErrorFields, context: RequestContext, request: Message | None, response: Message
-) -> Steps[None]:
+) -> Steps[bool]:
+    """Report the errors of a response in steps. The result is whether there are any."""
     found = FoundErrors()
     yield from _find_errors(fields, response, found)
     # Each code once: how often it occurs, and what the first one is about.
     for code, path in found.first.items():
         error = _error_at(request, path)
         context.connection.errors.report_error(context, code, found.counts[code], error.message, error.subject)
+    return bool(found.first)
 
 
 def errors_of(fields: ErrorFields, request: Message | None, response: Message) -> list[ResponseError]:

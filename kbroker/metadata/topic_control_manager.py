@@ -86,7 +86,7 @@ class TopicControlManager:
         self, topics: Sequence[NewTopic], validate_only: bool, slices: Slices | None = None
     ) -> list[CreateTopicResult]:
         """Create each topic independently, and return one result for each name. A repeated name is not created."""
-        repeated = repeated_names(topic.name for topic in topics)
+        repeated = await in_slices(slices, repeated_names(topic.name for topic in topics))
         names = list(dict.fromkeys(topic.name for topic in topics))
         results: dict[str, CreateTopicResult] = {}
         for name in repeated:
@@ -237,7 +237,7 @@ class TopicControlManager:
         self, topics: Sequence[NewPartitions], validate_only: bool, slices: Slices | None = None
     ) -> list[CreatePartitionsResult]:
         """Add partitions to each topic independently, and return one result for each name."""
-        repeated = repeated_names(topic.name for topic in topics)
+        repeated = await in_slices(slices, repeated_names(topic.name for topic in topics))
         results: dict[str, CreatePartitionsResult] = {}
         max_new_partitions = MAX_PARTITIONS_PER_REQUEST
         async with self._lock:

@@ -256,8 +256,10 @@ class Connection(asyncio.BufferedProtocol):
                 self._serve_in_slices(context, frame, pos)
                 return
             request = handler.decode(frame, pos, version)
-            if handler.is_large is not None and handler.is_large(request):
-                responses.wait_for_body(context, respond_in_slices(server, context, request))
+            if handler.is_large is not None and handler.is_large(server.services, context, request):
+                is_cacheable = handler.is_cacheable is not None and handler.is_cacheable(request)
+                key = cache_key if is_cacheable else None
+                responses.wait_for_body(context, respond_in_slices(server, context, request, key))
                 return
             response = handler.handle(server.services, context, request)
             if isinstance(response, handler.response_type):

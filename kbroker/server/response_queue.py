@@ -212,6 +212,8 @@ class ResponseQueue:
             is_encoded_in_steps = context.slices is not None
             if size >= BULK_BYTES and (is_encoded_in_steps or any(isinstance(part, FileSlice) for part in body)):
                 self.flush()
+                # What has been sent is freed, not all of it at the end.
+                context.body = None
                 self._send_file_response(cast("deque[Part]", deque((header, *body))))
             else:
                 self._gathered += (header, *cast("Sequence[Buffer]", body))

@@ -9,7 +9,7 @@ requests get CONCURRENT_TRANSACTIONS.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
@@ -226,10 +226,14 @@ class TransactionCoordinator:
             raise KafkaError(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)
         return shard.describe(entry)
 
-    def list_transactions(self) -> list[TransactionMetadata]:
+    def list_transactions(self) -> Iterator[TransactionMetadata]:
         """Return the transactions of this broker. Raises COORDINATOR_LOAD_IN_PROGRESS while not all are loaded."""
-        shards = self.runtime.loaded_shards()
-        return [shard.describe(entry) for shard in shards for entry in shard.entries.values()]
+        entries = [(shard, list(shard.entries.values())) for shard in self.runtime.loaded_shards()]
+        return (shard.describe(entry) for shard, some in entries for entry in some)
+
+    def transaction_count(self) -> int:
+        """Return the number of this broker's transactional ids that are loaded."""
+        return sum(len(context.shard.entries) for context in self.runtime.contexts())
 
     # Periodic tasks. They handle one partition per iteration of the event loop, so that many transactional ids do not
     # delay requests.

@@ -71,6 +71,7 @@ class ReassignmentControlManager:
                     log.info("reassignment cancelled", partition=partition)
                 else:
                     log.info("reassignment requested", partition=partition, replicas=list(target))
+                await step(slices)
         return outcomes
 
     async def check_current(self) -> None:

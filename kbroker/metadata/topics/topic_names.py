@@ -1,8 +1,7 @@
 """Valid topic names, and those of internal topics."""
 
 import re
-from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
 
 from kbroker.common import KafkaError
 from protocol.errors import ErrorCode
@@ -44,5 +43,11 @@ def collision_key(name: str) -> str:
     return name.replace(".", "_")
 
 
-def repeated_names(names: Iterable[str]) -> set[str]:
-    return {name for name, count in Counter(names).items() if count > 1}
+def repeated_names(names: Iterable[str]) -> Generator[None, None, set[str]]:
+    """Return the names that occur more than once, in steps (runtime/slices.py)."""
+    found: set[str] = set()
+    repeated: set[str] = set()
+    for name in names:
+        (repeated if name in found else found).add(name)
+        yield
+    return repeated

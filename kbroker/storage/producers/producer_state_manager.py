@@ -252,7 +252,8 @@ class ProducerStateManager:
 
     def active(self) -> Iterator[ActiveProducer]:
         """Return all producers, for DescribeProducers."""
-        for producer_id, entry in self._entries.items():
+        # There may be other requests between two producers.
+        for producer_id, entry in list(self._entries.items()):
             last_sequence = entry.batches[-1][1] if entry.batches else NO_SEQUENCE
             yield ActiveProducer(
                 producer_id,

@@ -1,18 +1,36 @@
 """Large requests have the same responses and log lines as small ones, and other clients are served in between."""
 
 import asyncio
+from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
+from typing import Any
 
 import pytest
 
 from kbroker.api.k32_describe_configs import MAX_RESOURCES_AT_ONCE
+from kbroker.api.large_responses import MAX_LISTED_AT_ONCE, MAX_PARTITIONS_AT_ONCE
+from kbroker.coordinator.group.classic.classic_group import ClassicGroup
 from kbroker.runtime.slices import Slices
-from kbroker.server.large_request import LARGE_REQUEST_BYTES
+from kbroker.server.large_request import (
+    LARGE_REQUEST_BYTES,
+    MAX_BUFFER_BYTES,
+    RELEASED_AT_ONCE,
+    _join_buffers,
+    release_elements,
+)
+from kbroker.server.receive_buffer import release_pages
 from protocol.apis import ApiKey
 from protocol.errors import ErrorCode
-from protocol.messages.k03_metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from protocol.messages.k03_metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
 from protocol.messages.k09_offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchResponse
 from protocol.messages.k10_find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from protocol.messages.k15_describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
+from protocol.messages.k16_list_groups import ListGroupsRequest, ListGroupsResponse
 from protocol.messages.k18_api_versions import ApiVersionsRequest, ApiVersionsResponse
 from protocol.messages.k32_describe_configs import (
     DescribeConfigsRequest,
@@ -160,3 +178,85 @@ async def test_groups_and_all_offsets_and_log_dirs_are_described_in_slices(
         slices.clear()
         await client.request(request, version, response_class)
         assert slices, response_class
+
+
+@broker_test
+async def test_metadata_of_many_partitions_is_built_in_slices_and_cached(
+    m: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = await connected(m)
+    await client.create_topic("t", partitions=MAX_PARTITIONS_AT_ONCE + 1)
+    await client.create_topic("small")
+    steps = count_steps(m, monkeypatch)
+    large, all_topics = MetadataRequest(topics=[MetadataRequestTopic(name="t")]), MetadataRequest(topics=None)
+    for request in (large, all_topics):
+        steps.clear()
+        response = await client.request(request, 12, MetadataResponse)
+        assert sum(len(topic.partitions) for topic in response.topics) > MAX_PARTITIONS_AT_ONCE
+        assert len(steps) >= MAX_PARTITIONS_AT_ONCE // 128
+        steps.clear()
+        assert await client.request(request, 12, MetadataResponse) == response
+        assert not steps
+    await client.request(MetadataRequest(topics=[MetadataRequestTopic(name="small")]), 12, MetadataResponse)
+    assert not steps
+
+
+@broker_test
+async def test_a_response_is_not_cached_if_the_image_changes_between_its_slices(
+    m: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, other = await connected(m), await connected(m)
+    await client.create_topic("t", partitions=MAX_PARTITIONS_AT_ONCE + 1)
+    created = asyncio.Event()
+    with monkeypatch.context() as patch:
+        patch.setattr(m.broker._server.context, "next_slice", created.wait)
+        future = client.send(MetadataRequest(topics=None), 12, MetadataResponse)
+        await other.create_topic("u")
+        created.set()
+        await future
+    response = await client.request(MetadataRequest(topics=None), 12, MetadataResponse)
+    assert {"t", "u"} <= {topic.name for topic in response.topics}
+
+
+@broker_test
+async def test_many_groups_are_listed_in_slices(m: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = await connected(m)
+    await asyncio.sleep(1)
+    context = m.broker.services.groups.runtime.contexts()[0]
+    for number in range(MAX_LISTED_AT_ONCE + 1):
+        context.shard.groups[f"g{number}"] = ClassicGroup(f"g{number}")
+    steps = count_steps(m, monkeypatch)
+    response = await client.request(ListGroupsRequest(), 5, ListGroupsResponse)
+    assert len(response.groups) == MAX_LISTED_AT_ONCE + 1
+    assert len(steps) >= MAX_LISTED_AT_ONCE // 128
+
+
+def test_the_elements_of_a_message_are_freed_in_steps() -> None:
+    partitions = [MetadataResponsePartition(replica_nodes=[1]) for _ in range(10 * RELEASED_AT_ONCE)]
+    replicas = partitions[0].replica_nodes
+    topics = [MetadataResponseTopic(partitions=partitions), MetadataResponseTopic()]
+    steps = list(release_elements(MetadataResponse(topics=topics)))
+    assert topics == partitions == []
+    # Lists of numbers may be those of the image.
+    assert replicas == [1]
+    assert len(steps) >= 10
+    groups = ["g"] * (5 * RELEASED_AT_ONCE)
+    assert len(list(release_elements(DescribeGroupsRequest(groups=groups)))) == 5
+    assert groups == []
+
+
+def test_the_pages_of_a_large_frame_are_returned_in_steps() -> None:
+    mapped = mmap(-1, 5 << 20, MAP_PRIVATE | MAP_ANONYMOUS)
+    mapped[:] = b"x" * len(mapped)
+    assert len(list(release_pages(memoryview(mapped)[4:]))) == 5
+    assert mapped[:] == bytes(len(mapped))
+    assert list(release_pages(b"copied")) == []
+
+
+def test_very_large_buffers_of_a_response_are_split_instead_of_copied() -> None:
+    large = bytes(range(256)) * (5 * MAX_BUFFER_BYTES // 512)
+    body: list[Any] = []
+    _join_buffers([b"head", b"er", large, b"tail"], body)
+    assert b"".join(body) == b"header" + large + b"tail"
+    assert max(map(len, body)) == MAX_BUFFER_BYTES
+    assert body[1].obj is large

@@ -21,7 +21,9 @@ from protocol.messages.k09_offset_fetch import (
     OffsetFetchRequestTopics,
 )
 from protocol.messages.k10_find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from protocol.messages.k13_leave_group import LeaveGroupRequest, MemberIdentity
 from protocol.messages.k15_describe_groups import DescribeGroupsRequest
+from protocol.messages.k19_create_topics import CreatableTopic, CreateTopicsRequest
 from protocol.messages.k20_delete_topics import DeleteTopicsRequest, DeleteTopicState
 from protocol.messages.k21_delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from protocol.messages.k23_offset_for_leader_epoch import (
@@ -29,7 +31,11 @@ from protocol.messages.k23_offset_for_leader_epoch import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
-from protocol.messages.k24_add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
+from protocol.messages.k24_add_partitions_to_txn import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnTopic,
+    AddPartitionsToTxnTransaction,
+)
 from protocol.messages.k27_write_txn_markers import (
     WritableTxnMarker,
     WritableTxnMarkerTopic,
@@ -41,20 +47,35 @@ from protocol.messages.k28_txn_offset_commit import (
     TxnOffsetCommitRequestTopic,
 )
 from protocol.messages.k32_describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from protocol.messages.k33_alter_configs import AlterConfigsRequest, AlterConfigsResource
+from protocol.messages.k34_alter_replica_log_dirs import AlterReplicaLogDir, AlterReplicaLogDirsRequest
 from protocol.messages.k35_describe_log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
+from protocol.messages.k37_create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from protocol.messages.k42_delete_groups import DeleteGroupsRequest
+from protocol.messages.k43_elect_leaders import ElectLeadersRequest, TopicPartitions
+from protocol.messages.k44_incremental_alter_configs import AlterConfigsResource as IncrementallyAltered
+from protocol.messages.k44_incremental_alter_configs import IncrementalAlterConfigsRequest
+from protocol.messages.k45_alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    ReassignablePartition,
+    ReassignableTopic,
+)
 from protocol.messages.k47_offset_delete import (
     OffsetDeleteRequest,
     OffsetDeleteRequestPartition,
     OffsetDeleteRequestTopic,
 )
 from protocol.messages.k50_describe_user_scram_credentials import DescribeUserScramCredentialsRequest, UserName
+from protocol.messages.k55_describe_quorum import DescribeQuorumRequest
+from protocol.messages.k55_describe_quorum import TopicRequest as QuorumTopic
 from protocol.messages.k61_describe_producers import DescribeProducersRequest, TopicRequest
 from protocol.messages.k65_describe_transactions import DescribeTransactionsRequest
+from protocol.messages.k66_list_transactions import ListTransactionsRequest
 from protocol.messages.k75_describe_topic_partitions import (
     DescribeTopicPartitionsRequest,
 )
 from protocol.messages.k75_describe_topic_partitions import TopicRequest as DescribedTopic
+from protocol.messages.k10000_create_reassignment_plan import CreateReassignmentPlanRequest, PlannedMove
 from protocol.schema.message import Message, message_info
 from tests.unit.support.simulated_broker import Machine, broker_test
 
@@ -107,6 +128,35 @@ REQUESTS: list[tuple[Message, int, int]] = [
     (DescribeLogDirsRequest(topics=[DescribableLogDirTopic(topic="t", partitions=INDEXES)]), 2, 2),
     (DescribeTransactionsRequest(transactional_ids=NAMES), 0, 2),
     (DescribeTopicPartitionsRequest(topics=[DescribedTopic(name=name) for name in NAMES]), 0, 2),
+    # Many topics with few partitions, or none.
+    (OffsetCommitRequest(group_id="g", generation_id_or_member_epoch=-1, topics=[
+        OffsetCommitRequestTopic(name=name) for name in NAMES]), 8, 2),
+    (OffsetFetchRequest(group_id="g", topics=[OffsetFetchRequestTopic(name=name) for name in NAMES]), 5, 4),
+    (DeleteRecordsRequest(topics=[DeleteRecordsTopic(name=name) for name in NAMES]), 2, 3),
+    (AddPartitionsToTxnRequest(transactions=[
+        AddPartitionsToTxnTransaction(transactional_id=name) for name in NAMES]), 5, 1),
+    (WriteTxnMarkersRequest(markers=[WritableTxnMarker(producer_id=index) for index in range(COUNT)]), 1, 1),
+    (TxnOffsetCommitRequest(transactional_id="x", group_id="g", topics=[
+        TxnOffsetCommitRequestTopic(name=name) for name in NAMES]), 3, 2),
+    (OffsetDeleteRequest(group_id="g", topics=[OffsetDeleteRequestTopic(name=name) for name in NAMES]), 0, 1),
+    (DescribeLogDirsRequest(topics=[DescribableLogDirTopic(topic=name) for name in NAMES]), 2, 1),
+    (AlterReplicaLogDirsRequest(dirs=[AlterReplicaLogDir(path=name) for name in NAMES]), 2, 1),
+    # Conversions before and after the decisions of the controller and of the coordinators.
+    (CreateTopicsRequest(topics=[CreatableTopic(name=name, num_partitions=0) for name in NAMES]), 7, 5),
+    (CreatePartitionsRequest(topics=[CreatePartitionsTopic(name=name) for name in NAMES]), 3, 5),
+    (AlterConfigsRequest(resources=[
+        AlterConfigsResource(resource_type=2, resource_name=name) for name in NAMES]), 2, 5),
+    (IncrementalAlterConfigsRequest(resources=[
+        IncrementallyAltered(resource_type=2, resource_name=name) for name in NAMES]), 1, 5),
+    (ElectLeadersRequest(topic_partitions=[
+        TopicPartitions(topic=name, partitions=[0]) for name in NAMES[:COUNT // 2]]), 2, 3),
+    (AlterPartitionReassignmentsRequest(topics=[
+        ReassignableTopic(name=name, partitions=[ReassignablePartition()]) for name in NAMES[:COUNT // 2]]), 1, 3),
+    (LeaveGroupRequest(group_id="g", members=[MemberIdentity(member_id=name) for name in NAMES]), 5, 3),
+    (DescribeQuorumRequest(topics=[QuorumTopic(topic_name=name) for name in NAMES]), 2, 2),
+    (ListTransactionsRequest(state_filters=NAMES), 2, 1),
+    (CreateReassignmentPlanRequest(max_concurrent_moves=1, moves=[
+        PlannedMove(topic_name=name) for name in NAMES]), 0, 1),
 ]  # fmt: skip
 
 

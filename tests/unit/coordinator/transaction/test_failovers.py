@@ -119,7 +119,7 @@ def test_a_former_coordinator_is_fenced(cluster: Cluster, caplog: pytest.LogCapt
     cluster.elect(TRANSACTIONS, 2)
     cluster.loop.pass_ms(5_000)
     assert (state(cluster), cluster.outcomes(A)) == ("CompleteCommit", {A: {True}})
-    assert former.transactions.list_transactions()[0].state.state_name != "CompleteCommit"
+    assert next(former.transactions.list_transactions()).state.state_name != "CompleteCommit"
     markers: Any = former.transactions.runtime.context("t").shard._markers
     assert markers.remaining_partitions("t") is None, "it does not send its markers again"
     assert "TRANSACTION_COORDINATOR_FENCED" in caplog.text

@@ -213,7 +213,7 @@ def test_markers_have_the_leader_epoch_of_the_coordinator(h: Harness):
 def test_a_partition_that_cannot_be_loaded_is_loaded_later(h: Harness):
     h.elect(2)
     assert h.verify((1000, 0), A0) is ErrorCode.NOT_COORDINATOR
-    assert h.transactions.list_transactions() == []
+    assert list(h.transactions.list_transactions()) == []
     h.log.read_error = OSError("gone")
     h.elect(1)
     assert h.init() is ErrorCode.NOT_COORDINATOR

@@ -288,4 +288,4 @@ def test_an_expiration_that_cannot_be_written_is_tried_again(make: Callable[...,
     assert h.state() == "Empty"
     h.log.append_error = None
     h.loop.pass_ms(3_600_000)
-    assert h.transactions.list_transactions() == []
+    assert list(h.transactions.list_transactions()) == []

@@ -10,6 +10,7 @@
 from functools import partial
 
 from kbroker.api.context import RequestContext, Services
+from kbroker.api.large_responses import MAX_ALTERED_AT_ONCE
 from kbroker.config.describe import describe_topic
 from kbroker.metadata.topic_control_manager import CreateTopicResult
 from kbroker.metadata.topics.create_topics import NewTopic
@@ -31,6 +32,10 @@ async def handle(services: Services, context: RequestContext, request: CreateTop
     results = await services.controller.create_topics(topics, request.validate_only, context.slices)
     response = await in_slices(context.slices, each(partial(_result, services, context.version), results))
     return CreateTopicsResponse(topics=response)
+
+
+def is_large(services: Services, context: RequestContext, request: CreateTopicsRequest) -> bool:
+    return len(request.topics) > MAX_ALTERED_AT_ONCE
 
 
 def _new_topic(topic: CreatableTopic) -> NewTopic:

@@ -6,6 +6,7 @@
 
 from kbroker.api.config_resources import ResourceAlteration, alter_resources
 from kbroker.api.context import RequestContext, Services
+from kbroker.api.large_responses import MAX_ALTERED_AT_ONCE
 from kbroker.common import KafkaError
 from kbroker.config.alter import set_ops
 from kbroker.runtime.slices import each, in_slices
@@ -31,6 +32,10 @@ async def handle(services: Services, context: RequestContext, request: AlterConf
     )
     responses = await in_slices(slices, each(_response, zip(alterations, errors, strict=True)))
     return AlterConfigsResponse(responses=responses)
+
+
+def is_large(services: Services, context: RequestContext, request: AlterConfigsRequest) -> bool:
+    return len(request.resources) > MAX_ALTERED_AT_ONCE
 
 
 def _alteration(resource: AlterConfigsResource) -> ResourceAlteration:

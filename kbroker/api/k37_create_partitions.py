@@ -6,6 +6,7 @@
 """
 
 from kbroker.api.context import RequestContext, Services
+from kbroker.api.large_responses import MAX_ALTERED_AT_ONCE
 from kbroker.metadata.topic_control_manager import CreatePartitionsResult
 from kbroker.metadata.topics.create_partitions import NewPartitions
 from kbroker.runtime.slices import each, in_slices
@@ -25,6 +26,10 @@ async def handle(
     topics = await in_slices(slices, each(_new_partitions, request.topics))
     results = await services.controller.create_partitions(topics, request.validate_only, slices)
     return CreatePartitionsResponse(results=await in_slices(slices, each(_result, results)))
+
+
+def is_large(services: Services, context: RequestContext, request: CreatePartitionsRequest) -> bool:
+    return len(request.topics) > MAX_ALTERED_AT_ONCE
 
 
 def _result(result: CreatePartitionsResult) -> CreatePartitionsTopicResult:

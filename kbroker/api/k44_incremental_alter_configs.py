@@ -7,6 +7,7 @@
 
 from kbroker.api.config_resources import ResourceAlteration, alter_resources
 from kbroker.api.context import RequestContext, Services
+from kbroker.api.large_responses import MAX_ALTERED_AT_ONCE
 from kbroker.common import KafkaError
 from kbroker.config.alter import AlterConfigOp
 from kbroker.runtime.slices import each, in_slices
@@ -34,6 +35,10 @@ async def handle(
     )
     responses = await in_slices(slices, each(_response, zip(alterations, errors, strict=True)))
     return IncrementalAlterConfigsResponse(responses=responses)
+
+
+def is_large(services: Services, context: RequestContext, request: IncrementalAlterConfigsRequest) -> bool:
+    return len(request.resources) > MAX_ALTERED_AT_ONCE
 
 
 def _alteration(resource: AlterConfigsResource) -> ResourceAlteration:

@@ -31,14 +31,15 @@ async def handle(services: Services, context: RequestContext, request: OffsetDel
 
 
 def _existing(services: Services, request: OffsetDeleteRequest) -> Steps[list[tuple[str, int]]]:
-    existing = []
+    # Each once, so that the coordinator's work does not grow with repeated ones.
+    existing: dict[tuple[str, int], None] = {}
     for topic in request.topics:
         for partition in topic.partitions:
             if services.metadata.partition(topic.name, partition.partition_index) is not None:
-                existing.append((topic.name, partition.partition_index))
+                existing[topic.name, partition.partition_index] = None
             yield
         yield
-    return existing
+    return list(existing)
 
 
 def _response(

@@ -50,6 +50,9 @@ class OpType(IntEnum):
     SUBTRACT = 3
 
 
+OP_TYPES = frozenset(OpType)
+
+
 class AlterConfigOp(NamedTuple):
     """One change of a config. `op_type` is the number in the request, which may be unknown."""
 
@@ -68,7 +71,7 @@ def validate_ops(ops: Sequence[AlterConfigOp]) -> None:
     if len({op.name for op in ops}) < len(ops):
         raise _invalid_request("Error due to duplicate config keys")
     for op in ops:
-        if op.op_type not in tuple(OpType):
+        if op.op_type not in OP_TYPES:
             raise _invalid_request(f"Unknown operation {op.op_type} for config {op.name}")
     without_value = [op.name for op in ops if op.value is None and op.op_type != OpType.DELETE]
     if without_value:

@@ -16,6 +16,7 @@ from kbroker.runtime.mutex import Mutex
 from kbroker.storage.log.leader_epoch_cache import NO_EPOCH
 
 if TYPE_CHECKING:
+    from kbroker.config.topic_config import TopicConfig
     from kbroker.metadata.image import MetadataDelta, MetadataImage, PartitionRegistration, TopicImage
     from kbroker.replica.fetcher.replica_fetcher_manager import ReplicaFetcherManager
     from kbroker.runtime.environment import Environment
@@ -186,13 +187,16 @@ class AssignedPartitions:
     def update_configs(self, topics: Container[str] | None = None) -> None:
         """Apply changed configs of some topics, or of the broker (None)."""
         self._config_changes += 1
+        configs: dict[bytes, TopicConfig] = {}
         for tp, partition in self._replicas.partitions.items():
             if topics is not None and tp.topic not in topics:
                 continue
             topic = self._metadata.topics_by_id.get(partition.topic_id)
             if topic is None:
                 continue
-            config = self._logs.topic_config(topic.name, topic.configs)
+            config = configs.get(topic.topic_id)
+            if config is None:
+                config = configs[topic.topic_id] = self._logs.topic_config(topic.name, topic.configs)
             if config == partition.log.config:
                 continue
             partition.set_config(config)

@@ -43,6 +43,10 @@ if TYPE_CHECKING:
 log = EventLogger("kbroker.groups")
 
 MINUTE_MS = 60_000
+# Compressed records have this size at most before they are compressed.
+MAX_COMPRESSED_COMMIT_BYTES = 24 << 20
+# The sizes of commits with fewer offsets are not checked.
+SMALL_COMMIT = 64
 # A request may have 10,000 members, whose lines in the log would take 0.2 seconds.
 MAX_LOGGED_MEMBERS = 20
 
@@ -63,6 +67,7 @@ class GroupCoordinator:
     ) -> None:
         self._environment = environment
         self._config = config
+        self._metadata = metadata
         self.runtime: CoordinatorRuntime[GroupShard] = CoordinatorRuntime(
             environment,
             internal_log,
@@ -173,8 +178,9 @@ class GroupCoordinator:
         respond: Respond[None],
     ) -> None:
         """Commit offsets. `respond` is called when their records are committed, or with the error."""
+        max_bytes = self._max_commit_bytes() if len(offsets) > SMALL_COMMIT else None
         self.runtime.context(group_id).write(
-            lambda shard: shard.commit_offsets(group_id, member_id, instance_id, generation, offsets),
+            lambda shard: shard.commit_offsets(group_id, member_id, instance_id, generation, offsets, max_bytes),
             respond,
             group_id,
             SHARED,
@@ -191,13 +197,25 @@ class GroupCoordinator:
         offsets: Sequence[OffsetRecord],
     ) -> Future[None]:
         """Write offsets that take effect if the producer's transaction commits."""
+        max_bytes = self._max_commit_bytes() if len(offsets) > SMALL_COMMIT else None
         return self.runtime.context(group_id).schedule_write(
-            lambda shard: shard.commit_transactional_offsets(group_id, member_id, instance_id, generation, offsets),
+            lambda shard: shard.commit_transactional_offsets(
+                group_id, member_id, instance_id, generation, offsets, max_bytes
+            ),
             group_id,
             SHARED,
             self._config().offsets_commit_timeout_ms,
             producer,
         )
+
+    def _max_commit_bytes(self) -> int:
+        """Return the size that a batch in __consumer_offsets may have, unless it is compressed."""
+        config = self._config()
+        if config.offsets_topic_compression_codec:
+            return MAX_COMPRESSED_COMMIT_BYTES
+        topic = self._metadata.topics.get(GROUP_METADATA_TOPIC)
+        override = None if topic is None else topic.configs.get("max.message.bytes")
+        return config.message_max_bytes if override is None else int(override)
 
     async def fetch_offsets(self, group_id: str, *, require_stable: bool) -> FetchedOffsets:
         """Return the committed offsets of a group. With `require_stable`, commits in flight are included (KIP-447)."""

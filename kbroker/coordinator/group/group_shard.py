@@ -26,6 +26,7 @@ from kbroker.coordinator.group.classic.requests import (
 )
 from kbroker.coordinator.group.classic.sync import sync_group
 from kbroker.coordinator.group.offsets.commit_validation import (
+    validate_commit_size,
     validate_delete_group,
     validate_offset_commit,
     validate_offset_delete,
@@ -157,7 +158,13 @@ class GroupShard:
     # Operations on offsets.
 
     def commit_offsets(
-        self, group_id: str, member_id: str, instance_id: str | None, generation: int, offsets: Sequence[OffsetRecord]
+        self,
+        group_id: str,
+        member_id: str,
+        instance_id: str | None,
+        generation: int,
+        offsets: Sequence[OffsetRecord],
+        max_bytes: int | None,
     ) -> CoordinatorResult[None]:
         group = self.groups.get(group_id)
         member = validate_offset_commit(group, member_id, instance_id, generation)
@@ -165,12 +172,20 @@ class GroupShard:
             # The commit of a member is also a heartbeat.
             group.restart_session(member, self._clock.mono_ms())
             self._update_timer(group)
+        validate_commit_size(offsets, max_bytes)
         return CoordinatorResult(None, offsets)
 
     def commit_transactional_offsets(
-        self, group_id: str, member_id: str, instance_id: str | None, generation: int, offsets: Sequence[OffsetRecord]
+        self,
+        group_id: str,
+        member_id: str,
+        instance_id: str | None,
+        generation: int,
+        offsets: Sequence[OffsetRecord],
+        max_bytes: int | None,
     ) -> CoordinatorResult[None]:
         validate_transactional_offset_commit(self.groups.get(group_id), member_id, instance_id, generation)
+        validate_commit_size(offsets, max_bytes)
         return CoordinatorResult(None, offsets)
 
     def fetch_offsets(self, group_id: str) -> FetchedOffsets:
@@ -183,10 +198,11 @@ class GroupShard:
     def delete_offsets(self, group_id: str, partitions: TopicPartitions) -> CoordinatorResult[list[ErrorCode]]:
         """Delete offsets. The response is the result of each partition; a missing offset is not an error."""
         group = validate_offset_delete(self.groups.get(group_id))
-        errors = [
-            ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if group.is_subscribed_to(topic) else ErrorCode.NONE
-            for topic, _ in partitions
-        ]
+        by_topic = {
+            topic: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if group.is_subscribed_to(topic) else ErrorCode.NONE
+            for topic in dict.fromkeys([topic for topic, _ in partitions])
+        }
+        errors = [by_topic[topic] for topic, _ in partitions]
         existing = set(self.offsets.partitions(group_id))
         deleted = [
             partition

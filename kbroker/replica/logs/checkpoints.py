@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from kbroker.common import TopicPartition
 from kbroker.runtime.event_log import EventLogger
 from kbroker.runtime.mutex import Mutex
+from kbroker.runtime.slices import Slices, Steps
 from kbroker.storage import checkpoint_files, file_names
 from kbroker.storage.clean_shutdown_file import (
     NO_BROKER_EPOCH,
@@ -55,7 +56,7 @@ class LogCheckpoints(NamedTuple):
         logs: Iterable[Log],
         unopened: Iterable[TopicPartition],
         current_high_watermarks: Mapping[TopicPartition, int],
-    ) -> LogCheckpoints:
+    ) -> Steps[LogCheckpoints]:
         """Return the current offsets of the open logs; for logs that could not be opened, those of this object."""
         recovery_points, log_start_offsets, cleaner_offsets, high_watermarks = (
             {tp: offsets[tp] for tp in unopened if tp in offsets}
@@ -68,6 +69,7 @@ class LogCheckpoints(NamedTuple):
                 log_start_offsets[log.tp] = log.log_start_offset
             if log.cleaned_to > 0:
                 cleaner_offsets[log.tp] = log.cleaned_to
+            yield
         return LogCheckpoints(recovery_points, log_start_offsets, cleaner_offsets, high_watermarks)
 
 
@@ -97,7 +99,7 @@ class CheckpointFiles:
         self,
         environment: Environment,
         path: str,
-        current: Callable[[], LogCheckpoints],
+        current: Callable[[], Steps[LogCheckpoints]],
         current_high_watermarks: Callable[[], Mapping[TopicPartition, int]],
     ) -> None:
         self.is_outdated = False
@@ -164,13 +166,15 @@ class CheckpointFiles:
         return True
 
     async def _write(self) -> None:
+        slices = Slices(self._environment.yield_to_loop, self._environment.clock.mono_ns)
         while self._waiting:
             served, self._waiting = self._waiting, []
             was_outdated, self.is_outdated = self.is_outdated, False
             failure: Exception | None = None
             try:
                 async with self._mutex:
-                    current = self._current()
+                    # A change between two slices is in the next write, as one during this write is.
+                    current = await slices.run(self._current())
                     await self._environment.offload(self._write_blocking, current)
                     self.high_watermarks = current.high_watermarks
             except Exception as error:

@@ -15,6 +15,7 @@ from kbroker.replica.logs.checkpoints import NEW_LOG, CheckpointFiles, LogCheckp
 from kbroker.replica.logs.shortage_reporter import ShortageReporter
 from kbroker.replica.logs.stray_logs import MayReturn, StrayLogs
 from kbroker.runtime.event_log import EventLogger
+from kbroker.runtime.slices import Steps
 from kbroker.storage import file_names
 from kbroker.storage.clean_shutdown_file import write_clean_shutdown_file
 from kbroker.storage.log.log import Log
@@ -224,8 +225,8 @@ class LogManager:
 
     # Checkpoints and shutdown.
 
-    def _current_checkpoints(self) -> LogCheckpoints:
-        return self._startup.checkpoints.updated(self._logs.values(), self._unopened, self.high_watermarks())
+    def _current_checkpoints(self) -> Steps[LogCheckpoints]:
+        return self._startup.checkpoints.updated(list(self._logs.values()), self._unopened, self.high_watermarks())
 
     def _current_high_watermarks(self) -> Mapping[TopicPartition, int]:
         """Return the high watermarks of the open logs, and for the others those found at startup."""

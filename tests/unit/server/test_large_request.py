@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kbroker.api.k32_describe_configs import MAX_RESOURCES_AT_ONCE
-from kbroker.api.large_responses import MAX_LISTED_AT_ONCE, MAX_PARTITIONS_AT_ONCE
+from kbroker.api.large_responses import MAX_ALTERED_AT_ONCE, MAX_LISTED_AT_ONCE, MAX_PARTITIONS_AT_ONCE
 from kbroker.coordinator.group.classic.classic_group import ClassicGroup
 from kbroker.runtime.slices import Slices
 from kbroker.server.large_request import (
@@ -32,12 +32,24 @@ from protocol.messages.k10_find_coordinator import FindCoordinatorRequest, FindC
 from protocol.messages.k15_describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
 from protocol.messages.k16_list_groups import ListGroupsRequest, ListGroupsResponse
 from protocol.messages.k18_api_versions import ApiVersionsRequest, ApiVersionsResponse
+from protocol.messages.k19_create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
 from protocol.messages.k32_describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
     DescribeConfigsResponse,
 )
+from protocol.messages.k33_alter_configs import AlterConfigsRequest, AlterConfigsResource, AlterConfigsResponse
 from protocol.messages.k35_describe_log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse
+from protocol.messages.k37_create_partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopic,
+)
+from protocol.messages.k44_incremental_alter_configs import AlterConfigsResource as IncrementallyAltered
+from protocol.messages.k44_incremental_alter_configs import (
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
 from protocol.schema.message import Message
 from tests.unit.support.client import Client
 from tests.unit.support.simulated_broker import Machine, broker_test
@@ -260,3 +272,28 @@ def test_very_large_buffers_of_a_response_are_split_instead_of_copied() -> None:
     assert b"".join(body) == b"header" + large + b"tail"
     assert max(map(len, body)) == MAX_BUFFER_BYTES
     assert body[1].obj is large
+
+
+@broker_test
+@pytest.mark.parametrize("count", [MAX_ALTERED_AT_ONCE, MAX_ALTERED_AT_ONCE + 1])
+async def test_small_requests_that_alter_much_are_handled_in_slices(
+    m: Machine, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    client = await connected(m)
+    steps = count_steps(m, monkeypatch)
+    names = [f"t{number}" for number in range(count)]
+    requests: list[tuple[Message, int, type[Message]]] = [
+        (CreateTopicsRequest(topics=[CreatableTopic(name=name, num_partitions=1, replication_factor=1)
+                                     for name in names]), 7, CreateTopicsResponse),
+        (CreatePartitionsRequest(topics=[CreatePartitionsTopic(name=name, count=2) for name in names]), 3,
+         CreatePartitionsResponse),
+        (AlterConfigsRequest(resources=[
+            AlterConfigsResource(resource_type=2, resource_name=name) for name in names]), 2, AlterConfigsResponse),
+        (IncrementalAlterConfigsRequest(resources=[
+            IncrementallyAltered(resource_type=2, resource_name=name) for name in names]), 1,
+         IncrementalAlterConfigsResponse),
+    ]  # fmt: skip
+    for request, version, response_class in requests:
+        steps.clear()
+        await client.request(request, version, response_class)
+        assert bool(steps) == (count > MAX_ALTERED_AT_ONCE), response_class

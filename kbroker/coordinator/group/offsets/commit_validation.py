@@ -1,11 +1,17 @@
 """Decides whether offsets may be committed or deleted, and whether a group may be deleted."""
 
+from collections.abc import Iterable
+
 from kbroker.common import KafkaError
 from kbroker.coordinator.group.classic.classic_group import ClassicGroup
 from kbroker.coordinator.group.classic.classic_group_member import ClassicGroupMember
 from kbroker.coordinator.group.classic.group_state import GroupState
 from kbroker.coordinator.group.classic.requests import UNKNOWN_MEMBER_ID
+from kbroker.coordinator.group.records import OffsetRecord
 from protocol.errors import ErrorCode
+
+# A record in a batch without its texts: 7 bytes, 10 of the key, and 24 of the value.
+MIN_RECORD_BYTES = 41
 
 
 def validate_offset_commit(
@@ -67,3 +73,17 @@ def validate_delete_group(group: ClassicGroup | None) -> None:
         raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND)
     if group.state is not GroupState.EMPTY:
         raise KafkaError(ErrorCode.NON_EMPTY_GROUP)
+
+
+def validate_commit_size(offsets: Iterable[OffsetRecord], max_bytes: int | None) -> None:
+    """Raise KafkaError if the records of a commit do not fit into a batch, before they are encoded.
+
+    As in Kafka, all of them are in one batch. Only the sizes of their texts and a lower bound of the rest are added.
+    """
+    if max_bytes is None:
+        return
+    size = 0
+    for key, offset in offsets:
+        size += MIN_RECORD_BYTES + len(key.group_id) + len(key.topic) + (len(offset.metadata) if offset else 0)
+        if size > max_bytes:
+            raise KafkaError(ErrorCode.INVALID_COMMIT_OFFSET_SIZE)

@@ -7,14 +7,15 @@ import pytest
 
 from protocol.errors import MalformedError
 from protocol.messages.k03_metadata import MetadataRequest, MetadataRequestTopic
+from protocol.messages.k14_sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from protocol.schema.codec import decode, decode_in_steps, encode, encode_in_steps
-from protocol.schema.decoder_source import STEP_BYTES
+from protocol.schema.decoder_source import COPIED_AT_ONCE, STEP_BYTES
 from protocol.schema.encoder_source import STEP_BUFFERS
 from protocol.schema.message import Message, message_info
 from tests.unit.support.random_messages import all_messages, random_message
 
 
-def decoded(cls: type[Message], data: bytes, version: int) -> tuple[Any, int]:
+def decoded(cls: type[Message], data: bytes | memoryview, version: int) -> tuple[Any, int]:
     steps = decode_in_steps(cls, data, version, 0)
     while True:
         try:
@@ -63,3 +64,13 @@ def test_a_step_has_a_bounded_size(count: int, size: int) -> None:
     assert largest <= STEP_BUFFERS + 3
     steps = sum(1 for _ in decode_in_steps(MetadataRequest, data, 4, 0))
     assert steps >= len(data) // (STEP_BYTES + 2 + size)
+
+
+def test_bytes_are_copied_in_steps() -> None:
+    assignment = bytes(range(256)) * (5 * COPIED_AT_ONCE // 256)
+    message = SyncGroupRequest(assignments=[SyncGroupRequestAssignment(assignment=assignment)])
+    data = memoryview(bytearray(encode(message, 5)))
+    assert sum(1 for _ in decode_in_steps(SyncGroupRequest, data, 5, 0)) >= 5
+    result, _ = decoded(SyncGroupRequest, data, 5)
+    assert result == message
+    assert isinstance(result.assignments[0].assignment, bytes)

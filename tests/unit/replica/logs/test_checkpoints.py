@@ -7,7 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from kbroker.common import TopicPartition
 from kbroker.replica.logs.log_manager import LogManager
+from kbroker.runtime.slices import SLICE_ELEMENTS
 
 
 @dataclass
@@ -39,7 +41,13 @@ class SlowDisk:
 
 
 def directory(disk: SlowDisk) -> LogManager:
-    environment = SimpleNamespace(loop=asyncio.get_running_loop(), disk=disk, offload=disk.offload)
+    environment = SimpleNamespace(
+        loop=asyncio.get_running_loop(),
+        disk=disk,
+        offload=disk.offload,
+        clock=SimpleNamespace(mono_ns=lambda: 0),
+        yield_to_loop=lambda: asyncio.sleep(0),
+    )
     return LogManager(environment, "/data", lambda: None)  # type: ignore[arg-type, return-value]
 
 
@@ -75,3 +83,22 @@ def test_write_checkpoints_raises_the_error_of_the_disk() -> None:
         await logs.write_checkpoints()
 
     asyncio.run(scenario())
+
+
+def test_the_offsets_of_many_logs_are_collected_in_slices() -> None:
+    async def scenario() -> int:
+        disk = SlowDisk()
+        disk.gate.set()
+        logs = directory(disk)
+        log = SimpleNamespace(durable_recovery_point=5, log_start_offset=0, cleaned_to=0)
+        for index in range(10 * SLICE_ELEMENTS):
+            logs._logs[TopicPartition("t", index)] = SimpleNamespace(tp=TopicPartition("t", index), **vars(log))  # type: ignore[assignment]
+        turns = 0
+        writing = asyncio.ensure_future(logs.write_checkpoints())
+        while not writing.done():
+            turns += 1
+            await asyncio.sleep(0)
+        await writing
+        return turns
+
+    assert asyncio.run(scenario()) >= 10

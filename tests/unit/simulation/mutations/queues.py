@@ -6,6 +6,7 @@ from random import Random
 from typing import Any
 
 from kbroker.queues.closing import forwarder
+from kbroker.queues.closing.forwarded_batches import position_of, to_forward
 from kbroker.queues.dedup.dedup_extension import DedupExtension
 from kbroker.queues.dedup.key_table import KeyTable
 from kbroker.queues.delay import delivery
@@ -17,6 +18,7 @@ from kbroker.simulation.clients.queues.keyed_workload import KEYED
 from kbroker.simulation.scenarios.simulation import Simulation
 from kbroker.storage.log.log import Log
 from kbroker.storage.producers.producer_state_manager import ProducerStateManager
+from protocol.records.batch import parse_header
 from tests.unit.simulation.mutations.cluster import replicated
 from tests.unit.simulation.mutations.mutation import INVARIANT, LIVENESS, mutation, replaces
 from tests.unit.simulation.mutations.scene import Scene
@@ -88,6 +90,20 @@ def forwarded_batches_are_not_recognized(real: Any, *_: Any) -> None:
 def aborted_transactions_are_forwarded(real: Any, header: Any, first_epoch: int, aborted: Any) -> Any:
     """The records of a closing partition are forwarded, also if their transaction was aborted."""
     return real(header, first_epoch, [])
+
+
+@mutation("queues", [LIVENESS, *BROKEN], KILLS, first_seed=2)
+@replaces(forwarder.Forwarder, "_read_blocking")
+def forwarders_restart_their_sequences(real: Any, forwarding: Any, position: int, end: int) -> Any:
+    """After a restart, the sequences of forwarded batches begin at zero again."""
+    chunk = real(forwarding, position, end)
+    first = vars(forwarding).setdefault("first", position)
+    restarted = []
+    for batch in chunk.batches:
+        header = parse_header(batch)
+        sequence = position_of(header.producer_epoch, header.base_sequence) - first
+        restarted.append(to_forward(batch, header._replace(base_offset=sequence), header.producer_id))
+    return chunk._replace(batches=restarted)
 
 
 async def _leader_with_keys_is_replaced(simulation: Simulation, random: Random) -> None:

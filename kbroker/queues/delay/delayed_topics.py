@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from kbroker.queues.delay.delay_extension import DelayExtension
 from kbroker.queues.delay.delay_metrics import DelayMetrics
 from kbroker.queues.delay.delivery import DelayedDelivery
+from kbroker.queues.delay.follower_snapshots import FollowerSnapshots
 
 if TYPE_CHECKING:
     from kbroker.replica.partition import Partition
@@ -21,6 +22,7 @@ class DelayedTopics:
         self.metrics = DelayMetrics()
         self._environment = environment
         self._deliveries: dict[Partition, DelayedDelivery] = {}
+        self._followed: dict[Partition, FollowerSnapshots] = {}
 
     def configure(self, partition: Partition) -> DelayExtension | None:
         """Apply the configs and the role of a partition whose topic has delay, or no longer leads or exists.
@@ -33,6 +35,7 @@ class DelayedTopics:
             delivery.stop()
             del self._deliveries[partition]
             delivery = None
+        self._configure_follower(partition, is_enabled and not partition.is_leader)
         if not is_enabled:
             return None
         partition.retention_limit = partial(self._retention_limit, partition)
@@ -40,6 +43,13 @@ class DelayedTopics:
             delivery = self._deliveries[partition] = DelayedDelivery(self._environment, partition, self.metrics)
             delivery.start()
         return None if delivery is None else DelayExtension(delivery, partition.log.config)
+
+    def _configure_follower(self, partition: Partition, is_following: bool) -> None:
+        if is_following and partition not in self._followed:
+            snapshots = self._followed[partition] = FollowerSnapshots(self._environment, partition)
+            snapshots.start()
+        elif not is_following and partition in self._followed:
+            self._followed.pop(partition).stop()
 
     def delivery_of(self, partition: Partition) -> DelayedDelivery | None:
         """Return the delivery of a partition that this broker leads; None if its topic has no delay."""
@@ -60,5 +70,8 @@ class DelayedTopics:
     async def stop(self) -> None:
         """Stop all deliveries, and write their snapshots."""
         deliveries, self._deliveries = list(self._deliveries.values()), {}
+        followed, self._followed = list(self._followed.values()), {}
+        for snapshots in followed:
+            await snapshots.stop_and_wait()
         for delivery in deliveries:
             await delivery.stop_and_wait()

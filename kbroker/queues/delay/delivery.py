@@ -9,23 +9,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kbroker.common import Buffer, KafkaError
+from kbroker.common import KafkaError
 from kbroker.queues.delay.delay_batches import (
     NO_EFFECTS,
     Effects,
     build_delivery,
     build_stored_anew,
-    effects_of,
-    has_effects,
 )
 from kbroker.queues.delay.delay_state import DelayState
+from kbroker.queues.delay.log_replay import replay_slice
 from kbroker.queues.delay.pending_records import Pending
 from kbroker.queues.delay.snapshot_file import SnapshotFile
-from kbroker.queues.delay.stored_batches import MAX_LOOP_BYTES, StoredBatches
+from kbroker.queues.delay.stored_batches import StoredBatches
 from kbroker.runtime.event_log import EventLogger
 from kbroker.storage.log.retention import count_expired_segments
-from protocol.errors import ErrorCode, MalformedError
-from protocol.records.batch import BatchHeader, iter_headers, parse_header
+from protocol.errors import ErrorCode
+from protocol.records.batch import BatchHeader, parse_header
 
 if TYPE_CHECKING:
     from asyncio import Future, Task, TimerHandle
@@ -36,9 +35,7 @@ if TYPE_CHECKING:
 
 event_log = EventLogger("kbroker.delay")
 
-READ_BYTES = 1 << 18
-# Batches that are replayed, and records that are delivered, in one iteration of the event loop.
-REPLAY_SLICE = 200
+# Records that are delivered in one iteration of the event loop.
 DELIVERY_SLICE = 100
 RETRY_MS = 100
 # While records are pending the wall clock is read at least this often, since it may be set.
@@ -161,7 +158,7 @@ class DelayedDelivery:
     async def _step(self) -> int | None:
         """Do one slice of work. Returns the ms until there is more, 0 for now, None if an append has to come first."""
         if self.state.next_offset < self._log.log_end_offset:
-            await self._replay_slice()
+            await replay_slice(self._environment, self._log, self.state, self._log.log_end_offset)
             return 0
         if not self.is_loaded:
             self.is_loaded = True
@@ -195,36 +192,6 @@ class DelayedDelivery:
         state = await self._snapshot.load()
         if state is not None:
             self.state = state
-
-    async def _replay_slice(self) -> None:
-        log, state = self._log, self.state
-        if state.next_offset < log.log_start_offset:
-            state.next_offset = log.log_start_offset
-        data: Buffer | None = log.read(state.next_offset, READ_BYTES, log.log_end_offset)
-        if data is None:
-            data = await self._environment.offload(log.read_blocking, state.next_offset, READ_BYTES, log.log_end_offset)
-        view = memoryview(data)
-        replayed = decoded = 0
-        for pos, header in iter_headers(view):
-            if header.next_offset <= state.next_offset:
-                continue
-            effects = NO_EFFECTS
-            if has_effects(header):
-                batch = view[pos : pos + header.size]
-                try:
-                    if header.codec or header.size > MAX_LOOP_BYTES:
-                        effects = await self._environment.offload(effects_of, batch, header)
-                    else:
-                        effects = effects_of(batch, header)
-                except MalformedError as error:
-                    event_log.error("batch of delayed records skipped", partition=self._partition.tp, reason=error)
-                decoded += header.count
-            if header.next_offset > state.next_offset:
-                # Otherwise an append was replayed during the await.
-                state.replay(header, effects)
-            replayed += 1
-            if replayed >= REPLAY_SLICE or decoded >= 4 * DELIVERY_SLICE:
-                return
 
     # Deliveries.
 

@@ -57,9 +57,11 @@ class SnapshotFile:
     async def write_if_worthwhile(self, state: DelayState, interval_ms: int = 0) -> None:
         """Write a snapshot if there is much to replay without it, and the last one is that old."""
         now_ms = self._environment.clock.mono_ms()
-        if state.next_offset - self.offset < WORTHWHILE_OFFSETS or now_ms - self._written_ms < interval_ms:
-            return
-        self._written_ms = now_ms
+        if state.next_offset - self.offset >= WORTHWHILE_OFFSETS and now_ms - self._written_ms >= interval_ms:
+            await self.write(state)
+
+    async def write(self, state: DelayState) -> None:
+        self._written_ms = self._environment.clock.mono_ms()
         offset, data = state.next_offset, self._log.topic_id + state.to_snapshot()
         try:
             await self._environment.offload(self._environment.disk.write_atomic, self._path, data)

@@ -7,11 +7,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from kbroker.queues import state_loader
-from kbroker.queues.delay import delivery, snapshot_file
+from kbroker.queues.delay import delivery, follower_snapshots, snapshot_file
 
 _LIMITS = (
     (snapshot_file, "WORTHWHILE_OFFSETS", 20),
     (delivery, "SNAPSHOT_INTERVAL_MS", 500),
+    (follower_snapshots, "INTERVAL_S", 0.5),
+    (follower_snapshots, "MIN_BYTES", 4096),
     (state_loader, "SNAPSHOT_BYTES", 4096),
 )
 

@@ -9,8 +9,10 @@ from functools import partial
 import pytest
 
 from kbroker.api.k10011_delayed_records import CANCEL
+from kbroker.queues.delay import follower_snapshots
 from kbroker.queues.delay.delay_batches import DUE, FROM
 from kbroker.queues.delay.delivery import DelayedDelivery
+from kbroker.queues.delay.snapshot_file import FILE_NAME
 from protocol.errors import ErrorCode
 from protocol.messages.k10011_delayed_records import DelayedRecordsRequest, DelayedRecordsResponse
 from protocol.records.batch import TRANSACTIONAL, build_batch
@@ -274,6 +276,35 @@ async def test_the_snapshot_of_a_former_leader_is_not_used_for_a_log_that_went_a
         await s.machines[node_id].start()
     await s.until_in_sync(1, 2, 3)
     await s.assert_delivered(*(b"%d" % n for n in range(12_000)), b"more", b"more", seconds=200)
+
+
+@simulated(DelayCluster, range(2))
+async def test_a_follower_that_becomes_the_leader_replays_only_the_end_of_its_log(s: DelayCluster) -> None:
+    """It has a snapshot of its own, although it never led the partition."""
+    await s.create_topic(3, 1, 2)
+    start = s.now_ms(3)
+
+    def delayed(first: int) -> bytearray:
+        return build_batch([(start, None, b"%d" % n, [(DELAY_MS, b"200000")]) for n in range(first, first + 100)])
+
+    for first in range(0, 1_000, 100):
+        await s.produce(3, delayed(first))
+    await s.until_equal(3)
+    path = f"{s.replica(1).log.directory}/{FILE_NAME}"
+    await s.until(lambda: all(s.machines[node_id].disk.exists(path) for node_id in (1, 2)), 120)
+    await s.produce(3, delayed(1_000))
+    # The time until the next look, in which more is replicated, is over before the leader ends.
+    await asyncio.sleep(follower_snapshots.INTERVAL_S + 1)
+    s.machines[3].kill()
+    leader = await s.leader(other_than=3)
+    await s.until(lambda: s.delivery(leader) is not None and s.delivery(leader).is_loaded, 10)  # type: ignore[union-attr]
+    delivery = s.delivery(leader)
+    assert delivery is not None
+    assert delivery._snapshot.offset == 1_000
+    assert delivery.state.count == 1_100
+    await s.machines[3].start()
+    await s.until_in_sync(1, 2, 3)
+    await s.assert_delivered(*(b"%d" % n for n in range(1_100)), seconds=200)
 
 
 @pytest.mark.parametrize("skew_ms", [-30_000, 30_000])

@@ -9,7 +9,7 @@ from kbroker.queues.closing import forwarder
 from kbroker.queues.closing.forwarded_batches import position_of, to_forward
 from kbroker.queues.dedup.dedup_extension import DedupExtension
 from kbroker.queues.dedup.key_table import KeyTable
-from kbroker.queues.delay import delivery
+from kbroker.queues.delay import log_replay
 from kbroker.queues.delay.delay_batches import Effects
 from kbroker.queues.delay.pending_records import PendingRecords
 from kbroker.replica.fetch import partition_reads
@@ -29,7 +29,7 @@ KILLS = only("kill", producers=1, readers=1, members=0, deleters=0)
 
 
 @mutation("queues", BROKEN, KILLS)
-@replaces(delivery, "effects_of")
+@replaces(log_replay, "effects_of")
 def deliveries_are_not_replayed(real: Any, *batch: Any) -> Effects:
     """After a restart, records that were delivered before are pending again."""
     effects: Effects = real(*batch)
@@ -37,7 +37,7 @@ def deliveries_are_not_replayed(real: Any, *batch: Any) -> Effects:
 
 
 @mutation("queues", [LIVENESS, *BROKEN], KILLS, slow=True)
-@replaces(delivery, "effects_of")
+@replaces(log_replay, "effects_of")
 def stored_records_are_not_replayed(real: Any, *batch: Any) -> Effects:
     """After a restart, the last stored record of each batch is not pending."""
     effects: Effects = real(*batch)

@@ -1,0 +1,110 @@
+"""Snapshots of the pending records on followers, so that a new leader need not replay all of its log.
+
+A follower keeps no pending records in memory. From time to time it loads its snapshot, replays what was committed
+since, and writes the next one. Nothing is taken over from the leader: each broker's snapshot follows from its own log,
+and is ignored if that log went another way since (snapshot_file.py).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kbroker.common import KafkaError
+from kbroker.queues.delay.delay_state import DelayState
+from kbroker.queues.delay.log_replay import replay_slice
+from kbroker.queues.delay.snapshot_file import SnapshotFile
+from kbroker.runtime.event_log import EventLogger
+
+if TYPE_CHECKING:
+    from asyncio import Future, Task
+
+    from kbroker.replica.partition import Partition
+    from kbroker.runtime.environment import Environment
+
+event_log = EventLogger("kbroker.delay")
+
+# How often a follower looks, and after how many new offsets and bytes it writes a snapshot: a new leader replays about
+# as much. A snapshot of a million records has 16 MB, so fewer bytes are not worth it.
+INTERVAL_S = 60.0
+MIN_BYTES = 64 << 20
+# Between two slices, so that followers replay with a part of the processor only.
+PAUSE_S = 0.002
+
+
+class FollowerSnapshots:
+    """Those of one partition, while this broker follows its leader."""
+
+    def __init__(self, environment: Environment, partition: Partition) -> None:
+        self._environment = environment
+        self._partition = partition
+        self._snapshot = SnapshotFile(environment, partition.log)
+        # The bytes that were replicated when the last snapshot was written. The first look replays in any case: this
+        # broker may never have written one, and may have the whole log.
+        self._bytes = -MIN_BYTES
+        self._waiting: Future[None] | None = None
+        self._task: Task[None] | None = None
+        self._is_stopped = False
+
+    def start(self) -> None:
+        self._task = self._environment.loop.create_task(self._run())
+
+    def stop(self) -> None:
+        self._is_stopped = True
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(None)
+
+    async def stop_and_wait(self) -> None:
+        self.stop()
+        if self._task is not None:
+            await self._task
+
+    @property
+    def _is_following(self) -> bool:
+        return not self._is_stopped and not self._partition.is_leader and not self._partition.is_closed
+
+    async def _run(self) -> None:
+        while self._is_following:
+            await self._wait(INTERVAL_S)
+            replicated = self._partition.replication_bytes_in
+            if not self._is_following or replicated - self._bytes < MIN_BYTES:
+                continue
+            try:
+                if await self._advance():
+                    self._bytes = replicated
+            except KafkaError as error:
+                # The log was truncated, or retention has removed the segment.
+                event_log.info("no snapshot of delayed records", partition=self._partition.tp, reason=error)
+            except Exception as error:
+                if self._is_following:
+                    event_log.failure("no snapshot of delayed records", error, partition=self._partition.tp)
+
+    async def _wait(self, seconds: float) -> None:
+        loop = self._environment.loop
+        self._waiting = loop.create_future()
+        timer = loop.call_later(seconds, self._wake)
+        try:
+            await self._waiting
+        finally:
+            self._waiting = None
+            timer.cancel()
+
+    async def _advance(self) -> bool:
+        """Replay what is committed now, and write the snapshot. Returns whether it is done. Raises KafkaError."""
+        log, end = self._partition.log, self._partition.high_watermark
+        state = await self._snapshot.load() or DelayState(log.log_start_offset)
+        while state.next_offset < end:
+            if not self._is_following:
+                return False
+            before = state.next_offset
+            await replay_slice(self._environment, log, state, end)
+            if state.next_offset == before:
+                # The rest of the log is a batch that is not committed as a whole.
+                break
+            await self._wait(PAUSE_S)
+        state.drop_below(log.log_start_offset)
+        if state.next_offset > self._snapshot.offset:
+            await self._snapshot.write(state)
+        return True

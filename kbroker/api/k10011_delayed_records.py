@@ -50,8 +50,10 @@ async def _operate(services: Services, request: DelayedRecordsRequest, response:
         raise KafkaError(ErrorCode.INVALID_REQUEST, message)
     if request.operation not in (LIST, CANCEL, DELIVER):
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"There is no operation {request.operation}.")
-    if len(request.offsets) > MAX_RECORDS or request.max_records < 0:
+    if len(request.offsets) > MAX_RECORDS:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"A request has at most {MAX_RECORDS} offsets.")
+    if request.max_records < 0:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"max_records is {request.max_records}; it cannot be negative.")
     pending = PendingRequests(services.environment, partition, delivery)
     if request.operation == LIST:
         after = None if request.after_offset < 0 else (request.after_due_ms, request.after_offset)

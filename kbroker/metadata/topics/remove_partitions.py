@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from kbroker.common import NO_LEADER, KafkaError
 from kbroker.metadata.image import PartitionRegistration, TopicImage
+from kbroker.metadata.topics.views import check_not_view
 from protocol.errors import ErrorCode
 
 
@@ -32,6 +33,7 @@ def check_removal(name: str, count: int, topic: TopicImage | None, is_plan_runni
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     if topic.internal:
         raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Cannot remove partitions of internal topic {name}.")
+    check_not_view(topic, "remove partitions of")
     current = len(topic.partitions)
     if count < 1:
         raise KafkaError(ErrorCode.INVALID_PARTITIONS, "A topic keeps at least one partition.")

@@ -5,6 +5,7 @@ from random import Random
 
 from kbroker.simulation.clients.admin import BROKER_TIMEOUT_MS
 from kbroker.simulation.clients.connections.cluster import Cluster
+from kbroker.simulation.clients.consumer.offset_lookup import LATEST, list_offset
 from kbroker.simulation.clients.queues.queue_rules import SeenRecord
 from kbroker.simulation.clients.workloads.context import WorkloadContext
 from kbroker.simulation.clients.workloads.records import MAX_DECOMPRESSED, value_of
@@ -98,12 +99,26 @@ class QueueClient:
 
     async def read_to_end(self, topic: str, position: int, log: list[SeenRecord], *, committed: bool = False) -> int:
         """Append the records from `position` to the end of partition 0 to `log`. Returns the next position."""
+        end = await self._end_offset(topic)
         while True:
             data, position = await self.fetch(topic, position, log, committed=committed)
             if data is None:
                 await self.cluster.backoff()
-            elif position >= data.high_watermark:
+            elif position >= max(end, data.high_watermark):
                 return position
+
+    async def _end_offset(self, topic: str) -> int:
+        """Return the end of partition 0. A new leader refuses that while its high watermark is still unknown.
+
+        A fetch from it returns nothing then, as at the end of an empty log.
+        """
+        while True:
+            try:
+                end, _ = await list_offset(self.cluster, (topic, 0), LATEST)
+            except OSError:
+                await self.cluster.backoff()
+            else:
+                return end
 
 
 def _decode(data: Buffer, position: int, log: list[SeenRecord], aborted: Sequence[tuple[int, int]]) -> int:

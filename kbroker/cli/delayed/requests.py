@@ -11,6 +11,7 @@ from kbroker.cli.records.formats import bytes_to_json
 from protocol.errors import ErrorCode
 from protocol.messages.k10011_delayed_records import DelayedRecord, DelayedRecordsRequest, DelayedRecordsResponse
 
+DELAY_ENABLE = "kbroker.delay.enable"
 LIST, CANCEL, DELIVER = range(3)
 PAGE_RECORDS = 1000
 RETRY_FOR_S, RETRY_EVERY_S = 30.0, 0.2
@@ -23,6 +24,21 @@ RETRIABLE_ERRORS = frozenset(
         ErrorCode.NOT_ENOUGH_REPLICAS,
     }
 )
+
+
+def knows_delay(client: Any, topic: str) -> bool:
+    """Return whether topics have the config of delayed delivery; true if no broker responds.
+
+    Brokers of Apache Kafka do not have it, and close the connection at the request.
+    """
+    from kafka.admin import ConfigResource, ConfigResourceType
+    from kafka.errors import KafkaError
+
+    try:
+        described = client.describe_configs([ConfigResource(ConfigResourceType.TOPIC, topic)], config_filter="all")
+    except KafkaError:
+        return True
+    return any(DELAY_ENABLE in rows for topics in described.values() for rows in topics.values())
 
 
 class WaitingRecord(NamedTuple):
@@ -125,6 +141,8 @@ class DelayedTopic:
                     # It has died, or is no longer among the brokers that clients know.
                     if self._clock() >= deadline:
                         raise
+                    if not knows_delay(self._client, self._topic):
+                        raise CliError(f"{self._topic}: these brokers have no delayed delivery") from None
                 else:
                     code, message = response.error_code, response.error_message
                     if not code:

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from kafka.errors import KafkaConnectionError
 
 from kbroker.cli.common.errors import CliError
 from kbroker.cli.delayed import requests
@@ -26,6 +27,7 @@ class Brokers:
         self.responses = responses
         self.sent: list[tuple[int, DelayedRecordsRequest]] = []
         self.seconds = 0.0
+        self.knows_delay = True
 
     def partition_leaders(self, client: Any, topics: list[str]) -> dict[tuple[str, int], int]:
         leaders = self.leaders.pop(0) if len(self.leaders) > 1 else self.leaders[0]
@@ -48,6 +50,7 @@ def patched(monkeypatch: pytest.MonkeyPatch) -> Any:
         brokers = Brokers(leaders, responses)
         monkeypatch.setattr(requests, "partition_leaders", brokers.partition_leaders)
         monkeypatch.setattr(requests, "send_request", brokers.send_request)
+        monkeypatch.setattr(requests, "knows_delay", lambda client, topic: brokers.knows_delay)
         return brokers, DelayedTopic(None, "t", lambda: brokers.seconds, brokers.sleep)
 
     return topic
@@ -78,6 +81,14 @@ def test_a_request_follows_the_leader(patched: Any):
     assert brokers.sent[2][1].offsets == [3, 8]
     assert results[3] is None
     assert "RESOURCE_NOT_FOUND" in results[8]
+
+
+def test_brokers_of_apache_kafka_are_not_asked_again(patched: Any):
+    brokers, topic = patched([{0: 4}], [KafkaConnectionError("socket disconnected")])
+    brokers.knows_delay = False
+    with pytest.raises(CliError, match="t: these brokers have no delayed delivery"):
+        topic.counts(0)
+    assert brokers.seconds == 0
 
 
 def test_errors(patched: Any):

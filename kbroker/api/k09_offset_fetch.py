@@ -16,7 +16,7 @@ from kbroker.common import UNKNOWN_OFFSET, KafkaError
 from kbroker.coordinator.group.offsets.offset_metadata_manager import FetchedOffsets
 from kbroker.coordinator.group.records import ZERO_TOPIC_ID, OffsetAndMetadata
 from kbroker.metadata.image import MetadataImage
-from kbroker.runtime.slices import Steps, each, in_slices, step
+from kbroker.runtime.slices import Steps, drained, each, in_slices, release, step
 from protocol.errors import ErrorCode
 from protocol.messages.k09_offset_fetch import (
     OffsetFetchRequest,
@@ -52,7 +52,8 @@ async def handle(services: Services, context: RequestContext, request: OffsetFet
         for topic in requested.topics or ():
             group.topics.append(await in_slices(context.slices, _topic_with_error(topic, group.error_code)))
             await step(context.slices)
-    topics = await in_slices(context.slices, _old_topics(group.topics))
+    await in_slices(context.slices, release(requested.topics or []))
+    topics = await in_slices(context.slices, _old_topics(drained(group.topics)))
     return OffsetFetchResponse(error_code=group.error_code, topics=topics)
 
 

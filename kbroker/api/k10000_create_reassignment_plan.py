@@ -12,7 +12,7 @@ from __future__ import annotations
 from kbroker.api.context import RequestContext, Services
 from kbroker.common import KafkaError
 from kbroker.metadata.reassignments.plan_checks import RequestedMove, RequestedPlan
-from kbroker.runtime.slices import each, in_slices
+from kbroker.runtime.slices import each, in_slices, release
 from protocol.messages.k10000_create_reassignment_plan import (
     CreateReassignmentPlanRequest,
     CreateReassignmentPlanResponse,
@@ -31,7 +31,9 @@ async def handle(
     try:
         plan_id = await services.controller.create_reassignment_plan(plan, context.slices)
     except KafkaError as error:
+        await in_slices(context.slices, release(moves))
         return CreateReassignmentPlanResponse(error_code=error.code, error_message=error.message)
+    await in_slices(context.slices, release(moves))
     return CreateReassignmentPlanResponse(plan_id=plan_id)
 
 

@@ -7,6 +7,7 @@
   the coordination service.
 """
 
+from collections.abc import Iterable
 from functools import partial
 
 from kbroker.api.context import RequestContext, Services
@@ -14,7 +15,7 @@ from kbroker.api.large_responses import MAX_ALTERED_AT_ONCE
 from kbroker.config.describe import describe_topic
 from kbroker.metadata.topic_control_manager import CreateTopicResult
 from kbroker.metadata.topics.create_topics import NewTopic
-from kbroker.runtime.slices import each, in_slices
+from kbroker.runtime.slices import Steps, drained, each, in_slices, release
 from protocol.errors import ErrorCode
 from protocol.messages.k19_create_topics import (
     CreatableTopic,
@@ -28,9 +29,11 @@ FIRST_WITH_CONFIGS = 5
 
 
 async def handle(services: Services, context: RequestContext, request: CreateTopicsRequest) -> CreateTopicsResponse:
-    topics = await in_slices(context.slices, each(_new_topic, request.topics))
-    results = await services.controller.create_topics(topics, request.validate_only, context.slices)
-    response = await in_slices(context.slices, each(partial(_result, services, context.version), results))
+    slices = context.slices
+    topics = await in_slices(slices, _new_topics(request.topics))
+    results = await services.controller.create_topics(topics, request.validate_only, slices)
+    await in_slices(slices, release(topics))
+    response = await in_slices(slices, each(partial(_result, services, context.version), drained(results)))
     return CreateTopicsResponse(topics=response)
 
 
@@ -38,14 +41,14 @@ def is_large(services: Services, context: RequestContext, request: CreateTopicsR
     return len(request.topics) > MAX_ALTERED_AT_ONCE
 
 
-def _new_topic(topic: CreatableTopic) -> NewTopic:
-    return NewTopic(
-        topic.name,
-        topic.num_partitions,
-        topic.replication_factor,
-        [(row.partition_index, row.broker_ids) for row in topic.assignments],
-        [(config.name, config.value) for config in topic.configs],
-    )
+def _new_topics(topics: Iterable[CreatableTopic]) -> Steps[list[NewTopic]]:
+    new = []
+    for topic in topics:
+        assignments = yield from each(lambda row: (row.partition_index, row.broker_ids), topic.assignments)
+        configs = yield from each(lambda config: (config.name, config.value), topic.configs)
+        new.append(NewTopic(topic.name, topic.num_partitions, topic.replication_factor, assignments, configs))
+        yield
+    return new
 
 
 def _result(services: Services, version: int, result: CreateTopicResult) -> CreatableTopicResult:

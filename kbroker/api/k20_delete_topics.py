@@ -11,7 +11,7 @@ from functools import partial
 from kbroker.api.context import RequestContext, Services
 from kbroker.common import KafkaError
 from kbroker.metadata.topics.delete_topics import TopicDeletion, TopicNameOrId
-from kbroker.runtime.slices import each, in_slices
+from kbroker.runtime.slices import drained, each, in_slices, release
 from protocol.errors import ErrorCode
 from protocol.messages.k20_delete_topics import (
     DeletableTopicResult,
@@ -31,10 +31,11 @@ async def handle(services: Services, context: RequestContext, request: DeleteTop
         requested = await in_slices(slices, each(TopicNameOrId, request.topic_names))
     if services.config.delete_topic_enable:
         deletions = await services.controller.delete_topics(requested, slices)
+        await in_slices(slices, release(requested))
     else:
         disabled = KafkaError(ErrorCode.TOPIC_DELETION_DISABLED, "Topic deletion is disabled.")
         deletions = await in_slices(slices, each(partial(_with_error, disabled), requested))
-    return DeleteTopicsResponse(responses=await in_slices(slices, each(_result, deletions)))
+    return DeleteTopicsResponse(responses=await in_slices(slices, each(_result, drained(deletions))))
 
 
 def _name_or_id(topic: DeleteTopicState) -> TopicNameOrId:

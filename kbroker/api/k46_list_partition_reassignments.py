@@ -4,7 +4,7 @@ Null topics means all. Topics and partitions that do not exist are not errors, a
 ignored.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from kbroker.api.context import RequestContext, Services
 from kbroker.api.large_responses import has_many_partitions
@@ -26,18 +26,26 @@ async def handle(
         await services.controller.check_reassignments_current()
     except KafkaError as error:
         return failed_response(request, error)
-    topics = services.metadata.topics
-    requested: list[tuple[TopicImage, Iterable[int]]]
-    if request.topics is None:
-        requested = [(topic, range(len(topic.partitions))) for topic in topics.values()]
-    else:
-        requested = [(topics[topic.name], topic.partition_indexes) for topic in request.topics if topic.name in topics]
+    requested = await in_slices(context.slices, _requested(services.metadata.topics, request))
     moving = await in_slices(context.slices, _ongoing(requested))
     return ListPartitionReassignmentsResponse(error_message=None, topics=moving)
 
 
 def is_large(services: Services, context: RequestContext, request: ListPartitionReassignmentsRequest) -> bool:
     return request.topics is None and has_many_partitions(services.metadata, None)
+
+
+def _requested(
+    topics: Mapping[str, TopicImage], request: ListPartitionReassignmentsRequest
+) -> Steps[list[tuple[TopicImage, Iterable[int]]]]:
+    if request.topics is None:
+        return [(topic, range(len(topic.partitions))) for topic in topics.values()]
+    requested: list[tuple[TopicImage, Iterable[int]]] = []
+    for topic in request.topics:
+        if topic.name in topics:
+            requested.append((topics[topic.name], topic.partition_indexes))
+        yield
+    return requested
 
 
 def failed_response(

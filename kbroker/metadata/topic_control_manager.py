@@ -6,8 +6,9 @@ The decisions are in kbroker/metadata/topics. Each topic is written in one multi
 from __future__ import annotations
 
 from base64 import urlsafe_b64encode
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Container, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from kbroker.common import KafkaError
@@ -31,7 +32,7 @@ from kbroker.metadata.topics.replica_placement import no_leader
 from kbroker.metadata.topics.topic_names import INTERNAL_TOPICS, ZERO_UUID, repeated_names
 from kbroker.metadata.topics.views import check_not_view, check_source, check_views_deleted
 from kbroker.runtime.mutex import Mutex
-from kbroker.runtime.slices import Slices, Steps, in_slices, step
+from kbroker.runtime.slices import Slices, Steps, each, in_slices, step
 from protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -87,23 +88,20 @@ class TopicControlManager:
     ) -> list[CreateTopicResult]:
         """Create each topic independently, and return one result for each name. A repeated name is not created."""
         repeated = await in_slices(slices, repeated_names(topic.name for topic in topics))
-        names = list(dict.fromkeys(topic.name for topic in topics))
         results: dict[str, CreateTopicResult] = {}
-        for name in repeated:
-            error = KafkaError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
-            results[name] = CreateTopicResult(name, error=error)
-        unique = [topic for topic in topics if topic.name not in repeated]
+        unique = await in_slices(slices, _unique_topics(topics, repeated, results))
         async with self._lock:
             try:
                 await self._writer.prepare()
-                check_partition_count(unique, self._config().num_partitions)
+                await in_slices(slices, check_partition_count(unique, self._config().num_partitions))
             except KafkaError as error:
-                return [CreateTopicResult(name, error=error) for name in names]
+                failed = partial(CreateTopicResult, error=error)
+                return await in_slices(slices, each(failed, results))
             plans = await in_slices(slices, self._plan_topics(unique, results))
         if not validate_only:
             await self._create(plans, results)
         await self._loader.wait_if_alone()
-        return [results[name] for name in names]
+        return list(results.values())
 
     def _plan_topics(self, topics: Sequence[NewTopic], results: dict[str, CreateTopicResult]) -> Steps[list[TopicPlan]]:
         """Return the plans of the valid topics, and add the results of all topics to `results`."""
@@ -300,6 +298,20 @@ class TopicControlManager:
         topic_id[6] = topic_id[6] & 0x0F | 0x40
         topic_id[8] = topic_id[8] & 0x3F | 0x80
         return self._random_topic_id() if urlsafe_b64encode(topic_id).startswith(b"-") else bytes(topic_id)
+
+
+def _unique_topics(
+    topics: Sequence[NewTopic], repeated: Container[str], results: dict[str, CreateTopicResult]
+) -> Steps[list[NewTopic]]:
+    """Return the topics that are named once, and add a result of each name to `results`, in the request's order."""
+    error = KafkaError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
+    unique = []
+    for topic in topics:
+        results[topic.name] = CreateTopicResult(topic.name, error=error)
+        if topic.name not in repeated:
+            unique.append(topic)
+        yield
+    return unique
 
 
 async def _error_of(operation: Awaitable[None]) -> KafkaError | None:

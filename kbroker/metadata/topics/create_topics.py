@@ -3,7 +3,7 @@
 Error codes, messages and the order of the checks are those of Apache Kafka 4.3.1.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kbroker.common import KafkaError
@@ -44,14 +44,15 @@ class TopicPlan:
     configs: dict[str, str] = field(default_factory=dict)
 
 
-def check_partition_count(topics: Iterable[NewTopic], default_partitions: int) -> None:
-    """Raise KafkaError (POLICY_VIOLATION) if one request creates too many partitions."""
+def check_partition_count(topics: Iterable[NewTopic], default_partitions: int) -> Generator[None, None, None]:
+    """Raise KafkaError (POLICY_VIOLATION) if one request creates too many partitions. In steps (runtime/slices.py)."""
     total = 0
     for topic in topics:
         if topic.assignments:
             total += len(topic.assignments)
         else:
             total += default_partitions if topic.partitions == -1 else max(topic.partitions, 0)
+        yield
     if total > MAX_PARTITIONS_PER_REQUEST:
         raise KafkaError(ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request.")
 
@@ -81,11 +82,11 @@ def plan_topic(topic: NewTopic, context: PlanningContext, existing_names: Mappin
 
 
 def _overrides(configs: Sequence[tuple[str, str | None]]) -> dict[str, str]:
-    without_value = [name for name, value in configs if value is None]
-    if without_value:
+    if None in [value for _, value in configs]:
+        without_value = [name for name, value in configs if value is None]
         message = f"Null value not supported for topic configs: {','.join(without_value)}"
         raise KafkaError(ErrorCode.INVALID_CONFIG, message)
-    return {name: value for name, value in configs if value is not None}
+    return dict(configs)  # type: ignore[arg-type]
 
 
 def _placed_replicas(topic: NewTopic, context: PlanningContext) -> list[list[int]]:

@@ -6,13 +6,16 @@ from collections.abc import Awaitable
 import pytest
 
 from kbroker.runtime.slices import (
+    RELEASED_PER_STEP,
     SLICE_ELEMENTS,
     SLICE_NS,
     Slices,
     Steps,
     at_once_or_in_slices,
+    drained,
     each,
     in_slices,
+    release,
     run_to_end,
 )
 
@@ -87,3 +90,14 @@ def test_the_result_may_be_an_awaitable() -> None:
 
     assert asyncio.run(respond(None)) == "waited"
     assert asyncio.run(respond(Clock().new_slices())) == "waited"
+
+
+def test_lists_are_emptied_in_steps() -> None:
+    elements = list(range(10 * RELEASED_PER_STEP))
+    seen = []
+    for element in drained(elements):
+        seen.append(element)
+        assert len(elements) + len(seen) == 10 * RELEASED_PER_STEP
+    assert seen == list(range(10 * RELEASED_PER_STEP))
+    assert len(list(release(seen))) == 10
+    assert seen == []

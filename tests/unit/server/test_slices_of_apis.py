@@ -23,7 +23,7 @@ from protocol.messages.k09_offset_fetch import (
 from protocol.messages.k10_find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from protocol.messages.k13_leave_group import LeaveGroupRequest, MemberIdentity
 from protocol.messages.k15_describe_groups import DescribeGroupsRequest
-from protocol.messages.k19_create_topics import CreatableTopic, CreateTopicsRequest
+from protocol.messages.k19_create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from protocol.messages.k20_delete_topics import DeleteTopicsRequest, DeleteTopicState
 from protocol.messages.k21_delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from protocol.messages.k23_offset_for_leader_epoch import (
@@ -59,6 +59,10 @@ from protocol.messages.k45_alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     ReassignablePartition,
     ReassignableTopic,
+)
+from protocol.messages.k46_list_partition_reassignments import (
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsTopics,
 )
 from protocol.messages.k47_offset_delete import (
     OffsetDeleteRequest,
@@ -142,7 +146,7 @@ REQUESTS: list[tuple[Message, int, int]] = [
     (DescribeLogDirsRequest(topics=[DescribableLogDirTopic(topic=name) for name in NAMES]), 2, 1),
     (AlterReplicaLogDirsRequest(dirs=[AlterReplicaLogDir(path=name) for name in NAMES]), 2, 1),
     # Conversions before and after the decisions of the controller and of the coordinators.
-    (CreateTopicsRequest(topics=[CreatableTopic(name=name, num_partitions=0) for name in NAMES]), 7, 5),
+    (CreateTopicsRequest(topics=[CreatableTopic(name=name, num_partitions=0) for name in NAMES]), 7, 7),
     (CreatePartitionsRequest(topics=[CreatePartitionsTopic(name=name) for name in NAMES]), 3, 5),
     (AlterConfigsRequest(resources=[
         AlterConfigsResource(resource_type=2, resource_name=name) for name in NAMES]), 2, 5),
@@ -152,6 +156,9 @@ REQUESTS: list[tuple[Message, int, int]] = [
         TopicPartitions(topic=name, partitions=[0]) for name in NAMES[:COUNT // 2]]), 2, 3),
     (AlterPartitionReassignmentsRequest(topics=[
         ReassignableTopic(name=name, partitions=[ReassignablePartition()]) for name in NAMES[:COUNT // 2]]), 1, 3),
+    (CreateTopicsRequest(topics=[CreatableTopic(name="c", configs=[
+        CreatableTopicConfig(name=name, value="1") for name in NAMES])]), 7, 1),
+    (ListPartitionReassignmentsRequest(topics=[ListPartitionReassignmentsTopics(name=name) for name in NAMES]), 0, 1),
     (LeaveGroupRequest(group_id="g", members=[MemberIdentity(member_id=name) for name in NAMES]), 5, 3),
     (DescribeQuorumRequest(topics=[QuorumTopic(topic_name=name) for name in NAMES]), 2, 2),
     (ListTransactionsRequest(state_filters=NAMES), 2, 1),

@@ -32,7 +32,7 @@ class PartitionRoles(PartitionHighWatermark):
         self.extensions: PartitionExtensions | None = None
         self.is_closing = False
         # Called when the partition is no longer closing, or no longer led by this broker.
-        self._when_decided: list[Callable[[], None]] = []
+        self._when_decided: dict[Callable[[], None], None] = {}
         self.forwarding: Forwarding | None = None
         self._is_truncating = False
         # On a follower: whether the partition has a leader, as far as this broker knows.
@@ -67,10 +67,14 @@ class PartitionRoles(PartitionHighWatermark):
 
     def when_decided(self, callback: Callable[[], None]) -> None:
         """Call back once: when this closing partition is open, or gone, or has another leader."""
-        self._when_decided.append(callback)
+        self._when_decided[callback] = None
+
+    def forget_decided(self, callback: Callable[[], None]) -> None:
+        """Undo `when_decided`: nobody waits any more."""
+        self._when_decided.pop(callback, None)
 
     def _notify_decided(self) -> None:
-        waiting, self._when_decided = self._when_decided, []
+        waiting, self._when_decided = self._when_decided, {}
         for callback in waiting:
             callback()
 

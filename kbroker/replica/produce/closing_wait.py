@@ -27,6 +27,8 @@ class ClosingPartition(Protocol):
 
     def when_decided(self, callback: Callable[[], None]) -> None: ...
 
+    def forget_decided(self, callback: Callable[[], None]) -> None: ...
+
 
 class NeedsDecision(AppendMustWait):
     """The partition refuses records. `wait` raises NOT_LEADER_OR_FOLLOWER if it still does after MAX_WAIT_S."""
@@ -49,6 +51,7 @@ class NeedsDecision(AppendMustWait):
             await decided
         finally:
             timer.cancel()
+            self._partition.forget_decided(wake)
         if self._partition.is_closing:
             # Clients refresh their metadata and retry.
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)

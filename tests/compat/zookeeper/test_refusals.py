@@ -11,7 +11,9 @@ from kazoo.client import KazooClient
 from protocol.apis import ApiKey
 from protocol.fast.replica_fetch import ReplicaFetchRequest, encode_replica_fetch_request
 from protocol.framing import encode_request_header
+from protocol.messages.k01_fetch import FetchRequest
 from protocol.messages.k19_create_topics import CreatableTopic, CreateTopicsRequest
+from protocol.schema.codec import encode
 from scripts.ports import free_ports
 from tests.compat.hostile.raw_client import CREATE_TOPICS_VERSION, RawClient, framed
 from tests.compat.support import BrokerProcess, eventually, unique
@@ -51,8 +53,18 @@ def files(directory: Path) -> set[str]:
     return {str(path.relative_to(directory)) for path in directory.rglob("*")} - {".lock"}
 
 
+def contents(directory: Path) -> dict[Path, bytes]:
+    """Return the bytes of all files of a data directory."""
+    return {path.relative_to(directory): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+
+
 def refusal(directory: Path, connect: str, node_id: int = 1, **settings: str) -> str:
     """Start a broker that must not run, and return the only line that it prints."""
+    process = refused_start(directory, connect, node_id, **settings)
+    return refusal_of(process)
+
+
+def refused_start(directory: Path, connect: str, node_id: int, **settings: str) -> subprocess.Popen[str]:
     own = {"node.id": str(node_id), "zookeeper.connect": connect, "zookeeper.connection.timeout.ms": "5000"}
     command = [sys.executable, "-m", "kbroker", "start", "--log-level", "error", "--data-dir", str(directory)]
     command += ["--listen", f"127.0.0.1:{free_ports()}"]
@@ -62,9 +74,13 @@ def refusal(directory: Path, connect: str, node_id: int = 1, **settings: str) ->
         **{name.replace("_", "."): value for name, value in settings.items()},
     }.items():
         command += ["--set", f"{name}={value}"]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert (result.returncode, result.stdout) == (1, "")
-    (line,) = result.stderr.splitlines()
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def refusal_of(process: subprocess.Popen[str]) -> str:
+    output, errors = process.communicate(timeout=60)
+    assert (process.returncode, output) == (1, "")
+    (line,) = errors.splitlines()
     assert line.startswith("kbroker: the broker cannot run: ")
     return line.removeprefix("kbroker: the broker cannot run: ")
 
@@ -116,6 +132,43 @@ def test_a_broker_that_must_not_join_a_cluster(
         assert after == {path: node for path, node in before.items() if path not in ended}
     finally:
         broker.end()
+
+
+def test_two_brokers_with_each_others_directories(
+    apache_zookeeper: ZooKeeperServer, zookeeper_client: KazooClient, chroot: str, tmp_path: Path
+) -> None:
+    """They are started at the same time, so neither finds the other one in the cluster."""
+    connect = f"{apache_zookeeper.address}{chroot}"
+    brokers = {}
+    for node_id in (1, 2):
+        (tmp_path / str(node_id)).mkdir()
+        own = {"node.id": str(node_id), "zookeeper.connect": connect, "default.replication.factor": "2"}
+        brokers[node_id] = BrokerProcess(tmp_path / str(node_id), {**SETTINGS, **own})
+    try:
+        for broker in brokers.values():
+            broker.launch()
+        for broker in brokers.values():
+            eventually(broker.ready, "a broker is ready")
+        with RawClient(brokers[1].bootstrap) as client:
+            topic = CreatableTopic(name="t", num_partitions=3, replication_factor=2)
+            client.try_send(framed(CreateTopicsRequest(topics=[topic], timeout_ms=60_000), CREATE_TOPICS_VERSION))
+            assert client.try_receive() is not None
+        for broker in brokers.values():
+            broker.stop()
+        before = tree(zookeeper_client, chroot)
+        data = {node_id: contents(broker.data_dir) for node_id, broker in brokers.items()}
+        assert all(any("t-" in path.parts[-2] for path in files if len(path.parts) > 1) for files in data.values())
+        swapped = {1: brokers[2].data_dir, 2: brokers[1].data_dir}
+        starts = {node_id: refused_start(directory, connect, node_id) for node_id, directory in swapped.items()}
+        for node_id, start in starts.items():
+            owner = 3 - node_id
+            line = f"{swapped[node_id]} belongs to node.id={owner}; this broker has node.id={node_id}"
+            assert refusal_of(start) == line
+        assert tree(zookeeper_client, chroot) == before
+        assert {node_id: contents(broker.data_dir) for node_id, broker in brokers.items()} == data
+    finally:
+        for broker in brokers.values():
+            broker.end()
 
 
 FOREIGN = {
@@ -182,6 +235,10 @@ def test_strangers_at_the_listeners(
         fetch = bytes(encode_replica_fetch_request(ReplicaFetchRequest(2, 1, 0, 1, 1 << 20, 0, 0)))
         strangers = [
             (first.bootstrap, ApiKey.FETCH, 17, fetch, "Fetch of a follower from another broker"),
+            *(
+                (first.bootstrap, ApiKey.FETCH, version, encode(FetchRequest(replica_id=2), version), "of a follower")
+                for version in (4, 11, 14)  # before KIP-903
+            ),
             (first.bootstrap, ApiKey.ALTER_PARTITION, 3, b"", 'reason="API not served" api=AlterPartition'),
             (first.bootstrap, ApiKey.BROKER_HEARTBEAT, 1, b"", 'reason="API not served" api=BrokerHeartbeat'),
             (first.bootstrap, ApiKey.ENVELOPE, 0, b"", 'reason="API not served" api=Envelope'),

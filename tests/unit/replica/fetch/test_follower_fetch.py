@@ -8,6 +8,8 @@ from kbroker.replica.fetch import fetch_manager
 from kbroker.replica.fetch.delayed_fetch import DelayedFetch
 from protocol.errors import ErrorCode
 from protocol.fast.fetch import FetchResponse
+from protocol.messages import k01_fetch
+from protocol.messages.k01_fetch import ReplicaState
 from tests.unit.support.client import Client, batch
 from tests.unit.support.replicated_partition import LONG_MS, ReplicatedPartition, offsets, only
 from tests.unit.support.simulated_broker import Machine, broker_test
@@ -22,6 +24,39 @@ async def replicated(m: Machine, records: int = 0, **configs: object) -> tuple[R
     t = ReplicatedPartition(m)
     t.lead([1, 2, 3])
     return t, client
+
+
+@pytest.mark.parametrize("version", [4, 11, 14, 15, 17])
+def test_a_client_that_poses_as_a_follower_reads_nothing_and_commits_nothing(version: int) -> None:
+    """Before version 15 the replica id has a field of its own, and no broker epoch proves it."""
+
+    @broker_test
+    async def story(m: Machine) -> None:
+        t, client = await replicated(m)
+        produced = client.send_produce("t", batch(b"uncommitted"))
+        await asyncio.sleep(1)
+        for replica in (2, 3):
+            stranger = await m.client()
+            stranger.ids = client.ids
+            request = stranger.fetch_request({("t", 0): 1 if replica == 3 else 0})
+            if version < 15:
+                request.replica_id = replica
+            else:
+                request.replica_state = ReplicaState(replica_id=replica, replica_epoch=100 + replica)
+            response = stranger.send(request, version, k01_fetch.FetchResponse)
+            with pytest.raises(ConnectionResetError):
+                await response
+        assert (t.high_watermark, t.partition.log.log_end_offset) == (0, 1)
+        assert [t.partition.state.followers[replica].log_end_offset for replica in (2, 3)] == [-1, -1]
+        assert not produced.done()
+        # A replica id below -1 is that of a debugging consumer, which reads what is committed.
+        if version < 15:
+            request = client.fetch_request({("t", 0): 0})
+            request.replica_id = -2
+            (topic,) = (await client.send(request, version, k01_fetch.FetchResponse)).responses
+            assert (topic.partitions[0].high_watermark, topic.partitions[0].records) == (0, b"")
+
+    story()
 
 
 @broker_test

@@ -1,6 +1,6 @@
 """TopicConfig: the effective configuration of one topic, with typed attributes."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -20,6 +20,9 @@ class TopicConfig:
     """
 
     values: Mapping[str, Value] = field(repr=False, compare=False)
+    # The pairs of these configs as sets: thousands of partitions may look for their pairs among thousands.
+    throttled_leaders: frozenset[str] = field(repr=False, compare=False)
+    throttled_followers: frozenset[str] = field(repr=False, compare=False)
     cleanup_policy: tuple[str, ...]
     compression_type: str
     compression_gzip_level: int
@@ -67,7 +70,9 @@ class TopicConfig:
         values.update(parse_configs(ALL_TOPIC_CONFIGS, overrides or {}, "topic"))
         typed: dict[str, Any] = {attribute: values[name] for attribute, name in _ATTRIBUTES}
         typed["segment_bytes"] = values["internal.segment.bytes"] or values["segment.bytes"]
-        return cls(values=values, **typed)
+        leaders = replica_pairs(typed["leader_replication_throttled_replicas"])
+        followers = replica_pairs(typed["follower_replication_throttled_replicas"])
+        return cls(values=values, throttled_leaders=leaders, throttled_followers=followers, **typed)
 
     def get(self, name: str) -> Value:
         """Return the value of any topic config. Raises KeyError for an unknown name."""
@@ -83,8 +88,14 @@ class TopicConfig:
         return "delete" in self.cleanup_policy
 
 
+def replica_pairs(pairs: Iterable[str]) -> frozenset[str]:
+    """Return pairs of a partition and a broker as partition:broker, the numbers without leading zeros."""
+    return frozenset([":".join([number.lstrip("0") or "0" for number in pair.split(":")]) for pair in pairs if pair])
+
+
 DEFAULTS: Mapping[str, Value] = {name: key.default for name, key in ALL_TOPIC_CONFIGS.items()}
-_ATTRIBUTES = tuple((f.name, f.name.replace("_", ".")) for f in fields(TopicConfig) if f.name != "values")
+_COMPUTED = {"values", "throttled_leaders", "throttled_followers"}
+_ATTRIBUTES = tuple((f.name, f.name.replace("_", ".")) for f in fields(TopicConfig) if f.name not in _COMPUTED)
 
 
 # What clients can ask of records, which those of the coordinators do not have.

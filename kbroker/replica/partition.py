@@ -93,8 +93,8 @@ class Partition(PartitionRoles):
         state, index = self.state, self.tp.partition
         state.set_min_insync_replicas(config.min_insync_replicas)
         state.set_lag_max_messages(config.replica_lag_max_messages)
-        self.is_leader_throttled = is_listed(config.leader_replication_throttled_replicas, index, state.local_id)
-        self.is_follower_throttled = is_listed(config.follower_replication_throttled_replicas, index, state.local_id)
+        self.is_leader_throttled = is_listed(config.throttled_leaders, index, state.local_id)
+        self.is_follower_throttled = is_listed(config.throttled_followers, index, state.local_id)
 
     def stop_waiting_for(self, replica_id: int) -> None:
         """Let the high watermark advance without a follower that is joining the ISR, since it gets no records now."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from kbroker.common import KafkaError, TopicPartition
 from kbroker.config import BrokerConfig
 from kbroker.config.topic_config import TopicConfig
-from kbroker.config.values import ConfigError
+from kbroker.config.values import ConfigError, Value
 from kbroker.replica.logs.background_tasks import BackgroundTasks
 from kbroker.replica.logs.checkpoints import NEW_LOG, CheckpointFiles, LogCheckpoints, StartupState
 from kbroker.replica.logs.shortage_reporter import ShortageReporter
@@ -61,6 +61,10 @@ class LogManager:
         self._checkpoints = CheckpointFiles(environment, path, self._current_checkpoints, self._current_high_watermarks)
         self._background = BackgroundTasks(environment)
         self._stray_logs = StrayLogs(environment.disk, path, self._unique)
+        # The last result of `topic_config`, and what it was made from: all partitions of a topic share it.
+        self._last_defaults: Mapping[str, Value] | None = None
+        self._last_overrides: Mapping[str, str] = {}
+        self._last_topic_config = TopicConfig.of()
         # The messages that `_warn_once` has logged.
         self._warnings: set[tuple[object, ...]] = set()
 
@@ -69,10 +73,19 @@ class LogManager:
     def topic_config(self, topic: str, overrides: Mapping[str, str]) -> TopicConfig:
         """Return the effective configs of a topic. Ignores invalid ones, which another version may have stored."""
         defaults = self._config().topic_defaults
+        if defaults is self._last_defaults and overrides == self._last_overrides:
+            return self._last_topic_config
         try:
-            return TopicConfig.of(overrides, defaults)
+            config = TopicConfig.of(overrides, defaults)
         except ConfigError:
-            valid: dict[str, str] = {}
+            return self._valid_topic_config(topic, overrides, defaults)
+        self._last_defaults, self._last_overrides, self._last_topic_config = defaults, dict(overrides), config
+        return config
+
+    def _valid_topic_config(
+        self, topic: str, overrides: Mapping[str, str], defaults: Mapping[str, Value]
+    ) -> TopicConfig:
+        valid: dict[str, str] = {}
         for name, text in overrides.items():
             try:
                 TopicConfig.of({name: text}, defaults)

@@ -5,7 +5,7 @@ Replicas in the ISR are never throttled: a throttle must not remove them from it
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -25,16 +25,12 @@ class ThrottledReplica(Protocol):
     def state(self) -> PartitionState: ...
 
 
-def is_listed(throttled: Sequence[str], partition: int, broker_id: int) -> bool:
-    """Return whether leader. or follower.replication.throttled.replicas contains a partition's replica on a broker."""
-    if ALL_REPLICAS in throttled:
-        return True
-    return any(_parse(pair) == (partition, broker_id) for pair in throttled if pair)
+def is_listed(throttled: Container[str], partition: int, broker_id: int) -> bool:
+    """Return whether leader. or follower.replication.throttled.replicas contains a partition's replica on a broker.
 
-
-def _parse(pair: str) -> tuple[int, int]:
-    partition, _, broker_id = pair.partition(":")
-    return int(partition), int(broker_id)
+    `throttled`: the set of its pairs (config/topic_config.py).
+    """
+    return ALL_REPLICAS in throttled or f"{partition}:{broker_id}" in throttled
 
 
 def should_leader_throttle(partition: ThrottledReplica, replica_id: int, quota: ReplicationQuota, now_ms: int) -> bool:

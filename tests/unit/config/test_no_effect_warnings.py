@@ -15,6 +15,8 @@ from kbroker.config.no_effect_warnings import no_effect_reason, no_effect_warnin
 
 # Configs that kbroker/config itself reads.
 READ_IN_CONFIG = {
+    "follower.replication.throttled.replicas",
+    "leader.replication.throttled.replicas",
     "broker.id",
     "controller.listener.names",
     "cordoned.log.dirs",

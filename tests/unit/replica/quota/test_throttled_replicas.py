@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from kbroker.config.topic_config import replica_pairs
 from kbroker.replica.partition_state import PartitionState
 from kbroker.replica.quota.replication_quota import ReplicationQuota
 from kbroker.replica.quota.throttled_replicas import (
@@ -30,7 +31,7 @@ LOCAL = 1
 def test_pairs_list_the_replica_of_a_partition_on_a_broker(
     throttled: tuple[str, ...], listed: list[tuple[int, int]]
 ) -> None:
-    assert [pair for pair in ((0, 1), (0, 2), (7, 1)) if is_listed(throttled, *pair)] == listed
+    assert [pair for pair in ((0, 1), (0, 2), (7, 1)) if is_listed(replica_pairs(throttled), *pair)] == listed
 
 
 def replica(isr: list[int], leader: bool = True, follower: bool = True) -> Any:

@@ -14,6 +14,7 @@ from kbroker.config.config_def import CLUSTER_WIDE, READ_ONLY, ConfigDef, Config
 from kbroker.config.definitions.client_metrics import CLIENT_METRICS_CONFIGS
 from kbroker.config.definitions.group import GROUP_CONFIGS
 from kbroker.config.definitions.topic import ALL_TOPIC_CONFIGS
+from kbroker.config.delay_levels import DEFAULT_LEVELS, DELAY_LEVELS
 from kbroker.config.group_config import validate_group_configs
 from kbroker.config.topic_config import validate_topic_configs
 from kbroker.config.values import LIST, ConfigError, Value, format_value, parse_value
@@ -82,9 +83,13 @@ def alter_topic(overrides: ConfigTexts, ops: Sequence[AlterConfigOp], config: Br
     """Return a topic's new overrides. Raises KafkaError, usually INVALID_CONFIG."""
     altered = _apply(overrides, ops, ALL_TOPIC_CONFIGS.get, config.topic_defaults, _not_a_list)
     validate_topic_configs(altered, config.topic_defaults)
-    if overrides.get(DELAY_ENABLE) == "true" and _normalize(altered, ALL_TOPIC_CONFIGS).get(DELAY_ENABLE) != "true":
-        raise ConfigError(f"{DELAY_ENABLE} cannot be disabled: consumers would see the pending records at once")
-    return _normalize(altered, ALL_TOPIC_CONFIGS)
+    normalized = _normalize(altered, ALL_TOPIC_CONFIGS)
+    if overrides.get(DELAY_ENABLE) == "true":
+        if normalized.get(DELAY_ENABLE) != "true":
+            raise ConfigError(f"{DELAY_ENABLE} cannot be disabled: consumers would see the pending records at once")
+        if normalized.get(DELAY_LEVELS, DEFAULT_LEVELS) != overrides.get(DELAY_LEVELS, DEFAULT_LEVELS):
+            raise ConfigError(f"{DELAY_LEVELS} cannot be changed: pending records would be due at another time")
+    return normalized
 
 
 def alter_group(overrides: ConfigTexts, ops: Sequence[AlterConfigOp], config: BrokerConfig) -> dict[str, str]:

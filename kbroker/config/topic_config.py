@@ -38,6 +38,7 @@ class TopicConfig:
     kbroker_dedup_max_keys: int
     kbroker_dedup_window_ms: int
     kbroker_delay_enable: bool
+    kbroker_delay_levels: str
     kbroker_delay_max_ms: int
     kbroker_record_validation: str
     kbroker_ttl_enable: bool

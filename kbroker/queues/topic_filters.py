@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kbroker.config.delay_levels import levels_ms
 from kbroker.queues.dedup.empty_batch_filter import EMPTY_BATCHES
-from kbroker.queues.delay.delayed_records_filter import DELAYED_RECORDS
+from kbroker.queues.delay.delayed_records_filter import DelayedRecordsFilter
 from kbroker.queues.expiry.expiry_filter import ExpiryFilter
 from kbroker.replica.fetch.read_filter import ReadFilter, combine
 
@@ -24,7 +25,7 @@ def topic_filter(config: TopicConfig) -> ReadFilter | None:
     """
     filters: list[ReadFilter] = []
     if config.kbroker_delay_enable:
-        filters.append(DELAYED_RECORDS)
+        filters.append(DelayedRecordsFilter(levels_ms(config.kbroker_delay_levels)))
     if config.kbroker_dedup_window_ms:
         filters.append(EMPTY_BATCHES)
     if config.kbroker_ttl_enable or config.kbroker_ttl_ms:

@@ -13,6 +13,7 @@ from kbroker.config.config_def import (
 )
 from kbroker.config.definitions import retry
 from kbroker.config.definitions.no_effect import NoEffect
+from kbroker.config.delay_levels import DEFAULT_LEVELS, DELAY_LEVELS, delay_levels
 from kbroker.config.validators import at_least, between, list_of, one_of
 from kbroker.config.values import (
     BOOLEAN,
@@ -92,6 +93,10 @@ TOPIC_CONFIGS = config_def((
     _key("kbroker.delay.enable", BOOLEAN, False, None, "",
         "Only in kbroker. Whether records with a header DELAY, TIMER_DELAY_SEC, TIMER_DELAY_MS or TIMER_DELIVER_MS are "
         "delivered later. Not for compacted topics; it cannot be disabled again."),
+    _key(DELAY_LEVELS, STRING, DEFAULT_LEVELS, delay_levels, "",
+        "Only in kbroker. The delays of the levels of the header DELAY, from level 1 on, separated by spaces. They "
+        "cannot be changed after kbroker.delay.enable was set, since when a stored record is due follows from its "
+        "level. The default is RocketMQ's."),
     _key("kbroker.delay.max.ms", LONG, 40 * 24 * HOUR_MS, at_least(1), "",
         "Only in kbroker. Maximum delay of a record in a topic with kbroker.delay.enable. Records with a longer one "
         "are refused."),

@@ -15,7 +15,7 @@ So which records are pending follows from the log alone.
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from kbroker.queues.delay.headers import DELAY_HEADERS, DELIVER_MS, InvalidDelayError, parse_delay
+from kbroker.queues.delay.headers import DELAY_HEADERS, DELIVER_MS, LEVELS_MS, InvalidDelayError, parse_delay
 from kbroker.queues.delay.pending_records import Pending
 from protocol.errors import MalformedError
 from protocol.records.batch import (
@@ -68,12 +68,12 @@ def store_delayed(batch: bytearray | memoryview, header: BatchHeader, is_all: bo
     patch_max_timestamp(batch, 0, header.size, attributes, now_ms)
 
 
-def due_times(records: Sequence[Record], arrival_ms: int) -> list[int | None]:
+def due_times(records: Sequence[Record], arrival_ms: int, levels: Sequence[int] = LEVELS_MS) -> list[int | None]:
     """Return when each record of a stored batch is due, None for those that were not delayed."""
     dues: list[int | None] = []
     for record in records:
         try:
-            delay = parse_delay(record.headers)
+            delay = parse_delay(record.headers, levels)
         except InvalidDelayError:
             delay = None
         due_ms = None if delay is None else delay.due_ms(arrival_ms)
@@ -92,7 +92,7 @@ def has_effects(header: BatchHeader) -> bool:
     return bool(attributes & (DELAYED | DELIVERED)) or bool(attributes & CONTROL)
 
 
-def effects_of(batch: Buffer, header: BatchHeader) -> Effects:
+def effects_of(batch: Buffer, header: BatchHeader, levels: Sequence[int] = LEVELS_MS) -> Effects:
     """Return what a batch of the log changes. Raises MalformedError."""
     attributes = header.attributes
     if attributes & CONTROL:
@@ -107,7 +107,7 @@ def effects_of(batch: Buffer, header: BatchHeader) -> Effects:
             return Effects([], removed)
         base = header.base_offset
         return Effects([(due, base + at) for at, (due, _) in enumerate(removed)], removed)
-    dues = due_times(records, header.max_timestamp)
+    dues = due_times(records, header.max_timestamp, levels)
     return Effects([(due, header.base_offset + at) for at, due in enumerate(dues) if due is not None], [])
 
 
@@ -119,16 +119,21 @@ def _named(record: Record) -> Pending:
         raise MalformedError("a record that delivers another one does not name it") from None
 
 
-def added_record(header: BatchHeader, records: Sequence[Record], offset: int) -> Pending | None:
+def added_record(
+    header: BatchHeader, records: Sequence[Record], offset: int, levels: Sequence[int] = LEVELS_MS
+) -> Pending | None:
     """Return the entry that a stored batch has added for the record at `offset`; None if that was not delayed."""
     if not header.attributes & DELAYED or not 0 <= offset - header.base_offset < len(records):
         return None
     record = records[offset - header.base_offset]
-    due_ms = _named(record)[0] if header.attributes & DELIVERED else due_times([record], header.max_timestamp)[0]
+    is_anew = header.attributes & DELIVERED
+    due_ms = _named(record)[0] if is_anew else due_times([record], header.max_timestamp, levels)[0]
     return None if due_ms is None else (due_ms, offset)
 
 
-def visible_batch(batch: memoryview, header: BatchHeader, max_bytes: int) -> Buffer | None:
+def visible_batch(
+    batch: memoryview, header: BatchHeader, max_bytes: int, levels: Sequence[int] = LEVELS_MS
+) -> Buffer | None:
     """Return what consumers see: `batch`, without its delayed records, or None for a hidden one."""
     if header.attributes & HIDDEN:
         return None
@@ -136,7 +141,7 @@ def visible_batch(batch: memoryview, header: BatchHeader, max_bytes: int) -> Buf
         return batch
     body = bytes(decompress(header.codec, body_of(batch, 0, header.size), max_bytes))
     records = list(iter_records(body, header.count, header.base_timestamp))
-    dues = due_times(records, header.max_timestamp)
+    dues = due_times(records, header.max_timestamp, levels)
     pieces, pos, max_timestamp = [], 0, -1
     for record, due in zip(records, dues, strict=True):
         size, start = decode_varint(body, pos)

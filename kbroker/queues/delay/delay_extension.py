@@ -10,6 +10,7 @@ from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING
 
 from kbroker.common import Buffer
+from kbroker.config.delay_levels import levels_ms
 from kbroker.queues.delay.delay_batches import PRIVATE_BITS, store_delayed
 from kbroker.queues.delay.headers import Delay, InvalidDelayError, parse_delay
 from kbroker.replica.produce.append_extension import AppendResult
@@ -57,11 +58,12 @@ class DelayExtension:
         delays: Delays = {}
         errors: RecordErrors = []
         largest = 0
+        levels = levels_ms(self.config.kbroker_delay_levels)
 
         def visit(index: int, headers: Sequence[Header], start: int, end: int) -> None:
             nonlocal largest
             try:
-                delay = parse_delay(headers)
+                delay = parse_delay(headers, levels)
             except InvalidDelayError as error:
                 if len(errors) < MAX_RECORD_ERRORS:
                     errors.append((index, str(error)))

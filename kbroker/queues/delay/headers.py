@@ -1,28 +1,21 @@
 """When a record is due, according to its headers. The names are RocketMQ's.
 
-- `DELAY`: a level from 1 to 18, as in RocketMQ.
+- `DELAY`: a level, as in RocketMQ; kbroker.delay.levels has their delays.
 - `TIMER_DELAY_SEC`, `TIMER_DELAY_MS`: a delay from the arrival at the broker.
 - `TIMER_DELIVER_MS`: a time, in milliseconds since the epoch.
 
-Values are decimal digits. The levels are fixed, because the due time of a stored record must follow from the log alone:
-each later leader computes it again.
+Values are decimal digits. The levels of a topic never change while it has delay, because the due time of a stored
+record must follow from the log: each later leader computes it again.
 """
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from kbroker.config.delay_levels import DEFAULT_LEVELS, levels_ms
 from protocol.records.record import Header
 
 SECOND_MS = 1_000
-MINUTE_MS = 60 * SECOND_MS
-HOUR_MS = 60 * MINUTE_MS
-
-# The delays of the levels 1 to 18.
-LEVELS_MS = (
-    1 * SECOND_MS, 5 * SECOND_MS, 10 * SECOND_MS, 30 * SECOND_MS,
-    *(minutes * MINUTE_MS for minutes in range(1, 11)),
-    20 * MINUTE_MS, 30 * MINUTE_MS, 1 * HOUR_MS, 2 * HOUR_MS,
-)  # fmt: skip
+LEVELS_MS = levels_ms(DEFAULT_LEVELS)
 
 LEVEL = b"DELAY"
 DELAY_SEC = b"TIMER_DELAY_SEC"
@@ -48,10 +41,11 @@ class InvalidDelayError(Exception):
     """The delay headers of a record are invalid; the message says why."""
 
 
-def parse_delay(headers: Sequence[Header]) -> Delay | None:
+def parse_delay(headers: Sequence[Header], levels: Sequence[int] = LEVELS_MS) -> Delay | None:
     """Return the delay of a record, None without a delay header. Raises InvalidDelayError.
 
-    More than one of the headers is an error, also if they agree: which one should win would be a guess.
+    `levels`: the delays of the levels in ms. More than one of the headers is an error, also if they agree: which one
+    should win would be a guess.
     """
     found = [(name, value) for name, value in headers if name in DELAY_HEADERS]
     if not found:
@@ -64,9 +58,9 @@ def parse_delay(headers: Sequence[Header]) -> Delay | None:
     if name == DELIVER_MS:
         return Delay(number, True)
     if name == LEVEL:
-        if not 1 <= number <= len(LEVELS_MS):
-            raise InvalidDelayError(f"Header DELAY is {number}; the levels are 1 to {len(LEVELS_MS)}.")
-        return Delay(LEVELS_MS[number - 1], False)
+        if not 1 <= number <= len(levels):
+            raise InvalidDelayError(f"Header DELAY is {number}; the levels are 1 to {len(levels)}.")
+        return Delay(levels[number - 1], False)
     return Delay(number * (SECOND_MS if name == DELAY_SEC else 1), False)
 
 

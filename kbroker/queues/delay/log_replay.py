@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kbroker.common import Buffer
+from kbroker.config.delay_levels import levels_ms
 from kbroker.queues.delay.delay_batches import NO_EFFECTS, effects_of, has_effects
 from kbroker.queues.delay.stored_batches import MAX_LOOP_BYTES
 from kbroker.runtime.event_log import EventLogger
@@ -32,6 +33,7 @@ async def replay_slice(environment: Environment, log: Log, state: DelayState, en
     if data is None:
         data = await environment.offload(log.read_blocking, state.next_offset, READ_BYTES, end_offset)
     view = memoryview(data)
+    levels = levels_ms(log.config.kbroker_delay_levels)
     replayed = decoded = 0
     for pos, header in iter_headers(view):
         if header.next_offset <= state.next_offset:
@@ -41,9 +43,9 @@ async def replay_slice(environment: Environment, log: Log, state: DelayState, en
             batch = view[pos : pos + header.size]
             try:
                 if header.codec or header.size > MAX_LOOP_BYTES:
-                    effects = await environment.offload(effects_of, batch, header)
+                    effects = await environment.offload(effects_of, batch, header, levels)
                 else:
-                    effects = effects_of(batch, header)
+                    effects = effects_of(batch, header, levels)
             except MalformedError as error:
                 event_log.error("batch of delayed records skipped", partition=log.tp, reason=error)
             decoded += header.count

@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from kbroker.common import KafkaError
+from kbroker.config.delay_levels import levels_ms
 from kbroker.queues.delay.delay_batches import DUE, FROM, TIMESTAMP, added_record, build_cancellation, build_delivery
 from kbroker.queues.delay.headers import DELAY_HEADERS
 from kbroker.queues.delay.pending_records import Pending
@@ -134,6 +135,7 @@ class PendingRequests:
         """
         entries: list[Pending] = []
         errors: list[OffsetResult] = []
+        levels = levels_ms(self._partition.log.config.kbroker_delay_levels)
         await self._delivery.wait_until_loaded()
         for offset in sorted(set(offsets)):
             log = self._partition.log
@@ -143,7 +145,7 @@ class PendingRequests:
                 errors.append(OffsetResult(offset, ErrorCode.OFFSET_OUT_OF_RANGE, message))
                 continue
             header, records = await self._stored.batch_at(offset)
-            entry = None if header.is_control else added_record(header, records, offset)
+            entry = None if header.is_control else added_record(header, records, offset, levels)
             if entry is None:
                 message = f"The record at offset {offset} is not a delayed one."
                 errors.append(OffsetResult(offset, ErrorCode.INVALID_RECORD, message))

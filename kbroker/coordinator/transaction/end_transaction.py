@@ -162,13 +162,13 @@ def transaction_marker(metadata: TransactionMetadata, coordinator_epoch: int) ->
     )
 
 
-def is_timed_out(entry: TransactionEntry, now_ms: int) -> bool:
+def is_timed_out(entry: TransactionEntry, mono_ms: int) -> bool:
     metadata = entry.metadata
     return (
         metadata.state is TransactionState.ONGOING
         and entry.pending_state is None
         and metadata.timeout_ms != NO_TIMEOUT_MS
-        and metadata.start_ms + metadata.timeout_ms < now_ms
+        and entry.open_since_ms + metadata.timeout_ms < mono_ms
     )
 
 

@@ -65,10 +65,14 @@ class TransactionEntry:
 
     While `pending_state` is set, other requests get CONCURRENT_TRANSACTIONS. It is set from the decision until its
     record is committed and, for a prepared transaction, until the transaction is completed.
+
+    `open_since_ms`: when this coordinator has begun to count the timeout of an open transaction, on its monotonic
+    clock. The stored time of the begin may be from another broker, whose clock may be hours ahead or behind.
     """
 
     metadata: TransactionMetadata
     pending_state: TransactionState | None = None
+    open_since_ms: int = 0
 
 
 class ProducerIdAndEpoch(NamedTuple):

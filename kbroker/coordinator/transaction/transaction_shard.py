@@ -153,15 +153,15 @@ class TransactionShard:
 
     def timed_out(self) -> list[TransactionMetadata]:
         """Return the open transactions that have timed out."""
-        now_ms = self._clock.now_ms()
-        return [entry.metadata for entry in self.entries.values() if is_timed_out(entry, now_ms)]
+        mono_ms = self._clock.mono_ms()
+        return [entry.metadata for entry in self.entries.values() if is_timed_out(entry, mono_ms)]
 
     def abort_timed_out(self, transactional_id: str, new_producer_id: int) -> CoordinatorResult[bool]:
         """Abort a transaction and fence its producer. The response is False if the transaction has ended meanwhile."""
-        entry, now_ms = self.entries.get(transactional_id), self._clock.now_ms()
-        if entry is None or not is_timed_out(entry, now_ms):
+        entry = self.entries.get(transactional_id)
+        if entry is None or not is_timed_out(entry, self._clock.mono_ms()):
             return CoordinatorResult(False)
-        metadata = prepare_fence(entry.metadata, new_producer_id, self._server_version(), now_ms)
+        metadata = prepare_fence(entry.metadata, new_producer_id, self._server_version(), self._clock.now_ms())
         return self._transition(entry, metadata, True)
 
     def expired(self, expiration_ms: int) -> list[str]:
@@ -198,16 +198,19 @@ class TransactionShard:
         entry = self.entries.get(record.transactional_id)
         if entry is None:
             self.entries[record.transactional_id] = TransactionEntry(record)
-        else:
-            entry.metadata = record
-            entry.pending_state = None
+            return
+        if record.state is TransactionState.ONGOING and entry.metadata.state is not TransactionState.ONGOING:
+            entry.open_since_ms = self._clock.mono_ms()
+        entry.metadata = record
+        entry.pending_state = None
 
     def replay_end_transaction(self, producer_id: int, committed: bool) -> None:
         """Do nothing: no transaction writes to __transaction_state."""
 
     def on_loaded(self) -> None:
-        """Continue with the prepared transactions."""
+        """Continue with the prepared transactions. Open ones get their whole timeout, as it was begun elsewhere."""
         for entry in list(self.entries.values()):
+            entry.open_since_ms = self._clock.mono_ms()
             if entry.metadata.state in PREPARED:
                 self._send_markers(entry)
 

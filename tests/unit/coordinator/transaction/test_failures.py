@@ -178,6 +178,32 @@ def test_a_transaction_times_out_after_a_restart(h: Harness, make: Callable[...,
     assert successor.state() == "CompleteAbort"
 
 
+@pytest.mark.parametrize("hours", [5, -5])
+def test_a_timeout_does_not_depend_on_the_clock_of_the_former_coordinator(
+    h: Harness, make: Callable[..., Harness], hours: int
+):
+    """Its successor's clock is hours ahead or behind: the transaction is neither aborted at once nor open for hours."""
+    producer = open_transaction(h)
+    successor = h.crash()
+    successor.environment.clock.skew_ms += hours * 3_600_000
+    make(successor)
+    successor.loop.pass_ms(TIMEOUT_MS - 12_000)
+    assert successor.state() == "Ongoing"
+    assert successor.add(producer, B0) is None
+    successor.loop.pass_ms(24_000)
+    assert successor.state() == "CompleteAbort"
+
+
+@pytest.mark.parametrize("hours", [5, -5])
+def test_a_timeout_does_not_depend_on_a_clock_that_jumps(h: Harness, hours: int):
+    open_transaction(h)
+    h.environment.clock.skew_ms += hours * 3_600_000
+    h.loop.pass_ms(TIMEOUT_MS - 12_000)
+    assert h.state() == "Ongoing"
+    h.loop.pass_ms(24_000)
+    assert h.state() == "CompleteAbort"
+
+
 def test_a_coordinator_that_loses_its_partition_stops(h: Harness):
     producer = open_transaction(h)
     h.markers.held = True

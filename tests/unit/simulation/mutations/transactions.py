@@ -1,6 +1,7 @@
 """Mistakes with transactions: in the coordinator, in the log, in transactional offset commits."""
 
 import asyncio
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -12,7 +13,6 @@ from kbroker.coordinator.group.offsets.pending_transactional_offsets import Pend
 from kbroker.coordinator.runtime.coordinator_context import CoordinatorContext
 from kbroker.coordinator.transaction import add_partitions, end_transaction, transaction_shard
 from kbroker.coordinator.transaction.transaction_markers import TransactionMarkerSender
-from kbroker.coordinator.transaction.transaction_metadata import TransactionEntry
 from kbroker.coordinator.transaction.transaction_shard import TransactionShard
 from kbroker.coordinator.transaction.transaction_state import PREPARED
 from kbroker.metadata.producer_id_manager import BLOCK_SIZE, ProducerIdManager
@@ -153,7 +153,7 @@ def timeouts_are_ignored(_: Any, *arguments: Any) -> Any:
 @replaces(transaction_shard, "is_timed_out")
 def timeouts_overtake_the_end(real: Any, entry: Any, now: Any) -> Any:
     """A transaction times out while its EndTxn waits for its append."""
-    return real(TransactionEntry(entry.metadata), now)
+    return real(replace(entry, pending_state=None), now)
 
 
 @mutation(

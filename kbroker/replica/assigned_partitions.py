@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Collection, Container, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from kbroker.common import TopicPartition
@@ -147,8 +147,7 @@ class AssignedPartitions:
             if self._stopped:
                 return
             # Deletions come first, since a new topic may have the name of a deleted one.
-            for topic in delta.deleted:
-                await self._remove_topic(topic.topic_id)
+            await self._remove_topics(dict.fromkeys(topic.topic_id for topic in delta.deleted))
             await self._remove_partitions(delta)
             await self._remove_reassigned(delta)
             await self._open_or_create(self._new_partitions(delta))
@@ -273,11 +272,16 @@ class AssignedPartitions:
         if partition.flush_before_ack and log.recovery_point < log.log_end_offset and log.offline is None:
             self._maintenance.flusher.request_flush(partition)
 
-    async def _remove_topic(self, topic_id: bytes) -> None:
-        """Delete the logs of a topic, whose partitions `on_roles_changed` has closed."""
-        await self._remove(self._deleted.pop(topic_id, []))
+    async def _remove_topics(self, topic_ids: Collection[bytes]) -> None:
+        """Delete the logs of topics, whose partitions `on_roles_changed` has closed.
+
+        Together, since the checkpoints of all logs are written for it.
+        """
+        if not topic_ids:
+            return
+        await self._remove([partition for topic_id in topic_ids for partition in self._deleted.pop(topic_id, [])])
         unopened = self._maintenance.unopened
-        for tp in [tp for tp, unopened_id in unopened.items() if unopened_id == topic_id]:
+        for tp in [tp for tp, topic_id in unopened.items() if topic_id in topic_ids]:
             del unopened[tp]
 
     async def _remove_partitions(self, delta: MetadataDelta) -> None:

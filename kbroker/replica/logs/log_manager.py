@@ -228,10 +228,11 @@ class LogManager:
             await self.write_checkpoints()
         except OSError as error:
             event_log.warning("checkpoints still name deleted logs", reason=error)
-        removals = [(path,) for _, path in renames]
-        self._background(
-            lambda: _try_each_blocking(disk.rmtree, removals), lambda _: None, logs[0].config.file_delete_delay_ms
-        )
+        removals: dict[int, list[tuple[str]]] = {}
+        for log, (_, path) in zip(logs, renames, strict=True):
+            removals.setdefault(log.config.file_delete_delay_ms, []).append((path,))
+        for delay_ms, paths in removals.items():
+            self._background(partial(_try_each_blocking, disk.rmtree, paths), lambda _: None, delay_ms)
 
     def _unique(self) -> str:
         return f"{self._environment.random.getrandbits(128):032x}"

@@ -11,6 +11,7 @@ from kbroker.replica.partition import Partition
 from kbroker.replica.partition_state import PartitionState
 from kbroker.storage.producers.producer_state_manager import ProducerStateManager
 from protocol.errors import ErrorCode
+from protocol.messages.k20_delete_topics import DeleteTopicsRequest, DeleteTopicsResponse, DeleteTopicState
 from tests.unit.support.client import batch
 from tests.unit.support.simulated_broker import MINUTE, Machine, broker_test
 
@@ -271,3 +272,28 @@ async def test_the_partitions_of_a_topic_share_their_config(m: Machine) -> None:
     assert created[0] is not None
     assert created[1] is not None
     assert created[0].log.config is created[1].log.config
+
+
+@broker_test
+async def test_topics_that_are_deleted_together_share_a_write_of_the_checkpoints(
+    m: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has the offsets of all logs of the broker, and syncs its files."""
+    client = await m.client()
+    names = [f"t{number}" for number in range(5)]
+    for number, name in enumerate(names):
+        await client.create_topic(name, 2, file_delete_delay_ms=1000 * (number % 2))
+    logs = m.broker.services.replicas.logs
+    writes: list[None] = []
+    write = logs.write_checkpoints
+
+    async def counted() -> None:
+        writes.append(None)
+        await write()
+
+    monkeypatch.setattr(logs, "write_checkpoints", counted)
+    request = DeleteTopicsRequest(topics=[DeleteTopicState(name=name) for name in names])
+    response = await client.request(request, 6, DeleteTopicsResponse)
+    assert {result.error_code for result in response.responses} == {0}
+    assert len(writes) == 1
+    assert not m.broker.services.replicas.partitions

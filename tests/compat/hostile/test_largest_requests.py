@@ -11,7 +11,9 @@ from protocol.messages.k08_offset_commit import (
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
+from protocol.messages.k13_leave_group import LeaveGroupRequest, MemberIdentity
 from protocol.messages.k15_describe_groups import DescribeGroupsRequest
+from protocol.messages.k19_create_topics import CreatableTopic, CreateTopicsRequest
 from protocol.schema.message import Message
 from tests.compat.hostile.raw_client import RawClient, framed
 from tests.compat.hostile.target import MAX_RATIO, ROUNDS, Target
@@ -46,12 +48,24 @@ def describe_groups() -> Message:
     return DescribeGroupsRequest(groups=[f"{number:05d}{'x' * 32_000}" for number in range(300)])
 
 
+def create_topics() -> Message:
+    # None of them is created.
+    return CreateTopicsRequest(topics=[CreatableTopic(name=f"n{number}", num_partitions=0) for number in range(COUNT)])
+
+
+def leave_group() -> Message:
+    members = [MemberIdentity(member_id=f"m{number}", reason="r" * 400) for number in range(9_990)]
+    return LeaveGroupRequest(group_id="g", members=members)
+
+
 # (request, version). Each is built by its test: hundreds of thousands of objects.
 REQUESTS: dict[str, tuple[Callable[[], Message], int]] = {
     "partitions of ListOffsets": (list_offsets, 7),
     "names of Metadata": (metadata, 12),
     "partitions of OffsetCommit": (offset_commit, 8),
     "long names of DescribeGroups": (describe_groups, 5),
+    "names of CreateTopics": (create_topics, 7),
+    "members of LeaveGroup": (leave_group, 5),
 }
 
 

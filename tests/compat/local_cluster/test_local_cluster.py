@@ -74,6 +74,28 @@ def test_a_cluster_survives_its_brokers_and_its_own_restart(cluster: LocalCluste
     assert values == [b"%d" % number for number in range(100)] * 2
 
 
+def test_every_broker_can_be_restarted_by_hand(cluster: LocalCluster) -> None:
+    """The coordination service does not end with the last broker that its parent has started."""
+    restarted = []
+    try:
+        for node_id, pid in enumerate(cluster.broker_pids(), 1):
+            os.kill(pid, signal.SIGTERM)
+            eventually(lambda node_id=node_id: f"ended broker={node_id}" in cluster.errors, "the end of a broker")
+            command = [sys.executable, "-m", "kbroker", *ENDED.findall(cluster.errors)[-1][2].split()]
+            process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+            restarted.append(process)
+            assert process.stdout is not None
+            assert process.stdout.readline().startswith(b"kbroker ready: ")
+            eventually(cluster.is_healthy, f"broker {node_id} is in sync again")
+        assert cluster.broker_pids() == []
+    finally:
+        for process in restarted:
+            process.terminate()
+            process.wait(DEADLINE_S)
+    os.kill(cluster.pid, signal.SIGTERM)
+    assert cluster.wait() == 0
+
+
 def test_brokers_die_with_their_parent(cluster: LocalCluster) -> None:
     topic = unique("killed")
     admin = AdminClient({"bootstrap.servers": cluster.addresses[0]})

@@ -130,8 +130,7 @@ class LocalCluster:
         elif process.status:
             self._has_failed = True
         if all(each.status is not None for each in self._processes):
-            self._has_failed |= not self._is_stopping
-            self._ended.set_result(None)
+            self._end()
 
     def _on_ready(self) -> None:
         if not self._is_ready and all(process.is_ready for process in self._processes):
@@ -147,6 +146,14 @@ class LocalCluster:
         restart = f"kbroker start --config {self._restart_files[process.node_id - 1]}"
         log.error("a broker has ended", broker=process.node_id, status=process.status, restart=restart)
 
+    def _end(self) -> None:
+        """End after the last broker, unless brokers that were started by hand use the coordination service."""
+        if not self._is_stopping and self._server is not None and self._server.has_sessions:
+            return
+        self._has_failed |= not self._is_stopping
+        if not self._ended.done():
+            self._ended.set_result(None)
+
     def _stop(self, number: signal.Signals) -> None:
         """Stop the brokers, which need the coordination service until they have ended."""
         if not self._is_stopping:
@@ -155,6 +162,8 @@ class LocalCluster:
             self._loop.call_later(STOP_S, self._kill)
         for process in self._processes:
             process.send_signal(signal.SIGTERM)
+        if all(each.status is not None for each in self._processes):
+            self._end()
 
     def _kill(self) -> None:
         for process in self._processes:

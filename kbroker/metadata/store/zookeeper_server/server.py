@@ -60,6 +60,10 @@ class ZooKeeperServer:
         """End the sessions of the process that connects to this listener: it has ended, so nothing is in progress."""
         self._sessions.end_all_of(listener)
 
+    @property
+    def has_sessions(self) -> bool:
+        return self._sessions.has_sessions
+
     async def stop(self) -> None:
         """Close the connections, before the store is closed."""
         for listener in self._listeners:

@@ -72,6 +72,10 @@ class SessionTable:
         self._min_timeout_ms, self._max_timeout_ms = timeouts_ms
         self._sessions: dict[int, ServedSession] = {}
 
+    @property
+    def has_sessions(self) -> bool:
+        return bool(self._sessions)
+
     def connect(self, connection: ServedConnection, request: SessionRequest, listener: int = 0) -> ServedSession | None:
         """Return a new session, or the session that the client names; None if it has expired."""
         if not request.session:

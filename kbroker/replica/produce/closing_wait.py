@@ -39,14 +39,15 @@ class NeedsDecision(AppendMustWait):
         self._validated = validated
 
     async def wait(self, validator: RecordValidator) -> ValidatedBatch | InspectedBatch | None:
-        decided = validator.loop.create_future()
+        loop = validator.environment.loop
+        decided = loop.create_future()
 
         def wake() -> None:
             if not decided.done():
                 decided.set_result(None)
 
         self._partition.when_decided(wake)
-        timer = validator.loop.call_later(MAX_WAIT_S, wake)
+        timer = loop.call_later(MAX_WAIT_S, wake)
         try:
             await decided
         finally:

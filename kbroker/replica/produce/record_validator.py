@@ -161,7 +161,7 @@ class RecordValidator:
     """Runs all slow validations of a broker."""
 
     def __init__(self, environment: Environment) -> None:
-        self.loop = environment.loop
+        self.environment = environment
         self._offload = environment.offload
         # Each lock admits one batch: one decompressed to at most MEDIUM_DECOMPRESSED, one decompressed to more, one
         # being compressed, and one being walked in this iteration of the event loop.

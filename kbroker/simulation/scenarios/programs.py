@@ -258,13 +258,13 @@ class Programs:
         """Wait until all input is transformed and no transaction is open."""
         host = self._simulation.client("settling")
         cluster = Cluster(host, self._simulation.bootstrap, self._simulation.random_for("settling"), "settling")
-        history, late = self._simulation.history, "clock" in self._plan.faults
+        history = self._simulation.history
         self._transformers_stop.draining = True
         if self._running_transformers:
-            await host.run(wait_until_all_transformed(cluster, history, TRANSFORMERS_GROUP, self.partitions, late=late))
+            await host.run(wait_until_all_transformed(cluster, history, TRANSFORMERS_GROUP, self.partitions))
         self._transformers_stop.request()
         await asyncio.gather(*self._running_transformers)
-        await host.run(wait_until_no_open_transaction(cluster, history, self._all_partitions, late=late))
+        await host.run(wait_until_no_open_transaction(cluster, self._all_partitions))
         cluster.close()
 
     async def _end_one_member(self) -> None:

@@ -26,7 +26,7 @@ async def test_open_transactions_of_all_coordinators_are_awaited(s: SimulatedClu
         producer.begin(0)
         await producer.write(("t", 0), [1])
         # Without partitions, only the coordinators can tell.
-        waiting = host.create_task(wait_until_no_open_transaction(clusters[1], history, [], late=False))
+        waiting = host.create_task(wait_until_no_open_transaction(clusters[1], []))
         await asyncio.sleep(5)
         assert not waiting.done()
         await producer.commit()

@@ -26,7 +26,7 @@ def test_another_process_does_not_choose_the_same_ports() -> None:
 def test_the_end_of_the_log_of_a_server_that_does_not_start_is_shown(tmp_path: Path) -> None:
     class Failing(Kbroker):
         def command(self) -> list[str]:
-            return [sys.executable, "-c", f"print('x' * {LOG_TAIL}); raise SystemExit('the port is taken')"]
+            return [sys.executable, "-c", f"print('x' * {LOG_TAIL}, flush=True); raise SystemExit('the port is taken')"]
 
     server = Failing(tmp_path)
     with pytest.raises(SystemExit, match=r"ended with 1 before it listened:\nx+\nthe port is taken"):

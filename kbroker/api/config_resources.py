@@ -5,10 +5,10 @@ Admin clients send a request about a broker to that broker. While a broker is aw
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple, TypeVar
 
-from kbroker.api.context import Services
+from kbroker.api.context import RequestContext, Services
 from kbroker.common import KafkaError
 from kbroker.config.alter import AlterConfigOp, alter_broker, alter_client_metrics, alter_group, alter_topic
 from kbroker.config.broker_loggers import alter_loggers
@@ -17,12 +17,14 @@ from kbroker.config.no_effect_warnings import no_effect_warnings
 from kbroker.metadata.topics.topic_configs import check_topic_configs
 from kbroker.metadata.topics.topic_names import validate_topic_name
 from kbroker.runtime.event_log import EventLogger
-from kbroker.runtime.slices import Slices, step
+from kbroker.runtime.slices import each, in_slices, step
 from protocol.errors import ErrorCode
 
 log = EventLogger("kbroker.config")
 
 Overrides = dict[str, str]
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 class ResourceAlteration(NamedTuple):
@@ -35,18 +37,23 @@ class ResourceAlteration(NamedTuple):
 
 async def alter_resources(
     services: Services,
-    alterations: Sequence[ResourceAlteration],
+    context: RequestContext,
+    resources: Iterable[T],
+    alteration_of: Callable[[T], ResourceAlteration],
+    make_result: Callable[..., R],
     *,
     replace: bool,
     validate_only: bool,
-    slices: Slices | None = None,
-    node_id: int | None = None,
-) -> list[KafkaError | None]:
-    """Alter each resource independently, and return its error or None. A resource that is named twice is not altered.
+) -> list[R]:
+    """Alter each resource independently, and return its result. A resource that is named twice is not altered.
 
-    With `replace` the changes apply to empty overrides, as in AlterConfigs. `node_id`: the broker that the client has
-    sent the request to, if that was another.
+    `make_result`: the class of a result, which has the same fields in both APIs. With `replace` the changes apply to
+    empty overrides, as in AlterConfigs.
     """
+    slices = context.slices
+    # The broker that the client has sent the request to.
+    node_id = context.peer_broker[0] if context.peer_broker else services.node_id
+    alterations = await in_slices(slices, each(alteration_of, resources))
     times_named: Counter[tuple[int, str]] = Counter()
     for alteration in alterations:
         times_named[alteration.type, alteration.name] += 1
@@ -56,12 +63,22 @@ async def alter_resources(
         try:
             if times_named[alteration.type, alteration.name] > 1:
                 raise invalid_request("Each resource must appear at most once.")
-            await _alter(services, alteration, replace, validate_only, services.node_id if node_id is None else node_id)
+            await _alter(services, alteration, replace, validate_only, node_id)
             errors.append(None)
         except KafkaError as error:
             errors.append(error)
         await step(slices)
-    return errors
+
+    def result(of: tuple[ResourceAlteration, KafkaError | None]) -> R:
+        alteration, error = of
+        return make_result(
+            error_code=error.code if error else ErrorCode.NONE,
+            error_message=error.message if error else None,
+            resource_type=alteration.type,
+            resource_name=alteration.name,
+        )
+
+    return await in_slices(slices, each(result, zip(alterations, errors, strict=True)))
 
 
 async def _alter(

@@ -7,10 +7,7 @@
 from kbroker.api.config_resources import ResourceAlteration, alter_resources
 from kbroker.api.context import RequestContext, Services
 from kbroker.api.large_responses import MAX_ALTERED_AT_ONCE
-from kbroker.common import KafkaError
 from kbroker.config.alter import set_ops
-from kbroker.runtime.slices import each, in_slices
-from protocol.errors import ErrorCode
 from protocol.messages.k33_alter_configs import (
     AlterConfigsRequest,
     AlterConfigsResource,
@@ -20,17 +17,15 @@ from protocol.messages.k33_alter_configs import (
 
 
 async def handle(services: Services, context: RequestContext, request: AlterConfigsRequest) -> AlterConfigsResponse:
-    slices = context.slices
-    alterations = await in_slices(slices, each(_alteration, request.resources))
-    errors = await alter_resources(
+    responses = await alter_resources(
         services,
-        alterations,
+        context,
+        request.resources,
+        _alteration,
+        AlterConfigsResourceResponse,
         replace=True,
         validate_only=request.validate_only,
-        slices=slices,
-        node_id=context.peer_broker[0] if context.peer_broker else None,
     )
-    responses = await in_slices(slices, each(_response, zip(alterations, errors, strict=True)))
     return AlterConfigsResponse(responses=responses)
 
 
@@ -41,13 +36,3 @@ def is_large(services: Services, context: RequestContext, request: AlterConfigsR
 def _alteration(resource: AlterConfigsResource) -> ResourceAlteration:
     ops = set_ops((config.name, config.value) for config in resource.configs)
     return ResourceAlteration(resource.resource_type, resource.resource_name, ops)
-
-
-def _response(result: tuple[ResourceAlteration, KafkaError | None]) -> AlterConfigsResourceResponse:
-    alteration, error = result
-    return AlterConfigsResourceResponse(
-        error_code=error.code if error else ErrorCode.NONE,
-        error_message=error.message if error else None,
-        resource_type=alteration.type,
-        resource_name=alteration.name,
-    )

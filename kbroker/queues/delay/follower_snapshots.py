@@ -14,10 +14,9 @@ from kbroker.queues.delay.delay_state import DelayState
 from kbroker.queues.delay.log_replay import replay_slice
 from kbroker.queues.delay.snapshot_file import SnapshotFile
 from kbroker.runtime.event_log import EventLogger
+from kbroker.runtime.periodic_task import PeriodicTask
 
 if TYPE_CHECKING:
-    from asyncio import Future, Task
-
     from kbroker.replica.partition import Partition
     from kbroker.runtime.environment import Environment
 
@@ -41,55 +40,43 @@ class FollowerSnapshots:
         # The bytes that were replicated when the last snapshot was written. The first look replays in any case: this
         # broker may never have written one, and may have the whole log.
         self._bytes = -MIN_BYTES
-        self._waiting: Future[None] | None = None
-        self._task: Task[None] | None = None
         self._is_stopped = False
+        self._task = PeriodicTask(
+            environment,
+            "snapshots of delayed records",
+            lambda: round(INTERVAL_S * 1000),
+            self._look,
+            lambda: self._is_following,
+        )
 
     def start(self) -> None:
-        self._task = self._environment.loop.create_task(self._run())
+        self._task.schedule()
 
     def stop(self) -> None:
+        """Do nothing at the next look, after which there is none."""
         self._is_stopped = True
-        self._wake()
-
-    def _wake(self) -> None:
-        if self._waiting is not None and not self._waiting.done():
-            self._waiting.set_result(None)
 
     async def stop_and_wait(self) -> None:
         self.stop()
-        if self._task is not None:
-            await self._task
+        await self._task.stop()
 
     @property
     def _is_following(self) -> bool:
         return not self._is_stopped and not self._partition.is_leader and not self._partition.is_closed
 
-    async def _run(self) -> None:
-        while self._is_following:
-            await self._wait(INTERVAL_S)
-            replicated = self._partition.replication_bytes_in
-            if not self._is_following or replicated - self._bytes < MIN_BYTES:
-                continue
-            try:
-                if await self._advance():
-                    self._bytes = replicated
-            except KafkaError as error:
-                # The log was truncated, or retention has removed the segment.
-                event_log.info("no snapshot of delayed records", partition=self._partition.tp, reason=error)
-            except Exception as error:
-                if self._is_following:
-                    event_log.failure("no snapshot of delayed records", error, partition=self._partition.tp)
-
-    async def _wait(self, seconds: float) -> None:
-        loop = self._environment.loop
-        self._waiting = loop.create_future()
-        timer = loop.call_later(seconds, self._wake)
+    async def _look(self) -> None:
+        replicated = self._partition.replication_bytes_in
+        if not self._is_following or replicated - self._bytes < MIN_BYTES:
+            return
         try:
-            await self._waiting
-        finally:
-            self._waiting = None
-            timer.cancel()
+            if await self._advance():
+                self._bytes = replicated
+        except KafkaError as error:
+            # The log was truncated, or retention has removed the segment.
+            event_log.info("no snapshot of delayed records", partition=self._partition.tp, reason=error)
+        except Exception as error:
+            if self._is_following:
+                event_log.failure("no snapshot of delayed records", error, partition=self._partition.tp)
 
     async def _advance(self) -> bool:
         """Replay what is committed now, and write the snapshot. Returns whether it is done. Raises KafkaError."""
@@ -103,7 +90,7 @@ class FollowerSnapshots:
             if state.next_offset == before:
                 # The rest of the log is a batch that is not committed as a whole.
                 break
-            await self._wait(PAUSE_S)
+            await self._environment.sleep(PAUSE_S)
         state.drop_below(log.log_start_offset)
         if state.next_offset > self._snapshot.offset:
             await self._snapshot.write(state)

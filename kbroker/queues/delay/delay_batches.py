@@ -15,7 +15,7 @@ So which records are pending follows from the log alone.
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from kbroker.queues.delay.headers import DELAY_HEADERS, DELIVER_MS, LEVELS_MS, InvalidDelayError, parse_delay
+from kbroker.queues.delay.headers import DELAY_HEADERS, DELIVER_MS, InvalidDelayError, parse_delay
 from kbroker.queues.delay.pending_records import Pending
 from protocol.errors import MalformedError
 from protocol.records.batch import (
@@ -68,7 +68,7 @@ def store_delayed(batch: bytearray | memoryview, header: BatchHeader, is_all: bo
     patch_max_timestamp(batch, 0, header.size, attributes, now_ms)
 
 
-def due_times(records: Sequence[Record], arrival_ms: int, levels: Sequence[int] = LEVELS_MS) -> list[int | None]:
+def due_times(records: Sequence[Record], arrival_ms: int, levels: Sequence[int]) -> list[int | None]:
     """Return when each record of a stored batch is due, None for those that were not delayed."""
     dues: list[int | None] = []
     for record in records:
@@ -92,7 +92,7 @@ def has_effects(header: BatchHeader) -> bool:
     return bool(attributes & (DELAYED | DELIVERED)) or bool(attributes & CONTROL)
 
 
-def effects_of(batch: Buffer, header: BatchHeader, levels: Sequence[int] = LEVELS_MS) -> Effects:
+def effects_of(batch: Buffer, header: BatchHeader, levels: Sequence[int]) -> Effects:
     """Return what a batch of the log changes. Raises MalformedError."""
     attributes = header.attributes
     if attributes & CONTROL:
@@ -119,9 +119,7 @@ def _named(record: Record) -> Pending:
         raise MalformedError("a record that delivers another one does not name it") from None
 
 
-def added_record(
-    header: BatchHeader, records: Sequence[Record], offset: int, levels: Sequence[int] = LEVELS_MS
-) -> Pending | None:
+def added_record(header: BatchHeader, records: Sequence[Record], offset: int, levels: Sequence[int]) -> Pending | None:
     """Return the entry that a stored batch has added for the record at `offset`; None if that was not delayed."""
     if not header.attributes & DELAYED or not 0 <= offset - header.base_offset < len(records):
         return None
@@ -131,9 +129,7 @@ def added_record(
     return None if due_ms is None else (due_ms, offset)
 
 
-def visible_batch(
-    batch: memoryview, header: BatchHeader, max_bytes: int, levels: Sequence[int] = LEVELS_MS
-) -> Buffer | None:
+def visible_batch(batch: memoryview, header: BatchHeader, max_bytes: int, levels: Sequence[int]) -> Buffer | None:
     """Return what consumers see: `batch`, without its delayed records, or None for a hidden one."""
     if header.attributes & HIDDEN:
         return None

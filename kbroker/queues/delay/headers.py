@@ -11,11 +11,9 @@ record must follow from the log: each later leader computes it again.
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from kbroker.config.delay_levels import DEFAULT_LEVELS, levels_ms
 from protocol.records.record import Header
 
 SECOND_MS = 1_000
-LEVELS_MS = levels_ms(DEFAULT_LEVELS)
 
 LEVEL = b"DELAY"
 DELAY_SEC = b"TIMER_DELAY_SEC"
@@ -41,7 +39,7 @@ class InvalidDelayError(Exception):
     """The delay headers of a record are invalid; the message says why."""
 
 
-def parse_delay(headers: Sequence[Header], levels: Sequence[int] = LEVELS_MS) -> Delay | None:
+def parse_delay(headers: Sequence[Header], levels: Sequence[int]) -> Delay | None:
     """Return the delay of a record, None without a delay header. Raises InvalidDelayError.
 
     `levels`: the delays of the levels in ms. More than one of the headers is an error, also if they agree: which one

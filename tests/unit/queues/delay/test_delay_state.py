@@ -2,6 +2,7 @@
 
 import pytest
 
+from kbroker.config.delay_levels import DEFAULT_LEVELS, levels_ms
 from kbroker.queues.delay.delay_batches import (
     DELAYED,
     DELIVERED,
@@ -31,6 +32,7 @@ from protocol.records.control import EndTransactionMarker, build_end_marker
 
 T = 1_700_000_000_000
 SENT = T - 5_000
+LEVELS_MS = levels_ms(DEFAULT_LEVELS)
 
 
 class Log:
@@ -46,7 +48,7 @@ class Log:
         header = parse_header(batch)
         assert header.crc == crc_of(batch, 0, len(batch))
         self.batches.append(batch)
-        self.state.replay(header, effects_of(batch, header))
+        self.state.replay(header, effects_of(batch, header, LEVELS_MS))
         base, self.end = self.end, header.next_offset
         return base
 
@@ -96,7 +98,7 @@ def test_a_mixed_batch_is_visible_without_its_delayed_records():
     batch = log.batches[0]
     header = parse_header(batch)
     assert header.attributes & (DELAYED | HIDDEN) == DELAYED
-    seen = visible_batch(memoryview(batch), header, 1 << 20)
+    seen = visible_batch(memoryview(batch), header, 1 << 20, LEVELS_MS)
     assert seen is not None
     shown = parse_header(seen)
     assert shown.crc == crc_of(seen, 0, len(seen))
@@ -112,16 +114,16 @@ def test_a_batch_of_delayed_records_is_hidden_and_others_are_untouched():
     log.produce(10)
     log.produce(None)
     hidden, plain = log.batches
-    assert visible_batch(memoryview(hidden), parse_header(hidden), 1 << 20) is None
+    assert visible_batch(memoryview(hidden), parse_header(hidden), 1 << 20, LEVELS_MS) is None
     view = memoryview(plain)
-    assert visible_batch(view, parse_header(plain), 1 << 20) is view
+    assert visible_batch(view, parse_header(plain), 1 << 20, LEVELS_MS) is view
 
 
 def test_a_delay_of_zero_is_no_delay():
     log = Log()
     log.produce(0, 30)
     assert log.pending == [(T + 30, 1)]
-    seen = visible_batch(memoryview(log.batches[0]), parse_header(log.batches[0]), 1 << 20)
+    seen = visible_batch(memoryview(log.batches[0]), parse_header(log.batches[0]), 1 << 20, LEVELS_MS)
     assert seen is not None
     assert parse_header(seen).count == 1
 

@@ -2,11 +2,12 @@
 
 import pytest
 
-from kbroker.config.delay_levels import delay_levels, levels_ms
+from kbroker.config.delay_levels import DEFAULT_LEVELS, delay_levels, levels_ms
 from kbroker.config.values import ConfigError
-from kbroker.queues.delay.headers import LEVELS_MS, Delay, InvalidDelayError, parse_delay
+from kbroker.queues.delay.headers import Delay, InvalidDelayError, parse_delay
 
 ARRIVAL = 1_700_000_000_000
+LEVELS_MS = levels_ms(DEFAULT_LEVELS)
 
 
 @pytest.mark.parametrize(
@@ -24,7 +25,7 @@ ARRIVAL = 1_700_000_000_000
     ],
 )
 def test_when_a_record_is_due(name, value, due_ms):
-    delay = parse_delay([(b"other", b"x"), (name, value)])
+    delay = parse_delay([(b"other", b"x"), (name, value)], LEVELS_MS)
     assert delay is not None
     assert delay.due_ms(ARRIVAL) == due_ms
 
@@ -36,8 +37,8 @@ def test_there_are_the_18_levels_of_rocketmq():
 
 
 def test_other_headers_do_not_delay():
-    assert parse_delay([]) is None
-    assert parse_delay([(b"delay", b"5"), (b"TAGS", b"a")]) is None
+    assert parse_delay([], LEVELS_MS) is None
+    assert parse_delay([(b"delay", b"5"), (b"TAGS", b"a")], LEVELS_MS) is None
 
 
 @pytest.mark.parametrize(
@@ -60,7 +61,7 @@ def test_other_headers_do_not_delay():
 )
 def test_malformed_and_contradicting_headers_are_refused(headers):
     with pytest.raises(InvalidDelayError):
-        parse_delay(headers)
+        parse_delay(headers, LEVELS_MS)
 
 
 @pytest.mark.parametrize(
@@ -73,7 +74,7 @@ def test_malformed_and_contradicting_headers_are_refused(headers):
 )
 def test_the_message_says_what_is_wrong(value, reason):
     with pytest.raises(InvalidDelayError) as refused:
-        parse_delay([(b"TIMER_DELAY_MS", value)])
+        parse_delay([(b"TIMER_DELAY_MS", value)], LEVELS_MS)
     assert str(refused.value) == f"Header TIMER_DELAY_MS is {reason}"
 
 

@@ -112,10 +112,7 @@ def _topic(
     image: MetadataImage, topic: TopicImage, first: int, end: int
 ) -> Steps[DescribeTopicPartitionsResponseTopic]:
     """Return a topic with the partitions from `first` to `end`, exclusive."""
-    partitions = []
-    for index in range(first, end):
-        partitions.append(_partition(image, index, topic.partitions[index]))
-        yield
+    partitions = yield from each(lambda index: _partition(image, index, topic.partitions[index]), range(first, end))
     return DescribeTopicPartitionsResponseTopic(
         name=topic.name,
         topic_id=topic.topic_id,

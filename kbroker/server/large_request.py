@@ -46,10 +46,9 @@ async def serve_large_request(server: ServerContext, context: RequestContext, fr
             request = end.value
             break
         await server.next_slice()
-    if not handler.is_large_by_size:
-        # The records of Produce are parts of the frame.
-        return await respond_in_slices(server, context, request)
-    await Slices(server.next_slice, server.mono_ns).run(release_pages(frame))
+    if handler.is_large_by_size:
+        # The records of Produce, which is not, are parts of the frame.
+        await Slices(server.next_slice, server.mono_ns).run(release_pages(frame))
     return await respond_in_slices(server, context, request)
 
 

@@ -178,7 +178,7 @@ class GroupCoordinator:
         respond: Respond[None],
     ) -> None:
         """Commit offsets. `respond` is called when their records are committed, or with the error."""
-        max_bytes = self._max_commit_bytes() if len(offsets) > SMALL_COMMIT else None
+        max_bytes = self._max_commit_bytes(offsets)
         self.runtime.context(group_id).write(
             lambda shard: shard.commit_offsets(group_id, member_id, instance_id, generation, offsets, max_bytes),
             respond,
@@ -197,7 +197,7 @@ class GroupCoordinator:
         offsets: Sequence[OffsetRecord],
     ) -> Future[None]:
         """Write offsets that take effect if the producer's transaction commits."""
-        max_bytes = self._max_commit_bytes() if len(offsets) > SMALL_COMMIT else None
+        max_bytes = self._max_commit_bytes(offsets)
         return self.runtime.context(group_id).schedule_write(
             lambda shard: shard.commit_transactional_offsets(
                 group_id, member_id, instance_id, generation, offsets, max_bytes
@@ -208,8 +208,10 @@ class GroupCoordinator:
             producer,
         )
 
-    def _max_commit_bytes(self) -> int:
-        """Return the size that a batch in __consumer_offsets may have, unless it is compressed."""
+    def _max_commit_bytes(self, offsets: Sequence[OffsetRecord]) -> int | None:
+        """Return the size that the batch of a commit may have before it is compressed; None if it is small anyway."""
+        if len(offsets) <= SMALL_COMMIT:
+            return None
         config = self._config()
         if config.offsets_topic_compression_codec:
             return MAX_COMPRESSED_COMMIT_BYTES

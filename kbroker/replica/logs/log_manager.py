@@ -61,10 +61,8 @@ class LogManager:
         self._checkpoints = CheckpointFiles(environment, path, self._current_checkpoints, self._current_high_watermarks)
         self._background = BackgroundTasks(environment)
         self._stray_logs = StrayLogs(environment.disk, path, self._unique)
-        # The last result of `topic_config`, and what it was made from: all partitions of a topic share it.
-        self._last_defaults: Mapping[str, Value] | None = None
-        self._last_overrides: Mapping[str, str] = {}
-        self._last_topic_config = TopicConfig.of()
+        # What the last result of `topic_config` was made from, and that: all partitions of a topic share it.
+        self._last_topic_config: tuple[Mapping[str, Value], Mapping[str, str], TopicConfig] | None = None
         # The messages that `_warn_once` has logged.
         self._warnings: set[tuple[object, ...]] = set()
 
@@ -73,13 +71,14 @@ class LogManager:
     def topic_config(self, topic: str, overrides: Mapping[str, str]) -> TopicConfig:
         """Return the effective configs of a topic. Ignores invalid ones, which another version may have stored."""
         defaults = self._config().topic_defaults
-        if defaults is self._last_defaults and overrides == self._last_overrides:
-            return self._last_topic_config
+        last = self._last_topic_config
+        if last is not None and last[0] is defaults and last[1] == overrides:
+            return last[2]
         try:
             config = TopicConfig.of(overrides, defaults)
         except ConfigError:
             return self._valid_topic_config(topic, overrides, defaults)
-        self._last_defaults, self._last_overrides, self._last_topic_config = defaults, dict(overrides), config
+        self._last_topic_config = defaults, dict(overrides), config
         return config
 
     def _valid_topic_config(

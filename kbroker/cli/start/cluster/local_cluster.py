@@ -129,8 +129,7 @@ class LocalCluster:
             self._report_end(process)
         elif process.status:
             self._has_failed = True
-        if all(each.status is not None for each in self._processes):
-            self._end()
+        self._end_if_idle()
 
     def _on_ready(self) -> None:
         if not self._is_ready and all(process.is_ready for process in self._processes):
@@ -146,8 +145,10 @@ class LocalCluster:
         restart = f"kbroker start --config {self._restart_files[process.node_id - 1]}"
         log.error("a broker has ended", broker=process.node_id, status=process.status, restart=restart)
 
-    def _end(self) -> None:
+    def _end_if_idle(self) -> None:
         """End after the last broker, unless brokers that were started by hand use the coordination service."""
+        if any(process.status is None for process in self._processes):
+            return
         if not self._is_stopping and self._server is not None and self._server.has_sessions:
             return
         self._has_failed |= not self._is_stopping
@@ -162,8 +163,7 @@ class LocalCluster:
             self._loop.call_later(STOP_S, self._kill)
         for process in self._processes:
             process.send_signal(signal.SIGTERM)
-        if all(each.status is not None for each in self._processes):
-            self._end()
+        self._end_if_idle()
 
     def _kill(self) -> None:
         for process in self._processes:

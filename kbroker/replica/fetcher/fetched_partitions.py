@@ -85,7 +85,7 @@ class FetchedPartitions:
         if code:
             self._on_error(state, code)
         elif fetched.diverging is not None:
-            self._truncate(state, fetched.diverging)
+            self._truncate(state, fetched.diverging, fetched.log_start_offset)
         else:
             try:
                 self._append(state, fetched, now_ms)
@@ -200,15 +200,20 @@ class FetchedPartitions:
 
     # Truncation.
 
-    def _truncate(self, state: PartitionFetchState, diverging: tuple[int, int]) -> None:
-        log = state.partition.log
+    def _truncate(self, state: PartitionFetchState, diverging: tuple[int, int], leader_log_start: int) -> None:
+        partition, log = state.partition, state.partition.log
         offset = truncation_offset(log.epochs, log.log_end_offset, diverging)
+        # The leader knows no epochs below its log start offset, so records below it may differ. Unlike Apache Kafka,
+        # this follower does not keep them.
+        restarts = offset <= leader_log_start
         event_log.info(
-            "log diverges from the leader's, is truncated", partition=state.partition.tp, leader=state.leader_id,
-            to=offset, log_end_offset=log.log_end_offset, leader_epoch=diverging[0], leader_end_offset=diverging[1],
+            "log diverges from the leader's, is truncated", partition=partition.tp, leader=state.leader_id,
+            to=leader_log_start if restarts else offset, log_end_offset=log.log_end_offset,
+            leader_epoch=diverging[0], leader_end_offset=diverging[1],
         )  # fmt: skip
+        change = partition.follower_restart_at(leader_log_start) if restarts else partition.follower_truncate(offset)
         self._fetcher.pause(state)
-        self._fetcher.spawn(self._change_log(state, state.partition.follower_truncate(offset)))
+        self._fetcher.spawn(self._change_log(state, change))
 
     async def _move_into_range(self, state: PartitionFetchState) -> None:
         """Truncate the log to an offset that the leader has. Called when the leader does not have the fetch offset."""

@@ -65,6 +65,25 @@ async def leaders_change_faster_than_records_are_replicated(c: ReplicaCluster) -
     assert offsets(await c.until_equal(2, 1)) == [(0, 2), (1, 4)]
 
 
+async def a_tail_below_the_log_start_offset_of_the_new_leader(c: ReplicaCluster) -> None:
+    """The new leader's records at the offsets of the tail are deleted, and its epoch with them (KIP-107)."""
+    await c.replicate(1, 2)
+    await c.commit(1, b"a")
+    c.cut.add((1, 2))
+    for _ in range(5):
+        c.produce(1, b"lost", acks=1)
+    c.elect(2, isr=[2])
+    for _ in range(3):
+        await c.commit(2, b"deleted")
+    c.elect(2, isr=[2])
+    await c.commit(2, b"kept")
+    await c.nodes[2].replicas.delete_records(c.nodes[2].partition(), 4)
+    assert c.nodes[2].partition().log.epochs.entries == [(3, 4)]
+    assert offsets(await c.until_equal(2, 1)) == [(4, 3)]
+    # A log start offset that goes back, for whatever reason, would bring the tail back.
+    assert [segment.base_offset for segment in c.nodes[1].partition().log.segments] == [4]
+
+
 async def a_response_of_a_former_leader(c: ReplicaCluster) -> None:
     """A response is on its way while another broker becomes the leader."""
     await c.replicate(1, 2, 3)
@@ -87,6 +106,7 @@ STORIES: tuple[Story, ...] = (
     a_committed_record_above_the_high_watermark_of_a_follower,
     a_tail_of_the_former_leader,
     leaders_change_faster_than_records_are_replicated,
+    a_tail_below_the_log_start_offset_of_the_new_leader,
     a_response_of_a_former_leader,
 )
 

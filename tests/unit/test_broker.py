@@ -15,6 +15,7 @@ from protocol.messages.k11_join_group import JoinGroupRequest, JoinGroupRequestP
 from protocol.messages.k12_heartbeat import HeartbeatRequest, HeartbeatResponse
 from protocol.messages.k14_sync_group import SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse
 from protocol.messages.k19_create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
+from tests.sampling import third_of
 from tests.unit.replica.logs.test_compaction import commit, committed
 from tests.unit.support.client import Client, batch
 from tests.unit.support.simulated_broker import CONFIGS, HOUR, MINUTE, Machine, broker_test
@@ -102,7 +103,7 @@ async def test_all_state_survives_a_restart(m: Machine, end: str) -> None:
 
 
 @broker_test
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", third_of(range(3)))
 async def test_a_power_loss_loses_only_unsynced_records(m: Machine, seed: int) -> None:
     client = await m.client()
     await client.create_topic("kept", flush_before_ack=True)

@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import seed as hypothesis_seed
 from hypothesis import strategies as st
 
+from tests.sampling import THOROUGH
 from tests.unit.fuzz.check import Target, check, random_input
 from tests.unit.fuzz.damage import Step, damaged
 from tests.unit.fuzz.table import targets
@@ -18,7 +19,7 @@ from tests.unit.fuzz.table import targets
 SEED = int(os.environ.get("KBROKER_FUZZ_SEED", "1"))
 TIMES = float(os.environ.get("KBROKER_FUZZ_TIMES", "1"))
 # For a target of weight 1.
-INPUTS = 600
+INPUTS = 600 if THOROUGH else 300
 MEASURED = 16
 
 BY_NAME = [pytest.param(target, id=name) for name, target in targets().items()]

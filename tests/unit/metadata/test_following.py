@@ -14,6 +14,7 @@ from kbroker.metadata.topics.create_partitions import NewPartitions
 from kbroker.metadata.topics.create_topics import NewTopic
 from kbroker.metadata.topics.delete_topics import TopicNameOrId
 from scripts.benchmark.scale.metadata_cluster import CONTROLLER, FOLLOWER, MetadataCluster
+from tests.sampling import third_of
 from tests.unit.support.async_test import async_test
 from tests.unit.support.memory_disk import MemoryDisk, make_environment, settle
 
@@ -57,7 +58,7 @@ def content(image: MetadataImage) -> tuple[Any, ...]:
     return image.topics, image.topics_by_id, image.brokers, image.fenced_brokers, image.names_by_collision_key
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", third_of(range(6)))
 @async_test
 async def test_a_follower_has_the_image_of_a_broker_that_reads_all_nodes(seed: int, monkeypatch: Any) -> None:
     """It follows at once or some changes later, changes of all sizes."""

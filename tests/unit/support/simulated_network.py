@@ -1,7 +1,7 @@
 """A simulated network with one listener, and a protocol that records its calls."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from kbroker.simulation.network.faults import NetworkFaults
@@ -93,7 +93,7 @@ class ListeningBroker(SimulatedHosts):
         self.network.crash_host(name, silent)
 
 
-def simulated_pair(seeds: Iterable[int]) -> Callable[[Callable[..., Awaitable[None]]], Any]:
+def simulated_pair(seeds: Sequence[int]) -> Callable[[Callable[..., Awaitable[None]]], Any]:
     """Like `simulated`, for a coroutine whose further arguments are the client's and the broker's protocol."""
 
     def decorate(test: Callable[..., Awaitable[None]]) -> Any:

@@ -31,6 +31,7 @@ from tests.compat.spark.pipeline.archives import (
 )
 from tests.compat.spark.pipeline.damages import DAMAGES, ExpectedFinding, Target
 from tests.compat.support import running_broker, unique
+from tests.sampling import third_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.feature("archive, verified")]
 
@@ -57,7 +58,7 @@ def verified(spark: Any, bootstrap: str, tmp_path_factory: pytest.TempPathFactor
     topics.delete()
 
 
-@pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
+@pytest.mark.parametrize("damage", third_of(DAMAGES), ids=lambda damage: damage.__name__)
 def test_damage_is_found(
     spark: Any, verified: VerifiedTopic, damage: Callable[[Target], list[ExpectedFinding]]
 ) -> None:

@@ -38,6 +38,7 @@ from protocol.messages.k42_delete_groups import DeleteGroupsRequest
 from protocol.records.batch import body_of, iter_headers
 from protocol.records.control import COMMIT, parse_control_type
 from protocol.records.record import iter_records
+from tests.sampling import third_of
 from tests.unit.support.group_coordinator import Harness
 
 STEPS = 250
@@ -296,7 +297,7 @@ def offsets_by_the_log(broker: Harness) -> list[Any]:
     return rows + sorted((key.topic, key.partition, "pending") for key in still_open)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", third_of(range(20)))
 def test_a_random_story(seed: int) -> None:
     story = Story(seed)
     for _ in range(STEPS):

@@ -16,6 +16,7 @@ from kbroker.coordinator.transaction.transaction_metadata import TransactionMeta
 from kbroker.coordinator.transaction.transaction_state import IDLE, PREPARED, VALID_PREVIOUS_STATES, TransactionState
 from kbroker.storage.producers.transaction_marker import TransactionMarker
 from protocol.errors import ErrorCode
+from tests.sampling import third_of
 from tests.unit.support.transaction_coordinator import A0, A1, B0, Harness
 
 # The transactions version of the clients of each transactional id. Clients of one id must have the same version: in
@@ -196,7 +197,7 @@ def _check_markers(
         assert marker_counts[key] >= count, f"{key} has too few markers"
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", third_of(range(60)))
 def test_random_transactions(seed: int):
     story = Story(seed)
     try:

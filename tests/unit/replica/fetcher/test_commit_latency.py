@@ -5,6 +5,7 @@ from random import Random
 
 import pytest
 
+from tests.sampling import third_of
 from tests.unit.support.replica_cluster import ReplicaCluster, replica_test
 
 PARTITIONS = 4
@@ -25,7 +26,7 @@ async def change_something(c: ReplicaCluster, random: Random) -> None:
             await c.create_topic(*replicas, name=f"topic-{len(c.topics)}", partitions=PARTITIONS)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", third_of(range(6)))
 def test_commits_do_not_wait_for_long_polls(seed: int) -> None:
     @replica_test
     async def run(c: ReplicaCluster) -> None:

@@ -15,12 +15,13 @@ from protocol.messages.k08_offset_commit import (
     OffsetCommitResponse,
 )
 from protocol.messages.k10_find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from tests.sampling import third_of
 from tests.unit.support.client import Client, batch
 from tests.unit.support.simulated_broker import Machine, broker_test
 
 JOURNAL = "/data/coordination/coordination.journal"
 LOG = "/data/t-0/00000000000000000000.log"
-SEEDS = pytest.mark.parametrize("seed", range(8))
+SEEDS = pytest.mark.parametrize("seed", third_of(range(8)))
 
 
 def killed_before(m: Machine, operation: str, matches: Callable[[str], bool]) -> list[SimDisk]:

@@ -8,10 +8,11 @@ from kbroker.simulation.checker.history import DeleteRecords, Outcome
 from kbroker.simulation.clients.admin import Admin
 from kbroker.simulation.clients.connections.versions import draw_older_versions
 from kbroker.simulation.clients.consumer.offset_lookup import EARLIEST, LATEST, RefusedError, list_offset
+from tests.sampling import third_of
 from tests.unit.simulation.clients.program import PLACE, Program, client_test
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", third_of(range(4)))
 @client_test(partitions=0)
 async def test_topics_are_created_and_deleted(program: Program, seed: int) -> None:
     admin = program.admin(caps=draw_older_versions(program.random("caps")) if seed else {})

@@ -11,6 +11,7 @@ from kbroker.simulation.clients.consumer.consumer import Consumer, ConsumerConfi
 from kbroker.simulation.clients.producer.producer import ProducerConfig
 from kbroker.simulation.clients.workloads.records import CorruptRecordError, RecordShape
 from protocol.apis import ApiKey
+from tests.sampling import third_of
 from tests.unit.simulation.clients.program import LOG, PLACE, Program, client_test, read_until
 
 
@@ -26,7 +27,7 @@ def resets(program: Program) -> list[Assign]:
     return [action for action in program.actions(Assign) if action.reason == "reset"]
 
 
-@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.parametrize("seed", third_of(range(24)))
 @client_test(partitions=3)
 async def test_all_configurations_read_the_same_records(program: Program, seed: int) -> None:
     await fill(program, 8, partitions=3)

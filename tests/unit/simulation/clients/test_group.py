@@ -17,6 +17,7 @@ from kbroker.simulation.clients.consumer.assignors import (
 from kbroker.simulation.clients.consumer.group_offsets import committed
 from kbroker.simulation.clients.consumer.member import FencedError, Member, MemberConfig
 from protocol.errors import ErrorCode
+from tests.sampling import third_of
 from tests.unit.simulation.clients.program import Program, client_test
 
 PARTITIONS = 6
@@ -201,7 +202,7 @@ async def test_commit_without_a_response_is_unknown(program: Program) -> None:
     program.heal()
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", third_of(range(8)))
 @group_test
 async def test_members_with_older_versions(program: Program, seed: int) -> None:
     await fill(program)

@@ -11,6 +11,7 @@ from kbroker.simulation.checker.history import Assign, Commit, Corrupt, Join, No
 from kbroker.simulation.clients.workloads.consumers import consume_assigned, consume_group, final_reads
 from kbroker.simulation.clients.workloads.context import WorkloadContext
 from kbroker.simulation.clients.workloads.producers import produce
+from tests.sampling import third_of
 from tests.unit.simulation.clients.program import BOOTSTRAP, LOG, PLACE, Program, client_test, read_until
 
 PLACES = [("t", index) for index in range(4)]
@@ -88,7 +89,7 @@ async def test_workloads_without_faults(program: Program) -> None:
     assert len([commit for commit in program.actions(Commit) if commit.member == ""]) > 3
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", third_of(range(3)))
 @workload_test
 async def test_workloads_with_faults(program: Program, seed: int) -> None:
     await run_workloads(program, [reset, cut, crash])

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.sampling import third_of
 from tests.unit.simulation.coordination.test_fencing_check import SESSION_S, ThreeBrokers
 
 SEEDS = range(3)
@@ -29,7 +30,7 @@ def links(controller: int, direction: str) -> Iterator[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("direction", ["both", "from", "to"])
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", third_of(SEEDS))
 def test_another_broker_becomes_the_controller(seed: int, direction: str) -> None:
     async def test(s: ThreeBrokers) -> None:
         (former,) = controllers(s)
@@ -50,7 +51,7 @@ def test_another_broker_becomes_the_controller(seed: int, direction: str) -> Non
     ThreeBrokers(seed).run(test)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", third_of(SEEDS))
 def test_the_former_controller_resigns_once(seed: int) -> None:
     """It joins the cluster again during the cut, and then stays as it is."""
 
@@ -70,7 +71,7 @@ def test_the_former_controller_resigns_once(seed: int) -> None:
     ThreeBrokers(seed).run(test)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", third_of(SEEDS))
 @pytest.mark.parametrize("end", ["stop", "kill", "power_off", "pause"])
 def test_a_controller_that_outlives_the_others_stays(seed: int, end: str) -> None:
     async def test(s: ThreeBrokers) -> None:
@@ -87,7 +88,7 @@ def test_a_controller_that_outlives_the_others_stays(seed: int, end: str) -> Non
     ThreeBrokers(seed).run(test)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", third_of(SEEDS))
 @pytest.mark.parametrize("fault", ["one link", "slow links", "a pause"])
 def test_a_controller_that_others_reach_stays(seed: int, fault: str) -> None:
     async def test(s: ThreeBrokers) -> None:

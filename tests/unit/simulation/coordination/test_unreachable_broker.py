@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from kbroker.simulation.coordination.service import SimCoordination
+from tests.sampling import third_of
 from tests.unit.simulation.coordination.test_fencing_check import SESSION_S, ThreeBrokers
 from tests.unit.simulation.coordination.test_isolated_controller import controllers, links
 from tests.unit.support.simulated_hosts import simulated
@@ -26,7 +27,7 @@ def leads_all(s: ThreeBrokers, *brokers: int) -> bool:
 
 
 @pytest.mark.parametrize("direction", ["both", "from", "to"])
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", third_of(SEEDS))
 def test_others_lead_its_partitions(seed: int, direction: str) -> None:
     async def test(s: ThreeBrokers) -> None:
         cut, (controller,) = follower(s), controllers(s)
@@ -70,7 +71,7 @@ async def test_a_broker_that_is_left_alone_with_its_controller_goes_by_it(s: Thr
 
 
 @pytest.mark.parametrize("end", ["stop", "kill", "power_off", "pause"])
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", third_of(SEEDS))
 def test_a_controller_that_dies_is_replaced(seed: int, end: str) -> None:
     """The others reach each other: they wait for the end of its session, and keep their roles."""
 

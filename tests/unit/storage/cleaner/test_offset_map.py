@@ -15,6 +15,7 @@ from kbroker.storage.cleaner.offset_map import (
 )
 from protocol.errors import MalformedError
 from protocol.records.record import Record, encode_record, iter_records
+from tests.sampling import third_of
 
 BASE = 1_000_000
 # Sizes and deltas at which varints get longer.
@@ -48,7 +49,7 @@ def map_key(key: bytes) -> bytes | int:
     return digest(key) if len(key) > MAX_KEY_BYTES else key
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", third_of(range(60)))
 def test_add_keys_sets_the_latest_offset_of_each_key(seed: int) -> None:
     records = random_records(Random(seed), seed)
     offsets: OffsetMap = {b"other": 7}
@@ -58,7 +59,7 @@ def test_add_keys_sets_the_latest_offset_of_each_key(seed: int) -> None:
 
 
 @pytest.mark.parametrize("drop_tombstones", [False, True])
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", third_of(range(60)))
 def test_select_retained_drops_superseded_records(seed: int, drop_tombstones: bool) -> None:
     random = Random(seed)
     records = random_records(random, seed)
@@ -113,7 +114,7 @@ def test_every_cut_and_every_wrong_count_is_rejected() -> None:
             select_retained(body, count, 0, {}, False)
 
 
-@pytest.mark.parametrize("seed", range(300))
+@pytest.mark.parametrize("seed", third_of(range(300)))
 def test_damaged_bodies_are_rejected_or_agree_with_decoding(seed: int) -> None:
     """Nothing is accepted that decoding would reject, and only MalformedError is raised."""
     random = Random(seed)

@@ -16,6 +16,7 @@ from kbroker.storage.log.segment import LogSegment
 from kbroker.storage.producers.ongoing_transactions import NO_UNSTABLE_OFFSET
 from protocol.records.batch import TRANSACTIONAL, build_batch, iter_batch_records, iter_headers, parse_header
 from protocol.records.control import EndTransactionMarker, build_end_marker, find_end_marker
+from tests.sampling import third_of
 from tests.unit.storage.log.test_random_crashes import CrashTest
 from tests.unit.support.log_lab import NOW, append
 
@@ -224,7 +225,7 @@ def read_committed(log: Log, offset: int, stable: int, max_bytes: int) -> list[i
     return offsets_read
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", third_of(range(40)))
 def test_random_transactions_and_crashes(seed: int) -> None:
     test = TransactionCrashTest(Path("/"), seed)
     for _ in range(12):

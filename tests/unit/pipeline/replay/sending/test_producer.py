@@ -39,6 +39,7 @@ from protocol.messages.k61_describe_producers import (
 )
 from protocol.records.batch import body_of, parse_header, patch_base_offset
 from protocol.records.record import iter_records
+from tests.sampling import third_of
 
 TARGET = TopicPartition("t", 0)
 PRODUCER = ProducerSettings(7, 0, 0)
@@ -215,7 +216,7 @@ def test_records_are_sent_in_order():
     assert partition.values() == ALL_VALUES
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", third_of(range(40)))
 @pytest.mark.parametrize("has_describe_producers", [True, False])
 def test_each_record_is_sent_once_after_any_failure(seed, has_describe_producers):
     dice = random.Random(seed)
@@ -232,7 +233,7 @@ def test_each_record_is_sent_once_after_any_failure(seed, has_describe_producers
     assert partition.values() == ALL_VALUES
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", third_of(range(10)))
 def test_two_copies_of_a_task_duplicate_nothing(seed):
     dice = random.Random(seed)
     partition = FakePartition()

@@ -11,6 +11,7 @@ from kbroker.runtime.real_disk import RealFile
 from kbroker.storage.log.log import Log
 from kbroker.storage.log.reading.file_slice import FileSlice
 from protocol.records.batch import BatchHeader, iter_headers
+from tests.sampling import third_of
 from tests.unit.support.compaction import COMPACT, compact, write
 from tests.unit.support.log_lab import NOW, Lab, append, batch, fill, truncate
 
@@ -59,7 +60,7 @@ def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kbroker.storage.log.reading.read_batches.BULK_BYTES", 400)
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", third_of(range(8)))
 def test_reads_stay_right_while_the_log_changes(tmp_path: Path, seed: int) -> None:
     """A read with a known position sees all appends, rolls, truncations, retention and deleted records."""
     random = Random(seed)
@@ -97,7 +98,7 @@ def test_reads_stay_right_while_the_log_changes(tmp_path: Path, seed: int) -> No
             offsets = [offset, next_offset, *offsets[:20]]
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", third_of(range(4)))
 def test_reads_stay_right_while_the_log_is_compacted(tmp_path: Path, seed: int) -> None:
     random = Random(seed)
     log = Lab(tmp_path, **COMPACT, index_interval_bytes=200).open()

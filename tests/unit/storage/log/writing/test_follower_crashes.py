@@ -19,6 +19,7 @@ from kbroker.simulation.runtime.crash import MachineCrashed
 from kbroker.storage import checkpoint_files, file_names
 from kbroker.storage.log.log import Log
 from protocol.records.batch import BatchHeader, iter_headers
+from tests.sampling import third_of
 from tests.unit.support.compaction import StoppedClock
 from tests.unit.support.damaged_log import memory_lab
 from tests.unit.support.log_lab import NOW, TP, Lab, Owner, content
@@ -190,7 +191,7 @@ class FollowerCrashTest:
         self.safe, self.is_truncating = min(self.safe, log.log_end_offset), False
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", third_of(range(40)))
 def test_crashes_of_a_follower(seed: int) -> None:
     test = FollowerCrashTest(seed)
     for _ in range(CRASHES):

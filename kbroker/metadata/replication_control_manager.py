@@ -35,6 +35,7 @@ from kbroker.metadata.store.config_ops import removal_ops
 from kbroker.metadata.store.coordination import CoordinationError, Create, Delete, Op, Set, WatchEvent
 from kbroker.metadata.store.multis import batches
 from kbroker.metadata.store.partition_chunks import ChunkDraft
+from kbroker.metadata.topics.views import check_not_view
 from kbroker.runtime.event_log import EventLogger
 from kbroker.runtime.slices import Slices, step
 from protocol.errors import ErrorCode
@@ -298,6 +299,7 @@ class ReplicationControlManager:
                 found = draft.find(topics[topic].topic_id, index) if topic in topics else None
                 error = None
                 try:
+                    check_not_view(topics.get(topic), "elect the leaders of")
                     if found is None:
                         raise unknown_partition(topics, topic, index)
                     number, partition = found

@@ -19,6 +19,7 @@ from kbroker.metadata.replication.alter_reassignments import (
 from kbroker.metadata.replication.broker_changes import acceptable_leaders
 from kbroker.metadata.replication.leader_elections import balance_leader
 from kbroker.metadata.store.partition_chunks import ChunkDraft
+from kbroker.metadata.topics.views import check_not_view
 from kbroker.runtime.event_log import EventLogger
 from kbroker.runtime.slices import Slices, step
 
@@ -87,6 +88,7 @@ class ReassignmentControlManager:
     ) -> None:
         """Add the change of one partition to the draft. Raises KafkaError."""
         topics, known = self._loader.image.topics, self._loader.registrations
+        check_not_view(topics.get(topic), "move the partitions of")
         found = draft.find(topics[topic].topic_id, index) if topic in topics else None
         if found is None:
             raise missing_partition(topics, topic, index)

@@ -22,9 +22,9 @@ KILLS = int(os.environ.get("KBROKER_COMPAT_KILLS", "4"))
 # None: only the cleaner process is killed.
 MOMENTS = (CLEANED, CHILD, SWAP, None)
 CONFIGS = {"internal.segment.bytes": "300000", "segment.ms": "60000", "min.cleanable.dirty.ratio": "0.3"}
-BYTES_PER_SECOND = 4 << 20
+BYTES_PER_SECOND = 2 << 20
 # Throttled, so that a compaction takes longer than its detection.
-SLOW_CLEANING = {**PROMPT_CLEANING, "log.cleaner.io.max.bytes.per.second": str(16 << 20)}
+SLOW_CLEANING = {**PROMPT_CLEANING, "log.cleaner.io.max.bytes.per.second": str(8 << 20)}
 
 pytestmark = [pytest.mark.feature("compaction"), pytest.mark.client("kafka_tools")]
 

@@ -2,7 +2,7 @@
 
 import errno
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from random import Random
 
 from kbroker.runtime.environment import Clock
@@ -20,7 +20,8 @@ class Device:
     - `capacity`, `used`: in bytes; a capacity of None means unlimited.
     - `syncs`: the number of syncs of each file, by path.
     - `changes`: the number of changes in each directory, of its entries and of what its files contain.
-    - `busy_ns`: the time that operations have taken since the last `take_busy_ns`. Operations return at once.
+    - `busy_ns`: the time that operations have taken since the last `take_busy_ns`, without what a slow disk adds.
+      Operations return at once. `slow_syncs`: the number of syncs since then to which it adds.
     - `read_only`: changes, syncs and opening for writing fail with EROFS.
     - `dead`: the machine has crashed; every operation raises MachineCrashed.
     """
@@ -36,6 +37,7 @@ class Device:
         self.syncs: Counter[str] = Counter()
         self.changes: Counter[str] = Counter()
         self.busy_ns = 0
+        self.slow_syncs = 0
         self.read_only = False
         self.dead = False
         self._changes_to_crash: int | None = None
@@ -83,10 +85,27 @@ class Device:
         self.dead = True
         raise MachineCrashed
 
-    def take_busy_ns(self) -> int:
-        """Return the virtual nanoseconds that operations have taken since the last call."""
-        busy, self.busy_ns = self.busy_ns, 0
-        return busy
+    def count_sync(self) -> None:
+        self.busy_ns += self.faults.sync_ns()
+        if self.faults.slow_sync_ns:
+            self.faults.injected["slow sync"] += 1
+            self.slow_syncs += 1
+
+    def take_busy_ns(self) -> Iterator[int]:
+        """Return the virtual nanoseconds that operations have taken since the last call, in steps.
+
+        Wait for each step before the next: the first is without what a slow disk adds, then there is one for each slow
+        sync, which is 0 if the disk is no longer slow. So a function that syncs a hundred files takes as long as the
+        disk is slow, and not a hundred times as long.
+        """
+        busy_ns, slow_syncs = self.busy_ns, self.slow_syncs
+        self.busy_ns = self.slow_syncs = 0
+        return self._busy_steps(busy_ns, slow_syncs)
+
+    def _busy_steps(self, busy_ns: int, slow_syncs: int) -> Iterator[int]:
+        yield busy_ns
+        for _ in range(slow_syncs):
+            yield self.faults.slow_sync_ns
 
     def writable_bytes(self, size: int, path: str) -> int:
         """Return how many of `size` bytes fit. Raises OSError(ENOSPC) if none does."""

@@ -238,7 +238,7 @@ class SimDisk(Device):
             raise_os_error(errno.ENOENT, path)
         self.faults.before_open(path)
         self.begin_change("sync_dir", path)
-        self.busy_ns += self.faults.sync_ns()
+        self.count_sync()
         self.faults.before_sync(path)
         self._journal.sync(normalized(path))
 

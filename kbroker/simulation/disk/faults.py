@@ -25,7 +25,7 @@ class DiskFaults:
       syncs those of files and directories.
     - `open`: the probability that an operation that needs a file descriptor fails with EMFILE.
     - `short_write`: the probability that a write writes only a part.
-    - `slow_sync_ns`: the additional duration of each sync.
+    - `slow_sync_ns`: the additional duration of each sync; 0 while the disk is not slow.
     - `leftover`: the probability that a log file that is created is already there, with old content.
     - `injected` counts the injected faults by name.
     """
@@ -102,9 +102,7 @@ class DiskFaults:
         return self._random.randint(*NAME_NS)
 
     def sync_ns(self) -> int:
-        if self.slow_sync_ns:
-            self.injected["slow sync"] += 1
-        return self._random.randint(*SYNC_NS) + self.slow_sync_ns
+        return self._random.randint(*SYNC_NS)
 
 
 def raise_os_error(code: int, path: str | None = None) -> NoReturn:

@@ -88,7 +88,7 @@ class SimFile:
     def fdatasync(self) -> None:
         inode, device = self._open_inode(), self._device
         device.begin_change("sync", self._path)
-        device.busy_ns += device.faults.sync_ns()
+        device.count_sync()
         device.syncs[self._path] += 1
         try:
             device.faults.before_sync(self._path)

@@ -9,14 +9,14 @@ from __future__ import annotations
 import asyncio
 import heapq
 from asyncio.events import _set_running_loop
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from concurrent.futures import Executor
 from contextvars import Context
 from random import Random
 from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple, Unpack
 
 from kbroker.simulation.runtime.tasks import discard_tasks
-from kbroker.simulation.runtime.threads import run_in_simulated_thread
+from kbroker.simulation.runtime.threads import no_disk_time, run_in_simulated_thread
 
 if TYPE_CHECKING:
     from kbroker.simulation.network.network import Hosts
@@ -66,11 +66,13 @@ def _run_on(loop: HostLoop, handle: asyncio.Handle, run: Callable[[], None]) -> 
 class HostLoop(asyncio.BaseEventLoop):
     """The loop of a process on the host `host`.
 
-    `busy_ns` returns the disk time of the function that a thread has just run. `paused_callbacks` are the callbacks
-    that became due while the process is paused; None unless it is paused.
+    `busy_ns` returns the disk time of the function that a thread has just run, in steps. `paused_callbacks` are the
+    callbacks that became due while the process is paused; None unless it is paused.
     """
 
-    def __init__(self, sim_loop: SimLoop, host: str, random: Random, busy_ns: Callable[[], int] = lambda: 0) -> None:
+    def __init__(
+        self, sim_loop: SimLoop, host: str, random: Random, busy_ns: Callable[[], Iterator[int]] = no_disk_time
+    ) -> None:
         self.sim_loop = sim_loop
         super().__init__()
         self.host = host

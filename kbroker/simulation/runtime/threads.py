@@ -1,7 +1,7 @@
 """Thread offload in virtual time: the function runs on the loop after a seeded delay, its result arrives later."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from random import Random
 from typing import TypeVar, TypeVarTuple, Unpack
 
@@ -12,8 +12,8 @@ Ts = TypeVarTuple("Ts")
 THREAD_DELAY_S = (0.000_02, 0.002)
 
 
-def _no_disk_time() -> int:
-    return 0
+def no_disk_time() -> Iterator[int]:
+    return iter(())
 
 
 def run_in_simulated_thread(
@@ -21,9 +21,9 @@ def run_in_simulated_thread(
     random: Random,
     func: Callable[[Unpack[Ts]], T],
     *args: *Ts,
-    busy_ns: Callable[[], int] = _no_disk_time,
+    busy_ns: Callable[[], Iterator[int]] = no_disk_time,
 ) -> "asyncio.Future[T]":
-    """Run a blocking function. `busy_ns` returns the disk time that it took, which delays its result."""
+    """Run a blocking function. `busy_ns` returns the disk time that it took, in steps, which delays its result."""
     done: asyncio.Future[T] = loop.create_future()
 
     def deliver(result: T | None, error: BaseException | None) -> None:
@@ -40,7 +40,16 @@ def run_in_simulated_thread(
             result = func(*args)
         except Exception as raised:
             error = raised
-        loop.call_later(random.uniform(*THREAD_DELAY_S) + busy_ns() / 1e9, deliver, result, error)
+        steps = busy_ns()
+
+        def wait() -> None:
+            for step_ns in steps:
+                if step_ns:
+                    loop.call_later(step_ns / 1e9, wait)
+                    return
+            deliver(result, error)
+
+        loop.call_later(random.uniform(*THREAD_DELAY_S) + next(steps, 0) / 1e9, wait)
 
     loop.call_later(random.uniform(*THREAD_DELAY_S), run)
     return done

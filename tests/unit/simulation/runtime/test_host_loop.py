@@ -83,7 +83,7 @@ async def test_a_killed_host_runs_nothing_more(s):
 
 def test_a_threads_result_waits_for_the_disk():
     loop = SimLoop(1)
-    host = HostLoop(loop, "one", Random(1), busy_ns=lambda: 3_000_000_000)
+    host = HostLoop(loop, "one", Random(1), busy_ns=lambda: iter((1_000_000_000, 0, 2_000_000_000)))
 
     async def work() -> None:
         await host.offload(lambda: None)

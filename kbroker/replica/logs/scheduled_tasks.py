@@ -1,4 +1,6 @@
-"""The periodic tasks of the logs: flush, checkpoints, retention, files to close, logs to open. LogCleaner compacts.
+"""The periodic tasks of the logs: flush, appends to resume, checkpoints, retention, files to close, logs to open.
+
+LogCleaner compacts.
 
 A task is scheduled only while it has something to do. Over many logs it yields to other callbacks of the event loop,
 so thousands of idle partitions add no latency.
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
 event_log = EventLogger("kbroker.logs")
 
 FLUSH_INTERVAL_MS = 1_000
+# How often a full disk is probed.
+RESUME_INTERVAL_MS = 1_000
 # A log that had no appends for this long is synced, so recovery need not read it.
 IDLE_FLUSH_MS = 10_000
 OPEN_INTERVAL_MS = 10_000
@@ -57,7 +61,8 @@ class ScheduledTasks:
 
         task = partial(PeriodicTask, environment)
         self._tasks = [
-            task("flush", lambda: FLUSH_INTERVAL_MS, self.flush, lambda: maintenance.unflushed or maintenance.full),
+            task("flush", lambda: FLUSH_INTERVAL_MS, self.flush, lambda: maintenance.unflushed),
+            task("resume appends", lambda: RESUME_INTERVAL_MS, self.resume_appends, lambda: maintenance.full),
             task("checkpoint", checkpoint_ms, self.checkpoint, lambda: maintenance.uncheckpointed),
             task(
                 "high watermarks",
@@ -87,9 +92,7 @@ class ScheduledTasks:
             await task.stop()
 
     async def flush(self) -> None:
-        """Sync idle logs and those whose flush.ms has passed; resume appends if the disk has space again."""
-        for partition in [] if self._maintenance.appends_suspended else list(self._maintenance.full):
-            await self._try_resume(partition)
+        """Sync idle logs and those whose flush.ms has passed."""
         now_ms = self._environment.clock.now_ms()
         unflushed = self._maintenance.unflushed
         async for partition in self._iterate(list(unflushed)):
@@ -104,6 +107,11 @@ class ScheduledTasks:
                 # After an error the log has logged why it is offline.
                 with suppress(KafkaError):
                     await self._maintenance.flusher.flush(partition)
+
+    async def resume_appends(self) -> None:
+        """Resume appends if the disk has space again. It waits for no sync, which may take long on a busy disk."""
+        for partition in [] if self._maintenance.appends_suspended else list(self._maintenance.full):
+            await self._try_resume(partition)
 
     async def _try_resume(self, partition: Partition) -> None:
         """Accept appends again if the disk can be written to. (Kafka stops when the disk is full.)"""

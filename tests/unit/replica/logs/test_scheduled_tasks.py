@@ -254,6 +254,23 @@ async def test_appends_resume_when_a_full_disk_has_room(m: Machine, dirty: bool)
 
 
 @broker_test
+async def test_appends_resume_while_another_log_is_synced(m: Machine) -> None:
+    client = await m.client()
+    for topic in ("t", "slow"):
+        await client.create_topic(topic)
+    m.threads.held.add("flush_blocking")
+    await client.produce("slow", batch(b"a"))
+    await asyncio.sleep(15)
+    assert m.threads.started["flush_blocking"]
+    m.disk.capacity = m.disk.used
+    assert (await client.produce("t", batch(b"b"))).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    m.disk.capacity = None
+    await asyncio.sleep(5)
+    assert (await client.produce("t", batch(b"b"))).error_code == 0
+    m.threads.release("flush_blocking")
+
+
+@broker_test
 async def test_a_topic_that_is_created_on_a_full_disk(m: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     client = await m.client()
     await client.create_topic("before")

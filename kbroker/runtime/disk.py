@@ -26,6 +26,10 @@ class DirectSocket(Protocol):
         """
         ...
 
+    def end_stream(self) -> None:
+        """Send the end of the stream (FIN), unless the connection is broken."""
+        ...
+
 
 class DiskFile(Protocol):
     """An open file. It is closed when its last reference is dropped, so a thread can finish reading it."""

@@ -7,6 +7,7 @@ import resource
 import socket
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from errno import EADDRINUSE
 from random import SystemRandom
 from typing import TypeVar
@@ -58,6 +59,10 @@ def system_environment(loop: asyncio.AbstractEventLoop) -> Environment:
 
 class BorrowedSocket(socket.socket):
     """A socket whose file descriptor belongs to a transport, which closes it."""
+
+    def end_stream(self) -> None:
+        with suppress(OSError):
+            self.shutdown(socket.SHUT_WR)
 
     def __del__(self) -> None:
         self.detach()

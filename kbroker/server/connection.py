@@ -330,12 +330,19 @@ class Connection(asyncio.BufferedProtocol):
         if transport is None:
             return
         self._responses.flush()
-        if self._end():
+        is_stuck = self._end()
+        has_unsent = transport.get_write_buffer_size() > 0
+        socket = self._server.direct_socket(transport)
+        if socket is not None and (is_stuck or not has_unsent):
+            # As Java does. If requests are unread, the close alone resets the connection, and sarama's admin client
+            # repeats a request only after an end of stream.
+            socket.end_stream()
+        if is_stuck:
             # A client that does not read would keep the unsent bytes in memory until it does.
             transport.abort()
             return
         transport.close()
-        if transport.get_write_buffer_size():
+        if has_unsent:
             self._linger_timer = self._server.call_later(LINGER_S, transport.abort)
 
     @property

@@ -25,6 +25,9 @@ class SimDirectSocket:
     def send(self, data: Buffer, flags: int, /) -> int:
         return self._transport.send_directly(data)
 
+    def end_stream(self) -> None:
+        """Do nothing: whether the close resets the connection is up to the fabric."""
+
 
 class SimTransport(TcpEndpoint, asyncio.Transport):
     """Receives nothing before `begin`."""

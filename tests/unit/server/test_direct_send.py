@@ -287,3 +287,29 @@ def test_a_transport_that_encrypts_gets_the_response_itself(
         assert sent.size == 0
 
     run(story)
+
+
+def test_a_broker_that_stops_does_not_reset_connections_with_unread_requests(run: Run) -> None:
+    async def story(real: RealBroker) -> None:
+        helper, slow = await real.client(), SlowReader(real)
+        await slow.send_fetches(helper.fetch_request({("t", 0): COUNT}, max_wait_ms=30_000))
+        await real.until(lambda: len(real.broker.services.replicas.purgatory) == 1)
+        (waiting,) = (connection for connection in real.broker._server.connections if connection.is_waiting)
+        frames = slow.connection.send(ApiVersionsRequest(), 0).frame * 1000
+
+        def is_full() -> bool:
+            """Whether the broker has stopped reading, and the buffers of both kernels are full."""
+            has_stopped = not waiting._backlog.is_reading
+            try:
+                slow.socket.send(frames)
+            except BlockingIOError:
+                return has_stopped
+            return False
+
+        await real.until(is_full)
+        await real.broker.stop()
+        while await real.loop.sock_recv(slow.socket, 1 << 16):
+            pass
+        slow.socket.close()
+
+    run(story)

@@ -120,6 +120,9 @@ class FakeServer:
     def on_close(self, connection: Connection) -> None:
         self.connections.remove(connection)
 
+    def direct_socket(self, transport: Any) -> None:
+        """A fake transport has no socket."""
+
     def count_unsent(self, change: int) -> None:
         self.unsent_bytes += change
 

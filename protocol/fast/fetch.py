@@ -46,6 +46,7 @@ class FetchRequest:
     """A decoded Fetch request; sizes in bytes, waits in milliseconds.
 
     `replica_id` is the follower's broker id, -1 for a consumer. `replica_epoch`: its broker epoch (KIP-903), or -1.
+    `rack_id`: None before version 11, which may read from the leader only.
     """
 
     replica_id: int
@@ -57,7 +58,7 @@ class FetchRequest:
     session_epoch: int
     topics: list[tuple[TopicKey, list[FetchedPartition]]]
     forgotten: list[tuple[TopicKey, list[int]]]
-    rack_id: str
+    rack_id: str | None
     replica_epoch: int = -1
 
 
@@ -196,14 +197,14 @@ def _decode_plain(buf: memoryview, pos: int, version: int) -> DecodeSteps:
             remaining = deduct(remaining, count, len(buf) - pos)
             forgotten.append((name, _decode_indexes(buf, pos, count)))
             pos += 4 * count
-    rack_id: str | None = ""
+    rack_id = None
     if version >= 11:
         rack_id, pos = decode_string(buf, pos, flexible=False)
         if rack_id is None:
             raise MalformedError("Fetch request has a null rack id")
     return FetchRequest(
         replica_id, max_wait_ms, min_bytes, max_bytes, isolation_level,
-        session_id, session_epoch, topics, forgotten, rack_id or "",
+        session_id, session_epoch, topics, forgotten, rack_id,
     )  # fmt: skip
 
 

@@ -80,7 +80,7 @@ def read_partitions(
         reads.is_throttled = throttle.begin_read(session)
     read_all = not session.is_incremental
     is_follower = session.replica_id >= 0
-    selects_replica = bool(request.rack_id) and not is_follower
+    rack_id = None if is_follower else request.rack_id
     max_results = MAX_FOLLOWER_RESULTS if is_follower else MAX_INCREMENTAL_RESULTS
     if selected is None:
         selected = partitions_to_read(session)
@@ -106,8 +106,8 @@ def read_partitions(
             reads.must_respond = True
             reads.add(session, fetched, partition, request, b"", None, diverging)
             continue
-        if selects_replica and partition.is_leader:
-            replica = partitions.preferred_read_replica(partition, request.rack_id, fetched.offset)
+        if rack_id and partition.is_leader:
+            replica = partitions.preferred_read_replica(partition, rack_id, fetched.offset)
             if replica != NO_REPLICA:
                 reads.must_respond = True
                 reads.add_read_replica(fetched, partition, replica)
@@ -243,9 +243,8 @@ def check_fetch(partition: Partition, fetched: FetchPartition, request: FetchReq
     If the client sent the last epoch that it has fetched, and its log diverges from this one below its offset, returns
     the (epoch, end offset) up to which they agree (KIP-595). Otherwise returns None.
     """
-    if request.rack_id and request.replica_id < 0:
-        # A consumer with client.rack may read from followers (KIP-392). Any other one that sends its request to a
-        # follower has outdated metadata; it gets an error with the leader, while Kafka's followers serve it.
+    if request.rack_id is not None and request.replica_id < 0:
+        # From version 11 on, consumers may read from followers (KIP-392): as in Kafka, also those without client.rack.
         partition.check_reader(fetched.current_epoch)
     else:
         partition.check_leader(fetched.current_epoch)

@@ -147,15 +147,21 @@ async def test_leader_epochs_grow_with_each_start(m: Machine) -> None:
 
 @broker_test
 async def test_losing_the_leadership_fails_waiting_requests(m: Machine) -> None:
-    client, other = await m.client(), await m.client()
+    client, others = await m.client(), [await m.client() for _ in range(3)]
     await client.create_topic("t", flush_before_ack=True)
     m.threads.held.add("flush_blocking")
     produced = client.send_produce("t", batch(b"a"))
-    fetched = other.send_fetch({("t", 0): 0}, max_wait_ms=100_000)
+    # Before version 11, with the leader epoch, and a consumer that may read from followers.
+    options: list[dict[str, int]] = [{"version": 10}, {"leader_epoch": m.partition("t").leader_epoch}, {}]
+    fetched = [
+        other.send_fetch({("t", 0): 0}, max_wait_ms=100_000, **option)
+        for other, option in zip(others, options, strict=True)
+    ]
     await asyncio.sleep(1)
     m.partition("t").apply_registration(PartitionRegistration(2, 5, [1, 2], [1, 2]), node_id=1, now_ms=0)
     assert (await produced).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
-    assert (await fetched).responses[0].partitions[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    errors = [(await response).responses[0].partitions[0].error_code for response in fetched]
+    assert errors == [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH, 0]
 
 
 @broker_test

@@ -84,7 +84,9 @@ def fetch_request(rng: Random, version: int) -> tuple[Message, WireFetch]:
         max_wait_ms=5, min_bytes=6, max_bytes=7, isolation_level=1, session_id=session[0], session_epoch=session[1],
         topics=rows, forgotten_topics_data=forgotten_rows, rack_id=rack, **by_version,
     )  # fmt: skip
-    return message, WireFetch(replica, 5, 6, 7, 1, *session, topics, forgotten, rack, 7 if version >= 15 else -1)
+    return message, WireFetch(
+        replica, 5, 6, 7, 1, *session, topics, forgotten, rack or None, 7 if version >= 15 else -1
+    )
 
 
 def plain(value: object) -> object:

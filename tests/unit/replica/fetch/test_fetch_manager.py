@@ -240,9 +240,9 @@ async def test_the_cost_of_a_session_does_not_grow_with_its_partitions(
         fetched.last_sent = (0, 0)
         state.partitions["t", index] = fetched
     checked: list[int] = []
-    check = type(partition).check_leader
+    check = type(partition).check_reader
     monkeypatch.setattr(
-        type(partition), "check_leader", lambda self, epoch: checked.append(self.tp.partition) or check(self, epoch)
+        type(partition), "check_reader", lambda self, epoch: checked.append(self.tp.partition) or check(self, epoch)
     )
     assert (await session.fetch()).responses == []
     assert checked == []

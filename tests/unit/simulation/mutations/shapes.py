@@ -190,7 +190,7 @@ async def unheard_stop(simulation: Simulation, random: Random) -> None:
 
 async def slow_syncs(simulation: Simulation, random: Random) -> None:
     """Make syncs as slow as the timeout of some transactions."""
-    simulation.machine.disk.faults.slow_sync_ns = random.randrange(150, 500) * 1_000_000
+    simulation.machine.disk.faults.slow_sync_ns = random.randrange(300, 1500) * 1_000_000
     await asyncio.sleep(3.0)
     simulation.machine.disk.faults.slow_sync_ns = 0
 

@@ -2,15 +2,15 @@
 
 - Topics: null means all. An empty list means none, but in version 0 it means all.
 - A topic that does not exist is created with the broker's defaults if the request (version 4) and
-  auto.create.topics.enable allow it. Kafka returns UNKNOWN_TOPIC_OR_PARTITION in the meantime, and the client retries;
-  kbroker waits for the creation and returns the new topic. If the creation fails, the error is Kafka's.
+  auto.create.topics.enable allow it. As in Kafka, the error is UNKNOWN_TOPIC_OR_PARTITION, and the client asks again. A
+  lone broker waits for the creation and returns the new topic, which it serves at once; other brokers may not yet.
 - Versions 12 and later find topics by id. A request with ids ignores its names, as in Kafka.
 - Racks, offline replicas and available leaders are derived from the registered brokers.
 - While no controller is known, another broker is named as the controller, as in Kafka: every broker forwards requests
   to the controller, and an admin client of librdkafka that has read -1 waits until its request times out.
 """
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from contextlib import suppress
 from typing import TypeVar
 
@@ -93,7 +93,7 @@ async def _create_missing_topics(
     services: Services,
     context: RequestContext,
     builder: "ResponseBuilder",
-    missing: Iterable[str],
+    missing: Collection[str],
     names: Iterable[str],
 ) -> MetadataResponse:
     for name in missing:
@@ -101,6 +101,8 @@ async def _create_missing_topics(
         with suppress(KafkaError):
             await services.controller_gateway.auto_create_topic(name)
         await step(context.slices)
+    if len(builder.image.brokers) > 1:
+        builder.created = frozenset(missing)
     return await in_slices(context.slices, builder.topics(builder.topic_by_name, names))
 
 
@@ -119,11 +121,12 @@ def _controller_id(image: MetadataImage) -> int:
 
 
 class ResponseBuilder:
-    """Builds the response to one request from the image."""
+    """Builds the response to one request from the image. `created`: new topics, to be returned as unknown."""
 
-    __slots__ = ("image", "request", "version")
+    __slots__ = ("created", "image", "request", "version")
 
     def __init__(self, image: MetadataImage, version: int, request: MetadataRequest) -> None:
+        self.created: Collection[str] = ()
         self.image = image
         self.version = version
         self.request = request
@@ -151,7 +154,7 @@ class ResponseBuilder:
 
     def topic_by_name(self, name: str) -> Steps[MetadataResponseTopic]:
         topic = self.image.topics.get(name)
-        if topic is not None:
+        if topic is not None and name not in self.created:
             return (yield from self.existing_topic(topic))
         is_valid = topic_name_error(name) is None
         code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if is_valid else ErrorCode.INVALID_TOPIC_EXCEPTION

@@ -205,15 +205,14 @@ class FetchedPartitions:
         offset = truncation_offset(log.epochs, log.log_end_offset, diverging)
         # The leader knows no epochs below its log start offset, so records below it may differ. Unlike Apache Kafka,
         # this follower does not keep them.
-        restarts = offset <= leader_log_start
+        change = partition.follower_restart_at if offset <= leader_log_start else partition.follower_truncate
+        offset = max(offset, leader_log_start)
         event_log.info(
             "log diverges from the leader's, is truncated", partition=partition.tp, leader=state.leader_id,
-            to=leader_log_start if restarts else offset, log_end_offset=log.log_end_offset,
-            leader_epoch=diverging[0], leader_end_offset=diverging[1],
+            to=offset, log_end_offset=log.log_end_offset, leader_epoch=diverging[0], leader_end_offset=diverging[1],
         )  # fmt: skip
-        change = partition.follower_restart_at(leader_log_start) if restarts else partition.follower_truncate(offset)
         self._fetcher.pause(state)
-        self._fetcher.spawn(self._change_log(state, change))
+        self._fetcher.spawn(self._change_log(state, change(offset)))
 
     async def _move_into_range(self, state: PartitionFetchState) -> None:
         """Truncate the log to an offset that the leader has. Called when the leader does not have the fetch offset."""

@@ -3,6 +3,7 @@
 import errno
 from collections import Counter
 from collections.abc import Callable, Iterator
+from itertools import chain
 from random import Random
 
 from kbroker.runtime.environment import Clock
@@ -100,12 +101,7 @@ class Device:
         """
         busy_ns, slow_syncs = self.busy_ns, self.slow_syncs
         self.busy_ns = self.slow_syncs = 0
-        return self._busy_steps(busy_ns, slow_syncs)
-
-    def _busy_steps(self, busy_ns: int, slow_syncs: int) -> Iterator[int]:
-        yield busy_ns
-        for _ in range(slow_syncs):
-            yield self.faults.slow_sync_ns
+        return chain((busy_ns,), (self.faults.slow_sync_ns for _ in range(slow_syncs)))
 
     def writable_bytes(self, size: int, path: str) -> int:
         """Return how many of `size` bytes fit. Raises OSError(ENOSPC) if none does."""

@@ -103,7 +103,7 @@ class Invariants:
         if partition.is_leader and partition.state.local_id not in partition.state.isr:
             self._fail(tp, f"the leader is not in the ISR {partition.state.isr}")
         key = (partition.topic_id, tp[1])
-        if key not in self._states:
+        if key not in self._states and not log.is_truncating:
             self._check_dropped(tp, partition)
         state = self._states.setdefault(key, _PartitionState(log.truncations))
         # On a full disk the broker cannot write a new leader epoch, and must not append either.
@@ -128,7 +128,7 @@ class Invariants:
             setattr(state, name, value)
 
     def _check_dropped(self, tp: TopicPartition, partition: Partition) -> None:
-        """Check after a start that no segment which recovery removed can come back after a power loss."""
+        """Check that no segment which recovery or a truncation has removed can come back after a power loss."""
         prefix = f"{partition.log.directory}/"
         for path in self._machine.disk.removed_files():
             parsed = parse_segment_file(path.removeprefix(prefix)) if path.startswith(prefix) else None

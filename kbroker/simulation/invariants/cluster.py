@@ -155,6 +155,7 @@ class ClusterInvariants:
         for tp, stored in partitions.items():
             self._check_stored(tp, (stored.topic_id, tp[1]), stored.registration)
         self._cordoned = self._state.cordoned_brokers()
+        self._memberships.note_unregistered()
         fault = self._plans.fault()
         if fault is not None:
             raise BrokenInvariant(fault)

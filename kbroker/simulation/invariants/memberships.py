@@ -32,7 +32,7 @@ class Memberships:
     def __init__(self, state: ControllerState) -> None:
         self._state = state
         # By broker and partition: the broker epoch in which the data was lost, and whether it has been in the ISR or
-        # the ELR since then.
+        # the ELR since then (or since the broker was unregistered).
         self._lossy: dict[tuple[int, Key], tuple[int, bool]] = {}
         # By partition: the partition epoch, and the broker epoch that each member of the ISR had when that began.
         self._members: dict[Key, tuple[int, dict[int, int]]] = {}
@@ -61,6 +61,14 @@ class Memberships:
                 # One that is in neither may be joining: its leader has asked the controller to add it.
                 is_member = broker in (*stored.registration.isr, *stored.registration.elr)
                 self._lossy[broker, (stored.topic_id, tp[1])] = epoch, is_member
+
+    def note_unregistered(self) -> None:
+        """Called after each transaction. A broker that an operator unregisters while its session lasts is registered
+        again with the same broker epoch, and may join by what it claimed before."""
+        brokers = self._state.brokers() if self._lossy else {}
+        for (broker, key), (epoch, _) in self._lossy.items():
+            if broker not in brokers:
+                self._lossy[broker, key] = epoch, False
 
     def check(
         self, tp: TopicPartition, key: Key, stored: PartitionRegistration, brokers: Mapping[int, KnownBroker]

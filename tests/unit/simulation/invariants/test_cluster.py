@@ -245,6 +245,26 @@ def test_a_machine_that_loses_power_while_it_is_unregistered_is_exempt_while_it_
     cluster.expect("broker 2, t-0: it may be elected .*, but a client received offset 2, and the log ends at 0")
 
 
+def test_a_machine_that_lost_power_may_join_again_in_its_broker_epoch_only_after_it_was_unregistered(
+    cluster: FakeCluster,
+):
+    cluster.invariants.lose(2)
+    cluster.brokers[1].files.truncate(0)
+    cluster.unregister(2)
+    cluster.store(leader=1, epoch=1, isr=[1, 3], partition_epoch=1)
+    cluster.invariants.check_stored()
+    cluster.tree.apply([Create(registration_path(2), b"")], 0)
+    cluster.register(2, epoch=2)
+    cluster.check()
+    cluster.store(leader=1, epoch=1, isr=[1, 2, 3], partition_epoch=2)
+    cluster.check()
+    assert cluster.invariants.has_lossy_replica
+    cluster.store(leader=1, epoch=1, isr=[1, 3], partition_epoch=3)
+    cluster.check()
+    cluster.store(leader=1, epoch=1, isr=[1, 2, 3], partition_epoch=4)
+    cluster.expect("broker 2, t-0: it may be elected .*, but a client received offset 2, and the log ends at 0")
+
+
 def test_a_fenced_broker_in_the_isr(cluster: FakeCluster):
     cluster.register(3, epoch=3, fenced=True)
     cluster.expect("broker 3, t-0: it is fenced, and in the ISR")

@@ -13,6 +13,7 @@ from kbroker.simulation.clients.queues.closing_workload import CLOSING, PARTITIO
 from kbroker.simulation.clients.queues.delayed_workload import DELAYED, DelayedWorkload
 from kbroker.simulation.clients.queues.keyed_workload import KEYED, WINDOW_MS, KeyedWorkload
 from kbroker.simulation.clients.queues.queue_client import QueueClient
+from kbroker.simulation.clients.queues.retained_workload import RETAINED, RetainedWorkload, draw_retention_configs
 from kbroker.simulation.clients.queues.view_workload import ViewWorkload
 from kbroker.simulation.clients.workloads.context import WorkloadContext
 from kbroker.simulation.clients.workloads.records import ValueSource
@@ -31,11 +32,8 @@ class QueueTopics:
         self._configs = configs
         self._replicas = replicas
         values = ValueSource(FIRST_VALUE)
-        self._delayed, self._keyed, self._closing = (
-            DelayedWorkload(values),
-            KeyedWorkload(values),
-            ClosingWorkload(values),
-        )
+        self._delayed, self._keyed = DelayedWorkload(values), KeyedWorkload(values)
+        self._retained, self._closing = RetainedWorkload(values), ClosingWorkload(values)
         self._views = {DELAYED: ViewWorkload(DELAYED), KEYED: ViewWorkload(KEYED)}
         self._clients: list[QueueClient] = []
 
@@ -44,6 +42,7 @@ class QueueTopics:
         own: dict[str, dict[str, str]] = {
             DELAYED: {"kbroker.delay.enable": "true"},
             KEYED: {"kbroker.dedup.window.ms": str(WINDOW_MS)},
+            RETAINED: draw_retention_configs(self._random),
             CLOSING: {},
         }
         for topic, configs in own.items():
@@ -54,12 +53,14 @@ class QueueTopics:
 
     async def run(self) -> None:
         """Write and read until the workload is asked to stop. Raises BrokenQueue."""
-        closing = self._closing
+        retained, closing = self._retained, self._closing
         try:
             await asyncio.gather(
                 self._delayed.read(self._client()),
                 *(view.read(self._client()) for view in self._views.values()),
                 *(self._produce(self._client()) for _ in range(PRODUCERS)),
+                retained.read(self._client()),
+                retained.operate(self._client()),
                 closing.read(self._client()),
                 closing.operate(self._client()),
                 *(closing.produce(self._client()) for _ in range(PRODUCERS)),
@@ -70,7 +71,7 @@ class QueueTopics:
 
     async def _produce(self, client: QueueClient) -> None:
         while not client.stopped:
-            topic = self._delayed if client.random.random() < 0.6 else self._keyed
+            (topic,) = client.random.choices((self._delayed, self._keyed, self._retained), (4, 3, 3))
             with suppress(OSError):
                 await topic.produce(client)
             await asyncio.sleep(client.random.random() * 0.1)
@@ -82,6 +83,7 @@ class QueueTopics:
             for name, topic in ((DELAYED, self._delayed), (KEYED, self._keyed)):
                 log = await topic.check_at_the_end(client)
                 await self._views[name].check_at_the_end(client, log)
+            await self._retained.check_at_the_end(client)
             await self._closing.check_at_the_end(client)
         finally:
             self._close()

@@ -4,6 +4,7 @@ import pytest
 
 from kbroker.simulation.clients.queues.closing_rules import ForwardedRecords
 from kbroker.simulation.clients.queues.queue_rules import BrokenQueue, DelayedRecords, KeyedRecords, SeenRecord
+from kbroker.simulation.clients.queues.retained_rules import PendingRecord, RetainedRecords
 from kbroker.simulation.clients.queues.view_workload import check_view
 
 # Value 1 is immediate, 2 is due at a time, 3 after a delay; 4 was not acknowledged.
@@ -130,3 +131,66 @@ def test_transactions_on_closing_partitions_are_seen_as_a_whole_or_not_at_all() 
         rules.read(0, [SeenRecord(8, 4, 100)])
     with pytest.raises(BrokenQueue, match=r"the values \[1\] were read, and then aborted"):
         rules.abort([1])
+
+
+# Value 1 is immediate, 2 is due at 200, and 3 to 6 much later. 6 was not acknowledged.
+LATER = 1_000
+NOW = 500
+KEPT = [PendingRecord(20, 3, LATER), PendingRecord(4, 5, LATER)]
+
+
+def retained() -> RetainedRecords:
+    rules = RetainedRecords()
+    rules.send({1: None, 2: 200, 3: LATER, 4: LATER, 5: LATER, 6: LATER})
+    rules.acknowledge([1, 2, 3, 4, 5], 0)
+    rules.change(4)
+    rules.cancelled(4)
+    return rules
+
+
+def test_retained_records_that_are_right() -> None:
+    rules = retained()
+    rules.read([IMMEDIATE, DUE])
+    rules.check_pending(KEPT, NOW)
+    # It was stored, although the response was lost.
+    rules.check_pending([*KEPT, PendingRecord(5, 6, LATER)], NOW)
+    rules.delete_below(4)
+    rules.check_pending(KEPT[1:], NOW)
+    rules.change(5)
+    rules.check_pending([], NOW)
+    # Delivered by the operator.
+    rules.read([SeenRecord(21, 5, 300, LATER, 4)])
+
+
+@pytest.mark.parametrize(
+    ("log", "reason"),
+    [
+        ([IMMEDIATE, IMMEDIATE._replace(offset=9)], "value 1 was delivered twice: at offsets 0 and 9"),
+        ([IMMEDIATE, IMMEDIATE._replace(value=2)], "offset 0 has"),
+        ([IMMEDIATE._replace(value=9)], "which was not sent"),
+        ([DUE._replace(timestamp=199)], "1 ms early"),
+        ([SeenRecord(21, 3, 300, LATER, 2)], "700 ms early"),
+        ([DUE._replace(due_ms=201)], "was due at 200"),
+        ([SeenRecord(21, 4, LATER, LATER, 3)], "value 4 was cancelled, and delivered at offset 21"),
+    ],
+)
+def test_retained_records_that_are_wrong(log: list[SeenRecord], reason: str) -> None:
+    with pytest.raises(BrokenQueue, match=reason):
+        retained().read(log)
+
+
+@pytest.mark.parametrize(
+    ("pending", "reason"),
+    [
+        (KEPT[1:], "value 3 was acknowledged at offset 2, is due at 1000, and is gone"),
+        ([*KEPT, PendingRecord(2, 3, LATER)], "value 3 is pending twice: at offsets 20 and 2"),
+        ([*KEPT, PendingRecord(1, 2, 200)], "value 2 is pending, and was delivered at offset 3"),
+        ([*KEPT, PendingRecord(3, 4, LATER)], "value 4 is pending, and was cancelled"),
+        ([*KEPT, PendingRecord(5, 6, LATER + 1)], "value 6 is pending until 1001, and is due at 1000"),
+    ],
+)
+def test_pending_records_that_are_wrong(pending: list[PendingRecord], reason: str) -> None:
+    rules = retained()
+    rules.read([DUE])
+    with pytest.raises(BrokenQueue, match=reason):
+        rules.check_pending(pending, NOW)

@@ -10,7 +10,9 @@ from kbroker.queues.closing.forwarded_batches import position_of, to_forward
 from kbroker.queues.dedup.dedup_extension import DedupExtension
 from kbroker.queues.dedup.key_table import KeyTable
 from kbroker.queues.delay import log_replay
-from kbroker.queues.delay.delay_batches import Effects
+from kbroker.queues.delay.delay_batches import HIDDEN, Effects
+from kbroker.queues.delay.delay_state import DelayState
+from kbroker.queues.delay.delivery import DelayedDelivery
 from kbroker.queues.delay.pending_records import PendingRecords
 from kbroker.replica.fetch import partition_reads
 from kbroker.replica.fetch.read_filter import FilterSequence
@@ -49,6 +51,38 @@ def stored_records_are_not_replayed(real: Any, *batch: Any) -> Effects:
 def records_are_delivered_early(real: Any, pending: Any, now_ms: int, *limit: Any) -> Any:
     """Records are delivered up to 300 ms before they are due."""
     return real(pending, now_ms + 300, *limit)
+
+
+@mutation("queues", BROKEN, only(producers=1, readers=1, members=0, deleters=0), first_seed=3)
+@replaces(DelayedDelivery, "retention_limit")
+def retention_deletes_pending_records(_: Any, delivery: Any, now_ms: int) -> int:
+    """Segments are deleted with the pending records in them."""
+    limit: int = delivery._partition.high_watermark
+    return limit
+
+
+@mutation("queues", [LIVENESS], only(producers=1, readers=1, members=0, deleters=0), first_seed=4, slow=True)
+@replaces(DelayState, "drop_below")
+def deleted_records_stay_pending(_: Any, state: Any, offset: int) -> int:
+    """DeleteRecords deletes pending records, and they are still pending."""
+    return 0
+
+
+@mutation("queues", BROKEN, KILLS, first_seed=5)
+@replaces(log_replay, "effects_of")
+def cancellations_are_not_replayed(real: Any, batch: Any, header: Any, *levels: Any) -> Effects:
+    """After a restart, cancelled records are pending again."""
+    effects: Effects = real(batch, header, *levels)
+    is_cancellation = header.attributes & HIDDEN and not effects.added
+    return effects._replace(removed=[]) if is_cancellation else effects
+
+
+@mutation("queues", BROKEN, KILLS, first_seed=13)
+@replaces(log_replay, "effects_of")
+def moved_records_are_not_replayed(real: Any, *batch: Any) -> Effects:
+    """After a restart, records that retention has moved are not pending."""
+    effects: Effects = real(*batch)
+    return effects._replace(added=[]) if effects.removed else effects
 
 
 @mutation("queues", BROKEN, KILLS, first_seed=14)
@@ -92,7 +126,7 @@ def aborted_transactions_are_forwarded(real: Any, header: Any, first_epoch: int,
     return real(header, first_epoch, [])
 
 
-@mutation("queues", [LIVENESS, *BROKEN], KILLS, first_seed=2)
+@mutation("queues", [INVARIANT, *BROKEN], KILLS, first_seed=2)
 @replaces(forwarder.Forwarder, "_read_blocking")
 def forwarders_restart_their_sequences(real: Any, forwarding: Any, position: int, end: int) -> Any:
     """After a restart, the sequences of forwarded batches begin at zero again."""

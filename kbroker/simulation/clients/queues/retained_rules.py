@@ -10,7 +10,7 @@ from typing import NamedTuple
 from kbroker.simulation.clients.queues.queue_rules import BrokenQueue, SeenRecord
 
 
-class PendingRecord(NamedTuple):
+class PendingDelayedRecord(NamedTuple):
     """A record that is pending according to the broker."""
 
     offset: int
@@ -18,7 +18,7 @@ class PendingRecord(NamedTuple):
     due_ms: int
 
 
-class RetainedRecords:
+class RetainedDelayedRecords:
     """The records that producers sent, what was acknowledged, and what may have become of it."""
 
     def __init__(self) -> None:
@@ -80,7 +80,7 @@ class RetainedRecords:
         if value in self._cancelled and value in self._offsets:
             raise BrokenQueue(f"value {value} was cancelled, and delivered at offset {self._offsets[value]}")
 
-    def check_pending(self, pending: Sequence[PendingRecord], now_ms: int) -> None:
+    def check_pending(self, pending: Sequence[PendingDelayedRecord], now_ms: int) -> None:
         """Check all records that are pending after the faults. Raises BrokenQueue."""
         offsets: dict[int, int] = {}
         for offset, value, due_ms in pending:

@@ -13,7 +13,7 @@ from kbroker.simulation.clients.admin import Admin
 from kbroker.simulation.clients.consumer.offset_lookup import EARLIEST, LATEST, RefusedError, list_offset
 from kbroker.simulation.clients.queues.queue_client import QueueClient
 from kbroker.simulation.clients.queues.queue_rules import SeenRecord
-from kbroker.simulation.clients.queues.retained_rules import PendingRecord, RetainedRecords
+from kbroker.simulation.clients.queues.retained_rules import PendingDelayedRecord, RetainedDelayedRecords
 from kbroker.simulation.clients.workloads.records import ValueSource, value_of
 from protocol.messages.k10011_delayed_records import DelayedRecordsRequest, DelayedRecordsResponse
 from protocol.records.batch import NewRecord
@@ -38,7 +38,7 @@ class RetainedWorkload:
 
     def __init__(self, values: ValueSource) -> None:
         self._values = values
-        self._records = RetainedRecords()
+        self._records = RetainedDelayedRecords()
 
     async def produce(self, client: QueueClient) -> None:
         """Send one batch of records that are immediate, due soon, or due after the run. Raises OSError."""
@@ -104,9 +104,9 @@ class RetainedWorkload:
         if response is not None and operation == CANCEL and not response.results[0].error_code:
             self._records.cancelled(record.value)
 
-    async def _list(self, client: QueueClient) -> list[PendingRecord] | None:
+    async def _list(self, client: QueueClient) -> list[PendingDelayedRecord] | None:
         """Return the pending records, None after an error. Raises OSError."""
-        pending: list[PendingRecord] = []
+        pending: list[PendingDelayedRecord] = []
         request = DelayedRecordsRequest(
             topic_name=RETAINED, operation=LIST, max_records=MAX_RECORDS, include_payload=True
         )
@@ -114,7 +114,9 @@ class RetainedWorkload:
             response = await _send(client, request)
             if response is None:
                 return None
-            pending += [PendingRecord(each.offset, value_of(each.value), each.due_ms) for each in response.records]
+            pending += [
+                PendingDelayedRecord(each.offset, value_of(each.value), each.due_ms) for each in response.records
+            ]
             if not response.has_more:
                 return pending
             request.after_due_ms, request.after_offset = pending[-1].due_ms, pending[-1].offset
@@ -126,7 +128,7 @@ class RetainedWorkload:
             with suppress(RefusedError, TimeoutError):
                 await _admin(client).alter_configs(RETAINED, {"retention.ms": "-1"})
                 break
-        last: list[PendingRecord] | None = None
+        last: list[PendingDelayedRecord] | None = None
         log: list[SeenRecord] = []
         while True:
             with suppress(OSError):

@@ -4,7 +4,7 @@ import pytest
 
 from kbroker.simulation.clients.queues.closing_rules import ForwardedRecords
 from kbroker.simulation.clients.queues.queue_rules import BrokenQueue, DelayedRecords, KeyedRecords, SeenRecord
-from kbroker.simulation.clients.queues.retained_rules import PendingRecord, RetainedRecords
+from kbroker.simulation.clients.queues.retained_rules import PendingDelayedRecord, RetainedDelayedRecords
 from kbroker.simulation.clients.queues.view_workload import check_view
 
 # Value 1 is immediate, 2 is due at a time, 3 after a delay; 4 was not acknowledged.
@@ -136,11 +136,11 @@ def test_transactions_on_closing_partitions_are_seen_as_a_whole_or_not_at_all() 
 # Value 1 is immediate, 2 is due at 200, and 3 to 6 much later. 6 was not acknowledged.
 LATER = 1_000
 NOW = 500
-KEPT = [PendingRecord(20, 3, LATER), PendingRecord(4, 5, LATER)]
+KEPT = [PendingDelayedRecord(20, 3, LATER), PendingDelayedRecord(4, 5, LATER)]
 
 
-def retained() -> RetainedRecords:
-    rules = RetainedRecords()
+def retained() -> RetainedDelayedRecords:
+    rules = RetainedDelayedRecords()
     rules.send({1: None, 2: 200, 3: LATER, 4: LATER, 5: LATER, 6: LATER})
     rules.acknowledge([1, 2, 3, 4, 5], 0)
     rules.change(4)
@@ -153,7 +153,7 @@ def test_retained_records_that_are_right() -> None:
     rules.read([IMMEDIATE, DUE])
     rules.check_pending(KEPT, NOW)
     # It was stored, although the response was lost.
-    rules.check_pending([*KEPT, PendingRecord(5, 6, LATER)], NOW)
+    rules.check_pending([*KEPT, PendingDelayedRecord(5, 6, LATER)], NOW)
     rules.delete_below(4)
     rules.check_pending(KEPT[1:], NOW)
     rules.change(5)
@@ -183,13 +183,13 @@ def test_retained_records_that_are_wrong(log: list[SeenRecord], reason: str) -> 
     ("pending", "reason"),
     [
         (KEPT[1:], "value 3 was acknowledged at offset 2, is due at 1000, and is gone"),
-        ([*KEPT, PendingRecord(2, 3, LATER)], "value 3 is pending twice: at offsets 20 and 2"),
-        ([*KEPT, PendingRecord(1, 2, 200)], "value 2 is pending, and was delivered at offset 3"),
-        ([*KEPT, PendingRecord(3, 4, LATER)], "value 4 is pending, and was cancelled"),
-        ([*KEPT, PendingRecord(5, 6, LATER + 1)], "value 6 is pending until 1001, and is due at 1000"),
+        ([*KEPT, PendingDelayedRecord(2, 3, LATER)], "value 3 is pending twice: at offsets 20 and 2"),
+        ([*KEPT, PendingDelayedRecord(1, 2, 200)], "value 2 is pending, and was delivered at offset 3"),
+        ([*KEPT, PendingDelayedRecord(3, 4, LATER)], "value 4 is pending, and was cancelled"),
+        ([*KEPT, PendingDelayedRecord(5, 6, LATER + 1)], "value 6 is pending until 1001, and is due at 1000"),
     ],
 )
-def test_pending_records_that_are_wrong(pending: list[PendingRecord], reason: str) -> None:
+def test_pending_records_that_are_wrong(pending: list[PendingDelayedRecord], reason: str) -> None:
     rules = retained()
     rules.read([DUE])
     with pytest.raises(BrokenQueue, match=reason):

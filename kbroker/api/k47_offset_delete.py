@@ -34,8 +34,10 @@ def _existing(services: Services, request: OffsetDeleteRequest) -> Steps[list[tu
     # Each once, so that the coordinator's work does not grow with repeated ones.
     existing: dict[tuple[str, int], None] = {}
     for topic in request.topics:
+        image = services.metadata.topics.get(topic.name)
+        partition_count = 0 if image is None else len(services.metadata.resolve(image).partitions)
         for partition in topic.partitions:
-            if services.metadata.partition(topic.name, partition.partition_index) is not None:
+            if 0 <= partition.partition_index < partition_count:
                 existing[topic.name, partition.partition_index] = None
             yield
         yield

@@ -247,7 +247,11 @@ class MetadataImage:
         if VIEW_OF not in topic.configs:
             return topic
         source = self.topics.get(topic.view_of)
-        return topic if source is None else replace(topic, partitions=source.partitions)
+        if source is None:
+            return topic
+        return replace(
+            topic, partitions=source.partitions, removed_from=source.removed_from, removed_to=source.removed_to
+        )
 
     def overrides(self, resource_type: int, name: str) -> dict[str, str]:
         """Return the config overrides of a resource, {} if it has none."""

@@ -116,9 +116,11 @@ class GroupCoordinator:
                 context.shard.on_topics_deleted(topics)
         shrunk = {topic.topic_id: topic for topic in delta.updated if topic.removed_from is not None}
         removed = {
-            (tp.topic, tp.partition)
+            (topic, tp.partition)
             for tp, topic_id, _, new in (delta.partitions if shrunk else ())
             if new is None and topic_id in shrunk and shrunk[topic_id].is_removed(tp.partition)
+            # Groups of the topic's views have offsets of their own.
+            for topic in (tp.topic, *self._metadata.views.get(tp.topic, ()))
         }
         if removed:
             for context in self.runtime.contexts():

@@ -1,0 +1,86 @@
+"""Committed offsets of a view: they are deleted as those of other topics, also when the source loses partitions."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from kbroker.common import TopicPartition
+from kbroker.coordinator.group.records import OffsetAndMetadata
+from kbroker.metadata.image import MetadataDelta, PartitionChange
+from protocol.errors import ErrorCode
+from protocol.messages.k08_offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from protocol.messages.k11_join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from protocol.messages.k14_sync_group import SyncGroupRequest
+from protocol.messages.k47_offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteRequestPartition,
+    OffsetDeleteRequestTopic,
+)
+from tests.unit.support.group_coordinator import Harness
+
+
+@pytest.fixture
+def broker() -> Iterator[Harness]:
+    """A group coordinator that knows a topic "orders" of three partitions and its view "paid"."""
+    harness = Harness()
+    harness.create_topic("orders", 3)
+    view = replace(harness.metadata.topics["orders"], name="paid", topic_id=b"v" * 16, partitions=[])
+    view.configs = {"kbroker.view.of": "orders"}
+    harness.run(harness.on_delta(MetadataDelta(created=[view])))
+    yield harness
+    harness.close()
+
+
+def remove_the_last_partition(broker: Harness) -> None:
+    topic = broker.metadata.topics["orders"]
+    shrunk = replace(topic, partitions=topic.partitions[:2], removed_from=2, removed_to=3)
+    change = PartitionChange(TopicPartition("orders", 2), topic.topic_id, topic.partitions[2], None)
+    broker.run(broker.on_delta(MetadataDelta(updated=[shrunk], partitions=[change])))
+    broker.loop.run_ready()
+
+
+def test_offsets_of_a_view_are_deleted_one_by_one(broker: Harness) -> None:
+    for index in range(3):
+        broker.commit_offset("paid", index, OffsetAndMetadata(7))
+    rows = [OffsetDeleteRequestPartition(partition_index=index) for index in (1, 3, -1)]
+    topics = [OffsetDeleteRequestTopic(name="paid", partitions=rows)]
+    response = broker.call(OffsetDeleteRequest(group_id="g", topics=topics), 0)
+    unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert [row.error_code for row in response.topics[0].partitions] == [0, unknown, unknown]
+    assert list(broker.committed_offsets()["paid"]) == [0, 2]
+
+
+def test_offsets_of_removed_partitions_are_deleted_in_views_too(broker: Harness) -> None:
+    """Partitions with these numbers may be added again: the group would then begin in the middle of them."""
+    for topic in ("orders", "paid"):
+        for index in (1, 2):
+            broker.commit_offset(topic, index, OffsetAndMetadata(7))
+    remove_the_last_partition(broker)
+    assert {topic: list(offsets) for topic, offsets in broker.committed_offsets().items()} == {
+        "orders": [1],
+        "paid": [1],
+    }
+
+
+def test_members_that_read_a_view_may_commit_removed_partitions(broker: Harness) -> None:
+    """As for the source: kafka-python and the Java client repeat a commit that fails for minutes before they rejoin."""
+    protocols = [JoinGroupRequestProtocol(name="range")]
+    join = JoinGroupRequest(group_id="g", session_timeout_ms=5000, protocol_type="consumer", protocols=protocols)
+    task = broker.start(join, 0)
+    broker.loop.pass_ms(1)
+    member_id = task.result().member_id
+    broker.call(SyncGroupRequest(group_id="g", generation_id=1, member_id=member_id), 3)
+    remove_the_last_partition(broker)
+
+    rows = [OffsetCommitRequestPartition(partition_index=index, committed_offset=7) for index in (1, 2, 3)]
+    topics = [OffsetCommitRequestTopic(name="paid", partitions=rows)]
+    request = OffsetCommitRequest(group_id="g", generation_id_or_member_epoch=1, member_id=member_id, topics=topics)
+    response = broker.call(request, 8)
+    errors = [row.error_code for row in response.topics[0].partitions]
+    assert errors == [0, 0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+    assert list(broker.committed_offsets()["paid"]) == [1]

@@ -324,6 +324,9 @@ class RealLock:
     def __init__(self, fd: int) -> None:
         self._fd = fd
 
+    def fileno(self) -> int:
+        return self._fd
+
     def close(self) -> None:
         fd, self._fd = self._fd, -1
         if fd >= 0:

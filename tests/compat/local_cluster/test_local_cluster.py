@@ -96,6 +96,24 @@ def test_every_broker_can_be_restarted_by_hand(cluster: LocalCluster) -> None:
     assert cluster.wait() == 0
 
 
+def test_a_second_start_on_the_same_directory_changes_nothing(cluster: LocalCluster) -> None:
+    """It must not write the files with which the brokers of the first one are started again."""
+    files = {path: path.read_text() for path in cluster.data_dir.glob("*.properties")}
+    assert len(files) == 3
+    command = [sys.executable, "-m", "kbroker", "start", "--data-dir", str(cluster.data_dir), "--brokers", "3"]
+    second = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S)
+    assert {path: path.read_text() for path in cluster.data_dir.glob("*.properties")} == files
+    assert (second.returncode, second.stderr) == (1, f"kbroker: {cluster.data_dir} is in use by another kbroker\n")
+
+
+def test_doctor_compares_the_brokers(cluster: LocalCluster) -> None:
+    """Each has an address of its own for the coordination service, which is no difference."""
+    command = ["doctor", "--config", str(cluster.data_dir / "broker-1.properties"), "--json"]
+    output = subprocess.run([sys.executable, "-m", "kbroker", *command], capture_output=True, timeout=DEADLINE_S).stdout
+    messages = [check["found"] for check in json.loads(output) if check["check"] == "configs"]
+    assert messages == ["the same on 3 brokers"]
+
+
 def test_brokers_die_with_their_parent(cluster: LocalCluster) -> None:
     topic = unique("killed")
     admin = AdminClient({"bootstrap.servers": cluster.addresses[0]})

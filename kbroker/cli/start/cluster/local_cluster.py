@@ -13,7 +13,7 @@ import socket
 from collections.abc import Sequence
 from secrets import token_hex
 
-from kbroker.cli.common.errors import exception_text, print_error
+from kbroker.cli.common.errors import CliError, exception_text, print_error
 from kbroker.cli.start.cluster.broker_process import ForkedBroker, fork_broker
 from kbroker.cli.start.cluster.broker_settings import MAX_BROKERS, broker_settings, check_directory, properties_text
 from kbroker.cli.start.outcome import print_ready
@@ -23,6 +23,7 @@ from kbroker.metadata.store.coordination import CoordinationError
 from kbroker.metadata.store.embedded import EmbeddedStore
 from kbroker.metadata.store.zookeeper_server.server import ZooKeeperServer, first_session_id
 from kbroker.runtime.event_log import EventLogger
+from kbroker.runtime.real_disk import RealDisk, RealLock
 from kbroker.runtime.system import new_event_loop, raise_descriptor_limit, system_environment
 from kbroker.storage import file_names
 
@@ -46,6 +47,8 @@ def run_local_cluster(properties: StaticConfigs, brokers: int) -> int:
     configs = [BrokerConfig.load(each) for each in settings]
     check_directory(directory, brokers)
     os.makedirs(directory, exist_ok=True)
+    # Before anything is written: the restart files are those of a cluster that may be running.
+    lock = _lock(directory)
     restart_files = [_write_restart_file(directory, node_id, each) for node_id, each in enumerate(settings, 1)]
     raise_descriptor_limit()
     # Imported once, before the processes are forked.
@@ -56,7 +59,8 @@ def run_local_cluster(properties: StaticConfigs, brokers: int) -> int:
     gc.freeze()
     gc.enable()
     parent_life = os.pipe()
-    processes = [fork_broker(config, parent_life, [listener.fileno() for listener in listeners]) for config in configs]
+    own_descriptors = [lock.fileno(), *(listener.fileno() for listener in listeners)]
+    processes = [fork_broker(config, parent_life, own_descriptors) for config in configs]
     loop = new_event_loop()
     try:
         return loop.run_until_complete(LocalCluster(loop, directory, digest, processes, restart_files).run(listeners))
@@ -67,6 +71,15 @@ def run_local_cluster(properties: StaticConfigs, brokers: int) -> int:
         for process in processes:
             process.send_signal(signal.SIGKILL)
         loop.close()
+        lock.close()
+
+
+def _lock(directory: str) -> RealLock:
+    """Lock the directory. Raises CliError if another process uses it, OSError."""
+    try:
+        return RealDisk().lock(f"{directory}/{file_names.LOCK}")
+    except BlockingIOError:
+        raise CliError(f"{directory} is in use by another kbroker") from None
 
 
 def _write_restart_file(directory: str, node_id: int, settings: dict[str, str]) -> str:
@@ -104,7 +117,6 @@ class LocalCluster:
             self._loop.add_reader(process.output, self._on_output, process)
         environment = system_environment(self._loop)
         environment.set_thread_count(THREADS)
-        lock = environment.disk.lock(f"{self._directory}/{file_names.LOCK}")
         last_session = first_session_id(environment.clock.now_ms())
         path = f"{self._directory}/coordination"
         store = await EmbeddedStore.open(environment, path, self._on_store_failure, last_session)
@@ -113,7 +125,6 @@ class LocalCluster:
         await self._ended
         await server.stop()
         await store.close()
-        lock.close()
         return 1 if self._has_failed else 0
 
     def _on_output(self, process: ForkedBroker) -> None:

@@ -8,7 +8,7 @@ import typer
 
 from kbroker.cli.cluster.layout_reader import read_layout
 from kbroker.cli.cluster.plans.cordon import drain_description, drained_brokers, uncordon
-from kbroker.cli.cluster.plans.plan_description import MOVING, PENDING, PlanDescription
+from kbroker.cli.cluster.plans.plan_description import PlanDescription
 from kbroker.cli.cluster.plans.plan_file import read_plan_file
 from kbroker.cli.cluster.plans.plan_status import is_success, plan_name, print_end, print_status, status_json
 from kbroker.cli.cluster.plans.requests import PlanRequests
@@ -23,7 +23,6 @@ from kbroker.cli.common.output import print_json, print_note
 from kbroker.cli.common.parsing import INT32
 from kbroker.cli.common.plan_options import NO_PLAN_OPTIONS, PlanOptions, with_plan_options
 from kbroker.metadata.topics.placement.balance import balance as balanced
-from kbroker.metadata.topics.placement.cluster_layout import ClusterLayout
 from kbroker.metadata.topics.placement.drain import drain as drained
 from kbroker.metadata.topics.placement.drain import replace as replaced
 from kbroker.metadata.topics.placement.given_moves import given_moves
@@ -180,20 +179,12 @@ def plan(
     if as_json:
         print_json(status_json(found, copied, now_ms()))
     elif found.is_running:
-        print_status(found, copied, now_ms(), awaited_brokers(found, layout))
+        away = [broker.id for broker in layout.brokers.values() if broker.is_away]
+        print_status(found, copied, now_ms(), found.awaited(away))
     else:
         print_end(found)
     if watch and not cancel and not is_success(found):
         raise typer.Exit(1)
-
-
-def awaited_brokers(found: PlanDescription, layout: ClusterLayout) -> list[int]:
-    """Return the brokers that a plan which runs waits for, since they are away. A cancelled plan adds no replicas."""
-    if found.is_cancelling:
-        return []
-    added = {broker for move in found.moves if move.state in (MOVING, PENDING) for broker in move.added}
-    present = {broker.id for broker in layout.brokers.values() if broker.accepts_replicas}
-    return sorted(added - present)
 
 
 def _cancel(plans: PlanRequests, running: PlanDescription | None, yes: bool) -> PlanDescription | None:

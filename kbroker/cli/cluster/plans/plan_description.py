@@ -1,6 +1,6 @@
 """A reassignment plan as the controller reports it, and how far it is."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from kbroker.cli.common.partitions.list_offsets import Partition
@@ -32,6 +32,11 @@ class MoveDescription(NamedTuple):
         """The brokers that copy the partition."""
         return [broker for broker in self.target if broker not in self.original]
 
+    @property
+    def removed(self) -> list[int]:
+        """The brokers that copy the partition if it moves back."""
+        return [broker for broker in self.original if broker not in self.target]
+
 
 class PlanDescription(NamedTuple):
     """The plan that runs, or the last one. The controller's clock sets the times, in milliseconds since the epoch.
@@ -62,6 +67,14 @@ class PlanDescription(NamedTuple):
     @property
     def is_cancelling(self) -> bool:
         return self.state == CANCELLING
+
+    def awaited(self, away: Collection[int]) -> list[int]:
+        """Return the brokers of those that are away which the plan waits for, as they have to copy partitions."""
+        if self.is_cancelling and not self.moves_back:
+            return []
+        moves = self.in_state(MOVING) + self.in_state(PENDING)
+        copying = {broker for move in moves for broker in (move.removed if self.moves_back else move.added)}
+        return sorted(copying.intersection(away))
 
     def count(self, state: str) -> int:
         """Return the number of moves in a state."""

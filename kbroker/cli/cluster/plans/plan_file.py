@@ -29,7 +29,7 @@ def read_plan_file(path: str) -> PlanFile:
         drained_brokers(description)
         return PlanFile(description, moves)
     except OSError as error:
-        raise CliError(f"{path}: {exception_text(error)}") from None
+        raise CliError(exception_text(error)) from None
     except (ValueError, KeyError, TypeError):
         # JSON that cannot be parsed is a ValueError, too.
         raise CliError(f"{path} is not a plan: it must have what --dry-run --json prints") from None

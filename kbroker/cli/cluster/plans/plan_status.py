@@ -1,6 +1,6 @@
 """A plan that runs, or that has ended, as text and as JSON."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from kbroker.cli.cluster.plan_report import SHOWN_MOVES, estimate_text
@@ -33,7 +33,11 @@ def print_status(plan: PlanDescription, copied: CopiedBytes, now_ms: int, awaite
     if len(rows) > SHOWN_MOVES:
         print_note(f"and {count_text(len(rows) - SHOWN_MOVES, 'move')}: --json prints all")
     print("\n".join([state_text(plan), copied_text(plan, copied, now_ms), limits_text(plan)]))
-    for broker in awaited:
+    print_awaited(awaited)
+
+
+def print_awaited(brokers: Iterable[int]) -> None:
+    for broker in brokers:
         print_note(f"the plan waits for broker {broker}, which is away")
 
 

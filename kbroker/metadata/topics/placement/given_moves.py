@@ -48,7 +48,7 @@ def given_moves(
             raise PlanRefused(f"{move} would have the replicas {_ids(move.target) or 'none'}")
         for broker in set(move.target).difference(move.original):
             if broker not in layout.brokers or not layout.brokers[broker].accepts_replicas:
-                raise PlanRefused(f"broker {broker} accepts no replicas: it is fenced or unknown")
+                raise PlanRefused(f"broker {broker} accepts no replicas: it is fenced, cordoned or unknown")
         racks = [[layout.brokers[broker].rack for broker in replicas] for replicas in (move.original, move.target)]
         if not allow_fewer_racks and has_fewer_racks(*racks):
             raise PlanRefused(f"{move} would be in fewer racks: --allow-fewer-racks accepts that")

@@ -48,7 +48,7 @@ class FakeCluster:
             yield self
 
     def describe_cluster(self) -> dict[str, Any]:
-        return {}
+        return {"brokers": [{"broker_id": broker.id, "is_fenced": broker.is_away} for broker in self.brokers]}
 
     def layout(self, client: Any) -> ClusterLayout:
         return cluster_layout(self.brokers, self.partitions)
@@ -73,6 +73,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> FakeCluster:
     monkeypatch.setattr(requests, "send_message", cluster.controller.send)
     monkeypatch.setattr(requests, "RETRY_EVERY_S", 0.0)
     monkeypatch.setattr(watch, "EVERY_S", 0.0)
+    monkeypatch.setattr(watch, "AWAY_EVERY_S", 0.0)
     monkeypatch.setattr(watch, "describe_log_dirs", lambda *_: {})
     monkeypatch.setattr(run_plan, "measure_write_rates", lambda *_: cluster.write_rates)
     monkeypatch.setattr(cordon, "alter_configs", cluster.alter_configs)

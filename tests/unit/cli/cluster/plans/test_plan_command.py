@@ -60,9 +60,23 @@ def test_a_plan_that_runs(running: FakeCluster, capsys: Capture, monkeypatch: py
 
 
 def test_a_plan_that_waits_for_a_broker(running: FakeCluster, capsys: Capture) -> None:
-    running.brokers[3] = ClusterBroker(4, "c", accepts_replicas=False)
+    running.brokers[3] = ClusterBroker(4, "c", accepts_replicas=False, is_away=True)
     assert main(["brokers", "plan"]) == 0
     assert capsys.readouterr().err == "the plan waits for broker 4, which is away\n"
+
+
+def test_a_plan_does_not_wait_for_a_broker_that_is_cordoned(running: FakeCluster, capsys: Capture) -> None:
+    running.brokers[3] = ClusterBroker(4, "c", accepts_replicas=False)
+    assert main(["brokers", "plan", "--watch"]) == 0
+    assert main(["brokers", "plan"]) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_a_command_that_waits_says_once_for_which_broker(running: FakeCluster, capsys: Capture) -> None:
+    # A plan that is cancelled waits for the brokers of before.
+    running.brokers[2] = ClusterBroker(3, "c", accepts_replicas=False, is_away=True)
+    assert main(["brokers", "plan", "--cancel", "--yes"]) == 0
+    assert capsys.readouterr().err == "the plan waits for broker 3, which is away\n"
 
 
 def test_watching_ends_with_the_plan(running: FakeCluster, capsys: Capture) -> None:

@@ -30,7 +30,7 @@ def test_the_plan_is_the_one_that_was_shown() -> None:
         ([GivenMove("t", 0, (1, 2), (3, 3))], "t-0 would have the replicas 3,3"),
         ([GivenMove("t", 0, (1, 2), ())], "t-0 would have the replicas none"),
         ([GivenMove("t", 0, (1, 2), (1, 7))], "broker 7 accepts no replicas"),
-        ([GivenMove("t", 0, (1, 2), (1, 4))], "broker 4 accepts no replicas"),
+        ([GivenMove("t", 0, (1, 2), (1, 4))], "broker 4 accepts no replicas: it is fenced, cordoned or unknown"),
     ],
 )
 def test_what_is_not_possible_any_more_is_refused(moves: list[GivenMove], reason: str) -> None:

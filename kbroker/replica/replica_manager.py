@@ -113,6 +113,11 @@ class ReplicaManager:
         """Return the partition that consumers read if this broker leads it. Raises KafkaError."""
         partition, _ = self.find_readable(key, index)
         if partition is None:
+            topic = self._topic(key)
+            if topic is not None and topic.is_removed(index):
+                # After UNKNOWN_TOPIC_OR_PARTITION in ListOffsets librdkafka does not update its metadata: it would
+                # report an error every 100 ms for minutes before its group rebalances.
+                raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
             raise KafkaError(self.missing_error(key, index))
         if not partition.is_leader:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)

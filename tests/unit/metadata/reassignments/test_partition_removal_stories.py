@@ -7,6 +7,12 @@ import pytest
 from kbroker.common import KafkaError
 from kbroker.metadata.topics.create_partitions import NewPartitions
 from protocol.errors import ErrorCode
+from protocol.messages.k02_list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
 from protocol.messages.k10010_remove_partitions import RemovePartitionsRequest, RemovePartitionsResponse
 from tests.unit.support.client import batch
 from tests.unit.support.simulated_cluster import SimulatedCluster
@@ -61,6 +67,14 @@ async def test_empty_partitions_are_removed_and_added_again(s: SimulatedCluster)
     await s.until(lambda: counts(s) == {1} and not logs_of(s, 1) and not logs_of(s, 2), 60)
     gone = await s.client(3, lambda client: client.produce("t", batch(b"x"), 2))
     assert gone.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    # librdkafka updates its metadata after this error only. The topic has never had the partition 3.
+    offsets = [ListOffsetsPartition(partition_index=index, timestamp=-2) for index in (2, 3)]
+    topics = [ListOffsetsTopic(name="t", partitions=offsets)]
+    listed = await s.client(
+        3, lambda client: client.request(ListOffsetsRequest(replica_id=-1, topics=topics), 7, ListOffsetsResponse)
+    )
+    codes = [row.error_code for row in listed.topics[0].partitions]
+    assert codes == [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
     await s.produce(1, batch(b"still"))
     # What members commit for them is acknowledged, but not for numbers that the topic has never had.
     topic = s.broker(2).services.metadata.topics["t"]

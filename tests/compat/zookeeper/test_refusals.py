@@ -191,6 +191,20 @@ def test_a_tree_of_another_program(
     assert files(tmp_path) == set()
 
 
+@pytest.mark.parametrize("below", ["", "/topics/kbroker"])
+def test_a_chroot_inside_the_metadata_of_a_cluster(
+    apache_zookeeper: ZooKeeperServer, zookeeper_client: KazooClient, chroot: str, tmp_path: Path, below: str
+) -> None:
+    """The cluster's own node is named like the usual chroot, so it is easily mistaken for one."""
+    zookeeper_client.create(f"{chroot}/kbroker/cluster-id", makepath=True)
+    before = tree(zookeeper_client, chroot)
+    line = refusal(tmp_path, f"{apache_zookeeper.address}{chroot}/kbroker{below}")
+    assert f"is inside the metadata of the kbroker cluster with zookeeper.connect={apache_zookeeper.address}" in line
+    assert f"{chroot}: use that one" in line
+    assert tree(zookeeper_client, chroot) == before
+    assert files(tmp_path) == set()
+
+
 def test_nodes_with_data_of_another_program(
     apache_zookeeper: ZooKeeperServer, zookeeper_client: KazooClient, chroot: str, tmp_path: Path
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from asyncio import AbstractEventLoop, wait
 from collections.abc import Callable
 from contextlib import suppress
@@ -82,6 +83,12 @@ async def _check_chroot(
                 f"{place} has the metadata of an Apache Kafka cluster ({path}): choose "
                 f"another chroot, such as zookeeper.connect={','.join(settings.hosts)}/kbroker"
             )
+    for path in _enclosing_clusters(settings.chroot):
+        if await session.exists(path + znodes.CLUSTER_ID) is not None:
+            raise ZooKeeperUnusable(
+                f"{place} is inside the metadata of the kbroker cluster with "
+                f"zookeeper.connect={','.join(settings.hosts)}{path}: use that one, or choose another chroot"
+            )
     # Before the cluster id: a broker that starts at the same time creates both in one multi.
     has_root = await session.exists(settings.chroot + znodes.ROOT) is not None
     if await session.exists(settings.chroot + znodes.CLUSTER_ID) is not None:
@@ -91,6 +98,11 @@ async def _check_chroot(
             f"{place} has a node {znodes.ROOT} of another program, without a kbroker cluster: choose another chroot"
         )
     check_new(place)
+
+
+def _enclosing_clusters(chroot: str) -> list[str]:
+    """Return the chroots of clusters whose metadata would contain this one."""
+    return [chroot[: match.start()] for match in re.finditer(f"{znodes.ROOT}(?=/|$)", chroot)]
 
 
 async def _create_chroot(session: ZooKeeperSession, settings: ZooKeeperSettings) -> None:

@@ -52,7 +52,10 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done,
 @app.command("list")
 @paginated
 def list_topics(as_json: AsJson = False, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP) -> None:
-    """List dead-letter topics, those with errors.deadletterqueue.group.enable=true, with their records."""
+    """List dead-letter topics, those with errors.deadletterqueue.group.enable=true, with their records.
+
+    Records include the markers of transactions, which exactly-once consumers write.
+    """
     with admin_client(bootstrap) as client:
         topics = _dead_letter_topics(client)
         sizes = {topic: sum(end - begin for begin, end in _bounds(client, topic).values()) for topic in topics}
@@ -184,6 +187,7 @@ def redrive(
     continues, and the same command sends later only what has been added.
 
     Example: kbroker dlq redrive dlq.orders --error TimeoutError --rate 100
+
     Example: kbroker dlq redrive dlq.orders --group billing --to orders-billing-retry
     """
     selection = _selection(source, group, error, start, end, header or [])

@@ -42,7 +42,8 @@ def dead_letter(headers: Sequence[tuple[str, bytes | None]]) -> DeadLetter:
 class LetterFilter:
     """The selected dead letters. Each condition that is set must hold; times are milliseconds since the epoch.
 
-    `error` is a class, with or without its module. `headers` are (name, value or None for any value).
+    `error` is a class, with or without its module. `headers` are (name, value or None for any value, also null); one
+    of several headers with the same name is enough.
     """
 
     topic: str | None = None
@@ -54,7 +55,6 @@ class LetterFilter:
 
     def selects(self, headers: Sequence[tuple[str, bytes | None]], timestamp_ms: int) -> bool:
         letter = dead_letter(headers)
-        values = names.last_headers(headers)
         error = letter.error or ""
         return (
             self.topic in (None, letter.topic)
@@ -63,7 +63,8 @@ class LetterFilter:
             and (self.from_ms is None or timestamp_ms >= self.from_ms)
             and (self.until_ms is None or timestamp_ms < self.until_ms)
             and all(
-                name in values and (value is None or values[name] == value.encode()) for name, value in self.headers
+                any(key == name and (value is None or data == value.encode()) for key, data in headers)
+                for name, value in self.headers
             )
         )
 

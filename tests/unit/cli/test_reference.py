@@ -19,4 +19,6 @@ def test_every_command_and_argument_is_described() -> None:
         assert f"\n## kbroker {name}\n" in text
     assert "| `--to-datetime TIME` | To the first record at or after this time (ISO 8601, default UTC). |" in text
     assert "\nkbroker groups reset-offsets [OPTIONS] [GROUP...]\n" in text
+    # Each example is a paragraph of its docstring.
+    assert "Example:" not in text
     assert "\n# Example\nkbroker topics create orders --partitions 6" in text

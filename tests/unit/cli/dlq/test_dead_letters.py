@@ -45,6 +45,14 @@ def test_filters(selection: LetterFilter, selected: bool):
     assert selection.selects(HEADERS, 1000) is selected
 
 
+@pytest.mark.parametrize("text", ["h", "h=1", "h=2", "null"])
+def test_one_of_several_headers_is_enough_and_a_null_value_is_a_value(text: str):
+    headers = (("h", b"1"), ("h", b"2"), ("null", None))
+    assert LetterFilter(headers=parse_header_filters([text])).selects(headers, 0)
+    assert not LetterFilter(headers=parse_header_filters([text, "h=3"])).selects(headers, 0)
+    assert not LetterFilter(headers=parse_header_filters([text, "null="])).selects(headers, 0)
+
+
 def test_a_record_of_another_producer_has_no_group_or_error():
     assert LetterFilter().selects((), 0)
     assert not LetterFilter(error="Missing").selects((), 0)

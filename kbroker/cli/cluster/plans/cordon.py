@@ -55,9 +55,10 @@ def _alter_broker(client: Any, broker: Resource, changes: Changes) -> None:
 
     try:
         alter_configs(client, broker, changes)
-    except KafkaError as unreachable:
+    except (CliError, KafkaError) as error:
+        # Clients no longer find a broker that is fenced: CliError.
         try:
             alter_configs(client, broker, changes, at_any=True)
         except CliError:
-            # It is not known to be away: what its client says is the reason.
-            raise unreachable from None
+            # It is not known to be away.
+            raise error from None

@@ -38,6 +38,7 @@ class FakeCluster:
         self.cordoned: set[str] = set()
         # Brokers that do not respond, and those of them that other brokers know to be away.
         self.silent, self.away = {"2"}, {"2"}
+        self.no_response: Exception = KafkaConnectionError("no response")
 
     @contextmanager
     def admin_client(self, bootstrap: str) -> Iterator[Any]:
@@ -57,7 +58,7 @@ class FakeCluster:
         ((operation, value),) = [changes["cordoned.log.dirs"]]
         assert (operation, value) in (("SET", "*"), ("DELETE", None))
         if resource.name in self.silent and not at_any:
-            raise KafkaConnectionError("no response")
+            raise self.no_response
         if at_any and resource.name not in self.away:
             raise CliError(f"Unexpected broker id, expected 1, but received {resource.name}")
         (self.cordoned.add if operation == "SET" else self.cordoned.discard)(resource.name)

@@ -3,10 +3,12 @@
 from typing import Any
 
 import pytest
+from kafka.errors import KafkaConnectionError
 
 from kbroker.cli import main
 from kbroker.cli.cluster.plans import cordon
 from kbroker.cli.cluster.plans.cordon import drain_description, drained_brokers
+from kbroker.cli.common.errors import CliError
 from kbroker.metadata.topics.placement.cluster_layout import ClusterBroker, PlacedPartition
 from protocol.errors import ErrorCode
 from protocol.messages.k10000_create_reassignment_plan import CreateReassignmentPlanResponse
@@ -73,7 +75,9 @@ def test_a_broker_with_static_cordons_is_drained_and_not_cordoned(cluster: FakeC
     assert cluster.cordoned == set()
 
 
-def test_another_broker_cordons_one_that_is_away(cluster: FakeCluster) -> None:
+@pytest.mark.parametrize("failure", [KafkaConnectionError("no response"), CliError("there is no broker 2")])
+def test_another_broker_cordons_one_that_is_away(cluster: FakeCluster, failure: Exception) -> None:
+    cluster.no_response = failure
     cluster.brokers[1] = ClusterBroker(2, "b", accepts_replicas=False, is_away=True)
     assert main(["brokers", "drain", "2", "--allow-fewer-racks"]) == 0
     assert cluster.cordoned == {"2"}

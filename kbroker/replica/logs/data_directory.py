@@ -31,6 +31,7 @@ class DataDirectory:
         self._meta_properties: MetaProperties | None = None
         # Whether this process has assigned the directory to its broker and cluster.
         self._is_new = False
+        self._was_empty = self._is_forgotten = False
 
     async def lock(self) -> None:
         """Create the directory if needed, and lock it. Raises DirectoryInUse, OSError."""
@@ -42,11 +43,25 @@ class DataDirectory:
     def _lock_blocking(self) -> DiskLock:
         disk = self._environment.disk
         disk.makedirs(self.path)
-        return disk.lock(f"{self.path}/{file_names.LOCK}")
+        lock = disk.lock(f"{self.path}/{file_names.LOCK}")
+        self._was_empty = disk.listdir(self.path) == [file_names.LOCK]
+        return lock
 
     async def unlock(self) -> None:
+        if self._is_forgotten and self._was_empty:
+            await self._environment.offload(self._clear_blocking)
         if self._lock is not None:
             self._lock.close()
+
+    def _clear_blocking(self) -> None:
+        """Delete the empty logs of a broker that could not join, and what its stop has written."""
+        disk = self._environment.disk
+        for name in disk.listdir(self.path):
+            path = f"{self.path}/{name}"
+            if disk.isdir(path):
+                disk.rmtree(path)
+            elif name != file_names.LOCK:
+                disk.unlink(path)
 
     async def check_owner(self, node_id: int, cluster_id: str | None = None) -> None:
         """Raise ForeignDirectory if the directory belongs to another broker or cluster.
@@ -74,9 +89,12 @@ class DataDirectory:
             raise ForeignDirectory(f"{self.path} belongs to cluster {meta.cluster_id}; this broker is in {cluster_id}")
 
     async def forget_owner(self) -> None:
-        """Undo the assignment of a new directory: the broker could not join the cluster, and has no partitions."""
+        """Undo the assignment of a new directory: the broker could not join the cluster.
+
+        If the directory was empty before, it is again when it is unlocked.
+        """
         if self._is_new:
-            self._is_new = False
+            self._is_new, self._is_forgotten = False, True
             await self._environment.offload(self._environment.disk.unlink, f"{self.path}/{META_PROPERTIES}")
 
     @property

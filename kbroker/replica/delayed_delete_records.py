@@ -26,11 +26,11 @@ async def delete_from_log(partition: Partition, offset: int, logs: LogManager) -
     high_watermark = partition.high_watermark
     if offset == -1:
         offset = high_watermark
+    if not 0 <= offset <= high_watermark:
+        raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
     if partition.forwarding is not None and partition.retention_limit is not None:
         # What a closing partition has not forwarded yet was acknowledged, and no consumer has seen it.
         offset = min(offset, partition.retention_limit(0))
-    if not 0 <= offset <= high_watermark:
-        raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
     if offset > log.log_start_offset:
         log.delete_records(offset)
         partition.notify_all()

@@ -93,7 +93,10 @@ class Forwarder:
     @property
     def deletion_limit(self) -> int:
         """The offset up to which records may be deleted: what is not forwarded must stay."""
-        return max(self.position, self._log.log_start_offset)
+        limit = max(self.position, self._log.log_start_offset)
+        if not self.forwarding.is_active and limit >= self._cancelled_at:
+            return self._log.log_end_offset
+        return limit
 
     # The task.
 
@@ -158,12 +161,14 @@ class Forwarder:
     @property
     def _end(self) -> int:
         """The offset up to which it can be forwarded now: transactions below have ended, and all is committed."""
-        end, log = self._partition.last_stable_offset, self._log
-        if self.forwarding.is_active:
-            return end
-        # Nothing was hidden since it was cancelled.
-        cancelled_at = start_of_epoch(log.epochs, self.forwarding.end_epoch, log.log_start_offset, log.log_end_offset)
-        return min(end, cancelled_at)
+        end = self._partition.last_stable_offset
+        return end if self.forwarding.is_active else min(end, self._cancelled_at)
+
+    @property
+    def _cancelled_at(self) -> int:
+        """The offset from which on nothing is hidden, since the closing was cancelled."""
+        log = self._log
+        return start_of_epoch(log.epochs, self.forwarding.end_epoch, log.log_start_offset, log.log_end_offset)
 
     def _read_blocking(self, position: int, end: int) -> _Chunk:
         log = self._log

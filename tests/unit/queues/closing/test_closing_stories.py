@@ -337,6 +337,45 @@ async def test_closing_is_cancelled(s: SimulatedCluster) -> None:
 
 
 @simulated(SimulatedCluster, range(2))
+async def test_retention_goes_on_after_a_cancellation(s: SimulatedCluster) -> None:
+    """The partition has a forwarder for good, and what it forwards no more needs not stay in the log."""
+    await s.create(*ASSIGNMENT)
+    await closing_with(s, b"a", b"hidden")
+    assert (await alter(s, 3)).outcome == REOPENED
+    await until_applied(s, 2, is_active=False)
+    await produce(s, idempotent(b"c", 2), 2)
+    await produce(s, idempotent(b"d", 3), 2)
+    await until_forwarded(s, 0, [b"hidden"])
+    leader = leader_of(s, 2)
+    assert leader is not None
+    partition = s.replica(leader, index=2)
+    assert partition.retention_limit is not None
+    await s.until(lambda: partition.retention_limit(0) == partition.log.log_end_offset, 10)
+
+    delete = s.broker(leader).services.replicas.delete_records
+    end = partition.high_watermark
+    with pytest.raises(KafkaError) as error_info:
+        await s.machines[leader].loop.run(delete(partition, end + 1))
+    assert error_info.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
+    await s.machines[leader].loop.run(delete(partition, end))
+    assert partition.log.log_start_offset == end
+    # The next leader has nothing to forward.
+    s.machines[leader].kill()
+    await s.machines[leader].start()
+    await produce(s, idempotent(b"e", 4), 2)
+    assert await visible(s, 2) == [b"e"]
+    await asyncio.sleep(5)
+    assert await visible(s, 0) == [b"hidden"]
+
+
+async def closing_with(s: SimulatedCluster, before: bytes, hidden: bytes) -> None:
+    """Close partition 2, with a record from before and one from after that."""
+    await produce(s, idempotent(before, 0), 2)
+    await closing(s, 2)
+    await produce(s, idempotent(hidden, 1), 2)
+
+
+@simulated(SimulatedCluster, range(2))
 async def test_records_from_between_two_closings_are_not_taken_for_hidden_ones(s: SimulatedCluster) -> None:
     await s.create(*ASSIGNMENT)
     await produce(s, idempotent(b"a", 0), 2)

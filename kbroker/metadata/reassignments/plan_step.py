@@ -12,7 +12,7 @@ from kbroker.common import NO_LEADER
 from kbroker.metadata.image import PartitionRegistration
 from kbroker.metadata.reassignments.self_healing.dropped_moves import drop_reason
 from kbroker.metadata.reassignments.stored_plan import SkipReason, StoredMove, StoredPlan
-from kbroker.metadata.replication.reassignment import target_replicas
+from kbroker.metadata.replication.reassignment import cancel_reassignment, target_replicas
 
 # Returns the partition of a move, None if it does not exist any more.
 FindPartition = Callable[[StoredMove], PartitionRegistration | None]
@@ -98,6 +98,10 @@ def next_step(
         start, goal = plan.direction(move)
         partition = find_partition(move)
         state, reason = move_status(start, goal, partition, registered)
+        if partition is not None and reason is SkipReason.UNREGISTERED and _waits_forever(partition, registered):
+            dropped.append(move)
+            is_finished = False
+            continue
         if partition is None or reason is not None:
             skipped.setdefault(reason or SkipReason.DELETED, []).append(index)
             continue
@@ -143,6 +147,11 @@ def _progress_at_end(plan: StoredPlan) -> list[MoveStatus]:
         for index in indexes:
             progress[index] = MoveStatus(MoveState.SKIPPED, reason)
     return progress
+
+
+def _waits_forever(partition: PartitionRegistration, registered: Collection[int]) -> bool:
+    """Return whether a reassignment waits for a broker that is not registered any more, and can be cancelled."""
+    return not set(partition.adding_replicas) <= set(registered) and not cancel_reassignment(partition).unclean
 
 
 def _needs_election(partition: PartitionRegistration, alive: Collection[int]) -> bool:

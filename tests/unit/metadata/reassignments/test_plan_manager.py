@@ -148,6 +148,21 @@ async def test_a_broker_that_is_unregistered_ends_the_wait_for_it():
 
 
 @async_test
+async def test_a_move_that_has_begun_ends_when_its_broker_is_unregistered():
+    cluster = await cluster_of_three()
+    await cluster.create("t", [1, 2])
+    before = cluster.partition("t")
+    await create(cluster, [(0, [1, 2], [1, 3])])
+    await cluster.vanish(3)
+    await cluster.controller.controller.unregister_broker(3)
+    await settle()
+    plan = await until_ended(cluster)
+    assert (plan.state, dict(plan.skipped)) == (PlanState.COMPLETE, {"unregistered": (0,)})
+    assert cluster.partition("t").replicas == before.replicas
+    assert not cluster.partition("t").is_reassigning
+
+
+@async_test
 async def test_a_plan_that_is_cancelled_before_its_throttle_is_set_changes_nothing(monkeypatch: pytest.MonkeyPatch):
     cluster = await cluster_of_three()
     await cluster.create("t", [1, 2])

@@ -47,8 +47,10 @@ def plan_of(moves: list[tuple[list[int], list[int]]], state: PlanState = RUNNING
     return StoredPlan(1, "", state, NO_THROTTLE, concurrent, 0, rows)
 
 
-def step_of(plan: StoredPlan, partitions: Partitions, alive: frozenset[int] = ALL) -> PlanStep:
-    return run_to_end(next_step(plan, lambda move: partitions[move.partition], alive, ALL))
+def step_of(
+    plan: StoredPlan, partitions: Partitions, alive: frozenset[int] = ALL, registered: frozenset[int] = ALL
+) -> PlanStep:
+    return run_to_end(next_step(plan, lambda move: partitions[move.partition], alive, registered))
 
 
 @pytest.mark.parametrize(
@@ -88,6 +90,23 @@ def test_a_broker_that_is_not_registered_any_more() -> None:
     partitions: Partitions = [at([1, 2]), moving([1, 2], [3, 2]), at([3, 2])]
     progress = run_to_end(all_statuses(plan, lambda move: partitions[move.partition], {1, 2}))
     assert [row.reason for row in progress] == [SkipReason.UNREGISTERED, SkipReason.UNREGISTERED, None]
+
+
+def test_a_move_that_has_begun_to_such_a_broker_is_dropped() -> None:
+    left = ALL - {3}
+    plan = plan_of([([1, 2], [3, 2]), ([1, 2], [4, 2]), ([1, 2], [4, 2])])
+    partitions: Partitions = [moving([1, 2], [3, 2]), at([4, 2]), at([4, 2])]
+    step = step_of(plan, partitions, left, left)
+    assert ([move.partition for move in step.dropped], step.is_finished) == ([0], False)
+    partitions[0] = at([1, 2])
+    step = step_of(plan, partitions, left, left)
+    assert (step.dropped, step.is_finished, step.skipped) == ([], True, {SkipReason.UNREGISTERED: (0,)})
+    # A plan that is cancelled moves back to a broker of before.
+    cancelled = plan_of([([3, 2], [1, 2])], CANCELLING)
+    assert len(step_of(cancelled, [moving([1, 2], [3, 2])], left, left).dropped) == 1
+    # Nobody else has the records of an added replica that is alone in sync.
+    partitions[0] = moving([1, 2], [3, 4], [4])
+    assert step_of(plan, partitions, left, left).dropped == []
 
 
 @pytest.mark.parametrize(

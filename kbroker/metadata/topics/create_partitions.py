@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kbroker.common import KafkaError
-from kbroker.metadata.topics.planning_context import MAX_PARTITIONS_PER_REQUEST, PlanningContext, replication_factor_of
+from kbroker.metadata.topics.planning_context import MAX_PARTITIONS_PER_REQUEST, PlanningContext
 from kbroker.metadata.topics.replica_assignment import check_leader, invalid_assignment, validate_replicas
 from kbroker.metadata.topics.replica_placement import NO_BROKER
 from protocol.errors import ErrorCode
@@ -47,7 +47,7 @@ def plan_partitions(
     added = new.count - current
     if added > max_new_partitions:
         raise KafkaError(ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request.")
-    replication_factor = replication_factor_of(topic)
+    replication_factor = len(topic.partitions[0].replicas)
     if new.assignments is None:
         if not context.uncordoned_racks:
             raise KafkaError(ErrorCode.INVALID_REPLICATION_FACTOR, NO_BROKER)

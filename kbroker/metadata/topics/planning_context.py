@@ -28,18 +28,6 @@ class ExistingTopic(Protocol):
 class ExistingPartition(Protocol):
     @property
     def replicas(self) -> Sequence[int]: ...
-    @property
-    def removing_replicas(self) -> Sequence[int]: ...
-
-
-def replication_factor_of(topic: ExistingTopic) -> int:
-    """Return the number of replicas of the first partition, and so of those that are added.
-
-    Replicas that a reassignment removes do not count. Apache Kafka 4.3.1 counts them: partitions that are added
-    meanwhile have one replica too many for good.
-    """
-    first = topic.partitions[0]
-    return len(first.replicas) - len(first.removing_replicas)
 
 
 @dataclass(slots=True)

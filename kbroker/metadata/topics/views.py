@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 
 from kbroker.common import KafkaError
 from kbroker.config.tag_expression import VIEW_OF
-from kbroker.metadata.topics.planning_context import ExistingTopic, replication_factor_of
+from kbroker.metadata.topics.planning_context import ExistingTopic
 from protocol.errors import ErrorCode
 
 
@@ -27,7 +27,7 @@ def check_new_view(
     if partitions not in (-1, count):
         message = f"A view has the {count} partition(s) of its source {source_name}; request -1 or {count}."
         raise KafkaError(ErrorCode.INVALID_PARTITIONS, message)
-    factor = replication_factor_of(source)
+    factor = len(source.partitions[0].replicas)
     if replication_factor not in (-1, factor):
         message = f"A view has the {factor} replica(s) of its source {source_name}; request -1 or {factor}."
         raise KafkaError(ErrorCode.INVALID_REPLICATION_FACTOR, message)

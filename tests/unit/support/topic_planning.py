@@ -1,7 +1,7 @@
 """Existing topics and a PlanningContext, for the controller's decisions about topics."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from random import Random
 
 from kbroker.config.topic_config import validate_topic_configs
@@ -13,7 +13,6 @@ ID_1, ID_2, UNKNOWN_ID = b"1" * 16, b"2" * 16, b"\xff" * 16
 @dataclass
 class Partition:
     replicas: list[int]
-    removing_replicas: list[int] = field(default_factory=list)
 
 
 @dataclass

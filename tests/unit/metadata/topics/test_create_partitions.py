@@ -8,7 +8,7 @@ import pytest
 from kbroker.common import KafkaError
 from kbroker.metadata.topics.create_partitions import NewPartitions, plan_partitions
 from protocol.errors import ErrorCode
-from tests.unit.support.topic_planning import ID_1, Partition, Topic, planning_context
+from tests.unit.support.topic_planning import planning_context
 
 REJECTED_PARTITIONS = [
     (NewPartitions("t1", 6), 37, "Topic already has 6 partition(s)."),
@@ -46,15 +46,6 @@ def test_rejected_partitions(new: NewPartitions, code: int, message: str | None)
 def test_valid_partitions():
     assert plan_partitions(NewPartitions("t1", 8), planning_context()) == [[1], [1]]
     assert plan_partitions(NewPartitions("t2", 3, [[1]]), planning_context()) == [[1]]
-
-
-def test_replicas_that_a_reassignment_removes_do_not_count():
-    context = planning_context({1: None, 2: None, 3: None})
-    moving = Topic("moving", ID_1, [Partition([3, 1, 2], removing_replicas=[2])])
-    context.topics = {"moving": moving}
-    ((first, second),) = plan_partitions(NewPartitions("moving", 2), context)
-    assert first != second
-    assert plan_partitions(NewPartitions("moving", 2, [[1, 3]]), context) == [[1, 3]]
 
 
 def test_a_new_partition_needs_a_broker_that_can_lead_it():

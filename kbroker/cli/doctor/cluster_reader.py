@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from kbroker.metadata.image import BrokerRegistration
 
 CONNECT_TIMEOUT_S = 5.0
-# These differ between the brokers of every cluster, or may: brokers that are compared are registered in one tree, and
-# `kbroker start --brokers N` gives each of them its own address for it.
+# These differ between the brokers of every cluster, or may: those that are compared are registered in the same
+# coordination service, and with `kbroker start --brokers N` each has another address for it.
 OWN_CONFIGS = frozenset(
     {
         "node.id", "broker.id", "broker.rack", "listeners", "advertised.listeners", "log.dir", "log.dirs",

@@ -9,7 +9,6 @@ from protocol.messages.k08_offset_commit import (
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
-from protocol.messages.k11_join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from protocol.messages.k14_sync_group import SyncGroupRequest
 from tests.unit.support.group_coordinator import Harness
 
@@ -94,11 +93,7 @@ def test_a_commit_that_is_not_committed_in_time_can_be_retried(group_broker: Har
 @pytest.mark.parametrize("version", [2, 9, 10])
 def test_offsets_of_removed_partitions_are_accepted_from_members(group_broker: Harness, version: int) -> None:
     """The topic has lost partitions: a member could repeat a commit that fails for minutes before it joins again."""
-    protocols = [JoinGroupRequestProtocol(name="range")]
-    join = JoinGroupRequest(group_id="g", session_timeout_ms=5000, protocol_type="consumer", protocols=protocols)
-    task = group_broker.start(join, 0)
-    group_broker.loop.pass_ms(1)
-    member_id = task.result().member_id
+    member_id = group_broker.join_group()
     group_broker.call(SyncGroupRequest(group_id="g", generation_id=1, member_id=member_id), 3)
     group_broker.metadata.topics["t"].removed_from = 9
     group_broker.metadata.topics["t"].removed_to = 12

@@ -3,18 +3,13 @@
 import pytest
 
 from protocol.errors import ErrorCode
-from protocol.messages.k11_join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from protocol.messages.k14_sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from tests.unit.support.group_coordinator import Harness
 
 
 @pytest.mark.parametrize("version", range(6))
 def test_every_version_returns_the_assignment(group_broker: Harness, version: int) -> None:
-    protocols = [JoinGroupRequestProtocol(name="range")]
-    join = JoinGroupRequest(group_id="g", session_timeout_ms=5000, protocol_type="consumer", protocols=protocols)
-    task = group_broker.start(join, 0)
-    group_broker.loop.pass_ms(1)
-    member_id = task.result().member_id
+    member_id = group_broker.join_group()
     request = SyncGroupRequest(
         group_id="g",
         generation_id=1,

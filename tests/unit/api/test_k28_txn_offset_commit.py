@@ -4,7 +4,6 @@ import pytest
 
 from kbroker.api.k28_txn_offset_commit import error_for_client
 from protocol.errors import ErrorCode
-from protocol.messages.k11_join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from protocol.messages.k14_sync_group import SyncGroupRequest
 from protocol.messages.k22_init_producer_id import InitProducerIdRequest
 from protocol.messages.k25_add_offsets_to_txn import AddOffsetsToTxnRequest
@@ -111,11 +110,7 @@ def test_errors_by_version(error: ErrorCode, version: int, returned: ErrorCode) 
 
 def test_offsets_of_removed_partitions_are_accepted_from_members(group_broker: Harness) -> None:
     begin(group_broker, add=True)
-    protocols = [JoinGroupRequestProtocol(name="range")]
-    join = JoinGroupRequest(group_id="g", session_timeout_ms=5000, protocol_type="consumer", protocols=protocols)
-    task = group_broker.start(join, 0)
-    group_broker.loop.pass_ms(1)
-    member_id = task.result().member_id
+    member_id = group_broker.join_group()
     group_broker.call(SyncGroupRequest(group_id="g", generation_id=1, member_id=member_id), 3)
     group_broker.metadata.topics["t"].removed_from = 9
     request = request_for(0, 9, 8)

@@ -28,6 +28,7 @@ from kbroker.metadata.image import (
 )
 from protocol.apis import APIS
 from protocol.messages import message_classes
+from protocol.messages.k11_join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from protocol.schema.codec import decode, encode
 from protocol.schema.message import Struct, StructType, message_info
 from tests.unit.support.internal_log import MemoryLog, VirtualLoop, virtual_environment
@@ -164,6 +165,15 @@ class Harness:
 
     def unstable_partitions(self, group_id: str = "g") -> frozenset[tuple[str, int]]:
         return self.run(self.groups.fetch_offsets(group_id, require_stable=True)).unstable
+
+    def join_group(self) -> str:
+        """Join the new group "g" as its only member. Returns the member id; the generation is 1."""
+        protocols = [JoinGroupRequestProtocol(name="range")]
+        join = JoinGroupRequest(group_id="g", session_timeout_ms=5000, protocol_type="consumer", protocols=protocols)
+        task = self.start(join, 0)
+        self.loop.pass_ms(1)
+        member_id: str = task.result().member_id
+        return member_id
 
     def committed_offsets(self, group_id: str = "g", *, require_stable: bool = False) -> TopicOffsets:
         return self.run(self.groups.fetch_offsets(group_id, require_stable=require_stable)).topics

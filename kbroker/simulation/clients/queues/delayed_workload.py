@@ -34,13 +34,7 @@ class DelayedWorkload:
     async def read(self, client: QueueClient) -> None:
         """Read the topic again and again from its start, until the workload is asked to stop. Raises BrokenQueue."""
         while not client.stopped:
-            position = 0
-            for _ in range(client.random.choice((5, 50))):
-                log: list[SeenRecord] = []
-                data, position = await client.fetch(DELAYED, position, log)
-                self._records.read(log)
-                if data is None or client.stopped:
-                    break
+            await client.read_for_a_while(DELAYED, 0, self._records.read)
             await client.cluster.backoff()
 
     async def check_at_the_end(self, client: QueueClient) -> Sequence[SeenRecord]:

@@ -1,6 +1,6 @@
 """A client that produces single batches, without retries, and fetches: what it sees is checked with queue_rules.py."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from random import Random
 
 from kbroker.simulation.clients.admin import BROKER_TIMEOUT_MS
@@ -96,6 +96,15 @@ class QueueClient:
             return None, position
         aborted = [(each.producer_id, each.first_offset) for each in data.aborted_transactions or ()]
         return data, _decode(data.records or b"", position, log, aborted)
+
+    async def read_for_a_while(self, topic: str, position: int, check: Callable[[list[SeenRecord]], None]) -> None:
+        """Send some fetches from `position` on, and check the records of each. Ends early after an error."""
+        for _ in range(self.random.choice((5, 50))):
+            log: list[SeenRecord] = []
+            data, position = await self.fetch(topic, position, log)
+            check(log)
+            if data is None or self.stopped:
+                return
 
     async def read_to_end(self, topic: str, position: int, log: list[SeenRecord], *, committed: bool = False) -> int:
         """Append the records from `position` to the end of partition 0 to `log`. Returns the next position."""

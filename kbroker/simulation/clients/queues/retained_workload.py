@@ -60,13 +60,8 @@ class RetainedWorkload:
         """Read the topic from its start on, until the workload is asked to stop. Raises BrokenQueue."""
         while not client.stopped:
             with suppress(OSError):
-                position, _ = await list_offset(client.cluster, (RETAINED, 0), EARLIEST)
-                for _ in range(client.random.choice((5, 50))):
-                    log: list[SeenRecord] = []
-                    data, position = await client.fetch(RETAINED, position, log)
-                    self._records.read(log)
-                    if data is None or client.stopped:
-                        break
+                start, _ = await list_offset(client.cluster, (RETAINED, 0), EARLIEST)
+                await client.read_for_a_while(RETAINED, start, self._records.read)
             await client.cluster.backoff()
 
     # The operator.
@@ -123,27 +118,29 @@ class RetainedWorkload:
 
     async def check_at_the_end(self, client: QueueClient) -> None:
         """Wait until only records that are due after the run are pending, and check them. Raises BrokenQueue."""
-        # A list has several pages, between which retention may move records.
-        while True:
-            with suppress(RefusedError, TimeoutError):
-                await _admin(client).alter_configs(RETAINED, {"retention.ms": "-1"})
-                break
+        await _disable_retention(client)
         last: list[PendingDelayedRecord] | None = None
-        log: list[SeenRecord] = []
         while True:
             with suppress(OSError):
-                pending = await self._list(client)
-                is_settled = pending is not None and all(
-                    record.due_ms > client.now_ms() + FAR_MS // 2 for record in pending
-                )
+                pending, later_ms = await self._list(client), client.now_ms() + FAR_MS // 2
+                is_settled = pending is not None and all(record.due_ms > later_ms for record in pending)
                 if pending is not None and is_settled and pending == last:
+                    log: list[SeenRecord] = []
                     start, _ = await list_offset(client.cluster, (RETAINED, 0), EARLIEST)
                     await client.read_to_end(RETAINED, start, log)
                     self._records.read(log)
-                    self._records.check_pending(pending, client.now_ms() + FAR_MS // 2)
+                    self._records.check_pending(pending, later_ms)
                     return
                 last = pending
             await client.cluster.backoff()
+
+
+async def _disable_retention(client: QueueClient) -> None:
+    """A list has several pages, between which retention would move records."""
+    while True:
+        with suppress(RefusedError, TimeoutError):
+            await _admin(client).alter_configs(RETAINED, {"retention.ms": "-1"})
+            return
 
 
 def _admin(client: QueueClient) -> Admin:

@@ -14,7 +14,6 @@ from protocol.messages.k08_offset_commit import (
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
-from protocol.messages.k11_join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from protocol.messages.k14_sync_group import SyncGroupRequest
 from protocol.messages.k47_offset_delete import (
     OffsetDeleteRequest,
@@ -69,11 +68,7 @@ def test_offsets_of_removed_partitions_are_deleted_in_views_too(broker: Harness)
 
 def test_members_that_read_a_view_may_commit_removed_partitions(broker: Harness) -> None:
     """As for the source: kafka-python and the Java client repeat a commit that fails for minutes before they rejoin."""
-    protocols = [JoinGroupRequestProtocol(name="range")]
-    join = JoinGroupRequest(group_id="g", session_timeout_ms=5000, protocol_type="consumer", protocols=protocols)
-    task = broker.start(join, 0)
-    broker.loop.pass_ms(1)
-    member_id = task.result().member_id
+    member_id = broker.join_group()
     broker.call(SyncGroupRequest(group_id="g", generation_id=1, member_id=member_id), 3)
     remove_the_last_partition(broker)
 

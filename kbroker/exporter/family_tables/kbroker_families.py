@@ -26,7 +26,8 @@ KBROKER_FAMILIES = (
         GAUGE,
         "",
         "Replicas that self-healing (kbroker.replica.rebuild.after.ms) does not rebuild although their broker stays "
-        "away: no live broker may hold them, no replica leads, or too many brokers are away. 0 but on the controller.",
+        "away: no live broker may hold them, no replica leads, the plan is refused, or too many brokers are away. 0 "
+        "but on the controller.",
     ),
     Family("kbroker_peer_connections", GAUGE, "", "Open connections to other brokers."),
     Family("kbroker_peer_connection_failures_total", COUNTER, "", "Failed attempts to connect to another broker."),

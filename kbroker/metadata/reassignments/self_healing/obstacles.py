@@ -36,9 +36,11 @@ class Obstacles(NamedTuple):
         ids, replicas = tuple(broker.broker_id for broker in kept), sum(broker.replicas for broker in kept)
         return cls((Obstacle(ids, OUTAGE, replicas),))
 
-    @classmethod
-    def refused(cls, brokers: Collection[int], reason: str) -> "Obstacles":
-        return cls((Obstacle(tuple(brokers), reason),), blocked=frozenset(brokers))
+    def with_refusal(self, refused: Obstacle | None) -> "Obstacles":
+        """Return these and the refusal of a plan, if it was refused."""
+        if refused is None:
+            return self
+        return self._replace(found=(*self.found, refused), blocked=frozenset(refused.brokers))
 
     def lines(self, before: "Obstacles") -> list[Obstacle]:
         """Return the obstacles that were not there before."""

@@ -23,7 +23,7 @@ from kbroker.metadata.reassignments.self_healing.decision import (
 )
 from kbroker.metadata.reassignments.self_healing.healing_layout import BrokerDisk, healing_layout
 from kbroker.metadata.reassignments.self_healing.observed_brokers import ObservedBrokers, broker_states
-from kbroker.metadata.reassignments.self_healing.obstacles import Obstacles, obstacles_of
+from kbroker.metadata.reassignments.self_healing.obstacles import Obstacle, Obstacles, obstacles_of
 from kbroker.metadata.reassignments.stored_plan import NO_THROTTLE, PlanOrigin
 from kbroker.metadata.replication.broker_changes import acceptable_leaders
 from kbroker.metadata.store import znodes
@@ -48,7 +48,8 @@ THROTTLED_RATE = "kbroker.replica.rebuild.throttled.rate"
 # The interval of checks is a part of the time after which a broker is rebuilt, between these bounds.
 CHECKS = 10
 MIN_INTERVAL_MS, MAX_INTERVAL_MS = 100, 10_000
-# A plan that is not possible is tried again when the metadata has changed, or after this time: a disk may have room.
+# A plan that is not possible, or was refused, is tried again when the metadata has changed, or after this time: a disk
+# may have room.
 RETRY_MS = 60_000
 # Small plans, so that those on request can begin between them, and throttles fit into the configs of a topic.
 MAX_MOVES, CONCURRENT_MOVES = 1000, 10
@@ -148,22 +149,27 @@ class SelfHealingManager:
         layout = healing_layout(self._image.topics, known, await self.read_disks(acceptable_leaders(known)))
         away = frozenset(broker.broker_id for broker in due if broker.is_away)
         result: Rebuild = await self._offload(rebuild, layout, away, MAX_MOVES)
-        self._note(obstacles_of(result, away))
+        refused = await self._begin(result, due, layout)
+        # Once for each attempt: only what the last one has not found is logged.
+        self._note(obstacles_of(result, away).with_refusal(refused))
+
+    async def _begin(self, result: Rebuild, due: Collection[HealedBroker], layout: ClusterLayout) -> Obstacle | None:
+        """Rebuild what can be rebuilt, or else give replicas back. Returns why the plan was refused, if it was."""
         if result.plan.moves:
             moved = {broker for move in result.plan.moves for broker in move.removed}
-            await self._create(PlanOrigin.REBUILD, sorted(moved), result.plan.moves, layout)
-            return
+            return await self._create(PlanOrigin.REBUILD, sorted(moved), result.plan.moves, layout)
         for broker in due:
             if not broker.is_away:
-                await self._give_back(broker, layout)
-                return
+                return await self._give_back(broker, layout)
+        return None
 
-    async def _give_back(self, broker: HealedBroker, layout: ClusterLayout) -> None:
+    async def _give_back(self, broker: HealedBroker, layout: ClusterLayout) -> Obstacle | None:
         share = await self._offload(take_share, layout, broker.broker_id, min(broker.replicas, MAX_MOVES))
         if share.moves:
-            await self._create(PlanOrigin.RETURN, [broker.broker_id], share.moves, layout)
-        elif layout.brokers[broker.broker_id].accepts_replicas:
+            return await self._create(PlanOrigin.RETURN, [broker.broker_id], share.moves, layout)
+        if layout.brokers[broker.broker_id].accepts_replicas:
             await self._forget_rebuilt(broker.broker_id)
+        return None
 
     async def _forget_rebuilt(self, broker_id: int) -> None:
         """Record that a broker has its share."""
@@ -176,8 +182,8 @@ class SelfHealingManager:
 
     async def _create(
         self, origin: PlanOrigin, brokers: list[int], moves: Collection[PartitionMove], layout: ClusterLayout
-    ) -> None:
-        """Create a plan, the most endangered partitions first. Raises KafkaError if it is refused."""
+    ) -> Obstacle | None:
+        """Create a plan, the most endangered partitions first. Returns why it was refused, None if it was not."""
         in_sync = {
             (part.topic, part.partition): len(part.replicas) - len(part.out_of_sync) for part in layout.partitions
         }
@@ -188,11 +194,13 @@ class SelfHealingManager:
             [RequestedMove(move.topic, move.partition, move.original, move.target) for move in ordered],
             allow_fewer_racks=True,  # a replica there protects better than none
         )  # fmt: skip
-        self._tried = None
         try:
             await self._plans.create_plan(requested, None, origin, brokers, lambda: self._are_due(brokers))
         except KafkaError as error:
-            self._note(Obstacles.refused(brokers, str(error.message or error.code.name)))
+            not_rebuilt = len(moves) if origin is PlanOrigin.REBUILD else 0
+            return Obstacle(tuple(brokers), str(error.message or error.code.name), not_rebuilt)
+        self._tried = None
+        return None
 
     def _are_due(self, brokers: Collection[int]) -> bool:
         """Return whether a plan about these brokers may begin. The lock is held."""

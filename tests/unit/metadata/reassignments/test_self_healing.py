@@ -1,6 +1,7 @@
 """Self-healing as far as the metadata: a broker stays away, its replicas are rebuilt, it returns and gets its share."""
 
 import logging
+from collections.abc import Collection, Mapping
 
 import pytest
 
@@ -9,6 +10,7 @@ from kbroker.config.config_resource import ConfigResourceType
 from kbroker.metadata.reassignments import plan_manager
 from kbroker.metadata.reassignments.plan_checks import RequestedMove, RequestedPlan
 from kbroker.metadata.reassignments.self_healing.decision import HealingState
+from kbroker.metadata.reassignments.self_healing.healing_layout import BrokerDisk
 from kbroker.metadata.reassignments.self_healing.obstacles import HOMELESS, OUTAGE
 from kbroker.metadata.reassignments.stored_plan import PlanOrigin, PlanState, StoredPlan
 from tests.unit.support.async_test import async_test
@@ -213,6 +215,42 @@ async def test_nothing_is_rebuilt_if_no_other_broker_may_hold_the_replicas(caplo
     # A fourth broker that joins may.
     await story.cluster.start(4)
     await story.pass_minutes(1)
+    assert story.is_rebuilding
+
+
+@async_test
+async def test_a_plan_that_is_refused_is_logged_once_and_tried_again_when_the_metadata_changes(
+    caplog: pytest.LogCaptureFixture,
+):
+    story = await story_of(4, *ON_THREE)
+    controller = story.cluster.controller.controller
+    reads: list[Collection[int]] = []
+
+    async def read_disks(brokers: Collection[int]) -> Mapping[int, BrokerDisk]:
+        reads.append(brokers)
+        return {broker: BrokerDisk({}) for broker in brokers}
+
+    controller.self_healing.read_disks = read_disks
+    # A throttle of a user, which a plan would overwrite.
+    await controller.alter_configs(ConfigResourceType.BROKER, "2", {"leader.replication.throttled.rate": "1000"})
+    await story.cluster.vanish(3)
+    with caplog.at_level(logging.WARNING, "kbroker"):
+        await story.pass_minutes(30)
+        # Twelve checks in two minutes.
+        for _ in range(12):
+            story.watch.passed_ms += MINUTE // 6
+            await story.heal()
+    assert (story.plan, await story.states()) == (None, {3: HealingState.BLOCKED})
+    assert [record.getMessage() for record in caplog.records if "not rebuilt" in record.getMessage()] == [
+        "replicas are not rebuilt brokers=[3] replicas=3 "
+        'reason="Broker 2 already has leader.replication.throttled.rate: remove it, or create the plan without a '
+        'throttle."'
+    ]
+    assert controller.self_healing.replicas_not_rebuilt == 3
+    # The first, and one a minute, in case that a disk has room now.
+    assert len(reads) == 3
+    await controller.alter_configs(ConfigResourceType.BROKER, "2", None)
+    await story.heal()
     assert story.is_rebuilding
 
 

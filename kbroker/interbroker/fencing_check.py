@@ -4,7 +4,8 @@ A broker that is cut off from the coordination service keeps its roles: its sess
 the service must not become one of the brokers. But if only this broker is cut off, its session expires, and other
 brokers become the leaders of its partitions. Clients that ask it for metadata or a coordinator would be sent to it all
 the same. So while the service is silent, it asks the other brokers with BrokerHeartbeat requests, as brokers of KRaft
-ask the controller. Being fenced in a broker epoch is final, so any broker may report it, even with an old image.
+ask the controller. Being fenced in a broker epoch is final, so any broker may report it, even with an old image. It
+happens to a broker with a session, too, if somebody deletes its node.
 
 A controller that only the coordination service reaches would stay the controller, although no other broker can change
 ISRs, topics or configs then. So a controller asks the other brokers all the time, see isolation.py. Only responses
@@ -156,7 +157,7 @@ class FencingCheck:
         except PeerUnavailable as error:
             return _contact(error.__cause__)
         is_fenced = cast(BrokerHeartbeatResponse, response).is_fenced
-        if is_fenced and epoch == self._identity.broker_epoch and not self._is_connected():
+        if is_fenced and epoch == self._identity.broker_epoch:
             self._on_fenced(epoch)
         return Contact.RESPONSE
 

@@ -215,7 +215,7 @@ class CoordinationSessions:
         return 0 if self.current is None else self.current.timeout_ms
 
     def on_fenced(self, broker_epoch: int) -> None:
-        """Called when another broker says that this broker's epoch has ended: so has the session."""
+        """Called when another broker says that this broker's epoch has ended: so has the session, or it is useless."""
         if self._is_registered_in(broker_epoch):
             assert self.current is not None
             self._on_expired(self.current)

@@ -4,6 +4,8 @@ import asyncio
 from random import Random
 from typing import Any
 
+from kbroker.metadata.store import znodes
+from kbroker.metadata.store.coordination import Delete
 from kbroker.simulation.coordination.service import SESSION_MS, SimCoordination
 from kbroker.simulation.runtime.machine import Machine
 from tests.unit.support.simulated_hosts import SimulatedHosts, simulated
@@ -77,6 +79,16 @@ async def test_a_broker_that_the_service_has_given_up_leads_no_longer(s: ThreeBr
         assert number not in s.broker(number).services.metadata.brokers
         s.service.heal(f"broker{number}")
         await s.until(lambda number=number, epoch=epoch: s.epoch(number) > epoch, 30)
+
+
+@simulated(ThreeBrokers, SEEDS)
+async def test_a_broker_whose_node_was_deleted_joins_again(s: ThreeBrokers) -> None:
+    """It has a session, so nothing but another broker tells it that it is fenced."""
+    for number in s.machines:
+        epoch = s.epoch(number)
+        s.service.write([Delete(znodes.broker_path(number))])
+        await s.until(lambda number=number, epoch=epoch: s.epoch(number) > epoch, 30)
+        await s.until(lambda: all(s.isr(1, index) == [1, 2, 3] for index in range(3)), 30)
 
 
 @simulated(ThreeBrokers, SEEDS)

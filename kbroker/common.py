@@ -1,4 +1,4 @@
-"""Small types that all packages share."""
+"""Small types and functions that all packages share."""
 
 from typing import NamedTuple
 
@@ -22,6 +22,11 @@ class TopicPartition(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"
+
+
+def format_address(host: str, port: int) -> str:
+    """Return HOST:PORT, with brackets around an IPv6 address (Kafka: Utils.formatAddress)."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 class KafkaError(Exception):

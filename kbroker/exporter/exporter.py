@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from kbroker.common import format_address
 from kbroker.config.validators import parse_host_port
 from kbroker.exporter.collect import MetricSources, collect_metrics
 from kbroker.exporter.election_counter import ElectionCounter
@@ -90,7 +91,7 @@ class Exporter:
         assert address is not None
         host, port = address
         port = await self._http.start(host or None, port)
-        self.address = f"[{host}]:{port}" if ":" in host else f"{host or '0.0.0.0'}:{port}"
+        self.address = format_address(host or "0.0.0.0", port)
         self._delay.start()
         log.info("metrics are served", address=self.address)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from kbroker.common import format_address
 from kbroker.exporter.metrics_page import MetricsPage, labels
 from kbroker.interbroker.peer_stats import PeerStats
 from kbroker.metadata.replication.reassignment import original_replicas
@@ -40,7 +41,7 @@ def collect_cluster(services: Services, elections: ElectionCounter, page: Metric
     if is_controller:
         page.add("kafka_brokers", len(image.brokers))
         for node in list(image.brokers.values()):
-            page.add("kafka_broker_info", 1, labels(address=f"{node.host}:{node.port}", id=node.id))
+            page.add("kafka_broker_info", 1, labels(address=format_address(node.host, node.port), id=node.id))
     count = offline = imbalanced = 0
     topics = list(image.topics.values())
     page.add(_CONTROLLER + "globaltopiccount", len(topics))

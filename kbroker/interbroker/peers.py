@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
-from kbroker.common import Buffer
+from kbroker.common import Buffer, format_address
 from kbroker.interbroker.frame_protocol import PeerFrameBuffers
 from kbroker.interbroker.handshake import NONCE_BYTES, HandshakeError, InitiatorHandshake
 from kbroker.interbroker.peer_connection import PeerConnection, PeerUnavailable
@@ -239,7 +239,7 @@ class Peers:
             # The first failure was logged. The next message is that of another process of the peer.
             return
         peer = link.peer
-        address = f"{peer.inter_broker_host}:{peer.inter_broker_port}"
+        address = format_address(peer.inter_broker_host, peer.inter_broker_port)
         if isinstance(error, HandshakeError):
             report = log.info if error.is_transient else log.error
             report("handshake failed", broker=peer.id, peer=address, reason=error.reason, **error.detail)

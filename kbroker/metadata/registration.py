@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kbroker.common import format_address
 from kbroker.metadata.image import BrokerNode
 from kbroker.metadata.store import znodes
 from kbroker.metadata.store.coordination import BadVersion, Create, NodeExists, Set
@@ -70,9 +71,8 @@ async def _broker_id_in_use(coordination: Coordination, broker_id: int) -> Broke
     if node is None:
         return BrokerIdInUse(path, f"another broker of this cluster has node.id={broker_id}")
     other = znodes.decode_broker(broker_id, node.data).registration
-    return BrokerIdInUse(
-        path, f"another broker of this cluster has node.id={broker_id}: it serves {other.host}:{other.port}"
-    )
+    address = format_address(other.host, other.port)
+    return BrokerIdInUse(path, f"another broker of this cluster has node.id={broker_id}: it serves {address}")
 
 
 async def _own_epoch(coordination: Coordination, broker_id: int) -> int | None:

@@ -12,6 +12,7 @@ from errno import EADDRINUSE
 from random import SystemRandom
 from typing import TypeVar
 
+from kbroker.common import format_address
 from kbroker.runtime.environment import UNLIMITED_DESCRIPTORS, DescriptorLimits, Environment
 from kbroker.runtime.process_runner import SystemProcessRunner
 from kbroker.runtime.real_disk import RealDisk
@@ -99,7 +100,7 @@ async def start_serving(server: asyncio.Server) -> None:
     await server.start_serving()
     for (host, port, *_), listening in zip(addresses, server.sockets, strict=True):
         if listening is None or listening.fileno() < 0:
-            raise OSError(EADDRINUSE, f"cannot listen on {host}:{port}: address already in use")
+            raise OSError(EADDRINUSE, f"cannot listen on {format_address(host, port)}: address already in use")
 
 
 def raise_descriptor_limit() -> None:

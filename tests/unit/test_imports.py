@@ -34,7 +34,7 @@ LAYERS = (
 
 # Outside the layers: programs that reach brokers over the network, as any client does.
 CLIENTS = {
-    "cli": {"cli", "pipeline", "retry", "config", "protocol"},
+    "cli": {"cli", "pipeline", "retry", "common", "config", "protocol"},
     "retry": {"retry", "config"},
     "pipeline": {"pipeline", "common", "config", "protocol"},
     "__main__": {"cli"},
@@ -61,11 +61,11 @@ CLIENT_EXCEPTIONS = {
     "kbroker/cli/log/app.py": {"runtime"},
     "kbroker/cli/log/internal_topics.py": {"storage"},
     "kbroker/cli/log/segments.py": {"runtime", "storage"},
-    "kbroker/cli/log/verify.py": {"common", "metadata", "runtime", "storage"},
+    "kbroker/cli/log/verify.py": {"metadata", "runtime", "storage"},
     "kbroker/cli/log/verify_report.py": {"storage"},
     "kbroker/cli/doctor/doctor.py": {"runtime"},
     "kbroker/cli/doctor/cluster_reader.py": {"metadata"},
-    "kbroker/cli/doctor/check.py": {"common", "runtime", "storage"},
+    "kbroker/cli/doctor/check.py": {"runtime", "storage"},
     "kbroker/cli/doctor/storage_checks.py": {"runtime", "storage"},
     "kbroker/cli/tools/frame_records.py": {"storage"},
 }

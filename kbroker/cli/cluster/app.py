@@ -23,6 +23,7 @@ from kbroker.cli.common.partitions.partition_health import (
 )
 from kbroker.cli.common.partitions.reassignments import NO_REASSIGNMENT, reassignments_if_known
 from kbroker.cli.common.partitions.replica_lag import UNKNOWN_LAG, ReplicaLag, replica_lag
+from kbroker.common import format_address
 
 app = typer.Typer()
 
@@ -93,7 +94,7 @@ def cluster_summary(
         brokers.append(
             {
                 "broker": node_id,
-                "address": f"{broker['host']}:{broker['port']}" if broker else None,
+                "address": format_address(broker["host"], broker["port"]) if broker else None,
                 "rack": broker["rack"] if broker else None,
                 "state": broker_state(broker, cluster["controller_id"]),
                 "leads": leads[node_id],

@@ -16,6 +16,7 @@ from kbroker.cli.common.formatting import format_size
 from kbroker.cli.common.options import DEFAULT_BOOTSTRAP, AsJson, Bootstrap
 from kbroker.cli.common.output import print_json, print_table
 from kbroker.cli.common.pager import paginated
+from kbroker.common import format_address
 
 app = typer.Typer()
 
@@ -67,7 +68,7 @@ def broker_summaries(
         summaries.append(
             {
                 "broker": broker_id,
-                "address": f"{broker['host']}:{broker['port']}" if broker else None,
+                "address": format_address(broker["host"], broker["port"]) if broker else None,
                 "rack": broker["rack"] if broker else None,
                 "state": broker_state(broker, cluster["controller_id"]),
                 "cordoned": found.is_cordoned if found else None,

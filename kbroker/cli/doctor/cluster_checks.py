@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from kbroker.cli.common.formatting import count_text
 from kbroker.cli.doctor.check import OK, PROBLEM, WARNING, CheckContext, CheckResult
 from kbroker.cli.doctor.cluster_reader import ClusterUnreadable, StoredCluster
+from kbroker.common import format_address
 from kbroker.config import ConfigError
 from kbroker.config.broker.zookeeper_settings import zookeeper_settings
 
@@ -72,7 +73,8 @@ def _check_identity(context: CheckContext, address: str, cluster: StoredCluster)
         return
     registered = cluster.brokers.get(node_id)
     if registered is not None and not context.is_running:
-        message = f"a broker with node.id={node_id} is registered, and serves {registered.host}:{registered.port}"
+        served = format_address(registered.host, registered.port)
+        message = f"a broker with node.id={node_id} is registered, and serves {served}"
         advice = "Choose another node.id; if that broker was killed, its registration ends with its session."
         yield CheckResult("cluster", PROBLEM, message, advice)
         return
@@ -96,7 +98,7 @@ def _check_peers(context: CheckContext, cluster: StoredCluster) -> Iterator[Chec
         ):
             error = context.host.connect_error(host, port) if port else None
             if error is not None:
-                errors.append(f"its listener for {listener} at {host}:{port}: {error.strerror or error}")
+                errors.append(f"its listener for {listener} at {format_address(host, port)}: {error.strerror or error}")
         if errors:
             message = f"broker {node_id} cannot be reached at {'; '.join(errors)}"
             advice = "Open the firewall, or advertise another address there: replication needs both directions."
@@ -154,7 +156,7 @@ def _check_configs(context: CheckContext, cluster: StoredCluster) -> Iterator[Ch
     values: dict[str, dict[str | None, list[int]]] = {}
     responding = 0
     for node_id, broker in sorted(cluster.brokers.items()):
-        configs = context.host.broker_configs(f"{broker.host}:{broker.port}", node_id)
+        configs = context.host.broker_configs(format_address(broker.host, broker.port), node_id)
         if configs is None:
             continue
         responding += 1

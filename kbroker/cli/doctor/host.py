@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from kbroker.cli.common.locks import is_locked
 from kbroker.cli.doctor import cluster_reader
 from kbroker.cli.doctor.cluster_reader import StoredCluster
+from kbroker.common import format_address
 
 if TYPE_CHECKING:
     from kbroker.config.broker.zookeeper_settings import ZooKeeperSettings
@@ -79,9 +80,8 @@ class Host:
         from kbroker.cli.common.client import admin_client
         from kbroker.cli.common.errors import CliError
 
-        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         try:
-            with admin_client(address) as client:
+            with admin_client(format_address(host, port)) as client:
                 cluster = client.describe_cluster()
                 topics = client.describe_topics(None)
         except CliError:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from kbroker.cli.common.errors import CliError
 from kbroker.cli.common.parsing import parse_assignments, parse_host_port
+from kbroker.common import format_address
 from kbroker.config import ConfigError
 from kbroker.config.sources.environment import from_environment
 from kbroker.config.sources.static_configs import StaticConfig, StaticConfigs, merge_sources
@@ -115,8 +116,7 @@ def _listener(address: str, option: str) -> str:
 
 
 def _address(address: str, option: str) -> str:
-    host, port = parse_host_port(address, option)
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return format_address(*parse_host_port(address, option))
 
 
 def _read_file(path: str) -> tuple[StaticConfigs, list[str]]:

@@ -4,6 +4,7 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from kbroker.common import format_address
 from kbroker.config.values import ConfigError
 
 _ENDPOINT = re.compile(r"([A-Za-z][A-Za-z0-9_-]*)://(?:\[([0-9A-Fa-f:.%]+)\]|([^\s:/\[\]]*)):(-?[0-9]{1,6})")
@@ -19,13 +20,12 @@ class Endpoint(NamedTuple):
     port: int
 
     def __str__(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{self.name}://{host}:{self.port}"
+        return f"{self.name}://{self.address}"
 
     @property
     def address(self) -> str:
         """host:port, as in a client's bootstrap.servers."""
-        return str(self).partition("://")[2]
+        return format_address(self.host, self.port)
 
 
 def parse_endpoints(config: str, entries: Sequence[str]) -> tuple[Endpoint, ...]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from kbroker.common import format_address
+from kbroker.config.validators import parse_host_port
 from kbroker.config.values import ConfigError, Value
 
 
@@ -61,19 +63,21 @@ def zookeeper_settings(values: Mapping[str, Value]) -> ZooKeeperSettings:
 
 
 def parse_connect(text: str) -> tuple[tuple[str, ...], str]:
-    """Parse HOST:PORT,HOST:PORT/CHROOT. Returns the hosts and the chroot, "" without one. Raises ConfigError."""
+    """Parse HOST:PORT,HOST:PORT/CHROOT. Returns each HOST:PORT and the chroot, "" without one. Raises ConfigError.
+
+    The default port is 2181.
+    """
     servers, _, chroot = text.partition("/")
-    hosts = tuple(host.strip() for host in servers.split(","))
-    for host in hosts:
-        name, colon, port = host.rpartition(":")
-        if not colon or "]" in port:
-            name, port = host, "2181"
-        if not name or not port.isdecimal() or not 0 < int(port) < 65_536 or "@" in name or " " in name:
+    hosts = []
+    for server in servers.split(","):
+        host, port = parse_host_port(server.strip()) or parse_host_port(f"{server.strip()}:2181") or ("", 0)
+        if not host or not port or "@" in host:
             raise ConfigError(f"zookeeper.connect must be HOST:PORT[,HOST:PORT...][/CHROOT], not {text!r}")
+        hosts.append(format_address(host, port))
     chroot = chroot.strip().rstrip("/")
     if any(part in ("", ".", "..", "zookeeper") for part in chroot.split("/")) and chroot:
         raise ConfigError(f"zookeeper.connect has an invalid chroot: /{chroot}")
-    return hosts, f"/{chroot}" if chroot else ""
+    return tuple(hosts), f"/{chroot}" if chroot else ""
 
 
 def _text(values: Mapping[str, Value], name: str) -> str:

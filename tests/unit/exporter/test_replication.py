@@ -96,7 +96,7 @@ def test_followed_partitions_and_throttled_rates() -> None:
 
 def test_only_the_controller_reports_what_dashboards_add_up() -> None:
     image = MetadataImage()
-    image.brokers = {id: BrokerRegistration(id, "host", 9090 + id, None) for id in (1, 2)}
+    image.brokers = {id: BrokerRegistration(id, "::1", 9090 + id, None) for id in (1, 2)}
     image.topics = {"t": TopicImage("t", ID, partitions=[partition(NO_LEADER, []), partition(2, [2])])}
     image.controller_id = 1
     names = {}
@@ -110,6 +110,7 @@ def test_only_the_controller_reports_what_dashboards_add_up() -> None:
         assert "kafka_controller_kafkacontroller_offlinepartitionscount 1" in text
         assert f"kafka_controller_kafkacontroller_activecontrollercount {int(node_id == 1)}" in text
         assert "kafka_controller_controllerstats_leaderelectionrateandtimems_count 2" in text
+        assert ('kafka_broker_info{address="[::1]:9092",id="2"} 1' in text) == (node_id == 1)
         names[node_id] = {line.split("{")[0].split(" ")[0] for line in text.splitlines() if line[0] != "#"}
     assert names[1] - names[2] == {"kafka_brokers", "kafka_broker_info", "kafka_topic_partitions"}
     assert not names[2] - names[1]

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from kbroker.cli.common.partitions.list_offsets import Partition
 from kbroker.cli.common.partitions.partition_health import PartitionHealth
+from kbroker.common import format_address
 
 NOT_REGISTERED = -1
 
@@ -28,7 +29,7 @@ class BrokerAddress(NamedTuple):
     rack: str | None = None
 
     def __str__(self) -> str:
-        return f"{self.host}:{self.port}"
+        return format_address(self.host, self.port)
 
 
 class ClusterView(NamedTuple):

@@ -11,7 +11,7 @@ CLUSTER = {
     "brokers": [
         {"broker_id": 2, "host": "b", "port": 9093, "rack": None},
         {"broker_id": 1, "host": "a", "port": 9092, "rack": "east", "is_fenced": False},
-        {"broker_id": 4, "host": "d", "port": 9095, "rack": None, "is_fenced": True},
+        {"broker_id": 4, "host": "::1", "port": 9095, "rack": None, "is_fenced": True},
     ],
 }
 
@@ -27,7 +27,7 @@ def test_brokers_with_their_replicas_and_bytes() -> None:
         (1, "a:9092", "east", "controller", False, 1, 1, 0, 12, 100),
         (2, "b:9093", None, "running", True, 0, 1, 1, 0, None),
         (3, None, None, "unknown", None, 0, 1, 1, None, None),
-        (4, "d:9095", None, "fenced", None, 0, 1, 0, None, None),
+        (4, "[::1]:9095", None, "fenced", None, 0, 1, 0, None, None),
     ]
 
 

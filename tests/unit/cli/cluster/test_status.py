@@ -9,7 +9,7 @@ CLUSTER = {
     "brokers": [
         {"broker_id": 2, "host": "b", "port": 9093, "rack": None},
         {"broker_id": 1, "host": "a", "port": 9092, "rack": "east", "is_fenced": False},
-        {"broker_id": 4, "host": "d", "port": 9095, "rack": None, "is_fenced": True},
+        {"broker_id": 4, "host": "::1", "port": 9095, "rack": None, "is_fenced": True},
     ],
 }
 
@@ -21,7 +21,7 @@ def test_brokers_and_problems() -> None:
         (1, "a:9092", "east", "controller", 2, 1, 2, 2, 0),
         (2, "b:9093", None, "running", 0, 0, 1, 1, 7),
         (3, None, None, "unknown", 0, 1, 1, 0, None),
-        (4, "d:9095", None, "fenced", 0, 0, 0, 0, 0),
+        (4, "[::1]:9095", None, "fenced", 0, 0, 0, 0, 0),
     ]
     assert summary["partitions"] == {
         "total": 2,

@@ -102,6 +102,17 @@ def test_servers_that_are_down(data: Path, down: tuple[str, ...], status: str) -
     assert failure[2].startswith(f"{len(down)} of 3 servers cannot be reached: zk1:2181: Connection refused")
 
 
+def test_servers_without_a_port(data: Path) -> None:
+    found = failures(
+        data,
+        StoredCluster("abc", BROKERS),
+        down=("zk1:2181", "::1:2181"),
+        set={"zookeeper.connect": "zk1,[::1]/kbroker"},
+    )
+    text = "2 of 2 servers cannot be reached: zk1:2181: Connection refused; [::1]:2181: Connection refused"
+    assert ("ZooKeeper", PROBLEM, text) in found
+
+
 def test_zookeeper_that_cannot_be_read(data: Path) -> None:
     error = ClusterUnreadable("AccessDenied /kbroker/cluster-id (see kbroker.zookeeper.digest)")
     assert failures(data, error) == [("ZooKeeper", PROBLEM, f"{CONNECT} cannot be read: {error}")]
@@ -114,8 +125,9 @@ def test_the_directory_of_another_cluster(data: Path, stored: str, text: str) ->
 
 
 def test_an_id_that_is_in_use(data: Path) -> None:
-    message = "a broker with node.id=1 is registered, and serves host1:9092"
-    assert failures(data, StoredCluster("abc", BROKERS), running=False) == [("cluster", PROBLEM, message)]
+    message = "a broker with node.id=1 is registered, and serves [::1]:9092"
+    brokers = {**BROKERS, 1: registered(1)._replace(host="::1")}
+    assert failures(data, StoredCluster("abc", brokers), running=False) == [("cluster", PROBLEM, message)]
 
 
 def test_a_broker_that_cannot_be_reached(data: Path) -> None:
@@ -157,10 +169,11 @@ def test_what_new_topics_get(data: Path, factor: int, min_isr: int, brokers: int
 
 
 def test_configs_that_differ_between_brokers(data: Path) -> None:
-    """A broker that does not respond is not compared."""
+    """A broker that does not respond is not compared. Broker 2 has an IPv6 address."""
     configs: dict[str, dict[str, str | None]] = {
         "host1:9092": {"min.insync.replicas": "2", "num.partitions": "1"},
-        "host2:9092": {"min.insync.replicas": "1", "num.partitions": "1"},
+        "[::2]:9092": {"min.insync.replicas": "1", "num.partitions": "1"},
     }
-    (failure,) = failures(data, StoredCluster("abc", BROKERS), configs=configs)
+    brokers = {**BROKERS, 2: registered(2)._replace(host="::2")}
+    (failure,) = failures(data, StoredCluster("abc", brokers), configs=configs)
     assert failure == ("configs", WARNING, "min.insync.replicas differs: 2 on 1; 1 on 2")

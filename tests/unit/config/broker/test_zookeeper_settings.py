@@ -10,11 +10,11 @@ from kbroker.config.values import ConfigError
 @pytest.mark.parametrize(
     ("text", "hosts", "chroot"),
     [
-        ("zk", ("zk",), ""),
+        ("zk", ("zk:2181",), ""),
         ("a:1,b:65535", ("a:1", "b:65535"), ""),
         ("a:1, b:2/kafka/one/", ("a:1", "b:2"), "/kafka/one"),
         ("[::1]:2181/x", ("[::1]:2181",), "/x"),
-        ("[::1]", ("[::1]",), ""),
+        ("[::1],zk", ("[::1]:2181", "zk:2181"), ""),
     ],
 )
 def test_hosts_and_chroot(text: str, hosts: tuple[str, ...], chroot: str) -> None:
@@ -22,7 +22,8 @@ def test_hosts_and_chroot(text: str, hosts: tuple[str, ...], chroot: str) -> Non
 
 
 @pytest.mark.parametrize(
-    "text", ["a:b", "a:0", "a:70000", ":1", "a,,b", "/x", "a//x", "a/x/../y", "a/zookeeper", "u@a", "a b", "[::1]:x"]
+    "text",
+    ["a:b", "a:0", "a:70000", ":1", "a,,b", "/x", "a//x", "a/x/../y", "a/zookeeper", "u@a", "a b", "[::1]:x", "::1"],
 )
 def test_an_invalid_connect_string_is_refused_at_start(text: str) -> None:
     with pytest.raises(ConfigError, match=r"zookeeper\.connect"):

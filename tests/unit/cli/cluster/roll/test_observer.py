@@ -117,3 +117,4 @@ def test_brokers_of_another_program_are_refused(start: Callable[..., Observer]) 
 
 def test_addresses() -> None:
     assert str(BrokerAddress("host", 9092)) == "host:9092"
+    assert str(BrokerAddress("::1", 9092)) == "[::1]:9092"

@@ -203,14 +203,22 @@ class FetchedPartitions:
     def _truncate(self, state: PartitionFetchState, diverging: tuple[int, int], leader_log_start: int) -> None:
         partition, log = state.partition, state.partition.log
         offset = truncation_offset(log.epochs, log.log_end_offset, diverging)
-        # The leader knows no epochs below its log start offset, so records below it may differ. Unlike Apache Kafka,
-        # this follower does not keep them.
-        change = partition.follower_restart_at if offset <= leader_log_start else partition.follower_truncate
-        offset = max(offset, leader_log_start)
-        event_log.info(
-            "log diverges from the leader's, is truncated", partition=partition.tp, leader=state.leader_id,
-            to=offset, log_end_offset=log.log_end_offset, leader_epoch=diverging[0], leader_end_offset=diverging[1],
-        )  # fmt: skip
+        change, removed_from = partition.follower_truncate, offset
+        message = "log diverges from the leader's, is truncated"
+        if offset <= leader_log_start:
+            # The leader knows no epochs below its log start offset, so records below it may differ. Unlike Apache
+            # Kafka, this follower does not keep them.
+            offset = leader_log_start
+            change, removed_from = partition.follower_restart_at, log.log_start_offset
+            message = "log diverges from the leader's, starts again"
+        fields = {
+            "partition": partition.tp, "leader": state.leader_id, "to": offset, "log_end_offset": log.log_end_offset,
+            "leader_epoch": diverging[0], "leader_end_offset": diverging[1],
+        }  # fmt: skip
+        if removed_from < log.log_end_offset:
+            event_log.info(message, **fields)
+        else:  # this broker led in an epoch without appending a record
+            event_log.debug("leader epochs without records removed", **fields)
         self._fetcher.pause(state)
         self._fetcher.spawn(self._change_log(state, change(offset)))
 
@@ -222,14 +230,17 @@ class FetchedPartitions:
         start, end = await leader_offsets(self._leaders, replica_id, state, timeout_ms)
         if self._is_outdated(state):
             return
-        event_log.warning(
-            "log has no offset in common with the leader's", partition=partition.tp, leader=state.leader_id,
-            log_end_offset=partition.log.log_end_offset, leader_start=start, leader_end=end,
-        )  # fmt: skip
-        if end < partition.log.log_end_offset:
+        log_end = partition.log.log_end_offset
+        fields = {
+            "partition": partition.tp, "leader": state.leader_id, "log_end_offset": log_end, "leader_start": start,
+            "leader_end": end,
+        }  # fmt: skip
+        if end < log_end:
             # Records beyond the leader's end are those of an unclean election.
+            event_log.warning("log ends beyond the leader's, is truncated", **fields)
             await partition.follower_truncate(end)
-        elif start > partition.log.log_end_offset:
+        elif start > log_end:
+            event_log.info("log ends before the leader's begins, starts again there", **fields)
             await partition.follower_restart_at(start)
 
     def _is_outdated(self, state: PartitionFetchState) -> bool:

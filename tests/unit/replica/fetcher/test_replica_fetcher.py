@@ -1,8 +1,11 @@
 """A fetcher with a leader whose responses the test writes."""
 
 import asyncio
+import logging
 from itertools import pairwise
 from typing import Any
+
+import pytest
 
 from kbroker.common import KafkaError
 from kbroker.replica.fetcher.replica_fetcher import BYTES_PER_CLOCK_READ
@@ -104,6 +107,32 @@ async def test_truncation_by_diverging_epoch(lab: Lab) -> None:
     partition.truncating.set_result(None)
     assert rows(await lab.leader.request()) == [(0, EPOCH, 6, 1)]
     assert partition.truncations == [6]
+
+
+@pytest.mark.parametrize(
+    ("end", "leader_start", "expected"),
+    [
+        (10, 0, "INFO log diverges from the leader's, is truncated partition=t-0 leader=1 to=6 log_end_offset=10"),
+        (10, 7, "INFO log diverges from the leader's, starts again partition=t-0 leader=1 to=7 log_end_offset=10"),
+        # It led in epoch 4 without appending a record.
+        (6, 0, "DEBUG leader epochs without records removed partition=t-0 leader=1 to=6 log_end_offset=6"),
+    ],
+)
+def test_the_log_says_what_a_truncation_removes(
+    end: int, leader_start: int, expected: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def truncate(lab: Lab) -> None:
+        partition = FakePartition(0, end)
+        partition.log.epochs = LeaderEpochCache([(1, 0), (4, 6)])
+        diverging = await lab.followed(partition)
+        diverging.diverging_epoch, diverging.log_start_offset = EpochEndOffset(epoch=3, end_offset=8), leader_start
+        lab.leader.respond(diverging)
+        await lab.leader.request()
+
+    caplog.set_level(logging.DEBUG, "kbroker.replica")
+    fetcher_test(truncate)()
+    lines = [f"{record.levelname} {record.message}" for record in caplog.records]
+    assert lines == [f"{expected} leader_epoch=3 leader_end_offset=8"]
 
 
 @fetcher_test

@@ -23,6 +23,10 @@ MAX_REPLICAS = 3
 # run with them only under flush.before.ack.
 LOSSY_FAULTS = ("power", "rot", "disk_error")
 OUTPUT = "output"
+# A follower with such limits gets about one batch with each fetch, some 350 a second of all partitions of a leader. A
+# producer with such a pause sends up to 200 a second, others up to 40.
+FOLLOWER_LIMITS = {"replica.fetch.max.bytes": 2 << 10, "replica.fetch.response.max.bytes": 4 << 10}
+SHORT_PAUSE_S = 0.01
 # How much longer runs with self-healing are: brokers stay away, and return.
 HEALING_S = 15.0
 
@@ -91,6 +95,12 @@ class Plan:
     def transactional(self) -> bool:
         """Whether any program writes in transactions."""
         return bool(self.transactors or self.transformers)
+
+    @property
+    def may_outrun_followers(self) -> bool:
+        """Whether producers may send more than followers can fetch, which then lag as long as the producers send."""
+        has_limits = any(int(self.broker.get(name, limit + 1)) <= limit for name, limit in FOLLOWER_LIMITS.items())
+        return has_limits and self.pause_between_sends_s <= SHORT_PAUSE_S
 
     @classmethod
     def draw(cls, scenario: Scenario, random: Random) -> "Plan":

@@ -53,34 +53,26 @@ async def register_broker(
         except BadVersion:
             continue  # another broker has registered in between
         except NodeExists:
-            own_epoch = await _own_epoch(coordination, broker.id)
-            if own_epoch is not None:
-                return own_epoch
-            remaining_s = deadline - environment.loop.time()
+            (found,) = await coordination.get_many([path])
+            if found is None:
+                continue  # it has ended in between
+            registered = znodes.decode_broker(broker.id, found.data).registration
+            if found.owner == coordination.session_id:
+                return registered.epoch  # this session has made it in a call whose outcome was unknown
+            address, remaining_s = format_address(registered.host, registered.port), deadline - environment.loop.time()
             if remaining_s <= 0:
-                raise await _broker_id_in_use(coordination, broker.id) from None
-            log.warning("another session has this broker id", broker=broker.id, waiting_s=round(remaining_s))
+                detail = f"another broker of this cluster has node.id={broker.id}: it serves {address}"
+                raise BrokerIdInUse(path, detail) from None
+            if registered.directory_id == broker.directory_id:
+                # Usual after a kill.
+                log.info("waiting for the end of this broker's former session", waiting_s=round(remaining_s))
+            else:
+                log.warning(
+                    "a broker with another log directory has this id", address=address, waiting_s=round(remaining_s)
+                )
             await _wait_until_deleted(environment, coordination, path, remaining_s)
             continue
         return version + 1
-
-
-async def _broker_id_in_use(coordination: Coordination, broker_id: int) -> BrokerIdInUse:
-    path = znodes.broker_path(broker_id)
-    (node,) = await coordination.get_many([path])
-    if node is None:
-        return BrokerIdInUse(path, f"another broker of this cluster has node.id={broker_id}")
-    other = znodes.decode_broker(broker_id, node.data).registration
-    address = format_address(other.host, other.port)
-    return BrokerIdInUse(path, f"another broker of this cluster has node.id={broker_id}: it serves {address}")
-
-
-async def _own_epoch(coordination: Coordination, broker_id: int) -> int | None:
-    """Return the epoch of a registration that this session has made in a call whose outcome was unknown."""
-    (node,) = await coordination.get_many([znodes.broker_path(broker_id)])
-    if node is None or node.owner != coordination.session_id:
-        return None
-    return znodes.decode_broker(broker_id, node.data).registration.epoch
 
 
 async def _wait_until_deleted(environment: Environment, coordination: Coordination, path: str, max_s: float) -> None:

@@ -26,6 +26,7 @@ from kbroker.interbroker.handshake import (
     refusal,
 )
 from kbroker.runtime.delayed_response import DelayedResponse
+from kbroker.runtime.event_log import EventLogger
 from kbroker.server.error_reporter import api_name
 from kbroker.server.file_response import FileResponseWriter
 from kbroker.storage.log.reading.file_slice import FileSlice
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
     from kbroker.runtime.disk import DirectSocket
     from kbroker.server.direct_send import Part
     from kbroker.server.interbroker.inter_broker_context import InterBrokerContext
+
+log = EventLogger("kbroker.interbroker")
 
 _HEADER = Struct(">ii")
 # API key, version, correlation id, size of the client id. Brokers send none.
@@ -110,7 +113,12 @@ class InterBrokerConnection(FrameProtocol):
             self._listener.check_hello(hello)
         except HandshakeError as error:
             _send_frame(self.transport, refusal(error.reason))
-            self.close(error.reason, None, **error.detail)
+            if error.is_transient:
+                # Usual after the restart of a broker, until the other one has the new metadata.
+                log.debug("handshake refused", peer=self.peer, reason=error.reason, **error.detail)
+                self.close_quietly()
+            else:
+                self.close(error.reason, None, **error.detail)
             return
         self._handshake = None
         self._cancel_timer()

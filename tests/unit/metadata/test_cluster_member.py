@@ -1,6 +1,7 @@
 """Brokers join a cluster, change topics and configs through the controller, and load each other's changes."""
 
 import asyncio
+import logging
 from typing import Any
 
 import pytest
@@ -51,12 +52,20 @@ class JoinedBroker:
 FAILURES: list[BaseException] = []
 
 
-async def start(disk: MemoryDisk, store: EmbeddedStore | None = None, node_id: int = 1) -> JoinedBroker:
+async def start(
+    disk: MemoryDisk,
+    store: EmbeddedStore | None = None,
+    node_id: int = 1,
+    *,
+    directory_id: str = "",
+    max_wait_s: float = 0.0,
+) -> JoinedBroker:
     environment = make_environment(disk, node_id)
     store = store or await EmbeddedStore.open(environment, "/data")
     session = store.session()
+    registration = BrokerRegistration(node_id, "127.0.0.1", 9091 + node_id, directory_id=directory_id)
     member = await join_cluster(
-        environment, session, BrokerRegistration(node_id, "127.0.0.1", 9091 + node_id), lambda: CONFIG, FAILURES.append
+        environment, session, registration, lambda: CONFIG, FAILURES.append, max_wait_s=max_wait_s
     )
     return JoinedBroker(member, session, store)
 
@@ -264,6 +273,38 @@ async def test_brokers_of_one_process_share_the_metadata():
     assert set(broker.image.brokers) == {1}
     assert broker.image.offline_replicas(broker.image.topics["a"].partitions[0]) == [2]
     assert FAILURES == []
+
+
+@pytest.mark.parametrize(
+    ("directory_id", "expected"),
+    [
+        ("a", "INFO waiting for the end of this broker's former session"),
+        ("b", "WARNING a broker with another log directory has this id address=127.0.0.1:9093"),
+    ],
+)
+def test_a_restarted_broker_waits_for_the_end_of_its_former_session(
+    directory_id: str, expected: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The controller is another broker. The session of the killed one exists for its timeout."""
+
+    @async_test
+    async def restart():
+        disk = MemoryDisk()
+        broker = await start(disk)
+        killed = await start(disk, broker.store, 2, directory_id="a")
+        caplog.clear()
+        restarting = asyncio.create_task(start(disk, broker.store, 2, directory_id=directory_id, max_wait_s=20))
+        async with asyncio.timeout(10):
+            while not caplog.records:
+                await settle()
+        await killed.session.close()
+        await restarting
+        assert broker.image.brokers[2].epoch == 3
+
+    caplog.set_level(logging.INFO, "kbroker.metadata")
+    restart()
+    first = caplog.records[0]
+    assert f"{first.levelname} {first.message}" == f"{expected} waiting_s=20"
 
 
 @async_test

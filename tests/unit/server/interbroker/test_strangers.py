@@ -170,6 +170,19 @@ def test_a_broker_of_another_cluster(log: pytest.LogCaptureFixture) -> None:
     story(1)
 
 
+def test_a_broker_that_does_not_know_of_the_restart_is_refused_without_a_warning(log: pytest.LogCaptureFixture) -> None:
+    @simulated(StrangerTest, [1])
+    async def story(s: StrangerTest) -> None:
+        handshake = InitiatorHandshake(BrokerIdentity(CLUSTER, SECRET, 1, 11), (2, 21), 0, b"n" * 32)
+        stranger = await s.stranger(frame(handshake.hello))
+        assert b"another epoch of this broker is meant" in await s.received(stranger)
+        await stranger.lost
+        assert not s.two.server.connections
+        refused(log, "", count=0)
+
+    story(1)
+
+
 def test_a_broker_with_another_secret(log: pytest.LogCaptureFixture) -> None:
     """It was given the right address: for example a restored backup of the coordination service."""
 

@@ -9,7 +9,7 @@ import typer
 from kbroker.cli.cluster.roll.cluster_view import BrokerProcess, ClusterView, out_of_sync
 from kbroker.cli.cluster.roll.observer import Observer, first_view
 from kbroker.cli.cluster.roll.restart_steps import obstacles, restart_steps
-from kbroker.cli.cluster.roll.roll_report import COLUMNS, RollReport, cells, step_rows
+from kbroker.cli.cluster.roll.roll_report import COLUMNS, NOTHING_LEFT, RollReport, cells, step_rows
 from kbroker.cli.cluster.roll.rolling_restart import Limits, RollingRestart, since_text
 from kbroker.cli.common.completion import complete_brokers
 from kbroker.cli.common.confirm import confirm
@@ -114,7 +114,7 @@ def roll(
         print_json({"brokers": rows, "obstacles": reasons})
     elif dry_run:
         print_table(COLUMNS, map(cells, rows))
-    if reasons and not force:
+    if reasons and before and not force:
         for reason in reasons:
             print_error(reason)
         raise CliError("a rolling restart would make this worse: see kbroker topics describe --under-min-isr --offline")
@@ -125,8 +125,14 @@ def roll(
             "kbroker cluster roll --dry-run shows how many it interrupts"
         )
     if dry_run:
+        if not before:
+            print_note(NOTHING_LEFT)
         return
-    confirm(f"Guide through the restart of {count_text(len(before), 'broker')}?", yes)
+    if before:
+        confirm(f"Guide through the restart of {count_text(len(before), 'broker')}?", yes)
+    else:
+        for reason in reasons:
+            print_note(reason)
     report = RollReport(command, as_json)
     resume = f"to continue: kbroker cluster roll --since {since_text(now_ms if since_ms is None else since_ms)}"
     tolerated = out_of_sync(view) if force else []

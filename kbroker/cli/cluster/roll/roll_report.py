@@ -15,6 +15,7 @@ from kbroker.cli.common.output import print_note
 from kbroker.cli.common.partitions.list_offsets import Partition
 
 COLUMNS = ("step", "broker", "address", "rack", "state", "started", "version", "leads", "interrupts", "command")
+NOTHING_LEFT = "no broker is left to restart"
 
 
 def restart_command(template: str, broker: int, address: BrokerAddress) -> str:
@@ -99,9 +100,8 @@ class RollReport:
         )
 
     def complete(self, brokers: int, duration_ms: int) -> None:
-        text = (
-            f"restarted {count_text(brokers, 'broker')} in {format_duration(duration_ms)}, and all replicas are in sync"
-        )
+        done = f"restarted {count_text(brokers, 'broker')} in {format_duration(duration_ms)}"
+        text = f"{done if brokers else NOTHING_LEFT}, and all replicas are in sync"
         self._event(text, "complete", brokers=brokers, duration_ms=duration_ms)
 
     def _event(self, text: str, event: str, **fields: Any) -> None:

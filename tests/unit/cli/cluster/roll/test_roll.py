@@ -197,8 +197,25 @@ def test_it_continues_with_the_brokers_that_were_not_restarted(cluster: FakeClus
     cluster.turns = [nothing, nothing, *cluster.restart(3)]
     assert main(["cluster", "roll", "1", "3", "--yes", "--command", "{id}", "--since", since]) == 0
     assert capsys.readouterr().out == "3\n"
-    assert main(["cluster", "roll", "1", "3", "--yes", "--since", since]) == 0
-    assert capsys.readouterr().err.startswith("restarted 0 brokers in ")
+
+
+def test_nothing_is_left_to_restart(cluster: FakeCluster, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It asks for nothing, waits until all replicas are in sync, and says that the rolling restart is done."""
+    monkeypatch.setattr(command, "confirm", lambda question, yes: pytest.fail(question))
+    for broker in (1, 2, 3):
+        cluster.start(broker)
+    since = ["--since", str(STARTED_MS + 1)]
+    assert main(["cluster", "roll", "--dry-run", *since]) == 0
+    assert capsys.readouterr().err == "no broker is left to restart\n"
+    assert main(["cluster", "roll", *since]) == 0
+    assert capsys.readouterr().err == "no broker is left to restart, and all replicas are in sync\n"
+    cluster.stop(3)
+    cluster.turns = [nothing, nothing, lambda: cluster.start(3), cluster.join]
+    assert main(["cluster", "roll", *since]) == 0
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err.splitlines()[:2] == ["broker 3 is away", "waiting until 2 partitions have all replicas in sync"]
+    assert output.err.splitlines()[-1] == "no broker is left to restart, and all replicas are in sync"
 
 
 def test_a_restart_has_a_deadline(cluster: FakeCluster, capsys: Capture) -> None:

@@ -1,14 +1,14 @@
 """Balance: moves that bring a layout to the goals of placement."""
 
 from kbroker.metadata.topics.placement.balance_bytes import balance_bytes
-from kbroker.metadata.topics.placement.balance_leaders import balance_leaders
+from kbroker.metadata.topics.placement.balance_leaders import balance_leaders, balance_topic_leaders
 from kbroker.metadata.topics.placement.balance_replicas import balance_counts, balance_racks
 from kbroker.metadata.topics.placement.cluster_layout import ClusterLayout, with_replicas
 from kbroker.metadata.topics.placement.reassignment_plan import ReassignmentPlan, plan_of
 from kbroker.metadata.topics.placement.replica_table import ReplicaTable
 
 # In the order of their weight: none undoes what an earlier one has reached.
-STEPS = (balance_racks, balance_counts, balance_leaders, balance_bytes)
+STEPS = (balance_racks, balance_counts, balance_leaders, balance_bytes, balance_topic_leaders)
 
 
 def balance(layout: ClusterLayout) -> ReassignmentPlan:

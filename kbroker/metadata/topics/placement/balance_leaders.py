@@ -1,6 +1,10 @@
-"""Balance: equal numbers of partitions that brokers are the preferred leader of. Only the order of replicas changes."""
+"""Balance: equal numbers of partitions that brokers are the preferred leader of, in total and of each topic.
+
+Only the order of replicas changes.
+"""
 
 from collections import deque
+from collections.abc import Iterator
 from itertools import pairwise
 
 from kbroker.metadata.topics.placement.balance_replicas import surplus
@@ -30,6 +34,67 @@ def balance_leaders(table: ReplicaTable) -> bool:
                 _hand_over(table, led, partition, leader, follower)
         has_changed = True
     return has_changed
+
+
+def balance_topic_leaders(table: ReplicaTable) -> bool:
+    """Spread the leaders of each topic, as the load of a topic is where they are. Returns whether anything changed.
+
+    Each step hands a partition over to a broker that leads at least two fewer of the topic. If the totals of the two
+    brokers would differ more than before, one of another topic goes back, which is then spread as well as before, or
+    better.
+    """
+    topics = _LedTopics(table)
+    has_changed = False
+    for topic in topics.led:
+        while topics.improve(topic):
+            has_changed = True
+    return has_changed
+
+
+class _LedTopics:
+    """What each broker leads of each topic: `led` for handing over, `leaders` the numbers by topic and broker."""
+
+    def __init__(self, table: ReplicaTable) -> None:
+        self._table = table
+        self.led: dict[str, _Led] = {}
+        self.leaders: dict[str, list[int]] = {}
+        for partition, (placed, replicas) in enumerate(zip(table.partitions, table.replicas, strict=True)):
+            led = self.led.setdefault(placed.topic, {broker: {} for broker in table.accepting})
+            self.leaders.setdefault(placed.topic, [0] * len(table.ids))[replicas[0]] += 1
+            if table.is_movable[partition] and table.accepts[replicas[0]]:
+                _enter(table, led, partition)
+
+    def improve(self, topic: str) -> bool:
+        """Hand one partition of a topic over. Returns False if that is not possible, or the topic is spread evenly."""
+        total = self._table.leaders
+        for source, target in self._uneven(topic):
+            if not self.led[topic][source].get(target):
+                continue
+            if total[source] > total[target]:
+                self._hand_over(topic, source, target)
+                return True
+            for other, leaders in self.leaders.items():
+                if leaders[target] > leaders[source] and self.led[other][target].get(source):
+                    self._hand_over(topic, source, target)
+                    self._hand_over(other, target, source)
+                    return True
+        return False
+
+    def _uneven(self, topic: str) -> Iterator[tuple[int, int]]:
+        """Yield the pairs of brokers of which one leads at least two more, those that differ most first."""
+        leaders = self.leaders[topic]
+        ascending = sorted(self._table.accepting, key=lambda broker: (leaders[broker], broker))
+        for source in reversed(ascending):
+            for target in ascending:
+                if leaders[source] - leaders[target] < 2:
+                    break
+                yield source, target
+
+    def _hand_over(self, topic: str, leader: int, follower: int) -> None:
+        partition = next(iter(self.led[topic][leader][follower]))
+        _hand_over(self._table, self.led[topic], partition, leader, follower)
+        self.leaders[topic][leader] -= 1
+        self.leaders[topic][follower] += 1
 
 
 def _led(table: ReplicaTable) -> _Led:

@@ -6,8 +6,9 @@ In the order of their weight. No decision worsens an earlier goal for a later on
 2. The replicas of a partition are spread over the racks as evenly as possible.
 3. Brokers have equally many replicas, and are the preferred leaders of equally many partitions.
 4. Brokers store equally many bytes, within BYTES_TOLERANCE.
+5. Of each topic, brokers are the preferred leaders of equally many partitions, as far as the order of replicas allows.
 
-Goals 3 and 4 are about the brokers that accept replicas.
+Goals 3 to 5 are about the brokers that accept replicas.
 """
 
 from collections import Counter

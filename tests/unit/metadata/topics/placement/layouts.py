@@ -1,5 +1,6 @@
 """Layouts for the tests of placement: small ones written by hand, and generated ones."""
 
+from collections import Counter
 from collections.abc import Mapping
 
 from hypothesis import strategies as st
@@ -40,7 +41,7 @@ def apply(plan: ReassignmentPlan) -> ClusterLayout:
     return with_replicas(plan.layout, replicas)
 
 
-def goals(layout: ClusterLayout) -> tuple[int, int, int, int]:
+def goals(layout: ClusterLayout) -> tuple[int, ...]:
     """Return the measure of each goal in the order of their weight; lower is better.
 
     For the rack goal these are pairs of replicas in one rack, for the others sums of squares.
@@ -52,7 +53,8 @@ def goals(layout: ClusterLayout) -> tuple[int, int, int, int]:
     counts = [sum(broker in part.replicas for part in parts) for broker in accepting]
     leaders = [sum(part.replicas[0] == broker for part in parts) for broker in accepting]
     sizes = [sum(part.size_bytes for part in parts if broker in part.replicas) for broker in accepting]
-    return (pairs, *(sum(value * value for value in values) for values in (counts, leaders, sizes)))
+    of_topics = Counter((part.topic, part.replicas[0]) for part in parts if part.replicas[0] in accepting).values()
+    return (pairs, *(sum(value * value for value in values) for values in (counts, leaders, sizes, of_topics)))
 
 
 def spreads(state: PlacementState) -> tuple[int, int, int]:

@@ -1,5 +1,6 @@
 """Balance by example: a new broker, racks, chains of leaders, large partitions, brokers that accept no replicas."""
 
+from collections import Counter
 from random import Random
 
 import pytest
@@ -56,6 +57,31 @@ def test_leaders_are_handed_over_along_a_chain_without_copies() -> None:
     plan = balance(layout)
     assert plan.copied_bytes == 0
     assert spreads(plan.after) == (0, 0, 1)
+
+
+def test_the_leaders_of_each_topic_are_spread_without_copies() -> None:
+    """The totals are equal before: each broker leads all partitions of one topic, which is all of the topic's load."""
+    partitions = [
+        PlacedPartition(topic, index, (leader, leader % 3 + 1, (leader + 1) % 3 + 1), leader)
+        for leader, topic in enumerate("abc", 1)
+        for index in range(4)
+    ]
+    plan = balance(cluster_layout([ClusterBroker(broker) for broker in (1, 2, 3)], partitions))
+    led = Counter((part.topic, part.replicas[0]) for part in apply(plan).partitions)
+    assert sorted(led.values()) == [1, 1, 1, 1, 1, 1, 2, 2, 2]
+    assert (spreads(plan.after), plan.copied_bytes) == ((0, 0, 0), 0)
+
+
+def test_a_new_broker_leads_its_share_of_each_topic() -> None:
+    """As Kafka places the partitions of 12 topics on three brokers, in the order of each topic's first broker."""
+    partitions = []
+    for number in range(144):
+        first = (number + number // 12) % 3
+        replicas = tuple((first + place) % 3 + 1 for place in range(3))
+        partitions.append(PlacedPartition(f"t{number // 12}", number % 12, replicas, replicas[0]))
+    plan = balance(cluster_layout([ClusterBroker(broker) for broker in (1, 2, 3, 4)], partitions))
+    led = Counter((part.topic, part.replicas[0]) for part in apply(plan).partitions)
+    assert (set(led.values()), spreads(plan.after)) == ({3}, (0, 0, 0))
 
 
 def test_large_replicas_are_exchanged_for_small_ones() -> None:

@@ -30,7 +30,7 @@ from kbroker.metadata.coordination_sessions import CoordinationSessions, OpenSes
 from kbroker.metadata.image import BrokerRegistration, MetadataDelta
 from kbroker.metadata.store.coordination import NodeExists
 from kbroker.queues.closing.forwarding_sender import ForwardingSender
-from kbroker.queues.closing.partition_removal import CHECK_INTERVAL_MS, PartitionRemoval
+from kbroker.queues.closing.partition_removal import PartitionRemoval
 from kbroker.queues.queue_extensions import QueueExtensions
 from kbroker.queues.views.view_directory import ViewDirectory
 from kbroker.replica.assigned_partitions import AssignedPartitions
@@ -281,8 +281,8 @@ class Broker:
         removals = PeriodicTask(
             self.environment,
             "removal of closed partitions",
-            lambda: CHECK_INTERVAL_MS,
-            removal.remove_emptied,
+            lambda: removal.interval_ms,
+            removal.check_all,
             lambda: removal.is_needed,
         )
         removals.schedule()

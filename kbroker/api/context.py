@@ -10,8 +10,8 @@ Each API that the broker supports is one file, kNN_name.py, with one function:
 - If the connection closes meanwhile, a DelayedResponse is abandoned, but a coroutine runs to its end, so that no change
   is left half done.
 - If the response follows from the request, the version, the metadata image and the broker's config alone, the file may
-  have a second function, `is_cacheable(request)`. Where it is true, a response without an error is sent again to the
-  same request, without decoding and handling it, until the image or the config changes.
+  have a second function, `is_cacheable(services, request)`. Where it is true, a response without an error is sent
+  again to the same request, without decoding and handling it, until the image or the config changes.
 - If it also follows from the state of partitions, the file may have `find_response(services, request_bytes)`, which
   returns the encoded body of an earlier response to the same bytes if it is still right, and `keep_response(services,
   request_bytes, request, response, body)`, called with each response that was complete at once.
@@ -94,9 +94,13 @@ class ErrorListener(Protocol):
 
 
 class RequestConnection(Protocol):
-    """The part of a request's connection that handlers use. `peer`: the client's "host:port"."""
+    """The part of a request's connection that handlers use.
+
+    `peer`: the client's "host:port". `is_producer`: a Produce request came on it.
+    """
 
     peer: str
+    is_producer: bool
 
     @property
     def peer_broker(self) -> tuple[int, int] | None:
@@ -155,7 +159,7 @@ class ApiHandler:
     is_flexible: bool
     has_flexible_response_header: bool
     overlap: Overlap
-    is_cacheable: Callable[[Any], bool] | None = None
+    is_cacheable: Callable[[Services, Any], bool] | None = None
     find_response: Callable[[Services, bytes], Body | None] | None = None
     keep_response: Callable[[Services, bytes, Any, Any, Any], None] | None = None
     may_be_cached: bool = False

@@ -32,6 +32,7 @@ Response = list[TopicResult]
 def handle(
     services: Services, context: RequestContext, request: ProduceRequest
 ) -> Response | Awaitable[Response | None] | None:
+    context.connection.is_producer = True
     if context.slices is not None:
         return produce_in_slices(services, context, request, context.slices)
     transactional_id, acks, timeout_ms, topics = request

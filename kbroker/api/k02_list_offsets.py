@@ -130,7 +130,7 @@ def _result(
     result = ListOffsetsPartitionResponse(partition_index=requested.partition_index)
     try:
         _validate(request.isolation_level, requested.timestamp, context.version)
-        partition = _replica(services, request, topic, requested)
+        partition = _replica(services, context, request, topic, requested)
         if requested.timestamp == LATEST and request.replica_id == CONSUMER and services.replicas.may_be_replaced():
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         if partition.log.offline is not None and partition.log.readable_end <= partition.log.log_start_offset:
@@ -155,11 +155,19 @@ def _result(
     return result
 
 
-def _replica(services: Services, request: ListOffsetsRequest, topic: str, requested: ListOffsetsPartition) -> Partition:
+def _replica(
+    services: Services,
+    context: RequestContext,
+    request: ListOffsetsRequest,
+    topic: str,
+    requested: ListOffsetsPartition,
+) -> Partition:
     """Return the replica that may respond. Raises KafkaError."""
     index, epoch = requested.partition_index, requested.current_leader_epoch
     if request.replica_id != DEBUGGING_CONSUMER:
-        partition = services.replicas.readable_leader(topic, index)
+        # The controller also asks for retired partitions, which consumers do not see.
+        find = services.replicas.readable_leader if context.peer_broker is None else services.replicas.leader
+        partition = find(topic, index)
         partition.check_leader(epoch)
         return partition
     found, _ = services.replicas.find_readable(topic, index)

@@ -5,6 +5,7 @@
   auto.create.topics.enable allow it. As in Kafka, the error is UNKNOWN_TOPIC_OR_PARTITION, and the client asks again. A
   lone broker waits for the creation and returns the new topic, which it serves at once; other brokers may not yet.
 - Versions 12 and later find topics by id. A request with ids ignores its names, as in Kafka.
+- Retired partitions (metadata/topics/close_partitions.py) are returned on the connections of producers only.
 - Racks, offline replicas and available leaders are derived from the registered brokers.
 - While no controller is known, another broker is named as the controller, as in Kafka: every broker forwards requests
   to the controller, and an admin client of librdkafka that has read -1 waits until its request times out.
@@ -40,15 +41,21 @@ T = TypeVar("T")
 def handle(
     services: Services, context: RequestContext, request: MetadataRequest
 ) -> MetadataResponse | Awaitable[MetadataResponse]:
-    builder = ResponseBuilder(services.metadata, context.version, request)
+    builder = ResponseBuilder(services.metadata, context.version, request, context.connection.is_producer)
     if _means_all(context, request):
         topics = list(services.metadata.topics.values())
         return at_once_or_in_slices(context.slices, builder.topics(builder.existing_topic, topics))
     return at_once_or_in_slices(context.slices, _requested_topics(services, context, builder, request.topics or []))
 
 
-def is_cacheable(request: MetadataRequest) -> bool:
-    return True
+def is_cacheable(services: Services, request: MetadataRequest) -> bool:
+    """Return whether every connection gets the same response: producers also get retired partitions."""
+    retired = services.metadata.with_retired
+    if not retired:
+        return True
+    return bool(request.topics) and not any(
+        topic.name in retired or topic.topic_id in retired for topic in request.topics or ()
+    )
 
 
 def is_large(services: Services, context: RequestContext, request: MetadataRequest) -> bool:
@@ -123,11 +130,12 @@ def _controller_id(image: MetadataImage) -> int:
 class ResponseBuilder:
     """Builds the response to one request from the image. `created`: new topics, to be returned as unknown."""
 
-    __slots__ = ("created", "image", "request", "version")
+    __slots__ = ("created", "image", "is_producer", "request", "version")
 
-    def __init__(self, image: MetadataImage, version: int, request: MetadataRequest) -> None:
+    def __init__(self, image: MetadataImage, version: int, request: MetadataRequest, is_producer: bool = False) -> None:
         self.created: Collection[str] = ()
         self.image = image
+        self.is_producer = is_producer
         self.version = version
         self.request = request
 
@@ -168,7 +176,8 @@ class ResponseBuilder:
 
     def existing_topic(self, topic: TopicImage) -> Steps[MetadataResponseTopic]:
         with_operations = self.request.include_topic_authorized_operations
-        topic = self.image.resolve(topic)
+        if not self.is_producer or topic.view_of:
+            topic = self.image.resolve(topic)
         build_partition = self._partition if self.version else self._partition_v0
         partitions: list[MetadataResponsePartition] = []
         for first in range(0, len(topic.partitions), PARTITIONS_PER_STEP):

@@ -1,12 +1,13 @@
 """RemovePartitions (key 10010), version 0: remove or close the highest partitions of a topic. Kafka has no such API.
 
-- Empty partitions are removed. The steps, and why no record is lost, are in metadata/topics/remove_partitions.py.
-- Others are closing, until retention has emptied them: metadata/topics/close_partitions.py. With the number of
-  partitions that the topic has, that is cancelled.
-- Producers get NOT_LEADER_OR_FOLLOWER while the leaders are asked, usually for less than a second, and retry. For a
-  partition that is gone they get UNKNOWN_TOPIC_OR_PARTITION, and refresh their metadata.
+- Partitions with records are closing, until retention has emptied them; then, or if they are empty, they retire:
+  metadata/topics/close_partitions.py. With the number of partitions that the topic has, the closing is cancelled.
+- Partitions that cannot forward records, because of the topic's configs, are removed if they are empty. The steps, and
+  why no record is lost, are in metadata/topics/remove_partitions.py.
+- Producers wait while the leaders are asked, usually for milliseconds. For a partition that is gone they get
+  UNKNOWN_TOPIC_OR_PARTITION, and refresh their metadata.
 - INVALID_PARTITIONS: the topic has no more than `partition_count`. -1 changes nothing; the response has the partitions
-  that are closing.
+  that are closing, or retired.
 - ApiVersions does not list it, so only kbroker's command line sends it.
 """
 

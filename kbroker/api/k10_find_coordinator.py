@@ -39,7 +39,7 @@ def handle(
     return at_once_or_in_slices(context.slices, _response(context, partial(_find, services, key_type), keys))
 
 
-def is_cacheable(request: FindCoordinatorRequest) -> bool:
+def is_cacheable(services: Services, request: FindCoordinatorRequest) -> bool:
     return True
 
 

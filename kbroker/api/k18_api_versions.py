@@ -50,7 +50,7 @@ def handle(services: Services, context: RequestContext, request: ApiVersionsRequ
     )
 
 
-def is_cacheable(request: ApiVersionsRequest) -> bool:
+def is_cacheable(services: Services, request: ApiVersionsRequest) -> bool:
     return True
 
 

@@ -55,7 +55,7 @@ def is_large(services: Services, context: RequestContext, request: DescribeConfi
     return len(request.resources) > MAX_RESOURCES_AT_ONCE or brokers > 1
 
 
-def is_cacheable(request: DescribeConfigsRequest) -> bool:
+def is_cacheable(services: Services, request: DescribeConfigsRequest) -> bool:
     """Return whether the response depends only on the image and the config, which do not have logger levels."""
     return all(resource.resource_type != ConfigResourceType.BROKER_LOGGER for resource in request.resources)
 

@@ -227,6 +227,10 @@ class Controller:
         """Let the closing partitions of a topic keep their records again. Raises KafkaError."""
         await self._removals.cancel_closing(name)
 
+    async def retire_partitions(self, topic: TopicImage, first: int) -> None:
+        """Let only producers use the closing partitions of a topic, which were as in `topic`. Raises KafkaError."""
+        await self._removals.retire(topic, first)
+
     async def remove_partitions(self, closing: ClosingPartitions) -> None:
         """Remove closing partitions, which must be empty in their leader epochs. Raises KafkaError."""
         await self._removals.remove(closing)

@@ -69,12 +69,14 @@ class Forwarding(NamedTuple):
     They are hidden, and forwarded to partition `target` of the topic, if they are in leader epochs from `first_epoch`
     on. `end_epoch`: that in which the closing was cancelled; -1 if it was not. `again_epoch`: that in which the
     partition was closed again after that, -1 if it was not; consumers see what was written meanwhile.
+    `is_retired`: only the producers that know the partition still use it.
     """
 
     first_epoch: int
     target: int
     end_epoch: int = -1
     again_epoch: int = -1
+    is_retired: bool = False
 
     @property
     def is_active(self) -> bool:
@@ -114,6 +116,10 @@ class PartitionRegistration:
         return bool(self.adding_replicas or self.removing_replicas)
 
 
+def is_retired(partition: PartitionRegistration | None) -> bool:
+    return partition is not None and partition.forwarding is not None and partition.forwarding.is_retired
+
+
 @dataclass(slots=True)
 class TopicImage:
     """`topic_id` has 16 bytes; `configs` are the overrides only; `partitions` are in the order of their indexes.
@@ -140,6 +146,14 @@ class TopicImage:
         if self.removed_from is None or index < max(self.removed_from, len(self.partitions)):
             return False
         return self.removed_to is None or index < self.removed_to
+
+    @property
+    def listed_partitions(self) -> int:
+        """The number of partitions without the retired ones, which are the highest."""
+        count = len(self.partitions)
+        while count and is_retired(self.partitions[count - 1]):
+            count -= 1
+        return count
 
     @property
     def view_of(self) -> str:
@@ -207,6 +221,8 @@ class MetadataImage:
         self.names_by_collision_key: dict[str, str] = {}
         # The names of the views of each topic that has some.
         self.views: dict[str, set[str]] = {}
+        # The names and the ids of the topics that have retired partitions.
+        self.with_retired: set[str | bytes] = set()
         self._overrides: dict[ConfigResource, dict[str, str]] = {}
 
     def apply(self, delta: MetadataDelta) -> None:
@@ -215,6 +231,7 @@ class MetadataImage:
         for topic in delta.deleted:
             del self.topics[topic.name]
             del self.topics_by_id[topic.topic_id]
+            self.with_retired -= {topic.name, topic.topic_id}
             self.names_by_collision_key.pop(collision_key(topic.name), None)
             if topic.view_of:
                 self.views[topic.view_of].discard(topic.name)
@@ -228,6 +245,9 @@ class MetadataImage:
         for topic in (*delta.created, *delta.updated):
             self.topics[topic.name] = topic
             self.topics_by_id[topic.topic_id] = topic
+            self.with_retired -= {topic.name, topic.topic_id}
+            if topic.partitions and is_retired(topic.partitions[-1]):
+                self.with_retired |= {topic.name, topic.topic_id}
         for resource, overrides in delta.configs.items():
             if overrides:
                 self._overrides[resource] = overrides
@@ -243,15 +263,19 @@ class MetadataImage:
             self.features = delta.features
 
     def resolve(self, topic: TopicImage) -> TopicImage:
-        """Return the topic as clients see it: a view has the partitions of its source."""
-        if VIEW_OF not in topic.configs:
+        """Return the topic as clients see it: retired partitions are removed; a view has those of its source."""
+        if VIEW_OF in topic.configs:
+            source = self.topics.get(topic.view_of)
+            if source is None:
+                return topic
+            source = self.resolve(source)
+            return replace(
+                topic, partitions=source.partitions, removed_from=source.removed_from, removed_to=source.removed_to
+            )
+        if topic.name not in self.with_retired:
             return topic
-        source = self.topics.get(topic.view_of)
-        if source is None:
-            return topic
-        return replace(
-            topic, partitions=source.partitions, removed_from=source.removed_from, removed_to=source.removed_to
-        )
+        listed, removed_to = topic.listed_partitions, max(len(topic.partitions), topic.removed_to or 0)
+        return replace(topic, partitions=topic.partitions[:listed], removed_from=listed, removed_to=removed_to)
 
     def overrides(self, resource_type: int, name: str) -> dict[str, str]:
         """Return the config overrides of a resource, {} if it has none."""

@@ -22,7 +22,7 @@ from kbroker.metadata.store import znodes
 from kbroker.metadata.store.coordination import Create, Delete, Op, Set
 from kbroker.metadata.store.multis import MULTI_BYTES, op_bytes
 from kbroker.metadata.store.partition_chunks import ChunkDraft
-from kbroker.metadata.topics.close_partitions import check_open
+from kbroker.metadata.topics.close_partitions import check_open, without_forwarding
 from kbroker.metadata.topics.create_partitions import NewPartitions, plan_partitions
 from kbroker.metadata.topics.create_topics import NewTopic, TopicPlan, check_partition_count, plan_topic
 from kbroker.metadata.topics.delete_topics import TopicDeletion, TopicNameOrId, plan_deletions
@@ -125,7 +125,8 @@ class TopicControlManager:
         """Return the number of partitions, and the replication factor."""
         replicas: Sequence[Sequence[int]] = plan.replicas
         if VIEW_OF in plan.configs:
-            replicas = [partition.replicas for partition in self._image.topics[plan.configs[VIEW_OF]].partitions]
+            source = self._image.resolve(self._image.topics[plan.configs[VIEW_OF]])
+            replicas = [partition.replicas for partition in source.partitions]
         return len(replicas), len(replicas[0])
 
     async def _create(self, plans: Sequence[TopicPlan], results: dict[str, CreateTopicResult]) -> None:
@@ -257,11 +258,15 @@ class TopicControlManager:
         check_not_view(self._image.topics.get(new.name), "add partitions to")
         added = plan_partitions(new, self._planning_context(), max_new_partitions)
         check_not_closing(self._image.topics[new.name])
-        check_open(self._image.topics[new.name])
+        topic = self._image.topics[new.name]
+        listed = topic.listed_partitions
+        check_open(topic)
         if validate_only:
             return len(added)
-        topic = self._image.topics[new.name]
         draft = ChunkDraft(self._loader.chunks)
+        for number, topic_id, index, row in list(draft.partitions_of(topic.topic_id)):
+            if listed <= index < new.count:
+                draft.replace(number, topic_id, index, without_forwarding(row))
         for index, replicas in enumerate(added, len(topic.partitions)):
             draft.add(topic.topic_id, index, self._new_partition(replicas, topic.first_leader_epoch))
         ops = draft.ops()

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
 
 from kbroker.common import NO_LEADER, KafkaError
+from kbroker.metadata.image import is_retired
 from kbroker.replica.partition_high_watermark import PartitionHighWatermark
 from kbroker.replica.partition_state import PartitionState
 from kbroker.storage.log.log import Log
@@ -23,7 +24,7 @@ class PartitionRoles(PartitionHighWatermark):
 
     __slots__ = (
         "_deferred_role", "_has_leader", "_is_truncating", "_when_decided", "adding_replicas", "extensions",
-        "forwarding", "is_closing",
+        "forwarding", "is_closing", "is_retired",
     )  # fmt: skip
 
     def __init__(self, log: Log, state: PartitionState, is_leader: bool) -> None:
@@ -34,6 +35,7 @@ class PartitionRoles(PartitionHighWatermark):
         # Called when the partition is no longer closing, or no longer led by this broker.
         self._when_decided: dict[Callable[[], None], None] = {}
         self.forwarding: Forwarding | None = None
+        self.is_retired = False
         self._is_truncating = False
         # On a follower: whether the partition has a leader, as far as this broker knows.
         self._has_leader = False
@@ -56,6 +58,9 @@ class PartitionRoles(PartitionHighWatermark):
         # Before the role: nothing may be appended in the leader epoch that closes the partition.
         self.is_closing = registration.is_closing
         self.forwarding = registration.forwarding
+        if self.is_retired != is_retired(registration):
+            self.is_retired = not self.is_retired
+            self.notify_fetchers(0)
         if self._is_truncating:
             self._deferred_role = (registration, node_id, now_ms)
         elif registration.leader == node_id:

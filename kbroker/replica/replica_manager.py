@@ -112,9 +112,9 @@ class ReplicaManager:
     def readable_leader(self, key: TopicKey, index: int) -> Partition:
         """Return the partition that consumers read if this broker leads it. Raises KafkaError."""
         partition, _ = self.find_readable(key, index)
-        if partition is None:
+        if partition is None or partition.is_retired:
             topic = self._topic(key)
-            if topic is not None and topic.is_removed(index):
+            if partition is not None or (topic is not None and topic.is_removed(index)):
                 # After UNKNOWN_TOPIC_OR_PARTITION in ListOffsets librdkafka does not update its metadata: it would
                 # report an error every 100 ms for minutes before its group rebalances.
                 raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)

@@ -59,12 +59,13 @@ class Connection(asyncio.BufferedProtocol):
 
     __slots__ = (
         "_backlog", "_client_id", "_client_id_bytes", "_linger_timer", "_listener", "_received", "_responses",
-        "_server", "_transport", "errors", "host", "last_active_ns", "peer",
+        "_server", "_transport", "errors", "host", "is_producer", "last_active_ns", "peer",
     )  # fmt: skip
 
     def __init__(self, server: ServerContext, listener: ConnectionListener) -> None:
         self.host = "?"
         self.peer = "?"
+        self.is_producer = False
         self.last_active_ns = 0
         self.errors = server.errors
         self._server = server
@@ -257,7 +258,7 @@ class Connection(asyncio.BufferedProtocol):
                 return
             request = handler.decode(frame, pos, version)
             if handler.is_large is not None and handler.is_large(server.services, context, request):
-                is_cacheable = handler.is_cacheable is not None and handler.is_cacheable(request)
+                is_cacheable = handler.is_cacheable is not None and handler.is_cacheable(server.services, request)
                 key = cache_key if is_cacheable else None
                 responses.wait_for_body(context, respond_in_slices(server, context, request, key))
                 return
@@ -288,7 +289,7 @@ class Connection(asyncio.BufferedProtocol):
         is_cacheable = handler.is_cacheable
         if handler.keep_response is not None:
             handler.keep_response(self._server.services, key, request, response, body)
-        elif is_cacheable is not None and isinstance(body, bytes) and is_cacheable(request):
+        elif is_cacheable is not None and isinstance(body, bytes) and is_cacheable(self._server.services, request):
             self._server.cached_responses.put(key, body)
 
     def _serve_in_slices(self, context: RequestContext, frame: memoryview, pos: int) -> None:

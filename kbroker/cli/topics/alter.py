@@ -61,9 +61,8 @@ def alter(
 ) -> None:
     """Change the number of partitions of topics, their configs, or their replication factor.
 
-    A topic with more than N partitions loses the highest ones. Empty ones are removed at once. Others are closing:
-    what producers send to them goes to those that remain, and retention empties them. The number that the topic has
-    cancels that.
+    A topic with more than N partitions loses the highest ones: what producers send to them goes to those that remain.
+    If one has records, all are closing until retention has emptied them. The number that the topic has cancels that.
 
     Another replication factor needs a plan of moves, as those of kbroker brokers balance. It is shown first, and a
     terminal asks for confirmation. The controller runs it: Ctrl-C leaves it running. The options from --dry-run to

@@ -131,7 +131,9 @@ def _description(
         return offsets[timestamp].get((row["leader_id"], (name, row["partition_index"])))
 
     closing = first_closing(client, name)
+    is_closing = closing is not None and closing < len(topic["partitions"])
     return topic_summary(topic) | {
+        **({"retired_from": closing} if closing is not None and not is_closing else {}),
         "configs": {key: config["value"] for key, config in sorted(configs.items())},
         "partitions": [
             {
@@ -140,7 +142,7 @@ def _description(
                 "leader_epoch": partition["leader_epoch"],
                 "replicas": partition["replica_nodes"],
                 "isr": partition["isr_nodes"],
-                **({"closing": partition["partition_index"] >= closing} if closing is not None else {}),
+                **({"closing": partition["partition_index"] >= closing} if is_closing else {}),
                 **moving.get((name, partition["partition_index"]), NO_REASSIGNMENT)._asdict(),
                 **({} if lags is None else {"lag": lags[name, partition["partition_index"]]}),
                 "earliest_offset": offset(EARLIEST, partition),
@@ -164,6 +166,8 @@ def _print_description(topic: Mapping[str, Any]) -> None:
         ("partition", "leader", "epoch", "replicas", "isr", *state, *moves, *lag, "earliest", "latest"),
         [_partition_row(partition, moves) for partition in topic["partitions"]],
     )
+    if "retired_from" in topic:
+        print(f"Producers may still send to removed partitions, from {topic['retired_from']} on.")
 
 
 def _partition_row(partition: Mapping[str, Any], moves: Sequence[str]) -> list[Cell]:

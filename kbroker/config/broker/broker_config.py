@@ -65,6 +65,7 @@ class BrokerConfig:
     kbroker_log_format: str
     kbroker_metrics_listener: str
     kbroker_record_validation: str
+    kbroker_retired_partition_idle_ms: int
     leader_imbalance_check_interval_seconds: int
     log_cleaner_backoff_ms: int
     log_cleaner_dedupe_buffer_size: int

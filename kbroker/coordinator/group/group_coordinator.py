@@ -17,6 +17,7 @@ from kbroker.coordinator.runtime.coordinator_context import RuntimeConfig
 from kbroker.coordinator.runtime.coordinator_runtime import CoordinatorRuntime
 from kbroker.coordinator.runtime.operation import SHARED, LockMode, RecordProducer, Respond
 from kbroker.coordinator.runtime.write_event import complete
+from kbroker.metadata.image import is_retired
 from kbroker.runtime.event_log import EventLogger
 from kbroker.runtime.periodic_task import PeriodicTask
 from protocol.errors import ErrorCode
@@ -117,8 +118,9 @@ class GroupCoordinator:
         shrunk = {topic.topic_id: topic for topic in delta.updated if topic.removed_from is not None}
         removed = {
             (topic, tp.partition)
-            for tp, topic_id, _, new in (delta.partitions if shrunk else ())
-            if new is None and topic_id in shrunk and shrunk[topic_id].is_removed(tp.partition)
+            for tp, topic_id, old, new in delta.partitions
+            if (is_retired(new) and not is_retired(old))
+            or (new is None and topic_id in shrunk and shrunk[topic_id].is_removed(tp.partition))
             # Groups of the topic's views have offsets of their own.
             for topic in (tp.topic, *self._metadata.views.get(tp.topic, ()))
         }

@@ -11,12 +11,18 @@ from typing import TYPE_CHECKING
 
 from kbroker.common import KafkaError
 from kbroker.config.topic_config import TopicConfig
+from kbroker.metadata.image import is_retired
 from kbroker.metadata.metadata_writer import MetadataWriter
 from kbroker.metadata.store import znodes
 from kbroker.metadata.store.coordination import Set
 from kbroker.metadata.store.multis import MULTI_BYTES
 from kbroker.metadata.store.partition_chunks import ChunkDraft
-from kbroker.metadata.topics.close_partitions import check_forwarding, with_forwarding, without_forwarding
+from kbroker.metadata.topics.close_partitions import (
+    check_forwarding,
+    with_forwarding,
+    with_retirement,
+    without_forwarding,
+)
 from kbroker.metadata.topics.remove_partitions import (
     ClosingPartitions,
     check_not_closing,
@@ -32,7 +38,7 @@ if TYPE_CHECKING:
     from asyncio import AbstractEventLoop, Task
 
     from kbroker.config import BrokerConfig
-    from kbroker.metadata.image import TopicImage
+    from kbroker.metadata.image import Forwarding, TopicImage
     from kbroker.metadata.metadata_loader import MetadataLoader
 
 log = EventLogger("kbroker.controller")
@@ -86,13 +92,15 @@ class PartitionRemovalManager:
             check_forwarding(topic, closing.first, TopicConfig.of(topic.configs, self._config().topic_defaults))
             draft = ChunkDraft(self._loader.chunks)
             for number, topic_id, index, row in list(draft.partitions_of(topic.topic_id)):
-                if index >= closing.first:
+                if is_retired(row):
+                    draft.replace(number, topic_id, index, with_closing(row, False))
+                elif index >= closing.first:
                     draft.replace(number, topic_id, index, with_forwarding(row, index, closing.first))
             await self._writer.commit(draft.ops())
         await self._loader.wait_if_alone()
 
     async def cancel_closing(self, name: str) -> None:
-        """Let the partitions of a topic keep their records again. Raises KafkaError."""
+        """Let the partitions of a topic keep their records again, but not retired ones. Raises KafkaError."""
         async with self._lock:
             await self._writer.prepare()
             topic = self._image.topics.get(name)
@@ -101,8 +109,23 @@ class PartitionRemovalManager:
             check_not_closing(topic)
             draft = ChunkDraft(self._loader.chunks)
             for number, topic_id, index, row in list(draft.partitions_of(topic.topic_id)):
-                if row.forwarding is not None and row.forwarding.is_active:
+                if row.forwarding is not None and row.forwarding.is_active and not row.forwarding.is_retired:
                     draft.replace(number, topic_id, index, without_forwarding(row))
+            await self._writer.commit(draft.ops())
+        await self._loader.wait_if_alone()
+
+    async def retire(self, topic: TopicImage, first: int) -> None:
+        """Retire the closing partitions of a topic from `first` on, which were as in `topic`. Raises KafkaError."""
+        async with self._lock:
+            await self._writer.prepare()
+            current = self._image.topics_by_id.get(topic.topic_id)
+            if current is None or _forwardings(current, first) != _forwardings(topic, first):
+                raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "The closing was cancelled meanwhile.")
+            check_not_closing(current)
+            draft = ChunkDraft(self._loader.chunks)
+            for number, topic_id, index, row in list(draft.partitions_of(topic.topic_id)):
+                if index >= first:
+                    draft.replace(number, topic_id, index, with_retirement(row))
             await self._writer.commit(draft.ops())
         await self._loader.wait_if_alone()
 
@@ -174,3 +197,7 @@ class PartitionRemovalManager:
             await woken
         finally:
             timer.cancel()
+
+
+def _forwardings(topic: TopicImage, first: int) -> list[Forwarding | None]:
+    return [row.forwarding for row in topic.partitions[first:]]

@@ -318,7 +318,7 @@ def decode_partition(
     adding_replicas: list[int] | None = None,
     removing_replicas: list[int] | None = None,
     is_closing: bool = False,
-    forwarding: list[int] | None = None,
+    forwarding: list[Any] | None = None,
 ) -> PartitionRegistration:
     return PartitionRegistration(
         leader,
@@ -331,5 +331,11 @@ def decode_partition(
         adding_replicas or [],
         removing_replicas or [],
         bool(is_closing),
-        None if forwarding is None else Forwarding(*map(int, forwarding)),
+        None if forwarding is None else _forwarding(*forwarding),
     )
+
+
+def _forwarding(
+    first_epoch: int, target: int, end_epoch: int, again_epoch: int, is_retired: bool = False
+) -> Forwarding:
+    return Forwarding(int(first_epoch), int(target), int(end_epoch), int(again_epoch), bool(is_retired))

@@ -1,9 +1,15 @@
 """Closing partitions: which partitions of a topic close for writes, and where the records of producers go.
 
 The highest partitions close in a new leader epoch. From then on their leaders hide what producers send, and forward it
-to the partitions that remain: partition `index % first`. When consumers see no record in them any more, because
-retention has deleted all, they are removed as empty partitions are (remove_partitions.py). Until then it can be
-cancelled: the partitions accept records again, in another leader epoch, and what is hidden is still forwarded.
+to the partitions that remain: partition `index % first`. Until consumers see no record in them any more, because
+retention has deleted all, it can be cancelled: the partitions accept records again, in another leader epoch, and what
+is hidden is still forwarded.
+
+Then they retire: Metadata does not list them any more, and consumers get the errors of removed partitions. Producers
+that know them are served as before, since most clients cannot lose a partition to which they send: what the Java client
+and kafka-python have batched for it would fail after delivery.timeout.ms, and librdkafka ignores that a topic has fewer
+partitions. When producers have sent nothing for kbroker.retired.partition.idle.ms, the partitions are removed as empty
+ones are (remove_partitions.py). CreatePartitions opens them again.
 """
 
 from collections.abc import Mapping
@@ -19,7 +25,7 @@ CONFIGS = ("cleanup.policy", "kbroker.delay.enable", "kbroker.dedup.window.ms")
 
 
 def first_closing(topic: TopicImage) -> int | None:
-    """Return the lowest partition that is closing; None if all are open."""
+    """Return the lowest partition that is closing, or retired; None if all are open."""
     for index, row in enumerate(topic.partitions):
         if row.forwarding is not None and row.forwarding.is_active:
             return index
@@ -27,14 +33,14 @@ def first_closing(topic: TopicImage) -> int | None:
 
 
 def check_open(topic: TopicImage) -> None:
-    """Raise KafkaError while partitions of a topic are closing."""
+    """Raise KafkaError while partitions of a topic are closing. Retired ones count as removed."""
     first = first_closing(topic)
-    if first is not None:
+    if first is not None and first < topic.listed_partitions:
         raise is_closing_error(topic, first)
 
 
 def is_closing_error(topic: TopicImage, first: int) -> KafkaError:
-    count = len(topic.partitions)
+    count = topic.listed_partitions
     return KafkaError(
         ErrorCode.REASSIGNMENT_IN_PROGRESS,
         f"The partitions of {topic.name} from {first} on are closing. Cancel that first, with {count} partitions.",
@@ -83,11 +89,17 @@ def with_forwarding(row: PartitionRegistration, index: int, first: int) -> Parti
     return _in_new_epoch(row, forwarding)
 
 
+def with_retirement(row: PartitionRegistration) -> PartitionRegistration:
+    """Return a partition that clients see no more, except producers. It forwards new records."""
+    assert row.forwarding is not None
+    return replace(row, partition_epoch=row.partition_epoch + 1, forwarding=row.forwarding._replace(is_retired=True))
+
+
 def without_forwarding(row: PartitionRegistration) -> PartitionRegistration:
     """Return a partition whose closing is cancelled, in a new leader epoch. What is hidden is still forwarded."""
     assert row.forwarding is not None
     # Without a leader, too: the next one begins this epoch, or a later one.
-    return _in_new_epoch(row, row.forwarding._replace(end_epoch=row.leader_epoch + 1))
+    return _in_new_epoch(row, row.forwarding._replace(end_epoch=row.leader_epoch + 1, is_retired=False))
 
 
 def _in_new_epoch(row: PartitionRegistration, forwarding: Forwarding) -> PartitionRegistration:

@@ -30,13 +30,15 @@ def plan_partitions(
 ) -> list[list[int]]:
     """Return the replicas of each partition to add. Raises KafkaError.
 
+    Retired partitions come first: they are opened again, and keep their replicas.
+
     `max_new_partitions` is the number of partitions that the request may still add. Beyond it the error is
     POLICY_VIOLATION, as for CreateTopics; Kafka 4.3.1 returns UNKNOWN_SERVER_ERROR.
     """
     topic = context.topics.get(new.name)
     if topic is None:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-    current = len(topic.partitions)
+    current = topic.listed_partitions
     if new.count == current:
         raise KafkaError(ErrorCode.INVALID_PARTITIONS, f"Topic already has {current} partition(s).")
     if new.count < current:
@@ -48,6 +50,13 @@ def plan_partitions(
     if added > max_new_partitions:
         raise KafkaError(ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request.")
     replication_factor = len(topic.partitions[0].replicas)
+    if current < len(topic.partitions):
+        if new.assignments is not None:
+            raise invalid_assignment(
+                f"Partitions {current} to {len(topic.partitions) - 1} exist still, since producers may send to them. "
+                "They keep their replicas: add them without assignments."
+            )
+        added = max(new.count - len(topic.partitions), 0)
     if new.assignments is None:
         if not context.uncordoned_racks:
             raise KafkaError(ErrorCode.INVALID_REPLICATION_FACTOR, NO_BROKER)

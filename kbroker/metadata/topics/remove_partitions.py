@@ -38,7 +38,7 @@ def check_removal(name: str, count: int, topic: TopicImage | None, is_plan_runni
     if count < 1:
         raise KafkaError(ErrorCode.INVALID_PARTITIONS, "A topic keeps at least one partition.")
     if count >= current:
-        raise KafkaError(ErrorCode.INVALID_PARTITIONS, f"Topic already has {current} partition(s).")
+        raise too_many_partitions(topic)
     check_not_closing(topic)
     if is_plan_running:
         raise KafkaError(
@@ -50,6 +50,10 @@ def check_removal(name: str, count: int, topic: TopicImage | None, is_plan_runni
             raise KafkaError(ErrorCode.REASSIGNMENT_IN_PROGRESS, f"Partition {index} is being reassigned.")
         if partition.leader == NO_LEADER:
             raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, f"Partition {index} has no leader.")
+
+
+def too_many_partitions(topic: TopicImage) -> KafkaError:
+    return KafkaError(ErrorCode.INVALID_PARTITIONS, f"Topic already has {topic.listed_partitions} partition(s).")
 
 
 def check_not_closing(topic: TopicImage) -> None:

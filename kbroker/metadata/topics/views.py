@@ -23,7 +23,7 @@ def check_new_view(
     if has_assignments:
         message = f"A view has the replicas of its source {source_name}."
         raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
-    count = len(source.partitions)
+    count = source.listed_partitions
     if partitions not in (-1, count):
         message = f"A view has the {count} partition(s) of its source {source_name}; request -1 or {count}."
         raise KafkaError(ErrorCode.INVALID_PARTITIONS, message)

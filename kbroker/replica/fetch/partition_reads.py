@@ -253,6 +253,8 @@ def check_fetch(partition: Partition, fetched: FetchPartition, request: FetchReq
             # A claim counts in one leader epoch only.
             raise KafkaError(ErrorCode.FENCED_LEADER_EPOCH)
         partition.check_follower(request.replica_id, request.replica_epoch)
+    elif partition.is_retired:
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     log = partition.log
     if log.offline is not None and fetched.offset >= log.readable_end:
         raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR)

@@ -51,6 +51,11 @@ def draw_healing_configs(random: Random) -> dict[str, str]:
     }
 
 
+def draw_queue_configs(random: Random) -> dict[str, str]:
+    """Draw configs of brokers whose topics use the features of queues."""
+    return {"kbroker.retired.partition.idle.ms": str(random.choice((0, 500, 3_000)))}
+
+
 def draw_topic_configs(random: Random, *, durable: bool) -> dict[str, str]:
     """Draw configs of a topic that clients use: small segments, unusual flush settings."""
     configs = {

@@ -19,6 +19,7 @@ from typing import NamedTuple
 from kbroker.simulation.checker import Anomaly, check, render
 from kbroker.simulation.checker.history import History, show
 from kbroker.simulation.invariants.cluster import ClusterInvariants
+from kbroker.simulation.scenarios.configs import draw_queue_configs
 from kbroker.simulation.scenarios.plan import Plan
 from kbroker.simulation.scenarios.programs import Programs
 from kbroker.simulation.scenarios.scenarios import SCENARIOS
@@ -96,6 +97,8 @@ def simulate(seed: int, scenario: str, *, trace: bool = False, shape: Callable[[
     """Run a seed of a scenario and check its history. `shape` modifies the plan that was drawn from the seed."""
     plan = Plan.draw(SCENARIOS[scenario], Random(f"{seed}/{scenario}/plan"))
     plan.queues = SCENARIOS[scenario].queues
+    if plan.queues:
+        plan.broker.update(draw_queue_configs(Random(f"{seed}/{scenario}/queues")))
     plan.recreation = Random(f"{seed}/{scenario}/recreation").random() < SCENARIOS[scenario].recreation
     healing = Random(f"{seed}/{scenario}/healing")
     if healing.random() < SCENARIOS[scenario].healing:

@@ -29,9 +29,7 @@ def read(consumer: Any, count: int) -> list[bytes]:
     raise AssertionError(values)
 
 
-def send_transaction(bootstrap: str, topic: str, values: list[bytes], *, commit: bool) -> None:
-    producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": topic})
-    producer.init_transactions(DEADLINE_S)
+def send_transaction(producer: Producer, topic: str, values: list[bytes], *, commit: bool) -> None:
     producer.begin_transaction()
     for number, value in enumerate(values):
         producer.produce(topic, value, partition=number % 3)
@@ -55,6 +53,10 @@ def test_records_for_closing_partitions_are_read_once(bootstrap: str, kbroker: K
     )
     producer = KafkaProducer(enable_idempotence=True, acks="all", **options)
     admin = KafkaAdminClient(bootstrap_servers=bootstrap)
+    transactional = Producer(
+        {"bootstrap.servers": bootstrap, "transactional.id": name, "topic.metadata.refresh.interval.ms": 500}
+    )
+    transactional.init_transactions(DEADLINE_S)
     try:
         for number in range(30):
             producer.send(name, b"before %d" % number, partition=number % 3)
@@ -64,8 +66,8 @@ def test_records_for_closing_partitions_are_read_once(bootstrap: str, kbroker: K
         keyed = [producer.send(name, b"keyed %d" % number, key=b"%d" % number) for number in range(30)]
         for future in (*sent, *keyed):
             future.get(DEADLINE_S)
-        send_transaction(bootstrap, name, [b"committed %d" % number for number in range(9)], commit=True)
-        send_transaction(bootstrap, name, [b"aborted"] * 9, commit=False)
+        send_transaction(transactional, name, [b"committed %d" % number for number in range(9)], commit=True)
+        send_transaction(transactional, name, [b"aborted"] * 9, commit=False)
         expected = [b"before %d" % number for number in range(30)]
         expected += [b"after %d" % number for number in range(60)]
         expected += [b"keyed %d" % number for number in range(30)]
@@ -80,14 +82,25 @@ def test_records_for_closing_partitions_are_read_once(bootstrap: str, kbroker: K
         while len(kbroker("topics", "describe", name, "--json").json()[0]["partitions"]) > 1:
             assert time.monotonic() < deadline_s
             time.sleep(0.5)
-        producer.close()
-        producer = KafkaProducer(enable_idempotence=True, acks="all", **options)
-        producer.send(name, b"last", key=b"k").get(DEADLINE_S)
-        assert read(consumer, 1) == [b"last"]
+        assert "may still send to removed partitions, from 1 on" in kbroker("topics", "describe", name).out
+        # These producers have the removed partitions in their metadata, and refresh it meanwhile.
+        last = []
+        for number in range(5):
+            last.append([b"last %d of %d" % (number, index) for index in range(30)])
+            for future in [producer.send(name, value, key=value) for value in last[-1]]:
+                future.get(DEADLINE_S)
+            last.append([b"last committed %d of %d" % (number, index) for index in range(9)])
+            send_transaction(transactional, name, last[-1], commit=True)
+            time.sleep(0.5)
+        expected = [value for values in last for value in values]
+        assert sorted(read(consumer, len(expected))) == sorted(expected)
         deadline_s = time.monotonic() + DEADLINE_S
         while consumer.assignment() != {TopicPartition(name, 0)}:
             assert time.monotonic() < deadline_s
             assert not consumer.poll(timeout_ms=POLL_MS)
+        assert "now has 3 partitions" in kbroker("topics", "alter", name, "--partitions", "3").out
+        producer.send(name, b"again", partition=2).get(DEADLINE_S)
+        assert read(consumer, 1) == [b"again"]
     finally:
         producer.close()
         consumer.close()

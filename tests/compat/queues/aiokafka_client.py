@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
-from tests.compat.queues.clients import Got, Sent, encoded, text
+from tests.compat.queues.clients import REFRESH_MS, Got, Sent, encoded, text
 from tests.compat.support import DEADLINE_S
 
 T = TypeVar("T")
@@ -21,7 +21,9 @@ class Aiokafka:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
-        self._producer = self.wait(self._started_producer(enable_idempotence=True, linger_ms=50))
+        self._producer = self.wait(
+            self._started_producer(enable_idempotence=True, linger_ms=50, metadata_max_age_ms=REFRESH_MS)
+        )
 
     def wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(DEADLINE_S)

@@ -3,6 +3,9 @@
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
+# How often producers refresh their metadata.
+REFRESH_MS = 500
+
 
 class Sent(NamedTuple):
     """A record to produce. `timestamp_ms` 0: the current time. `key`: empty if it has none."""

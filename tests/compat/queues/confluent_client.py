@@ -5,7 +5,7 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
-from tests.compat.queues.clients import Got, Sent, encoded, text
+from tests.compat.queues.clients import REFRESH_MS, Got, Sent, encoded, text
 from tests.compat.support import DEADLINE_S
 
 
@@ -14,7 +14,8 @@ class ConfluentKafka:
 
     def __init__(self, bootstrap: str) -> None:
         self._settings: dict[str, Any] = {"bootstrap.servers": bootstrap}
-        self._producer = Producer({**self._settings, "enable.idempotence": True, "linger.ms": 50})
+        settings = {"enable.idempotence": True, "linger.ms": 50, "topic.metadata.refresh.interval.ms": REFRESH_MS}
+        self._producer = Producer({**self._settings, **settings})
 
     def produce(self, topic: str, records: Sequence[Sent]) -> list[int]:
         return _send(self._producer, topic, records)

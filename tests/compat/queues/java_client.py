@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tests.compat.kafka_tools.jvm import Jvm
-from tests.compat.queues.clients import Got, Sent, encoded, text
+from tests.compat.queues.clients import REFRESH_MS, Got, Sent, encoded, text
 
 SERIALIZER = "org.apache.kafka.common.serialization.ByteArraySerializer"
 DESERIALIZER = "org.apache.kafka.common.serialization.ByteArrayDeserializer"
@@ -16,7 +16,7 @@ class JavaClient:
     def __init__(self, bootstrap: str, jvm: Jvm) -> None:
         self._jvm = jvm
         self._bootstrap = bootstrap
-        self._producer = self._new_producer({"linger.ms": 50})
+        self._producer = self._new_producer({"linger.ms": 50, "metadata.max.age.ms": REFRESH_MS})
 
     def _new_producer(self, settings: dict[str, object]) -> Any:
         serializers = {"key.serializer": SERIALIZER, "value.serializer": SERIALIZER}

@@ -5,7 +5,7 @@ from typing import Any
 
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
-from tests.compat.queues.clients import Got, Sent, encoded, text
+from tests.compat.queues.clients import REFRESH_MS, Got, Sent, encoded, text
 
 
 class KafkaPython:
@@ -13,7 +13,9 @@ class KafkaPython:
 
     def __init__(self, bootstrap: str) -> None:
         self._bootstrap = bootstrap
-        self._producer = KafkaProducer(bootstrap_servers=bootstrap, enable_idempotence=True, linger_ms=50)
+        self._producer = KafkaProducer(
+            bootstrap_servers=bootstrap, enable_idempotence=True, linger_ms=50, metadata_max_age_ms=REFRESH_MS
+        )
 
     def produce(self, topic: str, records: Sequence[Sent]) -> list[int]:
         futures = _send(self._producer, topic, records)

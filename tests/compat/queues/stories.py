@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.compat.queues.clients import Client, Got, Reader, Sent
+from tests.compat.queues.clients import REFRESH_MS, Client, Got, Reader, Sent
 from tests.compat.queues.shrinking import CLOSING, remove_emptied, shrink
 from tests.compat.support import DEADLINE_S, eventually
 
@@ -256,10 +256,31 @@ def closing_partitions(client: Client, bootstrap: str, topic: str) -> None:
     ends = [TopicPartition(topic, index, -1) for index in (1, 2)]
     for deleted in admin.delete_records(ends).values():
         deleted.result(DEADLINE_S)
-    remove_emptied(bootstrap, topic)
-    client.transaction(topic, [Sent("last", key="1")], commit=True)
+    later += committed
+    with ThreadPoolExecutor(1) as pool:
+        removing = pool.submit(remove_emptied, bootstrap, topic)
+        rounds_after = 0
+        while rounds_after < 3:
+            rounds_after += removing.done()
+            records = batch(f"round {len(later)} after the removal")
+            client.produce(topic, records)
+            later += records
+        removing.result()
+    # Until the client has refreshed its metadata.
+    until_s = time.monotonic() + 4 * REFRESH_MS / 1000
+    while time.monotonic() < until_s:
+        records = batch(f"round {len(later)} after the refresh")
+        client.produce(topic, records)
+        later += records
+    last = batch("last")
+    client.transaction(topic, last, commit=True)
     # A member that joins again because of the removal begins at its committed offsets: it has none.
-    read_until(reader, lambda got: any(r.value == "last" for r in got), "a record after the removal")
+    read_until(reader, lambda got: any(r.value == last[0].value for r in got), "a record after the removal")
+    reader.close()
+    reader = client.reader(topic, f"{topic}-after", read_committed=True)
+    values = {r.value for r in (*later, *last)}
+    got = read_until(reader, lambda got: len({r.value for r in got} & values) == len(values), "all records")
+    check_each_once([*later, *last], [r for r in got if r.value in values])
     reader.close()
 
 

@@ -171,7 +171,11 @@ class Handlers:
         request = decode(request_class, encode(request_class(**fields), version), version)
         handler = import_module(f"kbroker.api.{ALL_APIS[key].module}")
         response = handler.handle(
-            self.services, SimpleNamespace(version=version, slices=None, peer_broker=peer_broker), request
+            self.services,
+            SimpleNamespace(
+                version=version, slices=None, peer_broker=peer_broker, connection=SimpleNamespace(is_producer=False)
+            ),
+            request,
         )
         if isawaitable(response):
             response = await response

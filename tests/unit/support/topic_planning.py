@@ -21,6 +21,10 @@ class Topic:
     topic_id: bytes
     partitions: list[Partition]
 
+    @property
+    def listed_partitions(self) -> int:
+        return len(self.partitions)
+
 
 TOPICS = {
     "t1": Topic("t1", ID_1, [Partition([1]) for _ in range(6)]),

@@ -19,6 +19,8 @@ KEYS = (
     ConfigKey("kbroker.replica.rebuild.throttled.rate", LONG, 50 << 20, at_least(-1), MEDIUM, CLUSTER_WIDE,
         "Bytes per second that each broker sends and receives while the controller rebuilds replicas or gives them "
         "back. -1 or 0: no limit."),
+    ConfigKey("kbroker.retired.partition.idle.ms", LONG, 3_600_000, at_least(0), MEDIUM, CLUSTER_WIDE,
+        "How long producers must have sent nothing to partitions that a topic has lost, until their logs are deleted."),
     ConfigKey("leader.imbalance.check.interval.seconds", LONG, 300, at_least(1), HIGH, READ_ONLY,
         "How often the controller looks for partitions whose leader is not the preferred one."),
     ConfigKey("num.replica.fetchers", INT, 1, at_least(1), HIGH, CLUSTER_WIDE,

@@ -31,7 +31,7 @@ DESCRIBE = -1
 
 
 class _State(NamedTuple):
-    """`first_closing`: -1 if no partition is closing."""
+    """`first_closing`: -1 if no partition is closing; retired ones do not count as `partitions`."""
 
     partitions: int
     first_closing: int
@@ -141,7 +141,10 @@ class ClosingWorkload:
         while not client.stopped:
             with suppress(OSError, RefusedError, TimeoutError):
                 state = await self._describe(admin)
-                if state.first_closing >= 0:
+                if state.first_closing == state.partitions:
+                    if random.random() < 0.3:
+                        await admin.create_partitions(CLOSING, random.randrange(state.partitions, PARTITIONS) + 1)
+                elif state.first_closing >= 0:
                     await self._go_on(client, admin, state)
                 elif state.partitions == PARTITIONS:
                     await self._alter(admin, random.randrange(1, PARTITIONS))

@@ -7,7 +7,8 @@ import kafkajs from "kafkajs";
 
 const kafka = new kafkajs.Kafka({ brokers: [process.argv[2]], logLevel: kafkajs.logLevel.NOTHING });
 const settings = { createPartitioner: kafkajs.Partitioners.DefaultPartitioner, idempotent: true, maxInFlightRequests: 1 };
-const producer = kafka.producer(settings);
+// As often as the other clients.
+const producer = kafka.producer({ ...settings, metadataMaxAge: 500 });
 const admin = kafka.admin();
 await producer.connect();
 await admin.connect();

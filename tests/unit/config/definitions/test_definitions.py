@@ -40,6 +40,7 @@ OWN = {
         "kbroker.record.validation",
         "kbroker.replica.rebuild.after.ms",
         "kbroker.replica.rebuild.throttled.rate",
+        "kbroker.retired.partition.idle.ms",
     }
     | {key.name for key in zookeeper.KEYS},
 }

@@ -60,12 +60,13 @@ async def is_closing_nowhere(s: SimulatedCluster) -> None:
 
 @simulated(SimulatedCluster, range(2))
 async def test_empty_partitions_are_removed_and_added_again(s: SimulatedCluster) -> None:
-    await s.create(*ASSIGNMENT)
-    await s.produce(1, batch(b"kept"))
+    """At once if they could not forward records."""
+    await s.create(*ASSIGNMENT, cleanup_policy="compact")
+    await s.produce(1, batch(b"kept", key=b"k"))
     epoch = s.registration(1, index=2).leader_epoch
     assert await remove(s, 1, node_id=2) == (0, None)
     await s.until(lambda: counts(s) == {1} and not logs_of(s, 1) and not logs_of(s, 2), 60)
-    gone = await s.client(3, lambda client: client.produce("t", batch(b"x"), 2))
+    gone = await s.client(3, lambda client: client.produce("t", batch(b"x", key=b"k"), 2))
     assert gone.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     # librdkafka updates its metadata after this error only. The topic has never had the partition 3.
     offsets = [ListOffsetsPartition(partition_index=index, timestamp=-2) for index in (2, 3)]
@@ -75,7 +76,7 @@ async def test_empty_partitions_are_removed_and_added_again(s: SimulatedCluster)
     )
     codes = [row.error_code for row in listed.topics[0].partitions]
     assert codes == [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
-    await s.produce(1, batch(b"still"))
+    await s.produce(1, batch(b"still", key=b"k"))
     # What members commit for them is acknowledged, but not for numbers that the topic has never had.
     topic = s.broker(2).services.metadata.topics["t"]
     assert [topic.is_removed(index) for index in (0, 1, 2, 3, 1_000_000)] == [False, True, True, False, False]
@@ -90,7 +91,7 @@ async def test_empty_partitions_are_removed_and_added_again(s: SimulatedCluster)
     assert s.registration(1, index=2).leader_epoch > epoch
     await s.until(lambda: s.broker(3).services.replicas.get("t", 2) is not None, 10)
     await s.until(lambda: s.replica(3, index=2).is_leader, 10)
-    await s.produce(3, batch(b"new"), partition=2)
+    await s.produce(3, batch(b"new", key=b"k"), partition=2)
     assert s.replica(3, index=2).log.log_end_offset == 1
 
 
@@ -128,17 +129,17 @@ def counts_of(s: SimulatedCluster, node_id: int) -> int:
 @simulated(SimulatedCluster, range(4))
 async def test_no_acknowledged_record_is_removed(s: SimulatedCluster) -> None:
     """A producer begins while the partitions are being removed: its record or the partition is refused."""
-    await s.create(*ASSIGNMENT)
+    await s.create(*ASSIGNMENT, cleanup_policy="compact")
     removing = asyncio.ensure_future(alter(s, 2))
     acknowledged = 0
     while not removing.done():
-        response = await s.client(3, lambda client: client.produce("t", batch(b"a"), 2))
+        response = await s.client(3, lambda client: client.produce("t", batch(b"a", key=b"k"), 2))
         acknowledged += response.error_code == 0
     response = await removing
-    assert response.error_code == 0
-    if response.outcome == REMOVED:
-        assert acknowledged == 0
+    if response.error_code == 0:
+        assert (response.outcome, acknowledged) == (REMOVED, 0)
     else:
+        assert response.error_code == ErrorCode.INVALID_CONFIG
         await is_closing_nowhere(s)
         assert s.replica(3, index=2).log.log_end_offset >= acknowledged > 0
 

@@ -1,13 +1,13 @@
 """Committed offsets of a view: they are deleted as those of other topics, also when the source loses partitions."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
 
 from kbroker.common import TopicPartition
 from kbroker.coordinator.group.records import OffsetAndMetadata
-from kbroker.metadata.image import MetadataDelta, PartitionChange
+from kbroker.metadata.image import Forwarding, MetadataDelta, PartitionChange
 from protocol.errors import ErrorCode
 from protocol.messages.k08_offset_commit import (
     OffsetCommitRequest,
@@ -35,6 +35,15 @@ def broker() -> Iterator[Harness]:
     harness.close()
 
 
+def retire_the_last_partition(broker: Harness) -> None:
+    topic = broker.metadata.topics["orders"]
+    retired = replace(topic.partitions[2], forwarding=Forwarding(1, 0, is_retired=True))
+    change = PartitionChange(TopicPartition("orders", 2), topic.topic_id, topic.partitions[2], retired)
+    changed = replace(topic, partitions=[*topic.partitions[:2], retired])
+    broker.run(broker.on_delta(MetadataDelta(updated=[changed], partitions=[change])))
+    broker.loop.run_ready()
+
+
 def remove_the_last_partition(broker: Harness) -> None:
     topic = broker.metadata.topics["orders"]
     shrunk = replace(topic, partitions=topic.partitions[:2], removed_from=2, removed_to=3)
@@ -54,23 +63,29 @@ def test_offsets_of_a_view_are_deleted_one_by_one(broker: Harness) -> None:
     assert list(broker.committed_offsets()["paid"]) == [0, 2]
 
 
-def test_offsets_of_removed_partitions_are_deleted_in_views_too(broker: Harness) -> None:
+@pytest.mark.parametrize("remove", [remove_the_last_partition, retire_the_last_partition])
+def test_offsets_of_removed_partitions_are_deleted_in_views_too(
+    broker: Harness, remove: Callable[[Harness], None]
+) -> None:
     """Partitions with these numbers may be added again: the group would then begin in the middle of them."""
     for topic in ("orders", "paid"):
         for index in (1, 2):
             broker.commit_offset(topic, index, OffsetAndMetadata(7))
-    remove_the_last_partition(broker)
+    remove(broker)
     assert {topic: list(offsets) for topic, offsets in broker.committed_offsets().items()} == {
         "orders": [1],
         "paid": [1],
     }
 
 
-def test_members_that_read_a_view_may_commit_removed_partitions(broker: Harness) -> None:
+@pytest.mark.parametrize("remove", [remove_the_last_partition, retire_the_last_partition])
+def test_members_that_read_a_view_may_commit_removed_partitions(
+    broker: Harness, remove: Callable[[Harness], None]
+) -> None:
     """As for the source: kafka-python and the Java client repeat a commit that fails for minutes before they rejoin."""
     member_id = broker.join_group()
     broker.call(SyncGroupRequest(group_id="g", generation_id=1, member_id=member_id), 3)
-    remove_the_last_partition(broker)
+    remove(broker)
 
     rows = [OffsetCommitRequestPartition(partition_index=index, committed_offset=7) for index in (1, 2, 3)]
     topics = [OffsetCommitRequestTopic(name="paid", partitions=rows)]

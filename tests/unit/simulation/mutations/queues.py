@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from random import Random
 from typing import Any
 
-from kbroker.queues.closing import forwarder
+from kbroker.queues.closing import forwarder, partition_removal
 from kbroker.queues.closing.forwarded_batches import position_of, to_forward
 from kbroker.queues.dedup.dedup_extension import DedupExtension
 from kbroker.queues.dedup.key_table import KeyTable
@@ -138,6 +138,13 @@ def forwarders_restart_their_sequences(real: Any, forwarding: Any, position: int
         sequence = position_of(header.producer_epoch, header.base_sequence) - first
         restarted.append(to_forward(batch, header._replace(base_offset=sequence), header.producer_id))
     return chunk._replace(batches=restarted)
+
+
+@mutation("queues", [LIVENESS, *BROKEN], KILLS, slow=True)
+@replaces(partition_removal, "_is_invisible")
+def partitions_retire_with_records(*_: Any) -> bool:
+    """Closing partitions are hidden from consumers although they have records that were not read."""
+    return True
 
 
 async def _leader_with_keys_is_replaced(simulation: Simulation, random: Random) -> None:

@@ -52,7 +52,11 @@ var (
 
 func main() {
 	bootstrap = os.Args[1]
-	producer = newClient(kgo.ProducerLinger(50 * time.Millisecond))
+	producer = newClient(
+		kgo.ProducerLinger(50*time.Millisecond),
+		// As often as the other clients.
+		kgo.MetadataMaxAge(500*time.Millisecond), kgo.MetadataMinAge(250*time.Millisecond),
+	)
 	lines := bufio.NewScanner(os.Stdin)
 	lines.Buffer(nil, 1<<24)
 	for lines.Scan() {

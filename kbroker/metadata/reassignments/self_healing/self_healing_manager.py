@@ -91,6 +91,8 @@ class SelfHealingManager:
         # What the last attempt has found, the version of the image, and the monotonic clock.
         self._obstacles = Obstacles()
         self._tried: tuple[int, int] | None = None
+        # Why the last check failed, which is logged once: an outage of the coordination service may take hours.
+        self._failure = ""
 
     @property
     def after_ms(self) -> int:
@@ -120,8 +122,11 @@ class SelfHealingManager:
         try:
             await self._heal()
         except KafkaError as error:
-            if self._writer.is_elected:
+            if self._writer.is_elected and str(error) != self._failure:
                 log.warning("self-healing waits", reason=error)
+            self._failure = str(error)
+        else:
+            self._failure = ""
 
     async def describe(self) -> list[HealedBroker]:
         """Return the brokers that are away with replicas, and those that are to get some back. Raises KafkaError."""

@@ -13,6 +13,7 @@ from kbroker.metadata.reassignments.self_healing.decision import HealingState
 from kbroker.metadata.reassignments.self_healing.healing_layout import BrokerDisk
 from kbroker.metadata.reassignments.self_healing.obstacles import HOMELESS, OUTAGE
 from kbroker.metadata.reassignments.stored_plan import PlanOrigin, PlanState, StoredPlan
+from protocol.errors import ErrorCode
 from tests.unit.support.async_test import async_test
 from tests.unit.support.memory_disk import settle
 from tests.unit.support.metadata_cluster import Cluster, cluster_of
@@ -252,6 +253,20 @@ async def test_a_plan_that_is_refused_is_logged_once_and_tried_again_when_the_me
     await controller.alter_configs(ConfigResourceType.BROKER, "2", None)
     await story.heal()
     assert story.is_rebuilding
+
+
+@async_test
+async def test_checks_that_fail_for_one_reason_are_logged_once(caplog: pytest.LogCaptureFixture):
+    story = await story_of(4, *ON_THREE)
+
+    async def read_disks(brokers: Collection[int]) -> Mapping[int, BrokerDisk]:
+        raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the service cannot be reached")
+
+    story.cluster.controller.controller.self_healing.read_disks = read_disks
+    await story.cluster.vanish(3)
+    with caplog.at_level(logging.WARNING, "kbroker"):
+        await story.pass_minutes(40)
+    assert sum("self-healing waits" in record.getMessage() for record in caplog.records) == 1
 
 
 @async_test

@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from kbroker.metadata.metadata_loader import MetadataLoader
     from kbroker.metadata.store.coordination import Coordination
 
-# While the service is unavailable, one operation per interval (in seconds) waits for it; others fail immediately.
+# After an operation has waited for the service in vain, others fail immediately for this time in seconds, and as long
+# as the session is not connected again.
 RETRY_BACKOFF_S = 1.0
 
 
@@ -55,6 +56,8 @@ class MetadataWriter:
         # Whether this broker may have written a change that the image does not have yet.
         self._image_may_be_stale = False
         self._retry_at = 0.0
+        # Whether the last operation that needed the service has waited for it in vain.
+        self._is_down = False
 
     @property
     def is_elected(self) -> bool:
@@ -115,15 +118,15 @@ class MetadataWriter:
             raise KafkaError(ErrorCode.NOT_CONTROLLER, "This broker is not the controller.")
         if not self._image_may_be_stale and self._coordination.is_connected:
             return
-        if self._loop.time() < self._retry_at:
+        if self._loop.time() < self._retry_at or (self._is_down and not self._coordination.is_connected):
             raise self._to_kafka_error(Unavailable("", "the service cannot be reached"))
         try:
             await self._coordination.sync()
             await self._loader.catch_up()
         except CoordinationError as error:
-            self._retry_at = self._loop.time() + RETRY_BACKOFF_S
+            self._retry_at, self._is_down = self._loop.time() + RETRY_BACKOFF_S, True
             raise self._to_kafka_error(error) from error
-        self._image_may_be_stale = False
+        self._image_may_be_stale = self._is_down = False
 
     async def commit_all(self, ops: Iterable[Op]) -> None:
         """Write operations in as few changes as their size allows, and wait for each. Raises KafkaError."""

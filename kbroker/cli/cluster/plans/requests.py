@@ -29,8 +29,10 @@ from protocol.schema.message import Message
 
 Response = TypeVar("Response", bound=Message)
 
-# A controller may have to be elected.
-RETRY_FOR_S, RETRY_EVERY_S = 60.0, 0.2
+# A controller may have to be elected. A command that has not reached one yet gives up earlier if a broker reports that
+# there is none, or that it cannot reach ZooKeeper: the broker itself has waited, for up to 30 s, or most of the session
+# timeout.
+RETRY_FOR_S, FIRST_RETRY_FOR_S, RETRY_EVERY_S = 60.0, 5.0, 0.2
 UNAVAILABLE = frozenset({ErrorCode.NOT_CONTROLLER, ErrorCode.REQUEST_TIMED_OUT})
 # Apache Kafka disconnects a client whose request it does not know. One broker may have been killed just then.
 REFUSALS = 3
@@ -46,6 +48,7 @@ class PlanRequests:
     def __init__(self, client: Any) -> None:
         self._client = client
         self._is_supported = False
+        self._has_reached_controller = False
 
     def describe(self) -> PlanDescription | None:
         """Return the plan that runs, or the last one; None if there was none.
@@ -133,17 +136,20 @@ class PlanRequests:
         """Send a request that may be repeated until there is a response of a controller."""
         from kafka.errors import KafkaError
 
-        deadline = time.monotonic() + RETRY_FOR_S
+        began = time.monotonic()
         refusals = 0
         while True:
             try:
                 response: Any = send_message(self._client, request, response_type)
                 self._is_supported = True
-                if response.error_code not in UNAVAILABLE or time.monotonic() > deadline:
+                is_reached = response.error_code not in UNAVAILABLE
+                self._has_reached_controller |= is_reached
+                retry_for_s = RETRY_FOR_S if self._has_reached_controller else FIRST_RETRY_FOR_S
+                if is_reached or time.monotonic() > began + retry_for_s:
                     result: Response = response
                     return result
             except KafkaError:
-                if time.monotonic() > deadline:
+                if time.monotonic() > began + RETRY_FOR_S:
                     raise
                 read_again(self._client.describe_cluster)
                 refusals += 1

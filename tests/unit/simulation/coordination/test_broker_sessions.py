@@ -203,8 +203,14 @@ async def test_requests_without_the_service_fail_in_time_with_retriable_errors(s
     assert produced == ErrorCode.NONE
     assert s.loop.time() - before < 20, "they do not wait for each other"
     assert s.machine.broker is not None
+    # The session knows that it is not connected, so nothing waits for it once more.
+    await asyncio.sleep(5)
+    before = s.loop.time()
+    assert await s.create("late") in RETRIABLE
+    assert s.loop.time() - before < 0.5
     s.service.start()
     await asyncio.sleep(2)
+    assert await s.create("late") == ErrorCode.NONE
     assert await s.producer_id() == ErrorCode.NONE
     await s.check_works()
 

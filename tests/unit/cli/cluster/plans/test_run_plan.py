@@ -1,6 +1,8 @@
 """Commands that make a plan: what they show and send, and what they refuse."""
 
 import json
+from itertools import count
+from types import SimpleNamespace
 
 import pytest
 import typer
@@ -236,6 +238,21 @@ def test_a_plan_whose_response_is_lost_has_begun(cluster: FakeCluster, capsys: C
     controller.failures = [lambda: None, lose_response]
     assert main(["brokers", "drain", "3"]) == 1
     assert capsys.readouterr().err == "kbroker: the plan was not begun: timed out: no response\n"
+
+
+def test_without_a_controller_a_command_gives_up_soon_unless_it_waits_for_its_plan(
+    cluster: FakeCluster, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seconds = count()
+    monkeypatch.setattr(requests, "time", SimpleNamespace(monotonic=lambda: next(seconds), sleep=lambda _: None))
+    absent = DescribeReassignmentPlanResponse(error_code=ErrorCode.REQUEST_TIMED_OUT, error_message="No ZooKeeper.")
+    cluster.controller.failures = [lambda: absent] * 20
+    assert main(["brokers", "drain", "3"]) == 1
+    assert capsys.readouterr().err == "kbroker: No ZooKeeper (REQUEST_TIMED_OUT)\n"
+    assert len(cluster.controller.failures) > 10
+    # The plan has begun.
+    cluster.controller.failures = [lambda: None, lambda: None, *[lambda: absent] * 20]
+    assert main(["brokers", "drain", "3"]) == 0
 
 
 def test_no_controller_for_a_while(cluster: FakeCluster) -> None:

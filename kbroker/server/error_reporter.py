@@ -101,12 +101,16 @@ def _is_shortage(error: Exception) -> bool:
 
 
 class RepeatedError:
-    """One combination of client address, API and reason: its lines in this window, and how many were suppressed."""
+    """One combination of client address, API and reason: its lines in this window, and how many were suppressed.
 
-    __slots__ = ("lines", "since_ms", "suppressed")
+    `level`: that of the line about the suppressed ones, at most WARNING.
+    """
 
-    def __init__(self, since_ms: int) -> None:
+    __slots__ = ("level", "lines", "since_ms", "suppressed")
+
+    def __init__(self, since_ms: int, level: int) -> None:
         self.since_ms = since_ms
+        self.level = min(level, logging.WARNING)
         self.lines = 0
         self.suppressed = 0
 
@@ -137,7 +141,7 @@ class ErrorReporter:
         if not log.enabled(level):
             return
         api = api_name(context.api_key)
-        if self._may_log(context.peer, api, error.name):
+        if self._may_log(context.peer, api, error.name, level):
             log.event(
                 level,
                 "request refused",
@@ -157,7 +161,7 @@ class ErrorReporter:
         """Report that the broker closes a connection. `context`: the request that caused it, if there is one."""
         self.closed[reason] += 1
         api = str(detail.get("api", "")) if context is None else api_name(context.api_key)
-        if self._may_log(peer, api, reason):
+        if self._may_log(peer, api, reason, logging.WARNING):
             log.warning(
                 "connection closed",
                 peer=peer,
@@ -172,11 +176,11 @@ class ErrorReporter:
     ) -> None:
         """Report an exception that no handler should raise, with its traceback."""
         api = "" if context is None else api_name(context.api_key)
-        if self._may_log(peer, api, type(error).__name__):
+        if self._may_log(peer, api, type(error).__name__, logging.ERROR):
             version = None if context is None else context.version
             log.failure("request failed", error, peer=peer, client=client_id, api=api or None, version=version)
 
-    def _may_log(self, peer: str, api: str, reason: str) -> bool:
+    def _may_log(self, peer: str, api: str, reason: str, level: int) -> bool:
         """Count an error, and return whether to log it."""
         host = peer.rpartition(":")[0] or peer
         key = (host, api, reason)
@@ -185,7 +189,7 @@ class ErrorReporter:
             if len(self._kinds) >= MAX_KINDS:
                 # This bounds the number of keys, since the number of reasons is limited.
                 key = ("*", "*", reason)
-            kind = self._kinds.setdefault(key, RepeatedError(self._mono_ms()))
+            kind = self._kinds.setdefault(key, RepeatedError(self._mono_ms(), level))
             if self._timer is None:
                 self._timer = self._call_later(WINDOW_S, self._end_window)
         if kind.lines < MAX_LINES_EACH and self._lines < MAX_LINES:
@@ -201,18 +205,17 @@ class ErrorReporter:
         self._timer = None
         kinds, self._kinds = self._kinds, {}
         self._lines = 0
-        total = sum(kind.suppressed for kind in kinds.values())
-        for (host, api, reason), kind in sorted(kinds.items(), key=lambda item: -item[1].suppressed)[
-            :MAX_SUMMARY_LINES
-        ]:
-            if kind.suppressed:
-                total -= kind.suppressed
-                log.warning(
-                    "errors not logged", peer=host, api=api or None, reason=reason, count=kind.suppressed,
-                    seconds=round((self._mono_ms() - kind.since_ms) / 1000),
-                )  # fmt: skip
-        if total:
-            log.warning("errors not logged", peer="others", count=total, seconds=round(WINDOW_S))
+        suppressed = [item for item in kinds.items() if item[1].suppressed]
+        suppressed.sort(key=lambda item: -item[1].suppressed)
+        for (host, api, reason), kind in suppressed[:MAX_SUMMARY_LINES]:
+            log.event(
+                kind.level, "errors not logged", peer=host, api=api or None, reason=reason, count=kind.suppressed,
+                seconds=round((self._mono_ms() - kind.since_ms) / 1000),
+            )  # fmt: skip
+        others = [kind for _, kind in suppressed[MAX_SUMMARY_LINES:]]
+        if others:
+            level, total = max(kind.level for kind in others), sum(kind.suppressed for kind in others)
+            log.event(level, "errors not logged", peer="others", count=total, seconds=round(WINDOW_S))
 
     def stop(self) -> None:
         if self._timer is not None:

@@ -119,6 +119,20 @@ def test_repeated_errors_are_logged_a_few_times_and_then_counted(
     assert len(caplog.records) == 2
 
 
+def test_the_line_about_suppressed_errors_has_their_level(
+    errors: ErrorReporter, time: Time, caplog: pytest.LogCaptureFixture
+):
+    """Otherwise a client that repeats a request which is refused for a good reason would cause a warning."""
+    caplog.set_level(logging.INFO, "kbroker.server")
+    for code in (ErrorCode.INVALID_RECORD, ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.KAFKA_STORAGE_ERROR):
+        for _ in range(9):
+            errors.report_error(request_context(api=1), code, 1, None, {})
+    caplog.clear()
+    time.minute()
+    levels = {record.msg.fields["reason"]: record.levelname for record in caplog.records}
+    assert levels == {"INVALID_RECORD": "INFO", "OFFSET_OUT_OF_RANGE": "INFO", "KAFKA_STORAGE_ERROR": "WARNING"}
+
+
 def test_many_clients_neither_flood_the_log_nor_fill_the_memory(
     errors: ErrorReporter, time: Time, caplog: pytest.LogCaptureFixture
 ):

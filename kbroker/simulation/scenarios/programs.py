@@ -176,7 +176,12 @@ class Programs:
             host, random = self._simulation.client("administrator"), self._simulation.random_for("administrator")
             topics = list(plan.topics)
             moved = [*topics, GROUPS_TOPIC, TRANSACTIONS_TOPIC, *([RECREATED_TOPIC] if plan.recreation else [])]
-            self._run(host, administrate(self._context(host), "administrator", random, topics, moved))
+            cluster = self._simulation.cluster
+            assert cluster is not None
+            administrator = administrate(
+                self._context(host), "administrator", random, topics, moved, lambda: cluster.has_lossy_replica
+            )
+            self._run(host, administrator)
         if plan.cordoning:
             host, random = self._simulation.client("cordons"), self._simulation.random_for("cordons")
             self._run(host, cordon_brokers(self._context(host), "cordons", random, plan.replication_factor))

@@ -5,7 +5,7 @@ replaces a broker, or balances the cluster. Brokers are unregistered, too; those
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from random import Random
 
 from kbroker.metadata.topics.placement.reassignment_plan import PlanRefused
@@ -35,11 +35,17 @@ CONFIGS: dict[str, Sequence[str | None]] = {
 
 
 async def administrate(
-    context: WorkloadContext, name: str, random: Random, topics: Sequence[str], moved_topics: Sequence[str]
+    context: WorkloadContext,
+    name: str,
+    random: Random,
+    topics: Sequence[str],
+    moved_topics: Sequence[str],
+    has_lossy_replica: Callable[[], bool],
 ) -> None:
     """Administrate topics until stopped. The records, and the partitions that exist, are not affected.
 
-    `moved_topics`: those of which partitions are moved, which may be deleted meanwhile.
+    `moved_topics`: those of which partitions are moved, which may be deleted meanwhile. `has_lossy_replica`: a broker
+    has lost data, and is still in an ISR. Whoever unregisters the other members then loses what was acknowledged.
     """
     admin = Admin(context.cluster(name, random), context.history, name, timeout_s=5.0)
     while not context.stop.requested:
@@ -58,7 +64,7 @@ async def administrate(
                 await _reassign(admin, random, random.choice(moved_topics))
             elif what < 0.95:
                 await _plan(admin, random, moved_topics)
-            else:
+            elif not has_lossy_replica():
                 await _unregister(admin, random)
         except (OSError, RefusedError, PlanRefused) as error:
             context.history.note(name, f"failed: {error!r}")

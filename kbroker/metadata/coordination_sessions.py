@@ -187,7 +187,9 @@ class CoordinationSessions:
             await self._join_again(member, node, self._environment.loop.time() + FIRST_JOIN_S)
         self._is_registered = True
 
-    def _on_expired(self, session: Coordination) -> None:
+    def _on_expired(
+        self, session: Coordination, message: str = "the session has expired: joining the cluster again"
+    ) -> None:
         """End the roles: other brokers may have become the leaders of this broker's partitions."""
         self._expired = session
         if self._is_stopping() or session is not self.current:
@@ -195,7 +197,7 @@ class CoordinationSessions:
         if not self.is_shared:
             self._on_failure(SessionExpired())
             return
-        log.warning("the session has expired: joining the cluster again")
+        log.warning(message)
         self.resign()
         # While ZooKeeper cannot be reached, the image would name this broker as the leader of its former partitions.
         if self._member is not None:
@@ -218,7 +220,7 @@ class CoordinationSessions:
         """Called when another broker says that this broker's epoch has ended: so has the session, or it is useless."""
         if self._is_registered_in(broker_epoch):
             assert self.current is not None
-            self._on_expired(self.current)
+            self._on_expired(self.current, "another broker reports that this one is fenced: joining the cluster again")
 
     def on_isolated(self, broker_epoch: int) -> None:
         """Called when no other broker reaches this one: end the session, so that others take over its roles.

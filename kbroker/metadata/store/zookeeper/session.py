@@ -245,7 +245,7 @@ class ZooKeeperSession:
             self._is_connected = False
             log.warning("the connection to ZooKeeper is lost", reason=self.last_warning)
         else:
-            log.error("the ZooKeeper session has ended", session=f"0x{self._session_id:x}")
+            log.warning("the ZooKeeper session has ended", session=f"0x{self._session_id:x}")
             self._end()
             self._client.end(lambda: None)
             for callback in self._on_expired:

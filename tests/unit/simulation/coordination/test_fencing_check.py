@@ -4,6 +4,8 @@ import asyncio
 from random import Random
 from typing import Any
 
+import pytest
+
 from kbroker.metadata.store import znodes
 from kbroker.metadata.store.coordination import Delete
 from kbroker.simulation.coordination.service import SESSION_MS, SimCoordination
@@ -81,14 +83,20 @@ async def test_a_broker_that_the_service_has_given_up_leads_no_longer(s: ThreeBr
         await s.until(lambda number=number, epoch=epoch: s.epoch(number) > epoch, 30)
 
 
-@simulated(ThreeBrokers, SEEDS)
-async def test_a_broker_whose_node_was_deleted_joins_again(s: ThreeBrokers) -> None:
+def test_a_broker_whose_node_was_deleted_joins_again(caplog: pytest.LogCaptureFixture) -> None:
     """It has a session, so nothing but another broker tells it that it is fenced."""
-    for number in s.machines:
-        epoch = s.epoch(number)
-        s.service.write([Delete(znodes.broker_path(number))])
-        await s.until(lambda number=number, epoch=epoch: s.epoch(number) > epoch, 30)
-        await s.until(lambda: all(s.isr(1, index) == [1, 2, 3] for index in range(3)), 30)
+
+    @simulated(ThreeBrokers, SEEDS)
+    async def story(s: ThreeBrokers) -> None:
+        for number in s.machines:
+            epoch = s.epoch(number)
+            s.service.write([Delete(znodes.broker_path(number))])
+            await s.until(lambda number=number, epoch=epoch: s.epoch(number) > epoch, 30)
+            await s.until(lambda: all(s.isr(1, index) == [1, 2, 3] for index in range(3)), 30)
+
+    story(1)
+    warnings = [record.message for record in caplog.records if record.levelname == "WARNING"]
+    assert warnings == ["another broker reports that this one is fenced: joining the cluster again"] * 3
 
 
 @simulated(ThreeBrokers, SEEDS)

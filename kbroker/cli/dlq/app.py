@@ -1,6 +1,7 @@
 """`kbroker dlq`: list dead-letter topics, show dead letters, send them back, delete them."""
 
 import time
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
@@ -20,6 +21,7 @@ from kbroker.cli.dlq.redrive import Redrive
 from kbroker.cli.records.formats import to_json
 from kbroker.cli.retry.app import topics_with_configs
 from kbroker.config.definitions.retry import DEAD_LETTER_ENABLE
+from kbroker.config.tag_expression import VIEW_OF
 
 app = typer.Typer()
 
@@ -57,7 +59,7 @@ def list_topics(as_json: AsJson = False, bootstrap: Bootstrap = DEFAULT_BOOTSTRA
     Records include the markers of transactions, which exactly-once consumers write.
     """
     with admin_client(bootstrap) as client:
-        topics = _dead_letter_topics(client)
+        topics = _dead_letter_topics(topics_with_configs(client))
         sizes = {topic: sum(end - begin for begin, end in _bounds(client, topic).values()) for topic in topics}
     if as_json:
         print_json([{"topic": topic, "records": size} for topic, size in sizes.items()])
@@ -65,8 +67,7 @@ def list_topics(as_json: AsJson = False, bootstrap: Bootstrap = DEFAULT_BOOTSTRA
         print_table(("topic", "records"), [[topic, size] for topic, size in sizes.items()])
 
 
-def _dead_letter_topics(client: Any) -> list[str]:
-    configs = topics_with_configs(client)
+def _dead_letter_topics(configs: Mapping[str, Mapping[str, str | None]]) -> list[str]:
     return [topic for topic, values in configs.items() if values.get(DEAD_LETTER_ENABLE) == "true"]
 
 
@@ -194,12 +195,13 @@ def redrive(
     if to == topic:
         raise usage_error(f"--to is {topic} itself: a redriven record also stays there")
     with admin_client(bootstrap) as client:
-        _require_dead_letter_topic(client, topic)
+        configs = _require_dead_letter_topic(client, topic)
         if to is not None:
             partition_leaders(client, [to])  # raises for a missing one
+        sources = {name: source for name, values in configs.items() if (source := values.get(VIEW_OF))}
         total = sum(last - begin for begin, last in _bounds(client, topic).values())
     with client_errors(), ProgressBar("redriving", total) as progress:
-        work = Redrive(bootstrap, topic, selection, to, (_relative(start), _relative(end)))
+        work = Redrive(bootstrap, topic, selection, to, (_relative(start), _relative(end)), sources)
         counts = work.run(rate=rate, again=again, dry_run=dry_run, progress=progress.advance)
     action = "would be sent" if dry_run else "sent"
     print(f"{topic}: {count_text(counts.sent, 'record')} {action}, {counts.skipped} not selected")
@@ -213,10 +215,13 @@ def _relative(text: str | None) -> str | None:
     return text if text is not None and is_relative_time(text) else None
 
 
-def _require_dead_letter_topic(client: Any, topic: str) -> None:
-    if topic not in _dead_letter_topics(client):
+def _require_dead_letter_topic(client: Any, topic: str) -> dict[str, dict[str, str | None]]:
+    """Raise CliError if it is none. Returns the configs of all topics."""
+    configs = topics_with_configs(client)
+    if topic not in _dead_letter_topics(configs):
         _bounds(client, topic)  # raises for a missing one
         raise CliError(f"{topic} is not a dead-letter topic: {DEAD_LETTER_ENABLE} is not true")
+    return configs
 
 
 @app.command("purge")

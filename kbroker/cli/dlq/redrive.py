@@ -1,7 +1,7 @@
 """Sends dead letters back to their topics, with the progress in a group's committed offsets, in transactions."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from kbroker.cli.common.client import client_settings, topic_error_text
@@ -39,9 +39,14 @@ class Redrive:
         selection: LetterFilter,
         target: str | None,
         relative_times: tuple[str | None, str | None] = (None, None),
+        sources: Mapping[str, str] | None = None,
     ) -> None:
+        """`sources`: those of the cluster's views, by view. Raises CliError if the target is a view."""
         from kafka import KafkaConsumer, TopicPartition
 
+        self._sources = sources or {}
+        if target is not None:
+            self._check_not_view(target)
         self.group = redrive_group(topic, selection, target, relative_times)
         # The time until which the next run selects is a later one, so the progress must not pass it.
         self._stop_ms = None if relative_times[1] is None else selection.until_ms
@@ -109,9 +114,16 @@ class Redrive:
             elif target is None:
                 without_topic += 1
             else:
+                self._check_not_view(target)
                 outgoing.append((target, record))
                 sent += 1
         return outgoing, RedriveCounts(sent, skipped, without_topic)
+
+    def _check_not_view(self, target: str) -> None:
+        """Raise CliError for a view: brokers refuse it in a transaction with an error that does not say why."""
+        source = self._sources.get(target)
+        if source is not None:
+            raise CliError(f"topic {target} is a view without records of its own: use its source with --to {source}")
 
     def _send(self, producer: Any, outgoing: list[tuple[str, Any]], records: list[Any]) -> None:
         """Send a batch, and the offsets behind `records`, in one transaction."""

@@ -114,9 +114,16 @@ def test_redrives_that_cannot_work_are_refused(bootstrap: str, name: str, capsys
     dead = f"dlq.{name}"
     assert run(["topics", "create", name, "-p", "1", "-b", bootstrap]) == 0
     assert run(["retry", "create", name, "-g", "billing", "-b", bootstrap]) == 0
+    assert run(["topics", "create", f"{name}-view", "--view-of", name, "-b", bootstrap]) == 0
+    producer = KafkaProducer(bootstrap_servers=bootstrap)
+    producer.send(dead, b"1", headers=[("__dlq.errors.topic", f"{name}-view".encode())])
+    producer.close()
     capsys.readouterr()
+    view_reason = f"topic {name}-view is a view without records of its own: use its source with --to {name}"
     for options, status, reason in (
         (("--to", f"{name}-absent"), 1, f"topic {name}-absent does not exist"),
+        (("--to", f"{name}-view"), 1, view_reason),
+        ((), 1, view_reason),
         (("--to", dead), 2, f"--to is {dead} itself"),
         (("--header", "=x"), 2, "--header needs the name of a header"),
     ):

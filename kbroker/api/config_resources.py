@@ -89,12 +89,12 @@ async def _alter(
         _check_node_id(node_id, name)
         alter_loggers(ops, validate_only=validate_only)
         return
-    decide = _decision(services, alteration, node_id)
+    decide = _decision(services, alteration, replace, node_id)
     altered: Overrides = {}
 
     def alter_overrides(current: Overrides) -> Overrides:
         nonlocal altered
-        altered = decide({} if replace else current)
+        altered = decide(current)
         return altered
 
     if validate_only:
@@ -107,31 +107,42 @@ async def _alter(
         log.warning("config without effect", reason=warning)
 
 
-def _decision(services: Services, alteration: ResourceAlteration, node_id: int) -> Callable[[Overrides], Overrides]:
-    """Check the resource's name, and return the function from its current to its new overrides. Raises KafkaError."""
+def _decision(
+    services: Services, alteration: ResourceAlteration, replace: bool, node_id: int
+) -> Callable[[Overrides], Overrides]:
+    """Check the resource's name, and return the function from its current to its new overrides. Raises KafkaError.
+
+    `replace`: the changes are those of empty overrides.
+    """
     resource_type, name, ops = alteration
+
+    def start(current: Overrides) -> Overrides:
+        return {} if replace else current
+
     if resource_type == ConfigResourceType.BROKER:
         if name and not _cordons_absent_broker(services, name, ops):
             _check_node_id(node_id, name)
-        return lambda current: alter_broker(current, ops, services.config, cluster_default=not name)
+        return lambda current: alter_broker(start(current), ops, services.config, cluster_default=not name)
     if resource_type == ConfigResourceType.TOPIC:
         if not name:
             raise invalid_request("Default topic resources are not allowed.")
         validate_topic_name(name)
-        return lambda current: _alter_topic(name, current, ops, services)
+        return lambda current: _alter_topic(name, current, ops, replace, services)
     if resource_type == ConfigResourceType.GROUP:
         if not name:
             raise invalid_request("Default group resources are not allowed.")
-        return lambda current: alter_group(current, ops, services.config)
+        return lambda current: alter_group(start(current), ops, services.config)
     if resource_type == ConfigResourceType.CLIENT_METRICS:
         if not name:
             raise invalid_request("Subscription name can't be empty")
-        return lambda current: alter_client_metrics(current, ops)
+        return lambda current: alter_client_metrics(start(current), ops)
     raise invalid_request(f"Unknown resource type {resource_type}")
 
 
-def _alter_topic(name: str, current: Overrides, ops: Sequence[AlterConfigOp], services: Services) -> Overrides:
-    altered = alter_topic(current, ops, services.config)
+def _alter_topic(
+    name: str, current: Overrides, ops: Sequence[AlterConfigOp], replace: bool, services: Services
+) -> Overrides:
+    altered = alter_topic(current, ops, services.config, replace=replace)
     check_topic_configs(name, altered)
     return altered
 

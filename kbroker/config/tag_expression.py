@@ -78,3 +78,12 @@ def check_view_configs(names: Collection[str], expression: str) -> None:
     if others:
         raise ConfigError(f"A view has only the configs of its source, and cannot have {', '.join(others)}")
     parse_tag_expression(expression)
+
+
+def check_same_source(current: str | None, altered: str | None) -> None:
+    """Raise ConfigError if a topic would become a view, or a view another one. Both are the values of VIEW_OF."""
+    if altered == current:
+        return
+    if current is None:
+        raise ConfigError(f"{VIEW_OF}: an existing topic cannot become a view; create the view as a new topic")
+    raise ConfigError(f"{VIEW_OF}: a view keeps its source '{current}'; create a new view, or delete this one first")

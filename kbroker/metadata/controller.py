@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 from kbroker.common import KafkaError
 from kbroker.config.config_resource import ConfigResource, ConfigResourceType
-from kbroker.config.tag_expression import VIEW_OF
 from kbroker.metadata.features import FeatureUpdate, update_features
 from kbroker.metadata.image import TopicImage
 from kbroker.metadata.isr_change_queue import AlterPartitionResult, IsrChangeQueue, IsrRequest
@@ -258,9 +257,6 @@ class Controller:
             altered = new_overrides(dict(current)) if callable(new_overrides) else new_overrides or {}
             if altered == current:
                 return
-            if resource_type == ConfigResourceType.TOPIC and current.get(VIEW_OF) != altered.get(VIEW_OF):
-                message = f"{VIEW_OF} can only be set when the topic is created; the topic is '{name}'."
-                raise KafkaError(ErrorCode.INVALID_CONFIG, message)
             if resource_type == ConfigResourceType.TOPIC:
                 check_configs(self._image.topics[name], current, altered)
             resource = ConfigResource(resource_type, name)

@@ -32,6 +32,34 @@ def test_a_topic_config_that_contradicts_the_brokers_is_rejected():
         alter_topic({}, [AlterConfigOp("min.compaction.lag.ms", OpType.SET, "20")], config)
 
 
+@pytest.mark.parametrize("replace", [False, True])
+@pytest.mark.parametrize("overrides", [{}, {"retention.ms": "5"}])
+def test_a_topic_cannot_become_a_view(replace: bool, overrides: dict[str, str]) -> None:
+    op = AlterConfigOp("kbroker.view.of", OpType.SET, "orders")
+    with pytest.raises(KafkaError, match="existing topic cannot become a view; create the view as a new topic"):
+        alter_topic(overrides, [op], CONFIG, replace=replace)
+
+
+def test_a_view_keeps_its_source():
+    view = {"kbroker.view.of": "orders", "kbroker.view.filter": "paid"}
+    for ops, replace in (
+        ([AlterConfigOp("kbroker.view.of", OpType.SET, "others")], False),
+        ([AlterConfigOp("kbroker.view.of", OpType.DELETE, None)], False),
+        ([AlterConfigOp("kbroker.view.filter", OpType.SET, "open")], True),
+    ):
+        with pytest.raises(KafkaError, match="a view keeps its source 'orders'; create a new view, or delete this one"):
+            alter_topic(view, ops, CONFIG, replace=replace)
+    same = [AlterConfigOp("kbroker.view.of", OpType.SET, "orders")]
+    assert alter_topic(view, same, CONFIG, replace=True) == {"kbroker.view.of": "orders"}
+
+
+def test_delayed_delivery_stays_enabled_when_all_configs_are_replaced():
+    """AlterConfigs, the API of old clients, names only what is to be set."""
+    retention = [AlterConfigOp("retention.ms", OpType.SET, "6")]
+    with pytest.raises(KafkaError, match="cannot be disabled"):
+        alter_topic({"kbroker.delay.enable": "true"}, retention, CONFIG, replace=True)
+
+
 def test_dynamic_configs_of_all_brokers_must_be_valid_with_those_of_this_one():
     config = CONFIG.with_dynamic({}, {"log.cleaner.max.compaction.lag.ms": "10"})
     op = AlterConfigOp("log.cleaner.min.compaction.lag.ms", OpType.SET, "20")

@@ -36,8 +36,10 @@ def check_new_view(
 def check_source(source_name: str, topics: Mapping[str, ExistingTopic]) -> ExistingTopic:
     """Return the source of a new view. Raises KafkaError (INVALID_CONFIG)."""
     source = topics.get(source_name)
-    if source is None or not source.partitions:
-        reason = "does not exist" if source is None else "is a view, and a view of a view is not possible"
+    if source is None:
+        reason = "does not exist; create it first, in a request of its own"
+    elif not source.partitions:
+        reason = "is a view, and a view of a view is not possible"
     elif source.internal:
         reason = "is an internal topic"
     else:

@@ -207,6 +207,19 @@ async def test_what_is_refused(m: Machine) -> None:
 
 
 @broker_test
+async def test_a_source_is_created_before_the_request_that_creates_its_view(m: Machine) -> None:
+    client = await m.client()
+    view = [CreatableTopicConfig(name="kbroker.view.of", value="orders")]
+    topics = [CreatableTopic(name="orders"), CreatableTopic(name="paid", configs=view)]
+    response = await client.request(CreateTopicsRequest(topics=topics, timeout_ms=1000), 7, CreateTopicsResponse)
+    results = {result.name: result for result in response.topics}
+    assert results["orders"].error_code == ErrorCode.NONE
+    assert results["paid"].error_code == ErrorCode.INVALID_CONFIG
+    assert "create it first, in a request of its own" in (results["paid"].error_message or "")
+    await create_view(client)
+
+
+@broker_test
 async def test_a_view_has_no_producers(m: Machine) -> None:
     """Tools that look for hanging transactions ask for the producers of all topics."""
     client = await m.client()

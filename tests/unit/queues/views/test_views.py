@@ -210,7 +210,10 @@ async def test_what_is_refused(m: Machine) -> None:
 async def test_a_source_is_created_before_the_request_that_creates_its_view(m: Machine) -> None:
     client = await m.client()
     view = [CreatableTopicConfig(name="kbroker.view.of", value="orders")]
-    topics = [CreatableTopic(name="orders"), CreatableTopic(name="paid", configs=view)]
+    topics = [
+        CreatableTopic(name=name, num_partitions=-1, replication_factor=-1, configs=configs)
+        for name, configs in (("orders", []), ("paid", view))
+    ]
     response = await client.request(CreateTopicsRequest(topics=topics, timeout_ms=1000), 7, CreateTopicsResponse)
     results = {result.name: result for result in response.topics}
     assert results["orders"].error_code == ErrorCode.NONE

@@ -1,7 +1,7 @@
 """`kbroker brokers balance`, `drain`, `replace`, `execute` and `plan`."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -14,18 +14,25 @@ from kbroker.cli.cluster.plans.plan_status import is_success, plan_name, print_e
 from kbroker.cli.cluster.plans.requests import PlanRequests
 from kbroker.cli.cluster.plans.run_plan import now_ms, replica_sizes, run_plan
 from kbroker.cli.cluster.plans.watch import PlanWatch
-from kbroker.cli.common.client import admin_client
+from kbroker.cli.common.client import admin_client, chunks
 from kbroker.cli.common.completion import complete_brokers
 from kbroker.cli.common.confirm import confirm
-from kbroker.cli.common.errors import CliError, usage_error
+from kbroker.cli.common.errors import CliError, print_error, usage_error
+from kbroker.cli.common.formatting import count_text
 from kbroker.cli.common.options import DEFAULT_BOOTSTRAP, AllowFewerRacks, AsJson, Bootstrap, Yes
 from kbroker.cli.common.output import print_json, print_note
 from kbroker.cli.common.parsing import INT32
+from kbroker.cli.common.partitions.list_offsets import Partition
+from kbroker.cli.common.partitions.reassignments import cancel_reassignments, reassignments_if_known
 from kbroker.cli.common.plan_options import NO_PLAN_OPTIONS, PlanOptions, with_plan_options
 from kbroker.metadata.topics.placement.balance import balance as balanced
 from kbroker.metadata.topics.placement.drain import drain as drained
 from kbroker.metadata.topics.placement.drain import replace as replaced
 from kbroker.metadata.topics.placement.given_moves import given_moves
+
+HOW_TO_SEE_MOVES = "to see them: kbroker topics describe; to cancel that: kbroker brokers plan --cancel"
+# Partitions per request.
+MAX_CANCELLED = 1000
 
 
 def _broker_argument(name: str) -> Any:
@@ -146,7 +153,8 @@ def execute(
 def plan(
     watch: Annotated[bool, typer.Option("--watch", help="Wait for the end of the plan.")] = False,
     cancel: Annotated[
-        bool, typer.Option("--cancel", help="Cancel the plan: its partitions get the replicas of before.")
+        bool,
+        typer.Option("--cancel", help="Cancel the plan, or moves without one: partitions get the replicas of before."),
     ] = False,
     yes: Yes = False,
     as_json: AsJson = False,
@@ -155,13 +163,21 @@ def plan(
     """Show the plan that the controller runs, or the last one.
 
     --cancel asks for confirmation when run in a terminal, and waits until everything is back. Ctrl-C ends the waiting,
-    and nothing else. With --watch the exit status is 1 if the plan was cancelled or has skipped partitions.
+    and nothing else. If no plan runs, it cancels the moves that another tool has begun.
+
+    With --watch the exit status is 1 if the plan was cancelled or has skipped partitions.
 
     Example: kbroker brokers plan --watch
     """
     with admin_client(bootstrap) as client:
         plans = PlanRequests(client)
         found = plans.describe()
+        moving = {} if found is not None and found.is_running else reassignments_if_known(client)
+        if cancel and moving:
+            _cancel_moves(client, moving, yes)
+            return
+        if moving:
+            print_note(f"{count_text(len(moving), 'partition')} moving without a plan; {HOW_TO_SEE_MOVES}")
         if cancel:
             found = _cancel(plans, found, yes)
             uncordon(client, [] if found is None else drained_brokers(found.description))
@@ -185,6 +201,18 @@ def plan(
         print_end(found)
     if watch and not cancel and not is_success(found):
         raise typer.Exit(1)
+
+
+def _cancel_moves(client: Any, moving: Collection[Partition], yes: bool) -> None:
+    """Cancel reassignments that no plan has begun, after confirmation. Raises CliError."""
+    count = count_text(len(moving), "partition")
+    confirm(f"Cancel the moves of {count}, which no plan has begun?", yes)
+    errors = [error for chunk in chunks(sorted(moving), MAX_CANCELLED) for error in cancel_reassignments(client, chunk)]
+    for error in errors:
+        print_error(error)
+    if errors:
+        raise typer.Exit(1)
+    print(f"{count}: moves cancelled")
 
 
 def _cancel(plans: PlanRequests, running: PlanDescription | None, yes: bool) -> PlanDescription | None:

@@ -1,10 +1,12 @@
 """The reassignments in progress: which replicas partitions gain and lose (KIP-455)."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from itertools import groupby
+from operator import itemgetter
 from typing import Any, NamedTuple
 
-from kbroker.cli.common.client import error_code_text, send_request
+from kbroker.cli.common.client import REQUEST_TIMEOUT_MS, error_code_text, send_request
 from kbroker.cli.common.errors import CliError
 from kbroker.cli.common.output import print_note
 from kbroker.cli.common.partitions.list_offsets import Partition
@@ -55,6 +57,26 @@ def reassignments_if_known(client: Any) -> Mapping[Partition, ReplicaChanges]:
     except (KafkaError, CliError):
         print_note("no controller responds: it is not known which replicas are being added or removed")
         return {}
+
+
+def cancel_reassignments(client: Any, partitions: Iterable[Partition]) -> list[str]:
+    """Let partitions have the replicas of before again, and return the errors. What has ended meanwhile is none."""
+    from kafka.protocol.admin import AlterPartitionReassignmentsRequest
+
+    topic_type = AlterPartitionReassignmentsRequest.ReassignableTopic
+    topics = [
+        topic_type(name=topic, partitions=[topic_type.ReassignablePartition(partition_index=row) for _, row in rows])
+        for topic, rows in groupby(sorted(partitions), itemgetter(0))
+    ]
+    response = send_request(client, AlterPartitionReassignmentsRequest(timeout_ms=REQUEST_TIMEOUT_MS, topics=topics))
+    if response.error_code:
+        raise CliError(error_code_text(response.error_code, response.error_message))
+    return [
+        f"{topic.name}-{row.partition_index}: {error_code_text(row.error_code, row.error_message)}"
+        for topic in response.responses
+        for row in topic.partitions
+        if row.error_code not in (ErrorCode.NONE, ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
+    ]
 
 
 def _list_reassignments(client: Any, timeout_ms: int | None) -> Any:

@@ -1,6 +1,6 @@
 """A cluster of three brokers in three racks, and a controller that runs plans."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -10,6 +10,7 @@ from kafka.errors import KafkaConnectionError
 from kbroker.cli.cluster.plans import commands, cordon, requests, run_plan, watch
 from kbroker.cli.common.errors import CliError
 from kbroker.cli.common.parsing import parse_host_port
+from kbroker.cli.common.partitions.reassignments import ReplicaChanges
 from kbroker.cli.configs.requests import Changes, Resource
 from kbroker.metadata.topics.placement.cluster_layout import (
     ClusterBroker,
@@ -33,6 +34,9 @@ class FakeCluster:
             PlacedPartition("orders", 1, (3, 1), 3, 4 * MIB),
             PlacedPartition("users", 0, (3, 2), 3),
         ]
+        # The partitions that move without a plan, and the errors if that is cancelled.
+        self.moving: dict[tuple[str, int], ReplicaChanges] = {}
+        self.errors: list[str] = []
         self.questions: list[str] = []
         self.write_rates: dict[tuple[str, int], float] = {}
         self.cordoned: set[str] = set()
@@ -63,6 +67,11 @@ class FakeCluster:
             raise CliError(f"Unexpected broker id, expected 1, but received {resource.name}")
         (self.cordoned.add if operation == "SET" else self.cordoned.discard)(resource.name)
 
+    def cancel_reassignments(self, client: Any, partitions: Sequence[tuple[str, int]]) -> list[str]:
+        assert list(partitions) == sorted(self.moving)
+        self.moving = {}
+        return self.errors
+
     def confirm(self, question: str, yes: bool) -> None:
         if not yes:
             self.questions.append(question)
@@ -78,6 +87,8 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> FakeCluster:
     monkeypatch.setattr(watch, "describe_log_dirs", lambda *_: {})
     monkeypatch.setattr(run_plan, "measure_write_rates", lambda *_: cluster.write_rates)
     monkeypatch.setattr(cordon, "alter_configs", cluster.alter_configs)
+    monkeypatch.setattr(commands, "reassignments_if_known", lambda _: cluster.moving)
+    monkeypatch.setattr(commands, "cancel_reassignments", cluster.cancel_reassignments)
     for module in (commands, run_plan):
         monkeypatch.setattr(module, "admin_client", cluster.admin_client)
         monkeypatch.setattr(module, "read_layout", cluster.layout)

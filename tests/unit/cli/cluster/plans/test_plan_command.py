@@ -12,6 +12,7 @@ from kafka.errors import KafkaConnectionError
 from kbroker.cli import main
 from kbroker.cli.cluster.log_dirs import LogDirs
 from kbroker.cli.cluster.plans import watch
+from kbroker.cli.common.partitions.reassignments import ReplicaChanges
 from kbroker.metadata.topics.placement.cluster_layout import ClusterBroker
 from protocol.errors import ErrorCode
 from protocol.messages.k10002_cancel_reassignment_plan import CancelReassignmentPlanResponse
@@ -118,6 +119,33 @@ def test_a_cancelled_plan_moves_back(running: FakeCluster, capsys: Capture) -> N
     assert running.questions[-1] == "Cancel plan 1 (drain 3)?"
     assert capsys.readouterr().out == "plan 1 (drain 3) is cancelled after 5s: 2 of 2 partitions moved back\n"
     assert main(["brokers", "plan", "--cancel"]) == 1
+
+
+def test_moves_without_a_plan_are_shown_and_cancelled(cluster: FakeCluster, capsys: Capture) -> None:
+    cluster.moving = {("orders", 1): ReplicaChanges([4], [1]), ("orders", 0): ReplicaChanges([4], [])}
+    assert main(["brokers", "plan"]) == 0
+    assert capsys.readouterr().err.startswith(
+        "2 partitions moving without a plan; to see them: kbroker topics describe"
+    )
+    assert main(["brokers", "plan", "--cancel"]) == 0
+    assert cluster.questions == ["Cancel the moves of 2 partitions, which no plan has begun?"]
+    assert capsys.readouterr().out == "2 partitions: moves cancelled\n"
+    assert main(["brokers", "plan", "--cancel"]) == 1
+    assert capsys.readouterr().err == "kbroker: no plan is running\n"
+
+
+def test_moves_without_a_plan_that_cannot_be_cancelled(cluster: FakeCluster, capsys: Capture) -> None:
+    cluster.moving, cluster.errors = {("orders", 1): ReplicaChanges([4], [1])}, ["orders-1: No"]
+    assert main(["brokers", "plan", "--cancel", "--yes"]) == 1
+    output = capsys.readouterr()
+    assert (output.out, output.err) == ("", "kbroker: orders-1: No\n")
+
+
+def test_a_plan_is_cancelled_and_not_its_moves(running: FakeCluster, capsys: Capture) -> None:
+    running.moving = {("orders", 1): ReplicaChanges([4], [1])}
+    assert main(["brokers", "plan", "--cancel"]) == 0
+    assert "plan 1 (drain 3) is cancelled" in capsys.readouterr().out
+    assert running.moving
 
 
 def test_a_cancellation_whose_response_is_lost(running: FakeCluster, capsys: Capture) -> None:

@@ -5,11 +5,16 @@ from typing import Any
 
 import pytest
 from kafka.errors import KafkaConnectionError, NodeNotReadyError
-from kafka.protocol.admin import ListPartitionReassignmentsResponse
+from kafka.protocol.admin import AlterPartitionReassignmentsResponse, ListPartitionReassignmentsResponse
 
 from kbroker.cli.common.errors import CliError
 from kbroker.cli.common.partitions import reassignments as module
-from kbroker.cli.common.partitions.reassignments import ReplicaChanges, reassignments, reassignments_if_known
+from kbroker.cli.common.partitions.reassignments import (
+    ReplicaChanges,
+    cancel_reassignments,
+    reassignments,
+    reassignments_if_known,
+)
 from protocol.errors import ErrorCode
 
 Topic = ListPartitionReassignmentsResponse.OngoingTopicReassignment
@@ -84,3 +89,26 @@ def test_what_only_shows_them_does_not_wait(
     failures.append(failure)
     assert reassignments_if_known(None) == {}
     assert "no controller responds" in capsys.readouterr().err
+
+
+def test_cancelling_moves(monkeypatch: pytest.MonkeyPatch) -> None:
+    result = AlterPartitionReassignmentsResponse.ReassignableTopicResponse
+    row = result.ReassignablePartitionResponse
+    codes = {("t", 0): 0, ("t", 1): ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, ("u", 0): ErrorCode.NOT_CONTROLLER}
+
+    def send_request(client: Any, request: Any) -> Any:
+        asked = [
+            (topic.name, row.partition_index, row.replicas) for topic in request.topics for row in topic.partitions
+        ]
+        assert asked == [("t", 0, None), ("t", 1, None), ("u", 0, None)]
+        assert [topic.name for topic in request.topics] == ["t", "u"]
+        return AlterPartitionReassignmentsResponse(
+            error_code=0,
+            responses=[
+                result(name=topic, partitions=[row(partition_index=index, error_code=code, error_message="No.")])
+                for (topic, index), code in codes.items()
+            ],
+        )
+
+    monkeypatch.setattr(module, "send_request", send_request)
+    assert cancel_reassignments(None, [("u", 0), ("t", 1), ("t", 0)]) == ["u-0: No (NOT_CONTROLLER)"]

@@ -1,7 +1,7 @@
 """Forwards the hidden batches of one closing partition while this broker leads it.
 
 It reads its own log as a read_committed consumer does, and has one request in flight, so that the order is kept. When
-the records that consumers see are deleted, it deletes what it has forwarded: then the partition is soon empty.
+the partition has retired, so that no consumer reads it, it deletes what it has forwarded.
 """
 
 from __future__ import annotations
@@ -193,12 +193,13 @@ class Forwarder:
         return _Chunk(batches, max(next_offset, position))
 
     def _delete_forwarded(self) -> None:
-        """Delete what is forwarded, if consumers see no records any more."""
-        log, closed_epoch = self._log, self.forwarding.closed_epoch
-        closed_at = start_of_epoch(log.epochs, closed_epoch, log.log_start_offset, log.log_end_offset)
-        if not self.forwarding.is_active or closed_at > log.log_start_offset:
-            return
-        if self.position > log.log_start_offset:
+        """Delete what is forwarded, if the partition has retired.
+
+        Before that, the log start offset would overtake consumers that have read everything, which fail with
+        auto.offset.reset=none. Retention deletes what is old.
+        """
+        log = self._log
+        if self.forwarding.is_retired and self.position > log.log_start_offset:
             log.delete_records(min(self.position, self._partition.high_watermark))
             self._partition.notify_all()
 

@@ -97,6 +97,25 @@ async def test_only_producers_see_retired_partitions(s: SimulatedCluster) -> Non
 
 
 @simulated(SimulatedCluster, range(2))
+async def test_a_consumer_that_has_read_everything_is_not_overtaken(s: SimulatedCluster) -> None:
+    """Partition 1 has a record, so partition 2, which has none, is still there for consumers."""
+    await s.create(*ASSIGNMENT)
+    for index in (1, 2):
+        await produce(s, idempotent(b"old", 0), index)
+    await closing(s, LISTED)
+    leader = leader_of(s, 2)
+    assert leader is not None
+    partition = s.replica(leader, index=2)
+    await s.machines[leader].loop.run(s.broker(leader).services.replicas.delete_records(partition, 1))
+    await produce(s, idempotent(b"b", 1), 2)
+    await until_forwarded(s, 0, [b"b"])
+    await asyncio.sleep(30)
+    data = await s.client(leader, lambda client: client.fetch_partition("t", 1, partition=2, max_wait_ms=0))
+    assert data.error_code == 0
+    assert not is_retired(s.registration(leader, index=2))
+
+
+@simulated(SimulatedCluster, range(2))
 async def test_a_consumer_learns_that_its_partition_has_retired(s: SimulatedCluster) -> None:
     """Its fetch session has the partition since it was open."""
 

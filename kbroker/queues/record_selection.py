@@ -59,16 +59,20 @@ def select_records(
             record_end = start + (size >> 1)
             if size <= 0 or size & 1 or record_end > end:
                 raise MalformedError(f"record of {size / 2:g} bytes in {end - start} bytes")
-            if selects(body, start, record_end) if candidate < record_end else keeps_others:
+            index += 1
+            if candidate >= record_end:
+                is_kept = keeps_others
+            else:
+                is_kept = selects(body, start, record_end)
+                if next_candidate is not None:
+                    candidate = next_candidate(record_end)
+            if is_kept:
                 kept += 1
                 if slices and slices[-1][1] == pos:
                     slices[-1] = (slices[-1][0], record_end)
                 else:
                     slices.append((pos, record_end))
             pos = record_end
-            index += 1
-            if next_candidate is not None and candidate < pos:
-                candidate = next_candidate(pos)
     except IndexError:
         raise MalformedError("a record is cut off") from None
     if keeps_others and index < count:

@@ -37,21 +37,34 @@ class TagFilter:
         body = decompressed_body(batch, header, max_bytes)
         if len(self._needles) * len(body) > _SEARCHED_BYTES * header.count and len(self._needles) > 1:
             return select_records(batch, header, body, self._selects)
-        # The last position of each needle, and its next one. rfind takes 60 % of the time of find in 64 KiB.
-        last = {needle: at for needle in self._needles if (at := body.rfind(needle)) >= 0}
-        if not last:
-            return None
-        following = {needle: body.find(needle, 0, at + len(needle)) for needle, at in last.items()}
+        candidates = self._candidates(body, header.count)
+        if not candidates:
+            return None if candidates is not None else select_records(batch, header, body, self._selects)
 
         def next_candidate(pos: int) -> int:
-            for needle, at in list(following.items()):
-                if last[needle] < pos:
-                    del following[needle]
-                elif at < pos:
-                    following[needle] = body.find(needle, pos, last[needle] + len(needle))
-            return min(following.values(), default=len(body))
+            while candidates and candidates[-1] < pos:
+                candidates.pop()
+            return candidates[-1] if candidates else len(body)
 
         return select_records(batch, header, body, self._selects, next_candidate)
+
+    def _candidates(self, body: Body, most: int) -> list[int] | None:
+        """Return the positions of all needles, the highest first; None if one has more than `most`.
+
+        rfind takes 60 % of the time of find in 64 KiB.
+        """
+        found: list[int] = []
+        for needle in self._needles:
+            end, size = len(body), len(needle)
+            limit = len(found) + most
+            while (at := body.rfind(needle, 0, end)) >= 0:
+                if len(found) == limit:
+                    return None
+                found.append(at)
+                end = at + size - 1
+        if len(self._needles) > 1:
+            found.sort(reverse=True)
+        return found
 
     def _selects(self, body: Body, start: int, end: int) -> bool:
         pos = headers_start(body, start)

@@ -16,6 +16,8 @@ from protocol.records.record import decode_varint, encode_varint
 TAGS, KEYS = b"TAGS", b"KEYS"
 # Searching this number of bytes takes as long as decoding the headers of one record.
 _SEARCHED_BYTES = 8192
+# Of one needle in a batch: the number of records in a header may be wrong, and a key may be one letter.
+_MAX_CANDIDATES = 10_000
 
 
 class TagFilter:
@@ -37,7 +39,7 @@ class TagFilter:
         body = decompressed_body(batch, header, max_bytes)
         if len(self._needles) * len(body) > _SEARCHED_BYTES * header.count and len(self._needles) > 1:
             return select_records(batch, header, body, self._selects)
-        candidates = self._candidates(body, header.count)
+        candidates = self._candidates(body, min(header.count, _MAX_CANDIDATES))
         if not candidates:
             return None if candidates is not None else select_records(batch, header, body, self._selects)
 

@@ -264,18 +264,22 @@ class MetadataImage:
 
     def resolve(self, topic: TopicImage) -> TopicImage:
         """Return the topic as clients see it: retired partitions are removed; a view has those of its source."""
-        if VIEW_OF in topic.configs:
-            source = self.topics.get(topic.view_of)
-            if source is None:
-                return topic
-            source = self.resolve(source)
-            return replace(
-                topic, partitions=source.partitions, removed_from=source.removed_from, removed_to=source.removed_to
-            )
-        if topic.name not in self.with_retired:
+        topic = self.resolve_view(topic)
+        if not topic.partitions or not is_retired(topic.partitions[-1]):
             return topic
         listed, removed_to = topic.listed_partitions, max(len(topic.partitions), topic.removed_to or 0)
         return replace(topic, partitions=topic.partitions[:listed], removed_from=listed, removed_to=removed_to)
+
+    def resolve_view(self, topic: TopicImage) -> TopicImage:
+        """Return the topic; a view has the partitions of its source."""
+        if VIEW_OF not in topic.configs:
+            return topic
+        source = self.topics.get(topic.view_of)
+        if source is None:
+            return topic
+        return replace(
+            topic, partitions=source.partitions, removed_from=source.removed_from, removed_to=source.removed_to
+        )
 
     def overrides(self, resource_type: int, name: str) -> dict[str, str]:
         """Return the config overrides of a resource, {} if it has none."""

@@ -154,7 +154,7 @@ class ReplicaManager:
 
     def _topic(self, key: TopicKey) -> TopicImage | None:
         topic = self._metadata.topics_by_id.get(key) if isinstance(key, bytes) else self._metadata.topics.get(key)
-        return topic and self._metadata.resolve(topic)
+        return topic and self._metadata.resolve_view(topic)
 
     # Adding and removing partitions.
 

@@ -94,6 +94,11 @@ async def test_only_producers_see_retired_partitions(s: SimulatedCluster) -> Non
     await s.client(leader, as_consumer)
     await produce(s, idempotent(b"c", 1), 2)
     await until_forwarded(s, 0, [b"b", b"c"])
+    # franz-go asks for metadata on a connection of its own: errors name the leader (KIP-951). Broker 2 has no replica.
+    for node_id in {1, 2, 3} - {leader}:
+        response = await s.client(node_id, lambda client: client.produce("t", batch(b"d"), 2))
+        assert response.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert response.current_leader.leader_id == leader
 
 
 @simulated(SimulatedCluster, range(2))

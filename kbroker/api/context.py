@@ -96,11 +96,11 @@ class ErrorListener(Protocol):
 class RequestConnection(Protocol):
     """The part of a request's connection that handlers use.
 
-    `peer`: the client's "host:port". `is_producer`: a Produce request came on it.
+    `peer`: the client's "host:port". `producer_since`: see retired_partitions.py.
     """
 
     peer: str
-    is_producer: bool
+    producer_since: int | None
 
     @property
     def peer_broker(self) -> tuple[int, int] | None:

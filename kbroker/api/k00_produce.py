@@ -19,6 +19,7 @@ from typing import Any
 
 from kbroker.api.context import RequestContext, Services
 from kbroker.api.large_produce import close_if_failed, produce_in_slices, refuse
+from kbroker.api.retired_partitions import note_producer
 from kbroker.api.transactional_produce import append_transactional, has_transactional_batch
 from kbroker.common import KafkaError
 from kbroker.replica.produce.delayed_produce import DelayedProduce
@@ -32,7 +33,9 @@ Response = list[TopicResult]
 def handle(
     services: Services, context: RequestContext, request: ProduceRequest
 ) -> Response | Awaitable[Response | None] | None:
-    context.connection.is_producer = True
+    connection = context.connection
+    if connection.producer_since is None or services.metadata.with_retired:
+        note_producer(services, connection, request.topics)
     if context.slices is not None:
         return produce_in_slices(services, context, request, context.slices)
     transactional_id, acks, timeout_ms, topics = request

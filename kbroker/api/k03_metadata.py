@@ -18,6 +18,7 @@ from typing import TypeVar
 from kbroker.api.authorized_operations import CLUSTER_OPERATIONS, NOT_REQUESTED, TOPIC_OPERATIONS
 from kbroker.api.context import RequestContext, Services
 from kbroker.api.large_responses import has_many_partitions
+from kbroker.api.retired_partitions import knows_retired
 from kbroker.common import NO_LEADER, KafkaError
 from kbroker.metadata.image import MetadataImage, PartitionRegistration, TopicImage
 from kbroker.metadata.topics.topic_names import INTERNAL_TOPICS, ZERO_UUID, topic_name_error
@@ -41,7 +42,7 @@ T = TypeVar("T")
 def handle(
     services: Services, context: RequestContext, request: MetadataRequest
 ) -> MetadataResponse | Awaitable[MetadataResponse]:
-    builder = ResponseBuilder(services.metadata, context.version, request, context.connection.is_producer)
+    builder = ResponseBuilder(services.metadata, context.version, request, context.connection.producer_since)
     if _means_all(context, request):
         topics = list(services.metadata.topics.values())
         return at_once_or_in_slices(context.slices, builder.topics(builder.existing_topic, topics))
@@ -130,12 +131,14 @@ def _controller_id(image: MetadataImage) -> int:
 class ResponseBuilder:
     """Builds the response to one request from the image. `created`: new topics, to be returned as unknown."""
 
-    __slots__ = ("created", "image", "is_producer", "request", "version")
+    __slots__ = ("created", "image", "producer_since", "request", "version")
 
-    def __init__(self, image: MetadataImage, version: int, request: MetadataRequest, is_producer: bool = False) -> None:
+    def __init__(
+        self, image: MetadataImage, version: int, request: MetadataRequest, producer_since: int | None = None
+    ) -> None:
         self.created: Collection[str] = ()
         self.image = image
-        self.is_producer = is_producer
+        self.producer_since = producer_since
         self.version = version
         self.request = request
 
@@ -176,7 +179,7 @@ class ResponseBuilder:
 
     def existing_topic(self, topic: TopicImage) -> Steps[MetadataResponseTopic]:
         with_operations = self.request.include_topic_authorized_operations
-        if not self.is_producer or topic.view_of:
+        if topic.view_of or not knows_retired(self.image, self.producer_since, topic):
             topic = self.image.resolve(topic)
         build_partition = self._partition if self.version else self._partition_v0
         partitions: list[MetadataResponsePartition] = []

@@ -29,10 +29,10 @@ _IGNORE_ERRORS = _IgnoreErrors()
 class DetachedConnection:
     """The connection of a request that came without one. `peer_broker`: the broker that has sent or forwarded it."""
 
-    __slots__ = ("is_producer", "peer", "peer_broker")
+    __slots__ = ("peer", "peer_broker", "producer_since")
 
     def __init__(self, peer: str, peer_broker: tuple[int, int] | None) -> None:
-        self.is_producer = False
+        self.producer_since: int | None = None
         self.peer = peer
         self.peer_broker = peer_broker
 

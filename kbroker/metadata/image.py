@@ -221,8 +221,8 @@ class MetadataImage:
         self.names_by_collision_key: dict[str, str] = {}
         # The names of the views of each topic that has some.
         self.views: dict[str, set[str]] = {}
-        # The names and the ids of the topics that have retired partitions.
-        self.with_retired: set[str | bytes] = set()
+        # The topics that have retired partitions, by name and by id, with the version in which the last have retired.
+        self.with_retired: dict[str | bytes, int] = {}
         self._overrides: dict[ConfigResource, dict[str, str]] = {}
 
     def apply(self, delta: MetadataDelta) -> None:
@@ -231,7 +231,7 @@ class MetadataImage:
         for topic in delta.deleted:
             del self.topics[topic.name]
             del self.topics_by_id[topic.topic_id]
-            self.with_retired -= {topic.name, topic.topic_id}
+            self._forget_retired(topic)
             self.names_by_collision_key.pop(collision_key(topic.name), None)
             if topic.view_of:
                 self.views[topic.view_of].discard(topic.name)
@@ -243,11 +243,9 @@ class MetadataImage:
             if topic.view_of:
                 self.views.setdefault(topic.view_of, set()).add(topic.name)
         for topic in (*delta.created, *delta.updated):
+            self._note_retired(self.topics.get(topic.name), topic)
             self.topics[topic.name] = topic
             self.topics_by_id[topic.topic_id] = topic
-            self.with_retired -= {topic.name, topic.topic_id}
-            if topic.partitions and is_retired(topic.partitions[-1]):
-                self.with_retired |= {topic.name, topic.topic_id}
         for resource, overrides in delta.configs.items():
             if overrides:
                 self._overrides[resource] = overrides
@@ -261,6 +259,16 @@ class MetadataImage:
             self.controller_id = delta.controller_id
         if delta.features is not None:
             self.features = delta.features
+
+    def _note_retired(self, old: TopicImage | None, new: TopicImage) -> None:
+        if not new.partitions or not is_retired(new.partitions[-1]):
+            self._forget_retired(new)
+        elif old is None or old.listed_partitions > new.listed_partitions or new.name not in self.with_retired:
+            self.with_retired |= {new.name: self.version, new.topic_id: self.version}
+
+    def _forget_retired(self, topic: TopicImage) -> None:
+        self.with_retired.pop(topic.name, None)
+        self.with_retired.pop(topic.topic_id, None)
 
     def resolve(self, topic: TopicImage) -> TopicImage:
         """Return the topic as clients see it: retired partitions are removed; a view has those of its source."""

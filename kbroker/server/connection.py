@@ -59,13 +59,13 @@ class Connection(asyncio.BufferedProtocol):
 
     __slots__ = (
         "_backlog", "_client_id", "_client_id_bytes", "_linger_timer", "_listener", "_received", "_responses",
-        "_server", "_transport", "errors", "host", "is_producer", "last_active_ns", "peer",
+        "_server", "_transport", "errors", "host", "last_active_ns", "peer", "producer_since",
     )  # fmt: skip
 
     def __init__(self, server: ServerContext, listener: ConnectionListener) -> None:
         self.host = "?"
         self.peer = "?"
-        self.is_producer = False
+        self.producer_since: int | None = None
         self.last_active_ns = 0
         self.errors = server.errors
         self._server = server

@@ -71,7 +71,7 @@ class InterBrokerConnection(FrameProtocol):
     def __init__(self, server: InterBrokerContext, listener: InterBrokerListener) -> None:
         super().__init__(server.buffers, MAX_HANDSHAKE_BYTES)
         self.peer = "?"
-        self.is_producer = False
+        self.producer_since: int | None = None
         self.peer_broker: tuple[int, int] | None = None
         self.errors = server.errors
         self._server = server

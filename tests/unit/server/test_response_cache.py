@@ -85,7 +85,7 @@ async def handled(m: Machine, request: Message, version: int) -> Message:
     key = ApiKey(type(request).__options__["key"])
     handler = import_module(f"kbroker.api.{APIS[key].module}").handle
     request = decode(type(request), encode(request, version), version)
-    connection = SimpleNamespace(is_producer=False)
+    connection = SimpleNamespace(producer_since=None)
     context = SimpleNamespace(version=version, slices=None, peer_broker=None, connection=connection)
     response = handler(m.broker.services, context, request)
     return decode(message_classes(key)[1], encode(response, version), version)

@@ -173,7 +173,7 @@ class Handlers:
         response = handler.handle(
             self.services,
             SimpleNamespace(
-                version=version, slices=None, peer_broker=peer_broker, connection=SimpleNamespace(is_producer=False)
+                version=version, slices=None, peer_broker=peer_broker, connection=SimpleNamespace(producer_since=None)
             ),
             request,
         )

@@ -3,6 +3,7 @@
 import asyncio
 from dataclasses import replace
 
+from kbroker.api.retired_partitions import RECONNECT_MS
 from kbroker.common import KafkaError
 from kbroker.config.config_resource import ConfigResourceType
 from kbroker.metadata.image import Forwarding, is_retired
@@ -75,6 +76,7 @@ async def test_only_producers_see_retired_partitions(s: SimulatedCluster) -> Non
 
     async def as_producer(client: Client) -> None:
         assert await listed(client) == LISTED
+        # A connection that sends to them is that of a producer which knows them.
         assert (await client.produce("t", batch(b"b"), 2)).error_code == 0
         # Twice, since responses to consumers are cached.
         assert [await listed(client), await listed(client)] == [ALL, ALL]
@@ -99,6 +101,40 @@ async def test_only_producers_see_retired_partitions(s: SimulatedCluster) -> Non
         response = await s.client(node_id, lambda client: client.produce("t", batch(b"d"), 2))
         assert response.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
         assert response.current_leader.leader_id == leader
+
+
+@simulated(SimulatedCluster, range(2))
+async def test_only_producers_of_before_see_retired_partitions(s: SimulatedCluster) -> None:
+    """Others would use them, and they would never be idle."""
+    await asyncio.sleep(RECONNECT_MS / 1000)
+    await s.create(*ASSIGNMENT)
+    leader = leader_of(s, 0)
+    assert leader is not None
+
+    async def producer(client: Client) -> int:
+        assert (await client.produce("t", batch(b"a"), 0)).error_code == 0
+        stages.append("produced")
+        while "retired" not in stages:
+            await asyncio.sleep(0.1)
+        return await listed(client)
+
+    stages: list[str] = []
+    old = asyncio.ensure_future(s.client(leader, producer))
+    await s.until(lambda: stages == ["produced"], 10)
+    assert (await alter(s, LISTED)).error_code == 0
+    await s.until(lambda: all(s.broker(n).services.metadata.with_retired for n in (1, 2, 3)), 60)
+    stages.append("retired")
+    assert await s.client(leader, producer) == LISTED
+    assert await old == ALL
+
+    # Producers reconnect when a broker was restarted.
+    for machine in s.machines.values():
+        machine.kill()
+        await machine.start()
+    await produce(s, batch(b"d"), 0)
+    restarted_leader = leader_of(s, 0)
+    assert restarted_leader is not None
+    assert await s.client(restarted_leader, producer) == ALL
 
 
 @simulated(SimulatedCluster, range(2))

@@ -18,9 +18,9 @@ has joined again it leads only what nobody else can lead, and then stays as it i
 
 A broker that neither the coordination service nor any other broker reaches has probably been replaced, too, and nobody
 can tell it. It gives up its roles: clients that still reach it ask other brokers then. Earlier, before its session can
-have expired, it stops returning the latest offsets of its partitions (see ReplicaManager.may_be_replaced): a client
-that has seen the offset of a new leader would take a lower one for lost records, as Spark's streaming queries do. For
-that, each broker asks a few others all the time.
+have expired, it stops returning the latest offsets of its partitions, and refuses no offset as out of range (see
+ReplicaManager.may_be_replaced): a client that has seen the offset of a new leader would take a lower one for lost
+records, as Spark's streaming queries do, or begin again. For that, each broker asks a few others all the time.
 """
 
 from __future__ import annotations

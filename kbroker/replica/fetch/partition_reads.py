@@ -6,7 +6,7 @@ thread. So partitions on disk are read as often as those in memory.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from kbroker.common import Buffer, KafkaError
@@ -44,6 +44,8 @@ MAX_INCREMENTAL_RESULTS = 512
 
 class Partitions(Protocol):
     """The part of the replica manager that reads use."""
+
+    may_be_replaced: Callable[[], bool]
 
     @property
     def clock(self) -> Clock: ...
@@ -99,8 +101,13 @@ def read_partitions(
             diverging = check_fetch(partition, fetched, request)
         except KafkaError as error:
             reads.must_respond = True
-            leader = partitions.current_leader(fetched.key, fetched.index) if error.code in LEADER_ERRORS else None
-            reads.add_error(fetched, error.code, leader)
+            code, leader = error.code, None
+            if code is ErrorCode.OFFSET_OUT_OF_RANGE and not is_follower and partitions.may_be_replaced():
+                # The consumer may have read from the new leader. Those that send no leader epoch would begin again.
+                code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+            elif code in LEADER_ERRORS:
+                leader = partitions.current_leader(fetched.key, fetched.index)
+            reads.add_error(fetched, code, leader)
             continue
         if diverging is not None:
             reads.must_respond = True

@@ -180,6 +180,17 @@ async def test_fetch_max_bytes_of_the_broker(m: Machine) -> None:
 
 
 @broker_test
+async def test_a_leader_that_reaches_no_other_broker_resets_no_consumer(m: Machine) -> None:
+    """The consumer may come from the new leader, which has more records."""
+    client = await m.client()
+    await client.create_topic("t")
+    await client.produce("t", batch(b"a", b"b"))
+    m.broker.services.replicas.may_be_replaced = lambda: True
+    assert (await client.fetch_partition("t", 3)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert await client.read("t") == [b"a", b"b"]
+
+
+@broker_test
 async def test_errors(m: Machine) -> None:
     client = await m.client()
     topic_id = await client.create_topic("t")

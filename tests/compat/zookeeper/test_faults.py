@@ -47,7 +47,9 @@ class Sessions:
         self, timeout_s: float = MAX_SESSION_S, *, proxied: bool = False, **settings: Any
     ) -> ZooKeeperSession:
         address = self.proxy.address if proxied else self.server.address
-        all_settings = ZooKeeperSettings((address,), self.chroot, timeout_s, **settings)
+        # On a busy machine the server may not respond for longer than the default, 18 s.
+        connecting = {"connection_timeout_s": MAX_SESSION_S}
+        all_settings = ZooKeeperSettings((address,), self.chroot, timeout_s, **connecting | settings)
         session = await open_session(asyncio.get_running_loop(), all_settings)
         self._stack.push_async_callback(session.close)
         return session

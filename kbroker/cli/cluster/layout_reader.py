@@ -5,6 +5,7 @@ from typing import Any
 
 from kbroker.cli.cluster.log_dirs import LogDirs, describe_log_dirs
 from kbroker.cli.common.client import read_again
+from kbroker.cli.common.output import print_note
 from kbroker.cli.common.partitions.list_offsets import Partition
 from kbroker.cli.common.partitions.reassignments import ReplicaChanges, reassignments
 from kbroker.metadata.topics.placement.cluster_layout import (
@@ -14,13 +15,40 @@ from kbroker.metadata.topics.placement.cluster_layout import (
     cluster_layout,
 )
 
+# How many retired partitions a note names.
+MAX_NAMED = 5
+
 
 def read_layout(client: Any) -> ClusterLayout:
-    """Return the layout of the cluster that an admin client is connected to, with internal topics."""
+    """Return the layout of the cluster that an admin client is connected to, with internal topics.
+
+    A note names what it lacks: the partitions that only producers still use (docs/operations.md).
+    """
     cluster = read_again(client.describe_cluster)
     topics = [topic for topic in read_again(lambda: client.describe_topics(None)) if not topic["error_code"]]
     running = [broker["broker_id"] for broker in cluster["brokers"] if not broker.get("is_fenced")]
-    return layout_of(cluster["brokers"], topics, describe_log_dirs(client, running), reassignments(client))
+    directories = describe_log_dirs(client, running)
+    retired = [
+        f"{topic}-{index} on {', '.join(map(str, brokers))}"
+        for (topic, index), brokers in retired_replicas(topics, directories).items()
+    ]
+    if retired:
+        others = f" and {len(retired) - MAX_NAMED} more" if len(retired) > MAX_NAMED else ""
+        print_note(f"not moved, since only producers still use them: {'; '.join(retired[:MAX_NAMED])}{others}")
+    return layout_of(cluster["brokers"], topics, directories, reassignments(client))
+
+
+def retired_replicas(
+    topics: Sequence[Mapping[str, Any]], directories: Mapping[int, LogDirs]
+) -> dict[Partition, list[int]]:
+    """Return the brokers with a log of a partition that its topic has lost, by partition in order."""
+    counts = {topic["name"]: len(topic["partitions"]) for topic in topics}
+    found: dict[Partition, list[int]] = {}
+    for broker, directory in sorted(directories.items()):
+        for topic, index in directory.sizes:
+            if index >= counts.get(topic, index + 1):
+                found.setdefault((topic, index), []).append(broker)
+    return dict(sorted(found.items()))
 
 
 def layout_of(
@@ -31,10 +59,9 @@ def layout_of(
 ) -> ClusterLayout:
     """Return a layout from rows of DescribeCluster and Metadata, log directories by broker, and reassignments.
 
-    A broker accepts replicas if it is not fenced nor cordoned, and reports its log directories. The size of a
-    partition is that of
-    the leader's replica, since a follower may lack some of it. Without a leader it is that of the largest replica. A
-    partition that is being reassigned has the replicas that it will have.
+    A broker accepts replicas if it is not fenced nor cordoned, and reports its log directories. The size of a partition
+    is that of the leader's replica, since a follower may lack some of it. Without a leader it is that of the largest
+    replica. A partition that is being reassigned has the replicas that it will have.
     """
     return cluster_layout(
         [_broker(broker, directories.get(broker["broker_id"])) for broker in brokers],

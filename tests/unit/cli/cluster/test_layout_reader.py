@@ -1,6 +1,6 @@
 """The layout of a cluster from responses of its brokers."""
 
-from kbroker.cli.cluster.layout_reader import layout_of
+from kbroker.cli.cluster.layout_reader import layout_of, retired_replicas
 from kbroker.cli.cluster.log_dirs import LogDirs
 from kbroker.cli.common.partitions.reassignments import ReplicaChanges
 from kbroker.metadata.topics.placement.cluster_layout import ClusterBroker, PlacedPartition
@@ -44,3 +44,12 @@ def test_a_partition_that_is_being_reassigned_has_the_replicas_of_its_target() -
     ongoing = {("t", 0): ReplicaChanges([4], [1])}
     (partition,) = layout_of(BROKERS, [{"name": "t", "partitions": [row]}], DIRECTORIES, ongoing).partitions
     assert partition == PlacedPartition("t", 0, (2, 4), 1, 5, frozenset({4}), is_reassigning=True)
+
+
+def test_partitions_that_a_topic_has_lost_are_found_by_their_logs() -> None:
+    topics = [{"name": "t", "partitions": [{}, {}]}]
+    directories = {
+        2: LogDirs({("t", 3): 0, ("t", 0): 5}, None),
+        1: LogDirs({("t", 1): 5, ("t", 2): 0, ("t", 3): 0, ("created-meanwhile", 0): 5}, None),
+    }
+    assert retired_replicas(topics, directories) == {("t", 2): [1], ("t", 3): [1, 2]}

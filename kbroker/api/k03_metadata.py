@@ -5,7 +5,7 @@
   auto.create.topics.enable allow it. As in Kafka, the error is UNKNOWN_TOPIC_OR_PARTITION, and the client asks again. A
   lone broker waits for the creation and returns the new topic, which it serves at once; other brokers may not yet.
 - Versions 12 and later find topics by id. A request with ids ignores its names, as in Kafka.
-- Retired partitions (metadata/topics/close_partitions.py) are returned on the connections of producers only.
+- Retired partitions (metadata/topics/close_partitions.py) are returned to the producers that know them only.
 - Racks, offline replicas and available leaders are derived from the registered brokers.
 - While no controller is known, another broker is named as the controller, as in Kafka: every broker forwards requests
   to the controller, and an admin client of librdkafka that has read -1 waits until its request times out.
@@ -50,7 +50,7 @@ def handle(
 
 
 def is_cacheable(services: Services, request: MetadataRequest) -> bool:
-    """Return whether every connection gets the same response: producers also get retired partitions."""
+    """Return whether every connection gets the same response: some producers also get retired partitions."""
     retired = services.metadata.with_retired
     if not retired:
         return True
@@ -134,7 +134,7 @@ class ResponseBuilder:
     __slots__ = ("created", "image", "producer_since", "request", "version")
 
     def __init__(
-        self, image: MetadataImage, version: int, request: MetadataRequest, producer_since: int | None = None
+        self, image: MetadataImage, version: int, request: MetadataRequest, producer_since: int | None
     ) -> None:
         self.created: Collection[str] = ()
         self.image = image

@@ -4,6 +4,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -12,6 +13,7 @@ from tests.compat.queues.clients import REFRESH_MS, Client, Got, Reader, Sent
 from tests.compat.queues.shrinking import CLOSING, remove_emptied, shrink
 from tests.compat.support import DEADLINE_S, eventually
 
+T = TypeVar("T")
 HOUR = ("TIMER_DELAY_SEC", "3600")
 
 
@@ -227,17 +229,24 @@ def closing_partitions(client: Client, bootstrap: str, topic: str) -> None:
     reader = client.reader(topic, f"{topic}-group")
     got = read_until(reader, lambda got: len(got) >= len(sent), "the first records")
 
-    later: list[Sent] = []
-    with ThreadPoolExecutor(1) as pool:
-        shrinking = pool.submit(shrink, bootstrap, topic)
-        rounds_after = 0
-        while rounds_after < 3:
-            rounds_after += shrinking.done()
-            records = batch(f"round {len(sent)}")
-            client.produce(topic, records)
-            sent += records
-            later += records if rounds_after else []
-        assert shrinking.result() == CLOSING
+    def produce_round(name: str) -> list[Sent]:
+        records = batch(name)
+        client.produce(topic, records)
+        return records
+
+    def produce_during(name: str, change: Callable[[str, str], T]) -> tuple[T, list[Sent], list[Sent]]:
+        """Return the result of a change of the topic, what was sent meanwhile, and three rounds from after it."""
+        meanwhile: list[Sent] = []
+        with ThreadPoolExecutor(1) as pool:
+            changing = pool.submit(change, bootstrap, topic)
+            while not changing.done():
+                meanwhile += produce_round(f"round {len(meanwhile)} during {name}")
+            after = [record for number in range(3) for record in produce_round(f"round {number} after {name}")]
+            return changing.result(), meanwhile, after
+
+    outcome, meanwhile, later = produce_during("the closing", shrink)
+    assert outcome == CLOSING
+    sent += [*meanwhile, *later]
     committed = batch("committed")
     client.transaction(topic, committed, commit=True)
     client.transaction(topic, batch("aborted"), commit=False)
@@ -256,22 +265,12 @@ def closing_partitions(client: Client, bootstrap: str, topic: str) -> None:
     ends = [TopicPartition(topic, index, -1) for index in (1, 2)]
     for deleted in admin.delete_records(ends).values():
         deleted.result(DEADLINE_S)
-    later += committed
-    with ThreadPoolExecutor(1) as pool:
-        removing = pool.submit(remove_emptied, bootstrap, topic)
-        rounds_after = 0
-        while rounds_after < 3:
-            rounds_after += removing.done()
-            records = batch(f"round {len(later)} after the removal")
-            client.produce(topic, records)
-            later += records
-        removing.result()
+    _, meanwhile, after = produce_during("the removal", remove_emptied)
+    later += [*committed, *meanwhile, *after]
     # Until the client has refreshed its metadata.
     until_s = time.monotonic() + 4 * REFRESH_MS / 1000
     while time.monotonic() < until_s:
-        records = batch(f"round {len(later)} after the refresh")
-        client.produce(topic, records)
-        later += records
+        later += produce_round(f"round {len(later)} after the refresh")
     last = batch("last")
     client.transaction(topic, last, commit=True)
     # A member that joins again because of the removal begins at its committed offsets: it has none.

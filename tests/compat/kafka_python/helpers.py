@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from kafka import KafkaConsumer, TopicPartition
+from kafka.errors import KafkaError
 
 from tests.compat.support import DEADLINE_S, eventually
 from tests.compat.transactions.programs.transactional_consumer import notice_rebalance
@@ -35,10 +36,14 @@ def partitions(topic: str, count: int) -> list[TopicPartition]:
 
 
 class Member:
-    """A group member: a thread polls, rejoins and commits until it leaves."""
+    """A group member: a thread polls, rejoins and commits until it leaves, or until a poll raises `error`.
 
-    def __init__(self, consumer: KafkaConsumer) -> None:
+    `continues_after`: errors after which it polls again.
+    """
+
+    def __init__(self, consumer: KafkaConsumer, continues_after: tuple[type[KafkaError], ...] = ()) -> None:
         self.consumer = consumer
+        self._continues_after = continues_after
         self.assignment: set[TopicPartition] = set()
         self.generation = -1
         self.records: list[Any] = []
@@ -60,7 +65,10 @@ class Member:
             for topic in self.consumer.subscription() or ():
                 self.consumer.partitions_for_topic(topic)
             while not self._leaving.is_set():
-                self.records.extend(poll(self.consumer, timeout_ms=350))
+                try:
+                    self.records.extend(poll(self.consumer, timeout_ms=350))
+                except self._continues_after:
+                    continue
                 self.assignment = set(self.consumer.assignment())
                 self.generation = self.consumer.group_metadata().generation_id
         except BaseException as error:

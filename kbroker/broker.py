@@ -24,7 +24,7 @@ from kbroker.coordinator.transaction.add_partitions_to_txn_manager import AddPar
 from kbroker.coordinator.transaction.marker_channels import TransactionMarkerChannels
 from kbroker.coordinator.transaction.transaction_coordinator import TransactionCoordinator
 from kbroker.coordinator.transaction.transaction_markers import TransactionMarkerWriter
-from kbroker.interbroker.controller_gateway import ControllerGateway
+from kbroker.interbroker.auto_topic_creation_manager import AutoTopicCreationManager
 from kbroker.metadata.cluster_member import ClusterMember
 from kbroker.metadata.coordination_sessions import CoordinationSessions, OpenSession
 from kbroker.metadata.image import BrokerRegistration, MetadataDelta
@@ -219,7 +219,7 @@ class Broker:
             marker_writer=marker_writer,
             producer_ids=member.producer_ids,
             delayed=self._extensions.delayed,
-            controller_gateway=ControllerGateway(
+            auto_topic_creation=AutoTopicCreationManager(
                 self.environment, member.image, member.controller, channel, lambda: self.config
             ),
             peers=peers,

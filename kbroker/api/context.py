@@ -26,7 +26,7 @@ Each API that the broker supports is one file, kNN_name.py, with one function:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from kbroker.coordinator.transaction.add_partitions_to_txn_manager import AddPartitionsToTxnManager
     from kbroker.coordinator.transaction.transaction_coordinator import TransactionCoordinator
     from kbroker.coordinator.transaction.transaction_markers import TransactionMarkerWriter
+    from kbroker.interbroker.auto_topic_creation_manager import AutoTopicCreationManager
     from kbroker.interbroker.controller_channel import ControllerChannel
-    from kbroker.interbroker.controller_gateway import ControllerGateway
     from kbroker.interbroker.peers import Peers
     from kbroker.metadata.controller import Controller
     from kbroker.metadata.image import MetadataImage
@@ -79,7 +79,7 @@ class Services:
     marker_writer: TransactionMarkerWriter
     producer_ids: ProducerIdManager
     delayed: DelayedTopics
-    controller_gateway: ControllerGateway
+    auto_topic_creation: AutoTopicCreationManager
     peers: Peers | None = None
     controller_channel: ControllerChannel | None = None
     started_ms: int = 0
@@ -217,3 +217,8 @@ class RequestContext:
     def client_host(self) -> str:
         """The client's address as Kafka prints it in group descriptions."""
         return "/" + self.peer.rpartition(":")[0]
+
+
+async def awaited(response: Any) -> Any:
+    """Return the response of a handler, which returns it, a coroutine or a DelayedResponse."""
+    return await response if isinstance(response, Awaitable) else response

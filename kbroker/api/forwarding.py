@@ -9,9 +9,10 @@ not forwarded.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from kbroker.api.context import awaited
 from kbroker.api.response_errors import error_fields, errors_of
 from kbroker.common import KafkaError
 from kbroker.config.config_resource import ConfigResourceType
@@ -76,16 +77,12 @@ async def _handle_or_forward(
     services: Services, channel: ControllerChannel, context: RequestContext, key: ApiKey, handle: Handle, request: Any
 ) -> Message:
     if services.controller.is_elected:
-        response: Message = await _awaited(handle(services, context, request))
+        response: Message = await awaited(handle(services, context, request))
         if not is_not_controller(response):
             return response
     if key in _CONFIG_APIS:
         return await _forward_configs(services, channel, context, key, handle, request)
     return await _forward(services, channel, context, key, request)
-
-
-async def _awaited(response: Any) -> Any:
-    return await response if isinstance(response, Awaitable) else response
 
 
 def is_not_controller(response: Message) -> bool:
@@ -117,7 +114,7 @@ async def _forward_configs(
     for resources, validate_only in ((here, request.validate_only), (own, True)):
         if resources:
             part = type(request)(resources=resources, validate_only=validate_only)
-            response = await _awaited(handle(services, context, part))
+            response = await awaited(handle(services, context, part))
             rows.update(zip(map(id, resources), response.responses, strict=True))
     forwarded = [
         resource for resource in request.resources if (row := rows.get(id(resource))) is None

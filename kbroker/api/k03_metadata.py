@@ -5,7 +5,7 @@
   auto.create.topics.enable allow it. As in Kafka, the error is UNKNOWN_TOPIC_OR_PARTITION, and the client asks again. A
   lone broker waits for the creation and returns the new topic, which it serves at once; other brokers may not yet.
 - Versions 12 and later find topics by id. A request with ids ignores its names, as in Kafka.
-- Retired partitions (metadata/topics/close_partitions.py) are returned to the producers that know them only.
+- Retired partitions (metadata/topics/closing/close_partitions.py) are returned to the producers that know them only.
 - Racks, offline replicas and available leaders are derived from the registered brokers.
 - While no controller is known, another broker is named as the controller, as in Kafka: every broker forwards requests
   to the controller, and an admin client of librdkafka that has read -1 waits until its request times out.
@@ -107,7 +107,7 @@ async def _create_missing_topics(
     for name in missing:
         # As in Kafka, the error is only logged. The topic stays unknown, so clients retry.
         with suppress(KafkaError):
-            await services.controller_gateway.auto_create_topic(name)
+            await services.auto_topic_creation.auto_create_topic(name)
         await step(context.slices)
     if len(builder.image.brokers) > 1:
         builder.created = frozenset(missing)

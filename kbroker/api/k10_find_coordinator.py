@@ -12,8 +12,8 @@ from typing import Any
 
 from kbroker.api.context import RequestContext, Services
 from kbroker.common import KafkaError
-from kbroker.coordinator.internal_log import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 from kbroker.coordinator.runtime.coordinator_runtime import CoordinatorRuntime
+from kbroker.metadata.topics.topic_names import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 from kbroker.runtime.slices import Steps, at_once_or_in_slices, each, in_slices
 from protocol.errors import ErrorCode
 from protocol.messages.k10_find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
@@ -47,7 +47,7 @@ async def _create_topic(
     services: Services, context: RequestContext, key_type: int, keys: list[str]
 ) -> FindCoordinatorResponse:
     try:
-        await services.controller_gateway.ensure_internal_topic(TOPICS[key_type])
+        await services.auto_topic_creation.ensure_internal_topic(TOPICS[key_type])
     except KafkaError as error:
         find = partial(_error, ErrorCode.COORDINATOR_NOT_AVAILABLE, error.message or NOT_AVAILABLE)
         return await in_slices(context.slices, _response(context, find, keys))

@@ -7,7 +7,7 @@ not validated, and __consumer_offsets need not exist yet.
 from kbroker.api.context import RequestContext, Services
 from kbroker.api.producer_errors import producer_error
 from kbroker.common import KafkaError, TopicPartition
-from kbroker.coordinator.internal_log import GROUP_METADATA_TOPIC
+from kbroker.metadata.topics.topic_names import GROUP_METADATA_TOPIC
 from protocol.messages.k25_add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
 
 FENCED_VERSION = 2

@@ -9,9 +9,9 @@
 
 from __future__ import annotations
 
-from kbroker.api.context import ApiHandler, RequestContext, Services
+from kbroker.api.context import ApiHandler, RequestContext, Services, awaited
 from kbroker.api.forwarding import FORWARDED_APIS, is_not_controller
-from kbroker.api.local_requests import DetachedConnection, awaited, handler_of
+from kbroker.api.local_requests import DetachedConnection, handler_of
 from kbroker.common import Buffer
 from kbroker.interbroker.envelope import decode_address
 from kbroker.runtime.slices import Slices

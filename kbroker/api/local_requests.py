@@ -1,12 +1,11 @@
-"""Requests without a connection of their client: those of the broker itself, and those that another has forwarded."""
+"""Requests that did not arrive over a client's connection: the broker's own, and those that another one forwarded."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
 from functools import cache
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
-from kbroker.api.context import ApiHandler, RequestContext, Services
+from kbroker.api.context import ApiHandler, RequestContext, Services, awaited
 from kbroker.api.dispatch import load_handler
 from protocol.apis import ALL_APIS, ApiKey
 from protocol.schema.message import Message, message_info
@@ -27,7 +26,7 @@ _IGNORE_ERRORS = _IgnoreErrors()
 
 
 class DetachedConnection:
-    """The connection of a request that came without one. `peer_broker`: the broker that has sent or forwarded it."""
+    """Stands for the connection of such a request. `peer_broker`: the broker that has sent or forwarded it."""
 
     __slots__ = ("peer", "peer_broker", "producer_since")
 
@@ -63,8 +62,3 @@ async def handle_locally(services: Services, request: Message, version: int, pee
     connection = DetachedConnection("local:0", peer_broker)
     context = RequestContext(connection, handler, version, 0, None, services.environment.clock.mono_ns())
     return cast(Message, await awaited(handler.handle(services, context, request)))
-
-
-async def awaited(response: Any) -> Any:
-    """Return the response of a handler, which may be one, a coroutine or a DelayedResponse."""
-    return await response if isinstance(response, Awaitable) else response

@@ -1,4 +1,4 @@
-"""The names of the internal topics, and the interface of the replica manager for coordinators."""
+"""The interface of the replica manager for coordinators."""
 
 from collections.abc import Callable
 from typing import Protocol
@@ -7,9 +7,6 @@ from kbroker.common import TopicPartition
 from kbroker.storage.producers.transaction_marker import TransactionMarker
 from kbroker.storage.producers.verification import VerificationGuard
 from protocol.errors import ErrorCode
-
-GROUP_METADATA_TOPIC = "__consumer_offsets"
-TRANSACTION_STATE_TOPIC = "__transaction_state"
 
 
 class InternalLog(Protocol):

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 
 from kbroker.common import KafkaError
 from kbroker.coordinator.group.group_shard import GroupShard
-from kbroker.coordinator.internal_log import GROUP_METADATA_TOPIC
 from kbroker.coordinator.runtime.coordinator_context import RuntimeConfig
 from kbroker.coordinator.runtime.coordinator_runtime import CoordinatorRuntime
 from kbroker.coordinator.runtime.operation import SHARED, LockMode, RecordProducer, Respond
 from kbroker.coordinator.runtime.write_event import complete
 from kbroker.metadata.image import is_retired
+from kbroker.metadata.topics.topic_names import GROUP_METADATA_TOPIC
 from kbroker.runtime.event_log import EventLogger
 from kbroker.runtime.periodic_task import PeriodicTask
 from protocol.errors import ErrorCode

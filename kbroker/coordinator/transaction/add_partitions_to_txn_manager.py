@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from kbroker.common import KafkaError, TopicPartition
-from kbroker.coordinator.internal_log import TRANSACTION_STATE_TOPIC
 from kbroker.coordinator.peer_requests import RequestQueues
 from kbroker.coordinator.runtime.write_event import complete, complete_or_fail
+from kbroker.metadata.topics.topic_names import TRANSACTION_STATE_TOPIC
 from protocol.errors import ErrorCode, known_error
 from protocol.messages.k24_add_partitions_to_txn import (
     AddPartitionsToTxnRequest,

@@ -14,7 +14,6 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from kbroker.common import NO_PRODUCER_ID, KafkaError, TopicPartition
-from kbroker.coordinator.internal_log import TRANSACTION_STATE_TOPIC
 from kbroker.coordinator.runtime.coordinator_context import CoordinatorContext, CoordinatorState, RuntimeConfig
 from kbroker.coordinator.runtime.coordinator_runtime import CoordinatorRuntime
 from kbroker.coordinator.runtime.operation import CoordinatorResult
@@ -27,6 +26,7 @@ from kbroker.coordinator.transaction.transaction_metadata import (
 )
 from kbroker.coordinator.transaction.transaction_shard import TransactionShard
 from kbroker.coordinator.transaction.transaction_state import TransactionState
+from kbroker.metadata.topics.topic_names import TRANSACTION_STATE_TOPIC
 from kbroker.runtime.event_log import EventLogger
 from kbroker.runtime.periodic_task import PeriodicTask
 from protocol.errors import ErrorCode

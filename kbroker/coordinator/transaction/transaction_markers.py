@@ -9,8 +9,8 @@ from collections.abc import Callable, Collection
 from functools import partial
 from typing import TYPE_CHECKING
 
-from kbroker.coordinator.internal_log import GROUP_METADATA_TOPIC
 from kbroker.coordinator.transaction.end_transaction import transaction_marker
+from kbroker.metadata.topics.topic_names import GROUP_METADATA_TOPIC
 from kbroker.runtime.event_log import EventLogger
 from protocol.errors import ErrorCode
 

@@ -3,7 +3,7 @@
 import pytest
 
 from kbroker.common import KafkaError
-from kbroker.coordinator.internal_log import GROUP_METADATA_TOPIC
+from kbroker.metadata.topics.topic_names import GROUP_METADATA_TOPIC
 from protocol.errors import ErrorCode
 from protocol.messages.k10_find_coordinator import FindCoordinatorRequest
 from protocol.messages.k11_join_group import JoinGroupRequest, JoinGroupRequestProtocol

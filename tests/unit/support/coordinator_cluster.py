@@ -13,7 +13,6 @@ from typing import Any, TypeVar
 
 from kbroker.common import KafkaError, TopicPartition
 from kbroker.coordinator.group.group_coordinator import GroupCoordinator
-from kbroker.coordinator.internal_log import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 from kbroker.coordinator.transaction.add_partitions_to_txn_manager import AddPartitionsToTxnManager
 from kbroker.coordinator.transaction.marker_channels import TransactionMarkerChannels
 from kbroker.coordinator.transaction.transaction_coordinator import TransactionCoordinator
@@ -27,6 +26,7 @@ from kbroker.metadata.image import (
     PartitionRegistration,
     TopicImage,
 )
+from kbroker.metadata.topics.topic_names import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 from kbroker.storage.producers.producer_state_manager import ProducerStateManager
 from kbroker.storage.producers.transaction_marker import TransactionMarker
 from kbroker.storage.producers.verification import VerificationGuard

@@ -15,8 +15,8 @@ from kbroker.api.dispatch import BROKER_LISTENER_APIS, Dispatch, load_handler
 from kbroker.api.local_requests import DetachedConnection, awaited, handle_locally
 from kbroker.common import KafkaError
 from kbroker.config import BrokerConfig
+from kbroker.interbroker.auto_topic_creation_manager import AutoTopicCreationManager
 from kbroker.interbroker.controller_channel import ControllerChannel
-from kbroker.interbroker.controller_gateway import ControllerGateway
 from kbroker.metadata.image import MetadataDelta, TopicImage
 from kbroker.metadata.isr_change_queue import AlterPartitionResult, IsrRequest
 from kbroker.metadata.replication_control_manager import ReplicaKey
@@ -98,13 +98,15 @@ class ForwardingBroker(PeerBroker):
         self.config = BrokerConfig.load({"node.id": str(broker_id), "request.timeout.ms": "5000"})
         self.channel = ControllerChannel(self.environment, broker_id, self.image, self.peers, self._serve_locally)
         controller = cast(Any, self.controller)
-        self.gateway = ControllerGateway(self.environment, self.image, controller, self.channel, lambda: self.config)
+        self.gateway = AutoTopicCreationManager(
+            self.environment, self.image, controller, self.channel, lambda: self.config
+        )
         self.services = cast(
             Services,
             SimpleNamespace(
                 node_id=broker_id, config=self.config, environment=self.environment, metadata=self.image,
-                controller=self.controller, controller_channel=self.channel, controller_gateway=self.gateway,
-                peers=self.peers,
+                controller=self.controller, controller_channel=self.channel, peers=self.peers,
+                auto_topic_creation=self.auto_topic_creation,
             ),
         )  # fmt: skip
 

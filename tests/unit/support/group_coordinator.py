@@ -13,7 +13,6 @@ from kbroker.coordinator.group.group_coordinator import GroupCoordinator
 from kbroker.coordinator.group.group_shard import GroupShard
 from kbroker.coordinator.group.offsets.offset_metadata_manager import TopicOffsets
 from kbroker.coordinator.group.records import OffsetAndMetadata, OffsetKey, OffsetRecord
-from kbroker.coordinator.internal_log import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 from kbroker.coordinator.transaction.add_partitions_to_txn_manager import AddPartitionsToTxnManager
 from kbroker.coordinator.transaction.transaction_coordinator import TransactionCoordinator
 from kbroker.coordinator.transaction.transaction_markers import TransactionMarkerWriter
@@ -26,6 +25,7 @@ from kbroker.metadata.image import (
     PartitionRegistration,
     TopicImage,
 )
+from kbroker.metadata.topics.topic_names import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 from protocol.apis import APIS
 from protocol.messages import message_classes
 from protocol.messages.k11_join_group import JoinGroupRequest, JoinGroupRequestProtocol
@@ -122,7 +122,7 @@ class Harness:
             metadata=self.metadata,
             controller=self.controller,
             controller_channel=None,
-            controller_gateway=self.controller,
+            auto_topic_creation=self.controller,
             replicas=self.log,
             groups=self.groups,
             transactions=self.transactions,

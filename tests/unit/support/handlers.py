@@ -10,7 +10,7 @@ from typing import Any
 from kbroker.common import KafkaError, TopicPartition
 from kbroker.config import BrokerConfig
 from kbroker.config.topic_config import TopicConfig
-from kbroker.interbroker.controller_gateway import ControllerGateway
+from kbroker.interbroker.auto_topic_creation_manager import AutoTopicCreationManager
 from kbroker.metadata.cluster_member import ClusterMember, join_cluster
 from kbroker.metadata.image import BrokerRegistration
 from kbroker.metadata.store.embedded import EmbeddedStore
@@ -148,7 +148,9 @@ class Handlers:
             metadata=member.image,
             controller=member.controller,
             controller_channel=None,
-            controller_gateway=ControllerGateway(environment, member.image, member.controller, None, lambda: config),
+            auto_topic_creation=AutoTopicCreationManager(
+                environment, member.image, member.controller, None, lambda: config
+            ),
             replicas=self.replicas,
             producer_ids=member.producer_ids,
         )

@@ -6,7 +6,6 @@ from types import SimpleNamespace
 from typing import Any, TypeVar
 
 from kbroker.common import KafkaError, TopicPartition
-from kbroker.coordinator.internal_log import TRANSACTION_STATE_TOPIC
 from kbroker.coordinator.transaction.record_codec import decode_record
 from kbroker.coordinator.transaction.transaction_coordinator import TransactionCoordinator
 from kbroker.coordinator.transaction.transaction_metadata import (
@@ -24,6 +23,7 @@ from kbroker.metadata.image import (
     PartitionRegistration,
     TopicImage,
 )
+from kbroker.metadata.topics.topic_names import TRANSACTION_STATE_TOPIC
 from kbroker.storage.producers.transaction_marker import TransactionMarker
 from protocol.errors import ErrorCode
 from protocol.records.batch import body_of, iter_headers

@@ -8,7 +8,7 @@ import pytest
 
 from kbroker.common import KafkaError, TopicPartition
 from kbroker.coordinator.group.classic.classic_group import ClassicGroup
-from kbroker.coordinator.internal_log import GROUP_METADATA_TOPIC
+from kbroker.metadata.topics.topic_names import GROUP_METADATA_TOPIC
 from protocol.errors import ErrorCode
 from protocol.messages.k08_offset_commit import (
     OffsetCommitRequest,

@@ -15,7 +15,7 @@ from kbroker.coordinator.group.classic.classic_group import JOIN_DEADLINE, SYNC_
 from kbroker.coordinator.group.classic.group_state import GroupState
 from kbroker.coordinator.group.record_codec import decode_record
 from kbroker.coordinator.group.records import OffsetKey, OffsetRecord
-from kbroker.coordinator.internal_log import GROUP_METADATA_TOPIC
+from kbroker.metadata.topics.topic_names import GROUP_METADATA_TOPIC
 from protocol.errors import ErrorCode
 from protocol.messages.k08_offset_commit import (
     OffsetCommitRequest,

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from kbroker.common import KafkaError, TopicPartition
-from kbroker.coordinator.internal_log import TRANSACTION_STATE_TOPIC
 from kbroker.coordinator.transaction.add_partitions_to_txn_manager import (
     AddPartitionsToTxnManager,
     PartitionErrors,
     ProducerIdentity,
 )
 from kbroker.metadata.image import BrokerRegistration
+from kbroker.metadata.topics.topic_names import TRANSACTION_STATE_TOPIC
 from protocol.errors import ErrorCode
 from tests.unit.support.peers import FakePeers
 from tests.unit.support.transaction_coordinator import A0, A1, B0, NODE, Harness

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from kbroker.common import TopicPartition
-from kbroker.coordinator.internal_log import TRANSACTION_STATE_TOPIC
+from kbroker.metadata.topics.topic_names import TRANSACTION_STATE_TOPIC
 from kbroker.storage.producers.transaction_marker import TransactionMarker
 from protocol.errors import ErrorCode
 from protocol.records.batch import iter_headers

@@ -8,8 +8,8 @@ import pytest
 
 from kbroker.common import KafkaError, TopicPartition
 from kbroker.coordinator.group.records import OffsetAndMetadata, OffsetKey, OffsetRecord
-from kbroker.coordinator.internal_log import GROUP_METADATA_TOPIC
 from kbroker.coordinator.runtime.operation import RecordProducer
+from kbroker.metadata.topics.topic_names import GROUP_METADATA_TOPIC
 from kbroker.storage.producers.transaction_marker import TransactionMarker
 from protocol.errors import ErrorCode
 from protocol.messages.k09_offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopics

@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from kbroker.coordinator.internal_log import GROUP_METADATA_TOPIC
+from kbroker.metadata.topics.topic_names import GROUP_METADATA_TOPIC
 from kbroker.simulation.checker.history import History
 from kbroker.simulation.clients.connections.cluster import Cluster
 from kbroker.simulation.clients.consumer.group_offsets import StandaloneGroupOffsets

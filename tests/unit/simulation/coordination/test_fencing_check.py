@@ -34,7 +34,7 @@ class ThreeBrokers(SimulatedHosts):
     async def start(self) -> None:
         for machine in self.machines.values():
             await machine.start()
-        creating = self.broker(1).services.controller_gateway.ensure_internal_topic("__consumer_offsets")
+        creating = self.broker(1).services.auto_topic_creation.ensure_internal_topic("__consumer_offsets")
         await self.machines[1].loop.run(creating)
         await self.until(lambda: all(len(self.led(number)) == 1 for number in self.machines), 30)
 

@@ -42,7 +42,7 @@ def test_another_broker_becomes_the_controller(seed: int, direction: str) -> Non
         # ISRs change, and topics are created, at the request of a broker that is not the controller.
         await s.until(lambda: all(s.isr(others[0], index) == others for index in range(3)), 10)
         (other,) = {*others} - {*controllers(s)}
-        creating = s.broker(other).services.controller_gateway.auto_create_topic("created")
+        creating = s.broker(other).services.auto_topic_creation.auto_create_topic("created")
         await asyncio.wait_for(s.machines[other].loop.run(creating), 10)
         for source, target in links(former, direction):
             faults.restore(source, target)

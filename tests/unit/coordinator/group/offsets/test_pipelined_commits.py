@@ -4,7 +4,7 @@ import asyncio
 from asyncio import Future
 
 from kbroker.common import TopicPartition
-from kbroker.coordinator.internal_log import GROUP_METADATA_TOPIC
+from kbroker.metadata.topics.topic_names import GROUP_METADATA_TOPIC
 from protocol.errors import ErrorCode
 from protocol.messages.k08_offset_commit import (
     OffsetCommitRequest,

@@ -1,4 +1,4 @@
-"""Creation of topics that no client has asked for explicitly (Kafka: AutoTopicCreationManager)."""
+"""AutoTopicCreationManager: creates topics without a CreateTopics request of a client, as in Kafka."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     from kbroker.runtime.environment import Environment
 
 _CREATE_TOPICS_VERSION = 7
-# The time for a created topic to arrive in this broker's image, and the interval of looking for it.
+# How long to wait until this broker's image has a created topic, and how often to check, in seconds.
 IMAGE_TIMEOUT_S = 5.0
 IMAGE_POLL_S = 0.01
 
 
-class ControllerGateway:
-    """Creates topics here if this broker is the controller, else by a forwarded CreateTopics.
+class AutoTopicCreationManager:
+    """Creates the topic on this broker if it is the controller, else sends a CreateTopics to the controller.
 
-    `channel`: None for a broker without others.
+    `channel`: None if the cluster has no other broker.
     """
 
     def __init__(

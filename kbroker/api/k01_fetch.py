@@ -39,13 +39,13 @@ def handle(
 
 
 def find_response(services: Services, request_bytes: bytes) -> list[Buffer] | None:
-    return services.fetching.find_recent(request_bytes)
+    return services.fetching.find_cached(request_bytes)
 
 
 def keep_response(
     services: Services, request_bytes: bytes, request: FetchRequest, response: FetchResponse, body: Buffers
 ) -> None:
-    services.fetching.keep_recent(request_bytes, request, response, body)
+    services.fetching.cache_response(request_bytes, request, response, body)
 
 
 def _sender(request: FetchRequest) -> tuple[int, int]:

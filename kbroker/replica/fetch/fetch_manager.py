@@ -18,6 +18,7 @@ from kbroker.replica.fetch.fetch_reads import (
     state_of,
     wait_for_change,
 )
+from kbroker.replica.fetch.fetch_response_cache import FetchResponseCache
 from kbroker.replica.fetch.fetch_session import (
     FINAL_EPOCH,
     INITIAL_EPOCH,
@@ -28,7 +29,6 @@ from kbroker.replica.fetch.fetch_session import (
 from kbroker.replica.fetch.follower_fetch import record_positions
 from kbroker.replica.fetch.leader_throttle import LeaderThrottle
 from kbroker.replica.fetch.partition_reads import add_cold_results, read_cold_blocking, read_partitions
-from kbroker.replica.fetch.recent_fetches import RecentFetches
 from kbroker.replica.quota.replication_quota import unlimited_quota
 from kbroker.runtime.event_log import EventLogger
 from protocol.errors import ErrorCode
@@ -78,7 +78,7 @@ class FetchManager:
         self.sessions = FetchSessionCache(slots, environment.random)
         # Consumers cannot evict these.
         self.follower_sessions = FetchSessionCache(MAX_FOLLOWER_SESSIONS, environment.random, max_bytes=1 << 40)
-        self.recent = RecentFetches(replicas)
+        self.response_cache = FetchResponseCache(replicas)
         self.throttle = LeaderThrottle(leader_quota or unlimited_quota(), environment.clock)
         self.environment = environment
         self.replicas = replicas
@@ -121,19 +121,21 @@ class FetchManager:
             delayed.wait_for_bytes(reads.size)
         return delayed
 
-    def find_recent(self, request_bytes: bytes) -> list[Buffer] | None:
-        """Return the body of a recent response to a request with these bytes, if it is still valid."""
-        recent = self.recent.find(request_bytes)
+    def find_cached(self, request_bytes: bytes) -> list[Buffer] | None:
+        """Return the body of a cached response to a request with these bytes; None if there is no valid one."""
+        cached = self.response_cache.find(request_bytes)
         # While clients do not read their responses, new ones are smaller.
-        if recent is None or self.unsent_bytes:
+        if cached is None or self.unsent_bytes:
             return None
-        self.bytes_out[recent.key] = self.bytes_out.get(recent.key, 0) + recent.records_bytes
-        return recent.body
+        self.bytes_out[cached.key] = self.bytes_out.get(cached.key, 0) + cached.records_bytes
+        return cached.body
 
-    def keep_recent(self, request_bytes: bytes, request: FetchRequest, response: FetchResponse, body: Buffers) -> None:
-        """Keep a response that `fetch` has just returned, if the same request may be repeated."""
+    def cache_response(
+        self, request_bytes: bytes, request: FetchRequest, response: FetchResponse, body: Buffers
+    ) -> None:
+        """Cache a response that `fetch` has just returned, if the same request may be repeated."""
         if not self.unsent_bytes:
-            self.recent.add(request_bytes, request, response, body)
+            self.response_cache.add(request_bytes, request, response, body)
 
     def max_bytes_for(self, request: FetchRequest) -> int:
         """Return how many bytes of records the response may contain."""

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from kbroker.replica.fetch.fetch_response_cache import MAX_BYTES, FetchResponseCache
 from kbroker.replica.fetch.read_filter import HIDDEN_BATCHES
-from kbroker.replica.fetch.recent_fetches import MAX_BYTES, RecentFetches
 from protocol.errors import ErrorCode
 from protocol.messages.k01_fetch import PartitionData
 from tests.sampling import third_of
@@ -18,8 +18,8 @@ from tests.unit.support.simulated_broker import Machine, broker_test
 _unique = count(1)
 
 
-def recent(m: Machine) -> RecentFetches:
-    return m.broker.services.fetching.recent
+def recent(m: Machine) -> FetchResponseCache:
+    return m.broker.services.fetching.response_cache
 
 
 def fields(data: PartitionData) -> tuple[object, ...]:

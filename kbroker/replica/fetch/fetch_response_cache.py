@@ -1,4 +1,4 @@
-"""Encoded Fetch responses that are sent again to requests with the same bytes.
+"""Cache of encoded Fetch responses, which are sent again to requests with the same bytes.
 
 Consumers of several groups read the same offsets of a partition one after another, and clients without fetch sessions
 (librdkafka and others) then send equal requests. From the second one on, the response with its records is kept: a
@@ -32,10 +32,10 @@ _ENTRY_OVERHEAD = 400
 _SEEN = 512
 
 
-class RecentFetch(NamedTuple):
-    """A response with records of one partition. `body`: as encoded. `records_bytes`: the bytes of records in it.
+class CachedResponse(NamedTuple):
+    """A response with records of one partition. `body`: the encoded response, with `records_bytes` bytes of records.
 
-    `state`: that of the partition when the records were read.
+    `state`: the result of `_state_of` when the records were read. `size`: the bytes of the whole entry.
     """
 
     key: TopicKey
@@ -46,22 +46,22 @@ class RecentFetch(NamedTuple):
     size: int
 
 
-class RecentFetches:
-    """`size`: bytes, at most MAX_BYTES. The key of an entry: the API key, version and body of a request."""
+class FetchResponseCache:
+    """Responses by the bytes of their request: API key, version and body. `size`: bytes, at most MAX_BYTES."""
 
     def __init__(self, replicas: ReplicaManager) -> None:
         self.size = 0
         self._replicas = replicas
         # In the order in which they were added.
-        self._entries: dict[bytes, RecentFetch] = {}
+        self._entries: dict[bytes, CachedResponse] = {}
         # The hashes of recent requests, in a table of fixed size: most requests are never repeated.
         self._seen = [0] * _SEEN
 
     def __len__(self) -> int:
         return len(self._entries)
 
-    def find(self, request_bytes: bytes) -> RecentFetch | None:
-        """Return the response to a request if it is kept and still valid."""
+    def find(self, request_bytes: bytes) -> CachedResponse | None:
+        """Return the response to a request if it is in the cache and still valid."""
         entry = self._entries.get(request_bytes)
         if entry is None:
             return None
@@ -94,7 +94,7 @@ class RecentFetches:
         if partition is None or not partition.is_leader or partition.log.offline is not None:
             return
         if partition.read_filter is not None:
-            # What it drops may also depend on the time.
+            # What the filter drops may also depend on the time.
             return
         if sum(map(len, body)) > MAX_RESPONSE_BYTES:
             return
@@ -105,7 +105,7 @@ class RecentFetches:
             return
         size = len(request_bytes) + sum(map(len, kept)) + _ENTRY_OVERHEAD
         self._remove(request_bytes)
-        self._entries[request_bytes] = RecentFetch(
+        self._entries[request_bytes] = CachedResponse(
             key, result.partition, _state_of(partition), kept, records_bytes, size
         )
         self.size += size
@@ -119,7 +119,7 @@ class RecentFetches:
 
 
 def _state_of(partition: Partition) -> tuple[object, ...]:
-    """Return all that a response with records of a partition depends on, besides its request."""
+    """Return everything that a response with records of a partition depends on, besides its request."""
     log, state = partition.log, partition.state
     return (
         log.contents, state.high_watermark, partition.last_stable_offset, log.log_start_offset, state.leader_epoch,

@@ -34,7 +34,7 @@ def handle(
     services: Services, context: RequestContext, request: ProduceRequest
 ) -> Response | Awaitable[Response | None] | None:
     connection = context.connection
-    if connection.producer_since is None or services.metadata.with_retired:
+    if connection.producer_since is None or services.metadata.retired_versions:
         note_producer(services, connection, request.topics)
     if context.slices is not None:
         return produce_in_slices(services, context, request, context.slices)

@@ -51,7 +51,7 @@ def handle(
 
 def is_cacheable(services: Services, request: MetadataRequest) -> bool:
     """Return whether every connection gets the same response: some producers also get retired partitions."""
-    retired = services.metadata.with_retired
+    retired = services.metadata.retired_versions
     if not retired:
         return True
     return bool(request.topics) and not any(

@@ -1,13 +1,13 @@
 """RemovePartitions (key 10010), version 0: remove or close the highest partitions of a topic. Kafka has no such API.
 
-- Partitions with records are closing, until retention has emptied them; then, or if they are empty, they retire:
-  metadata/topics/close_partitions.py. With the number of partitions that the topic has, the closing is cancelled.
-- Partitions that cannot forward records, because of the topic's configs, are removed if they are empty. The steps, and
-  why no record is lost, are in metadata/topics/remove_partitions.py.
-- Producers wait while the leaders are asked, usually for milliseconds. For a partition that is gone they get
+- Partitions with records close, and retire when retention has deleted the records; empty ones retire at once
+  (metadata/topics/closing/close_partitions.py). A request with the current number of partitions cancels the closing.
+- Partitions that cannot forward records, because of the topic's configs, are removed if they are empty
+  (metadata/topics/closing/remove_partitions.py has the steps, and why no record is lost).
+- Producers wait while the controller asks the leaders, usually for milliseconds. For a removed partition they get
   UNKNOWN_TOPIC_OR_PARTITION, and refresh their metadata.
-- INVALID_PARTITIONS: the topic has no more than `partition_count`. -1 changes nothing; the response has the partitions
-  that are closing, or retired.
+- INVALID_PARTITIONS: the topic has at most `partition_count` partitions.
+- With `partition_count` -1 nothing changes; the response has the closing and the retired partitions.
 - ApiVersions does not list it, so only kbroker's command line sends it.
 """
 
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from kbroker.api.context import RequestContext, Services
 from kbroker.common import KafkaError
-from kbroker.metadata.topics.close_partitions import first_closing
+from kbroker.metadata.topics.closing.close_partitions import first_closing
 from kbroker.queues.closing.partition_removal import PartitionRemoval
 from protocol.errors import ErrorCode
 from protocol.messages.k10010_remove_partitions import RemovePartitionsRequest, RemovePartitionsResponse

@@ -1,10 +1,11 @@
-"""Which producers know the retired partitions of a topic (metadata/topics/close_partitions.py): Metadata has them.
+"""Decides whose Metadata responses include the retired partitions of a topic: only producers that already use them.
 
-Those are known by their connections. One on which records were produced before the partitions retired is that of such
-a producer, and so is one on which records are sent to them. A producer that has started later must not learn of them:
-it would use them after its first refresh of metadata, and they would never be idle.
+See metadata/topics/closing/close_partitions.py for retired partitions. A producer is recognized by its connection: it
+has produced on it before the partitions retired, or it sends records to them. A producer that starts later must not
+learn of them: it would use them after its first refresh of metadata, and they would never be idle.
 
-When the broker was restarted, running producers reconnect. A connection on which they soon produce counts as old.
+After a restart of the broker, running producers reconnect. A connection that produces soon after it was opened counts
+as one from before.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from protocol.fast.produce import TopicRecords
 
 RECONNECT_MS = 60_000
-# Older than each version of the metadata image.
+# Lower than every version of the metadata image.
 ALWAYS = 0
 
 
@@ -29,7 +30,7 @@ def note_producer(services: Services, connection: RequestConnection, topics: Seq
         is_reconnected = services.environment.clock.now_ms() < services.started_ms + RECONNECT_MS
         connection.producer_since = ALWAYS if is_reconnected else image.version
     if connection.producer_since != ALWAYS and any(
-        key in image.with_retired and _has_retired(image, key, [row[0] for row in rows]) for key, rows in topics
+        key in image.retired_versions and _has_retired(image, key, [row[0] for row in rows]) for key, rows in topics
     ):
         connection.producer_since = ALWAYS
 
@@ -41,4 +42,4 @@ def _has_retired(image: MetadataImage, key: str | bytes, indexes: Sequence[int])
 
 def knows_retired(image: MetadataImage, producer_since: int | None, topic: TopicImage) -> bool:
     """Return whether a connection is that of a producer which knows the retired partitions of a topic."""
-    return producer_since is not None and producer_since < image.with_retired.get(topic.name, ALWAYS)
+    return producer_since is not None and producer_since < image.retired_versions.get(topic.name, ALWAYS)

@@ -17,7 +17,6 @@ from kbroker.metadata.features import FeatureUpdate, update_features
 from kbroker.metadata.image import TopicImage
 from kbroker.metadata.isr_change_queue import AlterPartitionResult, IsrChangeQueue, IsrRequest
 from kbroker.metadata.metadata_writer import MetadataWriter
-from kbroker.metadata.reassignments.partition_removal_manager import PartitionRemovalManager
 from kbroker.metadata.reassignments.plan_checks import RequestedPlan
 from kbroker.metadata.reassignments.plan_manager import PlanProgress, ReassignmentPlanManager
 from kbroker.metadata.reassignments.reassignment_control_manager import ReassignmentControlManager
@@ -34,12 +33,13 @@ from kbroker.metadata.topic_control_manager import (
     CreateTopicResult,
     TopicControlManager,
 )
-from kbroker.metadata.topics.close_partitions import check_configs
+from kbroker.metadata.topics.closing.close_partitions import check_configs
+from kbroker.metadata.topics.closing.closing_control_manager import ClosingControlManager
+from kbroker.metadata.topics.closing.remove_partitions import ClosingPartitions
 from kbroker.metadata.topics.create_partitions import NewPartitions
 from kbroker.metadata.topics.create_topics import NewTopic
 from kbroker.metadata.topics.delete_topics import TopicDeletion, TopicNameOrId
 from kbroker.metadata.topics.internal_topics import new_internal_topic
-from kbroker.metadata.topics.remove_partitions import ClosingPartitions
 from kbroker.metadata.topics.topic_names import INTERNAL_TOPICS
 from kbroker.runtime.mutex import Mutex
 from kbroker.runtime.slices import Slices
@@ -85,7 +85,7 @@ class Controller:
             coordination, loader, self._writer, self._reassignments, self._lock, loop, clock
         )
         self.self_healing = SelfHealingManager(loader, self._writer, self._plans, self._lock, clock, offload, config)
-        self._removals = PartitionRemovalManager(loader, self._writer, self._lock, loop, config)
+        self._closing = ClosingControlManager(loader, self._writer, self._lock, loop, config)
         self._replication.on_reconciled = self._on_reconciled
         self._isr_changes = IsrChangeQueue(loader, self._writer, self._replication, self._lock, loop)
         self._topics = TopicControlManager(loader, self._writer, self._lock, random, config)
@@ -131,7 +131,7 @@ class Controller:
     def _on_reconciled(self) -> None:
         """Continue what a former controller has begun, now that the brokers are those of the ephemeral nodes."""
         self._plans.continue_plan()
-        self._removals.reopen_all()
+        self._closing.reopen_all()
 
     def start_reconciling(self) -> None:
         """Reconcile in the background, until it succeeds or this broker is no longer the controller."""
@@ -173,7 +173,7 @@ class Controller:
         return await self._reassignments.alter_reassignments(requested, may_change_factor, slices)
 
     async def check_reassignments_current(self) -> None:
-        """Wait until the image has all reassignments that were begun. Raises KafkaError."""
+        """Wait until the image has all reassignments that have begun. Raises KafkaError."""
         await self._reassignments.check_current()
 
     async def create_reassignment_plan(self, requested: RequestedPlan, slices: Slices | None = None) -> int:
@@ -181,11 +181,11 @@ class Controller:
         return await self._plans.create_plan(requested, slices)
 
     async def cancel_reassignment_plan(self, plan_id: int) -> None:
-        """Begin to move everything back that the plan has moved. Raises KafkaError if the plan does not run."""
+        """Begin to move back everything that the plan has moved. Raises KafkaError if the plan is not running."""
         await self._plans.cancel_plan(plan_id)
 
     async def describe_reassignment_plan(self) -> PlanProgress | None:
-        """Return the plan that runs, or the last one; None if there has been none. Raises KafkaError."""
+        """Return the running plan or the last one; None if there has been none. Raises KafkaError."""
         return await self._plans.describe_plan()
 
     async def unregister_broker(self, broker_id: int) -> None:
@@ -193,7 +193,7 @@ class Controller:
         await self._replication.unregister_broker(broker_id)
 
     async def balance_leaders(self) -> None:
-        """Elect the preferred leaders where they can lead."""
+        """Elect the preferred leader of each partition whose preferred leader can lead."""
         await self._replication.balance_leaders()
 
     async def create_topics(
@@ -215,28 +215,28 @@ class Controller:
         return await self._topics.create_partitions(topics, validate_only, slices)
 
     async def close_partitions(self, name: str, count: int) -> ClosingPartitions:
-        """Let a topic's partitions from `count` on refuse records, until `reopen_partitions`. Raises KafkaError."""
-        return await self._removals.close(name, count)
+        """Make a topic's partitions from `count` on refuse records until `reopen_partitions`. Raises KafkaError."""
+        return await self._closing.close(name, count)
 
     async def begin_closing(self, closing: ClosingPartitions) -> None:
-        """Let partitions that refuse records forward them to the others of their topic. Raises KafkaError."""
-        await self._removals.begin_closing(closing)
+        """Make partitions that refuse records forward them to the topic's other partitions. Raises KafkaError."""
+        await self._closing.begin_closing(closing)
 
     async def cancel_closing(self, name: str) -> None:
-        """Let the closing partitions of a topic keep their records again. Raises KafkaError."""
-        await self._removals.cancel_closing(name)
+        """Make the closing partitions of a topic keep their records again. Raises KafkaError."""
+        await self._closing.cancel_closing(name)
 
     async def retire_partitions(self, topic: TopicImage, first: int) -> None:
-        """Let only producers use the closing partitions of a topic, which were as in `topic`. Raises KafkaError."""
-        await self._removals.retire(topic, first)
+        """Retire the closing partitions of a topic, unless they differ from those in `topic`. Raises KafkaError."""
+        await self._closing.retire(topic, first)
 
     async def remove_partitions(self, closing: ClosingPartitions) -> None:
-        """Remove closing partitions, which must be empty in their leader epochs. Raises KafkaError."""
-        await self._removals.remove(closing)
+        """Remove closing partitions that are empty in these leader epochs. Raises KafkaError."""
+        await self._closing.remove(closing)
 
     async def reopen_partitions(self, topic_id: bytes) -> None:
-        """Reopen the closing partitions of a topic, if there are any."""
-        await self._removals.reopen(topic_id)
+        """Reopen the partitions of a topic that refuse records, if there are any."""
+        await self._closing.reopen(topic_id)
 
     async def alter_configs(
         self,

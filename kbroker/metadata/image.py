@@ -34,19 +34,19 @@ class BrokerRegistration(NamedTuple):
 
 
 class BrokerNode(NamedTuple):
-    """A broker's own, ephemeral node. `previous_epoch`: its epoch before its last stop if it was clean, else -1."""
+    """A broker's own, ephemeral node. `previous_epoch`: its epoch before a clean shutdown, else -1."""
 
     registration: BrokerRegistration
     previous_epoch: int = -1
 
 
 class BrokerHistory(NamedTuple):
-    """What the controller remembers of a broker for self-healing (reassignments/self_healing).
+    """What the controller stores about a broker for self-healing (reassignments/self_healing).
 
-    `since_ms`: the wall clock when the broker was fenced or unfenced last, -1 if it is not known. `rebuilt`: how many
+    `since_ms`: the wall clock when the broker was last fenced or unfenced, -1 if that is unknown. `rebuilt`: how many
     of its replicas were rebuilt elsewhere and not given back since. `is_given_up`: a user has cancelled the rebuild of
-    its replicas; none begins until the broker has returned. `is_drained`: a plan on request has moved all its replicas
-    away, so rebuilt replicas go elsewhere.
+    its replicas, and none begins until the broker has returned. `is_drained`: a plan on request has moved all its
+    replicas away, so it gets no rebuilt replicas.
     """
 
     since_ms: int = -1
@@ -64,12 +64,12 @@ class KnownBroker(NamedTuple):
 
 
 class Forwarding(NamedTuple):
-    """What happens to the records of producers in a closing partition (metadata/topics/close_partitions.py).
+    """The forwarding of a closing partition's records (metadata/topics/closing/close_partitions.py).
 
-    They are hidden, and forwarded to partition `target` of the topic, if they are in leader epochs from `first_epoch`
-    on. `end_epoch`: that in which the closing was cancelled; -1 if it was not. `again_epoch`: that in which the
-    partition was closed again after that, -1 if it was not; consumers see what was written meanwhile.
-    `is_retired`: only the producers that know the partition still use it.
+    Producers' records from the leader epoch `first_epoch` on are hidden, and forwarded to partition `target` of the
+    topic. `end_epoch`: the leader epoch in which the closing was cancelled, -1 if it was not. `again_epoch`: the one in
+    which the partition closed again after that, -1 if it did not; consumers see the records between the two.
+    `is_retired`: only producers that know the partition still use it.
     """
 
     first_epoch: int
@@ -84,7 +84,7 @@ class Forwarding(NamedTuple):
 
     @property
     def closed_epoch(self) -> int:
-        """The leader epoch in which the partition closed last. Consumers may see records of earlier ones only."""
+        """The leader epoch in which the partition last closed. Consumers may see records of earlier epochs only."""
         return max(self.first_epoch, self.again_epoch)
 
 
@@ -93,10 +93,10 @@ class PartitionRegistration:
     """A partition's state as the controller wrote it. Lists have broker ids; `replicas[0]` is the preferred leader.
 
     `elr` and `last_known_elr` are the eligible leader replicas of KIP-966. During a reassignment (KIP-455) `replicas`
-    has those of before and those of the target: `adding_replicas` were not there before it began, `removing_replicas`
-    are not in its target. A replica is in both if an earlier target had it, but the current one does not.
-    `is_closing`: the leader refuses records, because the partition is about to be removed if it is empty.
-    `forwarding`: the leader forwards new records to another partition; None if the partition was never closed.
+    has the original and the target replicas: `adding_replicas` are not original ones, `removing_replicas` are not in
+    the target. A replica is in both if an earlier target had it, but the current one does not. `is_closing`: the leader
+    refuses records, because the partition is about to be removed if it is empty. `forwarding`: the leader forwards new
+    records to another partition; None if the partition was never closed.
     """
 
     leader: int
@@ -125,10 +125,10 @@ class TopicImage:
     """`topic_id` has 16 bytes; `configs` are the overrides only; `partitions` are in the order of their indexes.
 
     `has_kafka_key_hash`: the coordinators of an internal topic find the partition of a key by Kafka's hash.
-    `removed_from`: partitions with this index and higher ones were removed, None if the last change of their number has
-    added some. `removed_to`: the number of partitions before that, None if an earlier version has removed them.
-    `first_leader_epoch`: that of new partitions, which is higher than those of removed ones, since clients ignore
-    metadata with an older epoch.
+    `removed_from`: partitions from this index on were removed; None if partitions were added after the last removal.
+    `removed_to`: the number of partitions before the removal; None if an older version of kbroker removed them.
+    `first_leader_epoch`: the epoch of new partitions, higher than those of removed ones, since clients ignore metadata
+    with an older epoch.
     """
 
     name: str
@@ -142,14 +142,14 @@ class TopicImage:
     removed_to: int | None = None
 
     def is_removed(self, index: int) -> bool:
-        """Return whether a partition was removed. One that is only missing may come with the next change."""
+        """Return whether a partition was removed. One that is merely missing may arrive with the next change."""
         if self.removed_from is None or index < max(self.removed_from, len(self.partitions)):
             return False
         return self.removed_to is None or index < self.removed_to
 
     @property
     def listed_partitions(self) -> int:
-        """The number of partitions without the retired ones, which are the highest."""
+        """The number of partitions, not counting retired ones, which are the highest."""
         count = len(self.partitions)
         while count and is_retired(self.partitions[count - 1]):
             count -= 1
@@ -157,7 +157,7 @@ class TopicImage:
 
     @property
     def view_of(self) -> str:
-        """The name of the topic of which this one is a view, which has no partitions of its own; else ""."""
+        """The name of the source topic if this topic is a view, which has no partitions of its own; else ""."""
         return self.configs.get(VIEW_OF, "")
 
 
@@ -217,12 +217,12 @@ class MetadataImage:
         self.fenced_brokers: dict[int, BrokerRegistration] = {}
         self.topics: dict[str, TopicImage] = {}
         self.topics_by_id: dict[bytes, TopicImage] = {}
-        # Names that are equal in Kafka's metrics, in which "." is replaced by "_", by that form.
+        # Topic names by their form in Kafka's metrics, in which "." is replaced by "_".
         self.names_by_collision_key: dict[str, str] = {}
-        # The names of the views of each topic that has some.
+        # The names of the views of each source topic.
         self.views: dict[str, set[str]] = {}
-        # The topics that have retired partitions, by name and by id, with the version in which the last have retired.
-        self.with_retired: dict[str | bytes, int] = {}
+        # By name and by id of each topic with retired partitions: the image version in which the last of them retired.
+        self.retired_versions: dict[str | bytes, int] = {}
         self._overrides: dict[ConfigResource, dict[str, str]] = {}
 
     def apply(self, delta: MetadataDelta) -> None:
@@ -263,15 +263,15 @@ class MetadataImage:
     def _note_retired(self, old: TopicImage | None, new: TopicImage) -> None:
         if not new.partitions or not is_retired(new.partitions[-1]):
             self._forget_retired(new)
-        elif old is None or old.listed_partitions > new.listed_partitions or new.name not in self.with_retired:
-            self.with_retired |= {new.name: self.version, new.topic_id: self.version}
+        elif old is None or old.listed_partitions > new.listed_partitions or new.name not in self.retired_versions:
+            self.retired_versions |= {new.name: self.version, new.topic_id: self.version}
 
     def _forget_retired(self, topic: TopicImage) -> None:
-        self.with_retired.pop(topic.name, None)
-        self.with_retired.pop(topic.topic_id, None)
+        self.retired_versions.pop(topic.name, None)
+        self.retired_versions.pop(topic.topic_id, None)
 
     def resolve(self, topic: TopicImage) -> TopicImage:
-        """Return the topic as clients see it: retired partitions are removed; a view has those of its source."""
+        """Return the topic as clients see it: a view with its source's partitions, and without retired ones."""
         topic = self.resolve_view(topic)
         if not topic.partitions or not is_retired(topic.partitions[-1]):
             return topic

@@ -1,1 +1,1 @@
-"""What message queues have and Kafka lacks, per topic and opt-in."""
+"""Features of message queues that Kafka lacks, enabled by topic configs."""

@@ -1,10 +1,11 @@
 """State that is derived from the log of a partition: the interface of pure state machines.
 
-The log is the truth. A broker that becomes the leader rebuilds the state from the log, and then applies what it
-appends. A snapshot is only a short cut. state_loader.py loads the state, state_snapshot.py has the format of snapshots.
+The log is the only source of truth. A broker that becomes the leader rebuilds the state from the log, and then applies
+its own appends. A snapshot only saves replaying the whole log. derived_state_manager.py loads the state and writes
+snapshots, in the format of state_snapshot.py.
 
-The state of a leader covers its whole log, not only what is committed: what a leader appends must be known to the next
-append. A successor may have a shorter log. It rebuilds its own state from that, and never takes over another's.
+A leader's state covers its whole log, uncommitted records included, since each append depends on those before it. A
+later leader may have a shorter log. It rebuilds the state from its own log, and never receives it from another broker.
 """
 
 from __future__ import annotations
@@ -20,18 +21,18 @@ class DerivedState(Protocol):
     """All methods run on the event loop, except the function that `to_snapshot` returns and `load_snapshot`."""
 
     def wants(self, header: BatchHeader) -> bool:
-        """Return whether a batch changes the state, so that its records must be decompressed for `replay`."""
+        """Return whether a batch may change the state, so that its records must be decompressed for `replay`."""
         ...
 
     def replay(self, header: BatchHeader, body: Buffer, now_ms: int) -> Generator[None, None, None]:
         """Apply a batch of the log, with its decompressed records. Yields after each slice.
 
-        Control batches are passed, too. Raises MalformedError, and then has applied the records before the damage.
+        Also called with control batches. Raises MalformedError after it has applied the records before the damage.
         """
         ...
 
     def first_timestamp(self, now_ms: int) -> int | None:
-        """Return the timestamp in ms from which on records count, if there is no snapshot; None for the whole log."""
+        """Return the timestamp in ms at which a replay without a snapshot begins; None for the log start offset."""
         ...
 
     def to_snapshot(self) -> Callable[[], bytes]:

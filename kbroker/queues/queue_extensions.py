@@ -1,4 +1,4 @@
-"""Adds the features of message queues to the partitions of the topics that opted in, by their configs and roles."""
+"""Adds the features of message queues to partitions, as their topics' configs and their roles require."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class QueueExtensions:
         partition.read_filter = read_filter
 
     def _configure_dedup(self, partition: Partition) -> DedupExtension | None:
-        """Return the extension that leaves out known keys.
+        """Return the extension that drops records with known idempotency keys; None if the topic has no window.
 
         A leader that begins another epoch keeps its state, since nothing was removed from its log.
         """
@@ -66,11 +66,11 @@ class QueueExtensions:
         return dedup
 
     def key_counts(self) -> dict[Partition, int]:
-        """Return the number of idempotency keys that are remembered, by led partition."""
+        """Return the number of stored idempotency keys of each partition that this broker leads."""
         return {partition: len(dedup.table) for partition, dedup in self._dedup.items()}
 
     async def stop(self) -> None:
-        """Write the snapshots. The tasks of a log are done before it is closed."""
+        """Write the snapshots, as tasks of the logs. A log finishes its tasks before it is closed."""
         self.closing.stop()
         await self.delayed.stop()
         for dedup in self._dedup.values():

@@ -1,4 +1,4 @@
-"""Removes records from a batch for a consumer, without changing the offsets of the others."""
+"""Removes records from a batch that is sent to a consumer. The others keep their offsets."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from protocol.records.record import decode_varint
 Body = bytes | bytearray
 # Called with the body and the bounds of one record, without its length.
 Selects = Callable[[Body, int, int], bool]
-# Returns the first position, at or after the given one, of bytes that `Selects` looks for; the end of the body if there
-# are none.
+# Returns the first position, at or after the given one, where the bytes that `Selects` looks for begin; the end of the
+# body if there are none.
 NextCandidate = Callable[[int], int]
-# Records are not compressed again if they are at most this part of their batch: it takes as long as the search.
+# Selected records are compressed again only if they exceed a quarter of the batch. It takes as long as the search.
 _UNCOMPRESSED_SHARE = 4
 
 
@@ -36,13 +36,13 @@ def select_records(
     next_candidate: NextCandidate | None = None,
     keeps_others: bool = False,
 ) -> Buffer | None:
-    """Return the batch with the selected records only: `batch` itself if these are all, None if there are none.
+    """Return the batch with the selected records only: `batch` itself if all are selected, None if none are.
 
-    With `next_candidate` only records with a candidate are passed to `selects`; the others are kept if `keeps_others`.
-    The records after the last candidate are not looked at.
+    With `next_candidate`, only records that contain a candidate are passed to `selects`; the others are kept if
+    `keeps_others`. The records after the last candidate are not parsed.
 
-    Base offset, last offset, producer fields and timestamps of the header do not change. A small rest of a compressed
-    batch is not compressed. Raises MalformedError.
+    Base offset, last offset, producer fields and timestamps of the header do not change. If little is left of a
+    compressed batch, it is returned uncompressed. Raises MalformedError.
     """
     slices: list[tuple[int, int]] = []
     index, kept, pos, end, count = 0, 0, 0, len(body), header.count
@@ -100,7 +100,7 @@ def select_records(
 
 
 def headers_start(body: Body, pos: int) -> int:
-    """Return where the headers of a record begin (with their count). `pos`: its begin, after the length."""
+    """Return the position of a record's header count. `pos`: the position after the record's length."""
     _, pos = decode_varint(body, pos + 1, 10)
     _, pos = decode_varint(body, pos)
     size, pos = decode_varint(body, pos)

@@ -1,10 +1,11 @@
-"""The snapshot file of a derived state: which part of which log it covers, and the encoded state.
+"""The snapshot file of a derived state: the part of the log that it covers, and the encoded state.
 
     magic 4 | crc-32c 4 | topic id 16 | end offset 8 | leader epoch 4 | state
 
-The state covers the log below the end offset. The leader epoch is that of the last record below it. Two logs of a
-partition that have a record of the same epoch at the same offset are equal up to it, so the log of another history is
-noticed: after a truncation and further appends the epoch at this offset is another one. The CRC covers what follows it.
+The state covers the log below the end offset. The leader epoch is that of the last record below it. If two logs of a
+partition have a record of the same epoch at the same offset, they are equal up to that record. So a snapshot of a log
+that was truncated afterwards is detected: other records at this offset have another epoch. The CRC covers everything
+after it.
 """
 
 from struct import Struct
@@ -42,10 +43,10 @@ def decode_state_snapshot(data: bytes) -> StateSnapshot:
     return StateSnapshot(topic_id, end_offset, epoch, body[_FIELDS.size :])
 
 
-def is_of_this_log(
+def matches_log(
     snapshot: StateSnapshot, topic_id: bytes, epochs: LeaderEpochCache, log_start_offset: int, log_end_offset: int
 ) -> bool:
-    """Return whether the log certainly begins with what the snapshot covers."""
+    """Return whether the log certainly has the records that the snapshot covers."""
     return (
         snapshot.topic_id == topic_id
         and snapshot.leader_epoch != NO_EPOCH

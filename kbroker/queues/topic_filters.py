@@ -1,6 +1,6 @@
-"""The read filter of a topic's partitions, on the leader and on followers, composed from its configs.
+"""Composes the read filter of a topic's partitions from the topic's configs. Leader and followers use the same.
 
-A fetch of a view applies the filter of the view after it (replica/fetch/partition_reads.py).
+A fetch from a view applies the view's own filter after it (replica/fetch/partition_reads.py).
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 def topic_filter(config: TopicConfig) -> ReadFilter | None:
     """Return the filter; None if consumers see all records.
 
-    What is hidden comes first: the timestamp of a batch with delayed records is their arrival, and the filter of delay
-    restores that of the others.
+    The delay filter comes first: the header timestamp of a batch with delayed records is the time of its arrival, and
+    the filter restores the timestamp of the other records, which the expiry filter needs.
     """
     filters: list[ReadFilter] = []
     if config.kbroker_delay_enable:

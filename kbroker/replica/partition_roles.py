@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 class PartitionRoles(PartitionHighWatermark):
     """Both as the metadata image has them. `adding_replicas`: those that a reassignment adds. `is_closing`: the leader
-    refuses records, see metadata/topics/remove_partitions.py. `forwarding`: the leader forwards them.
+    refuses records, see metadata/topics/closing/remove_partitions.py. `forwarding`: the leader forwards them.
     """
 
     __slots__ = (

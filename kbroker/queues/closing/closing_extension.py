@@ -1,4 +1,4 @@
-"""Appends of producers to a closing partition: they are stored hidden, under the sequences of their producers."""
+"""Appends producers' batches to a closing partition as hidden batches, which keep their producers' sequences."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class ClosingExtension:
         """Return at once."""
 
     def inspect(self, body: Buffer, header: BatchHeader) -> Generator[None, None, object]:
-        """Return nothing: the records are stored as they are. Raises KafkaError for a batch that is hidden already."""
+        """Return None: the records are stored as they are. Raises KafkaError for a batch that is already hidden."""
         if header.is_hidden:
             raise invalid_record("Clients are not allowed to write hidden batches.")
         yield from ()
@@ -39,7 +39,7 @@ class ClosingExtension:
     def append(
         self, partition: Partition, batch: InspectedBatch, stored: AppendResult | None, now_ms: int
     ) -> AppendResult:
-        """Append the batch, unless it is `stored` already. The client gets the offset in the closing partition."""
+        """Append the batch unless it is a duplicate (`stored`). The client gets its offset in the closing partition."""
         if stored is not None:
             return stored
         data, header, append_time_ms = batch.validated
@@ -50,5 +50,5 @@ class ClosingExtension:
         return base_offset, base_offset + header.last_offset_delta + 1, append_time_ms
 
     def on_markers(self, partition: Partition, batches: Sequence[PreparedBatch], base_offset: int) -> None:
-        """Let the forwarder follow: a committed transaction is to be forwarded."""
+        """Wake the forwarder, since it forwards the batches of committed transactions."""
         self._on_appended()

@@ -28,7 +28,7 @@ class ClosingTopics:
         self._forwarders: dict[Partition, Forwarder] = {}
 
     def configure(self, partition: Partition, forwarding: Forwarding) -> tuple[ClosingExtension | None, ClosingFilter]:
-        """Apply the closing state and the role of a partition. Returns what takes over appends, and the read filter."""
+        """Apply the closing state and the role of a partition. Returns its append extension, if any, and filter."""
         forwarder = self._forwarders.get(partition)
         is_leading = partition.is_leader and not partition.is_closed
         if forwarder is not None and not (is_leading and forwarder.forwarding == forwarding):
@@ -39,7 +39,7 @@ class ClosingTopics:
         if is_leading and forwarder is None:
             if partition.state.leader_epoch == forwarding.closed_epoch and partition.log.active.size:
                 # Retention deletes whole segments: hidden records must not keep those that consumers see.
-                # If the disk is full it is only later.
+                # If the disk is full, the segment rolls later.
                 with suppress(KafkaError):
                     partition.log.roll(self._environment.clock.now_ms())
             forwarder = self._forwarders[partition] = Forwarder(self._environment, partition, forwarding, self._send)
@@ -54,7 +54,7 @@ class ClosingTopics:
         return await self.sender.send(topic_id, index, records)
 
     def _retention_limit(self, partition: Partition, now_ms: int) -> int:
-        """Return up to where records may be deleted. A follower deletes what its leader has deleted."""
+        """Return the offset below which retention may delete. A follower deletes only what its leader has deleted."""
         forwarder = self._forwarders.get(partition)
         return partition.log.log_start_offset if forwarder is None else forwarder.deletion_limit
 

@@ -1,12 +1,12 @@
 """The batches of a closing partition: how they are stored there, and how they are forwarded to another partition.
 
-Each closing partition has a producer id of its own, which no client can have. Epoch and sequence of a forwarded batch
-are the base offset that it has in the closing partition, so what was forwarded already follows from the state of this
-producer in the other partition: whatever has no higher position is a duplicate. Whoever leads the closing partition
-derives the same positions from the same log.
+Each closing partition has a producer id of its own, which no client can have. The position of a forwarded batch is its
+base offset in the closing partition; the batch has it as its producer epoch and sequence. So the producer state of the
+target partition shows what was forwarded already: a batch whose position is not higher is a duplicate. Every leader of
+the closing partition derives the same positions, since it has the same log.
 
-The other partition may forget this producer: when retention has deleted its batches, a replica that is added later
-never sees them. So the closing partition has its progress in its own log, too: empty batches of the same producer,
+The target partition may lose this producer state: when retention has deleted the batches, a replica that is added later
+never sees them. So the closing partition stores its progress in its own log, too: empty batches of the same producer,
 whose epoch and sequence are the offset below which everything is forwarded. Its next leader begins there.
 """
 
@@ -42,22 +42,22 @@ class AbortedRange(NamedTuple):
 
 
 def forwarder_id(index: int, first_epoch: int) -> int:
-    """Return the producer id of a closing partition, which is closing since a leader epoch."""
+    """Return the producer id of partition `index`, which has been closing since the leader epoch `first_epoch`."""
     return FIRST_FORWARDER_ID | index << _INDEX_BITS | first_epoch
 
 
 def position_of(producer_epoch: int, sequence: int) -> int:
-    """Return the base offset in the closing partition, which the epoch and sequence of a forwarded batch stand for."""
+    """Return the position of a forwarded batch: its base offset in the closing partition."""
     return producer_epoch << _SEQUENCE_BITS | sequence
 
 
 def hide(batch: bytearray | memoryview, header: BatchHeader) -> None:
-    """Mark a producer's batch, so that consumers do not see it. Its sequences and its transaction remain."""
+    """Mark a producer's batch as hidden from consumers. It keeps its sequences and stays in its transaction."""
     patch_max_timestamp(batch, 0, header.size, header.attributes | HIDDEN, header.max_timestamp)
 
 
-def to_forward(batch: Buffer, header: BatchHeader, producer_id: int) -> bytearray:
-    """Return the copy for the other partition: the same records, perhaps compressed, of another producer."""
+def forwarded_copy(batch: Buffer, header: BatchHeader, producer_id: int) -> bytearray:
+    """Return the copy for the target partition: the same records, from the producer `producer_id` of the forwarder."""
     epoch, sequence = divmod(header.base_offset, 1 << _SEQUENCE_BITS)
     out = bytearray(batch)
     HEADER.pack_into(
@@ -75,7 +75,7 @@ def to_forward(batch: Buffer, header: BatchHeader, producer_id: int) -> bytearra
 
 
 def progress_batch(position: int, producer_id: int, now_ms: int) -> bytearray:
-    """Return the batch for a closing partition itself: everything below `position` is forwarded."""
+    """Return the batch that records in a closing partition that everything below `position` is forwarded."""
     epoch, sequence = divmod(position, 1 << _SEQUENCE_BITS)
     return assemble_batch(
         b"",
@@ -91,7 +91,7 @@ def progress_batch(position: int, producer_id: int, now_ms: int) -> bytearray:
 
 
 def must_forward(header: BatchHeader, first_epoch: int, aborted: list[AbortedRange]) -> bool:
-    """Return whether a batch below the last stable offset is to be forwarded."""
+    """Return whether to forward a batch, which is below the last stable offset."""
     is_of_producer = header.attributes & HIDDEN and not header.attributes & CONTROL and header.count > 0
     if not is_of_producer or header.leader_epoch < first_epoch:
         return False
@@ -112,7 +112,7 @@ def start_of_epoch(epochs: LeaderEpochCache, epoch: int, log_start_offset: int, 
 
 
 class ClosingFilter:
-    """The read filter of a closing partition: what its leaders have hidden since `first_epoch`."""
+    """The read filter of a closing partition: drops what its leaders have hidden since `first_epoch`."""
 
     def __init__(self, first_epoch: int) -> None:
         self._first_epoch = first_epoch

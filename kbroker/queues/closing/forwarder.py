@@ -1,7 +1,7 @@
 """Forwards the hidden batches of one closing partition while this broker leads it.
 
-It reads its own log as a read_committed consumer does, and has one request in flight, so that the order is kept. When
-the partition has retired, so that no consumer reads it, it deletes what it has forwarded.
+It reads the log as a read_committed consumer does, and has one request in flight, so that the order is kept. When the
+partition has retired, no consumer reads it any more, and the forwarder deletes the records that it has forwarded.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, NamedTuple
 from kbroker.common import KafkaError
 from kbroker.queues.closing.forwarded_batches import (
     AbortedRange,
+    forwarded_copy,
     forwarder_id,
     must_forward,
     position_of,
     progress_batch,
     start_of_epoch,
-    to_forward,
 )
 from kbroker.runtime.event_log import EventLogger
 from protocol.errors import ErrorCode
@@ -32,31 +32,32 @@ if TYPE_CHECKING:
 
 event_log = EventLogger("kbroker.closing")
 
-# (topic id, partition, batches) -> the position of the last batch that is stored there.
+# Sends batches to a partition (topic id, index). Returns the position of the last batch that is stored there.
 Send = Callable[[bytes, int, bytes], Awaitable[int]]
 
 READ_BYTES = 1 << 20
 RETRY_S = 0.2
-# How often the progress is stored at most: a new leader forwards again what was forwarded since, and the other
-# partition recognizes that.
+# The shortest interval at which the progress is stored. A new leader forwards again what was forwarded since, and the
+# target partition drops the duplicates.
 PROGRESS_INTERVAL_S = 1.0
-# An append wakes the forwarder earlier.
+# The wait for further batches, unless an append wakes the forwarder.
 IDLE_S = 0.5
-EXPECTED = (
+# These end without an operator: they are retried and not logged.
+EXPECTED_ERRORS = (
     ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.LEADER_NOT_AVAILABLE, ErrorCode.NOT_ENOUGH_REPLICAS,
     ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NETWORK_EXCEPTION,
 )  # fmt: skip
 
 
 class _Chunk(NamedTuple):
-    """Some batches of the log, as they are to be forwarded."""
+    """Copies of batches to forward, and the offset where the next read begins."""
 
     batches: list[bytearray]
     next_offset: int
 
 
 class Forwarder:
-    """`position`: everything below is forwarded, or needs not be; -1 until the first step."""
+    """`position`: everything below it is forwarded or need not be; -1 until the first step."""
 
     def __init__(self, environment: Environment, partition: Partition, forwarding: Forwarding, send: Send) -> None:
         self.forwarding = forwarding
@@ -70,7 +71,7 @@ class Forwarder:
         self._waiting: Future[None] | None = None
         self._is_stopped = False
         self._watched = -1
-        # Whether something was forwarded after the stored progress, and when it may be stored, on the loop's clock.
+        # Whether `position` is higher than the stored progress, and the loop time at which it may be stored.
         self._has_progress = False
         self._next_progress_s = 0.0
 
@@ -78,7 +79,7 @@ class Forwarder:
         self._task = self._environment.loop.create_task(self._run())
 
     def stop(self) -> None:
-        """Forward no more. A request in flight may still be handled, which is harmless: the next one repeats it."""
+        """Stop forwarding. A request in flight may still be handled, and the next forwarder repeats it: no harm."""
         self._is_stopped = True
         self.wake()
 
@@ -92,7 +93,7 @@ class Forwarder:
 
     @property
     def deletion_limit(self) -> int:
-        """The offset up to which records may be deleted: what is not forwarded must stay."""
+        """The offset below which records may be deleted. Records that are not forwarded must stay."""
         limit = max(self.position, self._log.log_start_offset)
         if not self.forwarding.is_active and limit >= self._cancelled_at:
             return self._log.log_end_offset
@@ -107,7 +108,7 @@ class Forwarder:
                 wait_s = await self._step()
             except KafkaError as error:
                 wait_s = RETRY_S
-                if error.code not in EXPECTED:
+                if error.code not in EXPECTED_ERRORS:
                     event_log.warning("forwarding must wait", partition=self._partition.tp, reason=error)
             except Exception as error:
                 wait_s = IDLE_S
@@ -160,13 +161,13 @@ class Forwarder:
 
     @property
     def _end(self) -> int:
-        """The offset up to which it can be forwarded now: transactions below have ended, and all is committed."""
+        """The offset up to which batches can be forwarded: the last stable offset, or the end of the closing."""
         end = self._partition.last_stable_offset
         return end if self.forwarding.is_active else min(end, self._cancelled_at)
 
     @property
     def _cancelled_at(self) -> int:
-        """The offset from which on nothing is hidden, since the closing was cancelled."""
+        """The offset from which nothing is hidden any more, because the closing was cancelled."""
         log = self._log
         return start_of_epoch(log.epochs, self.forwarding.end_epoch, log.log_start_offset, log.log_end_offset)
 
@@ -184,7 +185,7 @@ class Forwarder:
             if header.base_offset >= position and must_forward(header, self.forwarding.first_epoch, aborted):
                 if batches and size + header.size > limit:
                     break
-                batches.append(to_forward(data[at : at + header.size], header, self._producer_id))
+                batches.append(forwarded_copy(data[at : at + header.size], header, self._producer_id))
                 size += header.size
             next_offset = header.next_offset
         else:
@@ -193,10 +194,10 @@ class Forwarder:
         return _Chunk(batches, max(next_offset, position))
 
     def _delete_forwarded(self) -> None:
-        """Delete what is forwarded, if the partition has retired.
+        """Delete the forwarded records, if the partition has retired.
 
-        Before that, the log start offset would overtake consumers that have read everything, which fail with
-        auto.offset.reset=none. Retention deletes what is old.
+        In a partition that has not, the log start offset would overtake consumers that have read everything, and those
+        with auto.offset.reset=none would fail. There, only retention deletes records.
         """
         log = self._log
         if self.forwarding.is_retired and self.position > log.log_start_offset:
@@ -205,14 +206,14 @@ class Forwarder:
 
     @property
     def _stored_position(self) -> int:
-        """The position that a leader of this partition has stored last; -1 if there is none."""
+        """The position in the last progress batch of the log; -1 if there is none."""
         stored = self._log.producers.first_of_last_batch(self._producer_id)
         return -1 if stored is None else position_of(*stored)
 
     def _store_progress(self) -> None:
-        """Append the position to the log, unless it is there, so that the next leader begins with it.
+        """Append the position to the log if it is new, so that the next leader begins there.
 
-        The state of the producer in the other partition alone is not enough, see forwarded_batches.py.
+        The producer state of the target partition alone is not enough, see forwarded_batches.py.
         """
         loop, partition = self._environment.loop, self._partition
         if not self._has_progress or loop.time() < self._next_progress_s or partition.is_closing or not self.is_active:
@@ -224,7 +225,7 @@ class Forwarder:
         self._has_progress = False
 
     def _watch_commit(self) -> None:
-        """Continue as soon as what is appended now is committed."""
+        """Wake the forwarder when everything that is in the log now is committed."""
         end = self._log.log_end_offset
         if end > self._partition.high_watermark and end > self._watched:
             self._watched = end

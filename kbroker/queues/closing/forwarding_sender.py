@@ -1,4 +1,4 @@
-"""Sends the batches of closing partitions to the leaders of the partitions that remain, here or on other brokers."""
+"""Sends batches of closing partitions to the leaders of their target partitions, on this broker or another one."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class ForwardingSender:
         self._config = config
 
     async def send(self, topic_id: bytes, index: int, records: bytes) -> int:
-        """Append batches to a partition, see `append_forwarded`. Raises KafkaError: then send them again."""
+        """Append batches to a partition, see `append_forwarded`. After a KafkaError, send them again."""
         topic = self._metadata.topics_by_id.get(topic_id)
         if topic is None or index >= len(topic.partitions):
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)

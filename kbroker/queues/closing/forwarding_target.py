@@ -1,4 +1,4 @@
-"""Appends forwarded batches to a partition that remains: each once, however often it is forwarded."""
+"""Appends forwarded batches to their target partition: each batch once, however often it is sent."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 
 async def append_forwarded(environment: Environment, partition: Partition, records: bytes) -> int:
-    """Append batches of one forwarder that are not stored yet, and wait until all are committed.
+    """Append those batches of a forwarder that are not stored yet, and wait until all are committed.
 
-    Returns the position of the last batch that is stored of this forwarder, which may be one that was not sent now.
-    Raises KafkaError; the batches may be stored then.
+    Returns the position of the forwarder's last batch in the log, which may be later than these. Raises KafkaError; the
+    batches may be stored nevertheless.
     """
     if not partition.is_leader or partition.is_closing:
         raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from kbroker.common import KafkaError
-from kbroker.metadata.topics.remove_partitions import ClosingPartitions
+from kbroker.metadata.topics.closing.remove_partitions import ClosingPartitions
 from protocol.errors import ErrorCode
 from protocol.messages.k02_list_offsets import (
     ListOffsetsPartition,
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
     from kbroker.replica.replica_manager import ReplicaManager
     from kbroker.runtime.environment import Environment
 
-# The first version in which a leader whose high watermark is still unknown refuses with a code of its own.
+# The first version with OFFSET_NOT_AVAILABLE, for a leader whose high watermark is still unknown.
 LIST_OFFSETS_VERSION = 5
 EARLIEST, LATEST = -2, -1
-# How long the leaders may take to load the new leader epoch; how often they are asked.
+# How long the leaders may take to apply the new leader epoch, and how often they are asked.
 MAX_WAIT_S, RETRY_BACKOFF_S = 10.0, 0.1
 
 
 class LeaderOffsets(NamedTuple):
-    """Of a partition, as its leader has them. `start_epoch`: the leader epoch of the log start offset."""
+    """The log start offset and log end offset of a leader. `start_epoch`: the leader epoch at the log start offset."""
 
     start: int
     end: int
@@ -51,8 +51,8 @@ class LeaderOffsetLookup:
         self._peers = peers
         self._config = config
 
-    async def of(self, closing: ClosingPartitions) -> dict[int, LeaderOffsets]:
-        """Return the offsets of each partition, as its leader has them in its leader epoch. Raises KafkaError."""
+    async def look_up(self, closing: ClosingPartitions) -> dict[int, LeaderOffsets]:
+        """Return the offsets of each partition, if its leader is in the expected epoch. Raises KafkaError."""
         by_leader: dict[int, list[int]] = {}
         for index, (leader, _) in closing.leaders.items():
             by_leader.setdefault(leader, []).append(index)
@@ -75,11 +75,12 @@ class LeaderOffsetLookup:
     async def _peer_offsets(
         self, closing: ClosingPartitions, leader: int, indexes: list[int], timestamp: int
     ) -> dict[int, tuple[int, int]]:
-        """Return an offset of each partition that a peer leads, and its leader epoch. Raises KafkaError.
+        """Return (offset, leader epoch) for the timestamp EARLIEST or LATEST, by partition. Raises KafkaError.
 
-        The peer responds for this leader epoch only, so it has closed the partition. The latest offset is then its log
-        end offset: it is refused until the high watermark has reached the start of the epoch, and no records are
-        appended since. A marker may be, but then its transaction keeps the log start offset below.
+        A peer responds only in the expected leader epoch, so it has closed the partition. Its latest offset is then the
+        log end offset: the peer refuses the request until its high watermark has reached the start of the epoch, and
+        appends no records in this epoch. It may append a marker, but then the records of the transaction are still
+        there, so the log start offset is lower.
         """
         request = ListOffsetsRequest(
             topics=[

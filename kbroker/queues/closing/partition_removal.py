@@ -1,8 +1,9 @@
-"""The controller's side of `kbroker topics alter --partitions` with fewer partitions than a topic has.
+"""The removal of partitions, from the request to the last step; run by the controller.
 
-The partitions close: their records are forwarded. When retention has deleted those that consumers see, they retire, and
-when producers do not use them any more, they are removed. For that, this looks at them from time to time. Partitions
-that cannot forward records, because of the topic's configs, are removed at once if they are empty.
+`kbroker topics alter --partitions N` with fewer partitions than the topic has closes them: their new records are
+forwarded. They retire when retention has deleted the records that consumers see, and are removed when producers no
+longer use them; a periodic check finds that out. Partitions that cannot forward records, because of the topic's
+configs, are removed at once if they are empty.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from enum import IntEnum
 from typing import TYPE_CHECKING
 
 from kbroker.common import NO_LEADER, KafkaError
-from kbroker.metadata.topics.close_partitions import first_closing, is_closing_error
-from kbroker.metadata.topics.remove_partitions import ClosingPartitions, too_many_partitions
+from kbroker.metadata.topics.closing.close_partitions import first_closing, is_closing_error
+from kbroker.metadata.topics.closing.remove_partitions import ClosingPartitions, too_many_partitions
 from kbroker.queues.closing.leader_offsets import LeaderOffsetLookup, LeaderOffsets
 from kbroker.runtime.event_log import EventLogger
 from protocol.errors import ErrorCode
@@ -29,9 +30,9 @@ if TYPE_CHECKING:
 
 log = EventLogger("kbroker.closing")
 
-# How long the leaders may take to forward the last records; how often they are asked.
+# How long the leaders may take to forward the last records, and how often they are asked, in seconds.
 MAX_DRAIN_S, RETRY_BACKOFF_S = 5.0, 0.1
-# How often closing partitions are looked at, and how long after an attempt to remove them that has failed.
+# The interval of checks of closing partitions, and the backoff of a topic after a failed removal.
 CHECK_INTERVAL_MS, MIN_CHECK_INTERVAL_MS, FAILED_BACKOFF_S = 10_000, 100, 60.0
 # How many partitions an error message names.
 MAX_NAMED = 5
@@ -44,7 +45,7 @@ class RemovalOutcome(IntEnum):
 
 
 class PartitionRemoval:
-    """Only the controller's does anything. `peers` is None if this broker is not a member of a cluster."""
+    """Acts only on the controller. `peers` is None if this broker is not a member of a cluster."""
 
     def __init__(
         self,
@@ -60,9 +61,9 @@ class PartitionRemoval:
         self._controller = controller
         self._config = config
         self._offsets = LeaderOffsetLookup(environment, replicas, peers, config)
-        # When the next attempt for a topic may begin, on the loop's clock.
+        # The loop time before which a topic is not checked again, by topic id.
         self._not_before: dict[bytes, float] = {}
-        # The end offsets of retired partitions by topic, and since when they are the same, on the loop's clock.
+        # The end offsets of retired partitions, and the loop time since which they are unchanged, by topic id.
         self._idle: dict[bytes, tuple[dict[int, int], float]] = {}
 
     async def alter(self, name: str, count: int) -> RemovalOutcome:
@@ -92,7 +93,7 @@ class PartitionRemoval:
         controller = self._controller
         closing = await controller.close_partitions(name, count)
         try:
-            offsets = await self._offsets.of(closing)
+            offsets = await self._offsets.look_up(closing)
             filled = [(index, row) for index, row in sorted(offsets.items()) if row.start != row.end]
             try:
                 await controller.begin_closing(closing)
@@ -104,22 +105,27 @@ class PartitionRemoval:
                 topic = self._metadata.topics_by_id.get(closing.topic_id)
                 if topic is None or topic.listed_partitions < len(topic.partitions):
                     raise
-                # They have nothing to forward.
+                # The partitions are empty, so there is nothing to forward.
                 await controller.remove_partitions(closing)
                 return RemovalOutcome.REMOVED
         finally:
-            # Those that could not be removed; also if the outcome of their removal is unknown.
+            # Does nothing after a removal. The outcome of one that failed may be unknown.
             await controller.reopen_partitions(closing.topic_id)
         if not filled:
-            # Otherwise it is only later.
+            # If this fails, the periodic check retires them.
             with suppress(KafkaError):
                 topic = self._metadata.topics_by_id.get(closing.topic_id)
                 if topic is not None and await self._retire_if_invisible(topic, count):
                     return RemovalOutcome.REMOVED
         return RemovalOutcome.CLOSING
 
-    async def _drained(self, closing: ClosingPartitions, offsets: dict[int, LeaderOffsets]) -> dict[int, LeaderOffsets]:
-        """Wait until the leaders have forwarded, and deleted, what is hidden; not for records that consumers see."""
+    async def _wait_until_drained(
+        self, closing: ClosingPartitions, offsets: dict[int, LeaderOffsets]
+    ) -> dict[int, LeaderOffsets]:
+        """Wait until the leaders have forwarded and deleted the hidden records; return the offsets then.
+
+        Returns after MAX_DRAIN_S at the latest, and at once if there are records that consumers see.
+        """
         loop = self._environment.loop
         deadline_s = loop.time() + MAX_DRAIN_S
         while loop.time() < deadline_s and any(row.start != row.end for row in offsets.values()):
@@ -127,10 +133,10 @@ class PartitionRemoval:
             if topic is None or not _is_invisible(topic, offsets):
                 break
             await self._environment.sleep(RETRY_BACKOFF_S)
-            offsets = await self._offsets.of(closing)
+            offsets = await self._offsets.look_up(closing)
         return offsets
 
-    # From time to time.
+    # The periodic check.
 
     @property
     def is_needed(self) -> bool:
@@ -163,19 +169,19 @@ class PartitionRemoval:
                     await self._remove_idle(topic, first)
             except KafkaError as error:
                 log.info("closed partitions not removed yet", topic=topic.name, reason=error)
-                # Producers are refused while an attempt to remove them lasts.
+                # Producers are refused during an attempt, so the next one must not follow soon.
                 self._not_before[topic.topic_id] = loop.time() + FAILED_BACKOFF_S
 
     async def _retire_if_invisible(self, topic: TopicImage, first: int) -> bool:
-        if not _is_invisible(topic, await self._offsets.of(_partitions_from(topic, first))):
+        if not _is_invisible(topic, await self._offsets.look_up(_partitions_from(topic, first))):
             return False
         await self._controller.retire_partitions(topic, first)
         log.info("closed partitions retired", topic=topic.name, first=first)
         return True
 
     async def _is_idle(self, topic: TopicImage, first: int) -> bool:
-        """Return whether nothing was appended for long. Each controller begins to count anew."""
-        offsets, now_s = await self._offsets.of(_partitions_from(topic, first)), self._environment.loop.time()
+        """Return whether nothing was appended for kbroker.retired.partition.idle.ms, as this controller has seen it."""
+        offsets, now_s = await self._offsets.look_up(_partitions_from(topic, first)), self._environment.loop.time()
         ends = {index: row.end for index, row in offsets.items()}
         known_ends, since_s = self._idle.get(topic.topic_id, (None, now_s))
         if ends != known_ends:
@@ -186,7 +192,7 @@ class PartitionRemoval:
     async def _remove_idle(self, topic: TopicImage, first: int) -> None:
         closing = await self._controller.close_partitions(topic.name, first)
         try:
-            offsets = await self._drained(closing, await self._offsets.of(closing))
+            offsets = await self._wait_until_drained(closing, await self._offsets.look_up(closing))
             if any(row.start != row.end for row in offsets.values()):
                 raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS, "A transaction is open, or a target is away.")
             await self._controller.remove_partitions(closing)

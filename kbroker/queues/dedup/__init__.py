@@ -1,1 +1,1 @@
-"""Idempotency keys: a record whose key was seen within a window is not stored again."""
+"""Deduplication: a record whose idempotency key was seen within a window is not stored again."""

@@ -1,4 +1,4 @@
-"""Appends of clients to a topic with kbroker.dedup.window.ms: records whose key is known are not stored again."""
+"""Drops records whose idempotency key is known from produced batches, on topics with kbroker.dedup.window.ms."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from kbroker.common import Buffer
 from kbroker.queues.dedup.dedup_metrics import DedupMetrics
 from kbroker.queues.dedup.key_table import NO_TRANSACTION, InvalidKeyError, KeyTable, key_digest
-from kbroker.queues.state_loader import LoadedState
+from kbroker.queues.derived_state_manager import DerivedStateManager
 from kbroker.replica.produce.append_extension import AppendResult
 from kbroker.replica.produce.record_validation import (
     MAX_RECORD_ERRORS,
@@ -32,22 +32,22 @@ if TYPE_CHECKING:
 
 SNAPSHOT_NAME = "idempotency-keys.snapshot"
 
-# What is known of a batch before its append: (index, digest) of the records with a key.
+# (index, digest of the key) of the records of a batch that have a key.
 Keys = list[tuple[int, bytes]]
 
 
 class DedupExtension:
-    """An AppendExtension of a partition, from the election of this broker to the end of its leadership."""
+    """The AppendExtension of a partition, from this broker's election to the end of its leadership."""
 
     def __init__(self, environment: Environment, partition: Partition, metrics: DedupMetrics) -> None:
         config = partition.log.config
         self.table = KeyTable(config.kbroker_dedup_window_ms, config.kbroker_dedup_max_keys)
-        self.state = LoadedState(environment, partition, self.table, SNAPSHOT_NAME)
+        self.state = DerivedStateManager(environment, partition, self.table, SNAPSHOT_NAME)
         self._metrics = metrics
         self.state.start()
 
     def set_config(self, config: TopicConfig) -> None:
-        """Apply changed configs. A longer window does not bring back what was forgotten."""
+        """Apply changed configs. A longer window does not restore keys that have expired."""
         self.table.window_ms = config.kbroker_dedup_window_ms
         self.table.max_keys = config.kbroker_dedup_max_keys
 
@@ -115,7 +115,7 @@ class DedupExtension:
         if dropped:
             data = self._rewrite(partition, batch, dropped)
         base_offset, end_offset = self._append(partition, data, now_ms)
-        # Not before the append has succeeded: a batch that was refused is repeated.
+        # Only after the append has succeeded: the producer retries a refused batch.
         for digest, index in new.items():
             table.add(digest, base_offset + index, now_ms, producer_id)
         evicted = table.evicted
@@ -158,10 +158,10 @@ class DedupExtension:
 def _repeated(
     stored: AppendResult, originals: dict[int, tuple[int, int]], count: int, append_time_ms: int
 ) -> AppendResult:
-    """Return what the client is told of a batch that its idempotent producer has sent before."""
+    """Return the result of a batch that the idempotent producer has sent before."""
     base_offset, end_offset, _ = stored
     if len(originals) == count and originals[0][0] < base_offset:
-        # All of its records were left out: an empty batch is at the stored offset.
+        # All of its records were dropped: the batch at the stored offset is empty.
         offset, time_ms = originals[0]
         return offset, end_offset, NO_TIMESTAMP if append_time_ms == NO_TIMESTAMP else time_ms
     return stored

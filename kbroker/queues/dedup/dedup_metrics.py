@@ -1,8 +1,8 @@
-"""What a broker counts about idempotency keys."""
+"""The counters of deduplication."""
 
 
 class DedupMetrics:
-    """Counters since the start. `duplicates`: records that were left out; `evicted`: keys forgotten too early."""
+    """Counters since the start. `duplicates`: dropped records. `evicted`: keys removed before their window ended."""
 
     __slots__ = ("duplicates", "evicted")
 

@@ -1,4 +1,4 @@
-"""What consumers see of the batches of which all records were duplicates: their position moves on."""
+"""The read filter for batches whose records were all duplicates: drops them, and consumers continue after them."""
 
 from kbroker.common import Buffer
 from protocol.records.batch import BatchHeader
@@ -7,8 +7,8 @@ from protocol.records.batch import BatchHeader
 class EmptyBatchFilter:
     """A ReadFilter that drops batches without records.
 
-    The batch that then moves the position is one that all clients follow: KafkaJS 2.2 stays in front of a batch without
-    records at the end of a log, and fetches it again without a pause.
+    The reader of filtered batches then sends a control batch (`position_batch`), which moves the position of every
+    client. KafkaJS 2.2 does not move past an empty batch at the end of a log, and fetches it again and again.
     """
 
     __slots__ = ()

@@ -1,11 +1,11 @@
 """The idempotency keys of a partition that were seen within the window.
 
 A key is kept as a digest of 128 bits, with the offset of its record and the time at which it was appended. At most
-`max_keys` are kept: above that, the oldest ones are forgotten, and a record with one of these keys is stored again.
+`max_keys` are kept: above that, the oldest ones are evicted, and a record with an evicted key is stored again.
 
-The keys of an open transaction are kept apart, by producer id. They count for the records of the same transaction only:
-if another record with the key were left out and the transaction aborted, none of the two would remain. When the
-transaction is committed its keys count for all records; when it is aborted, they are forgotten.
+The keys of an open transaction are kept separately, by producer id, and only records of the same transaction count as
+their duplicates: if another record with the key were dropped and the transaction aborted, neither would remain. When
+the transaction is committed, its keys count for all records; when it is aborted, they are removed.
 """
 
 from collections.abc import Callable, Generator, Sequence
@@ -27,8 +27,8 @@ NO_TRANSACTION = -1
 
 _TIME_BITS = 44
 _MAX_TIME_MS = (1 << _TIME_BITS) - 1
-# The part of all keys that is forgotten at once when there are too many. Removing them one by one would scan the
-# places of removed keys again and again.
+# The fraction of all keys that is evicted at once when there are too many. Evicting them one by one would scan the free
+# slots of removed keys in the dict again and again.
 _EVICTED_PART = 64
 _MIN_EVICTED = 16
 _ENTRY = Struct(">q16sqq")
@@ -56,13 +56,13 @@ def key_digest(headers: Sequence[Header]) -> bytes | None:
 
 
 class KeyTable:
-    """A DerivedState. `evicted`: how many keys were forgotten because there were too many."""
+    """A DerivedState. `evicted`: how many keys were removed because there were too many."""
 
     def __init__(self, window_ms: int, max_keys: int) -> None:
         self.window_ms = window_ms
         self.max_keys = max_keys
         self.evicted = 0
-        # By digest, in the order of their appends: offset and time in one integer, which takes 40 bytes.
+        # By digest, in append order. Offset and time share one integer, which takes 40 bytes.
         self._keys: dict[bytes, int] = {}
         self._open: dict[int, dict[bytes, int]] = {}
         self._open_count = 0
@@ -77,7 +77,7 @@ class KeyTable:
     def find(self, digest: bytes, producer_id: int, now_ms: int) -> tuple[int, int] | None:
         """Return (offset, append time in ms) of the record with this key; None if there was none within the window.
 
-        `producer_id`: that of the transaction to which the new record belongs, else NO_TRANSACTION.
+        `producer_id`: the producer of the transaction that the new record belongs to, else NO_TRANSACTION.
         """
         tables = [self._keys]
         if producer_id in self._open:
@@ -89,10 +89,10 @@ class KeyTable:
         return None
 
     def add(self, digest: bytes, offset: int, time_ms: int, producer_id: int) -> None:
-        """Remember the key of a record that was appended at `offset`."""
+        """Add the key of a record that was appended at `offset`."""
         entry = offset << _TIME_BITS | min(max(time_ms, 0), _MAX_TIME_MS)
         if producer_id == NO_TRANSACTION:
-            # At the end of the order.
+            # Removed first, so that the key moves to the end of the append order.
             self._keys.pop(digest, None)
             self._keys[digest] = entry
             return
@@ -108,14 +108,14 @@ class KeyTable:
         self._open_count -= len(keys)
         if committed:
             for digest, entry in keys.items():
-                # An older one has expired, or the record would not have been stored.
+                # An older entry has expired; otherwise the record would have been dropped.
                 known = self._keys.get(digest)
                 if known is None or known & _MAX_TIME_MS < entry & _MAX_TIME_MS:
                     self._keys.pop(digest, None)
                     self._keys[digest] = entry
 
     def forget_expired(self, now_ms: int) -> None:
-        """Forget the keys whose window has passed, and the oldest ones if there are too many."""
+        """Remove the keys whose window has passed, and evict the oldest ones if there are too many."""
         keys = self._keys
         if now_ms >= self._next_expiry_ms:
             expired = []
@@ -123,7 +123,7 @@ class KeyTable:
             for digest, entry in keys.items():
                 expiry_ms = (entry & _MAX_TIME_MS) + self.window_ms
                 if expiry_ms > now_ms:
-                    # Not more often than the window has parts, since each time the removed places are scanned.
+                    # At most _EVICTED_PART times in a window, since each time the free slots of the dict are scanned.
                     self._next_expiry_ms = max(expiry_ms, now_ms + self.window_ms // _EVICTED_PART)
                     break
                 expired.append(digest)
@@ -160,7 +160,7 @@ class KeyTable:
         return max(now_ms - self.window_ms, 0)
 
     def replay(self, header: BatchHeader, body: Buffer, now_ms: int) -> Generator[None, None, None]:
-        """The log does not have the time of the append, so the timestamp of the batch is used, if it is not later."""
+        """Add the keys of a batch, with its timestamp, or `now_ms` if that is earlier: the log has no append times."""
         if header.is_control:
             for record in iter_records(bytes(body), header.count, header.base_timestamp):
                 self.end_transaction(header.producer_id, parse_end_marker(record.key, record.value).committed)
@@ -172,7 +172,7 @@ class KeyTable:
             try:
                 digest = key_digest(headers)
             except InvalidKeyError:
-                # It was stored before the topic had a window.
+                # The record was stored before the topic had a window.
                 return
             if digest is not None:
                 self.add(digest, header.base_offset + offset_delta, time_ms, producer_id)

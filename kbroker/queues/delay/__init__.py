@@ -1,1 +1,1 @@
-"""Delayed and scheduled delivery inside a partition's own log."""
+"""Delayed delivery: records wait in their partition's log until they are due."""

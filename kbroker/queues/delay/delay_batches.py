@@ -1,15 +1,15 @@
-"""The batches of a topic with delay: how they are stored, what they say about pending records, what consumers see.
+"""The batches of a topic with delayed delivery: their types, their effects on pending records, what consumers see.
 
-Private bits of the attributes say what a batch is:
+Private bits of the attributes give the type of a batch:
 
 - DELAYED: a producer's batch with delayed records. It is stored as it came, under its producer's sequences, so retries
   and transactions need nothing special. If all its records are delayed it is HIDDEN too; otherwise consumers see it
   without the delayed ones, as if it were compacted. Its max timestamp is its arrival (LOG_APPEND_TIME), from which the
   due times follow; CREATE_TIME says that its records have the timestamps of the producer.
-- DELIVERED: each record names the stored record that it delivers. Together with HIDDEN the stored records are
-  cancelled. Together with HIDDEN and DELAYED they are stored here anew, because their segment is about to be deleted.
+- DELIVERED: each record names the stored record that it delivers. With HIDDEN the batch cancels the stored records
+  instead. With HIDDEN and DELAYED it stores them again, because their segment is about to be deleted.
 
-So which records are pending follows from the log alone.
+So the pending records follow from the log alone.
 """
 
 from collections.abc import Sequence
@@ -49,7 +49,10 @@ _REPLACED = DELAY_HEADERS | {FROM, DUE, TIMESTAMP}
 
 
 class Effects(NamedTuple):
-    """What a batch changes. `removed`: delivered, cancelled or stored anew. `ends`: its producer's transaction."""
+    """What a batch changes. `removed`: entries that it delivers, cancels or stores again.
+
+    `ends`: it ends its producer's transaction, and the transaction is `committed` or aborted.
+    """
 
     added: list[Pending]
     removed: list[Pending]
@@ -61,7 +64,7 @@ NO_EFFECTS = Effects([], [])
 
 
 def store_delayed(batch: bytearray | memoryview, header: BatchHeader, is_all: bool, now_ms: int) -> None:
-    """Mark a producer's batch that has delayed records; `is_all`: only delayed ones."""
+    """Mark a producer's batch that has delayed records; `is_all`: all of its records are."""
     attributes = header.attributes | DELAYED | LOG_APPEND_TIME | (HIDDEN if is_all else 0)
     if not header.is_log_append_time:
         attributes |= CREATE_TIME
@@ -69,7 +72,7 @@ def store_delayed(batch: bytearray | memoryview, header: BatchHeader, is_all: bo
 
 
 def due_times(records: Sequence[Record], arrival_ms: int, levels: Sequence[int]) -> list[int | None]:
-    """Return when each record of a stored batch is due, None for those that were not delayed."""
+    """Return the due time (ms) of each record of a stored batch, None for records that are not delayed."""
     dues: list[int | None] = []
     for record in records:
         try:
@@ -93,7 +96,7 @@ def has_effects(header: BatchHeader) -> bool:
 
 
 def effects_of(batch: Buffer, header: BatchHeader, levels: Sequence[int]) -> Effects:
-    """Return what a batch of the log changes. Raises MalformedError."""
+    """Return the effects of a batch of the log. Raises MalformedError."""
     attributes = header.attributes
     if attributes & CONTROL:
         marker = find_end_marker(batch)
@@ -120,7 +123,7 @@ def _named(record: Record) -> Pending:
 
 
 def added_record(header: BatchHeader, records: Sequence[Record], offset: int, levels: Sequence[int]) -> Pending | None:
-    """Return the entry that a stored batch has added for the record at `offset`; None if that was not delayed."""
+    """Return the entry that a stored batch adds for the record at `offset`; None if that record is not delayed."""
     if not header.attributes & DELAYED or not 0 <= offset - header.base_offset < len(records):
         return None
     record = records[offset - header.base_offset]
@@ -166,7 +169,7 @@ def visible_batch(batch: memoryview, header: BatchHeader, max_bytes: int, levels
 
 
 class StoredRecord(NamedTuple):
-    """A pending record as it is stored. `timestamp`: the one that consumers would have seen."""
+    """A pending record as it is stored. `timestamp`: the one that consumers would see without the delay."""
 
     due_ms: int
     offset: int
@@ -179,7 +182,7 @@ class StoredRecord(NamedTuple):
 def stored_record(entry: Pending, record: Record, header: BatchHeader) -> StoredRecord:
     timestamp = record.timestamp
     if header.attributes & DELIVERED:
-        # It was stored anew, and names the timestamp.
+        # The record was stored again, and has its original timestamp in a header.
         timestamp = int(dict(record.headers).get(TIMESTAMP) or b"-1")
     elif not header.attributes & CREATE_TIME:
         timestamp = header.max_timestamp

@@ -1,7 +1,6 @@
-"""Appends of producers to a topic with delay: batches with delayed records are marked, and followed.
+"""Appends producers' batches to a topic with delayed delivery, and marks those with delayed records.
 
-The batch is appended as it came. Nothing is split off, so that the offsets, sequences and transactions of the producer
-are those of any other batch.
+A batch is never split, so the producer's offsets, sequences and transactions are the same as for any other batch.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ Delays = dict[int, Delay]
 
 
 class DelayExtension:
-    """The AppendExtension of a partition with delay. Appends do not need the pending records, so they never wait."""
+    """The AppendExtension of such a partition. Appends do not depend on the pending records, so they never wait."""
 
     def __init__(self, delivery: DelayedDelivery, config: TopicConfig) -> None:
         self.config = config
@@ -75,14 +74,14 @@ class DelayExtension:
         yield from walk_headers(body, header, visit)
         _raise_errors(errors)
         if largest > self.config.max_message_bytes:
-            # It is delivered without compression.
+            # Records are delivered uncompressed.
             raise too_large(largest, self.config)
         return delays
 
     def append(
         self, partition: Partition, batch: InspectedBatch, stored: AppendResult | None, now_ms: int
     ) -> AppendResult:
-        """Append the batch, unless it is `stored` already."""
+        """Append the batch, unless it is a duplicate (`stored`)."""
         if stored is not None:
             return stored
         data, header, append_time_ms = batch.validated
@@ -98,12 +97,12 @@ class DelayExtension:
         return base_offset, base_offset + header.last_offset_delta + 1, append_time_ms
 
     def on_markers(self, partition: Partition, batches: Sequence[PreparedBatch], base_offset: int) -> None:
-        """Let the delivery follow: a committed transaction may have records that are due."""
+        """Wake the delivery: a committed transaction may have records that are due."""
         self._delivery.wake()
 
 
 def _due_times(delays: Delays, now_ms: int, max_ms: int) -> dict[int, int]:
-    """Return when the records that must wait are due. Raises InvalidRecordsError for too long delays."""
+    """Return the due times (ms) of the records that must wait. Raises InvalidRecordsError if a delay is too long."""
     dues: dict[int, int] = {}
     errors: RecordErrors = []
     for index, delay in delays.items():

@@ -1,11 +1,12 @@
-"""What a broker counts about delayed delivery."""
+"""The counters of delayed delivery."""
 
 
 class DelayMetrics:
     """Counters of records since the start.
 
-    `delivered_records` are those that were due; `lateness_ms` is the sum of their latenesses, `max_lateness_ms` the
-    largest. `delivered_early`: delivered on request.
+    `delivered_records` were due; `lateness_ms` is the sum of their delays after the due time, `max_lateness_ms` the
+    longest. `delivered_early` were delivered on request. `stored_anew` were moved out of segments that retention
+    deletes.
     """
 
     __slots__ = (
@@ -17,7 +18,7 @@ class DelayMetrics:
         self.lateness_ms = self.max_lateness_ms = 0
 
     def delivered(self, lateness_ms: list[int]) -> None:
-        """Count records that were delivered that many ms after they were due."""
+        """Count delivered records. `lateness_ms`: for each, the ms since it was due."""
         self.delivered_records += len(lateness_ms)
         self.lateness_ms += sum(lateness_ms)
         self.max_lateness_ms = max([self.max_lateness_ms, *lateness_ms])

@@ -1,7 +1,7 @@
-"""Which records of a partition are pending: those that the log has stored, minus those that it has delivered.
+"""The pending records of a partition: delayed records in the log that the log has neither delivered nor cancelled.
 
-The state follows from the log alone, in the order of its batches: `replay` is its only mutator. So each leader comes to
-the same result, whatever the former one had done before its leadership ended.
+The state follows from the batches of the log, in their order: only `replay` changes it. So every leader arrives at the
+same state, whatever the former leader had done before its leadership ended.
 """
 
 from struct import Struct
@@ -22,9 +22,9 @@ _CRC = Struct(">I")
 
 
 class DelayState:
-    """`pending`: what may be delivered when due. `open`: records of open transactions, by producer id.
+    """`pending`: records to deliver when they are due. `open`: delayed records of open transactions, by producer id.
 
-    Everything below `next_offset` was replayed; `leader_epoch` is that of the last batch.
+    Everything below `next_offset` was replayed; `leader_epoch` is the epoch of the last replayed batch.
     """
 
     __slots__ = ("leader_epoch", "next_offset", "open", "pending")
@@ -37,11 +37,11 @@ class DelayState:
 
     @property
     def count(self) -> int:
-        """The number of pending records, with those of open transactions."""
+        """The number of pending records, including those of open transactions."""
         return len(self.pending) + sum(map(len, self.open.values()))
 
     def replay(self, header: BatchHeader, effects: Effects) -> None:
-        """Apply a batch of the log, which follows the last one that was applied."""
+        """Apply the next batch of the log."""
         if effects.ends:
             stored = self.open.pop(header.producer_id, [])
             if effects.committed:
@@ -61,7 +61,7 @@ class DelayState:
             self.pending.add(due_ms, offset)
 
     def lowest_offset(self) -> int | None:
-        """Return the lowest offset of a pending record, with those of open transactions."""
+        """Return the lowest offset of a pending record, including those of open transactions."""
         offsets = [offset for entries in self.open.values() for _, offset in entries]
         lowest = self.pending.lowest_offset()
         if lowest is not None:
@@ -69,7 +69,7 @@ class DelayState:
         return min(offsets, default=None)
 
     def drop_below(self, log_start_offset: int) -> int:
-        """Forget records that DeleteRecords has deleted. Returns their number."""
+        """Remove records that DeleteRecords has deleted. Returns their number."""
         dropped = self.pending.below(log_start_offset, 1 << 62)
         for entry in dropped:
             self.pending.discard(*entry)

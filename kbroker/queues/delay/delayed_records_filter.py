@@ -1,4 +1,4 @@
-"""The read filter of a topic with delay: consumers do not see records that are stored to be delivered later."""
+"""The read filter of a topic with delayed delivery: consumers do not see delayed records before their delivery."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from protocol.records.batch import BatchHeader
 
 
 class DelayedRecordsFilter:
-    """A ReadFilter. It drops all hidden batches, too. `levels`: the delays of the levels of the header DELAY in ms."""
+    """A ReadFilter. It also drops all hidden batches. `levels`: the delays in ms of the levels of the header DELAY."""
 
     __slots__ = ("_levels",)
 

@@ -1,4 +1,4 @@
-"""The partitions of topics with delay on this broker."""
+"""The partitions on this broker whose topics have delayed delivery."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class DelayedTopics:
-    """Starts and stops the deliveries as this broker becomes and ceases to be the leader."""
+    """Starts and stops delivery when this broker becomes the leader of a partition, or stops leading it."""
 
     def __init__(self, environment: Environment) -> None:
         self.metrics = DelayMetrics()
@@ -25,9 +25,9 @@ class DelayedTopics:
         self._followed: dict[Partition, FollowerSnapshots] = {}
 
     def configure(self, partition: Partition) -> DelayExtension | None:
-        """Apply the configs and the role of a partition whose topic has delay, or no longer leads or exists.
+        """Apply the configs and the role of a partition: start or stop its delivery and its follower snapshots.
 
-        Returns the extension of its appends.
+        Returns its append extension; None if the topic has no delay, or this broker does not lead the partition.
         """
         delivery = self._deliveries.get(partition)
         is_enabled = partition.log.config.kbroker_delay_enable and not partition.is_closed
@@ -63,7 +63,7 @@ class DelayedTopics:
         return sum([delivery.state.count for delivery in self._deliveries.values()])
 
     def _retention_limit(self, partition: Partition, now_ms: int) -> int:
-        """Return up to where retention may delete. A follower deletes what its leader has deleted."""
+        """Return the offset below which retention may delete. A follower deletes only what its leader has deleted."""
         delivery = self._deliveries.get(partition)
         return partition.log.log_start_offset if delivery is None else delivery.retention_limit(now_ms)
 

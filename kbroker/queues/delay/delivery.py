@@ -1,8 +1,8 @@
 """Delivers the delayed records of one partition while this broker leads it.
 
-One task follows the log, and appends what is due. It works in slices of at most a few milliseconds, so that a million
-records that are due at once do not hold up other requests. What it appends says itself which stored records it
-delivers: there is no second write that a crash could separate from the first.
+One task replays the log, and appends the records that are due. It works in slices of at most a few milliseconds, so
+that a million records that are due at once do not delay other requests. An appended batch itself names the stored
+records that it delivers: there is no second write that a crash could separate from the first.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ event_log = EventLogger("kbroker.delay")
 # Records that are delivered in one iteration of the event loop.
 DELIVERY_SLICE = 100
 RETRY_MS = 100
-# While records are pending the wall clock is read at least this often, since it may be set.
+# While records are pending, the wall clock is read at least this often, since somebody may set it.
 MAX_WAIT_MS = 1_000
 SNAPSHOT_INTERVAL_MS = 60_000
-# How long a request waits until the pending records are loaded, and how often it looks.
+# How long a request waits until the pending records are loaded, and how often it checks.
 MAX_LOAD_S, LOAD_POLL_S = 30.0, 0.001
 
 
 class DelayedDelivery:
-    """The pending records of a partition in one leader epoch. `is_loaded`: `state` has replayed the log."""
+    """Delivers in one leader epoch. `state`: the pending records. `is_loaded`: `state` has replayed the whole log."""
 
     def __init__(self, environment: Environment, partition: Partition, metrics: DelayMetrics) -> None:
         self.state = DelayState(partition.log.log_start_offset)
@@ -61,12 +61,12 @@ class DelayedDelivery:
         self._waiting: Future[None] | None = None
         self._timer: TimerHandle | None = None
         self._is_stopped = False
-        # The wall-clock time of the next step, -1 while it is being done.
+        # The wall-clock time of the next step, -1 while a step runs.
         self._wake_ms = -1
-        # What retention is about to delete: pending records below are stored anew. -1: nothing.
+        # Retention is about to delete below this offset, so the pending records there are stored again. -1: nothing.
         self._move_below = -1
-        # The log end offset after the last records that were stored anew, perhaps by the former leader. Until that is
-        # committed their old segments are kept: the next leader may not have the new ones.
+        # The log end offset after the last records that were stored again, perhaps by the former leader. Until they are
+        # committed, their old segments are kept: the next leader may not have the new copies.
         self._moved_end = partition.log.log_end_offset
         self._log_start = partition.log.log_start_offset
         self._snapshot = SnapshotFile(environment, partition.log)
@@ -80,7 +80,7 @@ class DelayedDelivery:
         self.wake()
 
     async def stop_and_wait(self) -> None:
-        """Stop, and wait until a snapshot is written, with which the next start is faster."""
+        """Stop, and wait until a snapshot is written, which makes the next start faster."""
         self.stop()
         if self._task is not None:
             await self._task
@@ -156,13 +156,13 @@ class DelayedDelivery:
                 timer.cancel()
 
     async def _step(self) -> int | None:
-        """Do one slice of work. Returns the ms until there is more, 0 for now, None if an append has to come first."""
+        """Do one slice of work. Returns the ms until the next one, 0 for at once, None to wait for an append."""
         if self.state.next_offset < self._log.log_end_offset:
             await replay_slice(self._environment, self._log, self.state, self._log.log_end_offset)
             return 0
         if not self.is_loaded:
             self.is_loaded = True
-            # A batch of which DeleteRecords has deleted the first records was replayed as a whole.
+            # DeleteRecords may have deleted the first records of a batch that was replayed as a whole.
             self.state.drop_below(self._log.log_start_offset)
         if self._log.log_start_offset > self._log_start:
             self._log_start = self._log.log_start_offset
@@ -176,7 +176,7 @@ class DelayedDelivery:
             await self._deliver(due)
             return 0
         if self.state.next_offset < self._log.log_end_offset or self._move_below >= 0:
-            # Something was appended, or has expired, during an await.
+            # During an await, a batch was appended or a segment expired.
             return 0
         first_ms = self.state.pending.first_due_ms()
         if first_ms is None:
@@ -188,7 +188,7 @@ class DelayedDelivery:
     # Replay.
 
     async def _load(self) -> None:
-        """Continue with the snapshot, if it belongs to this log; otherwise all of the log is replayed."""
+        """Load the snapshot, if it belongs to this log. Without it the whole log is replayed."""
         state = await self._snapshot.load()
         if state is not None:
             self.state = state
@@ -196,10 +196,10 @@ class DelayedDelivery:
     # Deliveries.
 
     def append(self, batch: bytearray, removed: list[Pending], added_anew: bool = False) -> None:
-        """Append a batch as the leader, and apply it: `removed` are the records that it names. Raises KafkaError."""
+        """Append a batch as the leader, and apply it. `removed`: the records that it names. Raises KafkaError."""
         if not self.is_leading:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        # With the headers that it gets, a record that was as large as its segment may be is larger.
+        # The added headers may make a record of the largest size exceed segment.bytes.
         self._partition.append_internal(batch, self._environment.clock.now_ms(), any_size=True)
         header = parse_header(batch)
         if self.state.next_offset == header.base_offset:
@@ -219,7 +219,7 @@ class DelayedDelivery:
         self.metrics.delivered([now_ms - due_ms for due_ms, _ in due[: len(records)]])
 
     async def _store_anew_slice(self) -> bool:
-        """Store pending records at the head of the log, before their segment is deleted. Returns whether there were."""
+        """Store pending records again, before their segment is deleted. Returns False if none are left."""
         entries = self.state.pending.below(self._move_below, DELIVERY_SLICE)
         if not entries:
             self._move_below = -1
@@ -235,8 +235,7 @@ class DelayedDelivery:
     def retention_limit(self, now_ms: int) -> int:
         """Return the offset up to which retention may delete segments now.
 
-        Pending records in segments that have expired are stored anew first; a later call, after their commit, then
-        returns a higher offset.
+        Pending records in expired segments are stored again first; a call after their commit returns a higher offset.
         """
         log, high_watermark = self._log, self._partition.high_watermark
         if not self.is_loaded or not self.is_leading or high_watermark < self._moved_end:
@@ -257,7 +256,10 @@ class DelayedDelivery:
     # Requests.
 
     async def wait_until_loaded(self) -> None:
-        """Raises KafkaError: NOT_LEADER_OR_FOLLOWER if the leadership ends before, REQUEST_TIMED_OUT."""
+        """Wait until the pending records are loaded.
+
+        Raises KafkaError: NOT_LEADER_OR_FOLLOWER if the leadership ends before, REQUEST_TIMED_OUT after MAX_LOAD_S.
+        """
         deadline_s = self._environment.loop.time() + MAX_LOAD_S
         while self.is_leading and not (self.is_loaded and self.state.next_offset == self._log.log_end_offset):
             self.wake()

@@ -1,8 +1,8 @@
-"""Snapshots of the pending records on followers, so that a new leader need not replay all of its log.
+"""Snapshots of the pending records on followers, so that a new leader need not replay its whole log.
 
-A follower keeps no pending records in memory. From time to time it loads its snapshot, replays what was committed
-since, and writes the next one. Nothing is taken over from the leader: each broker's snapshot follows from its own log,
-and is ignored if that log went another way since (snapshot_file.py).
+A follower keeps no pending records in memory. It periodically loads its snapshot, replays what was committed since, and
+writes the next one. Nothing is copied from the leader: each broker's snapshot follows from its own log, and is ignored
+if the log was truncated below it since (snapshot_file.py).
 """
 
 from __future__ import annotations
@@ -22,30 +22,30 @@ if TYPE_CHECKING:
 
 event_log = EventLogger("kbroker.delay")
 
-# How often a follower looks, and after how many new offsets and bytes it writes a snapshot: a new leader replays about
-# as much. A snapshot of a million records has 16 MB, so fewer bytes are not worth it.
+# How often a follower checks, and how many new bytes make it write a snapshot: a new leader replays about as many. A
+# snapshot of a million records has 16 MB, so fewer bytes are not worth a snapshot.
 INTERVAL_S = 60.0
 MIN_BYTES = 64 << 20
-# Between two slices, so that followers replay with a part of the processor only.
+# The pause between two slices, so that the replay of a follower does not use a whole processor.
 PAUSE_S = 0.002
 
 
 class FollowerSnapshots:
-    """Those of one partition, while this broker follows its leader."""
+    """The snapshots of one partition, while this broker follows its leader."""
 
     def __init__(self, environment: Environment, partition: Partition) -> None:
         self._environment = environment
         self._partition = partition
         self._snapshot = SnapshotFile(environment, partition.log)
-        # The bytes that were replicated when the last snapshot was written. The first look replays in any case: this
-        # broker may never have written one, and may have the whole log.
+        # The replicated bytes when the last snapshot was written. The first check always writes one: this broker may
+        # have the whole log, and no snapshot yet.
         self._bytes = -MIN_BYTES
         self._is_stopped = False
         self._task = PeriodicTask(
             environment,
             "snapshots of delayed records",
             lambda: round(INTERVAL_S * 1000),
-            self._look,
+            self._check,
             lambda: self._is_following,
         )
 
@@ -53,7 +53,7 @@ class FollowerSnapshots:
         self._task.schedule()
 
     def stop(self) -> None:
-        """Do nothing at the next look, after which there is none."""
+        """Stop after the current check."""
         self._is_stopped = True
 
     async def stop_and_wait(self) -> None:
@@ -64,7 +64,7 @@ class FollowerSnapshots:
     def _is_following(self) -> bool:
         return not self._is_stopped and not self._partition.is_leader and not self._partition.is_closed
 
-    async def _look(self) -> None:
+    async def _check(self) -> None:
         replicated = self._partition.replication_bytes_in
         if not self._is_following or replicated - self._bytes < MIN_BYTES:
             return
@@ -79,7 +79,7 @@ class FollowerSnapshots:
                 event_log.failure("no snapshot of delayed records", error, partition=self._partition.tp)
 
     async def _advance(self) -> bool:
-        """Replay what is committed now, and write the snapshot. Returns whether it is done. Raises KafkaError."""
+        """Replay what is committed, and write the snapshot. Returns False if the role has ended. Raises KafkaError."""
         log, end = self._partition.log, self._partition.high_watermark
         state = await self._snapshot.load() or DelayState(log.log_start_offset)
         while state.next_offset < end:
@@ -88,7 +88,7 @@ class FollowerSnapshots:
             before = state.next_offset
             await replay_slice(self._environment, log, state, end)
             if state.next_offset == before:
-                # The rest of the log is a batch that is not committed as a whole.
+                # Only a batch that is not wholly committed is left.
                 break
             await self._environment.sleep(PAUSE_S)
         state.drop_below(log.log_start_offset)

@@ -1,4 +1,4 @@
-"""When a record is due, according to its headers. The names are RocketMQ's.
+"""The headers that delay a record. The names are RocketMQ's.
 
 - `DELAY`: a level, as in RocketMQ; kbroker.delay.levels has their delays.
 - `TIMER_DELAY_SEC`, `TIMER_DELAY_MS`: a delay from the arrival at the broker.
@@ -21,12 +21,12 @@ DELAY_MS = b"TIMER_DELAY_MS"
 DELIVER_MS = b"TIMER_DELIVER_MS"
 DELAY_HEADERS = frozenset({LEVEL, DELAY_SEC, DELAY_MS, DELIVER_MS})
 
-# Longer values are no times that a record can have.
+# No timestamp has more digits.
 _MAX_DIGITS = 18
 
 
 class Delay(NamedTuple):
-    """What the header of a record asks for: a time in ms since the epoch, or a delay in ms from its arrival."""
+    """The delay of a record: a time in ms since the epoch if it `is_time`, else ms after its arrival."""
 
     ms: int
     is_time: bool
@@ -42,8 +42,8 @@ class InvalidDelayError(Exception):
 def parse_delay(headers: Sequence[Header], levels: Sequence[int]) -> Delay | None:
     """Return the delay of a record, None without a delay header. Raises InvalidDelayError.
 
-    `levels`: the delays of the levels in ms. More than one of the headers is an error, also if they agree: which one
-    should win would be a guess.
+    `levels`: the delays of the levels in ms. More than one delay header is an error even if they agree: the choice of
+    one would be a guess.
     """
     found = [(name, value) for name, value in headers if name in DELAY_HEADERS]
     if not found:

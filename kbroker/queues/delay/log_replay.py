@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 event_log = EventLogger("kbroker.delay")
 
 READ_BYTES = 1 << 18
-# Batches that are replayed, and about how many of their records, in one iteration of the event loop.
+# The most batches, and about the most records, that are replayed in one iteration of the event loop.
 SLICE_BATCHES = 200
 SLICE_RECORDS = 400
 
@@ -50,7 +50,7 @@ async def replay_slice(environment: Environment, log: Log, state: DelayState, en
                 event_log.error("batch of delayed records skipped", partition=log.tp, reason=error)
             decoded += header.count
         if header.next_offset > state.next_offset:
-            # Otherwise an append was replayed during the await.
+            # Otherwise `on_appended` has replayed the batch during the await.
             state.replay(header, effects)
         replayed += 1
         if replayed >= SLICE_BATCHES or decoded >= SLICE_RECORDS:

@@ -1,8 +1,8 @@
 """The pending records of a partition, in the order of delivery: by due time, then by offset.
 
-A million of them must fit into little memory, so there is no object per record: chunks of two arrays have 8 bytes each
-for due time and offset. With the slack of the arrays a record takes 16 to 36 bytes. Adding or removing one moves at
-most one chunk's bytes, 32 KiB.
+A million of them must fit into little memory, so there is no object per record: a chunk is two arrays with 8 bytes per
+record, one of due times and one of offsets. With the spare capacity of the arrays a record takes 16 to 36 bytes. Adding
+or removing a record moves at most one chunk's bytes, 32 KiB.
 """
 
 from array import array
@@ -124,12 +124,12 @@ class PendingRecords:
         return found
 
     def chunks(self) -> Iterator[tuple[bytes, bytes]]:
-        """Return the due times and offsets of all entries, as 64-bit numbers of this machine."""
+        """Yield the due times and offsets of each chunk, as 64-bit integers in this machine's byte order."""
         for dues, offsets in zip(self._dues, self._offsets, strict=True):
             yield dues.tobytes(), offsets.tobytes()
 
     def load_chunk(self, dues: bytes, offsets: bytes) -> None:
-        """Add a chunk of `chunks`, which follows all entries."""
+        """Append a chunk from `chunks`. Raises ValueError unless it follows all entries."""
         due_array, offset_array = array("q"), array("q")
         due_array.frombytes(dues)
         offset_array.frombytes(offsets)

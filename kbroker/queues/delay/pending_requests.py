@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from kbroker.replica.partition import Partition
     from kbroker.runtime.environment import Environment
 
-# Records of a page that are read in one iteration of the event loop.
+# The most records that are read in one iteration of the event loop.
 SLICE_RECORDS = 50
 # A page ends after this many bytes of keys, headers and values. One record may have more.
 MAX_PAGE_BYTES = 1 << 20
@@ -32,7 +32,7 @@ _OWN_HEADERS = frozenset({FROM, DUE, TIMESTAMP})
 
 
 class ListedRecord(NamedTuple):
-    """A pending record. Without its payload, `value` is None, and `headers` are those of the delay."""
+    """A pending record. If the payload was not requested, `value` is None and `headers` has the delay header only."""
 
     due_ms: int
     offset: int
@@ -49,7 +49,7 @@ class ListedRecord(NamedTuple):
 
 
 class OffsetResult(NamedTuple):
-    """What became of the record at an offset: NONE if it was pending, and was cancelled or delivered."""
+    """The outcome for the record at an offset. NONE: it was pending, and is now cancelled or delivered."""
 
     offset: int
     error: ErrorCode
@@ -57,13 +57,13 @@ class OffsetResult(NamedTuple):
 
 
 class PendingRequests:
-    """The requests of one client to the leader of a partition. Records that are appended meanwhile may be missed."""
+    """Handles a request for a partition that this broker leads. Records that are appended meanwhile may be missed."""
 
     def __init__(self, environment: Environment, partition: Partition, delivery: DelayedDelivery) -> None:
         self._environment = environment
         self._partition = partition
         self._delivery = delivery
-        # Not the batches of the delivery, which needs them soon.
+        # A cache of its own: the batches in that of the delivery are needed soon.
         self._stored = StoredBatches(environment, partition.log)
 
     async def list_page(
@@ -90,7 +90,7 @@ class PendingRequests:
         return page, bool(self._delivery.state.pending.after(after, 1))
 
     async def _read(self, entries: Sequence[Pending]) -> list[StoredRecord]:
-        """Return some of the records. Those that were delivered, and then deleted, are missing."""
+        """Return the first of the records, without any that were delivered and then deleted."""
         try:
             return await self._stored.read(entries)
         except (KafkaError, MalformedError):
@@ -128,10 +128,10 @@ class PendingRequests:
         return results
 
     async def _find(self, offsets: Sequence[int]) -> tuple[list[Pending], list[OffsetResult]]:
-        """Return the entries of the records that were delayed, in the order of delivery, and errors for the others.
+        """Return the entries of the delayed records, in the order of delivery, and errors for the other offsets.
 
-        The stored records say when they are due, so the pending ones need not be searched. Afterwards the state covers
-        the whole log.
+        The due times come from the stored records, since the pending records cannot be searched by offset. Afterwards
+        the state covers the whole log.
         """
         entries: list[Pending] = []
         errors: list[OffsetResult] = []
@@ -171,9 +171,9 @@ class PendingRequests:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     async def wait_until_committed(self, timeout_ms: int) -> None:
-        """Wait until all of the log is committed, as acks=all does. Raises KafkaError, REQUEST_TIMED_OUT among others.
+        """Wait until the whole log is committed, as acks=all does. Raises KafkaError, REQUEST_TIMED_OUT among others.
 
-        Also what an earlier request has appended: its client may not have received the response.
+        This includes batches of earlier requests, whose clients may not have received a response.
         """
         loop, partition = self._environment.loop, self._partition
         self._check_leader()

@@ -1,7 +1,7 @@
-"""The snapshot of the pending records of a log, with which a start need not replay all of the log.
+"""The snapshot file of the pending records of a log, which saves replaying the whole log at a start.
 
-It is only a short cut: the log is the truth, and a snapshot that may belong to another log is ignored. The file has the
-id of the topic, 16 bytes, and the state.
+The log is the only source of truth: a snapshot that may belong to another log is ignored. The file has the topic id (16
+bytes) and the encoded state.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ WORTHWHILE_OFFSETS = 10_000
 
 
 class SnapshotFile:
-    """`offset`: the log is replayed from here on after a start, 0 without a snapshot."""
+    """`offset`: where the replay begins after a start; 0 without a snapshot."""
 
     def __init__(self, environment: Environment, log: Log) -> None:
         self.offset = 0
@@ -55,7 +55,7 @@ class SnapshotFile:
         return state
 
     async def write_if_worthwhile(self, state: DelayState, interval_ms: int = 0) -> None:
-        """Write a snapshot if there is much to replay without it, and the last one is that old."""
+        """Write a snapshot if it saves enough replay, and the last one is at least `interval_ms` old."""
         now_ms = self._environment.clock.mono_ms()
         if state.next_offset - self.offset >= WORTHWHILE_OFFSETS and now_ms - self._written_ms >= interval_ms:
             await self.write(state)

@@ -1,4 +1,4 @@
-"""Reads pending records back from the log."""
+"""Reads pending records from the log, with a cache of decoded batches."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ if TYPE_CHECKING:
     from kbroker.runtime.environment import Environment
     from kbroker.storage.log.log import Log
 
-# Decoded batches are kept, since the records of one are often due one after the other. A batch counts with its stored
-# bytes and for each record with what Python needs for it.
+# The limit of the cache of decoded batches: the records of a batch are often due one after the other. A batch counts as
+# its stored bytes, and RECORD_BYTES for the Python objects of each record.
 MAX_KEPT_BYTES = 8 << 20
 RECORD_BYTES = 500
 # Larger batches are decoded in a thread.
 MAX_LOOP_BYTES = 1 << 14
 # The records of one delivery have at most this many bytes, or segment.bytes, unless there is only one.
 MAX_DELIVERY_BYTES = 1 << 18
-# More than a delivered record has besides its key, value and headers: lengths, and the headers that the delivery adds.
+# Upper bounds: the lengths of a delivered record and the headers that the delivery adds, and the lengths of a header.
 ADDED_BYTES, HEADER_BYTES = 200, 10
 
 _DecodedBatch = tuple[BatchHeader, list[Record], int]
 
 
 class StoredBatches:
-    """Decoded batches of one log. The least recently used ones are dropped."""
+    """A cache of decoded batches of one log, which drops the least recently used ones."""
 
     def __init__(self, environment: Environment, log: Log) -> None:
         self._offload = environment.offload
@@ -82,7 +82,7 @@ class StoredBatches:
         decoded = self._last = (header, records, weight)
         former = self._batches.pop(header.base_offset, None)
         if former is not None:
-            # Another task has read it meanwhile.
+            # Another task has read the batch meanwhile.
             self._kept_bytes -= former[2]
         self._batches[header.base_offset] = decoded
         self._kept_bytes += weight
@@ -98,6 +98,6 @@ class StoredBatches:
 
 
 def _size(record: Record | StoredRecord) -> int:
-    """Return at most how many bytes key, value and headers take in a batch."""
+    """Return an upper bound of the bytes of key, value and headers in a batch."""
     headers = sum([len(key) + len(value or b"") + HEADER_BYTES for key, value in record.headers])
     return len(record.key or b"") + len(record.value or b"") + headers

@@ -1,7 +1,7 @@
 """The read filter of a topic with a TTL: drops records whose timestamp + TTL is not after the current time.
 
-A batch without the bytes of the header, whose newest record has expired, is dropped as a whole. In others the timestamp
-and the header of each record decide: within a batch timestamps need not ascend.
+A batch whose newest record has expired is dropped as a whole if it does not contain the bytes of the header TTL_MS. In
+other batches each record is checked, since timestamps need not ascend within a batch.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class ExpiryFilter:
             return len(body) if found < 0 else found
 
         def is_alive(body: Body, start: int, end: int) -> bool:
-            """Return whether a record has not expired. Called for one record after the other."""
+            """Return whether a record has not expired. Called for the records in order."""
             nonlocal at
             if 0 <= at < start:
                 at = body.find(_NEEDLE, start)
@@ -56,14 +56,14 @@ class ExpiryFilter:
             # A record without a timestamp in a batch with others is as old as the newest of them.
             return (newest if timestamp < 0 else timestamp) + ttl > now_ms
 
-        # Without a TTL of the topic the records without the header are not looked at.
+        # Without a TTL of the topic, records without the header never expire and are not parsed.
         return select_records(batch, header, body, is_alive, None if ttl_ms else next_candidate, keeps_others=True)
 
 
 def _own_ttl(body: Body, start: int, end: int) -> int | None:
-    """Return the TTL in a record's header, None without one.
+    """Return the TTL in ms in a record's header, None without one.
 
-    A malformed header was stored before the topic had the option, and has no meaning.
+    A malformed header is ignored: it was stored before the topic had kbroker.ttl.enable.
     """
     headers, _ = decode_headers(body, headers_start(body, start), end)
     try:

@@ -1,6 +1,6 @@
-"""The header TTL_MS: after how many milliseconds consumers do not see a record any more.
+"""The header TTL_MS: the time in milliseconds, from a record's timestamp, after which consumers do not see it.
 
-The time counts from the timestamp of the record. The value is decimal digits.
+The value is decimal digits.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ def parse_ttl(headers: Sequence[Header]) -> int | None:
     if not values:
         return None
     if len(values) > 1:
-        raise InvalidTtlError(f"the header TTL_MS is there {len(values)} times; it may be there once")
+        raise InvalidTtlError(f"the header TTL_MS occurs {len(values)} times; at most one is allowed")
     value = values[0]
     if value is not None and value.isdigit() and len(value) <= _MAX_DIGITS and int(value) <= MAX_TTL_MS:
         return int(value)

@@ -1,4 +1,4 @@
-"""Appends of clients to a topic with kbroker.ttl.enable: batches with a malformed header TTL_MS are refused."""
+"""Refuses batches with a malformed header TTL_MS, on topics with kbroker.ttl.enable."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class TtlValidation:
-    """An AppendExtension, which leaves all else to that of another feature (`inner`), if the topic has one."""
+    """An AppendExtension. It passes valid batches to `inner`, the extension of another feature of the topic, if any."""
 
     def __init__(self, inner: AppendExtension | None) -> None:
         self._inner = inner
@@ -39,7 +39,7 @@ class TtlValidation:
             await self._inner.wait_until_ready()
 
     def inspect(self, body: Buffer, header: BatchHeader) -> Generator[None, None, object]:
-        """Raises InvalidRecordsError, with the index of each record with a malformed header."""
+        """Check the headers. Raises InvalidRecordsError with the index of each record with a malformed header."""
         errors: RecordErrors = []
 
         def visit(index: int, headers: Sequence[Header], start: int, end: int) -> None:

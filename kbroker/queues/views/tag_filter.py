@@ -1,7 +1,7 @@
 """The read filter of a view: keeps the records whose headers TAGS or KEYS its expression selects.
 
-A search for the bytes of a tag excludes most batches and records quickly. What it finds is decided by the headers
-alone: the same bytes in a key or a value do not select a record.
+A search for the bytes of a tag excludes most batches and records quickly. The headers of a record that it finds are
+decoded, since the same bytes in a key or a value do not select a record.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from protocol.records.record import decode_varint, encode_varint
 TAGS, KEYS = b"TAGS", b"KEYS"
 # Searching this number of bytes takes as long as decoding the headers of one record.
 _SEARCHED_BYTES = 8192
-# Of one needle in a batch: the number of records in a header may be wrong, and a key may be one letter.
+# The most candidates of one needle in a batch. Its header may have a wrong record count, and a key may be one letter.
 _MAX_CANDIDATES = 10_000
 
 

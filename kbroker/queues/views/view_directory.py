@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class View:
-    """A view as the image had it when the view was looked up. Implements ReadView."""
+    """Implements ReadView: a view, with its source and filter as they were when it was looked up."""
 
     __slots__ = ("_expression", "_image", "_topic_id", "read_filter", "source")
 
@@ -34,7 +34,7 @@ class View:
 
 
 class ViewDirectory:
-    """Implements ReadViews. Views are kept by topic id until their filter changes."""
+    """Implements ReadViews. Views are cached by topic id until their filter changes."""
 
     def __init__(self, image: MetadataImage) -> None:
         self._image = image
@@ -52,6 +52,6 @@ class ViewDirectory:
             try:
                 view = self._views[topic.topic_id] = View(image, topic)
             except ConfigError:
-                # Written by a later version: the view is not served rather than served with other records.
+                # A later version wrote the filter. The view is not served, since it might show the wrong records.
                 return None
         return view

@@ -6,7 +6,7 @@ A run has too few records for the limits of a broker, which are no configs.
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from kbroker.queues import state_loader
+from kbroker.queues import derived_state_manager
 from kbroker.queues.delay import delivery, follower_snapshots, snapshot_file
 
 _LIMITS = (
@@ -14,7 +14,7 @@ _LIMITS = (
     (delivery, "SNAPSHOT_INTERVAL_MS", 500),
     (follower_snapshots, "INTERVAL_S", 0.5),
     (follower_snapshots, "MIN_BYTES", 4096),
-    (state_loader, "SNAPSHOT_BYTES", 4096),
+    (derived_state_manager, "SNAPSHOT_BYTES", 4096),
 )
 
 

@@ -1,9 +1,9 @@
-"""Why replicas are not rebuilt although their broker has been away long enough."""
+"""Obstacles to self-healing: why replicas are not rebuilt although their broker has been away long enough."""
 
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from kbroker.metadata.reassignments.self_healing.decision import HealedBroker, HealingState
+from kbroker.metadata.reassignments.self_healing.healing_states import HealedBroker, HealingState
 from kbroker.metadata.topics.placement.rebuild import Rebuild
 
 OUTAGE = "more brokers are away than live"
@@ -12,7 +12,7 @@ LEADERLESS = "no replica leads that could be copied"
 
 
 class Obstacle(NamedTuple):
-    """`replicas`: how many are not rebuilt for this reason, 0 if that was not counted."""
+    """`replicas`: how many are not rebuilt for this reason, 0 if they were not counted."""
 
     brokers: tuple[int, ...]
     reason: str
@@ -20,16 +20,18 @@ class Obstacle(NamedTuple):
 
 
 class Obstacles(NamedTuple):
-    """What the last check has found."""
+    """The obstacles that a check has found.
+
+    `impossible`: the brokers of which no replica can be rebuilt now. `blocked`: those whose plan was refused.
+    """
 
     found: tuple[Obstacle, ...] = ()
-    # Those of which nothing can be rebuilt now.
     impossible: frozenset[int] = frozenset()
     blocked: frozenset[int] = frozenset()
 
     @classmethod
     def waiting(cls, healed: Sequence[HealedBroker]) -> "Obstacles":
-        """Return the obstacle of a cluster in which no plan may begin, if a broker is kept from its plan by it."""
+        """Return the cluster outage as the obstacle of the brokers that are due otherwise; empty if none are."""
         kept = [broker for broker in healed if broker.state is HealingState.OUTAGE and not broker.remaining_ms]
         if not kept:
             return cls()
@@ -37,12 +39,12 @@ class Obstacles(NamedTuple):
         return cls((Obstacle(ids, OUTAGE, replicas),))
 
     def with_refusal(self, refused: Obstacle | None) -> "Obstacles":
-        """Return these and the refusal of a plan, if it was refused."""
+        """Return these obstacles and the refusal of a plan; None: it was not refused."""
         if refused is None:
             return self
         return self._replace(found=(*self.found, refused), blocked=frozenset(refused.brokers))
 
-    def lines(self, before: "Obstacles") -> list[Obstacle]:
+    def added_since(self, before: "Obstacles") -> list[Obstacle]:
         """Return the obstacles that were not there before."""
         return [obstacle for obstacle in self.found if obstacle not in before.found]
 
@@ -64,7 +66,7 @@ class Obstacles(NamedTuple):
 
 
 def obstacles_of(result: Rebuild, away: Collection[int]) -> Obstacles:
-    """Return what a plan leaves out."""
+    """Return the obstacles of the replicas that a plan leaves out."""
     found = []
     for partitions, reason in ((result.homeless, HOMELESS), (result.leaderless, LEADERLESS)):
         if partitions:

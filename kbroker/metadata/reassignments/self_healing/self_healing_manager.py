@@ -1,7 +1,8 @@
 """SelfHealingManager: the elected controller makes plans that rebuild the replicas of brokers that stay away.
 
-The decisions are in decision.py and kbroker/metadata/topics/placement/rebuild.py. A plan is run like those on request
-(plan_manager.py), so it is shown, throttled, cancelled and continued by the next controller like them.
+healing_states.py decides which brokers are due, kbroker/metadata/topics/placement/rebuild.py which replicas move. The
+plans run as those on request do (plan_manager.py): they can be listed, throttled and cancelled, and the next controller
+continues them.
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ from kbroker.common import KafkaError
 from kbroker.config.config_resource import ConfigResourceType
 from kbroker.metadata.image import BrokerHistory
 from kbroker.metadata.reassignments.plan_checks import RequestedMove, RequestedPlan
-from kbroker.metadata.reassignments.self_healing.decision import (
+from kbroker.metadata.reassignments.self_healing.healing_layout import BrokerDisk, healing_layout
+from kbroker.metadata.reassignments.self_healing.healing_states import (
     BrokerView,
     HealedBroker,
     HealingState,
     healed_brokers,
     long_away,
 )
-from kbroker.metadata.reassignments.self_healing.healing_layout import BrokerDisk, healing_layout
 from kbroker.metadata.reassignments.self_healing.observed_brokers import ObservedBrokers, broker_states
 from kbroker.metadata.reassignments.self_healing.obstacles import Obstacle, Obstacles, obstacles_of
 from kbroker.metadata.reassignments.stored_plan import NO_THROTTLE, PlanOrigin
@@ -45,21 +46,21 @@ log = EventLogger("kbroker.metadata")
 
 AFTER_MS = "kbroker.replica.rebuild.after.ms"
 THROTTLED_RATE = "kbroker.replica.rebuild.throttled.rate"
-# The interval of checks is a part of the time after which a broker is rebuilt, between these bounds.
+# The interval of checks is this fraction of the time after which a broker is rebuilt, within the bounds below.
 CHECKS = 10
 MIN_INTERVAL_MS, MAX_INTERVAL_MS = 100, 10_000
-# A plan that is not possible, or was refused, is tried again when the metadata has changed, or after this time: a disk
-# may have room.
+# A plan that was impossible or refused is tried again after a change of the metadata, or after this time: there may be
+# disk space by then.
 RETRY_MS = 60_000
-# Small plans, so that those on request can begin between them, and throttles fit into the configs of a topic.
+# Plans are small, so that plans on request can begin between them, and the throttles fit into the configs of a topic.
 MAX_MOVES, CONCURRENT_MOVES = 1000, 10
 
-# Returns what the brokers report that respond, by id.
+# Returns the reports of the brokers that respond, by broker id.
 ReadDisks = Callable[[Collection[int]], Awaitable[Mapping[int, BrokerDisk]]]
 
 
 async def _no_disks(brokers: Collection[int]) -> Mapping[int, BrokerDisk]:
-    """Return brokers whose replicas have unknown sizes."""
+    """Return no reports: the sizes of all replicas are unknown."""
     return {broker: BrokerDisk({}) for broker in brokers}
 
 
@@ -88,15 +89,15 @@ class SelfHealingManager:
         self._observed = ObservedBrokers()
         # The number of replicas by broker, and the version of the image that has them.
         self._replicas: tuple[int, Counter[int]] = (-1, Counter())
-        # What the last attempt has found, the version of the image, and the monotonic clock.
+        # The obstacles of the last attempt, the version of the image, and the monotonic time.
         self._obstacles = Obstacles()
         self._tried: tuple[int, int] | None = None
-        # Why the last check failed, which is logged once: an outage of the coordination service may take hours.
+        # Why the last check failed. It is logged once: an outage of the coordination service may last hours.
         self._failure = ""
 
     @property
     def after_ms(self) -> int:
-        """The time after which a broker is rebuilt, at most 0 if never."""
+        """The time in ms after which the replicas of an absent broker are rebuilt; 0 or less: never."""
         return self._value(AFTER_MS)
 
     @property
@@ -109,7 +110,7 @@ class SelfHealingManager:
 
     @property
     def replicas_not_rebuilt(self) -> int:
-        """How many replicas could not be rebuilt when that was last tried."""
+        """How many replicas the last attempt could not rebuild."""
         return self._obstacles.replicas if self.is_needed else 0
 
     def _value(self, name: str) -> int:
@@ -118,7 +119,7 @@ class SelfHealingManager:
         return int(str(self._config().get(name) if override is None else override))
 
     async def heal(self) -> None:
-        """Begin a plan if one is due. If that is not possible now, it is tried again after the next interval."""
+        """Begin a plan if one is due. On failure the next check tries again."""
         try:
             await self._heal()
         except KafkaError as error:
@@ -155,11 +156,11 @@ class SelfHealingManager:
         away = frozenset(broker.broker_id for broker in due if broker.is_away)
         result: Rebuild = await self._offload(rebuild, layout, away, MAX_MOVES)
         refused = await self._begin(result, due, layout)
-        # Once for each attempt: only what the last one has not found is logged.
+        # Logs only the obstacles that the last attempt did not find.
         self._note(obstacles_of(result, away).with_refusal(refused))
 
     async def _begin(self, result: Rebuild, due: Collection[HealedBroker], layout: ClusterLayout) -> Obstacle | None:
-        """Rebuild what can be rebuilt, or else give replicas back. Returns why the plan was refused, if it was."""
+        """Begin a plan that rebuilds replicas, or else gives some back. Returns why it was refused, None if not."""
         if result.plan.moves:
             moved = {broker for move in result.plan.moves for broker in move.removed}
             return await self._create(PlanOrigin.REBUILD, sorted(moved), result.plan.moves, layout)
@@ -177,7 +178,7 @@ class SelfHealingManager:
         return None
 
     async def _forget_rebuilt(self, broker_id: int) -> None:
-        """Record that a broker has its share."""
+        """Record that a broker has its share of replicas, so none are given back to it any more."""
         async with self._lock:
             await self._writer.prepare()
             known = self._loader.registrations.get(broker_id)
@@ -188,7 +189,7 @@ class SelfHealingManager:
     async def _create(
         self, origin: PlanOrigin, brokers: list[int], moves: Collection[PartitionMove], layout: ClusterLayout
     ) -> Obstacle | None:
-        """Create a plan, the most endangered partitions first. Returns why it was refused, None if it was not."""
+        """Create a plan, most endangered partitions first. Returns why it was refused, None if it was accepted."""
         in_sync = {
             (part.topic, part.partition): len(part.replicas) - len(part.out_of_sync) for part in layout.partitions
         }
@@ -213,18 +214,18 @@ class SelfHealingManager:
         return due.issuperset(brokers)
 
     def _note(self, obstacles: Obstacles) -> None:
-        """Remember what keeps brokers from being rebuilt. It is logged once."""
-        for line in obstacles.lines(self._obstacles):
+        """Store what keeps brokers from being rebuilt. Each obstacle is logged once."""
+        for obstacle in obstacles.added_since(self._obstacles):
             log.warning(
                 "replicas are not rebuilt",
-                brokers=list(line.brokers),
-                replicas=line.replicas,
-                reason=line.reason,
+                brokers=list(obstacle.brokers),
+                replicas=obstacle.replicas,
+                reason=obstacle.reason,
             )
         self._obstacles = obstacles
 
     def _view(self) -> BrokerView:
-        """Return what a decision needs. The lock is held."""
+        """Return the input of `healed_brokers`. The lock is held."""
         known, version = self._loader.registrations, self._image.version
         if self._replicas[0] != version:
             replicas = Counter(broker for _, partition in self._image.partitions() for broker in partition.replicas)
@@ -246,7 +247,7 @@ class SelfHealingManager:
 
 
 def description(origin: PlanOrigin, brokers: Collection[int]) -> str:
-    """Return the text that names a plan of the controller."""
+    """Return the description of a plan of the controller."""
     ids = ", ".join(map(str, brokers))
     word = "broker" if len(brokers) == 1 else "brokers"
     return f"rebuild {word} {ids}" if origin is PlanOrigin.REBUILD else f"give replicas back to {word} {ids}"

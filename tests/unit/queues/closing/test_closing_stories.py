@@ -8,7 +8,7 @@ import pytest
 
 from kbroker.common import KafkaError
 from kbroker.queues.closing import closing_topics, forwarder
-from kbroker.queues.closing.forwarded_batches import to_forward
+from kbroker.queues.closing.forwarded_batches import forwarded_copy
 from kbroker.queues.closing.forwarder import Forwarder
 from kbroker.storage.producers.producer_state_manager import ProducerStateManager
 from kbroker.storage.producers.transaction_marker import TransactionMarker
@@ -151,10 +151,10 @@ def sequences_restart(patch: pytest.MonkeyPatch) -> None:
     def forward(data: Any, header: BatchHeader, producer_id: int) -> bytearray:
         number = sequences[producer_id]
         sequences[producer_id] += header.last_offset_delta + 1
-        return to_forward(data, header._replace(base_offset=number), producer_id)
+        return forwarded_copy(data, header._replace(base_offset=number), producer_id)
 
     patch.setattr(closing_topics, "Forwarder", Restarting)
-    patch.setattr(forwarder, "to_forward", forward)
+    patch.setattr(forwarder, "forwarded_copy", forward)
 
 
 def target_forgets(patch: pytest.MonkeyPatch) -> None:

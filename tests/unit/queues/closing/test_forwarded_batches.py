@@ -5,13 +5,13 @@ import pytest
 from kbroker.queues.closing.forwarded_batches import (
     AbortedRange,
     ClosingFilter,
+    forwarded_copy,
     forwarder_id,
     hide,
     must_forward,
     position_of,
     progress_batch,
     start_of_epoch,
-    to_forward,
 )
 from kbroker.storage.log.leader_epoch_cache import LeaderEpochCache
 from kbroker.storage.producers.producer_state_manager import FIRST_FORWARDER_ID
@@ -54,7 +54,7 @@ def test_progress_is_an_empty_hidden_batch(position: int) -> None:
 @pytest.mark.parametrize("offset", [0, 1, (1 << 31) - 1, 1 << 31, (1 << 45) + 7])
 def test_a_forwarded_batch_names_its_offset(offset: int) -> None:
     batch = stored(offset)
-    copy = to_forward(batch, parse_header(batch), forwarder_id(5, 3))
+    copy = forwarded_copy(batch, parse_header(batch), forwarder_id(5, 3))
     header = parse_header(copy)
     assert position_of(header.producer_epoch, header.base_sequence) == offset
     assert header.crc == crc_of(copy, 0, len(copy))

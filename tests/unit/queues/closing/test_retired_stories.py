@@ -122,7 +122,7 @@ async def test_only_producers_of_before_see_retired_partitions(s: SimulatedClust
     old = asyncio.ensure_future(s.client(leader, producer))
     await s.until(lambda: stages == ["produced"], 10)
     assert (await alter(s, LISTED)).error_code == 0
-    await s.until(lambda: all(s.broker(n).services.metadata.with_retired for n in (1, 2, 3)), 60)
+    await s.until(lambda: all(s.broker(n).services.metadata.retired_versions for n in (1, 2, 3)), 60)
     stages.append("retired")
     assert await s.client(leader, producer) == LISTED
     assert await old == ALL

@@ -5,7 +5,7 @@ import pytest
 from kbroker.config.topic_config import validate_topic_configs
 from kbroker.config.values import ConfigError
 from kbroker.queues.dedup.key_table import NO_TRANSACTION, InvalidKeyError, KeyTable, key_digest
-from kbroker.queues.state_snapshot import StateSnapshot, decode_state_snapshot, encode_state_snapshot, is_of_this_log
+from kbroker.queues.state_snapshot import StateSnapshot, decode_state_snapshot, encode_state_snapshot, matches_log
 from kbroker.storage.log.leader_epoch_cache import LeaderEpochCache
 
 
@@ -97,13 +97,13 @@ def test_a_snapshot_of_another_history_is_noticed() -> None:
     snapshot = StateSnapshot(bytes(16), 10, 3, b"state")
     assert decode_state_snapshot(encode_state_snapshot(snapshot)) == snapshot
     same = LeaderEpochCache([(1, 0), (3, 5)])
-    assert is_of_this_log(snapshot, bytes(16), same, 0, 10)
-    assert is_of_this_log(snapshot, bytes(16), LeaderEpochCache([(1, 0), (3, 5), (4, 10)]), 0, 20)
+    assert matches_log(snapshot, bytes(16), same, 0, 10)
+    assert matches_log(snapshot, bytes(16), LeaderEpochCache([(1, 0), (3, 5), (4, 10)]), 0, 20)
     # Truncated, and perhaps written again by another leader.
-    assert not is_of_this_log(snapshot, bytes(16), same, 0, 9)
-    assert not is_of_this_log(snapshot, bytes(16), LeaderEpochCache([(1, 0), (3, 5), (4, 8)]), 0, 20)
-    assert not is_of_this_log(snapshot, bytes(16), same, 10, 10)
-    assert not is_of_this_log(snapshot, b"x" * 16, same, 0, 10)
+    assert not matches_log(snapshot, bytes(16), same, 0, 9)
+    assert not matches_log(snapshot, bytes(16), LeaderEpochCache([(1, 0), (3, 5), (4, 8)]), 0, 20)
+    assert not matches_log(snapshot, bytes(16), same, 10, 10)
+    assert not matches_log(snapshot, b"x" * 16, same, 0, 10)
     for damaged in (b"", encode_state_snapshot(snapshot)[:-1], b"x" + encode_state_snapshot(snapshot)[1:]):
         with pytest.raises(ValueError, match="snapshot"):
             decode_state_snapshot(damaged)

@@ -96,7 +96,7 @@ async def test_shared_responses_do_not_have_expired_records(m: Machine) -> None:
     await client.create_topic("plain")
     await client.produce("t", records(m, (b"a", 1000)))
     await client.produce("plain", records(m, (b"a", 1000)))
-    recent = m.broker.services.fetching.recent
+    recent = m.broker.services.fetching.response_cache
     for _ in range(3):
         assert values_of(await client.fetch_partition("t", 0)) == [b"a"]
     assert len(recent) == 0
@@ -191,7 +191,7 @@ async def test_views_hide_expired_records(m: Machine) -> None:
     assert await client.read("v") == [b"2"]
     for _ in range(3):
         assert values_of(await client.fetch_partition("v", 0)) == [b"2"]
-    assert len(m.broker.services.fetching.recent) == 0
+    assert len(m.broker.services.fetching.response_cache) == 0
 
 
 @broker_test

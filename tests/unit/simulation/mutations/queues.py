@@ -6,7 +6,7 @@ from random import Random
 from typing import Any
 
 from kbroker.queues.closing import forwarder, partition_removal
-from kbroker.queues.closing.forwarded_batches import position_of, to_forward
+from kbroker.queues.closing.forwarded_batches import forwarded_copy, position_of
 from kbroker.queues.dedup.dedup_extension import DedupExtension
 from kbroker.queues.dedup.key_table import KeyTable
 from kbroker.queues.delay import log_replay
@@ -136,7 +136,7 @@ def forwarders_restart_their_sequences(real: Any, forwarding: Any, position: int
     for batch in chunk.batches:
         header = parse_header(batch)
         sequence = position_of(header.producer_epoch, header.base_sequence) - first
-        restarted.append(to_forward(batch, header._replace(base_offset=sequence), header.producer_id))
+        restarted.append(forwarded_copy(batch, header._replace(base_offset=sequence), header.producer_id))
     return chunk._replace(batches=restarted)
 
 

@@ -7,7 +7,7 @@ import pytest
 from kbroker.common import KafkaError
 from kbroker.metadata.image import PartitionRegistration, TopicImage
 from kbroker.metadata.store import znodes
-from kbroker.metadata.topics.remove_partitions import (
+from kbroker.metadata.topics.closing.remove_partitions import (
     ClosingPartitions,
     check_removal,
     check_still_closing,

@@ -1,10 +1,11 @@
-"""What self-healing does next: rebuild the replicas of brokers that stay away, give replicas back, or wait.
+"""The states of brokers in self-healing: whose replicas are due to be rebuilt or given back, and who must wait why.
 
-- A broker is rebuilt when it has been away long enough, and gets replicas back when it has stayed as long. So a broker
-  that comes and goes causes at most one copy of its replicas each time this long.
-- While more brokers are away than live, nothing is rebuilt: that is an outage of the cluster, which ends otherwise.
+- The replicas of a broker are rebuilt elsewhere when it has been away for kbroker.replica.rebuild.after.ms, and given
+  back when it has then been unfenced for as long. So a flapping broker causes at most one copy of its replicas in each
+  such period.
+- While more brokers are away than live, nothing is rebuilt: that is an outage of the cluster, which copies cannot end.
   Brokers without replicas do not count, such as drained ones that were stopped for good.
-- No plan begins while another one runs, whether a user or the controller has made it.
+- No plan begins while another one runs, whether a user or the controller has created it.
 """
 
 from collections.abc import Collection, Mapping
@@ -18,9 +19,9 @@ from kbroker.metadata.reassignments.stored_plan import PlanOrigin, StoredPlan
 class HealingState(StrEnum):
     """The state of a broker that is away, or that is to get replicas back.
 
-    WAITING: the time is not over. OUTAGE: too many brokers are away. BLOCKED: another plan runs, or its plan is
-    refused. RUNNING: a plan of the controller is about it. GIVEN_UP: a user has cancelled the rebuild. IMPOSSIBLE: no
-    replica can be rebuilt now. DUE: its plan is about to begin.
+    WAITING: it has not been away (or back) long enough. OUTAGE: too many brokers are away. BLOCKED: another plan runs,
+    or its own was refused. RUNNING: a plan of the controller moves its replicas. GIVEN_UP: a user has cancelled the
+    rebuild. IMPOSSIBLE: no replica can be rebuilt now. DUE: its plan is about to begin.
     """
 
     WAITING = "waiting"
@@ -33,10 +34,10 @@ class HealingState(StrEnum):
 
 
 class HealedBroker(NamedTuple):
-    """A broker that self-healing is about.
+    """A broker with replicas to rebuild or to give back.
 
-    `replicas`: those that it has, if it `is_away`, else those that it is to get back. `since_ms`: see BrokerHistory.
-    `remaining_ms`: until the time is over.
+    `replicas`: how many it has if it `is_away`, else how many it is to get back. `since_ms`: see BrokerHistory.
+    `remaining_ms`: how long it must stay away, or back, until it is due.
     """
 
     broker_id: int
@@ -48,7 +49,10 @@ class HealedBroker(NamedTuple):
 
 
 class BrokerView(NamedTuple):
-    """What a decision needs. `replicas` by broker, also of unregistered ones. `remaining_ms`: see ObservedBrokers."""
+    """What the decisions need, by broker id.
+
+    `replicas` includes unregistered brokers. `remaining_ms`: see ObservedBrokers.
+    """
 
     known: Mapping[int, KnownBroker]
     replicas: Mapping[int, int]
@@ -83,7 +87,7 @@ def away_with_replicas(known: Mapping[int, KnownBroker], replicas: Mapping[int, 
 
 
 def long_away(view: BrokerView) -> frozenset[int]:
-    """Return the brokers that have been away so long that they are rebuilt, with replicas or without."""
+    """Return the brokers that have been away long enough to be rebuilt, with replicas or without."""
     return frozenset(
         broker_id
         for broker_id, remaining_ms in view.remaining_ms.items()

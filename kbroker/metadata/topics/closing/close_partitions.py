@@ -1,15 +1,17 @@
-"""Closing partitions: which partitions of a topic close for writes, and where the records of producers go.
+"""Closing partitions: the highest partitions of a topic on their way to removal, while producers still send to them.
 
-The highest partitions close in a new leader epoch. From then on their leaders hide what producers send, and forward it
-to the partitions that remain: partition `index % first`. Until consumers see no record in them any more, because
-retention has deleted all, it can be cancelled: the partitions accept records again, in another leader epoch, and what
-is hidden is still forwarded.
+*Closing* begins in a new leader epoch. From then on the leaders hide the records that producers send, and forward them
+to the partitions that remain, partition `index` to partition `index % first`. Closing can be cancelled until retention
+has deleted all records that consumers see. The partitions then keep new records again, in another leader epoch, and the
+hidden ones are still forwarded.
 
-Then they retire: Metadata does not list them any more, and consumers get the errors of removed partitions. Producers
-that know them are served as before, since most clients cannot lose a partition to which they send: what the Java client
-and kafka-python have batched for it would fail after delivery.timeout.ms, and librdkafka ignores that a topic has fewer
-partitions. When producers have sent nothing for kbroker.retired.partition.idle.ms, the partitions are removed as empty
-ones are (remove_partitions.py). CreatePartitions opens them again.
+*Retired* partitions have no records that consumers see. Metadata no longer lists them, and consumers get the errors of
+removed partitions. Producers that already use them are served as before, since most clients cannot lose a partition to
+which they send: batches of the Java client and kafka-python would fail after delivery.timeout.ms, and librdkafka
+ignores that a topic has fewer partitions. CreatePartitions reopens retired partitions.
+
+When producers have sent nothing for kbroker.retired.partition.idle.ms, the partitions are removed in the same way as
+empty ones (remove_partitions.py).
 """
 
 from collections.abc import Mapping
@@ -20,12 +22,12 @@ from kbroker.config.topic_config import TopicConfig
 from kbroker.metadata.image import Forwarding, PartitionRegistration, TopicImage
 from protocol.errors import ErrorCode
 
-# These decide whether partitions can close, and cannot be changed any more when they have.
+# Partitions close only with certain values of these configs, which then cannot be changed any more.
 CONFIGS = ("cleanup.policy", "kbroker.delay.enable", "kbroker.dedup.window.ms")
 
 
 def first_closing(topic: TopicImage) -> int | None:
-    """Return the lowest partition that is closing, or retired; None if all are open."""
+    """Return the index of the lowest closing or retired partition; None if all are open."""
     for index, row in enumerate(topic.partitions):
         if row.forwarding is not None and row.forwarding.is_active:
             return index
@@ -68,7 +70,7 @@ def _refused(topic: TopicImage, config: str) -> KafkaError:
 
 
 def check_configs(topic: TopicImage, before: Mapping[str, str], after: Mapping[str, str]) -> None:
-    """Raise KafkaError if overrides change what forwarding depends on, and partitions have forwarded records."""
+    """Raise KafkaError if partitions have forwarded records, and a config that forwarding depends on changes."""
     changed = [name for name in CONFIGS if before.get(name) != after.get(name)]
     if changed and any(row.forwarding is not None for row in topic.partitions):
         message = f"{changed[0]} cannot be changed: partitions of {topic.name} are closing, or were."
@@ -76,9 +78,9 @@ def check_configs(topic: TopicImage, before: Mapping[str, str], after: Mapping[s
 
 
 def with_forwarding(row: PartitionRegistration, index: int, first: int) -> PartitionRegistration:
-    """Return a partition that forwards new records, in a new leader epoch. It has a leader.
+    """Return the partition, which must have a leader, with forwarding of new records, in a new leader epoch.
 
-    If it did so before, its positions continue: the producer of what it forwards stays the same.
+    If it forwarded records before, it continues with the same producer id, so with the same positions.
     """
     epoch = row.leader_epoch + 1
     former = row.forwarding
@@ -90,15 +92,15 @@ def with_forwarding(row: PartitionRegistration, index: int, first: int) -> Parti
 
 
 def with_retirement(row: PartitionRegistration) -> PartitionRegistration:
-    """Return a partition that clients see no more, except producers. It forwards new records."""
+    """Return the partition as retired: only producers that know it still use it, and it forwards their records."""
     assert row.forwarding is not None
     return replace(row, partition_epoch=row.partition_epoch + 1, forwarding=row.forwarding._replace(is_retired=True))
 
 
 def without_forwarding(row: PartitionRegistration) -> PartitionRegistration:
-    """Return a partition whose closing is cancelled, in a new leader epoch. What is hidden is still forwarded."""
+    """Return the partition with its closing cancelled, in a new leader epoch. Hidden records are still forwarded."""
     assert row.forwarding is not None
-    # Without a leader, too: the next one begins this epoch, or a later one.
+    # Also without a leader: the next one begins this epoch or a later one.
     return _in_new_epoch(row, row.forwarding._replace(end_epoch=row.leader_epoch + 1, is_retired=False))
 
 

@@ -1,11 +1,11 @@
-"""RemovePartitions: which partitions a topic loses, and the reasons why it cannot. Apache Kafka has no such operation.
+"""RemovePartitions: checks and state changes of a removal. Apache Kafka has no such operation.
 
-A topic loses its highest partitions, so that their numbers remain dense. Only empty partitions are removed. That none
-of them gets a record between the look at its log and its removal follows from three steps, each of which is one write:
+A topic loses its highest partitions, so that their indexes remain dense. Only empty partitions are removed. Three steps
+ensure that no record arrives between the check of a log and the removal of its partition:
 
-1. The partitions are closing, in a new leader epoch: a leader of that epoch, or a later one, refuses records.
-2. Their leaders report, for that epoch, that their logs are empty.
-3. They are removed if they are still in that epoch. Otherwise they are reopened, in another leader epoch.
+1. The controller sets `is_closing`, in a new leader epoch: a leader of that epoch, or a later one, refuses records.
+2. The leaders report, for that epoch, that their logs are empty.
+3. The controller removes the partitions if they are still in that epoch. Otherwise it reopens them in another one.
 """
 
 from collections.abc import Mapping, Sequence
@@ -63,7 +63,7 @@ def check_not_closing(topic: TopicImage) -> None:
 
 
 def check_still_closing(closing: ClosingPartitions, topic: TopicImage | None) -> None:
-    """Raise KafkaError unless the partitions are in the leader epochs for which their leaders have reported."""
+    """Raise KafkaError unless the partitions are still in the leader epochs for which their leaders have reported."""
     partitions: Sequence[PartitionRegistration] = () if topic is None else topic.partitions[closing.first :]
     if len(partitions) != len(closing.leaders) or not all(
         partition.is_closing and not partition.is_reassigning and partition.leader_epoch == leader_epoch
@@ -73,7 +73,7 @@ def check_still_closing(closing: ClosingPartitions, topic: TopicImage | None) ->
 
 
 def with_closing(partition: PartitionRegistration, is_closing: bool) -> PartitionRegistration:
-    """Return a partition that is closing, or open again, in a new leader epoch if it has a leader."""
+    """Return the partition with this `is_closing`, in a new leader epoch if it has a leader."""
     return replace(
         partition,
         leader_epoch=partition.leader_epoch + (partition.leader != NO_LEADER),

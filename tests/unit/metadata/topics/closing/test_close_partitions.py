@@ -8,7 +8,7 @@ from kbroker.common import KafkaError
 from kbroker.config.topic_config import DEFAULTS, TopicConfig
 from kbroker.metadata.image import Forwarding, PartitionRegistration, TopicImage
 from kbroker.metadata.store import znodes
-from kbroker.metadata.topics.close_partitions import (
+from kbroker.metadata.topics.closing.close_partitions import (
     check_configs,
     check_forwarding,
     check_open,

@@ -1,6 +1,6 @@
-"""PartitionRemovalManager: closes, removes and reopens partitions in the coordination service.
+"""ClosingControlManager: closes, retires, removes and reopens partitions in the coordination service.
 
-The decisions are in kbroker/metadata/topics/remove_partitions.py.
+The decisions are in close_partitions.py and remove_partitions.py.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from kbroker.metadata.store import znodes
 from kbroker.metadata.store.coordination import Set
 from kbroker.metadata.store.multis import MULTI_BYTES
 from kbroker.metadata.store.partition_chunks import ChunkDraft
-from kbroker.metadata.topics.close_partitions import (
+from kbroker.metadata.topics.closing.close_partitions import (
     check_forwarding,
     with_forwarding,
     with_retirement,
     without_forwarding,
 )
-from kbroker.metadata.topics.remove_partitions import (
+from kbroker.metadata.topics.closing.remove_partitions import (
     ClosingPartitions,
     check_not_closing,
     check_removal,
@@ -47,7 +47,7 @@ log = EventLogger("kbroker.controller")
 RETRY_BACKOFF_S = 0.5
 
 
-class PartitionRemovalManager:
+class ClosingControlManager:
     """Used by the controller, whose lock and writer it shares. Only the elected controller's does anything."""
 
     def __init__(
@@ -69,7 +69,7 @@ class PartitionRemovalManager:
         self._reopening: set[Task[None]] = set()
 
     async def close(self, name: str, count: int) -> ClosingPartitions:
-        """Close the partitions of a topic from `count` on. The caller then calls `reopen`. Raises KafkaError."""
+        """Make partitions from `count` on refuse records, until the caller calls `reopen`. Raises KafkaError."""
         async with self._lock:
             await self._writer.prepare()
             topic = self._image.topics.get(name)
@@ -83,7 +83,7 @@ class PartitionRemovalManager:
             return ClosingPartitions(name, topic.topic_id, count, leaders)
 
     async def begin_closing(self, closing: ClosingPartitions) -> None:
-        """Let closing partitions forward records to the others from now on, and accept them. Raises KafkaError."""
+        """Make closing partitions accept records again, and forward them to the other partitions. Raises KafkaError."""
         async with self._lock:
             await self._writer.prepare()
             topic = self._image.topics_by_id.get(closing.topic_id)
@@ -100,7 +100,7 @@ class PartitionRemovalManager:
         await self._loader.wait_if_alone()
 
     async def cancel_closing(self, name: str) -> None:
-        """Let the partitions of a topic keep their records again, but not retired ones. Raises KafkaError."""
+        """Make the closing partitions of a topic keep their records again, except retired ones. Raises KafkaError."""
         async with self._lock:
             await self._writer.prepare()
             topic = self._image.topics.get(name)
@@ -115,7 +115,10 @@ class PartitionRemovalManager:
         await self._loader.wait_if_alone()
 
     async def retire(self, topic: TopicImage, first: int) -> None:
-        """Retire the closing partitions of a topic from `first` on, which were as in `topic`. Raises KafkaError."""
+        """Retire the closing partitions of a topic from `first` on, unless they differ from those in `topic`.
+
+        Raises KafkaError.
+        """
         async with self._lock:
             await self._writer.prepare()
             current = self._image.topics_by_id.get(topic.topic_id)
@@ -149,9 +152,9 @@ class PartitionRemovalManager:
         await self._loader.wait_if_alone()
 
     async def reopen(self, topic_id: bytes) -> None:
-        """Reopen the closing partitions of a topic, if there are any. Retries until another broker is the controller.
+        """Reopen the partitions of a topic that refuse records, if there are any.
 
-        The next controller reopens them otherwise (`reopen_all`).
+        Retries until it succeeds or another broker is the controller, which then calls `reopen_all`.
         """
         try:
             while self._writer.is_elected:

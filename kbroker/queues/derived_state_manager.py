@@ -1,4 +1,4 @@
-"""Loads a derived state when this broker becomes the leader of a partition, and writes its snapshots."""
+"""Loads the derived state of a partition when this broker becomes its leader, and writes snapshots of it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from kbroker.common import KafkaError
 from kbroker.queues.derived_state import DerivedState
-from kbroker.queues.state_snapshot import StateSnapshot, decode_state_snapshot, encode_state_snapshot, is_of_this_log
+from kbroker.queues.state_snapshot import StateSnapshot, decode_state_snapshot, encode_state_snapshot, matches_log
 from kbroker.runtime.event_log import EventLogger
 from protocol.errors import ErrorCode, MalformedError
 from protocol.records.batch import BatchHeader, body_of, iter_headers
@@ -24,21 +24,21 @@ CHUNK_BYTES = 1 << 20
 # A batch of a client has at most 24 MiB of decompressed records, unless max.message.bytes is larger.
 MAX_BODY_BYTES = 256 << 20
 RETRY_S = 1.0
-# A snapshot is written after this number of bytes was appended, so that a load reads little more than them.
+# A snapshot is written after this many appended bytes, so a load replays little more than these.
 SNAPSHOT_BYTES = 64 << 20
 
 
-class LoadedState:
-    """A derived state of one partition in one leader epoch: `is_ready` once it covers the whole log.
+class DerivedStateManager:
+    """Manages the derived state of a partition that this broker leads. `is_ready`: the state covers the whole log.
 
-    `name`: of the snapshot file in the directory of the partition.
+    `file_name`: the snapshot file in the directory of the partition.
     """
 
-    def __init__(self, environment: Environment, partition: Partition, state: DerivedState, name: str) -> None:
+    def __init__(self, environment: Environment, partition: Partition, state: DerivedState, file_name: str) -> None:
         self._environment = environment
         self._partition = partition
         self._state = state
-        self._path = f"{partition.log.directory}/{name}"
+        self._path = f"{partition.log.directory}/{file_name}"
         self._topic_id = partition.topic_id
         self._waiting: list[Future[None]] = []
         self._bytes_since_snapshot = 0
@@ -48,7 +48,7 @@ class LoadedState:
         self.is_closed = False
 
     def start(self) -> None:
-        """Begin to load."""
+        """Start to load the state in the background."""
         self._task = self._environment.loop.create_task(self._run())
 
     def close(self) -> None:
@@ -58,7 +58,7 @@ class LoadedState:
         self._wake()
 
     async def wait_until_ready(self) -> None:
-        """Raises KafkaError(NOT_LEADER_OR_FOLLOWER) if the state is dropped before it is loaded."""
+        """Wait until the state is loaded. Raises KafkaError(NOT_LEADER_OR_FOLLOWER) if it is dropped before."""
         while not self.is_ready:
             if self.is_closed:
                 raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
@@ -124,7 +124,7 @@ class LoadedState:
         await self._environment.yield_to_loop()
 
     def _read_blocking(self, offset: int) -> list[tuple[BatchHeader, bytes | None]]:
-        """Read some batches from `offset` on; None instead of the records of those that do not change the state."""
+        """Read some batches from `offset` on, with None for the records of a batch that does not change the state."""
         partition_log = self._partition.log
         data = partition_log.read_blocking(offset, CHUNK_BYTES, partition_log.log_end_offset)
         batches: list[tuple[BatchHeader, bytes | None]] = []
@@ -145,11 +145,11 @@ class LoadedState:
         return batches
 
     async def _load_snapshot(self) -> int:
-        """Load the snapshot, if it is of this log. Returns the offset from which on the log is to be replayed."""
+        """Load the snapshot if it matches the log. Returns the offset from which the log must be replayed."""
         snapshot = await self._environment.offload(self._read_snapshot_blocking)
         partition_log = self._partition.log
         if snapshot is not None:
-            if is_of_this_log(
+            if matches_log(
                 snapshot, self._topic_id, partition_log.epochs, partition_log.log_start_offset,
                 partition_log.log_end_offset,
             ):  # fmt: skip
@@ -179,13 +179,13 @@ class LoadedState:
     # Snapshots.
 
     def appended(self, size: int) -> None:
-        """Count `size` appended bytes, which the state already covers. Now and then a snapshot is written."""
+        """Count `size` appended bytes, which the state already covers. Writes a snapshot every SNAPSHOT_BYTES."""
         self._bytes_since_snapshot += size
         if self._bytes_since_snapshot >= SNAPSHOT_BYTES and not self._is_writing:
             self.write_snapshot()
 
     def write_snapshot(self) -> None:
-        """Write a snapshot of the state as it is now, as a task of the log. A failure leaves the older one."""
+        """Write a snapshot of the current state, as a task of the log. If that fails, the previous snapshot stays."""
         partition_log = self._partition.log
         end_offset = partition_log.log_end_offset
         epoch = partition_log.epochs.epoch_for(end_offset - 1)

@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 log = EventLogger("kbroker.metadata")
 
 SECRET_BYTES = 32
-# The time in which the controller must unfence a broker that has registered, in seconds. A new controller may have to
-# be elected first.
+# How long a registered broker waits until the controller unfences it, in seconds. A controller may have to be elected
+# first.
 MAX_UNFENCING_S = 60.0
 RETRY_BACKOFF_S = 0.5
 
@@ -71,7 +71,7 @@ class ClusterMember:
             environment.offload,
         )  # fmt: skip
         self.producer_ids = ProducerIdManager(coordination, environment.loop)
-        # With it brokers prove to each other that they belong to this cluster.
+        # The secret with which brokers prove to each other that they belong to this cluster.
         self.secret = b""
         # The epoch of the current registration, 0 before the first.
         self.broker_epoch = 0
@@ -107,7 +107,7 @@ class ClusterMember:
 
     @property
     def is_unfenced(self) -> bool:
-        """Whether the controller has unfenced this broker's current registration. Only then it has roles."""
+        """Whether the controller has unfenced this broker's current registration. Only then does it have roles."""
         broker = self.image.brokers.get(self._node_id)
         return broker is not None and broker.epoch == self.broker_epoch
 
@@ -251,7 +251,10 @@ class ClusterMember:
         self._stop_waiting(SessionExpired())
 
     def fence_in_image(self) -> None:
-        """Tell clients to ask other brokers, if there are any: those that lead this broker's partitions are unknown."""
+        """Mark this broker as fenced in its own image, so that clients ask other brokers, if there are any.
+
+        The new leaders of this broker's partitions are unknown.
+        """
         registration = self.image.brokers.get(self._node_id)
         if registration is not None and len(self.image.brokers) > 1:
             delta = MetadataDelta(brokers={self._node_id: None}, fenced_brokers={self._node_id: registration})

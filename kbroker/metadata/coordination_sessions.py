@@ -33,13 +33,13 @@ OpenSession = Callable[[], "Awaitable[Coordination]"]
 # The time in seconds that a restarted broker waits for its previous session to expire. Kafka's timeout is 18 s.
 FORMER_SESSION_S = 20.0
 FORMER_SESSION_MARGIN_S = 2.0
-# Longer than any response takes, in milliseconds.
+# Clocks may differ by this time in milliseconds, which is longer than any response takes.
 CLOCK_SLACK_MS = 60_000
 # The delay after a failed attempt to join the cluster again, in seconds.
 REJOIN_BACKOFF_S = 0.5
-# The time in which another broker becomes the controller, before one that was cut off from all others joins again.
+# How long a broker that was cut off from all others waits before it joins again, so that another one is elected.
 RESIGNATION_S = 3.0
-# The time in which a broker that starts must join after its first attempt has failed, in seconds.
+# How long a starting broker tries to join the cluster after its first attempt has failed, in seconds.
 FIRST_JOIN_S = 60.0
 
 
@@ -68,9 +68,9 @@ class CoordinationSessions:
         self._is_stopping = is_stopping
         self._on_failure = on_failure
         self._open_session = open_session
-        # The time in which the session of a former process of this broker ends, in seconds.
+        # The time after which the session of this broker's former process has ended, in seconds.
         self._max_wait_s = FORMER_SESSION_S
-        # The time in which the first session must be opened, and then the metadata loaded, in seconds.
+        # The timeout for opening the first session, and then for loading the metadata, in seconds.
         self._connection_timeout_s = 0.0
         self._store: EmbeddedStore | None = None
         self._is_registered = False
@@ -78,7 +78,7 @@ class CoordinationSessions:
         self._rejoining: Task[None] | None = None
         # The last session that has expired.
         self._expired: Coordination | None = None
-        # What another session is registered for.
+        # Set by `register`: what registers again in another session.
         self._member: ClusterMember | None = None
         self._node: BrokerRegistration | None = None
 
@@ -217,16 +217,16 @@ class CoordinationSessions:
         return 0 if self.current is None else self.current.timeout_ms
 
     def on_fenced(self, broker_epoch: int) -> None:
-        """Called when another broker says that this broker's epoch has ended: so has the session, or it is useless."""
+        """Called when another broker reports that this epoch has ended: the session has ended, too, or is useless."""
         if self._is_registered_in(broker_epoch):
             assert self.current is not None
             self._on_expired(self.current, "another broker reports that this one is fenced: joining the cluster again")
 
     def on_isolated(self, broker_epoch: int) -> None:
-        """Called when no other broker reaches this one: end the session, so that others take over its roles.
+        """Called when this broker reaches no other one: end the session, so that other brokers take over its roles.
 
-        If the service does not reach it either, they probably have. The broker joins again when the service responds.
-        Until it reaches other brokers it is in no ISR, so hardly leads any partition.
+        If it cannot reach the service either, they probably have already. The broker joins again when the service
+        responds. Until it reaches other brokers it is in no ISR, so it leads few partitions.
         """
         member = self._member
         if not self._is_registered_in(broker_epoch) or self._rejoining is not None or self._is_stopping():
@@ -261,9 +261,9 @@ class CoordinationSessions:
             self._rejoining = None
 
     async def _wait_for_service(self) -> None:
-        """Wait until the service responds in the current session, or says that it has expired.
+        """Wait until the service responds in the current session, or reports that the session has expired.
 
-        Before, the session could not be closed: if the service has been down, it would exist for its whole timeout.
+        A session that is not closed while the service is down would exist for its whole timeout afterwards.
         """
         session = self.current
         assert session is not None

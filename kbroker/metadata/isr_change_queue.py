@@ -1,7 +1,7 @@
-"""Changes of in-sync replicas that leaders request, gathered into few writes.
+"""ISR changes that leaders request, gathered into few writes.
 
-Each write is a change that every broker loads. A broker that misses more than znodes.RECENT_CHANGES changes has to read
-everything, so changes that arrive within 50 ms are written together.
+Every broker loads each write. A broker that misses more than change_log.RECENT_CHANGES writes has to read all metadata
+again, so ISR changes that arrive within 50 ms are written together.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
 It first reads all nodes. Then it follows the numbered changes (store/change_log.py): it reads the nodes that a change
 has written again, and compares them with their previous contents (store/loaded_nodes.py). A change of a few partitions
-has their new state itself, so it costs the same however many partitions there are. The controller's own broker loads
+includes their new state, so its cost does not depend on the number of partitions. The controller's own broker loads
 its changes in the same way, so there is one path from a change to the image and its listeners. Only the controller's id
-is no such change: it is read from the controller's ephemeral node.
+is not part of a change: it is read from the controller's ephemeral node.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 
 # Backoff before the next attempt while the service is unavailable, in seconds.
 RETRY_BACKOFF_S = 0.5
-# Nodes may be written while they are read. Then those of the later changes are read, too, so that the image has whole
-# changes only: a broker must not find itself unfenced in an image with former leaders. The bound is for a controller
-# that writes faster than this broker reads.
+# Nodes may be written while they are read. The nodes of these later changes are then read, too, so that the image has
+# whole changes only: a broker must not find itself unfenced in an image with the former leaders. The bound applies if a
+# controller writes faster than this broker reads.
 MAX_READS = 20
 
 

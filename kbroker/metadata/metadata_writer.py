@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from kbroker.metadata.metadata_loader import MetadataLoader
     from kbroker.metadata.store.coordination import Coordination
 
-# After an operation has waited for the service in vain, others fail immediately for this time in seconds, and as long
-# as the session is not connected again.
+# After an operation has timed out waiting for the service, others fail immediately for this time in seconds, and while
+# the session is not connected.
 RETRY_BACKOFF_S = 1.0
 
 
@@ -56,7 +56,7 @@ class MetadataWriter:
         # Whether this broker may have written a change that the image does not have yet.
         self._image_may_be_stale = False
         self._retry_at = 0.0
-        # Whether the last operation that needed the service has waited for it in vain.
+        # Whether the last operation that needed the service has timed out waiting for it.
         self._is_down = False
 
     @property

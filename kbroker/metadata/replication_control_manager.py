@@ -82,7 +82,7 @@ class ReplicationControlManager:
         self._loop = loop
         self._config = config
         self._clock = clock
-        # Called when the brokers and all partitions have been checked.
+        # Called after each reconciliation.
         self.on_reconciled: Callable[[], None] = lambda: None
         # The controller epoch in which all partitions have been checked.
         self._reconciled_epoch = 0
@@ -115,7 +115,7 @@ class ReplicationControlManager:
                         is_reported = self._brokers_changed = True
                         await sleep(RETRY_BACKOFF_S)
                 except Exception as error:
-                    # Nobody else would fence brokers, or elect leaders.
+                    # Retried, since only the controller can fence brokers and elect leaders.
                     log.failure("brokers not reconciled", error)
                     self._brokers_changed = True
                     await sleep(RETRY_BACKOFF_S)
@@ -135,7 +135,7 @@ class ReplicationControlManager:
             is_reconciled = self._reconciled_epoch == epoch
             if changes or not is_reconciled:
                 after = changes.after(known, self._clock.now_ms())
-                # Brokers are fenced first: after a failure between two multis their partitions are still to be settled.
+                # Brokers are fenced first: a failure between two multis may have left their partitions unsettled.
                 self._reconciled_epoch = 0
                 await self._write(changes, after, only_changed=is_reconciled)
                 self._reconciled_epoch = epoch
@@ -180,7 +180,7 @@ class ReplicationControlManager:
         new_configs: NewConfigs | None = None,
         brokers: frozenset[int] | None = None,
     ) -> ChunkDraft:
-        """Settle the partitions of a topic whose configs change, of replicas on some brokers, or all."""
+        """Settle the partitions of a topic whose configs change, those with replicas on some brokers, or all."""
         is_acceptable = acceptable_leaders(after).__contains__
         rules: dict[bytes, TopicRules] = {}
         draft = ChunkDraft(self._loader.chunks)
@@ -233,9 +233,9 @@ class ReplicationControlManager:
     async def unregister_broker(self, broker_id: int) -> None:
         """Remove a broker's registration. Its replicas stay assigned to it, as in Kafka. Raises KafkaError.
 
-        A broker that is alive is fenced by this, and registers again at once. A later broker of this id is not the one
-        that was drained, so it is not cordoned. Nor is its disk known to be the same: so a broker that a partition
-        without a leader waits for stays registered.
+        This fences a broker that is alive, which registers again at once. A later broker with this id counts as a new
+        one: it is not cordoned, and its disk may be another one. So the request is refused while a partition without a
+        leader waits for this broker.
         """
         async with self._lock:
             await self._writer.prepare()
@@ -285,9 +285,9 @@ class ReplicationControlManager:
     async def elect_leaders(
         self, election_type: ElectionType, requested: Sequence[RequestedElection] | None, slices: Slices | None
     ) -> list[ElectionOutcome]:
-        """Elect leaders on request. None: of all partitions, without outcomes where no election is needed.
+        """Elect leaders on request. Raises KafkaError.
 
-        Raises KafkaError.
+        None stands for all partitions; those that need no election then have no outcome.
         """
         async with self._lock:
             await self._writer.prepare()
@@ -320,9 +320,9 @@ class ReplicationControlManager:
         return [RequestedElection(topic.name, index) for topic in topics for index in range(len(topic.partitions))]
 
     async def balance_leaders(self) -> None:
-        """Elect the preferred leaders where they can lead, at most MAX_BALANCED.
+        """Elect at most MAX_BALANCED preferred leaders that can lead and do not.
 
-        If that is not possible now, it is tried again after the next interval, perhaps by the next controller.
+        After a failure, the next run tries again, perhaps on the next controller.
         """
         try:
             count = await self._balance_leaders()

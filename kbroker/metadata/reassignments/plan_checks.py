@@ -1,4 +1,4 @@
-"""What a new plan of reassignments must fulfil. Nothing is written for a plan that is refused."""
+"""Validation of a new plan of reassignments."""
 
 from collections.abc import Generator, Mapping, Sequence
 from typing import NamedTuple
@@ -27,7 +27,7 @@ class RequestedMove(NamedTuple):
 class RequestedPlan(NamedTuple):
     """A plan in a request. `throttle`: bytes per second for each broker, or NO_THROTTLE.
 
-    `allow_fewer_racks`: accept that partitions are spread worse over racks than before.
+    `allow_fewer_racks`: a move may spread its partition over fewer racks than before.
     """
 
     description: str
@@ -40,7 +40,7 @@ class RequestedPlan(NamedTuple):
 def check_plan(
     requested: RequestedPlan, topics: Mapping[str, TopicImage], racks: Racks
 ) -> Generator[None, None, list[StoredMove]]:
-    """Return the moves of a valid plan. `racks` has all registered brokers. Raises KafkaError with the reason.
+    """Validate a plan, and return its moves. `racks` has all registered brokers. Raises KafkaError with the reason.
 
     Runs in steps (runtime/slices.py).
     """
@@ -87,7 +87,7 @@ def _check_move(move: RequestedMove, topics: Mapping[str, TopicImage], racks: Ra
 
 
 def _check_racks(move: RequestedMove, racks: Racks) -> None:
-    """A broker that is no longer registered has no rack."""
+    """Raise KafkaError if a move spreads its partition worse. A broker that is no longer registered has no rack."""
     before, after = ([racks.get(broker) for broker in replicas] for replicas in (move.original, move.target))
     if has_fewer_racks(before, after):
         names = (", ".join(rack or "none" for rack in replicas) for replicas in (before, after))

@@ -1,7 +1,7 @@
 """ReassignmentPlanManager: the elected controller runs a plan of reassignments in steps (plan_step.py).
 
-A step writes what next_step returns, and waits for the next change of the image. The plan and the partitions are all
-that it needs, so another controller continues with the next step. Every write is fenced by the controller epoch.
+A step writes what `next_step` returns. The next change of the image starts the next step. A step depends only on the
+plan and the partitions, so another controller continues with it. Every write is fenced by the controller epoch.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 
 log = EventLogger("kbroker.metadata")
 
-# The shortest interval of steps, so that many changes of the image share one: in total and for each move of the plan,
-# which takes about 6 us of a step. And the interval of attempts while the coordination service is unavailable.
+# The shortest interval between two steps, so that one step handles many changes of the image: a fixed part, and one for
+# each move of the plan, which takes about 6 us of a step. The backoff while the coordination service is unavailable.
 STEP_INTERVAL_S = 0.1
 STEP_INTERVAL_PER_MOVE_S = 0.0001
 RETRY_BACKOFF_S = 1.0
@@ -75,7 +75,7 @@ class ReassignmentPlanManager:
         self._lock = lock
         self._loop = loop
         self._clock = clock
-        # The brokers that have been away so long that self-healing rebuilds their replicas.
+        # The brokers that have been away so long that self-healing rebuilds their replicas elsewhere.
         self.away: frozenset[int] = frozenset()
         self._is_step_due = False
         self._running: Task[None] | None = None
@@ -96,7 +96,7 @@ class ReassignmentPlanManager:
     ) -> int:
         """Store a plan and begin to run it. Returns its id. Raises KafkaError.
 
-        `origin`, `brokers`: of a plan of the controller, which is refused if the brokers are not `is_due` any more.
+        `origin`, `brokers`, `is_due`: for a plan of the controller, which is refused unless `is_due` returns true.
         """
         async with self._lock:
             await self._writer.prepare()
@@ -123,9 +123,9 @@ class ReassignmentPlanManager:
         return plan.plan_id
 
     async def _write_new(self, plan: StoredPlan, last: StoredPlan | None) -> None:
-        """Write the nodes of the moves, then the plan, and remove those of the last plan. Raises KafkaError.
+        """Write the nodes of the moves, then the plan, and remove the nodes of the last plan. Raises KafkaError.
 
-        If that fails half-way, nodes of moves stay without their plan until the next plan is written. Nothing reads
+        After a failure in between, nodes of moves remain without a plan until the next plan is written. Nothing reads
         them.
         """
         create: list[Op] = []
@@ -145,7 +145,7 @@ class ReassignmentPlanManager:
         )
 
     async def _stored_nodes(self) -> list[str]:
-        """Raises NoNode, KafkaError."""
+        """Return the paths of the stored nodes of moves. Raises NoNode, KafkaError."""
         try:
             return await self._coordination.children(znodes.REASSIGNMENT_PLAN)
         except NoNode:
@@ -154,9 +154,9 @@ class ReassignmentPlanManager:
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"Coordination failed: {error}") from error
 
     async def cancel_plan(self, plan_id: int) -> None:
-        """Begin to move everything back, or to drop the other moves of a plan of the controller.
+        """Begin to move everything back. A plan of the controller instead drops the moves that are not done.
 
-        Raises KafkaError if this plan does not run.
+        Raises KafkaError if this plan is not running.
         """
         async with self._lock:
             await self._writer.prepare()
@@ -171,7 +171,7 @@ class ReassignmentPlanManager:
         self._start_steps()
 
     async def describe_plan(self) -> PlanProgress | None:
-        """Return the plan that runs, or the last one; None if there has been none. Raises KafkaError."""
+        """Return the running plan or the last one; None if there has been none. Raises KafkaError."""
         async with self._lock:
             await self._writer.prepare()
             plan = self._loader.reassignment_plan.plan
@@ -220,13 +220,13 @@ class ReassignmentPlanManager:
         return STEP_INTERVAL_S + (0 if plan is None else len(plan.moves) * STEP_INTERVAL_PER_MOVE_S)
 
     async def _step(self) -> None:
-        """Take one step if there is something to do. Raises KafkaError."""
+        """Run one step if there is something to do. Raises KafkaError."""
         async with self._lock:
             await self._writer.prepare()
             plan = self._loader.reassignment_plan.plan
             if plan is None or not plan.is_active:
                 return
-            # A plan that was cancelled before this has moved nothing.
+            # A plan that was cancelled before its throttle was set has moved nothing.
             if plan.throttle != NO_THROTTLE and not plan.is_throttled and plan.state is PlanState.RUNNING:
                 throttled = plan._replace(is_throttled=True)
                 await self._writer.commit_all(
@@ -243,7 +243,7 @@ class ReassignmentPlanManager:
         for move in step.begin:
             self._reassignments.alter(draft, move.topic, move.partition, plan.direction(move)[1])
         for move in step.dropped:
-            # The former order has the preferred leader. A broker that was unregistered meanwhile is no valid target.
+            # The former order has the preferred leader first. An unregistered broker is no valid target.
             former = move.original if known.keys() >= set(move.original) else None
             self._reassignments.alter(draft, move.topic, move.partition, former)
         for move in step.elections:
@@ -254,7 +254,7 @@ class ReassignmentPlanManager:
             if plan.throttle != NO_THROTTLE:
                 ops += self._config_ops(without_throttle(plan, self._image))
             state = PlanState.COMPLETE if plan.state is PlanState.RUNNING else PlanState.CANCELLED
-            # These are written last, together: until then, a controller takes the step again.
+            # These are written last, in one change: before it, the next controller repeats the step.
             ended = plan._replace(state=state, ended_ms=self._clock.now_ms(), skipped=step.skipped)
             at_end = [_plan_op(ended), *_history_ops(self._histories_at_end(ended), known)]
         await self._writer.commit_all(ops)
@@ -274,7 +274,7 @@ class ReassignmentPlanManager:
         return histories_at_end(plan, done, self._loader.registrations, replicas)
 
     def _slices(self) -> Slices:
-        """Return the slices of work on all moves. The lock is held, so no change is made meanwhile."""
+        """Return the slices for work on all moves. The lock is held, so the moves do not change meanwhile."""
         return Slices(lambda: sleep(0), self._clock.mono_ns)
 
     def _find_partition(self, move: StoredMove) -> PartitionRegistration | None:

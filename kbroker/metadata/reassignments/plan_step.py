@@ -1,7 +1,7 @@
 """The next step of a plan of reassignments: which moves to begin, which leaders to elect, and whether it has ended.
 
-The state of a move follows from its partition alone. To cancel a plan is to run it in the other direction: a move that
-is running gets the original replicas as its target, which completes it at once unless only added replicas are in sync.
+The state of a move follows from its partition alone. A cancelled plan runs in the other direction: a running move gets
+the original replicas as its target, which completes it at once unless only added replicas are in sync.
 """
 
 from collections.abc import Callable, Collection, Generator, Sequence
@@ -40,10 +40,10 @@ _DELETED, _REASSIGNED, _UNREGISTERED = (
 
 
 class PlanStep(NamedTuple):
-    """What the controller writes next. `elections`: moves that are done, whose preferred replica can lead but does not.
+    """What the controller writes next.
 
-    `dropped`: moves that have begun, and end with the replicas of before. `skipped`: the indexes of the moves that are
-    skipped now, for a plan that `is_finished`.
+    `elections`: completed moves whose preferred replica can lead but does not. `dropped`: running moves that end with
+    the original replicas. `skipped`: the indexes of the moves that are skipped now; complete if the plan `is_finished`.
     """
 
     begin: list[StoredMove]
@@ -58,7 +58,7 @@ def move_status(
 ) -> MoveStatus:
     """Return the state of a move of an active plan from `start` to `goal`. `registered`: the registered brokers.
 
-    A reassignment to `start` is running, too: the plan has begun it before it was cancelled.
+    A reassignment to `start` counts as running, too: the plan has begun it before it was cancelled.
     """
     if partition is None:
         return _DELETED
@@ -67,7 +67,7 @@ def move_status(
     elif partition.replicas == list(goal):
         return _DONE
     else:
-        # Somebody who has cancelled this move alone may have changed the order.
+        # A user who has cancelled only this move may have changed the order.
         progress = _PENDING if sorted(partition.replicas) == sorted(start) else _REASSIGNED
     if progress is not _REASSIGNED and any(replica not in registered for replica in goal):
         return _UNREGISTERED
@@ -81,9 +81,9 @@ def next_step(
     registered: Collection[int],
     away: Collection[int] = (),
 ) -> Generator[None, None, PlanStep]:
-    """Return the next step of an active plan. `alive`: the brokers that can lead and follow; `away`: see drop_reason.
+    """Return the next step of an active plan. `alive`: the brokers that can lead and follow. `away`: see drop_reason.
 
-    A move that waits for a broker which is away does not count as running, so that it does not block the others.
+    A move that waits for an absent broker does not count as running, so that it does not block the others.
 
     Runs in steps (runtime/slices.py), since a plan may have 10,000 moves.
     """
@@ -150,7 +150,7 @@ def _progress_at_end(plan: StoredPlan) -> list[MoveStatus]:
 
 
 def _waits_forever(partition: PartitionRegistration, registered: Collection[int]) -> bool:
-    """Return whether a reassignment waits for a broker that is not registered any more, and can be cancelled."""
+    """Return whether a reassignment that can be cancelled waits for a broker that is no longer registered."""
     return not set(partition.adding_replicas) <= set(registered) and not cancel_reassignment(partition).unclean
 
 
@@ -160,7 +160,7 @@ def _needs_election(partition: PartitionRegistration, alive: Collection[int]) ->
 
 
 def _can_begin(partition: PartitionRegistration, goal: tuple[int, ...], alive: Collection[int]) -> bool:
-    """Return whether the brokers that would copy the partition are there, and one to copy from."""
+    """Return whether the brokers that would copy the partition are alive, and so is a replica to copy from."""
     added = set(goal) - set(partition.replicas)
     return not added or (partition.leader != NO_LEADER and added <= set(alive))
 

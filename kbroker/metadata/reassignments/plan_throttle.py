@@ -1,8 +1,8 @@
 """The throttle of a plan of reassignments, as configs (KIP-73).
 
-As kafka-reassign-partitions does, a plan limits the rate of all brokers, and names the replicas that are limited: on
-the leader's side all that the moved partitions have before and afterwards, on the follower's side those that are added
-or, if the plan is cancelled, added again.
+Like kafka-reassign-partitions, a plan limits the rate of all brokers, and lists the throttled replicas: on the leader's
+side all replicas that the moved partitions have before and afterwards, on the follower's side the added replicas, and
+the removed ones, which a cancelled plan adds again.
 """
 
 from collections.abc import Mapping
@@ -52,7 +52,7 @@ def _replicas(brokers: Mapping[int, set[int]]) -> str:
 
 
 def check_throttle(plan: StoredPlan, configs: Configs) -> None:
-    """Raise KafkaError if somebody has set a config that the throttle of a plan needs, or one of them is too large."""
+    """Raise KafkaError if a config that the throttle of a plan needs is set already, or would be too large."""
     brokers = [
         ConfigResource(ConfigResourceType.BROKER, name)
         for name in configs.resources_with_overrides(ConfigResourceType.BROKER)
@@ -77,9 +77,9 @@ def check_throttle(plan: StoredPlan, configs: Configs) -> None:
 
 
 def with_throttle(plan: StoredPlan, configs: Configs) -> dict[ConfigResource, Overrides]:
-    """Return the new overrides of the resources that the throttle changes. What somebody else has set meanwhile stays.
+    """Return the new overrides of the resources that the throttle changes. Values that a user has set meanwhile stay.
 
-    A topic that has been deleted may be among them.
+    They may include topics that have been deleted.
     """
     changed = {}
     for resource, throttle in throttle_configs(plan).items():
@@ -90,7 +90,7 @@ def with_throttle(plan: StoredPlan, configs: Configs) -> dict[ConfigResource, Ov
 
 
 def without_throttle(plan: StoredPlan, configs: Configs) -> dict[ConfigResource, Overrides]:
-    """Return the new overrides of the resources that have configs of the throttle. Values of somebody else stay."""
+    """Return the new overrides of the resources with configs of the throttle. Values that a user has set stay."""
     changed = {}
     for resource, throttle in throttle_configs(plan).items():
         current = configs.overrides(*resource)

@@ -1,7 +1,7 @@
 """Reassignments of partitions (KIP-455), written to the coordination service.
 
-The decisions are in kbroker/metadata/replication. A reassignment is part of the state of its partition, and the write
-that changes in-sync replicas also completes it. So there is no task that another controller would have to continue.
+The decisions are in kbroker/metadata/replication. A reassignment is part of the state of its partition, and the ISR
+change that fulfils it also completes it. So it needs no task, which another controller would have to continue.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ class ReassignmentControlManager:
     ) -> list[ReassignmentOutcome]:
         """Begin, replace or cancel reassignments. Returns the outcome of each, in order.
 
-        Those without an error are written together, in one multi if it is not too large (some thousand partitions).
-        Otherwise a failure may leave some of them written: each partition as a whole, and the request can be repeated.
-        Raises KafkaError if not all are known to be written.
+        Those without an error are written in one multi, if it is not too large (some thousand partitions). If it is, a
+        failure may leave only some partitions written, each as a whole, and the client can repeat the request. Raises
+        KafkaError if not all are known to be written.
         """
         async with self._lock:
             await self._writer.prepare()

@@ -20,7 +20,7 @@ class PlanState(StrEnum):
 
 
 class PlanOrigin(StrEnum):
-    """Who has made a plan. REBUILD and RETURN are plans of the controller: see self_healing."""
+    """REQUEST: a client has requested the plan. REBUILD and RETURN: plans of the controller, see self_healing."""
 
     REQUEST = "request"
     REBUILD = "rebuild"
@@ -28,7 +28,7 @@ class PlanOrigin(StrEnum):
 
 
 class SkipReason(StrEnum):
-    """Why a plan does not move a partition. The last three are of plans of the controller."""
+    """Why a plan does not move a partition. The last three occur in plans of the controller only."""
 
     DELETED = "deleted"
     REASSIGNED = "reassigned"
@@ -51,9 +51,9 @@ class StoredMove(NamedTuple):
 class StoredPlan(NamedTuple):
     """A plan. `throttle`: bytes per second for each broker, or NO_THROTTLE; it is set before the first move begins.
 
-    `is_throttled`: whether the configs of the throttle have been set. `skipped`: the moves that an ended plan has
-    skipped, as indexes; all its others are done. `created_ms`, `ended_ms`: wall clock, -1 for a plan that runs.
-    `brokers`: those that a plan of the controller is about.
+    `is_throttled`: whether the configs of the throttle have been set. `skipped`: the indexes of the moves that an ended
+    plan has skipped; all others are done. `created_ms`, `ended_ms`: wall clock; `ended_ms` is -1 for a running plan.
+    `brokers`: the brokers whose replicas a plan of the controller rebuilds or gives back.
     """
 
     plan_id: int
@@ -74,9 +74,9 @@ class StoredPlan(NamedTuple):
         return self.state in (PlanState.RUNNING, PlanState.CANCELLING)
 
     def direction(self, move: StoredMove) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Return the replicas that a move starts from, and those that it has when it is done.
+        """Return the replicas before a move and after it.
 
-        A plan of the controller that is cancelled moves nothing back: it might wait for a broker that never returns.
+        A cancelled plan of the controller moves nothing back: it might wait for a broker that never returns.
         """
         if self.origin is not PlanOrigin.REQUEST or self.state in (PlanState.RUNNING, PlanState.COMPLETE):
             return move.original, move.target

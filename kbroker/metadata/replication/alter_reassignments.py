@@ -21,7 +21,7 @@ from protocol.errors import ErrorCode
 
 
 class RequestedReassignment(NamedTuple):
-    """A partition in a request. `replicas`: the target, the preferred leader first; None cancels a reassignment."""
+    """A partition in a request. `replicas`: the target, preferred leader first; None cancels the reassignment."""
 
     topic: str
     partition: int

@@ -1,8 +1,8 @@
 """Changes of brokers: which registrations the controller writes, and what they mean for a partition.
 
 A broker registers with an ephemeral node of its own, with a new broker epoch each time. The controller compares these
-nodes with the registrations that it has written, which are the ones that count. So a broker that restarted between two
-looks is noticed by its epoch (KIP-380).
+nodes with the registrations that it has written, which are the ones that count. So it
+detects by the epoch that a broker has restarted between two reads (KIP-380).
 """
 
 from collections.abc import Callable, Mapping
@@ -23,11 +23,10 @@ log = EventLogger("kbroker.metadata")
 
 @dataclass(slots=True)
 class BrokerChanges:
-    """`restarted` have registered again, so their former memberships end; `fenced` have lost their sessions.
+    """`restarted` brokers have registered again, so their ISR memberships end. `fenced` ones have lost their sessions.
 
-    Of those that restarted, `unclean` cannot prove that they stopped cleanly, so their logs may have lost their ends;
-    `replaced_disks` have another log directory, without the records, or have been unregistered, so that nothing proves
-    that it is the same.
+    Of the restarted ones, `unclean` cannot prove that they stopped cleanly, so their logs may have lost their ends.
+    `replaced_disks` have another log directory, without the records, or were unregistered, so it may be another one.
     """
 
     restarted: dict[int, BrokerRegistration] = field(default_factory=dict)
@@ -99,7 +98,7 @@ def settle_partition(
     """
     isr = [replica for replica in partition.isr if replica not in changes.restarted and is_acceptable(replica)]
     if isr == partition.isr and partition.leader in isr and not partition.elr and not partition.last_known_elr:
-        return None  # the case of most of thousands of partitions
+        return None  # true of most partitions
     return change_partition(
         partition,
         is_acceptable,

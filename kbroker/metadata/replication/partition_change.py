@@ -34,7 +34,7 @@ class Election(Enum):
 
 
 class TopicRules(NamedTuple):
-    """What a topic's configs say about elections: unclean.leader.election.enable and min.insync.replicas."""
+    """The configs of a topic that affect elections: unclean.leader.election.enable and min.insync.replicas."""
 
     election: Election = Election.ONLINE
     min_insync_replicas: int = 1
@@ -93,10 +93,10 @@ def change_partition(
 ) -> PartitionRegistration | None:
     """Return the partition with another ISR or assignment and a leader for it; None if nothing changes.
 
-    By default ISR and assignment are the same, but a reassignment ends when its replicas are in sync. Brokers that
-    stopped in an `unclean` way leave the ELR. The leader epoch is incremented if the leader changes, or is one of the
-    `restarted` brokers, since its log may have lost its end. It is also incremented when replicas leave: should they be
-    added again, what they claimed before does not count. The partition epoch is incremented by every change.
+    By default ISR and assignment stay the same, but a reassignment completes if its replicas are in sync. Brokers that
+    stopped uncleanly (`unclean`) leave the ELR. The leader epoch is incremented if the leader changes, or is one of the
+    `restarted` brokers, since its log may have lost its end. It is also incremented when replicas leave, so that their
+    former claims do not count if they are added again. Every change increments the partition epoch.
     """
     changed = replace(partition, isr=partition.isr if isr is None else list(isr))
     _assign(changed, assignment)
@@ -150,9 +150,9 @@ def _last_known(
 def remove_failed_replica(
     partition: PartitionRegistration, broker_id: int, is_acceptable: Callable[[int], bool], rules: TopicRules
 ) -> PartitionRegistration | None:
-    """Return the partition without a replica whose log has failed; None if no other one in sync could lead.
+    """Return the partition without a replica whose log has failed; None if no other replica in sync could lead.
 
-    A new leader epoch begins, in which the replica has claimed nothing: it might join again at once otherwise.
+    A new leader epoch begins, so that the replica's former claims do not let it join the ISR again at once.
     """
     isr = [replica for replica in partition.isr if replica != broker_id]
     if broker_id not in partition.isr or not any(map(is_acceptable, isr)):

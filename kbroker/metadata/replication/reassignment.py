@@ -1,13 +1,12 @@
 """Reassignment: the replicas of a partition while it moves to other brokers (KIP-455).
 
-While it runs, the partition has the replicas of before and those of the target. It is complete when the added ones are
-in sync; then the others leave. If the target has fewer replicas, all of them must be in sync: with fewer replicas none
-may be missing. A replica that is in both sets may otherwise be out of sync, since the number of those in sync does not
-decrease because of the reassignment (KAFKA-19975).
+While it runs, the partition has its original replicas and those of the target. It completes when the added ones are in
+sync; then the others leave. If the target has fewer replicas than before, all of them must be in sync. Otherwise an
+original replica in the target may be out of sync, since the reassignment does not make the ISR smaller (KAFKA-19975).
 
-A reassignment may be replaced by another one before it is complete. Its added replicas then remain until the new one is
-complete, so that none that is in sync is lost before. Unlike in Kafka 4.3.1 they still count as added: cancelling
-always restores the replicas of before the first reassignment, and the former replicas are a valid target.
+Another reassignment may replace one that is not complete. The replicas that the first one added remain until the second
+is complete, so that no in-sync replica is lost before. Unlike in Kafka 4.3.1 they still count as added: cancelling
+always restores the replicas before the first reassignment, and these are a valid target.
 """
 
 from collections.abc import Sequence
@@ -30,7 +29,7 @@ class CompletedReassignment(NamedTuple):
 
 
 class CancelledReassignment(NamedTuple):
-    """`unclean`: only added replicas are in sync, so that the first one of before would lead without their records."""
+    """`unclean`: only added replicas are in sync, so an original replica would lead without their records."""
 
     replicas: list[int]
     isr: list[int]
@@ -58,9 +57,9 @@ def target_replicas(partition: PartitionRegistration) -> list[int]:
 
 
 def cancel_reassignment(partition: PartitionRegistration) -> CancelledReassignment:
-    """Return what a partition has without its reassignment.
+    """Return the replicas and ISR of a partition without its reassignment.
 
-    If nothing is in sync, an eligible replica of before is waited for (Kafka 4.3.1 takes this for unclean, too).
+    If no replica is in sync, the partition waits for an eligible original one (Kafka 4.3.1 treats this as unclean).
     """
     replicas = original_replicas(partition)
     isr = [replica for replica in partition.isr if replica in replicas]

@@ -1,4 +1,4 @@
-"""What the configs of a topic say about the elections of its leaders."""
+"""The configs of a topic that affect leader elections."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The numbered changes that brokers follow: what each has written, so that they read no more than that.
+"""The log of metadata changes: what each one has written, so that brokers read only these nodes.
 
-A change has the rows of partitions themselves, so brokers that follow need not read their chunks. The last one is in
-znodes.CHANGES if it is small; this and the others are in a ring of nodes, one for each of the last RECENT_CHANGES.
+A change includes the changed rows of partitions, so brokers that follow need not read their chunks. The last change is
+in znodes.CHANGES if it is small. A ring of nodes has it and the others, one node for each of the last RECENT_CHANGES.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -25,7 +25,7 @@ from kbroker.metadata.store.znodes import (
 
 RECENT = f"{ROOT}/recent"
 RECENT_CHANGES = 32
-# Every broker reads CHANGES after every change: a larger change is only in its own node.
+# Every broker reads CHANGES after every change, so a larger change is stored only in its own node.
 MAX_INLINE_BYTES = 2_000
 
 # Rows of a chunk by topic id and partition; None for a partition that is no longer there.
@@ -42,7 +42,7 @@ class Change:
 
     @classmethod
     def of(cls, number: int, ops: Iterable[Op]) -> "Change":
-        """Return the change that makes these operations."""
+        """Return the change that consists of these operations."""
         change = cls(number)
         for op in ops:
             if isinstance(op, SetChunk) and op.rows is not None:
@@ -125,9 +125,9 @@ def decode_change_log(data: bytes) -> ChangeLog:
 
 
 class NodesToRead:
-    """What brings a broker from one change to a later one: paths to read, and rows of chunks that need no reading.
+    """What a broker needs to apply several changes: the paths to read, and the rows of chunks that need no read.
 
-    A chunk that must be read has the rows of all changes so far, so the rows of earlier changes are dropped.
+    A chunk that is read has the rows of all changes so far, so the rows of earlier changes are dropped.
     """
 
     def __init__(self) -> None:

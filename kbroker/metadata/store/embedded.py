@@ -40,7 +40,7 @@ FILE_CHECK_INTERVAL_S = 600.0
 
 
 class OperationOutcome(NamedTuple):
-    """What an operation has returned or raised. Its changes of watches end at this index of those of the commit."""
+    """The result or the error of an operation, and the end index of its changes in the watch changes of the commit."""
 
     future: Future[Any]
     result: Any

@@ -1,4 +1,4 @@
-"""A session of the embedded coordination service, and what its calls add to a commit."""
+"""A session of the embedded coordination service, and the commit that its calls add operations to."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ StoreOperation = Callable[["PendingCommit"], Any]
 class PendingCommit:
     """Operations that become durable together: functions that undo them, and their operations for the journal.
 
-    `watch_changes`: what they do with watches, in order, once they are durable: a watch that an operation sets is not
-    fired by an operation before it.
+    `watch_changes`: sets and fires watches, in the order of the operations, once they are durable. So an operation does
+    not fire a watch that a later one sets.
     """
 
     __slots__ = ("persistent_ops", "undo", "watch_changes")

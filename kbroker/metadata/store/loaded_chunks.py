@@ -1,4 +1,4 @@
-"""The partition chunks as last read, with what finds a partition, or room for one, without looking at all chunks."""
+"""The partition chunks as last read, with indexes that find a partition, or space for one, without a full scan."""
 
 from collections.abc import Collection, ItemsView, Iterator, KeysView, Mapping
 
@@ -11,7 +11,7 @@ class LoadedChunks:
 
     def __init__(self, chunks: Mapping[int, Chunk] | None = None) -> None:
         self._chunks: dict[int, Chunk] = {}
-        # The number of partitions that still fit in, of the chunks that are not full.
+        # The number of partitions that still fit into each chunk that is not full.
         self._free: dict[int, int] = {}
         # The chunks of each topic.
         self._numbers: dict[bytes, dict[int, None]] = {}
@@ -26,7 +26,7 @@ class LoadedChunks:
         return len(self._chunks)
 
     def get(self, number: int) -> Chunk:
-        """Return a chunk, an empty one if it does not exist."""
+        """Return a chunk; an empty one if it does not exist."""
         return self._chunks.get(number, {})
 
     def numbers(self) -> KeysView[int]:
@@ -40,7 +40,7 @@ class LoadedChunks:
         return self._numbers.get(topic_id, {}).keys()
 
     def free(self) -> Iterator[tuple[int, int]]:
-        """Yield the chunks that are not full, and the number of partitions that fit in; the newest one first."""
+        """Yield (number of the chunk, partitions that still fit) for the chunks that are not full, the newest first."""
         for number in reversed(self._free):
             yield number, self._free[number]
 

@@ -1,4 +1,4 @@
-"""The nodes of the metadata as last read, and what changes in the image with their new data."""
+"""The nodes of the metadata as last read, and the deltas of the image that their new data causes."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ class LoadedNodes:
                 yield znodes.config_path(ConfigResource(resource_type, name))
 
     def update(self, nodes: NodeData, rows: Mapping[int, Sequence[ChunkRows]], delta: MetadataDelta) -> None:
-        """Store the current data of nodes, then rows of chunks, and add what changes in the image to the delta.
+        """Store the current data of nodes, then rows of chunks, and add the resulting changes to the delta.
 
-        The cost depends on the topics and partitions in the parameters only.
+        The cost depends only on the topics and partitions in the parameters.
         """
         changed: ChangedTopics = {}
         has_brokers = False

@@ -10,7 +10,7 @@ from kbroker.metadata.store.znodes import CHUNK_PARTITIONS, Chunk, chunk_path, e
 
 # A chunk of topics with one partition each, with three replicas.
 MAX_CHUNK_BYTES = 10_000
-# Brokers that follow get the rows themselves if they are at most this share of their chunk. So a multi grows by half.
+# A change includes the changed rows if they are at most this share of their chunk. So a multi grows by half at most.
 MAX_ROWS_SHARE = 0.5
 
 # The rows of a topic that have changed, by partition; None for one that was removed.
@@ -66,7 +66,7 @@ class ChunkDraft:
 
     @property
     def max_bytes(self) -> int:
-        """About the size of `ops`, rather too much than too little."""
+        """An upper estimate of the size of `ops`."""
         return MAX_CHUNK_BYTES * len(self._changed)
 
     def add(self, topic_id: bytes, index: int, partition: PartitionRegistration) -> None:

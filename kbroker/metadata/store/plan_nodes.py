@@ -1,9 +1,9 @@
-"""The nodes of the plan of reassignments that runs, or of the last one. All data is JSON.
+"""The nodes of the running plan of reassignments, or of the last one. All data is JSON.
 
-    /kbroker/reassignment-plan        the plan without its moves, and the number of the nodes that have them
+    /kbroker/reassignment-plan        the plan without its moves, and the number of nodes that have them
     /kbroker/reassignment-plan/ID-N   [[topic, topic id in hex, partition, original replicas, target replicas], ...]
 
-The nodes of the moves are written first: a plan exists from the write of its first node on.
+The nodes of the moves are written first: a plan exists once /kbroker/reassignment-plan has it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,13 +18,13 @@ MOVES_PER_NODE = 500
 
 
 class PlanHeader(NamedTuple):
-    """`plan` has no moves; they are in so many nodes."""
+    """`plan` has no moves. They are in `node_count` nodes."""
 
     plan: StoredPlan
-    move_nodes: int
+    node_count: int
 
     def move_paths(self) -> list[str]:
-        return [moves_path(self.plan.plan_id, number) for number in range(self.move_nodes)]
+        return [moves_path(self.plan.plan_id, number) for number in range(self.node_count)]
 
 
 def moves_path(plan_id: int, number: int) -> str:
@@ -41,7 +41,7 @@ def _node_count(plan: StoredPlan) -> int:
 
 
 def encode_header(plan: StoredPlan) -> bytes:
-    # A version without self-healing reads the plans on request.
+    # A plan on request must be readable by a version without self-healing.
     origin = {} if plan.origin is PlanOrigin.REQUEST else {"origin": plan.origin, "brokers": plan.brokers}
     return encode(
         {
@@ -61,7 +61,7 @@ def encode_header(plan: StoredPlan) -> bytes:
 
 
 def decode_header(data: bytes | None) -> PlanHeader | None:
-    """Return None if there has been no plan. The node is empty while its children are written for the first time."""
+    """Return the header; None if there has been no plan. The node is empty until the first plan is complete."""
     if not data:
         return None
     with decoding(REASSIGNMENT_PLAN):
@@ -124,13 +124,13 @@ class LoadedPlan:
         yield from self._data
 
     def missing_paths(self, nodes: Mapping[str, bytes | None]) -> list[str]:
-        """Return the nodes of moves that belong to the plan in `nodes`, and are neither there nor known already."""
+        """Return the paths of moves of the plan in `nodes` that are neither in `nodes` nor known already."""
         header = decode_header(nodes.get(REASSIGNMENT_PLAN))
         paths = [] if header is None else header.move_paths()
         return [path for path in paths if nodes.get(path) is None and (path in nodes or path not in self._data)]
 
     def update(self, nodes: Mapping[str, bytes | None]) -> None:
-        """Store the current data of nodes, of which others than those of the plan are ignored."""
+        """Store the current data of nodes. Ignores nodes that do not belong to the plan."""
         for path, data in nodes.items():
             if path == REASSIGNMENT_PLAN:
                 header = decode_header(data)

@@ -5,7 +5,7 @@
     /kbroker/brokers/ID              a broker's address and epoch; ephemeral
     /kbroker/registrations/ID        the same as the controller knows it, with {"fenced", "in_controlled_shutdown"} and
                                      {"history": [fields of BrokerHistory]}
-    /kbroker/secret                  {"secret": hex}; with it brokers prove to each other that they are of this cluster
+    /kbroker/secret                  {"secret": hex}; brokers prove with it that they belong to this cluster
     /kbroker/controller              {"broker": id}; ephemeral
     /kbroker/controller-epoch        {"epoch"}; every write of the controller begins with a check of its version
     /kbroker/changes                 {"number", "last": change}; without "last" if the change is large

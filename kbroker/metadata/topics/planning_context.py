@@ -1,4 +1,4 @@
-"""The state on which the controller's decisions about topics depend: the brokers, existing topics and configs."""
+"""The state on which the controller's decisions about topics depend: brokers, existing topics and configs."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Configs that a topic cannot have because of its name, or that cannot name another topic."""
+"""Checks of topic configs that depend on the topic's own name."""
 
 from collections.abc import Mapping
 
@@ -15,7 +15,7 @@ def check_topic_configs(name: str, overrides: Mapping[str, str]) -> None:
     for config in (RETRY_TOPIC, DEAD_LETTER_TOPIC):
         other = overrides.get(config)
         if other == name:
-            # Records whose last attempt has failed would begin anew, for ever.
+            # A record whose last attempt has failed would start again, forever.
             raise ConfigError(f"{config} must be another topic, not '{name}' itself")
         if other in INTERNAL_TOPICS:
             raise ConfigError(f"{config} cannot be the internal topic '{other}'")

@@ -1,6 +1,6 @@
-"""Views: topics without partitions of their own, of which consumers read selected records of another topic.
+"""Views: topics without partitions of their own, from which consumers read selected records of another topic.
 
-A view exists no longer than its source: a source with views cannot be deleted, unless the same request deletes them.
+A source topic with views cannot be deleted, unless the same request deletes the views.
 """
 
 from collections.abc import Collection, Mapping

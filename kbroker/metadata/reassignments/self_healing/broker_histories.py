@@ -1,4 +1,4 @@
-"""What the controller remembers of brokers when a plan of reassignments ends, or is cancelled."""
+"""Changes of BrokerHistory when a plan of reassignments ends or is cancelled."""
 
 from collections.abc import Mapping, Sequence
 
@@ -7,7 +7,7 @@ from kbroker.metadata.reassignments.stored_plan import PlanOrigin, StoredMove, S
 
 
 def histories_at_cancellation(plan: StoredPlan, known: Mapping[int, KnownBroker]) -> dict[int, BrokerHistory]:
-    """Return the changed histories when a user cancels a plan: what the controller wanted must not begin again."""
+    """Return the changed histories when a user cancels a plan: the controller must not begin the same plan again."""
     changed = {}
     for broker_id in plan.brokers:
         if broker_id in known and plan.origin is PlanOrigin.REBUILD and known[broker_id].fenced:
@@ -20,9 +20,9 @@ def histories_at_cancellation(plan: StoredPlan, known: Mapping[int, KnownBroker]
 def histories_at_end(
     plan: StoredPlan, done: Sequence[StoredMove], known: Mapping[int, KnownBroker], replicas: Mapping[int, int]
 ) -> dict[int, BrokerHistory]:
-    """Return the changed histories when a plan has ended. `replicas`: their number by broker, with those moves.
+    """Return the changed histories when a plan has ended. `replicas`: their number by broker, after the plan.
 
-    `done`: the moves that were not skipped, which a cancelled plan on request has moved back.
+    `done`: the moves that were not skipped. If a plan on request was cancelled, these were moved back.
     """
     added, removed = _counts(plan, done)
     changed: dict[int, BrokerHistory] = {}
@@ -33,7 +33,7 @@ def histories_at_end(
         elif plan.origin is PlanOrigin.RETURN and broker_id in plan.brokers:
             history = history._replace(rebuilt=max(history.rebuilt - added.get(broker_id, 0), 0))
         elif plan.origin is PlanOrigin.REQUEST and removed.get(broker_id) and not replicas.get(broker_id):
-            # Also of a broker that has stopped: nothing is to be given back to it.
+            # Also if the broker has stopped: no replicas are to be given back to it.
             history = history._replace(rebuilt=0, is_drained=True)
         if added.get(broker_id):
             history = history._replace(is_drained=False)

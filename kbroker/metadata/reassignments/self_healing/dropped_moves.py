@@ -1,7 +1,7 @@
-"""Moves that a plan of the controller drops before they are done. One that has begun gets its former replicas back.
+"""Moves that a plan of the controller drops before they are done. A running move gets its original replicas back.
 
-A plan on request waits for brokers that are away. A plan of the controller must not: nobody looks after it, and no
-other plan can begin until it ends.
+A plan on request waits for absent brokers. A plan of the controller must not: no user watches it, and no other plan can
+begin until it ends.
 """
 
 from collections.abc import Collection
@@ -17,16 +17,16 @@ def drop_reason(
     alive: Collection[int],
     away: Collection[int],
 ) -> SkipReason | None:
-    """Return why a move that is not done is dropped, None if it goes on.
+    """Return why a move that is not done is dropped, None if it continues.
 
-    `alive`: the brokers that can lead and follow. `away`: those that have been away so long that they are rebuilt.
+    `alive`: the brokers that can lead and follow. `away`: brokers that have been away long enough to be rebuilt.
     """
     if plan.origin is PlanOrigin.REQUEST:
         return None
     if plan.state is PlanState.CANCELLING:
         return SkipReason.CANCELLED
     if plan.origin is PlanOrigin.REBUILD and all(broker in alive for broker in set(move.original) - set(move.target)):
-        # Its log lacks only what was written meanwhile: it is in sync again long before a copy of everything.
+        # Its log lacks only recent records, so it is in sync again long before a new copy would be.
         return SkipReason.RETURNED
     if any(broker in away for broker in set(move.target) - set(move.original)):
         return SkipReason.AWAY

@@ -1,4 +1,4 @@
-"""The layout of a cluster for plans of the controller, from its metadata and what its brokers report of their disks."""
+"""The layout of a cluster for plans of the controller, from the metadata and the brokers' reports of their disks."""
 
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
@@ -14,12 +14,12 @@ from kbroker.metadata.topics.placement.cluster_layout import (
     cluster_layout,
 )
 
-# Nobody watches a plan of the controller, so it leaves this part of each disk free.
+# No user watches a plan of the controller, so it leaves this fraction of each disk free.
 RESERVED = 0.1
 
 
 class BrokerDisk(NamedTuple):
-    """What a broker reports: the bytes of its replicas by topic and partition, and those of its file system, if known.
+    """A broker's report: the bytes of its replicas by topic and partition, and of its file system, if known.
 
     `is_cordoned`: its log directory is in cordoned.log.dirs.
     """
@@ -31,7 +31,7 @@ class BrokerDisk(NamedTuple):
 
     @property
     def room_bytes(self) -> int | None:
-        """The bytes that it may receive."""
+        """The bytes that the broker may receive; None if that is unknown."""
         if self.free_bytes is None or self.total_bytes is None:
             return None
         return max(self.free_bytes - round(self.total_bytes * RESERVED), 0)
@@ -42,7 +42,7 @@ def healing_layout(
 ) -> ClusterLayout:
     """Return the layout of all partitions.
 
-    Brokers accept replicas if they live, have reported their disks, are not cordoned, and were not drained.
+    A broker accepts replicas if it is alive, has reported its disk, is not cordoned, and was not drained.
     """
     alive = acceptable_leaders(known)
     brokers = [
@@ -61,7 +61,7 @@ def healing_layout(
 
 
 def is_drained(broker_id: int, broker: KnownBroker, topics: Mapping[str, TopicImage]) -> bool:
-    """Return whether a broker was drained, and has got no replica since."""
+    """Return whether a broker was drained, and has received no replica since."""
     if not broker.history.is_drained:
         return False
     return all(broker_id not in partition.replicas for topic in topics.values() for partition in topic.partitions)

@@ -1,9 +1,9 @@
-"""How long brokers have been away, or back.
+"""How long brokers have been fenced, or unfenced.
 
-The controller stores the time when it fences or unfences a broker, so that the next controller knows it. That is a wall
-clock, which may jump or differ from that of the next controller, and after an outage of everything a broker that is
-about to start has an old time. So a controller must also have seen the broker in its state for OBSERVED_MS itself, by
-its monotonic clock, or for the whole time if that is shorter. Another controller begins to observe anew.
+The controller stores the wall-clock time when it fences or unfences a broker, so that the next controller knows it. The
+clock may jump, or differ from the next controller's; and after an outage of the whole cluster, brokers that are about
+to start have old times. So a controller must also have observed the broker in its state for OBSERVED_MS by its own
+monotonic clock, or for the whole required time if that is shorter. Each controller begins its own observation.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ OBSERVED_MS = 60_000
 
 
 class BrokerState(NamedTuple):
-    """`epoch` is 0 of a broker that is not registered. Each registration has another one."""
+    """`epoch`: the broker epoch, 0 for a broker that is not registered. Each registration has a new one."""
 
     is_away: bool
     epoch: int
@@ -26,7 +26,7 @@ class ObservedBrokers:
 
     def __init__(self) -> None:
         self._controller_epoch = 0
-        # Since when a broker is in its state, by the monotonic clock.
+        # Each broker's state, and the monotonic time since which it is in it.
         self._since: dict[int, tuple[BrokerState, int]] = {}
 
     def update(self, controller_epoch: int, states: Mapping[int, BrokerState], mono_ms: int) -> None:
@@ -41,7 +41,7 @@ class ObservedBrokers:
         }
 
     def remaining_ms(self, broker_id: int, history: BrokerHistory, after_ms: int, *, now_ms: int, mono_ms: int) -> int:
-        """Return how long a broker must stay in its state until it has been in it for `after_ms`; 0 if it has."""
+        """Return the ms until a broker has been in its state for `after_ms`; 0 if it has been."""
         observed_ms = mono_ms - self._since[broker_id][1]
         stored_ms = now_ms - history.since_ms if history.since_ms >= 0 else 0
         unobserved_ms = min(after_ms, OBSERVED_MS) - observed_ms
@@ -49,7 +49,7 @@ class ObservedBrokers:
 
 
 def broker_states(known: Mapping[int, KnownBroker], replicas: Mapping[int, int]) -> dict[int, BrokerState]:
-    """Return the states of the registered brokers, and of those that only replicas are assigned to."""
+    """Return the states of the registered brokers, and of unregistered brokers that have replicas."""
     states = {broker_id: BrokerState(True, 0) for broker_id in replicas}
     for broker_id, broker in known.items():
         states[broker_id] = BrokerState(broker.fenced, broker.registration.epoch)

@@ -1,7 +1,7 @@
 """Ends the session of a process whose event loop hangs.
 
-kazoo's thread sends heartbeats by itself, so without this a broker that does nothing any more would keep its
-registration and its leaderships for ever.
+kazoo's thread sends heartbeats by itself. Without this watchdog, a broker that hangs would keep its registration and
+its leaderships forever.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ CHECKS_PER_TIMEOUT = 4
 class LoopWatchdog:
     """A thread that expects a sign of life of the event loop in every `timeout_s` seconds, the session timeout.
 
-    Without one, `hangs` is true and `on_hang` is called in this thread, until the loop runs again. The session expires
-    if no connection is opened meanwhile. Any thread may change `timeout_s`.
+    Without one, `hangs` is true, and this thread calls `on_hang` at each check until the loop runs again. The session
+    then expires, unless a new connection is opened. Any thread may change `timeout_s`.
     """
 
     def __init__(self, loop: AbstractEventLoop, timeout_s: float, on_hang: Callable[[], None]) -> None:

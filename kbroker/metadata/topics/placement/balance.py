@@ -1,4 +1,4 @@
-"""Balance: moves that bring a layout to the goals of placement."""
+"""Balance: moves that make a layout meet the goals of placement."""
 
 from kbroker.metadata.topics.placement.balance_bytes import balance_bytes
 from kbroker.metadata.topics.placement.balance_leaders import balance_leaders, balance_topic_leaders
@@ -7,20 +7,20 @@ from kbroker.metadata.topics.placement.cluster_layout import ClusterLayout, with
 from kbroker.metadata.topics.placement.reassignment_plan import ReassignmentPlan, plan_of
 from kbroker.metadata.topics.placement.replica_table import ReplicaTable
 
-# In the order of their weight: none undoes what an earlier one has reached.
+# In descending priority: no step undoes the result of an earlier one.
 STEPS = (balance_racks, balance_counts, balance_leaders, balance_bytes, balance_topic_leaders)
 
 
 def balance(layout: ClusterLayout) -> ReassignmentPlan:
     """Return the plan that balances a cluster, without moves if it is balanced. Raises PlanRefused.
 
-    Replicas on brokers that accept none stay there, as do all replicas of partitions without a leader and of those that
-    are being reassigned. Where racks or sizes prevent equal brokers, the plan ends where no single move or exchange
-    between two brokers helps. It prefers few bytes, but does not search for the fewest.
+    Replicas on brokers that accept none stay there, and so do replicas of partitions that have no leader or are being
+    reassigned. Where racks or sizes prevent equal brokers, the plan ends when no single move or exchange between two
+    brokers improves the balance. It prefers to move few bytes, but does not search for the minimum.
     """
     current = layout
     while True:
-        # A new table for each pass, so that the result of a plan is what a second plan begins with.
+        # A new table for each pass, so that a second plan would begin with the same table.
         table = ReplicaTable(current)
         changes = [step(table) for step in STEPS]
         if not any(changes):

@@ -1,4 +1,4 @@
-"""Balance: brokers store equally many bytes. Large replicas are exchanged for small ones, so that counts stay equal."""
+"""Balances bytes: exchanges large replicas for small ones, so that the numbers of replicas stay equal."""
 
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator
@@ -8,8 +8,8 @@ from kbroker.metadata.topics.placement.balance_replicas import surplus
 from kbroker.metadata.topics.placement.placement_goals import BYTES_TOLERANCE
 from kbroker.metadata.topics.placement.replica_table import ReplicaTable
 
-# The replicas that are tried on each side of an exchange, and those that are looked at to find them. A full search may
-# find an exchange where these limits miss it, but compares each replica of a broker with each of another.
+# How many replicas are tried on each side of an exchange, and how many are considered to find them. A full search would
+# compare each replica of a broker with each of another, and could find exchanges that these limits miss.
 _TRIED, _LOOKED_AT = 8, 32
 
 # A replica's size and partition, in ascending order.
@@ -19,7 +19,7 @@ _Sorted = list[tuple[int, int]]
 def balance_bytes(table: ReplicaTable) -> bool:
     """Move bytes from brokers above the average to brokers below it. Returns whether anything moved.
 
-    It ends when all are within BYTES_TOLERANCE of the average, or no exchange between two brokers helps.
+    Ends when all brokers are within BYTES_TOLERANCE of the average, or no exchange between two brokers helps.
     """
     blocked: set[tuple[int, int]] = set()
     if _next_pair(table, blocked) is None:
@@ -37,7 +37,7 @@ def balance_bytes(table: ReplicaTable) -> bool:
 def _next_pair(table: ReplicaTable, blocked: set[tuple[int, int]]) -> tuple[int, int] | None:
     """Return the brokers with the most and the fewest bytes, if one of them is outside the tolerance.
 
-    Where racks keep all brokers of one above the average, their own difference counts: it must be above the tolerance.
+    The difference of the two must exceed it as well: racks may keep all brokers of a rack above the average.
     """
     if not table.accepting:
         return None
@@ -78,11 +78,11 @@ class _Exchanges:
     def exchange(self, source: int, target: int) -> bool:
         """Move a replica from one broker to another, and a smaller one back. Returns False if none fit.
 
-        Nothing needs to come back if the source has one replica more than the target.
+        Nothing has to move back if the source has one replica more than the target.
         """
         table = self._table
         wanted = surplus(table.sizes, table.accepting, source, target)
-        # So many exchanges as a broker has replicas are enough if each moves this.
+        # Each exchange moves at least this many bytes, which bounds their number by the number of replicas.
         least = max(wanted // (2 * table.counts[source] + 1), 1)
         most = table.sizes[source] - table.sizes[target] - 1
         for are_leaders in (False, True):
@@ -98,7 +98,7 @@ class _Exchanges:
         return False
 
     def _returned(self, source: int, target: int, are_leaders: bool) -> Iterator[int | None]:
-        """Yield small replicas that may move from the target to the source; None if none has to."""
+        """Yield small replicas that may move from the target back to the source; None if none has to."""
         table = self._table
         if table.counts[source] - table.counts[target] == 1 and (
             not are_leaders or table.leaders[source] - table.leaders[target] == 1

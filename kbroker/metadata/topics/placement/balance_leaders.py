@@ -1,4 +1,4 @@
-"""Balance: equal numbers of partitions that brokers are the preferred leader of, in total and of each topic.
+"""Balances preferred leaders: brokers lead equally many partitions, in total and of each topic.
 
 Only the order of replicas changes.
 """
@@ -15,10 +15,10 @@ _Led = dict[int, dict[int, dict[int, None]]]
 
 
 def balance_leaders(table: ReplicaTable) -> bool:
-    """Hand preferred leadership over to followers until no chain of them helps. Returns whether anything changed.
+    """Transfer preferred leadership to followers until no chain of transfers helps. Returns whether anything changed.
 
-    A broker that leads too many partitions may have followers only on brokers that lead many too, which hand others
-    over in turn. The result is the best that the given replicas allow.
+    All followers of a broker that leads too many partitions may be on brokers that lead as many; these then transfer
+    other partitions in turn. The result is the best that the given replicas allow.
     """
     leaders, accepting = table.leaders, table.accepting
     if not accepting or max(leaders[b] for b in accepting) - min(leaders[b] for b in accepting) < 2:
@@ -28,20 +28,20 @@ def balance_leaders(table: ReplicaTable) -> bool:
     while path := _next_path(table, led):
         source, target = path[0], path[-1]
         amount = min(surplus(leaders, accepting, source, target), *(len(led[a][b]) for a, b in _steps(path)))
-        # The last step first, so that no broker on the way hands over what it has just received.
+        # The last transfer first, so that no broker on the path transfers a partition that it has just received.
         for leader, follower in reversed(_steps(path)):
             for partition in list(led[leader][follower])[:amount]:
-                _hand_over(table, led, partition, leader, follower)
+                _transfer(table, led, partition, leader, follower)
         has_changed = True
     return has_changed
 
 
 def balance_topic_leaders(table: ReplicaTable) -> bool:
-    """Spread the leaders of each topic, as the load of a topic is where they are. Returns whether anything changed.
+    """Spread the leaders of each topic, since they carry its load. Returns whether anything changed.
 
-    Each step hands a partition over to a broker that leads at least two fewer of the topic. If the totals of the two
-    brokers would differ more than before, one of another topic goes back, which is then spread as well as before, or
-    better.
+    Each step transfers a partition to a broker that leads at least two fewer of the topic. If the totals of the two
+    brokers would then differ more than before, a partition of another topic is transferred back, if that topic is
+    spread no worse afterwards.
     """
     topics = _LedTopics(table)
     has_changed = False
@@ -52,7 +52,7 @@ def balance_topic_leaders(table: ReplicaTable) -> bool:
 
 
 class _LedTopics:
-    """What each broker leads of each topic: `led` for handing over, `leaders` the numbers by topic and broker."""
+    """The leaders of each topic: `led` finds partitions to transfer, `leaders` has the counts by topic and broker."""
 
     def __init__(self, table: ReplicaTable) -> None:
         self._table = table
@@ -65,23 +65,23 @@ class _LedTopics:
                 _enter(table, led, partition)
 
     def improve(self, topic: str) -> bool:
-        """Hand one partition of a topic over. Returns False if that is not possible, or the topic is spread evenly."""
+        """Transfer one partition of a topic. Returns False if that is impossible, or the topic is spread evenly."""
         total = self._table.leaders
         for source, target in self._uneven(topic):
             if not self.led[topic][source].get(target):
                 continue
             if total[source] > total[target]:
-                self._hand_over(topic, source, target)
+                self._transfer(topic, source, target)
                 return True
             for other, leaders in self.leaders.items():
                 if leaders[target] > leaders[source] and self.led[other][target].get(source):
-                    self._hand_over(topic, source, target)
-                    self._hand_over(other, target, source)
+                    self._transfer(topic, source, target)
+                    self._transfer(other, target, source)
                     return True
         return False
 
     def _uneven(self, topic: str) -> Iterator[tuple[int, int]]:
-        """Yield the pairs of brokers of which one leads at least two more, those that differ most first."""
+        """Yield the pairs of brokers of which one leads at least two more, in descending order of the difference."""
         leaders = self.leaders[topic]
         ascending = sorted(self._table.accepting, key=lambda broker: (leaders[broker], broker))
         for source in reversed(ascending):
@@ -90,9 +90,9 @@ class _LedTopics:
                     break
                 yield source, target
 
-    def _hand_over(self, topic: str, leader: int, follower: int) -> None:
+    def _transfer(self, topic: str, leader: int, follower: int) -> None:
         partition = next(iter(self.led[topic][leader][follower]))
-        _hand_over(self._table, self.led[topic], partition, leader, follower)
+        _transfer(self._table, self.led[topic], partition, leader, follower)
         self.leaders[topic][leader] -= 1
         self.leaders[topic][follower] += 1
 
@@ -112,7 +112,7 @@ def _enter(table: ReplicaTable, led: _Led, partition: int) -> None:
             led[leader].setdefault(follower, {})[partition] = None
 
 
-def _hand_over(table: ReplicaTable, led: _Led, partition: int, leader: int, follower: int) -> None:
+def _transfer(table: ReplicaTable, led: _Led, partition: int, leader: int, follower: int) -> None:
     for other in table.replicas[partition][1:]:
         if table.accepts[other]:
             del led[leader][other][partition]
@@ -137,7 +137,7 @@ def _next_path(table: ReplicaTable, led: _Led) -> list[int] | None:
 
 
 def _path_from(source: int, leaders: list[int], led: _Led) -> list[int] | None:
-    """Return the shortest path to a broker that leads fewer, of those the one to the broker that leads fewest."""
+    """Return the shortest path to a broker that leads fewer; of several, the one to the broker that leads fewest."""
     came_from = {source: source}
     reached = deque([source])
     while reached:

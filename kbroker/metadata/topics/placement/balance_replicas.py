@@ -1,6 +1,6 @@
-"""Balance: better racks for partitions, then equal numbers of replicas on brokers.
+"""Balances racks, then replicas: spreads partitions over racks, then gives brokers equally many replicas.
 
-Every move improves its goal and worsens no earlier one, so both end.
+Every move improves its goal and worsens no earlier one, so both searches end.
 """
 
 from collections.abc import Iterator
@@ -45,7 +45,7 @@ def _improve_racks(table: ReplicaTable, partition: int) -> bool:
 
 
 class _ReplicasBySize:
-    """The movable replicas of each broker in classes of sizes: each class has sizes up to twice the lowest."""
+    """The movable replicas of each broker in size classes; within a class, sizes differ by less than a factor of 2."""
 
     def __init__(self, table: ReplicaTable) -> None:
         self._table = table
@@ -65,7 +65,7 @@ class _ReplicasBySize:
         self._add(partition, target)
 
     def of_size(self, broker: int, size_bytes: int) -> Iterator[int]:
-        """Yield the partitions of a broker, those of about this size first. They must not move meanwhile."""
+        """Yield the partitions of a broker, those of about this size first. None may move during the iteration."""
         classes = self._classes[broker]
         wanted = size_bytes.bit_length()
         for size_class in sorted(classes, key=lambda size_class: (abs(size_class - wanted), size_class)):
@@ -75,8 +75,8 @@ class _ReplicasBySize:
 def balance_counts(table: ReplicaTable) -> bool:
     """Move replicas from brokers with many to brokers with fewer. Returns whether anything moved.
 
-    Between two brokers, as many move as one has too many and the other too few. Their size is chosen so that a broker
-    which stores more bytes than others loses what it has too much; otherwise small ones move.
+    As many move between two brokers as one has too many and the other too few. If the source stores more bytes than
+    average, replicas of a size that removes its surplus are chosen, otherwise small ones.
     """
     if not table.accepting or _spread(table.counts, table.accepting) < 2:
         return False
@@ -103,10 +103,10 @@ def _spread(counts: list[int], brokers: list[int]) -> int:
 
 
 def surplus(counts: list[int], brokers: list[int], source: int, target: int) -> int:
-    """Return how many should go from a broker with many to one with at least 2 fewer, at least 1.
+    """Return how many should move from a broker with many to one with at least 2 fewer, at least 1.
 
-    It is what one has above the average and the other below. If racks keep both on one side of the average, it is a
-    quarter of the difference: several brokers share what one has too much.
+    This is the smaller of what one has above the average and the other below. If racks keep both on one side of the
+    average, it is a quarter of their difference, since several brokers share the surplus of one.
     """
     total = sum(counts[broker] for broker in brokers)
     above = counts[source] + -total // len(brokers)

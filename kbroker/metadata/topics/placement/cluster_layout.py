@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 
 class ClusterBroker(NamedTuple):
-    """A broker that replicas are assigned to, or can be.
+    """A broker that has replicas, or may get some.
 
     `accepts_replicas`: False for a broker that must not receive any, as it is fenced, cordoned or unknown. Brokers
     without a rack count as one more rack. `free_bytes`: the space that is left in its log directories, if known.
@@ -22,9 +22,9 @@ class ClusterBroker(NamedTuple):
 class PlacedPartition(NamedTuple):
     """A partition with its replicas, the preferred leader first.
 
-    `leader` is None while there is none: nothing can be copied from such a partition, so its replicas stay where they
-    are. `size_bytes` is the size of one replica. `out_of_sync`: the replicas that are not in the ISR. A partition that
-    is being reassigned has the replicas that it will have, and stays until then.
+    A partition whose `leader` is None cannot be copied, so its replicas stay where they are. `size_bytes`: the size of
+    one replica. `out_of_sync`: the replicas that are not in the ISR. A partition that is being reassigned appears with
+    its target replicas, and does not move.
     """
 
     topic: str
@@ -51,7 +51,7 @@ class ClusterLayout(NamedTuple):
 
 
 def cluster_layout(brokers: Iterable[ClusterBroker], partitions: Iterable[PlacedPartition]) -> ClusterLayout:
-    """Return the layout of a cluster. A broker that only a partition names gets no rack and accepts no replicas."""
+    """Return the layout of a cluster. A broker that is known only as a replica has no rack and accepts no replicas."""
     ordered = tuple(sorted(partitions, key=lambda partition: (partition.topic, partition.partition)))
     by_id = {broker_id: ClusterBroker(broker_id, None, False) for part in ordered for broker_id in part.replicas}
     by_id |= {broker.id: broker for broker in brokers}

@@ -1,4 +1,4 @@
-"""How long the copies of a plan take, while producers go on writing to the partitions that move."""
+"""Estimates how long the copies of a plan take while producers keep writing to the partitions that move."""
 
 from collections.abc import Mapping
 from math import inf
@@ -11,10 +11,10 @@ WriteRates = Mapping[tuple[str, int], float]
 
 
 class CopyEstimate(NamedTuple):
-    """The time of the copies, which is that of the busiest broker.
+    """The time of all copies, which is that of the busiest broker, `broker`.
 
-    `new_bytes_per_second`: what is written meanwhile to the partitions that `broker` copies at the same time. `seconds`
-    is infinite if that is not less than `bytes_per_second`: the copies never catch up.
+    `new_bytes_per_second`: the write rate of the partitions that it copies at the same time. If that is not less than
+    `bytes_per_second`, the copies never catch up, and `seconds` is infinite.
     """
 
     bytes_per_second: float
@@ -37,8 +37,8 @@ def estimate_copies(
 ) -> CopyEstimate:
     """Return how long the copies take if each broker receives, and sends, at most `bytes_per_second`.
 
-    All brokers copy at the same time, so the busiest one counts. Of its partitions those with the most new records are
-    taken to move at the same time, as many as may.
+    All brokers copy at the same time, so the busiest one determines the result. The worst case is assumed: that its
+    partitions with the highest write rates move at the same time, as many as the plan allows.
     """
     busiest = CopyEstimate(bytes_per_second, 0.0)
     for (broker, _), copies in sorted(_copies(plan, write_rates).items()):
@@ -53,7 +53,7 @@ def estimate_copies(
 
 
 def _copies(plan: ReassignmentPlan, write_rates: WriteRates) -> dict[tuple[int, bool], list[_Copy]]:
-    """Return what each broker receives, and what it sends as a leader, by broker and whether it sends."""
+    """Return the copies by (broker, whether it sends): those that it receives, and those that it sends as a leader."""
     copies: dict[tuple[int, bool], list[_Copy]] = {}
     for move in plan.moves:
         new_bytes = write_rates.get((move.topic, move.partition), 0.0)

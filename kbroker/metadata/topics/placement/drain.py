@@ -1,4 +1,4 @@
-"""Drain and replace: the replicas of some brokers go to others."""
+"""Drain and replace: move all replicas of some brokers to others."""
 
 from collections.abc import Collection
 
@@ -17,7 +17,7 @@ def drain(layout: ClusterLayout, broker_ids: Collection[int], *, allow_fewer_rac
     _require_known(layout, broker_ids)
     drained = frozenset(number for number, broker in enumerate(layout.brokers) if broker in set(broker_ids))
     table = ReplicaTable(layout)
-    # The largest first: where counts are equal, the broker with the fewest bytes receives the next one.
+    # The largest first: among brokers with equal counts, the one with the fewest bytes receives the next replica.
     affected = [number for number, replicas in enumerate(table.replicas) if not drained.isdisjoint(replicas)]
     affected.sort(key=lambda number: (-table.partition_sizes[number], number))
     for number in affected:
@@ -62,7 +62,7 @@ def _too_few_brokers(table: ReplicaTable, number: int, drained: frozenset[int]) 
 def replace(
     layout: ClusterLayout, broker_id: int, new_broker_id: int, *, allow_fewer_racks: bool = False
 ) -> ReassignmentPlan:
-    """Return the plan that moves all replicas of one broker to another one, in the same places.
+    """Return the plan that moves all replicas of one broker to another one, which takes the same positions.
 
     Raises PlanRefused if the new broker accepts no replicas, has one of the same partitions or, without
     `allow_fewer_racks`, is in a rack in which partitions would be spread worse.
@@ -76,7 +76,7 @@ def replace(
     shared = [part for part in affected if new_broker_id in part.replicas]
     if shared:
         raise PlanRefused(
-            f"broker {new_broker_id} already has replicas of {_such_as(shared)}: drain broker {broker_id} instead"
+            f"broker {new_broker_id} already has replicas of {_examples(shared)}: drain broker {broker_id} instead"
         )
     plan = plan_of(
         layout,
@@ -106,6 +106,6 @@ def _require_racks(plan: ReassignmentPlan, allow_fewer_racks: bool) -> None:
         raise PlanRefused(f"{text} would be in fewer racks: no broker of another rack is left for a replica")
 
 
-def _such_as(partitions: list[PlacedPartition]) -> str:
+def _examples(partitions: list[PlacedPartition]) -> str:
     first = str(partitions[0])
     return first if len(partitions) == 1 else f"{len(partitions)} partitions, such as {first}"

@@ -1,4 +1,4 @@
-"""A plan with given moves, such as one that was shown before."""
+"""A plan with given moves, such as those of a plan that was saved to a file."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -23,7 +23,7 @@ class GivenMove(NamedTuple):
 def given_moves(
     layout: ClusterLayout, moves: Iterable[GivenMove], drained: Iterable[int] = (), *, allow_fewer_racks: bool = False
 ) -> ReassignmentPlan:
-    """Return the plan with exactly these moves. Raises PlanRefused if one is no longer possible, or breaks a goal.
+    """Return the plan with exactly these moves. Raises PlanRefused if one is no longer possible, or violates a goal.
 
     `drained`: the brokers that the plan is to drain, which must be known. Without `allow_fewer_racks`, no partition may
     be spread worse over racks.

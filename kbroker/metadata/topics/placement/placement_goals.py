@@ -1,6 +1,6 @@
 """The goals of replica placement, and how well a layout meets them.
 
-In the order of their weight. No decision worsens an earlier goal for a later one.
+In descending priority. No decision worsens an earlier goal for a later one.
 
 1. No broker has two replicas of a partition. Every layout meets it.
 2. The replicas of a partition are spread over the racks as evenly as possible.
@@ -17,13 +17,13 @@ from typing import NamedTuple
 
 from kbroker.metadata.topics.placement.cluster_layout import ClusterBroker, ClusterLayout
 
-# Brokers whose bytes differ by less than this part of the average are balanced: moving more would cost more than it
-# improves.
+# Brokers whose bytes differ by less than this fraction of the average count as balanced: further moves would cost more
+# than they gain.
 BYTES_TOLERANCE = 0.1
 
 
 class BrokerLoad(NamedTuple):
-    """What a broker has: replicas, partitions whose preferred leader it is, and the bytes of its replicas."""
+    """The load of a broker: replicas, partitions that it is the preferred leader of, and the bytes of its replicas."""
 
     replicas: int
     leaders: int
@@ -76,9 +76,9 @@ def rack_pairs(racks: Iterable[object]) -> int:
 
 
 def has_fewer_racks(original: Iterable[object], target: Iterable[object]) -> bool:
-    """Return whether a change of replicas leaves a partition spread worse over the racks, given the rack of each.
+    """Return whether a change of replicas spreads a partition worse over the racks, given the rack of each replica.
 
-    Of a larger number of replicas, as many as before must be spread as well as before.
+    If the number of replicas grows, the best subset of the former size counts.
     """
     before, after = Counter(original), Counter(target)
     for _ in range(after.total() - before.total()):
@@ -87,7 +87,7 @@ def has_fewer_racks(original: Iterable[object], target: Iterable[object]) -> boo
 
 
 class RackSpread:
-    """Tells how well the replicas of a partition can be spread over the racks of the brokers that accept replicas."""
+    """Computes how well replicas can be spread over the racks of the brokers that accept replicas."""
 
     def __init__(self, brokers: Iterable[ClusterBroker]) -> None:
         self._brokers_in_rack = Counter(broker.rack for broker in brokers if broker.accepts_replicas)
@@ -102,7 +102,7 @@ class RackSpread:
     def fewest_pairs(self, replication_factor: int) -> int:
         """Return the rack_pairs of a partition whose replicas are spread best."""
         if replication_factor not in self._fewest_pairs:
-            # Each replica goes to a rack with the fewest, as long as the rack has brokers without one.
+            # Each replica goes to the rack with the fewest, among those that have a broker without one.
             placed: Counter[str | None] = Counter()
             for _ in range(replication_factor):
                 open_racks = [rack for rack, brokers in self._brokers_in_rack.items() if placed[rack] < brokers]

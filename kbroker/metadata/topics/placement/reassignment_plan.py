@@ -1,4 +1,4 @@
-"""A plan of moves, with the layout's state before and after it, and what makes a plan impossible."""
+"""A plan of moves, with the state of the layout before and after it; and the checks of a plan."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -11,7 +11,7 @@ Replicas = Mapping[tuple[str, int], tuple[int, ...]]
 
 
 class PlanRefused(Exception):
-    """A plan is impossible, or would break a goal. The message has the reason, and a way out if there is one."""
+    """A plan is impossible, or would violate a goal. The message has the reason, and a workaround if there is one."""
 
 
 class PartitionMove(NamedTuple):
@@ -44,7 +44,7 @@ class PartitionMove(NamedTuple):
 
 
 class ReassignmentPlan(NamedTuple):
-    """Moves in the order of topic and partition, and the state of the layout without them and with all of them."""
+    """Moves in the order of topic and partition, and the state of the layout before and after all of them."""
 
     layout: ClusterLayout
     moves: tuple[PartitionMove, ...]

@@ -1,4 +1,4 @@
-"""Self-healing: replicas of brokers that are away are rebuilt elsewhere, and a broker that is back gets its share."""
+"""Plans of self-healing: rebuild the replicas of absent brokers elsewhere, and give a returned broker its share."""
 
 from collections.abc import Collection
 from typing import NamedTuple
@@ -9,9 +9,9 @@ from kbroker.metadata.topics.placement.replica_table import ReplicaTable
 
 
 class Rebuild(NamedTuple):
-    """`plan` has the moves. The other partitions of the brokers that are away stay as they are:
+    """`plan` has the moves. These partitions of the absent brokers cannot be rebuilt now:
 
-    `homeless`: no other broker may hold the replica, or has room for it. `leaderless`: there is nothing to copy from.
+    `homeless`: no other broker may hold the replica, or has space for it. `leaderless`: there is nothing to copy from.
     """
 
     plan: ReassignmentPlan
@@ -37,9 +37,9 @@ class _Room:
 def rebuild(layout: ClusterLayout, away: Collection[int], max_moves: int) -> Rebuild:
     """Return the plan that replaces one replica of each partition that has some on brokers that are `away`.
 
-    The partitions with the fewest replicas in sync come first. Replicas go to other racks if possible, but also into
-    fewer racks: a replica there protects better than none. A partition that has several replicas on these brokers needs
-    as many plans, so each adds one replica, and removes one.
+    The partitions with the fewest in-sync replicas come first. Racks are kept if possible; fewer racks are accepted,
+    since a replica in the same rack protects better than none. Each plan replaces one replica of a partition, so a
+    partition with several replicas on these brokers needs as many plans.
     """
     gone = frozenset(number for number, broker in enumerate(layout.brokers) if broker in away)
     table, room = ReplicaTable(layout), _Room(layout)
@@ -69,13 +69,13 @@ def _in_sync(partition: PlacedPartition) -> int:
 
 
 def _replace(table: ReplicaTable, number: int, gone: frozenset[int], target: int) -> None:
-    """Replace one of the replicas that are gone. The preferred leader becomes one that is not gone, if it was."""
+    """Replace one of the absent replicas. If it was the preferred leader, a replica that is not absent becomes it."""
     replicas = table.replicas[number]
     former = [broker for broker in replicas if broker not in gone]
     was_leader = replicas[0] in gone
     table.move(number, next(broker for broker in replicas if broker in gone), target)
     if was_leader:
-        # The new replica is in the place of the leader, and counts as one.
+        # The new replica has the position of the preferred leader, and is counted as such.
         candidates = [*former, target]
         key = {broker: (table.leaders[broker] - (broker == target), broker == target, broker) for broker in candidates}
         table.prefer(number, min(candidates, key=key.__getitem__))
@@ -84,8 +84,8 @@ def _replace(table: ReplicaTable, number: int, gone: frozenset[int], target: int
 def take_share(layout: ClusterLayout, broker_id: int, max_moves: int) -> ReassignmentPlan:
     """Return the plan that moves replicas to one broker, until it has its share or `max_moves` were moved.
 
-    It takes them from the brokers that have most, and from brokers of racks that have two of a partition. No partition
-    gets into fewer racks. It becomes the preferred leader of its share of them, too.
+    They come from the brokers that have the most, and from racks that have two replicas of a partition. No partition is
+    spread over fewer racks afterwards. The broker also becomes the preferred leader of its share of these partitions.
     """
     table, room = ReplicaTable(layout), _Room(layout)
     taker = table.ids.index(broker_id)

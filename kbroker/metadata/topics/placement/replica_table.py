@@ -1,14 +1,14 @@
-"""The layout as tables of integers, which decisions change replica by replica. Sums by broker are kept up to date.
+"""The layout as tables of integers, which decisions change replica by replica. Sums per broker are kept up to date.
 
-Brokers and partitions are numbered from 0. Partitions have an order of their own that mixes topics, in which decisions
-consider them: so those that move to a new broker belong to all topics, and not to the first ones by name.
+Brokers and partitions are numbered from 0. Decisions consider partitions in a scattered order, so that those that move
+to a new broker belong to all topics, and not only to the first ones by name.
 """
 
 from collections.abc import Sequence
 
 from kbroker.metadata.topics.placement.cluster_layout import ClusterBroker, ClusterLayout
 
-# Multiples of it modulo 2**32 are spread evenly (2**32 divided by the golden ratio).
+# 2**32 divided by the golden ratio: its multiples modulo 2**32 are spread evenly.
 _SCATTER = 2654435769
 
 
@@ -89,14 +89,14 @@ class ReplicaTable:
         return sum([racks[broker] == rack for broker in self.replicas[partition]])
 
     def keeps_racks(self, partition: int, source: int, target: int) -> bool:
-        """Return whether a partition is spread over the racks as well after a move, or better."""
+        """Return whether a move leaves a partition spread over the racks at least as well as before."""
         rack, target_rack = self.racks[source], self.racks[target]
         if rack == target_rack:
             return True
         return self.replicas_in_rack(partition, target_rack) < self.replicas_in_rack(partition, rack)
 
     def best_broker(self, replicas: list[int], excluded: frozenset[int] = frozenset()) -> int | None:
-        """Return the broker that should get a new replica beside these of a partition, None if no broker can.
+        """Return the broker that should get a further replica of a partition with these ones, None if no broker can.
 
         It is in a rack with the fewest of the replicas, and has the fewest replicas, then bytes, of the brokers there.
         """

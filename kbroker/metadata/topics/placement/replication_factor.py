@@ -1,4 +1,4 @@
-"""Changes of the replication factor: which brokers get the added replicas, and which replicas go."""
+"""Changes of the replication factor: which brokers get the added replicas, and which replicas are removed."""
 
 from collections.abc import Collection
 
@@ -13,8 +13,8 @@ def change_replication_factor(
     """Return the plan that gives all partitions of some topics this number of replicas, at least 1.
 
     Added replicas come last, so preferred leaders stay. The leader's replica is never removed. Replicas that are not in
-    sync go first, as they protect nothing now; then those in racks with most of them. Raises PlanRefused if there are
-    too few brokers.
+    sync are removed first, since they protect nothing now; then those in the racks with the most replicas. Raises
+    PlanRefused if there are too few brokers.
     """
     wanted = set(topics)
     unknown = sorted(wanted - {part.topic for part in layout.partitions})
@@ -42,7 +42,7 @@ def _add_replica(table: ReplicaTable, number: int, replication_factor: int) -> N
 
 
 def _least_needed(table: ReplicaTable, number: int) -> int:
-    """Return the replica to remove. The preferred leader stays where the choice is free, so leaders stay balanced."""
+    """Return the replica to remove. On a tie the preferred leader stays, so that leaders stay balanced."""
     partition, replicas = table.partitions[number], table.replicas[number]
     leader = partition.leader if partition.leader is not None else partition.replicas[0]
     candidates = [broker for broker in replicas if table.ids[broker] != leader]

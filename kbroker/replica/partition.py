@@ -18,7 +18,7 @@ from kbroker.replica.partition_roles import PartitionRoles
 from kbroker.replica.partition_state import PartitionState
 from kbroker.replica.produce.append_extension import AppendExtension
 from kbroker.replica.produce.batch_validation import validate_batch
-from kbroker.replica.produce.closing_wait import NeedsDecision
+from kbroker.replica.produce.closing_wait import NeedsClosingDecision
 from kbroker.replica.produce.extended_append import append_extended
 from kbroker.replica.produce.record_validation import InspectedBatch, ValidatedBatch
 from kbroker.replica.quota.throttled_replicas import is_listed
@@ -50,8 +50,8 @@ class Partition(PartitionRoles):
     `first_offset`: `records_in` and `bytes_in` as the leader, `replication_bytes_in` as a follower;
     `reassignment_bytes_in` is the part of the latter while a reassignment added this replica.
     `is_leader_throttled`, `is_follower_throttled`: the topic lists this replica as throttled (KIP-73).
-    `append_extension`: takes over the appends of clients; `read_filter`: decides what consumers see;
-    `retention_limit`: returns up to which offset retention may delete at a wall-clock time in ms. All are None on
+    `append_extension` replaces the appends of clients. `read_filter` decides which records consumers see.
+    `retention_limit` returns the offset below which retention may delete, at a wall-clock time in ms. All are None on
     ordinary topics.
     """
 
@@ -97,7 +97,7 @@ class Partition(PartitionRoles):
         self.is_follower_throttled = is_listed(config.throttled_followers, index, state.local_id)
 
     def stop_waiting_for(self, replica_id: int) -> None:
-        """Let the high watermark advance without a follower that is joining the ISR, since it gets no records now."""
+        """Let the high watermark advance without a follower that is joining the ISR, which now gets no records."""
         follower = self.state.followers.get(replica_id)
         if follower is not None and follower.is_joining:
             follower.is_joining = False
@@ -125,7 +125,7 @@ class Partition(PartitionRoles):
         `validated`.
         """
         if self.is_closing:
-            raise NeedsDecision(self, validated)
+            raise NeedsClosingDecision(self, validated)
         if self.is_internal:
             # Only coordinators write to internal topics.
             message = f"Cannot append to internal topic {self.tp.topic}"

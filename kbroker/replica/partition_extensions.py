@@ -1,4 +1,4 @@
-"""What features above the replica manager add to the partitions of topics that opted in."""
+"""The interface through which kbroker/queues/ adds features to partitions."""
 
 from __future__ import annotations
 

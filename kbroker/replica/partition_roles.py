@@ -18,13 +18,22 @@ if TYPE_CHECKING:
 
 
 class PartitionRoles(PartitionHighWatermark):
-    """Both as the metadata image has them. `adding_replicas`: those that a reassignment adds. `is_closing`: the leader
-    refuses records, see metadata/topics/closing/remove_partitions.py. `forwarding`: the leader forwards them.
+    """The role of a partition, as the metadata image has it.
+
+    `adding_replicas`: the replicas that a reassignment adds. `is_closing`: the leader refuses records, see
+    metadata/topics/closing/remove_partitions.py. `forwarding`: the leader forwards records to another partition.
     """
 
     __slots__ = (
-        "_deferred_role", "_has_leader", "_is_truncating", "_when_decided", "adding_replicas", "extensions",
-        "forwarding", "is_closing", "is_retired",
+        "_closing_listeners",
+        "_deferred_role",
+        "_has_leader",
+        "_is_truncating",
+        "adding_replicas",
+        "extensions",
+        "forwarding",
+        "is_closing",
+        "is_retired",
     )  # fmt: skip
 
     def __init__(self, log: Log, state: PartitionState, is_leader: bool) -> None:
@@ -32,14 +41,14 @@ class PartitionRoles(PartitionHighWatermark):
         self.adding_replicas: Sequence[int] = ()
         self.extensions: PartitionExtensions | None = None
         self.is_closing = False
-        # Called when the partition is no longer closing, or no longer led by this broker.
-        self._when_decided: dict[Callable[[], None], None] = {}
+        # Called when the partition is no longer closing, or this broker no longer leads it. A dict keeps the order.
+        self._closing_listeners: dict[Callable[[], None], None] = {}
         self.forwarding: Forwarding | None = None
         self.is_retired = False
         self._is_truncating = False
         # On a follower: whether the partition has a leader, as far as this broker knows.
         self._has_leader = False
-        # A change of the metadata image during a truncation, which applies after it.
+        # A change of the metadata image during a truncation. It is applied afterwards.
         self._deferred_role: tuple[PartitionRegistration, int, int] | None = None
 
     # Leadership.
@@ -68,18 +77,18 @@ class PartitionRoles(PartitionHighWatermark):
         else:
             self.become_follower(registration)
         if not self.is_closing:
-            self._notify_decided()
+            self._call_closing_listeners()
 
-    def when_decided(self, callback: Callable[[], None]) -> None:
-        """Call back once: when this closing partition is open, or gone, or has another leader."""
-        self._when_decided[callback] = None
+    def add_closing_listener(self, callback: Callable[[], None]) -> None:
+        """Call the listener once, when this closing partition is open again, is removed, or has another leader."""
+        self._closing_listeners[callback] = None
 
-    def forget_decided(self, callback: Callable[[], None]) -> None:
-        """Undo `when_decided`: nobody waits any more."""
-        self._when_decided.pop(callback, None)
+    def remove_closing_listener(self, callback: Callable[[], None]) -> None:
+        """Undo `add_closing_listener`."""
+        self._closing_listeners.pop(callback, None)
 
-    def _notify_decided(self) -> None:
-        waiting, self._when_decided = self._when_decided, {}
+    def _call_closing_listeners(self) -> None:
+        waiting, self._closing_listeners = self._closing_listeners, {}
         for callback in waiting:
             callback()
 
@@ -129,7 +138,7 @@ class PartitionRoles(PartitionHighWatermark):
         self.is_leader = False
         self._configure()
         self.fail_waiting(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        self._notify_decided()
+        self._call_closing_listeners()
 
     def set_extensions(self, extensions: PartitionExtensions | None) -> None:
         """Called when the replica manager adds the partition, before it has a role."""
@@ -144,7 +153,7 @@ class PartitionRoles(PartitionHighWatermark):
         """Called when the partition is removed from this broker."""
         super().close()
         self._configure()
-        self._notify_decided()
+        self._call_closing_listeners()
 
     def check_leader(self, current_epoch: int) -> None:
         """Raise KafkaError if this is not the leader in the epoch that the client knows (KIP-320; -1 for any)."""

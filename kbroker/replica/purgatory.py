@@ -17,7 +17,7 @@ R = TypeVar("R")
 
 
 class DelayedOperation(DelayedResponse[R]):
-    """A request that waits. It is in the purgatory from `watch` until it is completed, abandoned or expired."""
+    """A waiting request. It is in the purgatory from `watch` until it is completed, abandoned or expired."""
 
     __slots__ = ("_purgatory",)
 

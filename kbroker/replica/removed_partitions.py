@@ -1,10 +1,10 @@
-"""What the metrics need of partitions that this broker has no more."""
+"""Totals of removed partitions, for the metrics."""
 
 from kbroker.replica.partition import Partition
 
 
 class RemovedPartitionTotals:
-    """Totals of partitions that were removed from this broker, so that the metrics never decrease."""
+    """Totals of the partitions that were removed from this broker. With them the metrics never decrease."""
 
     __slots__ = ("bytes_in", "reassignment_bytes_in", "records_in", "replication_bytes_in")
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from kbroker.common import Buffer
 from kbroker.queues.closing.forwarded_batches import hide
 from kbroker.replica.produce.append_extension import AppendResult
-from kbroker.replica.produce.record_validation import InspectedBatch, invalid_record
+from kbroker.replica.produce.record_validation import InspectedBatch
 from kbroker.storage.log.control_batches import PreparedBatch
 from protocol.records.batch import BatchHeader, parse_header
 
@@ -30,9 +30,7 @@ class ClosingExtension:
         """Return at once."""
 
     def inspect(self, body: Buffer, header: BatchHeader) -> Generator[None, None, object]:
-        """Return None: the records are stored as they are. Raises KafkaError for a batch that is already hidden."""
-        if header.is_hidden:
-            raise invalid_record("Clients are not allowed to write hidden batches.")
+        """Return None: the records are stored as they are."""
         yield from ()
         return None
 

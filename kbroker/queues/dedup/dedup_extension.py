@@ -8,20 +8,14 @@ from typing import TYPE_CHECKING
 
 from kbroker.common import Buffer
 from kbroker.queues.dedup.dedup_metrics import DedupMetrics
-from kbroker.queues.dedup.key_table import NO_TRANSACTION, InvalidKeyError, KeyTable, key_digest
+from kbroker.queues.dedup.key_table import NO_TRANSACTION, KeyTable, key_digest
+from kbroker.queues.dedup.record_removal import without_records
 from kbroker.queues.derived_state_manager import DerivedStateManager
+from kbroker.queues.record_headers import walk_headers
 from kbroker.replica.produce.append_extension import AppendResult
-from kbroker.replica.produce.record_validation import (
-    MAX_RECORD_ERRORS,
-    InspectedBatch,
-    InvalidRecordsError,
-    RecordErrors,
-    walk_headers,
-    without_records,
-)
+from kbroker.replica.produce.record_validation import InspectedBatch
 from kbroker.replica.produce.record_validator import NeedsRewrite
 from kbroker.storage.log.control_batches import PreparedBatch
-from protocol.errors import ErrorCode
 from protocol.records.batch import NO_TIMESTAMP, BatchHeader, parse_header
 
 if TYPE_CHECKING:
@@ -64,22 +58,13 @@ class DedupExtension:
     def inspect(self, body: Buffer, header: BatchHeader) -> Generator[None, None, object]:
         """Return the keys of the records. Raises InvalidRecordsError if one cannot be a key."""
         keys: Keys = []
-        errors: RecordErrors = []
 
         def visit(index: int, headers: Sequence[Header], start: int, end: int) -> None:
-            try:
-                digest = key_digest(headers)
-            except InvalidKeyError as error:
-                if len(errors) < MAX_RECORD_ERRORS:
-                    errors.append((index, str(error)))
-            else:
-                if digest is not None:
-                    keys.append((index, digest))
+            digest = key_digest(headers)
+            if digest is not None:
+                keys.append((index, digest))
 
         yield from walk_headers(body, header, visit)
-        if errors:
-            reason = f"One or more records have been rejected due to record errors: {errors[0][1]}"
-            raise InvalidRecordsError(ErrorCode.INVALID_RECORD, reason, errors)
         return keys
 
     def append(

@@ -15,7 +15,7 @@ from struct import Struct
 from struct import error as StructError
 
 from kbroker.common import Buffer
-from kbroker.replica.produce.record_validation import walk_stored_headers
+from kbroker.queues.record_headers import InvalidHeaderError, walk_stored_headers
 from protocol.records.batch import BatchHeader
 from protocol.records.control import parse_end_marker
 from protocol.records.record import Header, iter_records
@@ -34,21 +34,17 @@ _MIN_EVICTED = 16
 _ENTRY = Struct(">q16sqq")
 
 
-class InvalidKeyError(ValueError):
-    """The header of a record cannot be an idempotency key."""
-
-
 def key_digest(headers: Sequence[Header]) -> bytes | None:
-    """Return the digest of the idempotency key in a record's headers; None without one. Raises InvalidKeyError."""
+    """Return the digest of the idempotency key in a record's headers; None without one. Raises InvalidHeaderError."""
     found: bytes | None = None
     for name, value in headers:
         if name == IDEMPOTENCY_KEY:
             if found is not None:
-                raise InvalidKeyError("A record must not have more than one header IDEMPOTENCY_KEY.")
+                raise InvalidHeaderError("A record must not have more than one header IDEMPOTENCY_KEY.")
             if not value:
-                raise InvalidKeyError("The header IDEMPOTENCY_KEY must not be empty.")
+                raise InvalidHeaderError("The header IDEMPOTENCY_KEY must not be empty.")
             if len(value) > MAX_KEY_BYTES:
-                raise InvalidKeyError(
+                raise InvalidHeaderError(
                     f"The header IDEMPOTENCY_KEY has {len(value)} bytes; the maximum is {MAX_KEY_BYTES}."
                 )
             found = blake2b(value, digest_size=DIGEST_BYTES).digest()
@@ -169,11 +165,7 @@ class KeyTable:
         time_ms = min(header.max_timestamp, now_ms)
 
         def visit(offset_delta: int, headers: Sequence[Header], start: int, end: int) -> None:
-            try:
-                digest = key_digest(headers)
-            except InvalidKeyError:
-                # The record was stored before the topic had a window.
-                return
+            digest = key_digest(headers)
             if digest is not None:
                 self.add(digest, header.base_offset + offset_delta, time_ms, producer_id)
 

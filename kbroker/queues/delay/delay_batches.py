@@ -15,8 +15,9 @@ So the pending records follow from the log alone.
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from kbroker.queues.delay.headers import DELAY_HEADERS, DELIVER_MS, InvalidDelayError, parse_delay
+from kbroker.queues.delay.headers import DELAY_HEADERS, DELIVER_MS, parse_delay
 from kbroker.queues.delay.pending_records import Pending
+from kbroker.queues.record_headers import InvalidHeaderError
 from protocol.errors import MalformedError
 from protocol.records.batch import (
     CODEC_MASK,
@@ -77,7 +78,7 @@ def due_times(records: Sequence[Record], arrival_ms: int, levels: Sequence[int])
     for record in records:
         try:
             delay = parse_delay(record.headers, levels)
-        except InvalidDelayError:
+        except InvalidHeaderError:
             delay = None
         due_ms = None if delay is None else delay.due_ms(arrival_ms)
         dues.append(due_ms if due_ms is not None and due_ms > arrival_ms else None)

@@ -11,19 +11,17 @@ from typing import TYPE_CHECKING
 from kbroker.common import Buffer
 from kbroker.config.delay_levels import levels_ms
 from kbroker.queues.delay.delay_batches import PRIVATE_BITS, store_delayed
-from kbroker.queues.delay.headers import Delay, InvalidDelayError, parse_delay
+from kbroker.queues.delay.headers import Delay, parse_delay
+from kbroker.queues.record_headers import raise_record_errors, walk_headers
 from kbroker.replica.produce.append_extension import AppendResult
 from kbroker.replica.produce.record_validation import (
     MAX_RECORD_ERRORS,
     InspectedBatch,
-    InvalidRecordsError,
     RecordErrors,
     invalid_record,
     too_large,
-    walk_headers,
 )
 from kbroker.storage.log.control_batches import PreparedBatch
-from protocol.errors import ErrorCode
 from protocol.records.batch import BatchHeader, parse_header
 from protocol.records.record import Header
 
@@ -55,24 +53,17 @@ class DelayExtension:
         if header.attributes & PRIVATE_BITS:
             raise invalid_record("Clients are not allowed to set attributes of delayed records.")
         delays: Delays = {}
-        errors: RecordErrors = []
         largest = 0
         levels = levels_ms(self.config.kbroker_delay_levels)
 
         def visit(index: int, headers: Sequence[Header], start: int, end: int) -> None:
             nonlocal largest
-            try:
-                delay = parse_delay(headers, levels)
-            except InvalidDelayError as error:
-                if len(errors) < MAX_RECORD_ERRORS:
-                    errors.append((index, str(error)))
-                return
+            delay = parse_delay(headers, levels)
             if delay is not None:
                 delays[index] = delay
                 largest = max(largest, end - start)
 
         yield from walk_headers(body, header, visit)
-        _raise_errors(errors)
         if largest > self.config.max_message_bytes:
             # Records are delivered uncompressed.
             raise too_large(largest, self.config)
@@ -112,11 +103,5 @@ def _due_times(delays: Delays, now_ms: int, max_ms: int) -> dict[int, int]:
                 errors.append((index, f"A delay of {due_ms - now_ms} ms exceeds kbroker.delay.max.ms, {max_ms}."))
         elif due_ms > now_ms:
             dues[index] = due_ms
-    _raise_errors(errors)
+    raise_record_errors(errors)
     return dues
-
-
-def _raise_errors(errors: RecordErrors) -> None:
-    if errors:
-        message = f"One or more records have been rejected due to record errors: {errors[0][1]}"
-        raise InvalidRecordsError(ErrorCode.INVALID_RECORD, message, errors)

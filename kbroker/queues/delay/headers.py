@@ -11,6 +11,7 @@ record must follow from the log: each later leader computes it again.
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from kbroker.queues.record_headers import InvalidHeaderError
 from protocol.records.record import Header
 
 SECOND_MS = 1_000
@@ -35,12 +36,8 @@ class Delay(NamedTuple):
         return self.ms if self.is_time else arrival_ms + self.ms
 
 
-class InvalidDelayError(Exception):
-    """The delay headers of a record are invalid; the message says why."""
-
-
 def parse_delay(headers: Sequence[Header], levels: Sequence[int]) -> Delay | None:
-    """Return the delay of a record, None without a delay header. Raises InvalidDelayError.
+    """Return the delay of a record, None without a delay header. Raises InvalidHeaderError.
 
     `levels`: the delays of the levels in ms. More than one delay header is an error even if they agree: the choice of
     one would be a guess.
@@ -50,14 +47,14 @@ def parse_delay(headers: Sequence[Header], levels: Sequence[int]) -> Delay | Non
         return None
     if len(found) > 1:
         names = ", ".join([name.decode() for name, _ in found])
-        raise InvalidDelayError(f"The record has several delay headers ({names}); it may have one.")
+        raise InvalidHeaderError(f"The record has several delay headers ({names}); it may have one.")
     name, value = found[0]
     number = _parse_number(name, value)
     if name == DELIVER_MS:
         return Delay(number, True)
     if name == LEVEL:
         if not 1 <= number <= len(levels):
-            raise InvalidDelayError(f"Header DELAY is {number}; the levels are 1 to {len(levels)}.")
+            raise InvalidHeaderError(f"Header DELAY is {number}; the levels are 1 to {len(levels)}.")
         return Delay(levels[number - 1], False)
     return Delay(number * (SECOND_MS if name == DELAY_SEC else 1), False)
 
@@ -68,4 +65,4 @@ def _parse_number(name: bytes, value: bytes | None) -> int:
         return int(value)
     shown = "null" if value is None else repr(value[:40].decode("ascii", "backslashreplace"))
     expected = f"a number of at most {_MAX_DIGITS} decimal digits" if is_number else "a number in decimal digits"
-    raise InvalidDelayError(f"Header {name.decode()} is {shown}; it must be {expected}.")
+    raise InvalidHeaderError(f"Header {name.decode()} is {shown}; it must be {expected}.")

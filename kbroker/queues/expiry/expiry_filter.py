@@ -7,7 +7,8 @@ other batches each record is checked, since timestamps need not ascend within a 
 from __future__ import annotations
 
 from kbroker.common import Buffer
-from kbroker.queues.expiry.ttl_header import TTL_MS, InvalidTtlError, parse_ttl
+from kbroker.queues.expiry.ttl_header import TTL_MS, parse_ttl
+from kbroker.queues.record_headers import InvalidHeaderError
 from kbroker.queues.record_selection import Body, decompressed_body, headers_start, select_records
 from protocol.records.batch import BatchHeader
 from protocol.records.record import decode_headers, decode_varint, encode_varint
@@ -68,5 +69,5 @@ def _own_ttl(body: Body, start: int, end: int) -> int | None:
     headers, _ = decode_headers(body, headers_start(body, start), end)
     try:
         return parse_ttl(headers)
-    except InvalidTtlError:
+    except InvalidHeaderError:
         return None

@@ -6,17 +6,11 @@ from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING
 
 from kbroker.common import Buffer
-from kbroker.queues.expiry.ttl_header import InvalidTtlError, parse_ttl
+from kbroker.queues.expiry.ttl_header import parse_ttl
+from kbroker.queues.record_headers import InvalidHeaderError, walk_headers
 from kbroker.replica.produce.append_extension import AppendExtension, AppendResult
-from kbroker.replica.produce.record_validation import (
-    MAX_RECORD_ERRORS,
-    InspectedBatch,
-    InvalidRecordsError,
-    RecordErrors,
-    walk_headers,
-)
+from kbroker.replica.produce.record_validation import InspectedBatch
 from kbroker.storage.log.control_batches import PreparedBatch
-from protocol.errors import ErrorCode
 from protocol.records.batch import BatchHeader
 from protocol.records.record import Header
 
@@ -40,19 +34,14 @@ class TtlValidation:
 
     def inspect(self, body: Buffer, header: BatchHeader) -> Generator[None, None, object]:
         """Check the headers. Raises InvalidRecordsError with the index of each record with a malformed header."""
-        errors: RecordErrors = []
 
         def visit(index: int, headers: Sequence[Header], start: int, end: int) -> None:
             try:
                 parse_ttl(headers)
-            except InvalidTtlError as error:
-                if len(errors) < MAX_RECORD_ERRORS:
-                    errors.append((index, f"Record {index} is invalid: {error}."))
+            except InvalidHeaderError as error:
+                raise InvalidHeaderError(f"Record {index} is invalid: {error}.") from None
 
         yield from walk_headers(body, header, visit)
-        if errors:
-            message = f"One or more records have been rejected due to record errors: {errors[0][1]}"
-            raise InvalidRecordsError(ErrorCode.INVALID_RECORD, message, errors)
         return None if self._inner is None else (yield from self._inner.inspect(body, header))
 
     def append(

@@ -16,8 +16,8 @@ class DelayedFetch(DelayedOperation[FetchResponse]):
     When the wait for bytes is over, `on_ready` is called; it reads the records and completes the request. The call is
     made in the next iteration of the event loop, so the appends of one iteration share a response.
 
-    `deadline_ms`: the monotonic end of the wait. `must_complete`: the wait is over, even if a read filter leaves
-    nothing of what was gained.
+    `deadline_ms`: the end of the wait (monotonic). `must_complete`: the wait is over, even if a read filter drops all
+    new records.
     """
 
     __slots__ = (

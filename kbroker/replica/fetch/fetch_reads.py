@@ -42,9 +42,9 @@ PartitionReadResult = tuple[FetchPartition, FetchResult]
 class FetchReads:
     """The results for a response. `size`: bytes of records. `must_respond`: the request must not wait for more.
 
-    `is_filtered`: a partition has a read filter; `budget` limits what the response looks through. `size` does not count
-    batches without records. `is_throttled`: records were withheld from a follower. `throttled_left`: the bytes that
-    throttled replicas may still get; None before the first of them.
+    `is_filtered`: a partition has a read filter; `budget` limits what the response scans, and `size` does not count
+    control batches that only move a position. `is_throttled`: records were withheld from a follower. `throttled_left`:
+    the bytes that throttled replicas may still get; None before the first of them.
     """
 
     __slots__ = ("budget", "cold", "is_filtered", "is_throttled", "must_respond", "results", "size", "throttled_left")
@@ -80,7 +80,7 @@ class FetchReads:
         aborted: AbortedTransactions = None,
         diverging: tuple[int, int] | None = None,
     ) -> None:
-        """Add a partition, unless the client knows all of it already (KIP-227)."""
+        """Add a partition, unless the client already knows its state and there are no records (KIP-227)."""
         if session.is_incremental and not records and diverging is None and fetched.last_sent == state_of(partition):
             if fetched.offset >= readable_end(session, partition):
                 wait_for_change(session, fetched, partition)
@@ -105,7 +105,7 @@ def state_of(partition: Partition) -> tuple[int, int]:
 
 
 def readable_end(session: FetchSession, partition: Partition) -> int:
-    """Return where a session stops to have something to read: followers read to the end of the log."""
+    """Return the offset up to which a session can read: for followers, the log end offset."""
     return partition.log.log_end_offset if session.replica_id >= 0 else partition.state.high_watermark
 
 

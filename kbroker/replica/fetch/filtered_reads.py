@@ -1,7 +1,7 @@
 """Reads a partition through its read filter.
 
-The filter may leave little of what it looks at, so a read is limited by its budget too, and not only by the bytes that
-it returns. Whatever it drops at the end of the read is covered by a control batch, which moves the consumer's position.
+The filter may keep little of what it reads, so a read is limited not only by the bytes that it returns, but also by the
+bytes and the time that it scans. If it drops the last batches, a control batch moves the consumer's position past them.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from kbroker.runtime.environment import Clock
     from kbroker.storage.log.log import Log
 
-# A fetch looks through at most this many bytes of the log, and takes at most this time of the event loop.
+# A fetch scans at most this many bytes of the log, and uses at most this time of the event loop.
 MAX_LOOK_BYTES = 8 << 20
 MAX_LOOP_NS = 5_000_000
 # In a thread the time is limited because the thread competes with the event loop for the interpreter.
 MAX_THREAD_NS = 50_000_000
 # The bytes of one read of the log.
 CHUNK_BYTES = 1 << 18
-# Larger compressed batches, and those with more decompressed bytes, are filtered in a thread. That of gzip and
+# Larger compressed batches, and those with more decompressed bytes, are filtered in a thread. The limit for gzip and
 # snappy is lower: empty members of gzip (20 bytes) take 5 us each, and empty blocks of snappy (5 bytes) 1 to 2 us.
 MAX_LOOP_COMPRESSED_BYTES = 1 << 17
 MAX_LOOP_MEMBERS_BYTES = 1 << 14
@@ -33,7 +33,7 @@ MAX_LOOP_DECOMPRESSED_BYTES = 1 << 18
 
 
 class LookBudget:
-    """What one response may still look through: bytes of the log, and time until a monotonic deadline."""
+    """What one response may still scan: bytes of the log, until a monotonic deadline."""
 
     __slots__ = ("bytes_left", "deadline_ns")
 
@@ -53,9 +53,9 @@ class LookBudget:
 class FilteredRead(NamedTuple):
     """Complete batches; `next_offset` is where the next read continues.
 
-    `has_records`: there is more in `records` than the position of the consumer. `leader_epoch`: of the last batch that
-    was looked at. `is_limited`: there is more to look through. `aborted`: the aborted
-    transactions, (producer id, first offset), in what was looked through.
+    `has_records`: `records` has more than a control batch that moves the consumer's position. `leader_epoch`: of the
+    last scanned batch. `is_limited`: the budget was used up before the end offset. `aborted`: the aborted transactions,
+    (producer id, first offset), in the scanned range.
     """
 
     records: Buffer
@@ -66,14 +66,14 @@ class FilteredRead(NamedTuple):
     aborted: list[tuple[int, int]]
 
     def records_from(self, fetch_offset: int) -> Buffer:
-        """Return the records; a control batch if there are none and the position of the consumer moves."""
+        """Return the records; if there are none but the consumer's position moves, a control batch."""
         if self.has_records or self.next_offset <= fetch_offset:
             return self.records
         return position_batch(self.next_offset - 1, self.leader_epoch)
 
 
 class _Output:
-    """Collects what the filter keeps of chunks. Adjacent unchanged batches are one slice of their chunk."""
+    """Collects the batches that the filter keeps. Adjacent unchanged batches are one slice of their chunk."""
 
     __slots__ = ("_pieces", "_slice_end", "_slice_start", "_view", "dropped", "size")
 
@@ -112,7 +112,7 @@ class _Output:
     def records(self) -> Buffer:
         self._end_slice()
         if self._pieces and self.dropped is not None:
-            # Otherwise the next fetch would look through the dropped batches again.
+            # Otherwise the next fetch would scan the dropped batches again.
             self._pieces.append(position_batch(self.dropped.last_offset, self.dropped.leader_epoch))
         if len(self._pieces) == 1:
             return self._pieces[0]
@@ -132,8 +132,8 @@ def read_filtered(
 ) -> FilteredRead | None:
     """Read from `offset` on, below `end_offset`, until `max_bytes` or the budget are used up.
 
-    At least one batch is looked at. Returns None if that would wait for the disk, or take long: then call it with
-    `wait` in a thread. Raises KafkaError as Log.read does.
+    Scans at least one batch. Returns None if that would wait for the disk, or take long: then call it with `wait` in a
+    thread. Raises KafkaError as Log.read does.
     """
     output = _Output()
     now_ms = clock.now_ms()
@@ -186,7 +186,7 @@ def read_filtered(
 
 
 class _NeedsThread(Exception):
-    """Filtering the batch may take long."""
+    """Filtering the batch may take too long for the event loop."""
 
 
 def _filter(read_filter: ReadFilter, batch: memoryview, header: BatchHeader, now_ms: int, wait: bool) -> Buffer | None:
@@ -194,7 +194,7 @@ def _filter(read_filter: ReadFilter, batch: memoryview, header: BatchHeader, now
         try:
             return read_filter.filter_batch(batch, header, now_ms, MAX_DECOMPRESSED_BYTES)
         except MalformedError:
-            # The consumer reports it, as on a topic without a filter.
+            # The batch is sent as it is, and the consumer reports the damage, as on a topic without a filter.
             return batch
     codec = header.attributes & CODEC_MASK
     if codec and len(batch) > (MAX_LOOP_MEMBERS_BYTES if codec in (GZIP, SNAPPY) else MAX_LOOP_COMPRESSED_BYTES):

@@ -29,9 +29,9 @@ class LeaderThrottle:
         self._clock = clock
 
     def begin_read(self, session: FetchSession) -> bool:
-        """Let the withheld partitions of a session be read if the quota allows, or after LOOK_MS.
+        """Make the withheld partitions of a session ready if the quota allows, or after LOOK_MS.
 
-        Returns whether they are still withheld. However many they are, a request meanwhile looks at none of them.
+        Returns whether they are still withheld. Until then a request does not check them one by one.
         """
         now_ms = self._clock.mono_ms()
         if self.quota.is_exceeded(now_ms) and now_ms < session.next_look_ms:

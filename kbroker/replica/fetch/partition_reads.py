@@ -1,7 +1,7 @@
 """Reads the partitions of a fetch session, within the limits of a request.
 
-Records in memory are read at once. If the first partition's records are on disk only, the whole request is read in a
-thread. So partitions on disk are read as often as those in memory.
+Records in memory are read at once. If the records of the first partition are only on disk, a thread reads all of the
+request's partitions. So partitions on disk are read as often as those in memory.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def read_partitions(
             reads.must_respond = True
             code, leader = error.code, None
             if code is ErrorCode.OFFSET_OUT_OF_RANGE and not is_follower and partitions.may_be_replaced():
-                # The consumer may have read from the new leader. Those that send no leader epoch would begin again.
+                # The consumer may have read from the new leader, and without a leader epoch it would reset its offset.
                 code = ErrorCode.NOT_LEADER_OR_FOLLOWER
             elif code in LEADER_ERRORS:
                 leader = partitions.current_leader(fetched.key, fetched.index)
@@ -221,11 +221,11 @@ def _add_filtered(
         reads.must_respond = True
     if not result.has_records and result.next_offset > read.offset:
         session.skipped_to[read.fetched] = result.next_offset
-    # An earlier look of the same request may have skipped what is before `read.offset`.
+    # An earlier read of the same request may have skipped the batches before `read.offset`.
     records = result.records_from(read.fetched.offset)
     reads.add(session, read.fetched, read.partition, request, records, result.aborted)
     if not result.has_records:
-        # It must not end a wait for bytes.
+        # A control batch must not end a wait for bytes.
         reads.size -= len(records)
 
 

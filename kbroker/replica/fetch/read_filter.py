@@ -1,4 +1,4 @@
-"""Which records of a partition consumers see: all, unless the partition has a read filter.
+"""Read filters: which records of a partition consumers see. Without a filter they see all.
 
 Followers always read the log as it is. A filter drops batches, or rewrites them with fewer records, as compaction does.
 """
@@ -23,7 +23,7 @@ from protocol.records.control import EndTransactionMarker, build_end_marker
 
 
 class ReadFilter(Protocol):
-    """Decides by batch. It keeps no state of a read, since threads use it too."""
+    """Filters one batch at a time. It has no state, since threads use it too."""
 
     def filter_batch(self, batch: memoryview, header: BatchHeader, now_ms: int, max_bytes: int) -> Buffer | None:
         """Return what consumers see of a complete batch: `batch` itself, a batch with fewer records, or None.
@@ -76,7 +76,7 @@ class FilterSequence:
 
 
 class HiddenBatchFilter:
-    """Drops the batches that are for the broker only."""
+    """Drops hidden batches, which are for brokers only."""
 
     __slots__ = ()
 

@@ -1,4 +1,4 @@
-"""What takes over the appends of clients to a partition, on topics that opted in: kbroker/queues/ implements it."""
+"""The interface that replaces the appends of clients to a partition; kbroker/queues/ implements it for some topics."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ AppendResult = tuple[int, int, int]
 
 
 class AppendExtension(Protocol):
-    """The extension of one partition in one leader epoch. Partitions are `Partition`."""
+    """The extension of one partition in one leader epoch. `partition` is always that `Partition`."""
 
     @property
     def is_ready(self) -> bool:
-        """Whether appends may begin: the state that is derived from the log is loaded."""
+        """Whether appends may begin, because the state that is derived from the log is loaded."""
         ...
 
     async def wait_until_ready(self) -> None:
@@ -28,22 +28,22 @@ class AppendExtension(Protocol):
         ...
 
     def inspect(self, body: Buffer, header: BatchHeader) -> Generator[None, None, object]:
-        """Walk the decompressed records of a valid batch, and return what `append` needs to know of them.
+        """Walk the decompressed records of a valid batch. Returns what `append` needs: InspectedBatch.inspection.
 
-        Yields after each slice. It may see a batch that is never appended, so it changes nothing. Raises KafkaError.
+        Yields after each slice. The batch may never be appended, so this changes no state. Raises KafkaError.
         """
         ...
 
     def append(self, partition: Any, batch: InspectedBatch, stored: AppendResult | None, now_ms: int) -> AppendResult:
-        """Append the batch, or others instead (`Partition.append_batches`), and return what the client is told.
+        """Append the batch, or others instead, with `Partition.append_batches`. Returns the result for the client.
 
-        The sequence of an idempotent producer was checked. `stored`: that producer has sent the batch before, and this
-        was the offset of what was stored then; nothing may be appended. Raises KafkaError, and NeedsRewrite.
+        The sequence of an idempotent producer is already checked. `stored`: the batch is a duplicate, and this is the
+        result of the original; nothing may be appended. Raises KafkaError, and NeedsRewrite.
         """
         ...
 
     def on_markers(self, partition: Any, batches: Sequence[PreparedBatch], base_offset: int) -> None:
-        """Called after transaction markers were appended, from `base_offset` on; also before the state is loaded."""
+        """Called after transaction markers were appended at `base_offset`, even before the state is loaded."""
         ...
 
 

@@ -1,8 +1,8 @@
-"""Appends to a partition that is about to be removed, or open again: they wait until that is decided.
+"""Makes appends to a closing partition wait until it is removed or open again.
 
-Refusing them at once would be simpler, and every client retries then. But KafkaJS 2.2 sends all batches of a request
-again if one of them is refused. It distributes records without a key anew for that, so a batch that was stored returns
-with other records, and is out of sequence.
+Every client retries a refused append. But if one batch of a request is refused, KafkaJS 2.2 sends all of them again,
+and chooses new partitions for records without a key. So a batch that was stored returns with other records, and is out
+of sequence.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from kbroker.replica.produce.record_validation import InspectedBatch, ValidatedB
 from kbroker.replica.produce.record_validator import AppendMustWait, RecordValidator
 from protocol.errors import ErrorCode
 
-# Usually it takes some milliseconds. Clients wait for at least 30 s.
+# The decision usually takes some milliseconds. Clients wait at least 30 s for a response.
 MAX_WAIT_S = 5.0
 
 
@@ -25,13 +25,13 @@ class ClosingPartition(Protocol):
     @property
     def is_closing(self) -> bool: ...
 
-    def when_decided(self, callback: Callable[[], None]) -> None: ...
+    def add_closing_listener(self, callback: Callable[[], None]) -> None: ...
 
-    def forget_decided(self, callback: Callable[[], None]) -> None: ...
+    def remove_closing_listener(self, callback: Callable[[], None]) -> None: ...
 
 
-class NeedsDecision(AppendMustWait):
-    """The partition refuses records. `wait` raises NOT_LEADER_OR_FOLLOWER if it still does after MAX_WAIT_S."""
+class NeedsClosingDecision(AppendMustWait):
+    """The partition refuses records for now. `wait` raises NOT_LEADER_OR_FOLLOWER if it still does after MAX_WAIT_S."""
 
     def __init__(self, partition: ClosingPartition, validated: ValidatedBatch | InspectedBatch | None) -> None:
         super().__init__("the partition is closing")
@@ -46,13 +46,13 @@ class NeedsDecision(AppendMustWait):
             if not decided.done():
                 decided.set_result(None)
 
-        self._partition.when_decided(wake)
+        self._partition.add_closing_listener(wake)
         timer = loop.call_later(MAX_WAIT_S, wake)
         try:
             await decided
         finally:
             timer.cancel()
-            self._partition.forget_decided(wake)
+            self._partition.remove_closing_listener(wake)
         if self._partition.is_closing:
             # Clients refresh their metadata and retry.
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)

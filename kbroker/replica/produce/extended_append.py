@@ -1,4 +1,4 @@
-"""Appends of clients to partitions with an append extension: their records are walked, in whole or in slices."""
+"""Appends a client's batch to a partition with an append extension: validates and inspects it, then calls `append`."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def append_extended(
     if validated is None:
         validated = validate_batch(records, log.config, now_ms, produce_version, transactional)
     if isinstance(validated, InspectedBatch) and validated.inspect != extension.inspect:
-        # The topic's configs have changed meanwhile.
+        # The topic's configs have changed meanwhile: inspect the batch again.
         validated = validated.validated
     if not isinstance(validated, InspectedBatch):
         if validated[1].is_hidden:

@@ -4,7 +4,7 @@
 hundred bytes may contain a million of them. record_validator.py decides what runs between the slices.
 """
 
-from collections.abc import Callable, Container, Generator, Sequence
+from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING
 
 from kbroker.common import Buffer, KafkaError
@@ -18,8 +18,8 @@ from protocol.records.batch import (
     parse_header,
     patch_max_timestamp,
 )
-from protocol.records.compression import CODEC_NAMES, compress
-from protocol.records.record import MAX_HEADERS, MIN_RECORD_BYTES, decode_headers, decode_varint
+from protocol.records.compression import CODEC_NAMES
+from protocol.records.record import MAX_HEADERS, MIN_RECORD_BYTES, decode_varint
 
 if TYPE_CHECKING:
     from kbroker.config import TopicConfig
@@ -27,9 +27,7 @@ if TYPE_CHECKING:
 WritableBatch = memoryview | bytearray
 # The batch to append, its header, and the log append time in ms (-1 if the timestamps are the producer's).
 ValidatedBatch = tuple[WritableBatch, BatchHeader, int]
-# The index and the headers of a record, and where it is in the decompressed records: (start, end).
-VisitRecord = Callable[[int, Sequence[tuple[bytes, bytes | None]], int, int], None]
-# Walks decompressed records, yields after each slice, and returns what an append extension needs to know of them.
+# `inspect` of an append extension (append_extension.py).
 InspectRecords = Callable[[Buffer, BatchHeader], Generator[None, None, object]]
 # (index in the batch, reason)
 RecordErrors = list[tuple[int, str | None]]
@@ -44,9 +42,8 @@ _MIN_LONG, _LONG_RANGE = -(1 << 63), 1 << 64
 class InspectedBatch:
     """A validated batch whose records were walked for an append extension (append_extension.py).
 
-    `inspect`: the function of the extension; `inspection`: what it has found. `body`: the decompressed records, None if
-    they are too large to keep. `rewritten`: the batch that `RecordValidator.rewrite` has built of a large one, and for
-    which request.
+    `inspection`: the result of the extension's `inspect`. `body`: the decompressed records, None if they are too large
+    to keep. `rewritten`: (request, batch) that `RecordValidator.rewrite` has built from a large batch.
     """
 
     __slots__ = ("body", "inspect", "inspection", "rewritten", "validated")
@@ -255,111 +252,3 @@ class RecordRules:
                 reason = f"record errors: {errors[0][1]}"
             raise InvalidRecordsError(self._code, f"One or more records have been rejected due to {reason}", errors)
         return self._max_timestamp
-
-
-def walk_headers(body: Buffer, header: BatchHeader, visit: VisitRecord) -> Generator[None, None, None]:
-    """Call `visit` for each record of a decompressed batch that has headers, in order. Yields after each slice.
-
-    Raises KafkaError(INVALID_RECORD) for malformed records, and for records whose offset deltas are not consecutive: a
-    batch could not be rewritten with fewer of them.
-    """
-    try:
-        yield from _walk_record_headers(body, header, visit)
-    except MalformedError as error:
-        raise invalid_record(f"Malformed records: {error}.") from None
-
-
-def walk_stored_headers(body: Buffer, header: BatchHeader, visit: VisitRecord) -> Generator[None, None, None]:
-    """As `walk_headers`, of a batch in the log: it may lack records, and `visit` gets offset deltas.
-
-    Raises MalformedError.
-    """
-    return _walk_record_headers(body, header, visit, has_gaps=True)
-
-
-def _walk_record_headers(
-    body: Buffer, header: BatchHeader, visit: VisitRecord, *, has_gaps: bool = False
-) -> Generator[None, None, None]:
-    end = len(body)
-    pos, left = 0, SLICE
-    try:
-        for index in range(header.count):
-            left -= 1
-            if left <= 0:
-                yield
-                left = SLICE
-            begin = pos
-            size, start = decode_varint(body, pos)
-            pos = start + size
-            if size < MIN_RECORD_BYTES - 1 or pos > end:
-                raise MalformedError(f"record of {size} bytes in {end - start} bytes")
-            _, at = decode_varint(body, start + 1, 10)
-            offset_delta, at = decode_varint(body, at)
-            if offset_delta != index and not has_gaps:
-                raise MalformedError(f"record {index} has offset delta {offset_delta}")
-            for _ in range(2):
-                size, at = decode_varint(body, at)
-                if size > 0:
-                    at += size
-            if at == pos - 1 and body[at] == 0:
-                continue
-            # The headers of one record are at most MAX_HEADERS.
-            headers, at = decode_headers(body, at, pos)
-            left -= len(headers)
-            if at != pos:
-                raise MalformedError(f"record ends {pos - at} bytes before its length says")
-            visit(offset_delta, headers, begin, pos)
-    except IndexError:
-        raise MalformedError("a record is cut off") from None
-    if pos != end:
-        raise MalformedError(f"{end - pos} bytes remain after {header.count} records")
-
-
-def record_slices(body: Buffer, count: int, dropped: Container[int]) -> tuple[list[tuple[int, int]], int]:
-    """Return where the records that are not dropped are, and the largest timestamp delta of them (0 without any)."""
-    slices: list[tuple[int, int]] = []
-    pos, max_delta = 0, NO_TIMESTAMP
-    for index in range(count):
-        size, start = decode_varint(body, pos)
-        begin, pos = pos, start + size
-        if index in dropped:
-            continue
-        delta, _ = decode_varint(body, start + 1, 10)
-        max_delta = delta if not slices else max(delta, max_delta)
-        if slices and slices[-1][1] == begin:
-            slices[-1] = (slices[-1][0], pos)
-        else:
-            slices.append((begin, pos))
-    return slices, max_delta if slices else 0
-
-
-def without_records(body: Buffer, header: BatchHeader, dropped: Container[int], level: int | None) -> bytearray:
-    """Return a validated batch without the records at the indexes `dropped`, as compaction leaves it.
-
-    Offsets, sequences and codec stay. Without any record left it is an empty batch.
-    """
-    slices, max_delta = record_slices(body, header.count, dropped)
-    kept = b"".join([body[start:end] for start, end in slices])
-    count = header.count - sum(1 for index in range(header.count) if index in dropped)
-    attributes, max_timestamp = header.attributes, header.max_timestamp
-    if not count:
-        attributes &= ~CODEC_MASK
-    elif not header.is_log_append_time:
-        max_timestamp = header.base_timestamp + max_delta
-    return assemble_batch(
-        compress(attributes & CODEC_MASK, kept, level),
-        count=count,
-        last_offset_delta=header.last_offset_delta,
-        base_timestamp=header.base_timestamp,
-        max_timestamp=max_timestamp,
-        attributes=attributes,
-        producer_id=header.producer_id,
-        producer_epoch=header.producer_epoch,
-        base_sequence=header.base_sequence,
-    )
-
-
-def with_attributes(batch: WritableBatch, header: BatchHeader, attributes: int) -> BatchHeader:
-    """Set the attributes of a complete batch, such as HIDDEN, and its CRC. Returns the new header."""
-    patch_max_timestamp(batch, 0, header.size, attributes, header.max_timestamp)
-    return parse_header(batch)

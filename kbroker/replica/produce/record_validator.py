@@ -54,7 +54,7 @@ PACE_S = 0.001
 
 
 class AppendMustWait(Exception):
-    """An append has to wait before it can continue. The caller awaits `wait`, and calls again with what it returns."""
+    """An append has to wait before it can continue. The caller awaits `wait`, and retries with its result."""
 
     async def wait(self, validator: RecordValidator) -> ValidatedBatch | InspectedBatch | None:
         raise NotImplementedError
@@ -88,7 +88,7 @@ class NeedsSlowInspection(AppendMustWait):
 
 
 class NeedsRewrite(AppendMustWait):
-    """A large batch must be built again in a thread. `request` says what `build` does, so that it is done once."""
+    """A large batch must be rebuilt in a thread. `request` identifies the result of `build`, so that it runs once."""
 
     def __init__(
         self, batch: InspectedBatch, config: TopicConfig, request: object, build: Callable[[Buffer], bytearray]

@@ -4,7 +4,8 @@ import pytest
 
 from kbroker.config.topic_config import validate_topic_configs
 from kbroker.config.values import ConfigError
-from kbroker.queues.dedup.key_table import NO_TRANSACTION, InvalidKeyError, KeyTable, key_digest
+from kbroker.queues.dedup.key_table import NO_TRANSACTION, KeyTable, key_digest
+from kbroker.queues.record_headers import InvalidHeaderError
 from kbroker.queues.state_snapshot import StateSnapshot, decode_state_snapshot, encode_state_snapshot, matches_log
 from kbroker.storage.log.leader_epoch_cache import LeaderEpochCache
 
@@ -89,7 +90,7 @@ def test_keys_are_bounded() -> None:
     assert key_digest([(b"other", b"x")]) is None
     assert key_digest([(b"IDEMPOTENCY_KEY", b"x" * 1024)]) is not None
     for headers in ([(b"IDEMPOTENCY_KEY", None)], [(b"IDEMPOTENCY_KEY", b"a"), (b"IDEMPOTENCY_KEY", b"a")]):
-        with pytest.raises(InvalidKeyError):
+        with pytest.raises(InvalidHeaderError):
             key_digest(headers)
 
 

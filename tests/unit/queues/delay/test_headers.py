@@ -4,7 +4,8 @@ import pytest
 
 from kbroker.config.delay_levels import DEFAULT_LEVELS, delay_levels, levels_ms
 from kbroker.config.values import ConfigError
-from kbroker.queues.delay.headers import Delay, InvalidDelayError, parse_delay
+from kbroker.queues.delay.headers import Delay, parse_delay
+from kbroker.queues.record_headers import InvalidHeaderError
 
 ARRIVAL = 1_700_000_000_000
 LEVELS_MS = levels_ms(DEFAULT_LEVELS)
@@ -60,7 +61,7 @@ def test_other_headers_do_not_delay():
     ],
 )
 def test_malformed_and_contradicting_headers_are_refused(headers):
-    with pytest.raises(InvalidDelayError):
+    with pytest.raises(InvalidHeaderError):
         parse_delay(headers, LEVELS_MS)
 
 
@@ -73,14 +74,14 @@ def test_malformed_and_contradicting_headers_are_refused(headers):
     ],
 )
 def test_the_message_says_what_is_wrong(value, reason):
-    with pytest.raises(InvalidDelayError) as refused:
+    with pytest.raises(InvalidHeaderError) as refused:
         parse_delay([(b"TIMER_DELAY_MS", value)], LEVELS_MS)
     assert str(refused.value) == f"Header TIMER_DELAY_MS is {reason}"
 
 
 def test_the_levels_are_those_of_the_topic():
     assert parse_delay([(b"DELAY", b"2")], levels_ms("500ms 2h")) == Delay(7_200_000, False)
-    with pytest.raises(InvalidDelayError) as refused:
+    with pytest.raises(InvalidHeaderError) as refused:
         parse_delay([(b"DELAY", b"3")], levels_ms("500ms 2h"))
     assert str(refused.value) == "Header DELAY is 3; the levels are 1 to 2."
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from kbroker.queues.expiry.ttl_header import InvalidTtlError, parse_ttl
+from kbroker.queues.expiry.ttl_header import parse_ttl
+from kbroker.queues.record_headers import InvalidHeaderError
 
 
 @pytest.mark.parametrize(
@@ -36,11 +37,11 @@ def test_valid(headers: list[tuple[bytes, bytes | None]], expected: int | None) 
     ],
 )
 def test_malformed_values_are_shown(value: bytes | None, shown: str) -> None:
-    with pytest.raises(InvalidTtlError) as error:
+    with pytest.raises(InvalidHeaderError) as error:
         parse_ttl([(b"TTL_MS", value)])
     assert f"TTL_MS is {shown};" in str(error.value)
 
 
 def test_two_headers_are_refused_even_if_they_agree() -> None:
-    with pytest.raises(InvalidTtlError, match="2 times"):
+    with pytest.raises(InvalidHeaderError, match="2 times"):
         parse_ttl([(b"TTL_MS", b"1"), (b"TTL_MS", b"1")])

@@ -210,7 +210,7 @@ async def test_producers_wait_until_it_is_decided_whether_partitions_are_removed
     closing = await machine.loop.run(controller.close_partitions("t", 1))
     await s.until(lambda: s.replica(3, index=2).is_closing, 10)
     assert await produce() == ErrorCode.NOT_LEADER_OR_FOLLOWER
-    assert not s.replica(3, index=2)._when_decided
+    assert not s.replica(3, index=2)._closing_listeners
     producing = asyncio.ensure_future(produce())
     await asyncio.sleep(1)
     await machine.loop.run(controller.remove_partitions(closing))

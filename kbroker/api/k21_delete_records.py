@@ -10,7 +10,7 @@
 from kbroker.api.context import RequestContext, Services
 from kbroker.common import KafkaError
 from kbroker.metadata.topics.topic_names import INTERNAL_TOPICS
-from kbroker.replica.delayed_delete_records import DeletedRecords
+from kbroker.replica.delayed_delete_records import DeletedRecords, delete_from_log
 from kbroker.replica.partition import Partition
 from kbroker.runtime.slices import step
 from protocol.errors import ErrorCode
@@ -25,7 +25,7 @@ NO_LOW_WATERMARK = -1
 
 
 async def handle(services: Services, context: RequestContext, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
-    # Of a partition that is named more than once, the last offset applies, as in Kafka.
+    # If a partition is named more than once, the last offset applies, as in Kafka.
     requested: dict[str, dict[int, int]] = {}
     for topic in request.topics:
         offsets = requested.setdefault(topic.name, {})
@@ -50,18 +50,18 @@ async def handle(services: Services, context: RequestContext, request: DeleteRec
 async def _result(
     services: Services, topic: str, index: int, offset: int, deleted: list[DeletedRecords]
 ) -> DeleteRecordsPartitionResult:
-    """Delete the records on this broker. If there are followers to wait for, add the deletion to `deleted`.
+    """Delete the records on this broker. Add the deletion to `deleted` if the response must wait for followers.
 
-    It is also added if this broker is not the leader any more, which fails it.
+    Also add it if this broker no longer leads the partition, so that the wait fails.
     """
     result = DeleteRecordsPartitionResult(partition_index=index, low_watermark=NO_LOW_WATERMARK)
     try:
         partition = _partition(services, topic, index)
-        result.low_watermark = await services.replicas.delete_records(partition, offset)
+        result.low_watermark = await delete_from_log(partition, offset, services.replicas.logs)
     except KafkaError as error:
         result.error_code = error.code
         return result
-    # Another broker may have become the leader meanwhile, whose log begins where it did before.
+    # Another broker may have become the leader meanwhile, and its log may still have the records.
     if partition.state.followers or not partition.is_leader:
         # -1 stands for the high watermark, up to which all has been deleted.
         deleted.append(DeletedRecords(partition, result.low_watermark if offset == -1 else offset, result))
@@ -69,7 +69,7 @@ async def _result(
 
 
 def _partition(services: Services, topic: str, index: int) -> Partition:
-    """Return a partition of which records may be deleted. Raises KafkaError."""
+    """Return the partition. Raises KafkaError if its records may not be deleted."""
     partition = services.replicas.leader(topic, index)
     if topic in INTERNAL_TOPICS:
         raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION)

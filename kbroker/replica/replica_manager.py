@@ -9,30 +9,22 @@ from collections.abc import Callable, Coroutine, Iterable
 from typing import TYPE_CHECKING, Any
 
 from kbroker.common import KafkaError, TopicPartition
-from kbroker.replica.delayed_delete_records import DelayedDeleteRecords, DeletedRecords, delete_from_log
+from kbroker.replica.delayed_delete_records import DelayedDeleteRecords, DeletedRecords
 from kbroker.replica.fetch.read_filter import ReadView, ReadViews
 from kbroker.replica.fetch.replica_selector import NO_REPLICA, select_read_replica
 from kbroker.replica.isr.isr_manager import IsrManager
 from kbroker.replica.logs.log_manager import LogManager
 from kbroker.replica.logs.partition_maintenance import PartitionMaintenance
 from kbroker.replica.partition import OnCommitted, Partition
+from kbroker.replica.produce.append_remaining import all_remaining, append_remaining, copy_remaining
 from kbroker.replica.produce.delayed_produce import (
     NO_RECORD_ERRORS,
     DelayedProduce,
-    LargeDelayedProduce,
     UnacknowledgedBatch,
     error_result,
 )
 from kbroker.replica.produce.marker_appends import MarkerAppends
-from kbroker.replica.produce.produce_results import (
-    ProduceResponse,
-    RemainingBatch,
-    all_remaining,
-    append_error_result,
-    await_acknowledgement,
-    copy_remaining,
-)
-from kbroker.replica.produce.record_validation import InspectedBatch, ValidatedBatch
+from kbroker.replica.produce.produce_results import ProduceResponse, append_error_result, await_acknowledgement
 from kbroker.replica.produce.record_validator import AppendMustWait, RecordValidator
 from kbroker.replica.produce.transaction_verification import VerifiedPartitions
 from kbroker.replica.purgatory import Purgatory
@@ -72,7 +64,7 @@ class ReplicaManager:
         # Set by the broker.
         self.views: ReadViews | None = None
         self._markers = MarkerAppends(environment)
-        self._record_validator = RecordValidator(environment)
+        self.record_validator = RecordValidator(environment)
         self.clock = environment.clock
         self._metadata = metadata
         # By the name and by the id of the topic: requests use either (KIP-516).
@@ -102,7 +94,7 @@ class ReplicaManager:
         return partition
 
     def find_readable(self, key: TopicKey, index: int) -> tuple[Partition | None, ReadView | None]:
-        """Return a partition for consumers: of a view, the partition of its source, and the view."""
+        """Return the partition that consumers read; for a view, the partition of its source, and the view."""
         partition = self.get(key, index)
         if partition is not None or self.views is None:
             return partition, None
@@ -232,11 +224,11 @@ class ReplicaManager:
                         records, acks, produce_version, now_ms, transactional, guard, must_verify
                     )
                 except KafkaError as error:
-                    results.append(self._error_result(key, index, error))
+                    results.append(self.error_result(key, index, error))
                 except AppendMustWait:
                     remaining = copy_remaining(topics, response)
-                    return self._append_remaining(
-                        remaining, response, unacknowledged, acks, timeout_ms, produce_version, verified
+                    return append_remaining(
+                        self, remaining, response, unacknowledged, acks, timeout_ms, produce_version, verified
                     )
                 else:
                     if end_offset > partition.state.high_watermark:
@@ -244,7 +236,7 @@ class ReplicaManager:
                     start_offset = partition.log.log_start_offset
                     results.append((index, 0, base_offset, append_time_ms, start_offset, NO_RECORD_ERRORS, None))
         if unacknowledged and acks != 0:
-            return self._delay(response, unacknowledged, timeout_ms)
+            return self.delay(response, unacknowledged, timeout_ms)
         return response
 
     async def append_in_slices(
@@ -259,68 +251,20 @@ class ReplicaManager:
         """Append the batches of a large Produce request, whose buffers do not change meanwhile."""
         response: ProduceResponse = []
         remaining = all_remaining(topics, response)
-        return await self._append_remaining(
-            remaining, response, [], acks, timeout_ms, produce_version, verified, slices
+        return await append_remaining(
+            self, remaining, response, [], acks, timeout_ms, produce_version, verified, slices
         )
 
-    async def _append_remaining(
-        self,
-        remaining: Iterable[RemainingBatch],
-        response: ProduceResponse,
-        unacknowledged: list[UnacknowledgedBatch],
-        acks: int,
-        timeout_ms: int,
-        produce_version: int,
-        verified: VerifiedPartitions | None,
-        slices: Slices | None = None,
-    ) -> ProduceResponse:
-        """Append the rest of a Produce request, beginning with the first batch that needs slow validation."""
-        transactional = verified is not None
-        must_verify = verified is not None and verified.must_verify
-        for key, index, records, results in remaining:
-            if slices is not None:
-                await slices.step()
-            try:
-                partition = self.leader(key, index)
-                guard = None if verified is None else verified.guard_of((key, index))
-                validated: ValidatedBatch | InspectedBatch | None = None
-                while True:
-                    try:
-                        base_offset, end_offset, append_time_ms = partition.append_as_leader(
-                            records, acks, produce_version, self.clock.now_ms(), transactional, guard, must_verify,
-                            validated,
-                        )  # fmt: skip
-                        break
-                    except AppendMustWait as waiting:
-                        validated = await waiting.wait(self._record_validator)
-                    if self.leader(key, index) is not partition:
-                        # The topic was deleted meanwhile, and perhaps created again with other configs. The leadership
-                        # may have moved, too.
-                        raise KafkaError(self.missing_error(key, index))
-            except KafkaError as error:
-                results.append(self._error_result(key, index, error))
-            else:
-                if end_offset > partition.state.high_watermark:
-                    await_acknowledgement(partition, end_offset, acks, results, unacknowledged)
-                start_offset = partition.log.log_start_offset
-                results.append((index, 0, base_offset, append_time_ms, start_offset, NO_RECORD_ERRORS, None))
-        if unacknowledged and acks != 0:
-            if slices is None:
-                return await self._delay(response, unacknowledged, timeout_ms)
-            large = LargeDelayedProduce(self.purgatory, response, unacknowledged, self.current_leader)
-            await slices.run(large.start_in_steps(self.clock.mono_ms() + max(timeout_ms, 0)))
-            await large
-            await slices.run(large.end_in_steps())
-        return response
-
-    def _delay(
+    def delay(
         self, response: ProduceResponse, unacknowledged: list[UnacknowledgedBatch], timeout_ms: int
     ) -> DelayedProduce:
+        """Return the response of a Produce request that waits for its acknowledgements."""
         delayed = DelayedProduce(self.purgatory, response, unacknowledged, self.current_leader)
         delayed.start(self.clock.mono_ms() + max(timeout_ms, 0))
         return delayed
 
-    def _error_result(self, key: TopicKey, index: int, error: KafkaError) -> PartitionResult:
+    def error_result(self, key: TopicKey, index: int, error: KafkaError) -> PartitionResult:
+        """Return the result of a batch that was not appended."""
         if error.code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
             return error_result(index, error.code, self.current_leader(key, index))
         return append_error_result(index, error, self.get(key, index))
@@ -382,13 +326,6 @@ class ReplicaManager:
         return bytes(log.read_blocking(max(offset, log.log_start_offset), size, log.log_end_offset, True))
 
     # DeleteRecords and shutdown.
-
-    async def delete_records(self, partition: Partition, offset: int) -> int:
-        """Delete the records below `offset` (-1: the high watermark). Returns the new log start offset.
-
-        Raises KafkaError.
-        """
-        return await delete_from_log(partition, offset, self.logs)
 
     async def wait_for_deletion(self, deleted: list[DeletedRecords], timeout_ms: int) -> None:
         """Wait until the live replicas have deleted the records, too. Completes the results."""

@@ -93,8 +93,8 @@ class FetchSession:
 
     `is_closed`: it was closed or evicted. `size_bytes`: an upper bound of its memory; the cache has counted
     `counted_bytes` of it. `withheld`: throttled partitions that are not `ready` until the quota allows, or until
-    `next_look_ms` (monotonic). `skipped_to`: the offsets up to which the current request has scanned
-    partitions with a read filter without finding a record. `is_busy`: a large request is being handled in slices, which ends the session
+    `next_look_ms` (monotonic). `skipped_to`: the offsets up to which the current request has scanned partitions with a
+    read filter without finding a record. `is_busy`: a large request is being handled in slices, which ends the session
     itself if it is closed meanwhile.
     """
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from kbroker.replica.partition import ACKS_ALL, Partition
@@ -11,15 +10,12 @@ from kbroker.replica.produce.delayed_produce import NO_RECORD_ERRORS, Unacknowle
 from kbroker.replica.produce.record_validation import InvalidRecordsError
 from kbroker.replica.produce.transaction_verification import VerificationError
 from protocol.errors import ErrorCode
-from protocol.fast.produce import PartitionResult, TopicRecords, TopicResult
+from protocol.fast.produce import PartitionResult, TopicResult
 
 if TYPE_CHECKING:
     from kbroker.common import KafkaError
-    from protocol.fast.fetch import TopicKey
 
 ProduceResponse = list[TopicResult]
-# A batch that is not appended yet: (topic, partition, records, list for its result).
-RemainingBatch = tuple["TopicKey", int, memoryview | None, list[PartitionResult]]
 
 # With these errors Kafka sends the log start offset, if they come from the log or the records.
 ERRORS_WITH_LOG_START_OFFSET = {
@@ -53,33 +49,6 @@ def await_acknowledgement(
     results: list[PartitionResult],
     unacknowledged: list[UnacknowledgedBatch],
 ) -> None:
-    """Let the response wait for the batch whose result is the next one, if that must be committed or synced first."""
+    """Make the response wait for the batch with the next result, if it must be committed or synced first."""
     if acks == ACKS_ALL or partition.flush_before_ack:
         unacknowledged.append(UnacknowledgedBatch(partition, end_offset, results, len(results), acks == ACKS_ALL))
-
-
-def all_remaining(topics: list[TopicRecords], response: ProduceResponse) -> Iterator[RemainingBatch]:
-    """Return the batches of a request one after another, without copying them, and add their topics to the response."""
-    for key, partitions in topics:
-        results: list[PartitionResult] = []
-        if partitions:
-            response.append((key, results))
-        for index, records in partitions:
-            yield key, index, records, results
-
-
-def copy_remaining(topics: list[TopicRecords], response: ProduceResponse) -> list[RemainingBatch]:
-    """Copy the batches without a result yet, and add their topics to the response."""
-    remaining: list[RemainingBatch] = []
-    results_by_position = iter([results for _, results in response])
-    for key, partitions in topics:
-        if not partitions:
-            continue
-        results = next(results_by_position, None)
-        if results is None:
-            results = []
-            response.append((key, results))
-        for index, records in partitions[len(results) :]:
-            copy = None if records is None else memoryview(bytearray(records))
-            remaining.append((key, index, copy, results))
-    return remaining

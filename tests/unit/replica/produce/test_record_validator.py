@@ -33,7 +33,7 @@ def many_records(count: int = MANY, codec: int = 0, at_ms: int = EPOCH_MS) -> by
 
 
 def validator_of(m: Machine) -> RecordValidator:
-    return m.broker.services.replicas._record_validator
+    return m.broker.services.replicas.record_validator
 
 
 def is_validating(m: Machine) -> bool:

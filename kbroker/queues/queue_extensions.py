@@ -41,7 +41,7 @@ class QueueExtensions:
         if partition.forwarding is not None:
             # Topics whose partitions close have neither.
             extension, closing_filter = self.closing.configure(partition, partition.forwarding)
-            read_filter = combine([closing_filter, *([] if read_filter is None else [read_filter])])
+            read_filter = combine(closing_filter, read_filter)
         if config.kbroker_ttl_enable and partition.is_leader and not partition.is_closed:
             extension = TtlValidation(extension)
         partition.append_extension = extension

@@ -30,4 +30,4 @@ def topic_filter(config: TopicConfig) -> ReadFilter | None:
         filters.append(EMPTY_BATCHES)
     if config.kbroker_ttl_enable or config.kbroker_ttl_ms:
         filters.append(ExpiryFilter(config.kbroker_ttl_enable, config.kbroker_ttl_ms))
-    return combine(filters)
+    return combine(*filters)

@@ -100,14 +100,7 @@ def read_partitions(
                 partition = look_up(session, fetched, partitions)
             diverging = check_fetch(partition, fetched, request)
         except KafkaError as error:
-            reads.must_respond = True
-            code, leader = error.code, None
-            if code is ErrorCode.OFFSET_OUT_OF_RANGE and not is_follower and partitions.may_be_replaced():
-                # The consumer may have read from the new leader, and without a leader epoch it would reset its offset.
-                code = ErrorCode.NOT_LEADER_OR_FOLLOWER
-            elif code in LEADER_ERRORS:
-                leader = partitions.current_leader(fetched.key, fetched.index)
-            reads.add_error(fetched, code, leader)
+            _add_refusal(reads, fetched, error.code, is_follower, partitions)
             continue
         if diverging is not None:
             reads.must_respond = True
@@ -119,8 +112,7 @@ def read_partitions(
                 reads.must_respond = True
                 reads.add_read_replica(fetched, partition, replica)
                 continue
-        log, is_limited = partition.log, False
-        read_filter = None
+        log, read_filter, is_limited = partition.log, None, False
         if is_follower:
             end_offset = log.log_end_offset
             if partition.is_leader_throttled and fetched.offset < end_offset:
@@ -131,9 +123,7 @@ def read_partitions(
                 is_limited = session.replica_id not in partition.state.maximal_isr
         else:
             end_offset = partition.last_stable_offset if read_committed else partition.state.high_watermark
-            read_filter = partition.read_filter
-            if fetched.view is not None and fetched.view.read_filter is not None:
-                read_filter = combine([*([] if read_filter is None else [read_filter]), fetched.view.read_filter])
+            read_filter = partition.read_filter if fetched.view is None else _view_filter(partition, fetched.view)
         if log.offline is not None:
             end_offset = min(end_offset, log.readable_end)
         limit = max_bytes - reads.size
@@ -175,6 +165,25 @@ def read_partitions(
 
 def partitions_to_read(session: FetchSession) -> list[FetchPartition]:
     return list(session.ready if session.is_incremental else session.partitions.values())
+
+
+def _add_refusal(
+    reads: FetchReads, fetched: FetchPartition, code: ErrorCode, is_follower: bool, partitions: Partitions
+) -> None:
+    """Add the error of a partition from which the client may not fetch."""
+    reads.must_respond = True
+    leader = None
+    if code is ErrorCode.OFFSET_OUT_OF_RANGE and not is_follower and partitions.may_be_replaced():
+        # The consumer may have read from the new leader, and without a leader epoch it would reset its offset.
+        code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+    elif code in LEADER_ERRORS:
+        leader = partitions.current_leader(fetched.key, fetched.index)
+    reads.add_error(fetched, code, leader)
+
+
+def _view_filter(partition: Partition, view: ReadView) -> ReadFilter | None:
+    """Return the filter of a fetch from a view: that of its source's partition, then its own."""
+    return combine(partition.read_filter, view.read_filter)
 
 
 def _read_through_filter(

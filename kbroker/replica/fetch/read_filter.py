@@ -89,11 +89,10 @@ HIDDEN_BATCHES = HiddenBatchFilter()
 _NO_TRANSACTION = EndTransactionMarker(True, 0)
 
 
-def combine(filters: list[ReadFilter]) -> ReadFilter | None:
-    """Return one filter that applies all; None without filters."""
-    if len(filters) > 1:
-        return FilterSequence(tuple(filters))
-    return filters[0] if filters else None
+def combine(*filters: ReadFilter | None) -> ReadFilter | None:
+    """Return one filter that applies all in order; None if all are None."""
+    present = tuple([each for each in filters if each is not None])
+    return FilterSequence(present) if len(present) > 1 else present[0] if present else None
 
 
 def position_batch(last_offset: int, leader_epoch: int) -> bytearray:

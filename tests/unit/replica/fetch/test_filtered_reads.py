@@ -159,9 +159,9 @@ def test_filters_combine() -> None:
         def filter_batch(self, batch: memoryview, header: BatchHeader, now_ms: int, max_bytes: int) -> Buffer | None:
             return memoryview(batch)[: header.size] if header.count else None
 
-    assert combine([]) is None
-    assert combine([HIDDEN_BATCHES]) is HIDDEN_BATCHES
-    both = combine([HIDDEN_BATCHES, Emptied()])
+    assert combine() is None
+    assert combine(None, HIDDEN_BATCHES) is HIDDEN_BATCHES
+    both = combine(HIDDEN_BATCHES, Emptied())
     assert both is not None
     for data, expected in ((batch(b"a"), True), (hidden(b"a"), False)):
         kept = both.filter_batch(memoryview(data), parse_header(data), 0, 1 << 20)

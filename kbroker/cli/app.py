@@ -30,7 +30,7 @@ COMMANDS = {
     "start": CommandSource("kbroker.cli.start.command", "start", "Run a broker until SIGTERM or SIGINT."),
     "config": CommandSource("kbroker.cli.configs.show", "app", "Show the configuration that a broker starts with."),
     "cluster": CommandSource(
-        "kbroker.cli.cluster.app", "app", "Show the brokers and partitions with a problem, restart brokers."
+        "kbroker.cli.cluster.app", "app", "Show the state of the cluster, and guide through a rolling restart."
     ),
     "brokers": CommandSource("kbroker.cli.cluster.brokers", "app", "List brokers, balance, drain and replace them."),
     "topics": CommandSource("kbroker.cli.topics.app", "app", "Create, list, describe, alter and delete topics."),
@@ -39,9 +39,7 @@ COMMANDS = {
     "groups": CommandSource("kbroker.cli.groups.app", "app", "List, describe, reset and delete consumer groups."),
     "retry": CommandSource("kbroker.cli.retry.app", "app", "Create and list the retry topics of topics and groups."),
     "dlq": CommandSource("kbroker.cli.dlq.app", "app", "List, show, redrive and purge dead letters."),
-    "delayed": CommandSource(
-        "kbroker.cli.delayed.app", "app", "List, count, cancel and deliver records that wait for their delivery."
-    ),
+    "delayed": CommandSource("kbroker.cli.delayed.app", "app", "List, count, cancel and deliver delayed records."),
     "transactions": CommandSource(
         "kbroker.cli.transactions.app", "app", "List and describe transactions, find and end hanging ones."
     ),

@@ -31,6 +31,7 @@ The value of a broker config comes from these sources; later ones take precedenc
 1. its default
 2. the file of `--config`, which is TOML or Kafka's own `server.properties`
 3. the environment: `KBROKER_LOG_RETENTION_MS` sets `log.retention.ms`; `_` stands for `.`, `__` for `_`, `___` for `-`
+   (`KBROKER_METRICS_LISTENER` sets `kbroker.metrics.listener`)
 4. `--set NAME=VALUE`, then the other options of `kbroker start`
 5. changes at run time: those for all brokers, then those for one broker
 

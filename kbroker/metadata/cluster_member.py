@@ -234,7 +234,7 @@ class ClusterMember:
                 except SessionExpired:
                     return
                 except CoordinationError as error:
-                    log.warning("no campaign for the controllership", reason=error)
+                    log.warning("cannot campaign to be the controller", reason=error)
                     await sleep(RETRY_BACKOFF_S)
         except Exception as error:
             self._on_failure(error)

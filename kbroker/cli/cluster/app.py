@@ -35,7 +35,7 @@ PROBLEMS = ("offline", "under-min-isr")
 def status(as_json: AsJson = False, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP) -> None:
     """Show the brokers, and how many partitions have a problem.
 
-    LAG is the number of records that a broker's replicas lack in total, ? if the broker does not respond. The exit
+    LAG is the total number of records that a broker's replicas lack, or ? if the broker does not respond. The exit
     status is 1 if a partition has no leader or rejects acks=all. kbroker topics describe lists the partitions.
     Notes say what self-healing (kbroker.replica.rebuild.after.ms) does about brokers that are away.
 

@@ -28,7 +28,7 @@ Throttle = Annotated[
     typer.Option(
         "--throttle",
         metavar="RATE",
-        help="Bytes per second that a broker sends and receives for the plan at most, such as 20MiB.",
+        help="Maximum bytes per second that each broker sends and receives for the plan, such as 20MiB.",
         show_default="no throttle",
     ),
 ]
@@ -44,6 +44,6 @@ Concurrent = Annotated[
     ),
 ]
 AllowFewerRacks = Annotated[
-    bool, typer.Option("--allow-fewer-racks", help="Accept that partitions are in fewer racks than before.")
+    bool, typer.Option("--allow-fewer-racks", help="Allow partitions to be spread over fewer racks than before.")
 ]
-Detach = Annotated[bool, typer.Option("--detach", help="Return when the plan has begun.")]
+Detach = Annotated[bool, typer.Option("--detach", help="Return as soon as the plan has begun.")]

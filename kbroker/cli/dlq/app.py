@@ -36,7 +36,11 @@ Source = Annotated[
 Group = Annotated[
     str | None,
     typer.Option(
-        "--group", "-g", metavar="GROUP", help="Only records that this group failed at.", autocompletion=complete_groups
+        "--group",
+        "-g",
+        metavar="GROUP",
+        help="Only records that this group failed to process.",
+        autocompletion=complete_groups,
     ),
 ]
 Error = Annotated[
@@ -48,7 +52,7 @@ Header = Annotated[
     list[str] | None,
     typer.Option("--header", "-H", metavar="NAME[=VALUE]", help="Only records with this header; repeatable."),
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and change nothing.")]
 
 
 @app.command("list")
@@ -56,7 +60,7 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done,
 def list_topics(as_json: AsJson = False, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP) -> None:
     """List dead-letter topics, those with errors.deadletterqueue.group.enable=true, with their records.
 
-    Records include the markers of transactions, which exactly-once consumers write.
+    The number of records includes transaction markers, which exactly-once consumers write.
     """
     with admin_client(bootstrap) as client:
         topics = _dead_letter_topics(topics_with_configs(client))
@@ -177,15 +181,15 @@ def redrive(
         ),
     ] = None,
     again: Annotated[
-        bool, typer.Option("--again", help="Begin at the first record, also if it was sent before.")
+        bool, typer.Option("--again", help="Begin at the first record, even if it was sent before.")
     ] = False,
     dry_run: DryRun = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Send dead letters back, to begin anew with no failed attempts. They also stay in the dead-letter topic.
+    """Send dead letters back; their attempts start again from zero. The dead-letter topic keeps them, too.
 
-    The progress is in the committed offsets of a group, in one transaction with the records. So an interrupted redrive
-    continues, and the same command sends later only what has been added.
+    The progress is committed as the offsets of a group, in one transaction with the records. So the same command
+    continues an interrupted redrive, and later sends only new dead letters.
 
     Example: kbroker dlq redrive dlq.orders --error TimeoutError --rate 100
 
@@ -205,7 +209,7 @@ def redrive(
         counts = work.run(rate=rate, again=again, dry_run=dry_run, progress=progress.advance)
     action = "would be sent" if dry_run else "sent"
     print(f"{topic}: {count_text(counts.sent, 'record')} {action}, {counts.skipped} not selected")
-    print_note(f"the progress is that of group {work.group}; --again ignores it")
+    print_note(f"the progress is stored as group {work.group}; --again ignores it")
     if counts.without_topic:
         raise CliError(f"{count_text(counts.without_topic, 'record')} without a topic to go back to: use --to TOPIC")
 
@@ -228,9 +232,15 @@ def _require_dead_letter_topic(client: Any, topic: str) -> dict[str, dict[str, s
 def purge(
     topic: DeadLetterTopic,
     until: Annotated[
-        str | None, typer.Option("--until", metavar="TIME", help="Delete the records before the first of this time.")
+        str | None,
+        typer.Option(
+            "--until", metavar="TIME", help="Delete the records before the first one that failed then or later."
+        ),
     ] = None,
-    partition: Annotated[int | None, typer.Option("--partition", "-p", metavar="PARTITION", min=0, max=INT32)] = None,
+    partition: Annotated[
+        int | None,
+        typer.Option("--partition", "-p", metavar="PARTITION", min=0, max=INT32, help="Only this partition."),
+    ] = None,
     offset: Annotated[
         int | None, typer.Option("--offset", metavar="OFFSET", min=0, help="Delete the records below it; needs -p.")
     ] = None,

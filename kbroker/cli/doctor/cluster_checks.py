@@ -120,7 +120,7 @@ def _check_racks(racks: Mapping[int, str | None]) -> Iterator[CheckResult]:
     counts = Counter(racks.values())
     text = ", ".join(f"{rack} has {count_text(count, 'broker')}" for rack, count in sorted(counts.items(), key=str))
     if len(set(counts.values())) > 1:
-        advice = "Use as many brokers in each rack: those of the smaller ones get more replicas."
+        advice = "Use the same number of brokers in each rack: those in smaller racks get more replicas."
         yield CheckResult("racks", WARNING, text, advice)
     else:
         yield CheckResult("racks", OK, text)
@@ -139,13 +139,13 @@ def _check_replication(context: CheckContext, brokers: int) -> Iterator[CheckRes
         advice = f"New topics need {factor} brokers: start more, or lower the factor."
         yield CheckResult(name, WARNING, f"{text}, but {count_text(brokers, 'broker')} registered", advice)
     elif factor == 1 and brokers > 1:
-        advice = "New topics have one replica, and are away while its broker is: set 3, and min.insync.replicas=2."
+        advice = "New topics have one replica, and stop while its broker is away: set 3, and min.insync.replicas=2."
         yield CheckResult(name, WARNING, text, advice)
     elif min_isr >= factor > 1:
         advice = "Writes with acks=all stop while one replica is away: use a factor above min.insync.replicas."
         yield CheckResult(name, WARNING, text, advice)
     elif factor > 1 and min_isr == 1:
-        advice = "acks=all is satisfied by the leader alone when the others have left: set min.insync.replicas=2."
+        advice = "If all followers leave the ISR, acks=all waits for the leader only: set min.insync.replicas=2."
         yield CheckResult(name, WARNING, text, advice)
     else:
         yield CheckResult(name, OK, text)
@@ -167,7 +167,7 @@ def _check_configs(context: CheckContext, cluster: StoredCluster) -> Iterator[Ch
         if len(by_value) > 1:
             differing += 1
             found = "; ".join(f"{value} on {', '.join(map(str, ids))}" for value, ids in by_value.items())
-            advice = "Set the same value for all brokers; the controller's decides about elections."
+            advice = "Set the same value on all brokers: the controller elects leaders by its own value."
             yield CheckResult("configs", WARNING, f"{name} differs: {found}", advice)
     if responding > 1 and not differing:
         yield CheckResult("configs", OK, f"the same on {count_text(responding, 'broker')}")

@@ -33,19 +33,24 @@ EXTRA_HEADER_BYTES = 16 << 10
 @app.command("create")
 def create(
     topic: Annotated[
-        str, typer.Argument(metavar="TOPIC", show_default=False, autocompletion=complete_topics, help="A topic.")
+        str,
+        typer.Argument(
+            metavar="TOPIC", show_default=False, autocompletion=complete_topics, help="Topic whose records are retried."
+        ),
     ],
     group: Annotated[
         str,
-        typer.Option("--group", "-g", metavar="GROUP", help="The group that reads it.", autocompletion=complete_groups),
+        typer.Option(
+            "--group", "-g", metavar="GROUP", help="Group that reads the topic.", autocompletion=complete_groups
+        ),
     ],
     attempts: Annotated[
         int | None,
         typer.Option(
             "--attempts",
             metavar="N",
-            help="How often a record is processed, the first time included.",
-            show_default="one more than delays",
+            help="How many times a record is processed, the first time included.",
+            show_default="one more than --delays",
         ),
     ] = None,
     delays: Annotated[
@@ -58,10 +63,16 @@ def create(
         ),
     ] = None,
     retry_topic: Annotated[
-        str | None, typer.Option("--retry-topic", metavar="TOPIC", help="Its name.", show_default="TOPIC-GROUP-retry")
+        str | None,
+        typer.Option(
+            "--retry-topic", metavar="TOPIC", help="Name of the retry topic.", show_default="TOPIC-GROUP-retry"
+        ),
     ] = None,
     dead_letter_topic: Annotated[
-        str | None, typer.Option("--dead-letter-topic", metavar="TOPIC", help="Its name.", show_default="dlq.TOPIC")
+        str | None,
+        typer.Option(
+            "--dead-letter-topic", metavar="TOPIC", help="Name of the dead-letter topic.", show_default="dlq.TOPIC"
+        ),
     ] = None,
     partitions: Annotated[
         int | None,
@@ -77,7 +88,9 @@ def create(
     ] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Create the retry topic of a topic and a group, with their policy, and the dead-letter topic if it is missing.
+    """Create the retry topic of a topic and a group, which stores the retry policy.
+
+    The dead-letter topic is created as well if it does not exist.
 
     Example: kbroker retry create orders --group billing --attempts 4 --delays 10s,1m,10m
     """

@@ -47,7 +47,7 @@ def start(
     brokers: Annotated[
         int | None,
         typer.Option(
-            metavar="N", min=1, help="Run N brokers on this machine, on consecutive ports.", show_default="one, alone"
+            metavar="N", min=1, help="Run a cluster of N brokers on consecutive ports.", show_default="a single broker"
         ),
     ] = None,
 ) -> None:
@@ -55,7 +55,7 @@ def start(
 
     Prints one line with the bootstrap address on standard output when it is ready, and logs to standard error.
 
-    With --brokers, each broker is a process, and this one serves the coordination service to them.
+    With --brokers, each broker is a process of its own, and this process serves the coordination service to them.
 
     Example: kbroker start --data-dir /var/lib/kbroker --listen 0.0.0.0:9092 --advertise broker.example:9092
     """

@@ -61,12 +61,13 @@ def alter(
 ) -> None:
     """Change the number of partitions of topics, their configs, or their replication factor.
 
-    A topic with more than N partitions loses the highest ones: what producers send to them goes to those that remain.
-    If one has records, all are closing until retention has emptied them. The number that the topic has cancels that.
+    If N is lower than the current number of partitions, the highest ones are removed. If one of these has records, all
+    are closing: new records go to the remaining partitions, until retention has emptied them. To cancel that, set the
+    current number.
 
-    Another replication factor needs a plan of moves, as those of kbroker brokers balance. It is shown first, and a
-    terminal asks for confirmation. The controller runs it: Ctrl-C leaves it running. The options from --dry-run to
-    --json are for plans.
+    Another replication factor needs a plan of moves, as kbroker brokers balance does. It is shown first, and must be
+    confirmed in a terminal. The controller runs it, and continues after Ctrl-C. The options from --dry-run to --json
+    are for plans only.
 
     Example: kbroker topics alter orders --replication-factor 3 --throttle 50MiB
 

@@ -45,17 +45,18 @@ def describe(
     under_min_isr: Annotated[bool, _filter("under-min-isr", "Only those that reject acks=all.")] = False,
     offline: Annotated[bool, _filter("offline", "Only those without a leader.")] = False,
     out_of_preference: Annotated[
-        bool, _filter("out-of-preference", "Only those that are led by another than their first replica.")
+        bool, _filter("out-of-preference", "Only those whose leader is not their first replica.")
     ] = False,
     lag: Annotated[
-        bool, typer.Option("--lag", help="The records that each replica lacks; ? if its broker does not respond.")
+        bool,
+        typer.Option("--lag", help="Show how many records each replica lacks; ? if its broker does not respond."),
     ] = False,
     as_json: AsJson = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Show partitions with leaders, replicas and offsets, and the configs that differ from their defaults.
 
-    With a filter, only partitions that meet any of the filters are shown, of all topics unless some are named.
+    With filters, only partitions that match at least one of them are shown, of all topics or of the given ones.
 
     Example: kbroker topics describe --under-replicated --offline
     """

@@ -9,7 +9,7 @@ from enum import StrEnum
 class NoEffect(StrEnum):
     """Each text completes the sentence "<config> is accepted, but has no effect: ..."."""
 
-    NO_QUOTAS = "kbroker has no quotas of clients yet"
+    NO_QUOTAS = "kbroker has no client quotas yet"
     JAVA_CLASS = "kbroker does not load Java classes"
     NO_SECURITY = "kbroker has no TLS, SASL, authorization or delegation tokens yet"
     NO_TIERED_STORAGE = "kbroker has no tiered storage"
@@ -18,9 +18,9 @@ class NoEffect(StrEnum):
     NO_QUORUM = "kbroker has no metadata quorum"
     ONE_FETCHER = "one fetcher per leader fetches all partitions, without threads"
     PROMETHEUS_METRICS = "kbroker's metrics are Prometheus counters, without samples or reporters"
-    NO_CLIENT_TELEMETRY = "kbroker does not collect metrics of clients (KIP-714)"
+    NO_CLIENT_TELEMETRY = "kbroker does not collect client metrics (KIP-714)"
     EVENT_LOOP = "one event loop serves all requests, without a pool of threads"
-    REQUEST_TIMEOUT = "connecting to another broker has the timeout of the request, such as request.timeout.ms"
+    REQUEST_TIMEOUT = "the timeout of a request to another broker, such as request.timeout.ms, includes connecting"
     OWN_INTER_BROKER_LISTENER = "brokers use a listener of their own: kbroker.inter.broker.listener"
     ONE_LOG_DIRECTORY = "a broker has one log directory"
     SYSTEM_BUFFERS = "the system adapts the buffers of connections between brokers"

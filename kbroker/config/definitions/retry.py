@@ -55,18 +55,18 @@ KEYS = (
     _key(DEAD_LETTER_ENABLE, BOOLEAN, False, None,
         "Whether the topic is a dead-letter topic (KIP-1191). Clients and tools find it by this."),
     _key(DEAD_LETTER_TOPIC, STRING, "", optional_topic,
-        "Only in kbroker, of a retry topic: the topic for records whose last attempt failed. In Kafka 4.4 share groups "
-        "have a config with this name (KIP-1191)."),
+        "Only in kbroker, for retry topics: the dead-letter topic, which gets records whose last attempt failed. In "
+        "Kafka 4.4 share groups have a config with this name (KIP-1191)."),
     _key(RETRY_ATTEMPTS, INT, DEFAULT_ATTEMPTS, between(1, MAX_ATTEMPTS),
-        "Only in kbroker, of a retry topic: how many times a record is processed, the first time included. Consumers "
+        "Only in kbroker, for retry topics: how many times a record is processed, the first time included. Consumers "
         "read and apply it."),
     _key(RETRY_DELAYS, STRING, ",".join(map(str, RETRY_LADDER_MS)), delays_ms,
-        "Only in kbroker, of a retry topic: the delay before each retry in milliseconds; the last one repeats. "
+        "Only in kbroker, for retry topics: the delay before each retry in milliseconds; the last one repeats. "
         "Consumers read and apply it. The default is RocketMQ's."),
     _key(RETRY_GROUP, STRING, "", None,
-        "Only in kbroker, of a retry topic: the group whose failed records are in it."),
+        "Only in kbroker, for retry topics: the group whose failed records are in the topic."),
     _key(RETRY_TOPIC, STRING, "", optional_topic,
-        "Only in kbroker. Not empty: the topic is a retry topic, and this is the topic that its records failed in."),
+        "Only in kbroker. If set, the topic is a retry topic, and this is the topic in which its records failed."),
 )
 # fmt: on
 

@@ -95,8 +95,8 @@ TOPIC_CONFIGS = config_def((
         "delivered later. Not for compacted topics; it cannot be disabled again."),
     _key(DELAY_LEVELS, STRING, DEFAULT_LEVELS, delay_levels, "",
         "Only in kbroker. The delays of the levels of the header DELAY, from level 1 on, separated by spaces. They "
-        "cannot be changed after kbroker.delay.enable was set, since when a stored record is due follows from its "
-        "level. The default is RocketMQ's."),
+        "cannot be changed once kbroker.delay.enable is set, because the due times of stored records depend on them. "
+        "The default is RocketMQ's."),
     _key("kbroker.delay.max.ms", LONG, 40 * 24 * HOUR_MS, at_least(1), "",
         "Only in kbroker. Maximum delay of a record in a topic with kbroker.delay.enable. Records with a longer one "
         "are refused."),
@@ -104,11 +104,11 @@ TOPIC_CONFIGS = config_def((
         "Only in kbroker. header checks the header and the CRC of a produced batch; full also checks each record, as "
         "Apache Kafka does."),
     _key("kbroker.ttl.enable", BOOLEAN, False, None, "",
-        "Only in kbroker. Whether the header TTL_MS is honoured: consumers do not see a record from this number of "
-        "milliseconds after its timestamp on. Not for compacted topics."),
+        "Only in kbroker. Whether the header TTL_MS sets the TTL of a record: consumers no longer see the record this "
+        "number of milliseconds after its timestamp. Not for compacted topics."),
     _key("kbroker.ttl.ms", LONG, 0, at_least(0), "",
-        "Only in kbroker. Consumers do not see a record from this time after its timestamp on, unless the header "
-        "TTL_MS is honoured and the record has one. 0: no limit. Not for compacted topics."),
+        "Only in kbroker. TTL of records: consumers no longer see a record this time after its timestamp. With "
+        "kbroker.ttl.enable, a record's header TTL_MS takes precedence. 0: no TTL. Not for compacted topics."),
     _key("kbroker.view.filter", STRING, "*", None, "",
         "Only in kbroker. Which records of its source a view has: alternatives separated by ||, each a tag (the header "
         "TAGS) or KEYS in (key1, key2) (the header KEYS, with keys separated by spaces); * is all."),

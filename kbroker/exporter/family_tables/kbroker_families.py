@@ -27,7 +27,7 @@ KBROKER_FAMILIES = (
         "",
         "Replicas that self-healing (kbroker.replica.rebuild.after.ms) does not rebuild although their broker stays "
         "away: no live broker may hold them, no replica leads, the plan is refused, or too many brokers are away. 0 "
-        "but on the controller.",
+        "on all brokers but the controller.",
     ),
     Family("kbroker_peer_connections", GAUGE, "", "Open connections to other brokers."),
     Family("kbroker_peer_connection_failures_total", COUNTER, "", "Failed attempts to connect to another broker."),
@@ -35,7 +35,7 @@ KBROKER_FAMILIES = (
         "kbroker_peer_requests_without_response_total",
         COUNTER,
         "",
-        "Requests to other brokers that got no response: the connection was closed, or the time was over.",
+        "Requests to other brokers without a response: the connection was closed, or the request timed out.",
     ),
     Family("kbroker_unsent_response_bytes", GAUGE, "", "Bytes of responses that slow clients have not read yet."),
     Family(

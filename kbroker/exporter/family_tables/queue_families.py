@@ -7,7 +7,8 @@ QUEUE_FAMILIES = (
         "kbroker_delay_pending_records",
         GAUGE,
         TP,
-        "Delayed records that were not delivered yet, with those of open transactions. Only of topics with delay.",
+        "Delayed records that have not been delivered yet, including those of open transactions. Only topics with "
+        "delayed delivery have it.",
     ),
     Family(
         "kbroker_delay_next_due_timestamp_seconds",
@@ -34,16 +35,16 @@ QUEUE_FAMILIES = (
         "kbroker_delay_moved_records_total",
         COUNTER,
         "",
-        "Pending records stored anew because retention was about to delete them.",
+        "Pending records stored again because retention was about to delete them.",
     ),
     Family(
         "kbroker_delay_lateness_seconds_total",
         COUNTER,
         "",
-        "Sum of the times from when records were due to when they were delivered.",
+        "Sum of the lateness of delivered records: the time from when a record is due until it is delivered.",
     ),
-    Family("kbroker_delay_max_lateness_seconds", GAUGE, "", "The largest of these times since the start."),
-    Family("kbroker_dedup_keys", GAUGE, TP, "Idempotency keys that are remembered. Only of topics that have a window."),
+    Family("kbroker_delay_max_lateness_seconds", GAUGE, "", "Maximum lateness of a record since the start."),
+    Family("kbroker_dedup_keys", GAUGE, TP, "Idempotency keys that are remembered. Only topics with a window have it."),
     Family(
         "kbroker_dedup_duplicate_records_total",
         COUNTER,

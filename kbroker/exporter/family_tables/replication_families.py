@@ -29,7 +29,7 @@ REPLICATION_FAMILIES = (
         _REPLICAS + "failedisrupdates_total",
         COUNTER,
         "",
-        "Changes of in-sync replicas that the controller has refused or not answered.",
+        "Changes of in-sync replicas that the controller refused or did not respond to.",
     ),
     Family(
         _REPLICAS + "offlinereplicacount",
@@ -68,7 +68,7 @@ REPLICATION_FAMILIES = (
         "kafka_controller_kafkacontroller_preferredreplicaimbalancecount",
         GAUGE,
         "",
-        "Partitions that are led by another than their first replica. Every broker reports it.",
+        "Partitions whose leader is not their first replica. Every broker reports it.",
     ),
     Family(
         "kafka_controller_kafkacontroller_globaltopiccount",

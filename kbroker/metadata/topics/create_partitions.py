@@ -53,7 +53,7 @@ def plan_partitions(
     if current < len(topic.partitions):
         if new.assignments is not None:
             raise invalid_assignment(
-                f"Partitions {current} to {len(topic.partitions) - 1} exist still, since producers may send to them. "
+                f"Partitions {current} to {len(topic.partitions) - 1} still exist, because producers may send to them. "
                 "They keep their replicas: add them without assignments."
             )
         added = max(new.count - len(topic.partitions), 0)

@@ -49,10 +49,10 @@ def balance(
     options: PlanOptions = NO_PLAN_OPTIONS,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Spread replicas, leaders and bytes evenly over the brokers, such as after new ones have joined.
+    """Spread replicas, leaders and bytes evenly over the brokers, for example after new ones have joined.
 
-    The replicas of a partition stay in as many racks as before, or get into more. The plan is shown first, and a
-    terminal asks for confirmation. The controller runs it: Ctrl-C leaves it running.
+    No partition is spread over fewer racks than before. The plan is shown first, and must be confirmed in a terminal.
+    The controller runs it, and continues after Ctrl-C.
 
     Example: kbroker brokers balance --throttle 50MiB
     """
@@ -62,17 +62,15 @@ def balance(
 @with_plan_options
 def drain(
     broker_ids: BrokerIds,
-    undo: Annotated[
-        bool, typer.Option("--undo", help="Let drained brokers get replicas again, and move nothing.")
-    ] = False,
+    undo: Annotated[bool, typer.Option("--undo", help="Let drained brokers get replicas again; move nothing.")] = False,
     allow_fewer_racks: AllowFewerRacks = False,
     options: PlanOptions = NO_PLAN_OPTIONS,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Move all replicas off brokers to the others, before they are stopped.
+    """Move all replicas of brokers to the other brokers, before you stop them.
 
-    Drained brokers get no replicas of new partitions, and none by plans, until --undo: the drain sets their config
-    cordoned.log.dirs, which outlasts restarts. A drain that is cancelled undoes that.
+    From then on neither new partitions nor plans put replicas on drained brokers: the drain sets their config
+    cordoned.log.dirs, which outlasts restarts. --undo unsets it, and so does cancelling the drain.
 
     Example: kbroker brokers drain 3 --dry-run
 
@@ -98,7 +96,7 @@ def _undo_drain(bootstrap: str, brokers: Sequence[int]) -> None:
     with admin_client(bootstrap) as client:
         done = uncordon(client, brokers)
     for broker in done:
-        print(f"broker {broker}: gets new replicas again")
+        print(f"broker {broker}: accepts replicas again")
     if len(done) < len(brokers):
         raise typer.Exit(1)
 
@@ -133,8 +131,9 @@ def execute(
 ) -> None:
     """Run exactly the plan that --dry-run --json has shown.
 
-    A command without --dry-run makes its own plan, which may differ, since sizes have changed. This one is refused if
-    a partition has other replicas than in the plan by now. The brokers of a drain get no new replicas from now on.
+    Other commands make a new plan each time, which may differ, because sizes change. This command runs the plan of
+    FILE, and refuses it if the replicas of a partition have changed since. Brokers that the plan drains get no new
+    replicas from then on.
 
     Example: kbroker brokers execute plan.json --throttle 50MiB
     """
@@ -154,7 +153,7 @@ def plan(
     watch: Annotated[bool, typer.Option("--watch", help="Wait for the end of the plan.")] = False,
     cancel: Annotated[
         bool,
-        typer.Option("--cancel", help="Cancel the plan, or moves without one: partitions get the replicas of before."),
+        typer.Option("--cancel", help="Cancel the plan, or moves without one, and restore the former replicas."),
     ] = False,
     yes: Yes = False,
     as_json: AsJson = False,
@@ -162,8 +161,8 @@ def plan(
 ) -> None:
     """Show the plan that the controller runs, or the last one.
 
-    --cancel asks for confirmation when run in a terminal, and waits until everything is back. Ctrl-C ends the waiting,
-    and nothing else. If no plan runs, it cancels the moves that another tool has begun.
+    --cancel asks for confirmation when run in a terminal, and waits until all replicas are restored; Ctrl-C ends only
+    this wait. If no plan runs, it cancels moves that another tool has begun.
 
     With --watch the exit status is 1 if the plan was cancelled or has skipped partitions.
 

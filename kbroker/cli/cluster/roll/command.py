@@ -40,7 +40,7 @@ Command = Annotated[
 Since = Annotated[
     str | None,
     typer.Option(
-        "--since", metavar="TIME", help="Leave out brokers that were started since, to continue a rolling restart."
+        "--since", metavar="TIME", help="Skip brokers that have started since TIME, to continue a rolling restart."
     ),
 ]
 AtOnce = Annotated[
@@ -71,7 +71,7 @@ SyncTimeout = Annotated[
 Force = Annotated[
     bool,
     typer.Option(
-        "--force", help="Begin although brokers are away, or partitions lack replicas: these are not awaited."
+        "--force", help="Begin even if brokers are away or partitions lack replicas, and do not wait for these."
     ),
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the order, and do nothing.")]
@@ -92,11 +92,11 @@ def roll(
 ) -> None:
     """Guide through a rolling restart or upgrade: print a command for each broker, and wait until it is back.
 
-    It runs no command itself: run each one that it prints on standard output, or pipe them to a shell. It continues
-    when the broker was restarted and all replicas are in sync. Racks follow one after the other, the controller is the
-    last. It is refused while a broker is away, or partitions have too few replicas in sync.
+    It does not run these commands: run each one that it prints on standard output, or pipe them to a shell. It
+    continues when the broker has restarted and all replicas are in sync. Racks are restarted one after the other, the
+    controller last. It does not begin while a broker is away, or partitions have too few replicas in sync.
 
-    Ctrl-C is harmless. It prints how to continue. With --json, each line of the output is an event.
+    Ctrl-C is harmless, and prints how to continue. With --json, each line of the output is an event.
 
     Example: kbroker cluster roll --dry-run
 
@@ -121,8 +121,8 @@ def roll(
     interrupted = sum(row["interrupts"] > 0 for row in rows)
     if interrupted:
         print_note(
-            f"{count_text(interrupted, 'broker')} cannot be restarted without partitions that refuse writes meanwhile: "
-            "kbroker cluster roll --dry-run shows how many it interrupts"
+            f"{count_text(interrupted, 'broker')} cannot be restarted without interrupting writes to partitions: "
+            "kbroker cluster roll --dry-run shows how many"
         )
     if dry_run:
         if not before:

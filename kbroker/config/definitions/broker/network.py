@@ -8,7 +8,7 @@ from kbroker.config.values import INT, INT_MAX, LIST, LONG, STRING
 # fmt: off
 KEYS = (
     ConfigKey("advertised.listeners", LIST, None, list_of(empty=False), HIGH, READ_ONLY,
-        "Addresses that Metadata responses give to clients, as NAME://host:port. The default is listeners. A "
+        "Addresses that Metadata responses tell clients to use, as NAME://host:port. The default is listeners. A "
         "wildcard address is not allowed."),
     ConfigKey("background.threads", INT, 10, at_least(1), HIGH, CLUSTER_WIDE,
         "Number of threads for background work. kbroker accepts it for compatibility.",

@@ -14,13 +14,14 @@ KEYS = (
     ConfigKey("controlled.shutdown.enable", BOOLEAN, True, None, MEDIUM, READ_ONLY,
         "Whether a stopping broker first hands its partitions over to other leaders."),
     ConfigKey("kbroker.replica.rebuild.after.ms", LONG, -1, at_least(-1), HIGH, CLUSTER_WIDE,
-        "How long a broker must be away until the controller rebuilds its replicas on other brokers. A broker that has "
-        "returned must stay as long until it gets replicas back. -1 or 0: never."),
+        "Only in kbroker. Time after which the controller rebuilds the replicas of a broker that is away on other "
+        "brokers. A broker that has returned gets replicas back after the same time. -1 or 0: never."),
     ConfigKey("kbroker.replica.rebuild.throttled.rate", LONG, 50 << 20, at_least(-1), MEDIUM, CLUSTER_WIDE,
-        "Bytes per second that each broker sends and receives while the controller rebuilds replicas or gives them "
-        "back. -1 or 0: no limit."),
+        "Only in kbroker. Maximum bytes per second that each broker sends and receives while the controller rebuilds "
+        "replicas or gives them back. -1 or 0: no limit."),
     ConfigKey("kbroker.retired.partition.idle.ms", LONG, 3_600_000, at_least(0), MEDIUM, CLUSTER_WIDE,
-        "How long producers must have sent nothing to partitions that a topic has lost, until their logs are deleted."),
+        "Only in kbroker. When no producer has sent to the removed partitions of a topic for this time, their logs are "
+        "deleted."),
     ConfigKey("leader.imbalance.check.interval.seconds", LONG, 300, at_least(1), HIGH, READ_ONLY,
         "How often the controller looks for partitions whose leader is not the preferred one."),
     ConfigKey("num.replica.fetchers", INT, 1, at_least(1), HIGH, CLUSTER_WIDE,

@@ -7,7 +7,7 @@ from kbroker.config.values import BOOLEAN, INT, PASSWORD, STRING
 # fmt: off
 KEYS = (
     ConfigKey("kbroker.zookeeper.digest", PASSWORD, None, None, MEDIUM, READ_ONLY,
-        "kbroker's own. USER:PASSWORD with which the broker authenticates to ZooKeeper (scheme digest)."),
+        "Only in kbroker. USER:PASSWORD with which the broker authenticates to ZooKeeper (scheme digest)."),
     ConfigKey("zookeeper.connect", STRING, None, None, HIGH, READ_ONLY,
         "Kafka 3's. HOST:PORT[,HOST:PORT...][/CHROOT] of the ZooKeeper ensemble that stores the cluster metadata; "
         "without it, the broker stores it in its data directory."),
@@ -15,8 +15,7 @@ KEYS = (
         "Kafka 3's. Time that a start waits for ZooKeeper; zookeeper.session.timeout.ms if it is not set."),
     ConfigKey("zookeeper.session.timeout.ms", INT, 18_000, at_least(1000), HIGH, READ_ONLY,
         "Kafka 3's. Time without a connection after which the broker loses its session: others take over, "
-        "and it joins again. ZooKeeper may "
-        "shorten or extend it to its own limits."),
+        "and it joins again. ZooKeeper adapts it to its own limits."),
     ConfigKey("zookeeper.set.acl", BOOLEAN, False, None, HIGH, READ_ONLY,
         "Kafka 3's. Whether nodes in ZooKeeper can be read and written only with kbroker.zookeeper.digest."),
     ConfigKey("zookeeper.ssl.client.enable", BOOLEAN, False, None, MEDIUM, READ_ONLY,

@@ -45,7 +45,7 @@ def is_closing_error(topic: TopicImage, first: int) -> KafkaError:
     count = topic.listed_partitions
     return KafkaError(
         ErrorCode.REASSIGNMENT_IN_PROGRESS,
-        f"The partitions of {topic.name} from {first} on are closing. Cancel that first, with {count} partitions.",
+        f"The partitions of {topic.name} from {first} on are closing. Cancel this first: set {count} partitions.",
     )
 
 

@@ -42,7 +42,7 @@ def check_removal(name: str, count: int, topic: TopicImage | None, is_plan_runni
     check_not_closing(topic)
     if is_plan_running:
         raise KafkaError(
-            ErrorCode.REASSIGNMENT_IN_PROGRESS, "A plan of reassignments is running, which may have these partitions."
+            ErrorCode.REASSIGNMENT_IN_PROGRESS, "A plan of reassignments is running, and may move these partitions."
         )
     for index in range(count, current):
         partition = topic.partitions[index]

@@ -104,7 +104,7 @@ def cordoned_until_undone(cluster: Cluster) -> None:
     assert {broker for key, ids in replicas(cluster).items() if key[0] == name for broker in ids} == {1, 2}
     shown = json_of(cluster, "brokers", "balance", "--dry-run")
     assert all(3 not in move["target"] for move in shown["moves"])
-    assert run(cluster, "brokers", "drain", "3", "--undo")[0] == "broker 3: gets new replicas again\n"
+    assert run(cluster, "brokers", "drain", "3", "--undo")[0] == "broker 3: accepts replicas again\n"
     admin.delete_topics([name])[name].result(DEADLINE_S)
     cluster.wait_until(lambda view: all(key[0] != name for key in view.partitions), f"{name} is deleted")
 

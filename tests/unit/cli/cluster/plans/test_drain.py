@@ -29,7 +29,7 @@ def test_a_drained_broker_is_cordoned_until_that_is_undone(cluster: FakeCluster,
     assert cluster.cordoned == {"3"}
     capsys.readouterr()
     assert main(["brokers", "drain", "3", "--undo"]) == 0
-    assert capsys.readouterr().out == "broker 3: gets new replicas again\n"
+    assert capsys.readouterr().out == "broker 3: accepts replicas again\n"
     assert cluster.cordoned == set()
 
 

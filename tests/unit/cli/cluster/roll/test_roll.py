@@ -159,7 +159,7 @@ def test_partitions_that_refuse_writes_meanwhile_are_announced(cluster: FakeClus
     assert main(["cluster", "roll", "--dry-run"]) == 0
     output = capsys.readouterr()
     assert [row.split()[-7] for row in output.out.splitlines()[1:]] == ["1", "0", "1"]
-    assert output.err.startswith("2 brokers cannot be restarted without partitions that refuse writes meanwhile")
+    assert output.err.startswith("2 brokers cannot be restarted without interrupting writes to partitions")
 
 
 @pytest.mark.parametrize(

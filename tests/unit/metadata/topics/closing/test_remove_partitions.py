@@ -29,7 +29,7 @@ TOPIC = TopicImage("t", bytes(15) + b"\1", partitions=[OPEN, OPEN, OPEN])
         (TOPIC, -5, False, 37, "A topic keeps at least one partition."),
         (TOPIC, 3, False, 37, "Topic already has 3 partition(s)."),
         (TOPIC, 4, False, 37, "Topic already has 3 partition(s)."),
-        (TOPIC, 1, True, 60, "A plan of reassignments is running, which may have these partitions."),
+        (TOPIC, 1, True, 60, "A plan of reassignments is running, and may move these partitions."),
         (replace(TOPIC, partitions=[OPEN, OPEN, with_closing(OPEN, True)]), 1, False, 60,
          "Partitions of this topic are being removed."),
         (replace(TOPIC, partitions=[OPEN, replace(OPEN, adding_replicas=[2]), OPEN]), 1, False, 60,

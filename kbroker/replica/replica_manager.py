@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from typing import TYPE_CHECKING, Any
 
 from kbroker.common import KafkaError, TopicPartition
-from kbroker.replica.delayed_delete_records import DelayedDeleteRecords, DeletedRecords
+from kbroker.replica.delayed_delete_records import DelayedDeleteRecords, DeletedRecords, delete_from_log
 from kbroker.replica.fetch.read_filter import ReadView, ReadViews
 from kbroker.replica.fetch.replica_selector import NO_REPLICA, select_read_replica
 from kbroker.replica.isr.isr_manager import IsrManager
@@ -326,6 +326,13 @@ class ReplicaManager:
         return bytes(log.read_blocking(max(offset, log.log_start_offset), size, log.log_end_offset, True))
 
     # DeleteRecords and shutdown.
+
+    async def delete_records(self, partition: Partition, offset: int) -> int:
+        """Delete the records below `offset` (-1: the high watermark). Returns the new log start offset.
+
+        Raises KafkaError.
+        """
+        return await delete_from_log(partition, offset, self.logs)
 
     async def wait_for_deletion(self, deleted: list[DeletedRecords], timeout_ms: int) -> None:
         """Wait until the live replicas have deleted the records, too. Completes the results."""

@@ -49,6 +49,9 @@ class LookBudget:
     def for_thread(cls, clock: Clock) -> LookBudget:
         return cls(clock.mono_ns() + MAX_THREAD_NS)
 
+    def is_used_up(self, clock: Clock) -> bool:
+        return self.bytes_left <= 0 or clock.mono_ns() >= self.deadline_ns
+
 
 class FilteredRead(NamedTuple):
     """Complete batches; `next_offset` is where the next read continues.
@@ -177,7 +180,7 @@ def read_filtered(
                 output.add(kept)
             position, leader_epoch = header.next_offset, header.leader_epoch
             budget.bytes_left -= size
-            if budget.bytes_left <= 0 or output.size >= max_bytes or clock.mono_ns() >= budget.deadline_ns:
+            if output.size >= max_bytes or budget.is_used_up(clock):
                 is_limited = True
                 break
     records = output.records()

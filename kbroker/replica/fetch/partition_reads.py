@@ -197,11 +197,16 @@ def _read_through_filter(
     """Read a partition with a read filter, or leave it to a thread."""
     reads.is_filtered = True
     fetched = read.fetched
+    if reads.budget is None:
+        reads.budget = LookBudget.for_loop(clock)
+    elif reads.budget.is_used_up(clock):
+        # As after a full response, the next request has the other partitions first (KIP-74, KIP-227).
+        reads.must_respond = True
+        reads.add(session, fetched, read.partition, request, b"")
+        return
     offset = session.skipped_to.get(fetched, fetched.offset)
     if offset > fetched.offset:
         read = read._replace(offset=offset)
-    if reads.budget is None:
-        reads.budget = LookBudget.for_loop(clock)
     result = None
     if not reads.cold:
         try:
@@ -299,6 +304,8 @@ def read_cold_blocking(cold_reads: list[ColdRead], max_bytes: int, clock: Clock)
         limit = min(partition_max_bytes, max_bytes - size)
         if size and limit <= 0:
             break
+        if read_filter is not None and budget.is_used_up(clock):
+            break
         try:
             if read_filter is not None:
                 found = read_filtered(
@@ -327,6 +334,8 @@ def add_cold_results(
     results: Sequence[ColdReadResult],
 ) -> None:
     """Add the results of a thread. The next request reads the partitions that the thread did not reach."""
+    if len(results) < len(cold_reads):
+        reads.must_respond = True
     for number, cold_read in enumerate(cold_reads):
         result = results[number] if number < len(results) else (b"", None)
         if isinstance(result, KafkaError):

@@ -124,6 +124,37 @@ async def test_the_budget_ends_a_read(m: Machine, monkeypatch: pytest.MonkeyPatc
 
 
 @broker_test
+@pytest.mark.parametrize("is_cold", [False, True])
+async def test_the_partitions_that_the_budget_does_not_reach_come_first_in_the_next_response(
+    m: Machine, monkeypatch: pytest.MonkeyPatch, is_cold: bool
+) -> None:
+    monkeypatch.setattr(filtered_reads, "MAX_LOOK_BYTES", 3_000)
+    client = await m.client()
+    await client.create_topic("t", 3)
+    for index in range(3):
+        m.partition("t", index).read_filter = CountingFilter()
+        for _ in range(4):
+            await client.produce("t", hidden(b"h", size=1_000), index)
+        await client.produce("t", batch(b"a"), index)
+        if is_cold:
+            monkeypatch.setattr(type(m.partition("t", index).log), "read", lambda *_: None)
+    positions = {("t", index): 0 for index in range(3)}
+    session = (0, 0)
+    looked_at = []
+    for epoch in range(1, 6):
+        response = await client.fetch(positions, session=session, max_wait_ms=60_000)
+        session = (response.session_id, epoch)
+        moved = [data for topic in response.responses for data in topic.partitions if records_of(data)]
+        looked_at.append([data.partition_index for data in moved])
+        for data in moved:
+            [(position, _)] = headers_of(records_of(data))
+            positions["t", data.partition_index] = position + 1
+    assert looked_at == [[0], [1], [2], [0, 1, 2], [2]]
+    assert set(positions.values()) == {5}
+    assert m.elapsed_ms < 1_000
+
+
+@broker_test
 async def test_reads_from_disk_are_filtered_in_a_thread(m: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     client = await m.client()
     await filtered_topic(m, client)

@@ -49,8 +49,8 @@ THROTTLED_RATE = "kbroker.replica.rebuild.throttled.rate"
 # The interval of checks is this fraction of the time after which a broker is rebuilt, within the bounds below.
 CHECKS = 10
 MIN_INTERVAL_MS, MAX_INTERVAL_MS = 100, 10_000
-# A plan that was impossible or refused is tried again after a change of the metadata, or after this time: there may be
-# disk space by then.
+# A plan that was impossible or refused is tried again when the metadata changes, when another broker is due, or after
+# this time: there may be disk space by then.
 RETRY_MS = 60_000
 # Plans are small, so that plans on request can begin between them, and the throttles fit into the configs of a topic.
 MAX_MOVES, CONCURRENT_MOVES = 1000, 10
@@ -89,9 +89,11 @@ class SelfHealingManager:
         self._observed = ObservedBrokers()
         # The number of replicas by broker, and the version of the image that has them.
         self._replicas: tuple[int, Counter[int]] = (-1, Counter())
-        # The obstacles of the last attempt, the version of the image, and the monotonic time.
+        # The last attempt: its obstacles, the version of the image with the brokers that were due, and the monotonic
+        # time.
         self._obstacles = Obstacles()
-        self._tried: tuple[int, int] | None = None
+        self._tried: tuple[int, frozenset[int]] | None = None
+        self._tried_ms = 0
         # Why the last check failed. It is logged once: an outage of the coordination service may last hours.
         self._failure = ""
 
@@ -149,9 +151,10 @@ class SelfHealingManager:
         if not due:
             self._note(Obstacles.waiting(healed))
             return
-        if self._tried is not None and self._tried[0] == version and self._clock.mono_ms() < self._tried[1] + RETRY_MS:
+        attempt = version, frozenset(broker.broker_id for broker in due)
+        if attempt == self._tried and self._clock.mono_ms() < self._tried_ms + RETRY_MS:
             return
-        self._tried = version, self._clock.mono_ms()
+        self._tried, self._tried_ms = attempt, self._clock.mono_ms()
         layout = healing_layout(self._image.topics, known, await self.read_disks(acceptable_leaders(known)))
         away = frozenset(broker.broker_id for broker in due if broker.is_away)
         result: Rebuild = await self._offload(rebuild, layout, away, MAX_MOVES)
@@ -165,16 +168,13 @@ class SelfHealingManager:
             moved = {broker for move in result.plan.moves for broker in move.removed}
             return await self._create(PlanOrigin.REBUILD, sorted(moved), result.plan.moves, layout)
         for broker in due:
-            if not broker.is_away:
-                return await self._give_back(broker, layout)
-        return None
-
-    async def _give_back(self, broker: HealedBroker, layout: ClusterLayout) -> Obstacle | None:
-        share = await self._offload(take_share, layout, broker.broker_id, min(broker.replicas, MAX_MOVES))
-        if share.moves:
-            return await self._create(PlanOrigin.RETURN, [broker.broker_id], share.moves, layout)
-        if layout.brokers[broker.broker_id].accepts_replicas:
-            await self._forget_rebuilt(broker.broker_id)
+            if broker.is_away:
+                continue
+            share = await self._offload(take_share, layout, broker.broker_id, min(broker.replicas, MAX_MOVES))
+            if share.moves:
+                return await self._create(PlanOrigin.RETURN, [broker.broker_id], share.moves, layout)
+            if layout.brokers[broker.broker_id].accepts_replicas:
+                await self._forget_rebuilt(broker.broker_id)
         return None
 
     async def _forget_rebuilt(self, broker_id: int) -> None:

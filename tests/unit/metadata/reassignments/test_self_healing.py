@@ -256,6 +256,46 @@ async def test_a_plan_that_is_refused_is_logged_once_and_tried_again_when_the_me
 
 
 @async_test
+async def test_a_broker_does_not_wait_for_another_whose_replicas_cannot_be_rebuilt():
+    story = await story_of(4, [1, 2, 3])
+    await story.cluster.create("u", [4, 1])
+    await story.cluster.vanish(3)
+    # Broker 4 is due 10 s after broker 3, without another change of the metadata.
+    story.watch.passed_ms += 10_000
+    await story.cluster.vanish(4)
+    await story.pass_minutes(29)
+    story.watch.passed_ms += MINUTE - 10_000
+    await story.heal()
+    assert (story.plan, (await story.states())[3]) == (None, HealingState.IMPOSSIBLE)
+    story.watch.passed_ms += 10_000
+    await story.heal()
+    assert story.plan is not None
+    assert story.plan.brokers == (4,)
+
+
+@async_test
+async def test_a_broker_gets_its_share_although_another_one_accepts_nothing():
+    story = await story_of(6, [1, 2, 3], [1, 2, 3], [1, 2, 4], [1, 2, 4])
+    cluster, healing = story.cluster, story.cluster.controller.controller.self_healing
+    await cluster.vanish(3, 4)
+    await story.pass_minutes(30)
+    await story.until_no_plan()
+    assert {3, 4}.isdisjoint(story.counts())
+    await cluster.start(3, 4)
+
+    async def read_disks(brokers: Collection[int]) -> Mapping[int, BrokerDisk]:
+        return {broker: BrokerDisk({}, is_cordoned=broker == 3) for broker in brokers}
+
+    healing.read_disks = read_disks
+    await story.pass_minutes(30)
+    assert story.plan is not None
+    assert (story.plan.origin, story.plan.brokers) == (PlanOrigin.RETURN, (4,))
+    await story.until_no_plan()
+    assert 3 not in story.counts()
+    assert story.counts()[4] > 0
+
+
+@async_test
 async def test_checks_that_fail_for_one_reason_are_logged_once(caplog: pytest.LogCaptureFixture):
     story = await story_of(4, *ON_THREE)
 

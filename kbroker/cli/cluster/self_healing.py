@@ -11,7 +11,7 @@ from protocol.messages.k10001_describe_reassignment_plan import DescribedHealing
 ABSENT = ("fenced", "unknown")
 # The end of a line about a broker that is away, by the state; one that has returned.
 _REBUILT = {
-    "waiting": "rebuilt elsewhere in {time}",
+    "waiting": "to be rebuilt elsewhere in {time}",
     "outage": "not rebuilt while more brokers are away than live",
     "blocked": "not rebuilt before another plan has ended, or its throttle is removed: kbroker brokers plan",
     "running": "being rebuilt: kbroker brokers plan --watch",
@@ -47,7 +47,8 @@ def healing_text(broker: DescribedHealing, now_ms: int) -> str:
         return f"broker {broker.broker_id} is back: {_GIVEN_BACK.get(broker.state, broker.state).format(time=time)}"
     away = f"broker {broker.broker_id} is away"
     if 0 <= broker.since_ms < now_ms:
-        away += f" for {format_duration(round((now_ms - broker.since_ms) / 1000) * 1000)}"
+        duration = format_duration(round((now_ms - broker.since_ms) / 1000) * 1000)
+        away = f"broker {broker.broker_id} has been away for {duration}"
     verb = "is" if broker.replicas == 1 else "are"
     end = _REBUILT.get(broker.state, broker.state).format(time=time)
     return f"{away}: its {count_text(broker.replicas, 'replica')} {verb} {end}"

@@ -20,10 +20,10 @@ def row(state: HealingState, *, is_away: bool = True, replicas: int = 40) -> Des
 
 def test_lines():
     assert healing_text(row(HealingState.WAITING), 12 * MINUTE) == (
-        "broker 3 is away for 12m: its 40 replicas are rebuilt elsewhere in 18m"
+        "broker 3 has been away for 12m: its 40 replicas are to be rebuilt elsewhere in 18m"
     )
     assert healing_text(row(HealingState.RUNNING, replicas=1), 12 * MINUTE) == (
-        "broker 3 is away for 12m: its 1 replica is being rebuilt: kbroker brokers plan --watch"
+        "broker 3 has been away for 12m: its 1 replica is being rebuilt: kbroker brokers plan --watch"
     )
     assert healing_text(row(HealingState.WAITING, is_away=False), 0) == (
         "broker 3 is back: it gets replicas back in 18m"

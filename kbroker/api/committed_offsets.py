@@ -10,7 +10,7 @@ CommitPartition = OffsetCommitRequestPartition | TxnOffsetCommitRequestPartition
 
 
 def partition_error(topic: TopicImage, partition: CommitPartition, max_metadata_bytes: int) -> ErrorCode:
-    """Return the error of a partition whose offset cannot be committed, in any group."""
+    """Return the error of a partition whose offset no group can commit, else NONE."""
     if not 0 <= partition.partition_index < len(topic.partitions):
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     if partition.committed_metadata is not None and len(partition.committed_metadata) > max_metadata_bytes:
@@ -19,11 +19,11 @@ def partition_error(topic: TopicImage, partition: CommitPartition, max_metadata_
 
 
 def is_of_removed_partition(topic: TopicImage, partition: CommitPartition, generation_id: int) -> bool:
-    """Return whether a member commits an offset of a partition that the topic has lost meanwhile.
+    """Return whether a group member commits an offset of a partition that was removed from its topic.
 
-    Nothing is stored, and it gets no error: kafka-python and the Java client repeat a commit with
-    UNKNOWN_TOPIC_OR_PARTITION for minutes before they join the group again, although it is the removal that the group
-    rebalances for. Commits without a generation are of tools, which get the error.
+    The caller stores nothing and returns no error. After UNKNOWN_TOPIC_OR_PARTITION, kafka-python and the Java client
+    would retry the commit for minutes, and delay the rebalance that the removal has caused. Commits without a
+    generation come from tools, and get the error.
     """
     return generation_id >= 0 and topic.is_removed(partition.partition_index)
 

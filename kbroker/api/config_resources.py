@@ -1,7 +1,7 @@
 """Checks and changes of config resources, for the APIs with keys 32, 33, 44 and 74.
 
 A broker serves its own configs and the default of all brokers (the empty name), but not the configs of other brokers.
-Admin clients send a request about a broker to that broker. While a broker is away, any other may cordon it.
+Admin clients send a request about a broker to that broker. While it is away, any other broker may cordon it.
 """
 
 from collections import Counter
@@ -47,8 +47,8 @@ async def alter_resources(
 ) -> list[R]:
     """Alter each resource independently, and return its result. A resource that is named twice is not altered.
 
-    `make_result`: the class of a result, which has the same fields in both APIs. With `replace` the changes apply to
-    empty overrides, as in AlterConfigs.
+    `make_result`: the class of a result, which has the same fields in both APIs. `replace`: the changes apply to empty
+    overrides, as in AlterConfigs.
     """
     slices = context.slices
     # The broker that the client has sent the request to.
@@ -69,8 +69,8 @@ async def alter_resources(
             errors.append(error)
         await step(slices)
 
-    def result(of: tuple[ResourceAlteration, KafkaError | None]) -> R:
-        alteration, error = of
+    def result(row: tuple[ResourceAlteration, KafkaError | None]) -> R:
+        alteration, error = row
         return make_result(
             error_code=error.code if error else ErrorCode.NONE,
             error_message=error.message if error else None,
@@ -89,7 +89,7 @@ async def _alter(
         _check_node_id(node_id, name)
         alter_loggers(ops, validate_only=validate_only)
         return
-    decide = _decision(services, alteration, replace, node_id)
+    decide = _override_change(services, alteration, replace, node_id)
     altered: Overrides = {}
 
     def alter_overrides(current: Overrides) -> Overrides:
@@ -107,12 +107,12 @@ async def _alter(
         log.warning("config without effect", reason=warning)
 
 
-def _decision(
+def _override_change(
     services: Services, alteration: ResourceAlteration, replace: bool, node_id: int
 ) -> Callable[[Overrides], Overrides]:
-    """Check the resource's name, and return the function from its current to its new overrides. Raises KafkaError.
+    """Check the resource's name, and return the function that alters its current overrides. Raises KafkaError.
 
-    `replace`: the changes are those of empty overrides.
+    `replace`: the function starts with empty overrides.
     """
     resource_type, name, ops = alteration
 

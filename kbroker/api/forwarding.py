@@ -3,8 +3,8 @@
 So a client may send them to any broker, as with Kafka. The handlers (kNN_*.py) are the same on both brokers. The
 response is the controller's; if there is none within request.timeout.ms, it has the error REQUEST_TIMED_OUT.
 
-Configs are special: a broker alone can check its own configs, and has its own loggers. What is wrong for this broker is
-not forwarded.
+Configs are special: only a broker itself can check its configs, and only it has its loggers. So it validates its own
+configs before it forwards a change, and never forwards requests about loggers.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ async def _forward(
 async def _forward_configs(
     services: Services, channel: ControllerChannel, context: RequestContext, key: ApiKey, handle: Handle, request: Any
 ) -> Message:
-    """Handle the resources of this broker, or of no broker, here. Forward the others, each at most once."""
+    """Alter loggers and validate this broker's configs here. Forward all other resources that are not refused."""
     rows: dict[int, Any] = {}
     here = [resource for resource in request.resources if _is_refused_or_logger(services, resource)]
     own = [resource for resource in request.resources if _is_own(services, resource)]
@@ -129,7 +129,7 @@ async def _forward_configs(
 
 
 def _is_refused_or_logger(services: Services, resource: Any) -> bool:
-    """Return whether a resource is of another broker, which is an error, or this broker's loggers."""
+    """Return whether a resource is another broker, which is an error, or loggers, which are not forwarded."""
     if resource.resource_type == ConfigResourceType.BROKER_LOGGER:
         return True
     is_broker = resource.resource_type == ConfigResourceType.BROKER

@@ -1,7 +1,7 @@
 """OffsetCommit (key 8), versions 2 to 10: commit the offsets of a group.
 
-- Topics are named by id from version 10 on. Each partition that does not exist has its own error, except one that the
-  topic has lost (kbroker topics alter --partitions).
+- Topics are named by id from version 10 on. Each partition that does not exist has its own error, except one that was
+  removed from its topic (kbroker topics alter --partitions).
 - A member's commit must have the current generation. A commit without a member (generation -1) is accepted while the
   group has no members; simple consumers and tools that reset offsets send it.
 - Versions 2 to 4 can have a retention time.

@@ -1,8 +1,8 @@
-"""CreateReassignmentPlan (key 10000), version 0: let the controller run a plan of moves. Kafka has no such API.
+"""CreateReassignmentPlan (key 10000), version 0: make the controller run a plan of moves. Kafka has no such API.
 
-- The response is sent when the plan is stored. It then runs without the client, also after failures of the controller.
-- One plan runs at a time: another one gets REASSIGNMENT_IN_PROGRESS.
-- A plan is valid as a whole or refused. Its moves must begin with the replicas that the partitions have now.
+- The response is sent when the plan is stored. The plan then runs without the client, even if the controller fails.
+- One plan runs at a time; a second one gets REASSIGNMENT_IN_PROGRESS.
+- An invalid move refuses the whole plan. Moves must begin with the current replicas of their partitions.
 - A plan may not spread a partition worse over racks than before, unless the request allows it.
 - ApiVersions does not list it, so only kbroker's command line sends it.
 """

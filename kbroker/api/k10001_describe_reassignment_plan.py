@@ -1,8 +1,8 @@
-"""DescribeReassignmentPlan (key 10001), version 0: the plan that runs, or the last one. Kafka has no such API.
+"""DescribeReassignmentPlan (key 10001), version 0: the running plan or the last one. Kafka has no such API.
 
 - The plan is null if there has been none.
 - The tagged field of self-healing has the brokers that are away, and those that are to get replicas back.
-- The states of the moves are those of the partitions now; those of a plan that has ended are as they were at its end.
+- The states of the moves are current; in a plan that has ended they are those at its end.
 - ApiVersions does not list it, so only kbroker's command line sends it.
 """
 

@@ -1,7 +1,7 @@
-"""CancelReassignmentPlan (key 10002), version 0: move everything back that a plan has moved. Kafka has no such API.
+"""CancelReassignmentPlan (key 10002), version 0: move back everything that a plan has moved. Kafka has no such API.
 
-- The response is sent when this is stored. The controller then moves back what has been moved, within the same limits.
-- A plan that does not run gets NO_REASSIGNMENT_IN_PROGRESS. To cancel a plan twice is no error.
+- The response is sent when the cancellation is stored. The controller then moves partitions back with the same limits.
+- A plan that is not running gets NO_REASSIGNMENT_IN_PROGRESS. Cancelling a plan twice is not an error.
 - ApiVersions does not list it, so only kbroker's command line sends it.
 """
 

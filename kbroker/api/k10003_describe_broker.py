@@ -1,8 +1,8 @@
-"""DescribeBroker (key 10003), version 0: the process of the broker that responds. Kafka has no such API.
+"""DescribeBroker (key 10003), version 0: the broker process that responds. Kafka has no such API.
 
 - The broker epoch is that of the metadata image. It is -1 while the broker is fenced, or not registered.
-- The time of the start is the wall clock of the broker's machine. It differs between any two processes of a broker; a
-  new epoch alone does not mean a new process, since a broker whose session has expired registers again.
+- The start time is the wall clock of the broker's machine. It distinguishes the processes of a broker. A new epoch does
+  not: a broker whose session has expired registers again in the same process.
 - ApiVersions does not list it, so only kbroker's command line sends it. Brokers do not forward it.
 """
 

@@ -3,11 +3,11 @@
 Kafka has no such API. The leader of the partition handles it; ApiVersions does not list it, so only kbroker's command
 line sends it.
 
-- A list has at most 1,000 records or about 1 MiB, in the order in which they are due; the next request names the last
+- A list has at most 1,000 records or about 1 MiB, in the order of their due times; the next request names the last
   one. Without `include_payload` it has keys, due times and the headers that ask for the delay. With max_records 0 the
   response has the counts only.
-- A cancellation or delivery is a batch of the log, and is acknowledged when it is committed, as with acks=all. If that
-  fails the request may have had its effect; the same request then finds the records no longer pending.
+- A cancellation or delivery is a batch of the log, and is acknowledged when it is committed, as with acks=all. After
+  an error it may have taken effect nevertheless; a repeated request then finds that the records are not pending.
 - INVALID_REQUEST: the topic has no delayed delivery, or there are too many offsets. A record that cannot be cancelled
   or delivered has its own error: OFFSET_OUT_OF_RANGE, INVALID_RECORD (not delayed), CONCURRENT_TRANSACTIONS (its
   transaction is open), RESOURCE_NOT_FOUND (delivered or cancelled).

@@ -1,7 +1,7 @@
-"""ForwardRecords (key 10020), version 0, between brokers only: append what closing partitions forward. Not in Kafka.
+"""ForwardRecords (key 10020), version 0, between brokers only: append batches of closing partitions. Not in Kafka.
 
-- The leader of a closing partition sends it to the leader of a partition that remains. Batches that are stored already
-  are not stored again: queues/closing/forwarding_target.py.
+- The leader of a closing partition sends it to the leader of the target partition, which drops batches that it has
+  stored already (queues/closing/forwarding_target.py).
 - The response is sent when the batches are committed.
 """
 

@@ -6,8 +6,8 @@
   (transaction.partition.verification.enable).
 - The group is validated after that: a member's commit must have the current generation (KIP-447). Clients that do not
   send their member, such as those before version 3, are accepted.
-- Each partition that does not exist has its own error, except one that the topic has lost; every other error applies
-  to the whole request.
+- Each partition that does not exist has its own error, except one that was removed from its topic; every other error
+  applies to the whole request.
 - TRANSACTION_ABORTABLE is returned from version 4 on.
 """
 

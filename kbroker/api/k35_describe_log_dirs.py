@@ -1,7 +1,7 @@
 """DescribeLogDirs (key 35), versions 1 to 5: the sizes of partitions, and the space of the data directory.
 
 - Null topics means all partitions. Partitions that this broker does not have are omitted.
-- offset_lag is the distance from the log end offset to the high watermark if that is higher, which is 0 on a leader.
+- offset_lag: how far the high watermark is above the log end offset, at least 0; it is 0 on a leader.
 - Version 4 adds the total and usable bytes of the file system (KIP-827). Version 5 adds is_cordoned (KIP-1066).
 """
 

@@ -1,6 +1,6 @@
 """ElectLeaders (key 43), versions 0 to 2: elect the preferred leaders of partitions, or leaders that are not in sync.
 
-- Without a list of partitions all are meant, and those that need no election are omitted from the response.
+- A null list means all partitions; those that need no election are then omitted from the response.
 - Version 1 adds the election type (KIP-460); version 0 elects preferred leaders.
 - The response is sent when the elections are written; timeout_ms is ignored.
 """
@@ -61,7 +61,7 @@ def _requested(topics: Iterable[TopicPartitions]) -> Steps[list[RequestedElectio
 def _results(
     request: ElectLeadersRequest, all_topics: Iterable[str], outcomes: Iterable[ElectionOutcome]
 ) -> Steps[list[ReplicaElectionResult]]:
-    """Return the outcomes by topic. Every topic that is meant has a result, even without partitions."""
+    """Return the outcomes by topic. Every requested topic has a result, even without partitions."""
     meant = all_topics if request.topic_partitions is None else (topic.topic for topic in request.topic_partitions)
     results: dict[str, ReplicaElectionResult] = {}
     for name in meant:

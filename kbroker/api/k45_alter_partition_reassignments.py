@@ -3,7 +3,8 @@
 - A target of null cancels the reassignment in progress.
 - Each partition has its own error. The others are written together.
 - Version 1 can refuse targets with another replication factor (KIP-860).
-- The response is sent when the reassignments have begun. As in Apache Kafka, a timeout of 0 has passed before.
+- The response is sent when the reassignments have begun. As in Apache Kafka, a timeout of 0 is
+  always exceeded.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """DescribeClientQuotas (key 48), versions 0 and 1: no quotas, since kbroker has none.
 
 - A filter is validated as in Apache Kafka, component by component.
-- The response to an invalid filter has null entries. The response to a valid one has an empty list of entries, and ""
-  as its error message.
+- The response to an invalid filter has null entries. The response to a valid one has an empty list of entries, and
+  the error message "".
 """
 
 from collections.abc import Sequence

@@ -3,8 +3,8 @@
 - Only APIs that change the cluster are accepted (FORWARDED_APIS); any other gets INVALID_REQUEST.
 - If this broker is not the controller, or is not any more when the request is handled, the error is NOT_CONTROLLER and
   the other broker sends the request to the new controller.
-- The principal is ignored, as there is no authorization. The client's address is that of the log.
-- The errors inside are reported by the broker that the client is connected to.
+- The principal is ignored, since there is no authorization. The client's address appears in the log.
+- The broker that the client is connected to reports the errors of the inner response.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""DescribeProducers (key 61), version 0 (KIP-664): the producers whose state partitions keep.
+"""DescribeProducers (key 61), version 0 (KIP-664): the producers in the producer state of partitions.
 
-Followers respond too, so that kafka-transactions can look at all replicas of a broker. A view has no producers, so that
-it can ask for all topics.
+Followers respond too, so that kafka-transactions can check all replicas of a broker. A view has an empty list instead
+of an error, because kafka-transactions asks for all topics.
 """
 
 from collections.abc import Awaitable

@@ -2,9 +2,10 @@
 
 - With want_shut_down the controller moves the broker's leaderships to others, and ends its ISR memberships. The broker
   may stop when the response has should_shut_down.
-- is_caught_up says whether this broker's image has the change with the number current_metadata_offset. A broker that
-  stops asks all others: they must not refer clients to it any more. In Kafka the controller knows that from heartbeats.
-- A broker is fenced when its session with the coordination service ends, not for want of heartbeats. A request without
+- is_caught_up: whether the responding broker's image has the change with the number current_metadata_offset. A broker
+  that stops asks all others, because they must no longer refer clients to it. In Kafka the controller knows this from
+  heartbeats.
+- A broker is fenced when its session with the coordination service ends, not when heartbeats stop. A request without
   want_shut_down changes nothing, and any broker responds: is_fenced shows a broker that is cut off from the service
   whether it has been replaced. want_fence is ignored.
 - Offline and cordoned log directories (versions 1 and 2) are ignored: a broker has one directory, in which logs fail

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from kbroker.api.context import RequestContext, Services
     from kbroker.runtime.slices import Slices, Steps
 
-# Batches that are looked at in one step of a slice.
+# The most batches that one step checks.
 _AT_ONCE = 64
 
 

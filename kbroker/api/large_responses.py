@@ -1,4 +1,4 @@
-"""Which small requests are much work: `is_large` of the handlers (context.py)."""
+"""Decides which small requests are expensive, for `is_large` of the handlers (context.py)."""
 
 from collections.abc import Iterable
 

@@ -1,6 +1,6 @@
 """Relays the requests of brokers that are cut off from the controller: see kbroker/interbroker/controller_channel.py.
 
-A relayed request comes over the connection of another broker than the one that it names. Both have proved that they
+A relayed request arrives over the connection of a broker other than the one that it names. Both have proved that they
 belong to the cluster, and the controller checks the broker epoch in the request.
 """
 
@@ -18,9 +18,10 @@ async def relay_to_controller(
     context: RequestContext,
     request: AlterPartitionRequest | AssignReplicasToDirsRequest | BrokerHeartbeatRequest,
 ) -> Message | None:
-    """Return the controller's response to a request that a broker has sent here itself.
+    """Relay a request to the controller, and return its response.
 
-    None if the request is to be handled here, or if the controller does not respond.
+    Returns None if the controller does not respond, and if this broker must handle the request itself: it is the
+    controller, or the request was relayed already.
     """
     is_relayed = context.peer_broker != (request.broker_id, request.broker_epoch)
     channel = services.controller_channel

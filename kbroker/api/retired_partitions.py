@@ -24,7 +24,7 @@ ALWAYS = 0
 
 
 def note_producer(services: Services, connection: RequestConnection, topics: Sequence[TopicRecords]) -> None:
-    """Note with which version of the metadata image a connection has begun to produce."""
+    """Record the image version at which a connection has begun to produce; ALWAYS if it uses retired partitions."""
     image = services.metadata
     if connection.producer_since is None:
         is_reconnected = services.environment.clock.now_ms() < services.started_ms + RECONNECT_MS
@@ -41,5 +41,5 @@ def _has_retired(image: MetadataImage, key: str | bytes, indexes: Sequence[int])
 
 
 def knows_retired(image: MetadataImage, producer_since: int | None, topic: TopicImage) -> bool:
-    """Return whether a connection is that of a producer which knows the retired partitions of a topic."""
+    """Return whether a connection belongs to a producer that knows the retired partitions of a topic."""
     return producer_since is not None and producer_since < image.retired_versions.get(topic.name, ALWAYS)

@@ -1,8 +1,8 @@
 """Requests to the controller, wherever it is (Kafka: NodeToControllerChannelManager).
 
-The controller is a broker. If the network between it and this broker is cut, while both are members of the cluster, no
-session expires and nobody is replaced. So a request that names its broker is then relayed by a third broker: without
-ISR changes, the records of every partition with both brokers in its ISR would wait until the cut ends.
+The controller is a broker. If the network between it and this broker is cut, but both still reach the coordination
+service, no session expires and no broker is replaced. Without ISR changes, no record of a partition with both brokers
+in its ISR could be committed until the cut ends. So a third broker relays requests that name their broker.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ if TYPE_CHECKING:
     from kbroker.metadata.image import MetadataDelta, MetadataImage
     from kbroker.runtime.environment import Environment
 
-# Between two attempts. Kafka's retry.backoff.ms of this channel is 100 ms.
+# The backoff between two attempts, in seconds. Kafka's retry.backoff.ms of this channel is 100 ms.
 MIN_BACKOFF_S = 0.02
 MAX_BACKOFF_S = 0.5
-# The API whose request has another request inside.
+# The version of Envelope, which has another request inside.
 _ENVELOPE_VERSION = 0
-# A request without a response for this time is relayed too, in seconds; and the time that a relay has.
+# A request without a response for this time is also sent through a relay; the timeout of a relay; both in seconds.
 RELAY_DELAY_S = 2.0
 RELAY_TIMEOUT_S = 3.0
-# Their broker id and epoch show whether a request was relayed: no request is relayed twice.
+# Requests with a broker id and epoch. These show whether a request was relayed: none is relayed twice.
 RELAYED = (AlterPartitionRequest, AssignReplicasToDirsRequest, BrokerHeartbeatRequest)
-# The broker that was to relay it has not reached the controller.
+# The relaying broker could not reach the controller.
 _NOT_RELAYED = (ErrorCode.NOT_CONTROLLER, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
 
 
@@ -45,7 +45,7 @@ def _has_succeeded(task: asyncio.Task[Message]) -> bool:
 
 
 class ControllerChannel:
-    """`serve_locally` handles a request in this broker, which is the controller."""
+    """`serve_locally` handles a request when this broker is the controller."""
 
     def __init__(
         self,
@@ -61,11 +61,11 @@ class ControllerChannel:
         self._image = image
         self._peers = peers
         self._serve_locally = serve_locally
-        # Done when the image has another controller.
+        # Completed when the image has another controller.
         self._changed: asyncio.Future[None] = self._loop.create_future()
 
     def on_delta(self, delta: MetadataDelta) -> None:
-        """Send the requests in flight to the new controller, if there is one: the former one may never respond."""
+        """Resend the requests in flight to a new controller, because the former one may never respond."""
         if delta.controller_id is not None:
             changed, self._changed = self._changed, self._loop.create_future()
             changed.set_result(None)
@@ -94,7 +94,7 @@ class ControllerChannel:
             await asyncio.wait((changed,), timeout=backoff_s)
 
     async def _attempt(self, request: Message, version: int, deadline_s: float) -> tuple[Message | None, str]:
-        """Return the controller's response, or None and why there is none."""
+        """Return (the controller's response, ""), or (None, the reason why there is none)."""
         controller_id = self._image.controller_id
         try:
             if controller_id == self._node_id:
@@ -105,7 +105,7 @@ class ControllerChannel:
                 response = await self._request_peer(controller_id, request, version, deadline_s)
         except PeerUnavailable as error:
             return None, error.message or error.code.name
-        # All responses to brokers have it.
+        # All responses to brokers have an error_code.
         code: int = response.error_code  # type: ignore[attr-defined]
         if code == ErrorCode.NOT_CONTROLLER:
             return None, f"broker {controller_id} is not the controller"
@@ -128,7 +128,7 @@ class ControllerChannel:
                         return task.result()
                 if changed.done():
                     raise PeerUnavailable(ErrorCode.NETWORK_EXCEPTION, "another broker is the controller now")
-            # Why the controller itself could not be reached.
+            # The reason why the controller could not be reached directly.
             return direct.result()
         finally:
             for task in tasks:
@@ -147,7 +147,7 @@ class ControllerChannel:
             if broker_id in (controller_id, self._node_id):
                 continue
             try:
-                # The other broker waits for the controller as long.
+                # The relaying broker waits for the controller as long.
                 response = await self._peers.request(broker_id, request, version, timeout_ms=2 * timeout_ms)
             except PeerUnavailable:
                 continue
@@ -175,7 +175,7 @@ class ControllerChannel:
         envelope = encode_envelope(api_key, version, client_id, client_host, body)
         response = cast(EnvelopeResponse, await self.request(envelope, _ENVELOPE_VERSION, timeout_ms))
         if response.error_code:
-            # As in Kafka, which hides what is wrong between the brokers.
+            # As in Kafka, which hides the errors between brokers from clients.
             name = known_error(response.error_code).name
             raise KafkaError(
                 ErrorCode.UNKNOWN_SERVER_ERROR, f"The controller has refused the forwarded request: {name}"

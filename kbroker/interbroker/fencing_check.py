@@ -1,26 +1,29 @@
 """Detects that this broker is fenced, or cut off from all others.
 
-A broker that is cut off from the coordination service keeps its roles: its session may still exist, and an outage of
-the service must not become one of the brokers. But if only this broker is cut off, its session expires, and other
-brokers become the leaders of its partitions. Clients that ask it for metadata or a coordinator would be sent to it all
-the same. So while the service is silent, it asks the other brokers with BrokerHeartbeat requests, as brokers of KRaft
-ask the controller. Being fenced in a broker epoch is final, so any broker may report it, even with an old image. It
-happens to a broker with a session, too, if somebody deletes its node.
+*Cut off from the coordination service.* A broker keeps its roles at first: its session may still exist, and an outage
+of the service must not become an outage of the brokers. But if only this broker is cut off, its session expires, and
+other brokers become the leaders of its partitions, while it still refers clients to itself. So while the service is
+silent, it asks the other brokers with BrokerHeartbeat requests, as KRaft brokers ask the controller. Being fenced in a
+broker epoch is final, so any broker may report it, even with an old image. This also detects that an operator has
+deleted the node of a broker whose session exists.
 
-A controller that only the coordination service reaches would stay the controller, although no other broker can change
-ISRs, topics or configs then. So a controller asks the other brokers all the time, see isolation.py. Only responses
-count: if the network is cut in one direction, requests of other brokers may still arrive.
+*The controller, cut off from all other brokers.* As long as the coordination service reaches it, it would stay the
+controller, although no other broker could change ISRs, topics or configs. So a controller always asks the other
+brokers, see isolation.py. Only responses count: if the network is cut in one direction, requests of other brokers may
+still arrive.
 
-The other brokers that only the coordination service reaches would stay leaders, though nobody can follow them. In KRaft
-the controller fences a broker whose heartbeats do not arrive. Here such a broker ends its session, if the controller is
-silent, too: one that any broker reaches keeps its roles, since brokers relay its requests to the controller. When it
-has joined again it leads only what nobody else can lead, and then stays as it is.
+*Another broker, cut off from all other brokers.* It would keep its leaderships, though no broker could follow it. In
+KRaft the controller fences a broker whose heartbeats do not arrive. Here the broker ends its session, provided that the
+controller is silent, too. A broker that any other broker reaches keeps its roles, since that one relays its requests to
+the controller. When an isolated broker has joined again, it leads only partitions that no other broker can lead, and
+keeps these.
 
-A broker that neither the coordination service nor any other broker reaches has probably been replaced, too, and nobody
-can tell it. It gives up its roles: clients that still reach it ask other brokers then. Earlier, before its session can
-have expired, it stops returning the latest offsets of its partitions, and refuses no offset as out of range (see
-ReplicaManager.may_be_replaced): a client that has seen the offset of a new leader would take a lower one for lost
-records, as Spark's streaming queries do, or begin again. For that, each broker asks a few others all the time.
+*Cut off from the service and from all brokers.* The broker has probably been replaced, and nothing can tell it. It
+gives up its roles, so that clients that still reach it ask other brokers. Even before its session can have expired, it
+stops returning the latest offsets of its partitions, and refuses no offset as out of range
+(ReplicaManager.may_be_replaced). A client that has seen an offset of the new leader would otherwise conclude that
+records were lost, as Spark's streaming queries do, or reset its position. For this, each broker always asks a few
+others.
 """
 
 from __future__ import annotations
@@ -50,19 +53,19 @@ if TYPE_CHECKING:
 
 VERSION = 2
 PERIOD_MS = 1000
-# The time for a response is a third of the session timeout, within these bounds. It includes connecting. With less, a
-# slow connection would be closed as silent before it could be used, again and again.
+# The timeout of a request, including connecting, is a third of the session timeout, within these bounds. With a shorter
+# one, a slow connection would always be closed as silent before it could be used.
 MIN_TIMEOUT_MS = 3000
 MAX_TIMEOUT_MS = 6000
-# How many brokers a broker asks while it has no sign of being cut off. Each round asks the next ones in turn.
+# How many brokers a broker asks while nothing suggests that it is cut off. Each round asks the next ones in turn.
 SAMPLE = 3
 
 
 class FencingCheck:
     """`is_connected`: whether the coordination service responds. `is_controller`: whether this broker is elected.
 
-    `on_fenced` is called with the broker epoch. `on_isolated` is called with it if no other broker responds, and this
-    one is the controller, or leads what others can lead, or the coordination service does not respond either.
+    `on_fenced` is called with the broker epoch. So is `on_isolated`, if no other broker responds, and this one is the
+    controller, or leads partitions that others can lead, or the coordination service does not respond either.
     """
 
     def __init__(
@@ -104,7 +107,7 @@ class FencingCheck:
         return self._are_others_silent and not self._is_connected()
 
     async def run(self) -> None:
-        """Ask other brokers: all if this one controls or may be cut off, else a few."""
+        """Ask all other brokers if this one is the controller or may be cut off, else a few."""
         epoch, is_connected = self._identity.broker_epoch, self._is_connected()
         if is_connected != self._was_connected:
             self._was_connected = is_connected
@@ -129,7 +132,7 @@ class FencingCheck:
         return (others[begin:] + others[:begin])[:SAMPLE]
 
     def _is_isolated(self, contacts: Mapping[int, Contact], begin_ms: int, is_connected: bool) -> bool:
-        """Record a round to all brokers that has begun at `begin_ms`; return whether to give up all roles."""
+        """Record a round of requests to all brokers since `begin_ms`. Returns whether to give up all roles."""
         is_controller = self._is_controller()
         min_silent = min_silent_brokers(
             is_connected=is_connected,
@@ -166,7 +169,7 @@ class FencingCheck:
 
 
 def _contact(cause: BaseException | None) -> Contact:
-    """Return what the failure to connect to a broker shows."""
+    """Return the contact that a failure to connect to a broker stands for."""
     if isinstance(cause, HandshakeError):
         return Contact.RESPONSE
     return Contact.REFUSED if isinstance(cause, ConnectionRefusedError) else Contact.SILENCE

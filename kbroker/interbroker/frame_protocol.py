@@ -16,8 +16,8 @@ RECEIVE_BYTES = 64 * 1024
 _LENGTH = Struct(">i")
 # A buffer is a multiple of this size, so that frames of similar sizes share it.
 _STEP_BYTES = 256 * 1024
-# All that is kept, and the number of buffers. Two Fetch responses of 2 MiB are usual: of two leaders, with 1 MiB for
-# each of two partitions. Larger ones come when this broker catches up, and their buffers are not kept.
+# The most bytes and the most buffers that are kept. Two Fetch responses of 2 MiB are usual: from two leaders, with
+# 1 MiB for each of two partitions. Larger ones arrive while this broker catches up; their buffers are not kept.
 MAX_KEPT_BYTES = 8 * 1024 * 1024
 MAX_KEPT = 4
 
@@ -129,7 +129,7 @@ class FrameProtocol(asyncio.BufferedProtocol):
         self.on_frame(partial[4:], False)
 
     def _split(self, view: memoryview) -> None:
-        """Pass the complete frames on, and keep the rest."""
+        """Pass complete frames to `on_frame`, and keep the rest."""
         pos, end = 0, len(view)
         while end - pos >= 4:
             length: int = _LENGTH.unpack_from(view, pos)[0]

@@ -5,9 +5,9 @@
     initiator -> responder   PROOF: the initiator's proof. Requests may follow immediately.
 
 A proof is the HMAC-SHA256 of the prover's role, the HELLO and the responder's nonce. Each side chooses a nonce, so a
-recorded handshake cannot be replayed. The role prevents that a proof is sent back to its sender. The responder proves
-first: the initiator sends nothing derived from the secret to a stranger. A connection is bound to the broker epochs of
-both sides, so a broker never gets a request that was meant for its former process.
+recorded handshake cannot be replayed. The role keeps a proof from being sent back to its sender as a valid one. The
+responder proves first, so the initiator sends nothing derived from the secret to a stranger. A connection is bound to
+the broker epochs of both sides, so a broker never gets a request that was meant for its former process.
 
 Each message is one frame. Before the handshake has ended, frames have at most MAX_HANDSHAKE_BYTES.
 """
@@ -125,7 +125,7 @@ class ResponderHandshake:
         return _STATUS.pack(_ACCEPTED) + self._nonce + _proof(self._identity.secret, _RESPONDER, frame, self._nonce)
 
     def verify(self, proof: bytes) -> Hello:
-        """Check the PROOF, and return what the initiator has said. Raises HandshakeError."""
+        """Check the PROOF, and return the initiator's HELLO. Raises HandshakeError."""
         assert self.hello is not None
         if not compare_digest(proof, _proof(self._identity.secret, _INITIATOR, self._frame, self._nonce)):
             raise HandshakeError("the peer does not know the cluster's secret", broker=self.hello.initiator[0])
@@ -133,7 +133,7 @@ class ResponderHandshake:
 
 
 def refusal(reason: str) -> bytes:
-    """Return the message that tells the initiator why it was refused."""
+    """Return the message with the reason why the initiator was refused."""
     return _STATUS.pack(_REFUSED) + reason.encode("ascii", "replace")[:_MAX_REASON_BYTES]
 
 

@@ -1,11 +1,11 @@
-"""Who this broker is to other brokers."""
+"""The identity of this broker in handshakes with other brokers."""
 
 from dataclasses import dataclass
 
 
 @dataclass(slots=True)
 class BrokerIdentity:
-    """`secret`: the bytes that all brokers of the cluster know, and nobody else.
+    """`secret`: bytes that only the brokers of this cluster know.
 
     `broker_epoch` is set at each registration. Connections are bound to it: those of a former epoch are not used.
     """

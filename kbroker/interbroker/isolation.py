@@ -1,14 +1,17 @@
-"""Decides whether this broker is cut off from all others, from what a round of requests to them has shown.
+"""Decides whether this broker is cut off from all others, based on rounds of requests to them.
 
-It gives up its roles when all others have been silent for longer than a session lasts, in one of three cases. The first
-is that the coordination service is silent, too: the broker has probably been replaced. The second is that it is the
-controller: nobody else can change the metadata. The third is that the controller is one of the silent brokers, and this
-one leads what others could lead: nobody can follow it. Earlier, it is in doubt, see `others_are_silent`.
+A broker gives up its roles when all others have been silent for longer than a session lasts, in one of three cases:
 
-Brokers that have died must not be mistaken for ones that cannot be reached: a controller that outlives all others stays
-the controller. A dead broker is fenced when its session has expired, or its host refuses connections. So only unfenced
-brokers that are silent count, and only for longer than a session lasts. With less than two of them, this broker is as
-likely to be the reachable one as the other is, unless the other is the controller.
+- The coordination service is silent, too: the broker has probably been replaced.
+- It is the controller: no other broker can change the metadata.
+- The controller is one of the silent brokers, and this one leads partitions that others could lead: none can follow it.
+
+Its leaderships are in doubt even earlier, see `others_are_silent`.
+
+Dead brokers must not be mistaken for unreachable ones: a controller that outlives all others stays the controller. A
+dead broker is fenced when its session has expired, or its host refuses connections. So only silent brokers that are
+unfenced count, and only if they are silent for longer than a session lasts. If there is only one of them, either side
+may be the one that is cut off, so it counts only if it is the controller.
 """
 
 from __future__ import annotations
@@ -20,16 +23,16 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from kbroker.metadata.image import PartitionRegistration
 
-# Silent brokers that may have a majority without this one.
+# The fewest silent brokers that could form a majority without this one.
 MIN_SILENT = 2
 # How long all others must be silent, in session timeouts. ZooKeeper may expire a session half its timeout late.
 SESSION_TIMEOUTS = 1.5
-# Rounds that are further apart, in milliseconds, do not show what happened between them: this process was stopped.
+# If two rounds are further apart, in milliseconds, this process was stopped, and the time between them does not count.
 MAX_GAP_MS = 10_000
 
 
 class Contact(Enum):
-    """What a request to another broker has shown. REFUSED: its host responds, but no broker runs there."""
+    """The result of a request to another broker. REFUSED: its host responds, but no broker runs there."""
 
     RESPONSE = auto()
     REFUSED = auto()
@@ -37,9 +40,9 @@ class Contact(Enum):
 
 
 def others_are_silent(contacts: Collection[Contact]) -> bool:
-    """Return whether a round of requests, to all other brokers or a few, has found silence and no response.
+    """Return whether no broker has responded to a round of requests, and at least one was silent.
 
-    A broker that the coordination service does not reach either may have been replaced then: its leaderships are in
+    If the coordination service does not respond either, this broker may have been replaced: its leaderships are in
     doubt from the first such round on.
     """
     return Contact.SILENCE in contacts and Contact.RESPONSE not in contacts
@@ -54,9 +57,9 @@ def must_ask_all(*, is_connected: bool, is_controller: bool, are_others_silent: 
 
 
 def min_silent_brokers(*, is_connected: bool, is_controller: bool, controller: Contact | None) -> int | None:
-    """Return how many brokers must be silent for this one to be isolated; None if it is not, whoever is silent.
+    """Return how many brokers must be silent for this one to be isolated; None if it is not isolated in any case.
 
-    `controller`: what the request to the controller has shown, None if there is none.
+    `controller`: the contact with the controller, None if there is none.
     """
     if not is_connected or is_controller:
         return MIN_SILENT
@@ -64,9 +67,9 @@ def min_silent_brokers(*, is_connected: bool, is_controller: bool, controller: C
 
 
 def can_be_replaced(broker: int, partitions: Iterable[PartitionRegistration]) -> bool:
-    """Return whether a broker leads a partition that an in-sync replica could lead instead.
+    """Return whether a broker leads a partition that another in-sync replica could lead instead.
 
-    A broker that only the coordination service reaches keeps what nobody else can lead: it would get it back.
+    An isolated broker keeps the other partitions: the controller would elect it again.
     """
     return any(partition.leader == broker and len(partition.isr) > 1 for partition in partitions)
 
@@ -88,7 +91,7 @@ class Isolation:
         self._last_ms = now_ms
 
     def reset(self) -> None:
-        """Forget the rounds: the brokers were not asked for a time."""
+        """Discard all rounds, because the brokers were not asked for some time."""
         self._since_ms = None
 
     def is_isolated(self, session_timeout_ms: int) -> bool:

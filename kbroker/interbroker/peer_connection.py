@@ -29,7 +29,7 @@ _MAX_CORRELATION_ID = (1 << 31) - 1
 
 
 class PeerUnavailable(KafkaError):
-    """There is no response: NETWORK_EXCEPTION or REQUEST_TIMED_OUT. The peer may have handled the request."""
+    """No response was received (NETWORK_EXCEPTION, REQUEST_TIMED_OUT). The peer may have handled the request."""
 
 
 class _PendingRequest(NamedTuple):
@@ -61,7 +61,7 @@ class PeerConnection(FrameProtocol):
         self.is_ready = False
         self._loop = loop
         self._stats = stats
-        # None when it has ended.
+        # None after the handshake has ended.
         self._handshake: InitiatorHandshake | None = handshake
         self._on_end: Callable[[PeerConnection], None] | None = on_end
         self._pending: dict[int, _PendingRequest] = {}
@@ -122,7 +122,7 @@ class PeerConnection(FrameProtocol):
                     PeerUnavailable(ErrorCode.REQUEST_TIMED_OUT, f"The peer has not responded to {name} in time.")
                 )
         if is_silent:
-            # Nothing has arrived since one of them was sent. A new connection may reach the peer.
+            # No frame has arrived since one of these requests was sent. A new connection may reach the peer.
             self.close("The peer does not respond.")
         elif self._pending:
             self._set_timer(min(pending.deadline_s for pending in self._pending.values()))
@@ -136,7 +136,7 @@ class PeerConnection(FrameProtocol):
             return
         pending = self._pending.pop(int.from_bytes(frame[:4], "big"), None)
         if pending is None:
-            # It came too late.
+            # The request has timed out.
             return
         if pending.future.done():
             return

@@ -2,7 +2,7 @@
 
 
 class PeerStats:
-    """Counts since the start, of all peers. `connections`: those that are open."""
+    """Counts since the start, summed over all peers. `connections`: the number of open ones."""
 
     __slots__ = ("connection_failures", "connections", "requests_without_response")
 

@@ -27,7 +27,7 @@ __all__ = ["Channel", "PeerUnavailable", "Peers"]
 
 log = EventLogger("kbroker.interbroker")
 
-# The time for connecting and the handshake.
+# The timeout of connecting and of the handshake, in seconds.
 CONNECT_TIMEOUT_S = 5.0
 # Kafka's reconnect.backoff.ms and reconnect.backoff.max.ms.
 MIN_BACKOFF_S = 0.05
@@ -35,7 +35,7 @@ MAX_BACKOFF_S = 1.0
 
 
 class Channel(IntEnum):
-    """Each has its own connection, so that a large Fetch response does not delay other requests."""
+    """The channels to a peer. Each has its own connection, so that a large Fetch response delays no other requests."""
 
     CONTROL = 0
     FETCH = 1

@@ -7,27 +7,58 @@ requests are appended here as a whole.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from kbroker.common import KafkaError
-from kbroker.replica.produce.delayed_produce import NO_RECORD_ERRORS, LargeDelayedProduce, UnacknowledgedBatch
+from kbroker.replica.produce.delayed_produce import (
+    NO_RECORD_ERRORS,
+    DelayedProduce,
+    LargeDelayedProduce,
+    UnacknowledgedBatch,
+)
 from kbroker.replica.produce.produce_results import ProduceResponse, await_acknowledgement
-from kbroker.replica.produce.record_validator import AppendMustWait
+from kbroker.replica.produce.record_validator import AppendMustWait, RecordValidator
 from protocol.fast.produce import PartitionResult, TopicRecords
 
 if TYPE_CHECKING:
+    from kbroker.replica.partition import Partition
     from kbroker.replica.produce.record_validation import InspectedBatch, ValidatedBatch
     from kbroker.replica.produce.transaction_verification import VerifiedPartitions
-    from kbroker.replica.replica_manager import ReplicaManager
+    from kbroker.replica.purgatory import Purgatory
+    from kbroker.runtime.environment import Clock
     from kbroker.runtime.slices import Slices
+    from protocol.errors import ErrorCode
+    from protocol.fast.current_leader import CurrentLeader
     from protocol.fast.fetch import TopicKey
 
 # A batch that is not appended yet: (topic, partition, records, list for its result).
 RemainingBatch = tuple["TopicKey", int, memoryview | None, list[PartitionResult]]
 
 
+class Replicas(Protocol):
+    """The part of the ReplicaManager that this module uses."""
+
+    purgatory: Purgatory
+    record_validator: RecordValidator
+
+    @property
+    def clock(self) -> Clock: ...
+
+    def leader(self, key: TopicKey, index: int) -> Partition: ...
+
+    def missing_error(self, key: TopicKey, index: int) -> ErrorCode: ...
+
+    def current_leader(self, key: TopicKey, index: int) -> CurrentLeader | None: ...
+
+    def error_result(self, key: TopicKey, index: int, error: KafkaError) -> PartitionResult: ...
+
+    def delay(
+        self, response: ProduceResponse, unacknowledged: list[UnacknowledgedBatch], timeout_ms: int
+    ) -> DelayedProduce: ...
+
+
 async def append_remaining(
-    replicas: ReplicaManager,
+    replicas: Replicas,
     remaining: Iterable[RemainingBatch],
     response: ProduceResponse,
     unacknowledged: list[UnacknowledgedBatch],

@@ -98,7 +98,7 @@ class ForwardingBroker(PeerBroker):
         self.config = BrokerConfig.load({"node.id": str(broker_id), "request.timeout.ms": "5000"})
         self.channel = ControllerChannel(self.environment, broker_id, self.image, self.peers, self._serve_locally)
         controller = cast(Any, self.controller)
-        self.gateway = AutoTopicCreationManager(
+        self.auto_topic_creation = AutoTopicCreationManager(
             self.environment, self.image, controller, self.channel, lambda: self.config
         )
         self.services = cast(

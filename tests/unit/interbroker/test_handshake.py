@@ -34,7 +34,7 @@ def responder(own: BrokerIdentity | None = None, nonce: bytes = OTHER_NONCE) -> 
     return ResponderHandshake(own or identity(2, 22), nonce)
 
 
-def test_both_sides_learn_who_the_other_is() -> None:
+def test_both_sides_learn_the_identity_of_the_other() -> None:
     one, two = initiator(), responder()
     hello = two.verify(one.answer(two.challenge(one.hello)))
     assert hello == Hello(NONCE, (1, 11), (2, 22), 1, CLUSTER)

@@ -115,7 +115,7 @@ def test_a_broker_asks_a_few_while_it_has_no_sign_of_being_cut_off() -> None:
     assert must_ask_all(is_connected=True, is_controller=False, are_others_silent=True)
 
 
-def test_a_broker_keeps_what_nobody_else_can_lead() -> None:
+def test_a_broker_keeps_partitions_that_no_other_broker_can_lead() -> None:
     def led_by(leader: int, isr: list[int]) -> PartitionRegistration:
         return PartitionRegistration(replicas=[1, 2, 3], leader=leader, leader_epoch=0, isr=isr)
 

@@ -61,7 +61,7 @@ def content(image: MetadataImage) -> tuple[Any, ...]:
 @pytest.mark.parametrize("seed", third_of(range(6)))
 @async_test
 async def test_a_follower_has_the_image_of_a_broker_that_reads_all_nodes(seed: int, monkeypatch: Any) -> None:
-    """It follows at once or some changes later, changes of all sizes."""
+    """The follower reads each change immediately or some changes later; changes have all sizes."""
     monkeypatch.setattr("kbroker.metadata.isr_change_queue.GATHER_S", 0.0)
     random = Random(seed)
     monkeypatch.setattr(change_log, "MAX_INLINE_BYTES", random.choice((0, 300, 2_000)))

@@ -1,4 +1,4 @@
-"""What a broker makes of the nodes, when others write meanwhile and when something has a defect."""
+"""A broker loads the metadata nodes while others write them, and rejects damaged ones."""
 
 import asyncio
 
@@ -76,7 +76,7 @@ async def test_a_role_that_cannot_change_stops_the_broker():
 
 
 @async_test
-async def test_a_controller_with_a_defect_tries_again(monkeypatch: pytest.MonkeyPatch):
+async def test_a_controller_tries_again_after_an_unexpected_exception(monkeypatch: pytest.MonkeyPatch):
     store = await EmbeddedStore.open(make_environment(MemoryDisk()), "/data")
     cluster = Cluster(store)
     await cluster.start(1, 2)
@@ -97,7 +97,7 @@ async def test_a_controller_with_a_defect_tries_again(monkeypatch: pytest.Monkey
 
 
 @async_test
-async def test_a_node_that_is_no_broker_does_not_keep_the_controller_from_its_work():
+async def test_a_node_that_is_not_a_broker_does_not_stop_the_controller():
     store = await EmbeddedStore.open(make_environment(MemoryDisk()), "/data")
     cluster = Cluster(store)
     await cluster.start(1)

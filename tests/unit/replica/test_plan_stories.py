@@ -219,7 +219,7 @@ async def test_a_throttle_is_set_and_removed_by_whichever_controller(s: Simulate
 
 
 @simulated(SimulatedCluster, range(1))
-async def test_a_throttle_that_somebody_has_set_stays(s: SimulatedCluster) -> None:
+async def test_a_throttle_that_the_plan_has_not_set_stays(s: SimulatedCluster) -> None:
     await s.create(*BEFORE)
     await s.alter_topic("t", {"leader.replication.throttled.replicas": "*"})
     refused = await create(s, DRAIN, throttle=1000)

@@ -1,4 +1,4 @@
-"""Topics with what Kafka does not have, which are written and read during the faults.
+"""Topics with queue features that Kafka lacks, which are written and read during the faults.
 
 The clients keep no history for the checker: what they see is checked with rules of their own.
 """

@@ -245,7 +245,7 @@ class Growth:
 
 
 def read_with_kafka_python(bootstrap: str, partition: TopicPartition, count: int) -> list[tuple[int, bytes, bytes]]:
-    """Return offset, key and value of the records of a partition from its start, which must be so many."""
+    """Return offset, key and value of the records of a partition from its start. Fails if there are not `count`."""
     consumer = KafkaConsumer(
         bootstrap_servers=bootstrap.split(","), enable_auto_commit=False, max_partition_fetch_bytes=1 << 22
     )

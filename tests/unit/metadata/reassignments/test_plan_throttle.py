@@ -1,4 +1,4 @@
-"""The configs of a plan's throttle: what they are, that they are only set where nobody has, and removed exactly."""
+"""The configs of a plan's throttle: it overwrites no existing ones, and removes exactly those that it has set."""
 
 import pytest
 
@@ -59,7 +59,9 @@ def test_what_somebody_has_changed_meanwhile_stays() -> None:
         (T, FOLLOWER + "replicas", "The topic 't'"),
     ],
 )
-def test_a_throttle_of_somebody_else_is_a_reason_to_refuse(resource: ConfigResource, config: str, subject: str) -> None:
+def test_a_plan_with_a_throttle_is_refused_if_one_is_already_set(
+    resource: ConfigResource, config: str, subject: str
+) -> None:
     with pytest.raises(KafkaError) as refused:
         check_throttle(PLAN, image_with({resource: {config: "1"}}))
     assert refused.value.code == ErrorCode.INVALID_CONFIG

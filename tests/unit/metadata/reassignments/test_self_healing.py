@@ -189,7 +189,7 @@ async def test_the_time_of_absence_is_known_to_the_next_controller():
 
 
 @async_test
-async def test_a_clock_that_jumps_rebuilds_nobody_earlier_than_a_minute():
+async def test_a_clock_jump_rebuilds_no_broker_earlier_than_a_minute():
     story = await story_of(4, *ON_THREE)
     await story.cluster.vanish(3)
     await story.heal()

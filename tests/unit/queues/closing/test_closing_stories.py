@@ -247,7 +247,7 @@ async def test_closing_is_cancelled(s: SimulatedCluster) -> None:
 
 @simulated(SimulatedCluster, range(2))
 async def test_retention_goes_on_after_a_cancellation(s: SimulatedCluster) -> None:
-    """The partition has a forwarder for good, and what it forwards no more needs not stay in the log."""
+    """The partition keeps its forwarder, but records that it need not forward any more may be deleted."""
     await s.create(*ASSIGNMENT)
     await closing_with(s, b"a", b"hidden")
     assert (await alter(s, 3)).outcome == REOPENED

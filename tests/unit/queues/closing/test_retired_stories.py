@@ -1,4 +1,4 @@
-"""Closing partitions retire when consumers have read all: only the producers that know them go on with them."""
+"""Closing partitions retire when consumers have nothing left to read: only producers that know them still use them."""
 
 import asyncio
 from dataclasses import replace

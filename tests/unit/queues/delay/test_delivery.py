@@ -120,7 +120,7 @@ async def test_a_consumer_moves_on_below_hidden_batches(m: Machine) -> None:
 
 
 @broker_test
-async def test_what_is_due_already_is_visible_at_once(m: Machine) -> None:
+async def test_a_record_that_is_already_due_is_visible_immediately(m: Machine) -> None:
     t = await Topic.create(m)
     t.append(build_batch([(m.now_ms, None, b"past", [(DELIVER_MS, b"%d" % (m.now_ms - 1))])]))
     t.produce((b"zero", 0))

@@ -1,4 +1,4 @@
-"""A broker whose disk fails for one log: another replica leads, and the failed one claims nothing any more."""
+"""A broker whose disk fails for one log: another replica leads, and the failed one no longer counts as a replica."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""A broker that stops in order: the others lead, and refer nobody to it, before it stops."""
+"""A controlled shutdown: other brokers lead, and Metadata no longer names the broker, before it stops."""
 
 import asyncio
 

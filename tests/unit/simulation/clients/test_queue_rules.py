@@ -1,4 +1,4 @@
-"""The rules for topics with what Kafka does not have find what they should."""
+"""The rules for topics with queue features report each kind of wrong read."""
 
 import pytest
 

@@ -142,7 +142,7 @@ def test_it_returns_no_latest_offsets_once_another_broker_may_lead(seed: int, di
 
 
 @simulated(ThreeBrokers, SEEDS)
-async def test_a_broker_whose_peers_were_stopped_during_an_outage_goes_on(s: ThreeBrokers) -> None:
+async def test_a_broker_whose_peers_were_stopped_during_an_outage_continues(s: ThreeBrokers) -> None:
     """Their hosts refuse connections, so they lead nothing."""
     led = s.led(2)
     s.service.stop()

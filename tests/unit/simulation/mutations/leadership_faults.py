@@ -111,7 +111,7 @@ async def successor_knows_a_lower_high_watermark(simulation: Simulation, random:
 
 
 async def leader_moves_unheard(simulation: Simulation, random: Random) -> None:
-    """The coordinator of transactions does not hear of the new leader of a partition that is written to."""
+    """The transaction coordinator does not learn of the new leader of a partition of the transaction."""
     coordinator = Scene(simulation, ("__transaction_state", 0)).leader
     scene = Scene.find(simulation, lambda scene: coordinator not in (scene.leader, scene.followers[0]))
     if scene is not None and await scene.until_in_sync(min_end_offset=0):

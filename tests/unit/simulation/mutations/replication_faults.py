@@ -203,7 +203,7 @@ async def empty_disk_returns(simulation: Simulation, random: Random) -> None:
 
 
 async def two_controllers(simulation: Simulation, random: Random) -> None:
-    """The controller hears nothing from the coordination service, and not of its successor.
+    """The controller receives nothing from the coordination service, and does not learn of its successor.
 
     It is a leader, whose ISR the successor changes. Then it changes the ISR itself.
     """

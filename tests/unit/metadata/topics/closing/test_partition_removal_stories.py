@@ -60,7 +60,7 @@ async def is_closing_nowhere(s: SimulatedCluster) -> None:
 
 @simulated(SimulatedCluster, range(2))
 async def test_empty_partitions_are_removed_and_added_again(s: SimulatedCluster) -> None:
-    """At once if they could not forward records."""
+    """Immediately, if their topic cannot forward records."""
     await s.create(*ASSIGNMENT, cleanup_policy="compact")
     await s.produce(1, batch(b"kept", key=b"k"))
     epoch = s.registration(1, index=2).leader_epoch

@@ -20,7 +20,7 @@ def test_drained_replicas_go_to_the_brokers_with_the_fewest() -> None:
     assert {plan.after.loads[broker] for broker in (2, 3, 4)} == {(1, 1, 9), (1, 1, 5), (1, 1, 1)}
 
 
-def test_several_brokers_are_drained_at_once_also_such_that_are_gone() -> None:
+def test_several_brokers_are_drained_together_even_if_some_are_gone() -> None:
     layout = cluster_layout(
         [ClusterBroker(3), ClusterBroker(4)],
         [PlacedPartition("t", 0, (1, 2), 2, 7), PlacedPartition("t", 1, (3, 1), 3)],

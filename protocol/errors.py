@@ -7,6 +7,10 @@ class MalformedError(Exception):
     """Bytes that are not a valid message. The connection that they arrived on is closed, as in Kafka."""
 
 
+class ManyElements(MalformedError):
+    """The arrays of a message have more elements than are decoded at once; a decoder in steps may accept them."""
+
+
 class ErrorCode(IntEnum):
     """An error code in a response, by Kafka's name."""
 

@@ -9,6 +9,8 @@ one delays all other clients, and lowest for requests whose elements are expensi
 MAX_ELEMENTS = 250_000
 MAX_REQUEST_ELEMENTS = 100_000
 MAX_COSTLY_ELEMENTS = 10_000
+# A request with more elements is handled in slices, whatever its size: 10,000 empty names are 10 KB.
+MAX_ELEMENTS_AT_ONCE = 256
 MAX_TAGGED_FIELDS = 100  # per struct
 
 

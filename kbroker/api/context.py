@@ -144,9 +144,10 @@ class Overlap(Enum):
 class ApiHandler:
     """How one API is served in one version.
 
-    `in_steps`: for large requests. `is_large_by_size`: a request of many bytes is a large one; otherwise `decode`
-    raises ManyElements (a Produce request of one batch has many bytes, too). `may_be_cached`: responses may be sent
-    again to requests with the same bytes, as `is_cacheable` or `find_response` says.
+    `in_steps`: for large requests. `decode` raises ManyElements for a request of few bytes but many elements, which is
+    a large one, too. `is_large_by_size`: so is one of many bytes (a Produce request of one batch is not).
+    `may_be_cached`: responses may be sent again to requests with the same bytes, as `is_cacheable` or `find_response`
+    says.
     `report_errors` returns whether the response has errors; Produce and Fetch return None.
     """
 

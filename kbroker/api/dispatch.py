@@ -34,6 +34,7 @@ from protocol.fast.produce import (
     encode_produce_in_steps,
     encode_produce_response,
 )
+from protocol.limits import MAX_ELEMENTS_AT_ONCE
 from protocol.messages import message_classes
 from protocol.schema.codec import decode_in_steps, decoder, encode, encode_in_steps, encoder
 from protocol.schema.message import Message
@@ -171,7 +172,9 @@ def message_codec(key: ApiKey, version: int) -> Codec:
         return b"".join(out)
 
     report = error_reporter(response_class)
-    return Codec(lambda frame, pos, version: decode(frame, pos)[0], encode_response, response_class, report)
+    return Codec(
+        lambda frame, pos, version: decode(frame, pos, MAX_ELEMENTS_AT_ONCE)[0], encode_response, response_class, report
+    )
 
 
 def step_codec(key: ApiKey, version: int) -> StepCodec:

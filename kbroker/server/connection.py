@@ -26,8 +26,7 @@ from kbroker.server.large_request import LARGE_REQUEST_BYTES, respond_in_slices,
 from kbroker.server.receive_buffer import HEADER_END, ReceiveBuffer
 from kbroker.server.response_cache import MAX_REQUEST_BYTES
 from kbroker.server.response_queue import ResponseQueue
-from protocol.errors import MalformedError
-from protocol.fast.primitives import ManyElements
+from protocol.errors import MalformedError, ManyElements
 from protocol.varints import skip_tagged_fields
 
 if TYPE_CHECKING:

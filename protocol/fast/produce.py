@@ -10,7 +10,7 @@ from struct import Struct
 from struct import error as StructError
 from typing import NamedTuple
 
-from protocol.errors import MalformedError
+from protocol.errors import MalformedError, ManyElements
 from protocol.fast.current_leader import (
     FIRST_PRODUCE_VERSION,
     CurrentLeader,
@@ -21,13 +21,12 @@ from protocol.fast.primitives import (
     ELEMENTS_AT_ONCE,
     I16,
     I32,
-    ManyElements,
     decode_string,
     encode_compact_string,
     encode_string,
     refuse_count,
 )
-from protocol.limits import MAX_REQUEST_ELEMENTS
+from protocol.limits import MAX_REQUEST_ELEMENTS, too_many_elements
 from protocol.varints import decode_uvarint, encode_uvarint, skip_tagged_fields
 
 FIRST_TOPIC_ID_VERSION = 13
@@ -214,7 +213,7 @@ def _decode_at_once(buf: memoryview, pos: int, version: int) -> ProduceRequest:
         next(decode_produce_in_steps(buf, pos, version))
     except StopIteration as end:
         return end.value  # type: ignore[no-any-return]
-    raise ManyElements
+    raise ManyElements(too_many_elements(ELEMENTS_AT_ONCE))
 
 
 class ProduceDecoder:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 M = TypeVar("M", bound=Message)
 
 _encoders: dict[tuple[type[Message], int], Callable[[Any, list[Buffer]], None]] = {}
-_decoders: dict[tuple[type[Message], int], Callable[[Buffer, int], tuple[Any, int]]] = {}
+_decoders: dict[tuple[type[Message], int], Callable[..., tuple[Any, int]]] = {}
 # The same as generators, for large messages.
 _step_encoders: dict[tuple[type[Message], int], Callable[[Any, list[Buffer]], Iterator[None]]] = {}
 _step_decoders: dict[tuple[type[Message], int], Callable[[Buffer, int], Generator[None, None, tuple[Any, int]]]] = {}
@@ -34,10 +34,12 @@ def encoder(cls: type[M], version: int) -> Callable[[M, list[Buffer]], None]:
     return function
 
 
-def decoder(cls: type[M], version: int) -> Callable[[Buffer, int], tuple[M, int]]:
+def decoder(cls: type[M], version: int) -> Callable[..., tuple[M, int]]:
     """Return the function that decodes a message at a position of a buffer and returns (message, next position).
 
-    It raises MalformedError and nothing else. Records are slices of the buffer; bytes are copies.
+    Its parameters are the buffer, the position, and optionally how many elements the arrays may have together. It
+    raises MalformedError and nothing else (ManyElements if there are more). Records are slices of the buffer; bytes are
+    copies.
     """
     function = _decoders.get((cls, version))
     if function is None:

@@ -14,7 +14,7 @@ from struct import Struct as Format
 from struct import error as StructError
 from typing import Any
 
-from protocol.errors import MalformedError
+from protocol.errors import MalformedError, ManyElements
 from protocol.limits import MAX_TAGGED_FIELDS, too_many_elements
 from protocol.schema.encoder_source import MAX_STRING
 from protocol.schema.function_source import FunctionSource
@@ -64,12 +64,15 @@ def short_array_unpackers(format: str) -> tuple[Callable[..., tuple[Any, ...]], 
 
 
 def decoder_source(cls: type[Message], version: int, *, in_steps: bool = False) -> FunctionSource:
-    """Return the source of `function(buf, pos)`, which returns (message, next position) or raises MalformedError.
+    """Return the source of `function(buf, pos, max_elements)`.
 
-    With `in_steps` it is a generator, which yields at first and after every STEP_BYTES of an array.
+    It returns (message, next position), or raises MalformedError: ManyElements if the arrays have more than
+    `max_elements`, which is by default the bound of the message. With `in_steps` it is a generator without this
+    parameter, which yields at first and after every STEP_BYTES of an array.
     """
     max_elements = message_info(cls).max_elements
-    source = FunctionSource("def function(buf, pos):")
+    parameters = "buf, pos" if in_steps else "buf, pos, elements_left=MAX_ELEMENTS"
+    source = FunctionSource(f"def function({parameters}):")
     title = f"{cls.__name__} v{version}"
     source.constants.update(
         decode_uvarint=decode_uvarint,
@@ -79,6 +82,7 @@ def decoder_source(cls: type[Message], version: int, *, in_steps: bool = False) 
         unpack_array=unpack_array,
         malformed=malformed,
         MalformedError=MalformedError,
+        ManyElements=ManyElements,
         MAX_ELEMENTS=max_elements,
         TOO_MANY=too_many_elements(max_elements),
         StructError=StructError,
@@ -89,8 +93,8 @@ def decoder_source(cls: type[Message], version: int, *, in_steps: bool = False) 
         # Slices of bytes take less time than those of a memoryview. Large messages are decoded in steps.
         source.emit("buf = bytes(buf)")
     source.emit("limit = len(buf)")
-    source.emit("elements_left = MAX_ELEMENTS")
     if in_steps:
+        source.emit("elements_left = MAX_ELEMENTS")
         # A function without a yield is not a generator.
         source.emit("yield")
         source.emit(f"pause = pos + {STEP_BYTES}")
@@ -271,7 +275,7 @@ class _Decoder:
             self._source.emit(f"raise malformed({path!r}, {count})")
         self._source.emit(f"elements_left -= {count}")
         with self._source.block("if elements_left < 0:"):
-            self._source.emit("raise MalformedError(TOO_MANY)")
+            self._source.emit("raise ManyElements(TOO_MANY)")
         if isinstance(kind, str) and kind in FIXED:
             format = FIXED[kind]
             short = self._source.constant("short", ("array", format), short_array_unpackers(format))

@@ -14,7 +14,7 @@ from struct import Struct
 from struct import error as StructError
 from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 
-from kbroker.api.context import RequestContext
+from kbroker.api.context import ApiHandler, RequestContext
 from kbroker.api.dispatch import UnsupportedRequest
 from kbroker.interbroker.frame_protocol import FrameProtocol
 from kbroker.interbroker.handshake import (
@@ -27,10 +27,11 @@ from kbroker.interbroker.handshake import (
 )
 from kbroker.runtime.delayed_response import DelayedResponse
 from kbroker.runtime.event_log import EventLogger
+from kbroker.runtime.slices import run_to_end
 from kbroker.server.error_reporter import api_name
 from kbroker.server.file_response import FileResponseWriter
 from kbroker.storage.log.reading.file_slice import FileSlice
-from protocol.errors import MalformedError
+from protocol.errors import MalformedError, ManyElements
 from protocol.varints import skip_tagged_fields
 
 if TYPE_CHECKING:
@@ -150,7 +151,7 @@ class InterBrokerConnection(FrameProtocol):
             stats.requests += 1
             stats.bytes_in += len(frame)
             context = RequestContext(self, handler, version, correlation_id, None, received_ns)
-            request = handler.decode(frame, pos, version)
+            request = _decode(handler, frame, pos, version)
             response = handler.handle(server.services, context, request)
             if isinstance(response, handler.response_type):
                 self._complete(context, request, response)
@@ -311,6 +312,15 @@ class InterBrokerConnection(FrameProtocol):
         for context in contexts:
             if context.delayed is not None:
                 context.delayed.abandon()
+
+
+def _decode(handler: ApiHandler, frame: memoryview, pos: int, version: int) -> Any:
+    """Decode a request at once, also if it has many elements."""
+    try:
+        return handler.decode(frame, pos, version)
+    except ManyElements:
+        assert handler.in_steps is not None
+        return run_to_end(handler.in_steps.decode(frame, pos))
 
 
 def _send_frame(transport: Transport, payload: bytes) -> None:

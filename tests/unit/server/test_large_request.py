@@ -9,7 +9,7 @@ import pytest
 from kbroker.api.k32_describe_configs import MAX_RESOURCES_AT_ONCE
 from kbroker.api.large_responses import MAX_ALTERED_AT_ONCE, MAX_LISTED_AT_ONCE, MAX_PARTITIONS_AT_ONCE
 from kbroker.coordinator.group.classic.classic_group import ClassicGroup
-from kbroker.runtime.slices import Slices
+from kbroker.runtime.slices import SLICE_ELEMENTS, Slices
 from kbroker.server.large_request import (
     LARGE_REQUEST_BYTES,
     MAX_BUFFER_BYTES,
@@ -99,6 +99,17 @@ async def test_find_coordinator(m: Machine) -> None:
     assert [(found.key, found.error_code, found.node_id) for found in response.coordinators] == [
         (name, 0, 1) for name in names
     ]
+
+
+@broker_test
+async def test_a_small_request_with_many_elements(m: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """10 KB of empty keys would keep the event loop busy for 15 to 30 ms."""
+    client = await connected(m)
+    steps = count_steps(m, monkeypatch)
+    request = FindCoordinatorRequest(coordinator_keys=[""] * 9_900)
+    response = await client.request(request, 6, FindCoordinatorResponse)
+    assert len(response.coordinators) == 9_900
+    assert len(steps) >= 9_900 // SLICE_ELEMENTS
 
 
 @broker_test

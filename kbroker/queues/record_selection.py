@@ -7,77 +7,45 @@ from collections.abc import Callable
 from kbroker.common import Buffer
 from protocol.errors import MalformedError
 from protocol.records.batch import CODEC_MASK, BatchHeader, assemble_batch, body_of
-from protocol.records.compression import NONE, TooLargeError, compress, decompress, decompress_into
+from protocol.records.compression import NONE, compress, decompress
 from protocol.records.record import decode_varint
 
 Body = bytes | bytearray
 # Called with the body and the bounds of one record, without its length.
 Selects = Callable[[Body, int, int], bool]
 # Returns the first position, at or after the given one, where the bytes that `Selects` looks for begin; the end of the
-# records if there are none.
+# body if there are none.
 NextCandidate = Callable[[int], int]
-# Batches with more decompressed bytes are decompressed into memory of their own.
-MEMORY_BYTES = 1 << 18
 # Selected records are compressed again only if they exceed a quarter of the batch. It takes as long as the search.
 _UNCOMPRESSED_SHARE = 4
 
 
-# Memory that no thread uses now. It stays in the processor's cache from one batch to the next: with new memory for
-# each, a view of zstd batches of 64 KiB takes 1.14 times as long.
-_free_memory: list[bytearray] = []
-
-
-class DecompressedRecords:
-    """A context with memory that begins with the records of a complete batch, and their size.
-
-    The memory may be reused afterwards. It is not a memoryview, which cannot be searched. Raises MalformedError.
-    """
-
-    __slots__ = ("_batch", "_header", "_max_bytes", "_memory")
-
-    def __init__(self, batch: memoryview, header: BatchHeader, max_bytes: int) -> None:
-        self._batch, self._header, self._max_bytes = batch, header, max_bytes
-        self._memory: bytearray | None = None
-
-    def __enter__(self) -> tuple[Body, int]:
-        header, max_bytes = self._header, self._max_bytes
-        body, codec = body_of(self._batch, 0, header.size), header.codec
-        if codec == NONE:
-            return bytes(body), len(body)
-        memory = self._memory = _free_memory.pop() if _free_memory else bytearray(MEMORY_BYTES)
-        try:
-            return memory, decompress_into(codec, body, memoryview(memory)[:max_bytes])
-        except TooLargeError:
-            if max_bytes <= MEMORY_BYTES:
-                raise
-        decompressed = decompress(codec, body, max_bytes)
-        assert isinstance(decompressed, Body)
-        return decompressed, len(decompressed)
-
-    def __exit__(self, *_: object) -> None:
-        if self._memory is not None:
-            _free_memory.append(self._memory)
+def decompressed_body(batch: memoryview, header: BatchHeader, max_bytes: int) -> Body:
+    """Return the records of a complete batch. Raises MalformedError."""
+    body = body_of(batch, 0, header.size)
+    decompressed = decompress(header.codec, body, max_bytes) if header.attributes & CODEC_MASK else body
+    # A memoryview cannot be searched.
+    return decompressed if isinstance(decompressed, Body) else bytes(decompressed)
 
 
 def select_records(
     batch: memoryview,
     header: BatchHeader,
     body: Body,
-    end: int,
     selects: Selects,
     next_candidate: NextCandidate | None = None,
     keeps_others: bool = False,
 ) -> Buffer | None:
     """Return the batch with the selected records only: `batch` itself if all are selected, None if none are.
 
-    `body` has the records up to `end`. With `next_candidate`, only records that contain a candidate are passed to
-    `selects`; the others are kept if `keeps_others`. The records after the last candidate are not parsed.
+    With `next_candidate`, only records that contain a candidate are passed to `selects`; the others are kept if
+    `keeps_others`. The records after the last candidate are not parsed.
 
     Base offset, last offset, producer fields and timestamps of the header do not change. If little is left of a
     compressed batch, it is returned uncompressed. Raises MalformedError.
     """
     slices: list[tuple[int, int]] = []
-    index, kept, pos, count = 0, 0, 0, header.count
+    index, kept, pos, end, count = 0, 0, 0, len(body), header.count
     candidate = 0 if next_candidate is None else next_candidate(0)
     try:
         while index < count and candidate < end:

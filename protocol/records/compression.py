@@ -97,7 +97,7 @@ def decompress_mapped(codec: int, data: Buffer, max_size: int) -> memoryview:
     memory = mmap(-1, max_size)
     room = memoryview(memory)
     try:
-        return room[: decompress_into(codec, data, room)]
+        return room[: _decompress_into(codec, data, room)]
     except BaseException:
         # The caller may keep the error, which refers to this frame, but the memory must be released.
         room.release()
@@ -105,12 +105,8 @@ def decompress_mapped(codec: int, data: Buffer, max_size: int) -> memoryview:
         raise
 
 
-def decompress_into(codec: int, data: Buffer, room: memoryview) -> int:
-    """Decompress into `room`; returns the number of bytes written.
-
-    Raises TooLargeError if `room` is too small, MalformedError if the codec is not one of compression or the data is
-    invalid.
-    """
+def _decompress_into(codec: int, data: Buffer, room: memoryview) -> int:
+    """Decompress into `room`; returns the number of bytes written."""
     if codec == SNAPPY:
         return _decompress_snappy_into(data, room)
     if codec not in _STREAMS:

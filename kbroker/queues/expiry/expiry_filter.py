@@ -9,7 +9,7 @@ from __future__ import annotations
 from kbroker.common import Buffer
 from kbroker.queues.expiry.ttl_header import TTL_MS, parse_ttl
 from kbroker.queues.record_headers import InvalidHeaderError
-from kbroker.queues.record_selection import Body, DecompressedRecords, headers_start, select_records
+from kbroker.queues.record_selection import Body, decompressed_body, headers_start, select_records
 from protocol.records.batch import BatchHeader
 from protocol.records.record import decode_headers, decode_varint, encode_varint
 
@@ -34,27 +34,22 @@ class ExpiryFilter:
         is_over = 0 < ttl_ms <= now_ms - newest
         if not self._reads_headers and (is_over or header.is_log_append_time):
             return None if is_over else batch
-        with DecompressedRecords(batch, header, max_bytes) as (body, end):
-            return self._drop_expired(batch, header, body, end, now_ms)
-
-    def _drop_expired(self, batch: memoryview, header: BatchHeader, body: Body, end: int, now_ms: int) -> Buffer | None:
-        newest, ttl_ms = header.max_timestamp, self._ttl_ms
-        is_over = 0 < ttl_ms <= now_ms - newest
-        at = body.find(_NEEDLE, 0, end) if self._reads_headers else -1
+        body = decompressed_body(batch, header, max_bytes)
+        at = body.find(_NEEDLE) if self._reads_headers else -1
         if at < 0 and (is_over or header.is_log_append_time or not ttl_ms):
             return None if is_over else batch
         base, is_same = header.base_timestamp, header.is_log_append_time
 
         def next_candidate(pos: int) -> int:
-            found = body.find(_NEEDLE, pos, end)
-            return end if found < 0 else found
+            found = body.find(_NEEDLE, pos)
+            return len(body) if found < 0 else found
 
-        def is_alive(body: Body, start: int, record_end: int) -> bool:
+        def is_alive(body: Body, start: int, end: int) -> bool:
             """Return whether a record has not expired. Called for the records in order."""
             nonlocal at
             if 0 <= at < start:
-                at = body.find(_NEEDLE, start, end)
-            own = _own_ttl(body, start, record_end) if 0 <= at < record_end else None
+                at = body.find(_NEEDLE, start)
+            own = _own_ttl(body, start, end) if 0 <= at < end else None
             ttl = ttl_ms if own is None else own
             if not ttl and own is None:
                 return True
@@ -63,7 +58,7 @@ class ExpiryFilter:
             return (newest if timestamp < 0 else timestamp) + ttl > now_ms
 
         # Without a TTL of the topic, records without the header never expire and are not parsed.
-        return select_records(batch, header, body, end, is_alive, None if ttl_ms else next_candidate, keeps_others=True)
+        return select_records(batch, header, body, is_alive, None if ttl_ms else next_candidate, keeps_others=True)
 
 
 def _own_ttl(body: Body, start: int, end: int) -> int | None:

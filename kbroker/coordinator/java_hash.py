@@ -1,4 +1,4 @@
-"""Java's String.hashCode, which decides to which partition of an internal topic a group or transaction belongs.
+"""Java's String.hashCode, which determines the partition of an internal topic for a group or transactional id.
 
 The hash is a polynomial: the sum of unit[i] * 31**(length - 1 - i) over the UTF-16 units of the string, modulo 2**32. A
 loop over the units takes 60 ns each, so that an id of 32 KB would take 2 ms. Here a block of units is one large

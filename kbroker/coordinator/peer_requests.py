@@ -1,4 +1,4 @@
-"""Requests to other brokers, for coordinators and their clients on this broker."""
+"""Requests to other brokers, queued so that several items share a request."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ class RequestQueues(Generic[T]):
     """Items for other brokers. Those that are added in one iteration of the event loop share a request to each broker.
 
     `next_request` splits a queue into the items of the next request, and the others. `encode` returns the request for
-    items, and `complete` is called with them and the response, or `fail` with them and the error. One of the two is
-    always called: a transaction would wait for ever otherwise.
+    items. `complete` is called with the items and the response, or `fail` with the items and the error. One of the two
+    is always called; otherwise a transaction would wait forever.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class RequestQueues(Generic[T]):
         except KafkaError as error:
             self._fail(items, error)
         except Exception as error:
-            # For example a malformed response.
+            # Such as a malformed response.
             log.failure("request to another broker failed", error, broker=broker_id)
             self._fail(items, KafkaError(ErrorCode.NETWORK_EXCEPTION))
 

@@ -41,8 +41,8 @@ class AsyncRetryingConsumer:
     async def poll(self, handler: AsyncHandler, timeout_s: float = 1.0) -> PollBatch:
         """Process the records of one poll, which waits up to `timeout_s` seconds.
 
-        An error of a client is raised, with nothing committed: the records are polled again, in this process or after a
-        restart.
+        Raises the errors of the clients. Nothing is committed then: the records are polled again, in this process or
+        after a restart. After a rebalance, returns an empty batch instead.
         """
         records = await self._clients.poll(timeout_s)
         batch = PollBatch()

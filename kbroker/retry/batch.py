@@ -1,4 +1,4 @@
-"""What both retrying consumers do with the records of one poll: collect what to produce, and the offsets to commit."""
+"""The parts that both retrying consumers share: policies by topic, and the outcome of the records of one poll."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -8,7 +8,7 @@ from kbroker.retry.records import OutgoingRecord, ReceivedRecord, after_failure
 
 
 class Policies:
-    """The policies of a consumer, by the topics that it reads. `not_retryable`: exceptions without retries."""
+    """The policies of a consumer, by the topics that it reads. `not_retryable`: exceptions that are not retried."""
 
     def __init__(
         self, policies: RetryPolicy | Sequence[RetryPolicy], not_retryable: tuple[type[BaseException], ...]
@@ -22,7 +22,7 @@ class Policies:
                 self._by_topic[topic] = policy
 
     def after_failure(self, record: ReceivedRecord, error: Exception) -> OutgoingRecord:
-        """Return the record for the retry topic or the dead-letter topic; raises `error` for a topic without policy."""
+        """Return the record for the retry topic or the dead-letter topic. Raises `error` if the topic has no policy."""
         policy = self._by_topic.get(record.topic)
         if policy is None:
             raise error
@@ -30,7 +30,7 @@ class Policies:
 
 
 class PollBatch:
-    """The records of one poll, as they are processed."""
+    """The outcome of one poll: the records to produce, the offsets to commit, and counts."""
 
     def __init__(self) -> None:
         self.outgoing: list[OutgoingRecord] = []

@@ -16,9 +16,9 @@ class RetryingConsumer:
     """Processes the records of a consumer of kafka-python or confluent-kafka, which is subscribed to `policy.topics`.
 
     An exception of the handler sends the record to the policy's retry topic, or to its dead-letter topic after the last
-    attempt; records behind it are processed at once. Offsets are committed when these records are acknowledged (at
-    least once). With `exactly_once` the producer has a transactional id: failed records, the records that the handler
-    returns, and the offsets are committed in one transaction for each poll.
+    attempt; the records after it are processed without a wait. Offsets are committed when the sent records are
+    acknowledged (at least once). With `exactly_once` the producer has a transactional id: failed records, the records
+    that the handler returns, and the offsets are committed in one transaction for each poll.
     """
 
     def __init__(
@@ -45,8 +45,8 @@ class RetryingConsumer:
     def poll(self, handler: Handler, timeout_s: float = 1.0) -> PollBatch:
         """Process the records of one poll, which waits up to `timeout_s` seconds.
 
-        An error of a client is raised, with nothing committed: the records are polled again, in this process or after a
-        restart.
+        Raises the errors of the clients. Nothing is committed then: the records are polled again, in this process or
+        after a restart. After a rebalance, returns an empty batch instead.
         """
         records = self._clients.poll(timeout_s)
         batch = PollBatch()

@@ -1,4 +1,4 @@
-"""RetryPolicy: how often, and after which delays, a group processes the failed records of a topic again."""
+"""RetryPolicy: how often, and after which delays, a group retries the failed records of a topic."""
 
 import re
 from collections.abc import Mapping
@@ -37,10 +37,9 @@ def retry_topic_name(topic: str, group: str) -> str:
 class RetryPolicy:
     """The retry policy of a topic and a group.
 
-    A record is processed at most `attempts` times, the first time included. Before each retry it waits in `retry_topic`
-    for the next of `delays_ms`, in milliseconds; the last one repeats. When its last attempt has failed it goes to
-    `dead_letter_topic`. Without names of these topics, the policy has those of `kbroker retry create`. Raises
-    PolicyError.
+    A record is processed at most `attempts` times, including the first one. Before each retry it waits in `retry_topic`
+    for the next of `delays_ms` (milliseconds); the last delay repeats. After the last failed attempt it goes to
+    `dead_letter_topic`. The default names of these topics are those of `kbroker retry create`. Raises PolicyError.
     """
 
     topic: str

@@ -1,8 +1,8 @@
-"""What becomes of a record whose processing failed: the record for its retry topic or its dead-letter topic.
+"""Builds the record for the retry topic or the dead-letter topic from a record whose processing failed.
 
-A failed record keeps its key, value and headers. The headers of KIP-1191 say where it failed, how often and why, in
-UTF-8, in retry topics and in dead-letter topics. Two more are those of Spring for Apache Kafka. The record's timestamp
-is the time of the failure, as in KIP-1191, since retention deletes by it; the original one is in a header.
+The new record keeps the key, value and headers. In both kinds of topics it has the headers of KIP-1191, which say in
+UTF-8 where, how often and why the record failed, and two of Spring for Apache Kafka. Its timestamp is the time of the
+failure, as in KIP-1191, because retention depends on it; the original timestamp is in a header.
 """
 
 import struct
@@ -22,7 +22,7 @@ ERROR_CLASS = "kafka_dlt-exception-fqcn"
 ORIGINAL_TIMESTAMP = "kafka_dlt-original-timestamp"
 DELAY = "TIMER_DELAY_MS"
 
-# Of one delivery. They are replaced at each failure, and removed when a record begins anew.
+# The headers of one delivery. Each failure replaces them, and `begin_anew` removes them.
 FAILURE_HEADERS = frozenset({TOPIC, PARTITION, OFFSET, GROUP, DELIVERY_COUNT, MESSAGE, ERROR_CLASS})
 DELAY_HEADERS = frozenset({"DELAY", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS"})
 MAX_MESSAGE_CHARACTERS = 1000
@@ -54,15 +54,15 @@ class OutgoingRecord(NamedTuple):
 
 
 def sendable_value(record: OutgoingRecord) -> bytes | None:
-    """Return the value of a record for producers that refuse records with neither key nor value: an empty one then.
+    """Return the value for producers that refuse records with neither key nor value: empty for such a record.
 
-    Otherwise such a record, when it fails, would block those behind it.
+    Otherwise such a record would block the records behind it when it fails.
     """
     return b"" if record.key is None and record.value is None else record.value
 
 
 def last_headers(headers: Iterable[tuple[str, bytes | None]]) -> dict[str, bytes]:
-    """Return header values by name. Of several headers with one name the last one counts, as in Kafka's clients."""
+    """Return header values by name. If a name occurs several times, the last one counts, as in Kafka's clients."""
     return {name: value for name, value in headers if value is not None}
 
 

@@ -61,8 +61,8 @@ ACTIVE = CoordinatorState.ACTIVE
 class RuntimeConfig(NamedTuple):
     """The broker configs for writing and reading an internal topic.
 
-    `partition_count` applies while the topic does not exist. Writes are collected for `append_linger_ms`; below 1, for
-    one iteration of the event loop. `compression_codec` is the codec's number in record batches.
+    `partition_count` applies while the topic does not exist. Writes are collected for `append_linger_ms`, or for one
+    iteration of the event loop if that is below 1. `compression_codec` is the codec's number in record batches.
     """
 
     node_id: int

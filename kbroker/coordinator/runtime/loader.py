@@ -4,7 +4,7 @@
     -> the high watermark has reached that offset
 
 A new leader's log may end with records that are not committed. They may still be lost if it fails now, so a coordinator
-that answered from them, or sent the transaction markers that they decide, would contradict its successor.
+that responded on their basis, or sent the transaction markers that they call for, would contradict its successor.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 MAX_DECOMPRESSED_BYTES = 64 << 20
 # The number of records that are replayed in one iteration of the event loop.
 LOADED_RECORDS_PER_ITERATION = 2_000
-# While the replica does not lead yet (its log is being opened), the delay before the next look doubles each time, up to
-# the maximum. Then loading fails, and is repeated later.
+# While the replica does not lead yet (its log is being opened), the delay between checks doubles, up to the maximum.
+# Then loading fails, and is repeated later.
 FIRST_ROLE_DELAY_S, MAX_ROLE_DELAY_S = 0.001, 2.0
 
 END_OF_LOG = -1
@@ -71,7 +71,7 @@ class PartitionLoader:
         self._epoch = epoch
         self._max_bytes = max_bytes
         self._stopped = False
-        # What the load waits for, other than reads: the replica's role, the commit.
+        # What `load` waits for besides reads: the replica's role, then the commit.
         self._wait: Future[ErrorCode] | None = None
 
     def stop(self) -> None:
@@ -84,7 +84,7 @@ class PartitionLoader:
         """Replay the partition into `shard`, and wait until all of it is committed. Returns early if stopped.
 
         Raises KafkaError when the partition cannot be read, or the replica does not become the leader in time;
-        LeadershipEnded if it is not the leader any more, which the metadata will say, too.
+        LeadershipEnded if it no longer is the leader, as the metadata image will show, too.
         """
         end_offset = await self._leader_end_offset()
         if not self._stopped:

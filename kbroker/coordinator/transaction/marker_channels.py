@@ -49,7 +49,7 @@ class TransactionMarkerChannels:
     """A MarkerWriter for the partitions of all brokers (Kafka: TransactionMarkerChannelManager).
 
     `local` writes to the partitions of this broker. `peers` is None if the cluster has no other broker. Errors are not
-    retried here: the sender of the markers retries, with the leader of that time.
+    retried here: TransactionMarkerSender retries, with the leader at that time.
     """
 
     def __init__(

@@ -66,8 +66,8 @@ class TransactionEntry:
     While `pending_state` is set, other requests get CONCURRENT_TRANSACTIONS. It is set from the decision until its
     record is committed and, for a prepared transaction, until the transaction is completed.
 
-    `open_since_ms`: when this coordinator has begun to count the timeout of an open transaction, on its monotonic
-    clock. The stored time of the begin may be from another broker, whose clock may be hours ahead or behind.
+    `open_since_ms`: the monotonic time since which this coordinator counts the timeout of an open transaction. The
+    stored start time may be from another broker, whose clock may be hours ahead or behind.
     """
 
     metadata: TransactionMetadata

@@ -208,7 +208,7 @@ class TransactionShard:
         """Do nothing: no transaction writes to __transaction_state."""
 
     def on_loaded(self) -> None:
-        """Continue with the prepared transactions. Open ones get their whole timeout, as it was begun elsewhere."""
+        """Continue the prepared transactions. The timeouts of open ones start again on this broker."""
         for entry in list(self.entries.values()):
             entry.open_since_ms = self._clock.mono_ms()
             if entry.metadata.state in PREPARED:

@@ -43,7 +43,7 @@ class AiokafkaClients:
         self._sent.append(future)
 
     async def flush(self) -> None:
-        """Wait until all records are acknowledged; raises the error of the first that failed."""
+        """Wait until all records are acknowledged. Raises the error of the first one that failed."""
         sent, self._sent = self._sent, []
         for future in sent:
             await future
@@ -67,7 +67,7 @@ class AiokafkaClients:
         await self._producer.abort_transaction()
 
     def rewind(self, partitions: Sequence[tuple[str, int, int]]) -> None:
-        """Read on from (topic, partition, offset), of the partitions that are still assigned."""
+        """Continue at each (topic, partition, offset) whose partition is still assigned."""
         assigned = self._consumer.assignment()
         for topic, partition, offset in partitions:
             if TopicPartition(topic, partition) in assigned:

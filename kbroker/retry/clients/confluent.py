@@ -69,7 +69,7 @@ class ConfluentClients:
             self._errors.append(error)
 
     def flush(self) -> None:
-        """Wait until all records are acknowledged; raises the error of the first that failed."""
+        """Wait until all records are acknowledged. Raises the error of the first one that failed."""
         remaining = self._producer.flush(TIMEOUT_S)
         errors, self._errors = self._errors, []
         if errors:
@@ -93,7 +93,7 @@ class ConfluentClients:
         self._errors.clear()
 
     def rewind(self, partitions: Sequence[tuple[str, int, int]]) -> None:
-        """Read on from (topic, partition, offset), of the partitions that are still assigned."""
+        """Continue at each (topic, partition, offset) whose partition is still assigned."""
         for topic, partition, offset in partitions:
             with suppress(KafkaException):  # not assigned any more
                 self._consumer.seek(TopicPartition(topic, partition, offset))

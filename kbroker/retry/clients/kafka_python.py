@@ -32,13 +32,13 @@ class KafkaPythonClients:
         return [record for records in polled.values() for record in records]
 
     def _has_kept_membership(self) -> bool:
-        """Return whether records of this poll may be processed in a transaction.
+        """Return whether the records of this poll may be processed in a transaction.
 
         After a rebalance kafka-python 3.0 may continue from positions that other members have passed, and offsets of a
         consumer without a membership are not fenced. So each generation begins at the committed offsets.
         """
         if self._consumer._coordinator.rebalance_in_progress():
-            # A rebalance that this poll did not complete is continued by no later one.
+            # No later poll continues a rebalance that this poll has not completed.
             self._consumer._coordinator.request_rejoin()
         self._member = self._consumer.group_metadata()
         joined = self._member.generation_id, self._member.member_id
@@ -70,7 +70,7 @@ class KafkaPythonClients:
         self._sent.append(future)
 
     def flush(self) -> None:
-        """Wait until all records are acknowledged; raises the error of the first that failed."""
+        """Wait until all records are acknowledged. Raises the error of the first one that failed."""
         sent, self._sent = self._sent, []
         if sent:
             self._producer.flush()
@@ -93,7 +93,7 @@ class KafkaPythonClients:
         self._producer.abort_transaction()
 
     def rewind(self, partitions: Sequence[tuple[str, int, int]]) -> None:
-        """Read on from (topic, partition, offset), of the partitions that are still assigned."""
+        """Continue at each (topic, partition, offset) whose partition is still assigned."""
         assigned = self._consumer.assignment()
         for topic, partition, offset in partitions:
             if TopicPartition(topic, partition) in assigned:

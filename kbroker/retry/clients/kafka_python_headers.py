@@ -1,6 +1,6 @@
 """Headers with a null value for kafka-python's producer: it encodes them, but `send` refuses them.
 
-Empty values instead would change records on their way through retry and dead-letter topics.
+Empty values instead would change records when they pass through retry and dead-letter topics.
 """
 
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class _NullHeader(tuple[str, None]):
-    """A header that is unpacked with its null, while `header[1]`, which `send` checks, is an empty value."""
+    """A header that unpacks to its null value, while `header[1]`, which `send` checks, is empty."""
 
     __slots__ = ()
 
@@ -17,7 +17,7 @@ class _NullHeader(tuple[str, None]):
 
 
 class _Headers(list[Any]):
-    """Headers that are false: of others the producer adds up the lengths of the values, which a null does not have."""
+    """A list that is false even with headers. Otherwise the producer would add up the lengths of their values."""
 
     __slots__ = ()
 

@@ -45,36 +45,37 @@ def balance_topic_leaders(table: ReplicaTable) -> bool:
     """
     topics = _LedTopics(table)
     has_changed = False
-    for topic in topics.led:
+    for topic in topics.leaders:
         while topics.improve(topic):
             has_changed = True
     return has_changed
 
 
 class _LedTopics:
-    """The leaders of each topic: `led` finds partitions to transfer, `leaders` has the counts by topic and broker."""
+    """The leaders of each topic: `leaders` has the counts by topic and broker."""
 
     def __init__(self, table: ReplicaTable) -> None:
         self._table = table
-        self.led: dict[str, _Led] = {}
         self.leaders: dict[str, list[int]] = {}
+        # The partitions that can be transferred: [leader][follower][topic]. A topic without any is not in it, so a step
+        # takes time for the topics that two brokers share, not for all topics.
+        self._led: dict[int, dict[int, dict[str, dict[int, None]]]] = {broker: {} for broker in table.accepting}
         for partition, (placed, replicas) in enumerate(zip(table.partitions, table.replicas, strict=True)):
-            led = self.led.setdefault(placed.topic, {broker: {} for broker in table.accepting})
             self.leaders.setdefault(placed.topic, [0] * len(table.ids))[replicas[0]] += 1
             if table.is_movable[partition] and table.accepts[replicas[0]]:
-                _enter(table, led, partition)
+                self._enter(placed.topic, partition)
 
     def improve(self, topic: str) -> bool:
         """Transfer one partition of a topic. Returns False if that is impossible, or the topic is spread evenly."""
         total = self._table.leaders
         for source, target in self._uneven(topic):
-            if not self.led[topic][source].get(target):
+            if topic not in self._led[source].get(target, ()):
                 continue
             if total[source] > total[target]:
                 self._transfer(topic, source, target)
                 return True
-            for other, leaders in self.leaders.items():
-                if leaders[target] > leaders[source] and self.led[other][target].get(source):
+            for other in self._led[target].get(source, ()):
+                if self.leaders[other][target] > self.leaders[other][source]:
                     self._transfer(topic, source, target)
                     self._transfer(other, target, source)
                     return True
@@ -90,9 +91,22 @@ class _LedTopics:
                     break
                 yield source, target
 
+    def _enter(self, topic: str, partition: int) -> None:
+        leader, *followers = self._table.replicas[partition]
+        for follower in followers:
+            if self._table.accepts[follower]:
+                self._led[leader].setdefault(follower, {}).setdefault(topic, {})[partition] = None
+
     def _transfer(self, topic: str, leader: int, follower: int) -> None:
-        partition = next(iter(self.led[topic][leader][follower]))
-        _transfer(self._table, self.led[topic], partition, leader, follower)
+        partition = next(iter(self._led[leader][follower][topic]))
+        for other in self._table.replicas[partition][1:]:
+            if self._table.accepts[other]:
+                topics = self._led[leader][other]
+                del topics[topic][partition]
+                if not topics[topic]:
+                    del topics[topic]
+        self._table.prefer(partition, follower)
+        self._enter(topic, partition)
         self.leaders[topic][leader] -= 1
         self.leaders[topic][follower] += 1
 

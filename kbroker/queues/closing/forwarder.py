@@ -19,12 +19,13 @@ from kbroker.queues.closing.forwarded_batches import (
     progress_batch,
     start_of_epoch,
 )
+from kbroker.queues.wakeup import Wakeup
 from kbroker.runtime.event_log import EventLogger
 from protocol.errors import ErrorCode
 from protocol.records.batch import iter_headers, parse_header
 
 if TYPE_CHECKING:
-    from asyncio import Future, Task
+    from asyncio import Task
 
     from kbroker.metadata.image import Forwarding
     from kbroker.replica.partition import Partition
@@ -68,7 +69,7 @@ class Forwarder:
         self._producer_id = forwarder_id(partition.tp.partition, forwarding.first_epoch)
         self._send = send
         self._task: Task[None] | None = None
-        self._waiting: Future[None] | None = None
+        self._wakeup = Wakeup(environment.loop)
         self._is_stopped = False
         self._watched = -1
         # Whether `position` is higher than the stored progress, and the loop time at which it may be stored.
@@ -84,8 +85,8 @@ class Forwarder:
         self.wake()
 
     def wake(self) -> None:
-        if self._waiting is not None and not self._waiting.done():
-            self._waiting.set_result(None)
+        """Continue now, because something was appended or has changed."""
+        self._wakeup.wake()
 
     @property
     def is_active(self) -> bool:
@@ -113,21 +114,10 @@ class Forwarder:
             except Exception as error:
                 wait_s = IDLE_S
                 event_log.failure("forwarding failed", error, partition=self._partition.tp)
-            if wait_s:
-                await self._wait(wait_s)
+            if wait_s and not self._is_stopped:
+                await self._wakeup.wait(wait_s)
             else:
                 await self._environment.yield_to_loop()
-
-    async def _wait(self, seconds: float) -> None:
-        waiting = self._waiting = self._environment.loop.create_future()
-        timer = self._environment.loop.call_later(seconds, self.wake)
-        if self._is_stopped:
-            self.wake()
-        try:
-            await waiting
-        finally:
-            self._waiting = None
-            timer.cancel()
 
     async def _step(self) -> float:
         """Forward some batches. Returns the seconds until the next step, 0 if there is more to do now."""

@@ -6,14 +6,13 @@ from typing import TYPE_CHECKING
 
 from kbroker.common import KafkaError
 from kbroker.queues.closing.forwarded_batches import position_of
+from kbroker.queues.commit_wait import wait_until_committed
 from kbroker.storage.log.control_batches import PreparedBatch
 from kbroker.storage.producers.producer_state_manager import FIRST_FORWARDER_ID
 from protocol.errors import ErrorCode
 from protocol.records.batch import iter_headers
 
 if TYPE_CHECKING:
-    from asyncio import Future
-
     from kbroker.replica.partition import Partition
     from kbroker.runtime.environment import Environment
 
@@ -41,15 +40,6 @@ async def append_forwarded(environment: Environment, partition: Partition, recor
             last = position
     if batches:
         partition.append_batches(batches, environment.clock.now_ms())
-    committed: Future[ErrorCode] = environment.loop.create_future()
-
-    def complete(code: ErrorCode) -> None:
-        if not committed.done():
-            committed.set_result(code)
-
     # Also for duplicates: their originals may not be committed, and the forwarder continues after them.
-    partition.on_committed(partition.log.log_end_offset, complete)
-    code = await committed
-    if code:
-        raise KafkaError(code)
+    await wait_until_committed(environment.loop, partition)
     return last

@@ -21,13 +21,14 @@ from kbroker.queues.delay.log_replay import replay_slice
 from kbroker.queues.delay.pending_records import Pending
 from kbroker.queues.delay.snapshot_file import SnapshotFile
 from kbroker.queues.delay.stored_batches import StoredBatches
+from kbroker.queues.wakeup import Wakeup
 from kbroker.runtime.event_log import EventLogger
 from kbroker.storage.log.retention import count_expired_segments
 from protocol.errors import ErrorCode
 from protocol.records.batch import BatchHeader, parse_header
 
 if TYPE_CHECKING:
-    from asyncio import Future, Task, TimerHandle
+    from asyncio import Task
 
     from kbroker.queues.delay.delay_metrics import DelayMetrics
     from kbroker.replica.partition import Partition
@@ -58,8 +59,7 @@ class DelayedDelivery:
         self._leader_epoch = partition.state.leader_epoch
         self._stored = StoredBatches(environment, partition.log)
         self._task: Task[None] | None = None
-        self._waiting: Future[None] | None = None
-        self._timer: TimerHandle | None = None
+        self._wakeup = Wakeup(environment.loop)
         self._is_stopped = False
         # The wall-clock time of the next step, -1 while a step runs.
         self._wake_ms = -1
@@ -87,8 +87,7 @@ class DelayedDelivery:
 
     def wake(self) -> None:
         """Called after an append."""
-        if self._waiting is not None and not self._waiting.done():
-            self._waiting.set_result(None)
+        self._wakeup.wake()
 
     @property
     def is_leading(self) -> bool:
@@ -134,26 +133,13 @@ class DelayedDelivery:
                 event_log.failure("delayed delivery failed", error, partition=self._partition.tp)
             if wait_ms == 0:
                 await self._environment.yield_to_loop()
-            else:
-                await self._wait(wait_ms)
+            elif not self._is_stopped:
+                await self._wakeup.wait(None if wait_ms is None else wait_ms / 1000)
+            self._wake_ms = -1
         self._stored.clear()
         if self.is_loaded and not self._partition.is_closed:
             # This broker may lead the partition again.
             await self._snapshot.write_if_worthwhile(self.state)
-
-    async def _wait(self, wait_ms: int | None) -> None:
-        """Wait until `wake`, at most `wait_ms`."""
-        loop = self._environment.loop
-        waiting = self._waiting = loop.create_future()
-        timer = None if wait_ms is None else loop.call_later(wait_ms / 1000, self.wake)
-        if self._is_stopped:
-            self.wake()
-        try:
-            await waiting
-        finally:
-            self._waiting, self._wake_ms = None, -1
-            if timer is not None:
-                timer.cancel()
 
     async def _step(self) -> int | None:
         """Do one slice of work. Returns the ms until the next one, 0 for at once, None to wait for an append."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from kbroker.common import KafkaError
 from kbroker.config.delay_levels import levels_ms
+from kbroker.queues.commit_wait import wait_until_committed
 from kbroker.queues.delay.delay_batches import DUE, FROM, TIMESTAMP, added_record, build_cancellation, build_delivery
 from kbroker.queues.delay.headers import DELAY_HEADERS
 from kbroker.queues.delay.pending_records import Pending
@@ -16,8 +16,6 @@ from protocol.errors import ErrorCode, MalformedError
 from protocol.records.record import Header
 
 if TYPE_CHECKING:
-    from asyncio import Future
-
     from kbroker.queues.delay.delay_batches import StoredRecord
     from kbroker.queues.delay.delivery import DelayedDelivery
     from kbroker.replica.partition import Partition
@@ -175,23 +173,9 @@ class PendingRequests:
 
         This includes batches of earlier requests, whose clients may not have received a response.
         """
-        loop, partition = self._environment.loop, self._partition
         self._check_leader()
-        committed: Future[ErrorCode] = loop.create_future()
-
-        def complete(code: ErrorCode) -> None:
-            if not committed.done():
-                committed.set_result(code)
-
-        timer = loop.call_later(timeout_ms / 1000, partial(complete, ErrorCode.REQUEST_TIMED_OUT))
-        partition.on_committed(partition.log.log_end_offset, complete)
-        try:
-            code = await committed
-        finally:
-            timer.cancel()
-        if code:
-            raise KafkaError(code)
-        if partition.state.is_under_min_isr:
+        await wait_until_committed(self._environment.loop, self._partition, timeout_ms)
+        if self._partition.state.is_under_min_isr:
             raise KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
 
 

@@ -5,6 +5,7 @@ The decisions are in close_partitions.py and remove_partitions.py.
 
 from __future__ import annotations
 
+from asyncio import sleep
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -167,7 +168,7 @@ class ClosingControlManager:
                     return
                 except KafkaError as error:
                     log.warning("partitions not reopened", topic=topic_id.hex(), reason=error)
-                await self._sleep()
+                await sleep(RETRY_BACKOFF_S)
         finally:
             self._running.discard(topic_id)
 
@@ -192,14 +193,6 @@ class ClosingControlManager:
         if is_closing and draft.max_bytes > MULTI_BYTES:
             raise KafkaError(ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request.")
         await self._writer.commit(draft.ops())
-
-    async def _sleep(self) -> None:
-        woken = self._loop.create_future()
-        timer = self._loop.call_later(RETRY_BACKOFF_S, woken.set_result, None)
-        try:
-            await woken
-        finally:
-            timer.cancel()
 
 
 def _forwardings(topic: TopicImage, first: int) -> list[Forwarding | None]:

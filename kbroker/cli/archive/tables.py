@@ -59,7 +59,7 @@ def print_description(
 ) -> None:
     """Print an archive as `describe` does."""
     print_heading(root, format_totals(topics))
-    print_table(("of the archive", "value"), _archive_rows(state))
+    print_table(("property", "value"), _archive_rows(state))
     _print_if_any(_TOPIC_COLUMNS, list(map(_topic_row, topics)))
     if options.partitions:
         rows = [_partition_row(topic.topic, partition) for topic in topics for partition in topic.partitions]

@@ -14,7 +14,7 @@ def format_size(size_bytes: float) -> str:
     """Return a size in bytes, KiB, MiB, GiB or TiB."""
     for unit in ("bytes", "KiB", "MiB", "GiB"):
         if size_bytes < 1024:
-            return f"{size_bytes:.0f} {unit}" if unit == "bytes" else f"{size_bytes:.1f} {unit}"
+            return count_text(round(size_bytes), "byte") if unit == "bytes" else f"{size_bytes:.1f} {unit}"
         size_bytes /= 1024
     return f"{size_bytes:.1f} TiB"
 

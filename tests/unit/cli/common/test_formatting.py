@@ -1,13 +1,17 @@
-"""Counts, durations and timestamps as text."""
+"""Counts, sizes, durations and timestamps as text."""
 
 import pytest
 
-from kbroker.cli.common.formatting import count_text, format_duration, format_timestamp
+from kbroker.cli.common.formatting import count_text, format_duration, format_size, format_timestamp
 from kbroker.cli.common.parsing import parse_duration_ms
 
 
 def test_counts() -> None:
     assert [count_text(n, "record") for n in (0, 1, 2)] == ["0 records", "1 record", "2 records"]
+
+
+def test_sizes() -> None:
+    assert [format_size(n) for n in (0, 1, 1023, 1024)] == ["0 bytes", "1 byte", "1023 bytes", "1.0 KiB"]
 
 
 @pytest.mark.parametrize("text", ["0ms", "250ms", "1s", "1s500ms", "1m", "15m", "1h30m", "2d3h", "1h"])

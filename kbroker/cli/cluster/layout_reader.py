@@ -22,7 +22,7 @@ MAX_NAMED = 5
 def read_layout(client: Any) -> ClusterLayout:
     """Return the layout of the cluster that an admin client is connected to, with internal topics.
 
-    A note names what it lacks: the partitions that only producers still use (docs/operations.md).
+    A note names what it lacks: the partitions that only producers still use (docs/removing-partitions.md).
     """
     cluster = read_again(client.describe_cluster)
     topics = [topic for topic in read_again(lambda: client.describe_topics(None)) if not topic["error_code"]]

@@ -117,8 +117,8 @@ def copied_bytes(plan: PlanDescription, sizes: Mapping[Partition, int], replicas
 def copy_rate(plan: PlanDescription, sizes: Mapping[Partition, int]) -> float | None:
     """Return the bytes per second that the busiest broker of a complete plan received or sent.
 
-    None if that says nothing about another plan: the plan had a throttle, or was too short to measure. The partitions
-    are taken to have had the sizes of today.
+    None if that says nothing about another plan: the plan had a throttle, or was too short to measure. It is assumed
+    that the partitions had their current sizes then.
     """
     if plan.state != COMPLETE or plan.ended_ms is None or plan.throttle_bytes_per_second is not None:
         return None

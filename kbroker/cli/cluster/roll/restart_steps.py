@@ -1,4 +1,4 @@
-"""Which brokers are restarted, in which order and which of them together, and what stands against it."""
+"""Which brokers a rolling restart restarts, in which order and which of them together, and what prevents it."""
 
 from collections.abc import Collection, Iterable, Mapping
 

@@ -60,7 +60,7 @@ def reassignments_if_known(client: Any) -> Mapping[Partition, ReplicaChanges]:
 
 
 def cancel_reassignments(client: Any, partitions: Iterable[Partition]) -> list[str]:
-    """Let partitions have the replicas of before again, and return the errors. What has ended meanwhile is none."""
+    """Cancel reassignments, and return the errors. It is no error if a reassignment has ended in the meantime."""
     from kafka.protocol.admin import AlterPartitionReassignmentsRequest
 
     topic_type = AlterPartitionReassignmentsRequest.ReassignableTopic

@@ -45,7 +45,7 @@ async def administrate(
     """Administrate topics until stopped. The records, and the partitions that exist, are not affected.
 
     `moved_topics`: those of which partitions are moved, which may be deleted meanwhile. `has_lossy_replica`: a broker
-    has lost data, and is still in an ISR. Whoever unregisters the other members then loses what was acknowledged.
+    has lost data, and is still in an ISR. Unregistering the other members would then lose acknowledged records.
     """
     admin = Admin(context.cluster(name, random), context.history, name, timeout_s=5.0)
     while not context.stop.requested:

@@ -287,21 +287,6 @@ class ClusterMember:
         await self._coordination.close()
 
 
-async def join_cluster(
-    environment: Environment,
-    coordination: Coordination,
-    broker: BrokerRegistration,
-    config: Callable[[], BrokerConfig],
-    on_failure: Callable[[BaseException], None],
-    max_wait_s: float = 0.0,
-) -> ClusterMember:
-    """Load the metadata and register the broker at once. See ClusterMember for the parameters and exceptions."""
-    member = ClusterMember(environment, coordination, broker.id, config, on_failure)
-    await member.load()
-    await member.register(broker, max_wait_s)
-    return member
-
-
 async def _create_layout(coordination: Coordination, random: Random) -> str:
     """Create the nodes that every broker needs if this is the cluster's first start. Return the cluster id."""
     if await coordination.exists(znodes.CLUSTER_ID) is None:

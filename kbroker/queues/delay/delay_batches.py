@@ -85,9 +85,9 @@ def due_times(records: Sequence[Record], arrival_ms: int, levels: Sequence[int])
     return dues
 
 
-def decode_records(batch: Buffer, header: BatchHeader, max_bytes: int = MAX_DECOMPRESSED_BYTES) -> list[Record]:
+def decode_records(batch: Buffer, header: BatchHeader) -> list[Record]:
     """Return all records of a batch. Raises MalformedError."""
-    body = decompress(header.codec, body_of(batch, 0, header.size), max_bytes)
+    body = decompress(header.codec, body_of(batch, 0, header.size), MAX_DECOMPRESSED_BYTES)
     return list(iter_records(body, header.count, header.base_timestamp))
 
 

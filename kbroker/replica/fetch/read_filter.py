@@ -10,7 +10,6 @@ from typing import Protocol
 from kbroker.common import Buffer
 from protocol.fast.fetch import TopicKey
 from protocol.records.batch import (
-    HIDDEN,
     LENGTH_OVERHEAD,
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
@@ -74,17 +73,6 @@ class FilterSequence:
                 kept, header = filtered, parse_header(filtered)
         return kept
 
-
-class HiddenBatchFilter:
-    """Drops hidden batches, which are for brokers only."""
-
-    __slots__ = ()
-
-    def filter_batch(self, batch: memoryview, header: BatchHeader, now_ms: int, max_bytes: int) -> Buffer | None:
-        return None if header.attributes & HIDDEN else batch
-
-
-HIDDEN_BATCHES = HiddenBatchFilter()
 
 _NO_TRANSACTION = EndTransactionMarker(True, 0)
 

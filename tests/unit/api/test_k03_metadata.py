@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 
-from kbroker.metadata.cluster_member import join_cluster
 from kbroker.metadata.image import BrokerRegistration
 from kbroker.metadata.topics.create_topics import NewTopic
 from protocol.apis import APIS, ApiKey
@@ -12,6 +11,7 @@ from protocol.messages.k03_metadata import MetadataRequestTopic, MetadataRespons
 from tests.unit.support.async_test import async_test
 from tests.unit.support.handlers import Handlers, raise_failure, start_handlers
 from tests.unit.support.memory_disk import make_environment, settle
+from tests.unit.support.metadata_cluster import join_cluster
 
 NOT_REQUESTED = -(2**31)
 UNKNOWN_ID = b"\xff" * 16

@@ -9,7 +9,7 @@ import pytest
 from kbroker.common import KafkaError
 from kbroker.config import BrokerConfig
 from kbroker.config.config_resource import ConfigResourceType
-from kbroker.metadata.cluster_member import ClusterMember, join_cluster
+from kbroker.metadata.cluster_member import ClusterMember
 from kbroker.metadata.image import BrokerRegistration, MetadataDelta, MetadataImage
 from kbroker.metadata.registration import BrokerIdInUse
 from kbroker.metadata.store import znodes
@@ -22,6 +22,7 @@ from kbroker.metadata.topics.delete_topics import TopicNameOrId
 from protocol.errors import ErrorCode
 from tests.unit.support.async_test import async_test
 from tests.unit.support.memory_disk import MemoryDisk, make_environment, settle
+from tests.unit.support.metadata_cluster import join_cluster
 
 CONFIG = BrokerConfig.load({"listeners": "PLAINTEXT://127.0.0.1:9092", "num.partitions": "3"})
 

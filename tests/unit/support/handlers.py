@@ -11,7 +11,7 @@ from kbroker.common import KafkaError, TopicPartition
 from kbroker.config import BrokerConfig
 from kbroker.config.topic_config import TopicConfig
 from kbroker.interbroker.auto_topic_creation_manager import AutoTopicCreationManager
-from kbroker.metadata.cluster_member import ClusterMember, join_cluster
+from kbroker.metadata.cluster_member import ClusterMember
 from kbroker.metadata.image import BrokerRegistration
 from kbroker.metadata.store.embedded import EmbeddedStore
 from kbroker.storage.log.leader_epoch_cache import LeaderEpochCache
@@ -21,6 +21,7 @@ from protocol.errors import ErrorCode
 from protocol.messages import message_classes
 from protocol.schema.codec import decode, encode
 from tests.unit.support.memory_disk import MemoryDisk, make_environment
+from tests.unit.support.metadata_cluster import join_cluster
 
 LISTENER = {"listeners": "PLAINTEXT://127.0.0.1:9092", "num.partitions": "4"}
 

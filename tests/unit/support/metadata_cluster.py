@@ -1,5 +1,7 @@
 """Brokers that share one store, as far as the metadata: they load it, register, and one is the controller."""
 
+from collections.abc import Callable
+
 from kbroker.config import BrokerConfig
 from kbroker.config.config_resource import ConfigResourceType
 from kbroker.metadata.cluster_member import ClusterMember
@@ -7,10 +9,11 @@ from kbroker.metadata.image import BrokerRegistration, PartitionRegistration
 from kbroker.metadata.isr_change_queue import IsrRequest
 from kbroker.metadata.replication.alter_partition import RequestedIsr
 from kbroker.metadata.replication.reassignment import target_replicas
+from kbroker.metadata.store.coordination import Coordination
 from kbroker.metadata.store.embedded import EmbeddedStore
 from kbroker.metadata.store.embedded_session import EmbeddedSession
 from kbroker.metadata.topics.create_topics import NewTopic
-from kbroker.runtime.environment import Clock
+from kbroker.runtime.environment import Clock, Environment
 from tests.unit.support.memory_disk import MemoryDisk, SteadyClock, make_environment, settle
 
 CONFIG = BrokerConfig.load({"listeners": "PLAINTEXT://127.0.0.1:9092"})
@@ -133,3 +136,18 @@ async def cluster_of(count: int, clock: Clock | None = None) -> Cluster:
     cluster.clock = clock or cluster.clock
     await cluster.start(*range(1, count + 1))
     return cluster
+
+
+async def join_cluster(
+    environment: Environment,
+    coordination: Coordination,
+    broker: BrokerRegistration,
+    config: Callable[[], BrokerConfig],
+    on_failure: Callable[[BaseException], None],
+    max_wait_s: float = 0.0,
+) -> ClusterMember:
+    """Load the metadata and register the broker at once. See ClusterMember for the parameters and exceptions."""
+    member = ClusterMember(environment, coordination, broker.id, config, on_failure)
+    await member.load()
+    await member.register(broker, max_wait_s)
+    return member

@@ -6,13 +6,16 @@ from typing import Any
 
 import pytest
 
+from kbroker.queues.closing.forwarded_batches import ClosingFilter
 from kbroker.replica.fetch.fetch_response_cache import MAX_BYTES, FetchResponseCache
-from kbroker.replica.fetch.read_filter import HIDDEN_BATCHES
 from protocol.errors import ErrorCode
 from protocol.messages.k01_fetch import PartitionData
+from protocol.records.batch import NO_LEADER_EPOCH
 from tests.sampling import third_of
 from tests.unit.support.client import Client, batch, records_of, values_of
 from tests.unit.support.simulated_broker import Machine, broker_test
+
+HIDDEN_BATCHES = ClosingFilter(NO_LEADER_EPOCH)
 
 # Each of these numbers makes a request different from all others.
 _unique = count(1)

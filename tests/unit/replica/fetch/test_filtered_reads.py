@@ -5,11 +5,14 @@ import asyncio
 import pytest
 
 from kbroker.common import Buffer
+from kbroker.queues.closing.forwarded_batches import ClosingFilter
 from kbroker.replica.fetch import filtered_reads
-from kbroker.replica.fetch.read_filter import HIDDEN_BATCHES, combine
-from protocol.records.batch import HIDDEN, BatchHeader, iter_headers, parse_header, patch_max_timestamp
+from kbroker.replica.fetch.read_filter import combine
+from protocol.records.batch import HIDDEN, NO_LEADER_EPOCH, BatchHeader, iter_headers, parse_header, patch_max_timestamp
 from tests.unit.support.client import Client, batch, records_of, values_of
 from tests.unit.support.simulated_broker import Machine, broker_test
+
+HIDDEN_BATCHES = ClosingFilter(NO_LEADER_EPOCH)
 
 
 def hidden(*values: bytes, size: int = 0, producer: tuple[int, int, int] | None = None) -> bytearray:

@@ -1,4 +1,4 @@
-"""The dispatch table: which file handles which API. `ls kbroker/api` is the list of what is supported."""
+"""The dispatch table: finds the handler of each API. `ls kbroker/api` lists the supported APIs."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Dispatch:
     """Finds the handler of an API version. Handlers are imported at the first request of each version."""
 
     def __init__(self, apis: Mapping[int, Api] = CLIENT_LISTENER_APIS) -> None:
-        """`apis`: those of a listener; BROKER_LISTENER_APIS for that of brokers."""
+        """`apis`: the APIs of the listener: CLIENT_LISTENER_APIS or BROKER_LISTENER_APIS."""
         self._apis = apis
         self._handlers: dict[tuple[int, int], ApiHandler] = {}
         self._unsupported_api_versions = _unsupported_api_versions()

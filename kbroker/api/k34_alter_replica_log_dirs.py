@@ -63,7 +63,7 @@ def _check(services: Services, topic: str, index: int, path: str) -> None:
     partition = replicas.get(topic, index)
     if partition is None:
         code = replicas.missing_error(topic, index)
-        # The code of before KIP-516, for compatibility.
+        # The error code from before KIP-516, for compatibility.
         not_here = code == ErrorCode.NOT_LEADER_OR_FOLLOWER
         raise KafkaError(ErrorCode.REPLICA_NOT_AVAILABLE if not_here else code)
     if partition.log.offline is not None:

@@ -32,7 +32,7 @@ def collect_queues(queues: QueueExtensions, page: MetricsPage, now_ms: int) -> I
     page.add("kbroker_delay_delivered_records_total", delay.delivered_records)
     page.add("kbroker_delay_delivered_early_records_total", delay.delivered_early)
     page.add("kbroker_delay_cancelled_records_total", delay.cancelled)
-    page.add("kbroker_delay_moved_records_total", delay.stored_anew)
+    page.add("kbroker_delay_moved_records_total", delay.moved_records)
     page.add("kbroker_delay_lateness_seconds_total", delay.lateness_ms / 1000)
     page.add("kbroker_delay_max_lateness_seconds", delay.max_lateness_ms / 1000)
     for number, (partition, count) in enumerate(queues.key_counts().items()):

@@ -223,7 +223,7 @@ class CoordinationSessions:
             self._on_expired(self.current, "another broker reports that this one is fenced: joining the cluster again")
 
     def on_isolated(self, broker_epoch: int) -> None:
-        """Called when this broker reaches no other one: end the session, so that other brokers take over its roles.
+        """Called when this broker reaches no other one: end the session, so that other brokers get its roles.
 
         If it cannot reach the service either, they probably have already. The broker joins again when the service
         responds. Until it reaches other brokers it is in no ISR, so it leads few partitions.

@@ -222,7 +222,7 @@ class ReplicationControlManager:
             self.check_broker_epoch(broker_id, broker_epoch)
             known = self._loader.registrations
             if acceptable_leaders(known) <= {broker_id}:
-                return 0  # nobody could take over
+                return 0  # no other broker could lead
             broker = known[broker_id]
             stopping = broker.registration._replace(in_controlled_shutdown=True)
             after = {**known, broker_id: broker._replace(registration=stopping)}

@@ -73,7 +73,7 @@ class AssignedPartitions:
         self._add_all(assigned, logs)
 
     def _may_return(self, tp: TopicPartition, topic_id: bytes | None) -> bytes | None:
-        """Return the topic id of a log on disk that the image lacks, but perhaps only because it was read in parts.
+        """Return the topic id of a log on disk that the image lacks, perhaps only because it was read during a change.
 
         `topic_id`: None if its file is lost. Returns None if the topic was deleted, or reassigned to other brokers.
         """
@@ -218,7 +218,7 @@ class AssignedPartitions:
         await self._sync_recovered(logs)
         removed = self._add_all(assigned, logs)
         if config_changes != self._config_changes:
-            # The logs were opened with the configs of before.
+            # The configs have changed since the logs were opened.
             self.update_configs({tp.topic for tp, _, _ in assigned})
         await self._logs.delete(removed)
 

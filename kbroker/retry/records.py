@@ -22,7 +22,7 @@ ERROR_CLASS = "kafka_dlt-exception-fqcn"
 ORIGINAL_TIMESTAMP = "kafka_dlt-original-timestamp"
 DELAY = "TIMER_DELAY_MS"
 
-# The headers of one delivery. Each failure replaces them, and `begin_anew` removes them.
+# The headers of one delivery. Each failure replaces them, and `redriven_headers` removes them.
 FAILURE_HEADERS = frozenset({TOPIC, PARTITION, OFFSET, GROUP, DELIVERY_COUNT, MESSAGE, ERROR_CLASS})
 DELAY_HEADERS = frozenset({"DELAY", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS"})
 MAX_MESSAGE_CHARACTERS = 1000
@@ -113,8 +113,8 @@ def class_name(error: BaseException) -> str:
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
 
-def begin_anew(headers: Headers) -> Headers:
-    """Return the headers of a dead letter that is sent back: its attempts are counted from 0, and it is not delayed."""
+def redriven_headers(headers: Headers) -> Headers:
+    """Return the headers of a redriven dead letter: its attempts are counted from 0, and it is not delayed."""
     return tuple(header for header in headers if header[0] not in FAILURE_HEADERS | DELAY_HEADERS)
 
 

@@ -8,7 +8,7 @@ from kbroker.cli.common.client import client_settings, topic_error_text
 from kbroker.cli.common.errors import CliError
 from kbroker.cli.dlq.dead_letters import LetterFilter, dead_letter, redrive_group
 from kbroker.retry.clients.kafka_python_headers import producer_headers
-from kbroker.retry.records import begin_anew
+from kbroker.retry.records import redriven_headers
 from protocol.errors import ErrorCode
 
 BATCH_RECORDS = 500
@@ -138,7 +138,7 @@ class Redrive:
         producer.begin_transaction()
         futures = []
         for target, record in outgoing:
-            headers = producer_headers(begin_anew(tuple(record.headers)))
+            headers = producer_headers(redriven_headers(tuple(record.headers)))
             value = _NULL if record.value is None else record.value
             futures.append(producer.send(target, value, record.key, headers))
         producer.flush()

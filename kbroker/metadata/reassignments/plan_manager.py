@@ -207,7 +207,7 @@ class ReassignmentPlanManager:
                         self._is_step_due = True
                         await sleep(RETRY_BACKOFF_S)
                 except Exception as error:
-                    # Nobody else would continue the plan.
+                    # Retried, since only the controller continues the plan.
                     log.failure("the plan waits", error)
                     self._is_step_due = True
                     await sleep(RETRY_BACKOFF_S)

@@ -128,8 +128,8 @@ def added_record(header: BatchHeader, records: Sequence[Record], offset: int, le
     if not header.attributes & DELAYED or not 0 <= offset - header.base_offset < len(records):
         return None
     record = records[offset - header.base_offset]
-    is_anew = header.attributes & DELIVERED
-    due_ms = _named(record)[0] if is_anew else due_times([record], header.max_timestamp, levels)[0]
+    is_moved = header.attributes & DELIVERED
+    due_ms = _named(record)[0] if is_moved else due_times([record], header.max_timestamp, levels)[0]
     return None if due_ms is None else (due_ms, offset)
 
 
@@ -183,7 +183,7 @@ class StoredRecord(NamedTuple):
 def stored_record(entry: Pending, record: Record, header: BatchHeader) -> StoredRecord:
     timestamp = record.timestamp
     if header.attributes & DELIVERED:
-        # The record was stored again, and has its original timestamp in a header.
+        # The record was moved, and has its original timestamp in a header.
         timestamp = int(dict(record.headers).get(TIMESTAMP) or b"-1")
     elif not header.attributes & CREATE_TIME:
         timestamp = header.max_timestamp
@@ -198,8 +198,8 @@ def build_delivery(records: Sequence[StoredRecord], now_ms: int, *, log_append_t
     )
 
 
-def build_stored_anew(records: Sequence[StoredRecord], now_ms: int) -> bytearray:
-    """Build the hidden batch that stores pending records again, at the head of the log."""
+def build_move(records: Sequence[StoredRecord], now_ms: int) -> bytearray:
+    """Build the hidden batch that moves pending records to the end of the log: it stores them again."""
     return build_batch(
         [
             (now_ms, record.key, record.value, (*_delivered_headers(record), (DELIVER_MS, b"%d" % record.due_ms)))

@@ -5,16 +5,16 @@ class DelayMetrics:
     """Counters of records since the start.
 
     `delivered_records` were due; `lateness_ms` is the sum of their delays after the due time, `max_lateness_ms` the
-    longest. `delivered_early` were delivered on request. `stored_anew` were moved out of segments that retention
+    longest. `delivered_early` were delivered on request. `moved_records` were moved out of segments that retention
     deletes.
     """
 
     __slots__ = (
-        "cancelled", "delivered_early", "delivered_records", "lateness_ms", "max_lateness_ms", "stored_anew",
+        "cancelled", "delivered_early", "delivered_records", "lateness_ms", "max_lateness_ms", "moved_records",
     )  # fmt: skip
 
     def __init__(self) -> None:
-        self.delivered_records = self.delivered_early = self.cancelled = self.stored_anew = 0
+        self.delivered_records = self.delivered_early = self.cancelled = self.moved_records = 0
         self.lateness_ms = self.max_lateness_ms = 0
 
     def delivered(self, lateness_ms: list[int]) -> None:

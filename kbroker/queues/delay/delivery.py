@@ -14,7 +14,7 @@ from kbroker.queues.delay.delay_batches import (
     NO_EFFECTS,
     Effects,
     build_delivery,
-    build_stored_anew,
+    build_move,
 )
 from kbroker.queues.delay.delay_state import DelayState
 from kbroker.queues.delay.log_replay import replay_slice
@@ -39,7 +39,7 @@ event_log = EventLogger("kbroker.delay")
 # Records that are delivered in one iteration of the event loop.
 DELIVERY_SLICE = 100
 RETRY_MS = 100
-# While records are pending, the wall clock is read at least this often, since somebody may set it.
+# While records are pending, the wall clock is read at least this often, since it may be set.
 MAX_WAIT_MS = 1_000
 SNAPSHOT_INTERVAL_MS = 60_000
 # How long a request waits until the pending records are loaded, and how often it checks.
@@ -63,10 +63,10 @@ class DelayedDelivery:
         self._is_stopped = False
         # The wall-clock time of the next step, -1 while a step runs.
         self._wake_ms = -1
-        # Retention is about to delete below this offset, so the pending records there are stored again. -1: nothing.
+        # Retention is about to delete below this offset, so pending records there are moved. -1: nothing to move.
         self._move_below = -1
-        # The log end offset after the last records that were stored again, perhaps by the former leader. Until they are
-        # committed, their old segments are kept: the next leader may not have the new copies.
+        # The log end offset after the last moved records, perhaps of the former leader. Until they are committed, their
+        # old segments are kept: the next leader may not have the new copies.
         self._moved_end = partition.log.log_end_offset
         self._log_start = partition.log.log_start_offset
         self._snapshot = SnapshotFile(environment, partition.log)
@@ -153,7 +153,7 @@ class DelayedDelivery:
         if self._log.log_start_offset > self._log_start:
             self._log_start = self._log.log_start_offset
             self.state.drop_below(self._log_start)
-        if self._move_below >= 0 and await self._store_anew_slice():
+        if self._move_below >= 0 and await self._move_slice():
             return 0
         await self._snapshot.write_if_worthwhile(self.state, SNAPSHOT_INTERVAL_MS)
         now_ms = self._environment.clock.now_ms()
@@ -181,8 +181,11 @@ class DelayedDelivery:
 
     # Deliveries.
 
-    def append(self, batch: bytearray, removed: list[Pending], added_anew: bool = False) -> None:
-        """Append a batch as the leader, and apply it. `removed`: the records that it names. Raises KafkaError."""
+    def append(self, batch: bytearray, removed: list[Pending], is_move: bool = False) -> None:
+        """Append a batch as the leader, and apply it. Raises KafkaError.
+
+        `removed`: the records that it names. `is_move`: it stores them again.
+        """
         if not self.is_leading:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         # The added headers may make a record of the largest size exceed segment.bytes.
@@ -190,7 +193,7 @@ class DelayedDelivery:
         header = parse_header(batch)
         if self.state.next_offset == header.base_offset:
             base = header.base_offset
-            added = [(due, base + at) for at, (due, _) in enumerate(removed)] if added_anew else []
+            added = [(due, base + at) for at, (due, _) in enumerate(removed)] if is_move else []
             self.state.replay(header, Effects(added, removed))
 
     async def _deliver(self, due: list[Pending]) -> None:
@@ -204,8 +207,8 @@ class DelayedDelivery:
         self.append(batch, due[: len(records)])
         self.metrics.delivered([now_ms - due_ms for due_ms, _ in due[: len(records)]])
 
-    async def _store_anew_slice(self) -> bool:
-        """Store pending records again, before their segment is deleted. Returns False if none are left."""
+    async def _move_slice(self) -> bool:
+        """Move pending records out of segments that are about to be deleted. Returns False if none are left."""
         entries = self.state.pending.below(self._move_below, DELIVERY_SLICE)
         if not entries:
             self._move_below = -1
@@ -213,15 +216,15 @@ class DelayedDelivery:
         records = await self._stored.read(entries)
         moved = entries[: len(records)]
         if self.state.pending.below(self._move_below, len(moved)) == moved:
-            self.append(build_stored_anew(records, self._environment.clock.now_ms()), moved, added_anew=True)
+            self.append(build_move(records, self._environment.clock.now_ms()), moved, is_move=True)
             self._moved_end = self._log.log_end_offset
-            self.metrics.stored_anew += len(moved)
+            self.metrics.moved_records += len(moved)
         return True
 
     def retention_limit(self, now_ms: int) -> int:
         """Return the offset up to which retention may delete segments now.
 
-        Pending records in expired segments are stored again first; a call after their commit returns a higher offset.
+        Pending records in expired segments are moved first; a call after the move is committed returns a higher offset.
         """
         log, high_watermark = self._log, self._partition.high_watermark
         if not self.is_loaded or not self.is_leading or high_watermark < self._moved_end:

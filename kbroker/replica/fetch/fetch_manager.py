@@ -243,7 +243,7 @@ class FetchManager:
     def _read_and_complete(self, delayed: DelayedFetch) -> None:
         """Read again after the wait, and respond with the available records.
 
-        If a read filter has left too few of the new bytes, the wait goes on.
+        If a read filter has left too few of the new bytes, the wait continues.
         """
         request = delayed.request
         try:

@@ -47,7 +47,7 @@ class WaitingContext(Protocol):
 
 
 class LargeDelayedFetch(DelayedFetch):
-    """The wait of a large request. When it is over, the request goes on in slices, also if it is abandoned."""
+    """The wait of a large request. After it the request continues in slices, even if it was abandoned."""
 
     __slots__ = ()
 

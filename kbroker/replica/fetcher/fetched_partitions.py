@@ -59,7 +59,7 @@ class Fetcher(Protocol):
 class FetchedPartitions:
     """`syncing`: the partitions whose next fetch waits for a sync, because their topic has flush.before.ack.
 
-    A fetch tells the leader that this replica has everything below its offset, so it must not precede the sync.
+    The offset of a fetch claims everything below it, so the fetch must not precede the sync.
     """
 
     def __init__(
@@ -144,7 +144,7 @@ class FetchedPartitions:
             self._fetcher.changed(state)
 
     def _restart_within_batch(self, state: PartitionFetchState, fetched: ReplicaFetchResult, now_ms: int) -> None:
-        """Append to an empty log that starts within the first batch, as the leader's log does after DeleteRecords.
+        """Append to an empty log that starts within the first batch, as the leader's log may after DeleteRecords.
 
         The log has to start at that batch first, which then cannot be fetched a second time.
         """
@@ -166,7 +166,7 @@ class FetchedPartitions:
         self._fetcher.spawn(self._change_log(state, restart_and_append()))
 
     def is_held_for_sync(self, state: PartitionFetchState) -> bool:
-        """Return whether the partition must not be fetched now: it has records of before that are not synced."""
+        """Return whether the partition must not be fetched now, because it has earlier records that are not synced."""
         partition = state.partition
         if not partition.flush_before_ack or partition.log.recovery_point >= partition.log.log_end_offset:
             return False

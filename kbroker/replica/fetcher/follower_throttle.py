@@ -33,7 +33,7 @@ class FollowerThrottle:
         self.quota = quota
         self._environment = environment
         self._fetcher = fetcher
-        # When all partitions are looked at next.
+        # When all partitions are checked next (monotonic).
         self._next_look_ms = 0
         self._paused: list[PartitionFetchState] = []
         # Resumes them.
@@ -42,8 +42,9 @@ class FollowerThrottle:
     def before_request(self, named: Iterable[PartitionFetchState], fetched: Iterable[PartitionFetchState]) -> None:
         """Pause the partitions that must not be fetched now.
 
-        Called while the quota has samples. `named`: those that the next request names. `fetched`: all of the fetcher,
-        which are looked at when the quota is first exceeded, since the leader's session has them, then once a second.
+        Called while the quota has samples. `named`: partitions in the next request. `fetched`: all partitions of the
+        fetcher. These are in the leader's session, so they are checked when the quota is first exceeded, then once a
+        second.
         """
         now_ms = self._environment.clock.mono_ms()
         if not self.quota.is_exceeded(now_ms):

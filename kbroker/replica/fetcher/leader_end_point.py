@@ -1,4 +1,4 @@
-"""What fetchers need of the brokers that lead their partitions."""
+"""The interface through which fetchers send requests to the leaders of their partitions."""
 
 from __future__ import annotations
 

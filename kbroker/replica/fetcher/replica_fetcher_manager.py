@@ -29,7 +29,7 @@ class ReplicaFetcherManager:
         leaders: LeaderEndPoint,
         config: Callable[[], BrokerConfig],
     ) -> None:
-        # Shared by the fetchers: of what this broker fetches as a follower.
+        # The quota of all fetches of this broker as a follower.
         self.quota = follower_quota(config)
         self._environment = environment
         self._node_id = node_id
@@ -50,7 +50,7 @@ class ReplicaFetcherManager:
         if leader in (NO_LEADER, self._node_id) or partition.is_closed or self._stopped:
             return
         if partition.log.offline is not None:
-            # A fetch would claim what its disk may not have.
+            # A fetch would claim records that the disk may not have.
             return
         state = self._states[partition] = PartitionFetchState(partition, leader, epoch)
         fetcher = self._fetchers.get(leader)

@@ -6,7 +6,7 @@ from kbroker.storage.log.leader_epoch_cache import LeaderEpochCache
 
 
 def truncation_offset(epochs: LeaderEpochCache, log_end_offset: int, diverging: tuple[int, int]) -> int:
-    """Return the offset up to which the own log may agree with the leader's; the next fetch checks that.
+    """Return the offset up to which this log may agree with the leader's. The next fetch checks that.
 
     `diverging`: the (epoch, end offset) of the leader's log for the largest epoch up to the last fetched one. If this
     log has no record of that epoch, everything after its own largest earlier epoch differs: the high watermark plays no

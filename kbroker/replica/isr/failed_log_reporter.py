@@ -1,7 +1,7 @@
 """Reports logs that have failed to the controller, so that other replicas lead (KIP-858).
 
-A log whose disk has failed is offline until a restart, and one that cannot be opened until an attempt succeeds. Without
-a report its leader would refuse every request, although other replicas have all records.
+A log whose disk has failed is offline until a restart; one that cannot be opened, until an attempt succeeds. Without a
+report, a leader with such a log would refuse every request, although other replicas have all records.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Send = Callable[[AssignReplicasToDirsRequest], Awaitable[None]]
 
 
 class FailedLogReporter:
-    """`send` sends a request to the controller, and raises nothing. It is repeated until the image has its effect."""
+    """Repeats a report until the image has its effect. `send` sends a request to the controller, and never raises."""
 
     def __init__(
         self,

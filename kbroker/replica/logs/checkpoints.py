@@ -89,7 +89,7 @@ NEW_LOG = StartupState(True, LogCheckpoints({}, {}, {}, {}))
 class CheckpointFiles:
     """Reads and writes the files. `current` is called when a write starts, and returns the checkpoints to write.
 
-    `current_high_watermarks` returns only their high watermarks, which are looked at every five seconds.
+    `current_high_watermarks` returns only their high watermarks, which are checked every five seconds.
     `is_outdated`: the files contain offsets of removed logs. They must be written before logs of the same names are
     created, because the new records would lie below the log start offsets of the removed logs. `high_watermarks`: those
     in the file.

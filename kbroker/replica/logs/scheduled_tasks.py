@@ -1,6 +1,6 @@
-"""The periodic tasks of the logs: flush, appends to resume, checkpoints, retention, files to close, logs to open.
+"""The periodic tasks of the logs: flush, resume appends, write checkpoints, delete segments, close files, open logs.
 
-LogCleaner compacts.
+Compaction is in log_cleaner.py.
 
 A task is scheduled only while it has something to do. Over many logs it yields to other callbacks of the event loop,
 so thousands of idle partitions add no latency.

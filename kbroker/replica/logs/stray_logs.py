@@ -1,4 +1,4 @@
-"""Partition directories of no replica of this broker: of no topic, a deleted one, or moved away. Used in threads.
+"""Stray logs: directories of partitions that are deleted, reassigned or unknown to this broker. Used in threads.
 
 As in Kafka, the broker renames them to `.stray` instead of deleting them: it cannot know why they are not assigned.
 """

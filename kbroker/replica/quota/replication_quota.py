@@ -105,12 +105,12 @@ def unlimited_quota() -> ReplicationQuota:
 
 
 def leader_quota(config: Callable[[], BrokerConfig]) -> ReplicationQuota:
-    """Return the quota of what this broker sends to followers (leader.replication.throttled.rate)."""
+    """Return the quota for bytes that this broker sends to followers (leader.replication.throttled.rate)."""
     return _quota(config(), lambda: config().leader_replication_throttled_rate)
 
 
 def follower_quota(config: Callable[[], BrokerConfig]) -> ReplicationQuota:
-    """Return the quota of what this broker fetches as a follower (follower.replication.throttled.rate)."""
+    """Return the quota for bytes that this broker fetches as a follower (follower.replication.throttled.rate)."""
     return _quota(config(), lambda: config().follower_replication_throttled_rate)
 
 

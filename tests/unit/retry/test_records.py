@@ -7,10 +7,10 @@ from kbroker.retry.records import (
     OutgoingRecord,
     ReceivedRecord,
     after_failure,
-    begin_anew,
     failed_attempts,
     last_headers,
     original_timestamp_ms,
+    redriven_headers,
 )
 
 POLICY = RetryPolicy("orders", "billing", 3, (1000, 5000))
@@ -77,6 +77,6 @@ def test_a_long_message_is_cut_and_a_surrogate_is_escaped():
     assert len(headers["__dlq.errors.message"]) == 999 + len("\\ud800")
 
 
-def test_a_dead_letter_begins_anew():
+def test_the_headers_of_a_redriven_dead_letter():
     last = after_failure(POLICY, RECORD, OSError(), is_retryable=False)
-    assert begin_anew(last.headers) == (*RECORD.headers, ("kafka_dlt-original-timestamp", (1234).to_bytes(8)))
+    assert redriven_headers(last.headers) == (*RECORD.headers, ("kafka_dlt-original-timestamp", (1234).to_bytes(8)))

@@ -1,4 +1,4 @@
-"""The sessions of clients: their timeouts, and the connection that each one has at the moment."""
+"""The sessions of clients: their timeouts and their current connections."""
 
 from __future__ import annotations
 

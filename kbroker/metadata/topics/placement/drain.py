@@ -34,7 +34,7 @@ def _require_known(layout: ClusterLayout, broker_ids: Collection[int]) -> None:
 
 
 def _drain_partition(table: ReplicaTable, number: int, drained: frozenset[int]) -> None:
-    """Replace the drained replicas. If the preferred leader is drained, the replica that leads fewest takes over."""
+    """Replace the drained replicas. A drained preferred leader is replaced by the replica whose broker leads fewest."""
     replicas = table.replicas[number]
     was_leader = replicas[0] in drained
     former = set(replicas)

@@ -12,7 +12,7 @@ from kbroker.queues.delay.delay_batches import (
     StoredRecord,
     build_cancellation,
     build_delivery,
-    build_stored_anew,
+    build_move,
     decode_records,
     effects_of,
     store_delayed,
@@ -158,12 +158,12 @@ def test_records_of_a_transaction_are_pending_after_its_commit():
     assert log.state.open == {}
 
 
-def test_a_record_that_is_stored_anew_keeps_its_due_time_and_its_timestamp():
+def test_a_record_that_is_moved_keeps_its_due_time_and_its_timestamp():
     log = Log()
     log.produce(30)
-    base = log.append(build_stored_anew([log.stored(T + 30, 0)], T + 1))
+    base = log.append(build_move([log.stored(T + 30, 0)], T + 1))
     assert log.pending == [(T + 30, base)]
-    again = log.append(build_stored_anew([log.stored(T + 30, base)], T + 2))
+    again = log.append(build_move([log.stored(T + 30, base)], T + 2))
     record = log.stored(T + 30, again)
     assert (record.timestamp, record.value) == (SENT, b"v0")
     log.append(build_delivery([record], T + 30, log_append_time=False))

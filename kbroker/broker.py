@@ -222,6 +222,9 @@ class Broker:
             auto_topic_creation=AutoTopicCreationManager(
                 self.environment, member.image, member.controller, channel, lambda: self.config
             ),
+            partition_removal=PartitionRemoval(
+                self.environment, member.image, member.controller, replicas, peers, lambda: self.config
+            ),
             peers=peers,
             controller_channel=channel,
             started_ms=self.environment.clock.now_ms(),
@@ -275,9 +278,7 @@ class Broker:
         )
         renewal.schedule()
         self._started.append(renewal.stop)
-        removal = PartitionRemoval(
-            self.environment, member.image, member.controller, replicas, self.services.peers, lambda: self.config
-        )
+        removal = self.services.partition_removal
         removals = PeriodicTask(
             self.environment,
             "removal of closed partitions",

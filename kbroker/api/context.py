@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from kbroker.metadata.controller import Controller
     from kbroker.metadata.image import MetadataImage
     from kbroker.metadata.producer_id_manager import ProducerIdManager
+    from kbroker.queues.closing.partition_removal import PartitionRemoval
     from kbroker.queues.delay.delayed_topics import DelayedTopics
     from kbroker.replica.fetch.fetch_manager import FetchManager
     from kbroker.replica.replica_manager import ReplicaManager
@@ -80,6 +81,7 @@ class Services:
     producer_ids: ProducerIdManager
     delayed: DelayedTopics
     auto_topic_creation: AutoTopicCreationManager
+    partition_removal: PartitionRemoval
     peers: Peers | None = None
     controller_channel: ControllerChannel | None = None
     started_ms: int = 0

@@ -16,7 +16,6 @@ from __future__ import annotations
 from kbroker.api.context import RequestContext, Services
 from kbroker.common import KafkaError
 from kbroker.metadata.topics.closing.close_partitions import first_closing
-from kbroker.queues.closing.partition_removal import PartitionRemoval
 from protocol.errors import ErrorCode
 from protocol.messages.k10010_remove_partitions import RemovePartitionsRequest, RemovePartitionsResponse
 
@@ -28,16 +27,8 @@ async def handle(
 ) -> RemovePartitionsResponse:
     if request.partition_count == DESCRIBE:
         return _describe(services, request.topic_name)
-    removal = PartitionRemoval(
-        services.environment,
-        services.metadata,
-        services.controller,
-        services.replicas,
-        services.peers,
-        lambda: services.config,
-    )
     try:
-        outcome = await removal.alter(request.topic_name, request.partition_count)
+        outcome = await services.partition_removal.alter(request.topic_name, request.partition_count)
     except KafkaError as error:
         return RemovePartitionsResponse(error_code=error.code, error_message=error.message)
     return RemovePartitionsResponse(outcome=outcome)

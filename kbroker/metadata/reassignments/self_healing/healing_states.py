@@ -48,7 +48,7 @@ class HealedBroker(NamedTuple):
     remaining_ms: int
 
 
-class BrokerView(NamedTuple):
+class HealingInputs(NamedTuple):
     """What the decisions need, by broker id.
 
     `replicas` includes unregistered brokers. `remaining_ms`: see ObservedBrokers.
@@ -60,9 +60,9 @@ class BrokerView(NamedTuple):
     plan: StoredPlan | None
 
 
-def healed_brokers(view: BrokerView) -> list[HealedBroker]:
+def healed_brokers(inputs: HealingInputs) -> list[HealedBroker]:
     """Return the brokers that are away with replicas, and those that are to get replicas back, with their states."""
-    known, replicas = view.known, view.replicas
+    known, replicas = inputs.known, inputs.replicas
     away = away_with_replicas(known, replicas)
     is_outage = is_cluster_outage(known, away)
     healed = []
@@ -71,8 +71,8 @@ def healed_brokers(view: BrokerView) -> list[HealedBroker]:
         is_away = broker_id in away
         count = replicas.get(broker_id, 0) if is_away else history.rebuilt
         if is_away or (count and not known[broker_id].fenced):
-            remaining_ms = view.remaining_ms[broker_id]
-            state = _state(broker_id, is_away, is_outage, history, remaining_ms, view.plan)
+            remaining_ms = inputs.remaining_ms[broker_id]
+            state = _state(broker_id, is_away, is_outage, history, remaining_ms, inputs.plan)
             healed.append(HealedBroker(broker_id, is_away, state, count, history.since_ms, remaining_ms))
     return healed
 
@@ -86,12 +86,12 @@ def away_with_replicas(known: Mapping[int, KnownBroker], replicas: Mapping[int, 
     )
 
 
-def long_away(view: BrokerView) -> frozenset[int]:
+def long_away(inputs: HealingInputs) -> frozenset[int]:
     """Return the brokers that have been away long enough to be rebuilt, with replicas or without."""
     return frozenset(
         broker_id
-        for broker_id, remaining_ms in view.remaining_ms.items()
-        if not remaining_ms and (broker_id not in view.known or view.known[broker_id].fenced)
+        for broker_id, remaining_ms in inputs.remaining_ms.items()
+        if not remaining_ms and (broker_id not in inputs.known or inputs.known[broker_id].fenced)
     )
 
 

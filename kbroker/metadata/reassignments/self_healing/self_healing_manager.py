@@ -17,8 +17,8 @@ from kbroker.metadata.image import BrokerHistory
 from kbroker.metadata.reassignments.plan_checks import RequestedMove, RequestedPlan
 from kbroker.metadata.reassignments.self_healing.healing_layout import BrokerDisk, healing_layout
 from kbroker.metadata.reassignments.self_healing.healing_states import (
-    BrokerView,
     HealedBroker,
+    HealingInputs,
     HealingState,
     healed_brokers,
     long_away,
@@ -137,15 +137,15 @@ class SelfHealingManager:
             return []
         async with self._lock:
             await self._writer.prepare()
-            return self._obstacles.applied_to(healed_brokers(self._view()))
+            return self._obstacles.applied_to(healed_brokers(self._inputs()))
 
     async def _heal(self) -> None:
         async with self._lock:
             await self._writer.prepare()
-            view = self._view()
-            healed = healed_brokers(view)
+            inputs = self._inputs()
+            healed = healed_brokers(inputs)
             known, version = dict(self._loader.registrations), self._image.version
-        self._plans.away = long_away(view)
+        self._plans.away = long_away(inputs)
         self._plans.continue_plan()
         due = [broker for broker in healed if broker.state is HealingState.DUE]
         if not due:
@@ -210,7 +210,7 @@ class SelfHealingManager:
 
     def _are_due(self, brokers: Collection[int]) -> bool:
         """Return whether a plan about these brokers may begin. The lock is held."""
-        due = {broker.broker_id for broker in healed_brokers(self._view()) if broker.state is HealingState.DUE}
+        due = {broker.broker_id for broker in healed_brokers(self._inputs()) if broker.state is HealingState.DUE}
         return due.issuperset(brokers)
 
     def _note(self, obstacles: Obstacles) -> None:
@@ -224,7 +224,7 @@ class SelfHealingManager:
             )
         self._obstacles = obstacles
 
-    def _view(self) -> BrokerView:
+    def _inputs(self) -> HealingInputs:
         """Return the input of `healed_brokers`. The lock is held."""
         known, version = self._loader.registrations, self._image.version
         if self._replicas[0] != version:
@@ -243,7 +243,7 @@ class SelfHealingManager:
             )
             for broker_id in states
         }
-        return BrokerView(known, replicas, remaining_ms, self._loader.reassignment_plan.plan)
+        return HealingInputs(known, replicas, remaining_ms, self._loader.reassignment_plan.plan)
 
 
 def description(origin: PlanOrigin, brokers: Collection[int]) -> str:

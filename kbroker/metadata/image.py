@@ -41,7 +41,7 @@ class BrokerNode(NamedTuple):
 
 
 class BrokerHistory(NamedTuple):
-    """What the controller stores about a broker for self-healing (reassignments/self_healing).
+    """The history of a broker that self-healing depends on (reassignments/self_healing). The controller stores it.
 
     `since_ms`: the wall clock when the broker was last fenced or unfenced, -1 if that is unknown. `rebuilt`: how many
     of its replicas were rebuilt elsewhere and not given back since. `is_given_up`: a user has cancelled the rebuild of

@@ -49,7 +49,7 @@ class _AlterPartitionCall:
 
 
 class IsrChangeQueue:
-    """Used by the controller, whose lock and writer it shares."""
+    """Part of the controller, with which it shares the lock and the writer."""
 
     def __init__(
         self,

@@ -40,7 +40,7 @@ _DELETED, _REASSIGNED, _UNREGISTERED = (
 
 
 class PlanStep(NamedTuple):
-    """What the controller writes next.
+    """The writes of a step.
 
     `elections`: completed moves whose preferred replica can lead but does not. `dropped`: running moves that end with
     the original replicas. `skipped`: the indexes of the moves that are skipped now; complete if the plan `is_finished`.

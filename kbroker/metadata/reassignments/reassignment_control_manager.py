@@ -33,7 +33,7 @@ log = EventLogger("kbroker.metadata")
 
 
 class ReassignmentControlManager:
-    """Used by the controller, whose lock and writer it shares. Only the elected controller's does anything."""
+    """Part of the controller, with which it shares the lock and the writer. It acts only on the elected controller."""
 
     def __init__(
         self, loader: MetadataLoader, writer: MetadataWriter, replication: ReplicationControlManager, lock: Mutex

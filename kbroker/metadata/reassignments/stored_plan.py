@@ -28,7 +28,7 @@ class PlanOrigin(StrEnum):
 
 
 class SkipReason(StrEnum):
-    """Why a plan does not move a partition. The last three occur in plans of the controller only."""
+    """The reason why a plan does not move a partition. The last three occur in plans of the controller only."""
 
     DELETED = "deleted"
     REASSIGNED = "reassigned"

@@ -125,7 +125,7 @@ def decode_change_log(data: bytes) -> ChangeLog:
 
 
 class NodesToRead:
-    """What a broker needs to apply several changes: the paths to read, and the rows of chunks that need no read.
+    """The combined input of several changes: the paths to read, and the rows of chunks that need no read.
 
     A chunk that is read has the rows of all changes so far, so the rows of earlier changes are dropped.
     """

@@ -50,7 +50,7 @@ _REPLACED = DELAY_HEADERS | {FROM, DUE, TIMESTAMP}
 
 
 class Effects(NamedTuple):
-    """What a batch changes. `removed`: entries that it delivers, cancels or stores again.
+    """The changes of a batch to the pending records. `removed`: entries that it delivers, cancels or moves.
 
     `ends`: it ends its producer's transaction, and the transaction is `committed` or aborted.
     """

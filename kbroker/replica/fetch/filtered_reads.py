@@ -33,7 +33,7 @@ MAX_LOOP_DECOMPRESSED_BYTES = 1 << 18
 
 
 class LookBudget:
-    """What one response may still scan: bytes of the log, until a monotonic deadline."""
+    """The budget of one response: the bytes of the log that it may still scan, until a monotonic deadline."""
 
     __slots__ = ("bytes_left", "deadline_ns")
 

@@ -1,4 +1,4 @@
-"""Where a follower truncates its log when the leader has reported that the logs diverge (KIP-101, KIP-279, KIP-595)."""
+"""Finds the offset to which a follower truncates its log when it diverges from the leader's (KIP-101, 279, 595)."""
 
 from __future__ import annotations
 

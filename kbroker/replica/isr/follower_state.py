@@ -7,7 +7,7 @@ NEVER_MS = -(1 << 62)
 
 
 class FollowerState:
-    """What one follower has claimed in the current leader epoch. Times are monotonic, in milliseconds.
+    """The claims of one follower in the current leader epoch. Times are monotonic, in milliseconds.
 
     `log_end_offset`: the fetch offset of its last Fetch; everything below it is in its log (and synced there, with
     flush.before.ack). `last_fetch_leader_end`: the leader's log end offset at that Fetch. `is_joining`: the follower is

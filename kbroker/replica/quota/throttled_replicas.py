@@ -1,4 +1,4 @@
-"""Which replicas are throttled now: decisions without I/O.
+"""Decides which replicas are throttled now, without I/O.
 
 Replicas in the ISR are never throttled: a throttle must not remove them from it, nor delay producers with acks=all.
 """

@@ -1,4 +1,4 @@
-"""How long brokers have been fenced, or unfenced.
+"""Measures how long brokers have been fenced or unfenced.
 
 The controller stores the wall-clock time when it fences or unfences a broker, so that the next controller knows it. The
 clock may jump, or differ from the next controller's; and after an outage of the whole cluster, brokers that are about

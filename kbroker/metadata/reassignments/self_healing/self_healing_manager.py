@@ -65,7 +65,7 @@ async def _no_disks(brokers: Collection[int]) -> Mapping[int, BrokerDisk]:
 
 
 class SelfHealingManager:
-    """Used by the controller, whose lock and writer it shares. Only the elected controller's does anything."""
+    """Part of the controller, with which it shares the lock and the writer. It acts only on the elected controller."""
 
     def __init__(
         self,

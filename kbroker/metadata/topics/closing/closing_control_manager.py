@@ -49,7 +49,7 @@ RETRY_BACKOFF_S = 0.5
 
 
 class ClosingControlManager:
-    """Used by the controller, whose lock and writer it shares. Only the elected controller's does anything."""
+    """Part of the controller, with which it shares the lock and the writer. It acts only on the elected controller."""
 
     def __init__(
         self,

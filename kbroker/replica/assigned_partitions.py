@@ -7,16 +7,17 @@ from typing import TYPE_CHECKING
 
 from kbroker.common import TopicPartition
 from kbroker.config.config_resource import ConfigResourceType
+from kbroker.replica.logs.config_updates import ConfigUpdates
 from kbroker.replica.logs.log_manager import AssignedPartition
 from kbroker.replica.partition import Partition, waits_for_flush
 from kbroker.replica.partition_state import PartitionState
 from kbroker.replica.replica_manager import ReplicaManager
 from kbroker.runtime.event_log import EventLogger
 from kbroker.runtime.mutex import Mutex
+from kbroker.runtime.slices import Slices
 from kbroker.storage.log.leader_epoch_cache import NO_EPOCH
 
 if TYPE_CHECKING:
-    from kbroker.config.topic_config import TopicConfig
     from kbroker.metadata.image import MetadataDelta, MetadataImage, PartitionRegistration, TopicImage
     from kbroker.replica.fetcher.replica_fetcher_manager import ReplicaFetcherManager
     from kbroker.runtime.environment import Environment
@@ -50,8 +51,7 @@ class AssignedPartitions:
         self._logs = replicas.logs
         self._maintenance = replicas.maintenance
         self._metadata = metadata
-        # Incremented by each change of configs.
-        self._config_changes = 0
+        self._configs = ConfigUpdates(environment, replicas, metadata)
         # Held while logs are opened, created or deleted.
         self._mutex = Mutex(environment.loop)
         # Whether this broker may lead and follow: not before it is registered.
@@ -70,7 +70,7 @@ class AssignedPartitions:
         ]
         logs = await self._logs.open_at_startup(assigned, self._may_return)
         await self._sync_recovered(logs)
-        self._add_all(assigned, logs)
+        await self._add_all(assigned, logs)
 
     def _may_return(self, tp: TopicPartition, topic_id: bytes | None) -> bytes | None:
         """Return the topic id of a log on disk that the image lacks, perhaps only because it was read during a change.
@@ -151,6 +151,7 @@ class AssignedPartitions:
             await self._remove_partitions(delta)
             await self._remove_reassigned(delta)
             await self._open_or_create(self._new_partitions(delta))
+        await self._configs.wait()
 
     def _new_partitions(self, delta: MetadataDelta) -> list[AssignedPartition]:
         """Return the partitions of the delta that this broker has and that are not open."""
@@ -184,27 +185,15 @@ class AssignedPartitions:
                     event_log.info("log opened", partition=tp)
 
     def update_configs(self, topics: Container[str] | None = None) -> None:
-        """Apply changed configs of some topics, or of the broker (None)."""
-        self._config_changes += 1
-        configs: dict[bytes, TopicConfig] = {}
-        for tp, partition in self._replicas.partitions.items():
-            if topics is not None and tp.topic not in topics:
-                continue
-            topic = self._metadata.topics_by_id.get(partition.topic_id)
-            if topic is None:
-                continue
-            config = configs.get(topic.topic_id)
-            if config is None:
-                config = configs[topic.topic_id] = self._logs.topic_config(topic.name, topic.configs)
-            if config == partition.log.config:
-                continue
-            partition.set_config(config)
-            self._maintenance.mark_uncleaned(partition)
-            # Requests that wait for followers now wait for a sync too, which no further append may request.
-            self._request_missing_flush(partition)
+        """Apply changed configs of some topics, or of the broker (None). `apply_delta` waits until they are."""
+        self._configs.start(topics)
+
+    def _new_slices(self) -> Slices:
+        return Slices(self._environment.yield_to_loop, self._environment.clock.mono_ns)
 
     async def stop(self) -> None:
         """Fail the waiting requests, sync and close all logs, and write the marker of a clean shutdown."""
+        self._configs.stop()
         if self.fetchers is not None:
             await self.fetchers.stop()
         async with self._mutex:
@@ -213,11 +202,11 @@ class AssignedPartitions:
         await self._logs.close([partition.log for partition in self._replicas.partitions.values()])
 
     async def _open_or_create(self, assigned: Sequence[AssignedPartition]) -> None:
-        config_changes = self._config_changes
+        config_changes = self._configs.changes
         logs = await self._logs.open_or_create(assigned)
         await self._sync_recovered(logs)
-        removed = self._add_all(assigned, logs)
-        if config_changes != self._config_changes:
+        removed = await self._add_all(assigned, logs)
+        if config_changes != self._configs.changes:
             # The configs have changed since the logs were opened.
             self.update_configs({tp.topic for tp, _, _ in assigned})
         await self._logs.delete(removed)
@@ -236,8 +225,12 @@ class AssignedPartitions:
                 # `_add` requests another sync.
                 log.on_shortage("sync", error)
 
-    def _add_all(self, assigned: Iterable[AssignedPartition], logs: Iterable[Log]) -> list[Log]:
-        """Add the partitions whose logs are open. Returns the logs that were deleted or reassigned meanwhile."""
+    async def _add_all(self, assigned: Iterable[AssignedPartition], logs: Iterable[Log]) -> list[Log]:
+        """Add the partitions whose logs are open. Returns the logs that were deleted or reassigned meanwhile.
+
+        In slices: 6,500 partitions take 80 to 150 ms.
+        """
+        slices = self._new_slices()
         unopened = {tp: topic_id for tp, topic_id, _ in assigned}
         removed = []
         for log in logs:
@@ -248,6 +241,7 @@ class AssignedPartitions:
                 removed.append(log)
             else:
                 self._add(log, topic)
+            await slices.step()
         self._maintenance.mark_unopened(unopened)
         return removed
 
@@ -261,16 +255,11 @@ class AssignedPartitions:
         if maintenance.appends_suspended:
             maintenance.suspend_appends(partition)
         maintenance.mark_uncleaned(partition)
-        self._request_missing_flush(partition)
+        self._configs.request_missing_flush(partition)
         if log.recovery_point < log.log_end_offset:
             maintenance.mark_unflushed(partition, self._environment.clock.now_ms())
         elif log.repairs:
             maintenance.mark_uncheckpointed(partition)
-
-    def _request_missing_flush(self, partition: Partition) -> None:
-        log = partition.log
-        if partition.flush_before_ack and log.recovery_point < log.log_end_offset and log.offline is None:
-            self._maintenance.flusher.request_flush(partition)
 
     async def _remove_topics(self, topic_ids: Collection[bytes]) -> None:
         """Delete the logs of topics, whose partitions `on_roles_changed` has closed.

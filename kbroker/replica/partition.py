@@ -96,6 +96,11 @@ class Partition(PartitionRoles):
         self.is_leader_throttled = is_listed(config.throttled_leaders, index, state.local_id)
         self.is_follower_throttled = is_listed(config.throttled_followers, index, state.local_id)
 
+    def set_min_insync_replicas(self, min_insync_replicas: int) -> None:
+        """Apply a changed min.insync.replicas, before the other configs."""
+        self.state.set_min_insync_replicas(min_insync_replicas)
+        self.advance_high_watermark()
+
     def stop_waiting_for(self, replica_id: int) -> None:
         """Let the high watermark advance without a follower that is joining the ISR, which now gets no records."""
         follower = self.state.followers.get(replica_id)

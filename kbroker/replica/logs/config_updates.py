@@ -1,0 +1,108 @@
+"""Applies changed configs to the partitions of this broker, in slices if they are many."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Container, Iterable
+from typing import TYPE_CHECKING
+
+from kbroker.replica.partition import Partition
+from kbroker.runtime.slices import Slices, Steps, run_to_end
+
+if TYPE_CHECKING:
+    from asyncio import Task
+
+    from kbroker.config.topic_config import TopicConfig
+    from kbroker.metadata.image import MetadataImage
+    from kbroker.replica.replica_manager import ReplicaManager
+    from kbroker.runtime.environment import Environment
+
+# The configs of more partitions are applied in slices: those of 6,500 take 50 to 100 ms.
+UPDATED_AT_ONCE = 128
+
+TopicConfigs = dict[bytes, "TopicConfig | None"]
+
+
+class ConfigUpdates:
+    """Always applies the configs of the current image. So an update may run late, and beside another one.
+
+    `changes`: the number of changes so far.
+    """
+
+    def __init__(self, environment: Environment, replicas: ReplicaManager, metadata: MetadataImage) -> None:
+        self.changes = 0
+        self._environment = environment
+        self._replicas = replicas
+        self._logs = replicas.logs
+        self._maintenance = replicas.maintenance
+        self._metadata = metadata
+        self._in_slices: deque[Task[None]] = deque()
+        self._default_min_insync_replicas = self._default().min_insync_replicas
+
+    def start(self, topics: Container[str] | None) -> None:
+        """Apply changed configs of some topics, or of the broker (None).
+
+        Of many partitions only min.insync.replicas is applied at once, because it is part of what an ISR means
+        (KIP-966). `wait` waits for the other configs.
+        """
+        self.changes += 1
+        outdated = [
+            partition for tp, partition in self._replicas.partitions.items() if topics is None or tp.topic in topics
+        ]
+        if len(outdated) <= UPDATED_AT_ONCE:
+            run_to_end(self._update(outdated))
+            return
+        default, former = self._default().min_insync_replicas, self._default_min_insync_replicas
+        self._default_min_insync_replicas = default
+        if topics is not None or default != former:
+            self._set_min_insync_replicas(outdated)
+        slices = Slices(self._environment.yield_to_loop, self._environment.clock.mono_ns)
+        self._in_slices.append(self._environment.loop.create_task(slices.run(self._update(outdated))))
+
+    async def wait(self) -> None:
+        """Wait until all changes are applied. Called by one task only."""
+        while self._in_slices:
+            await self._in_slices[0]
+            self._in_slices.popleft()
+
+    def stop(self) -> None:
+        for update in self._in_slices:
+            update.cancel()
+
+    def request_missing_flush(self, partition: Partition) -> None:
+        log = partition.log
+        if partition.flush_before_ack and log.recovery_point < log.log_end_offset and log.offline is None:
+            self._maintenance.flusher.request_flush(partition)
+
+    def _default(self) -> TopicConfig:
+        return self._logs.topic_config("", {})
+
+    def _set_min_insync_replicas(self, partitions: Iterable[Partition]) -> None:
+        configs: TopicConfigs = {}
+        for partition in partitions:
+            config = self._config(partition, configs)
+            if config is not None:
+                partition.set_min_insync_replicas(config.min_insync_replicas)
+
+    def _update(self, partitions: Iterable[Partition]) -> Steps[None]:
+        configs: TopicConfigs = {}
+        changes = self.changes
+        for partition in partitions:
+            if changes != self.changes:
+                changes = self.changes
+                configs.clear()
+            config = self._config(partition, configs)
+            if config is not None and config != partition.log.config and not partition.is_closed:
+                partition.set_config(config)
+                self._maintenance.mark_uncleaned(partition)
+                # Requests that wait for followers now wait for a sync too, which no further append may request.
+                self.request_missing_flush(partition)
+            yield
+
+    def _config(self, partition: Partition, configs: TopicConfigs) -> TopicConfig | None:
+        """Return the config of the partition's topic; None if it was deleted. `configs`: those found before, by id."""
+        topic_id = partition.topic_id
+        if topic_id not in configs:
+            topic = self._metadata.topics_by_id.get(topic_id)
+            configs[topic_id] = None if topic is None else self._logs.topic_config(topic.name, topic.configs)
+        return configs[topic_id]

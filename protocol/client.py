@@ -39,6 +39,7 @@ from protocol.framing import (
     encode_request_header,
     response_version,
 )
+from protocol.limits import MAX_RESPONSE_BYTES
 from protocol.messages import message_classes
 from protocol.messages.k18_api_versions import ApiVersionsRequest, ApiVersionsResponse
 from protocol.schema.codec import decode, encode
@@ -47,7 +48,6 @@ from protocol.schema.primitives import Buffer
 
 M = TypeVar("M", bound=Message)
 
-MAX_RESPONSE_BYTES = 128 << 20
 _MAX_CORRELATION_ID = (1 << 31) - 1
 
 

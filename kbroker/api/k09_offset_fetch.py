@@ -42,8 +42,16 @@ async def handle(services: Services, context: RequestContext, request: OffsetFet
     version = context.version
     if version >= SEVERAL_GROUPS_VERSION:
         response = OffsetFetchResponse()
+        # Groups of which all offsets are requested. A group that is named 10,000 times is returned as often, but is
+        # in memory once.
+        known: dict[str, OffsetFetchResponseGroup] = {}
         for requested in request.groups:
-            response.groups.append(await _fetch(services, context, requested, request.require_stable))
+            group = known.get(requested.group_id) if requested.topics is None else None
+            if group is None:
+                group = await _fetch(services, context, requested, request.require_stable)
+                if requested.topics is None:
+                    known[requested.group_id] = group
+            response.groups.append(group)
             await step(context.slices)
         return response
     requested = await in_slices(context.slices, _single_group(request))

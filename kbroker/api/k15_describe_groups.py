@@ -12,7 +12,7 @@ from kbroker.api.context import RequestContext, Services
 from kbroker.common import KafkaError
 from kbroker.coordinator.group.classic.classic_group import ClassicGroup
 from kbroker.coordinator.group.classic.group_state import GroupState
-from kbroker.runtime.slices import Steps, at_once_or_in_slices
+from kbroker.runtime.slices import Steps, at_once_or_in_slices, each_once
 from protocol.errors import ErrorCode
 from protocol.messages.k15_describe_groups import (
     DescribedGroup,
@@ -38,14 +38,14 @@ def is_large(services: Services, context: RequestContext, request: DescribeGroup
 
 
 def _groups(services: Services, version: int, request: DescribeGroupsRequest) -> Steps[DescribeGroupsResponse]:
-    response = DescribeGroupsResponse()
-    for group_id in request.groups:
+    def describe(group_id: str) -> Steps[DescribedGroup]:
         group = _describe(services, version, group_id)
         if request.include_authorized_operations:
             group.authorized_operations = GROUP_OPERATIONS if group.error_code == ErrorCode.NONE else NOT_REQUESTED
-        response.groups.append(group)
         yield
-    return response
+        return group
+
+    return DescribeGroupsResponse(groups=(yield from each_once(describe, request.groups)))
 
 
 def _describe(services: Services, version: int, group_id: str) -> DescribedGroup:

@@ -6,7 +6,6 @@
 """
 
 from collections.abc import Awaitable, Sequence
-from functools import partial
 
 from kbroker.api.config_resources import invalid_request, parse_node_id
 from kbroker.api.context import RequestContext, Services
@@ -23,7 +22,7 @@ from kbroker.config.describe import (
     describe_topic,
 )
 from kbroker.metadata.topics.topic_names import validate_topic_name
-from kbroker.runtime.slices import Steps, at_once_or_in_slices, each
+from kbroker.runtime.slices import Steps, at_once_or_in_slices
 from protocol.errors import ErrorCode
 from protocol.messages.k32_describe_configs import (
     DescribeConfigsRequest,
@@ -45,7 +44,16 @@ def handle(
 
 
 def _results(services: Services, request: DescribeConfigsRequest) -> Steps[DescribeConfigsResponse]:
-    results = yield from each(partial(_result, services, request), request.resources)
+    # Each as often as it is named, but equal ones are in memory once: a broker has 100 KB of configs.
+    known: dict[tuple[int, str, tuple[str, ...]], DescribeConfigsResult] = {}
+    results = []
+    for resource in request.resources:
+        key = resource.resource_type, resource.resource_name, tuple(resource.configuration_keys or ())
+        result = known.get(key)
+        if result is None:
+            result = known[key] = _result(services, request, resource)
+        results.append(result)
+        yield
     return DescribeConfigsResponse(results=results)
 
 
@@ -64,18 +72,21 @@ def _result(
     services: Services, request: DescribeConfigsRequest, resource: DescribeConfigsResource
 ) -> DescribeConfigsResult:
     result = DescribeConfigsResult(resource_type=resource.resource_type, resource_name=resource.resource_name)
+    names = frozenset(resource.configuration_keys or ())
     try:
         if resource.resource_type == ConfigResourceType.BROKER_LOGGER:
             configs = _logger_configs(services, resource.resource_name)
+            result.configs = [config for config in configs if not names or config.name in names]
         else:
             entries = _entries(services, resource.resource_type, resource.resource_name)
-            configs = [_config(entry, request.include_synonyms, request.include_documentation) for entry in entries]
+            result.configs = [
+                _config(entry, request.include_synonyms, request.include_documentation)
+                for entry in entries
+                if not names or entry.key.name in names
+            ]
     except KafkaError as error:
         result.error_code = error.code
         result.error_message = error.message or ""
-        return result
-    names = frozenset(resource.configuration_keys or ())
-    result.configs = [config for config in configs if not names or config.name in names]
     return result
 
 

@@ -5,7 +5,6 @@ of an error, because kafka-transactions asks for all topics.
 """
 
 from collections.abc import Awaitable
-from functools import partial
 
 from kbroker.api.context import RequestContext, Services
 from kbroker.metadata.topics.topic_names import topic_name_error
@@ -28,14 +27,18 @@ def handle(
 
 def _producers(services: Services, request: DescribeProducersRequest) -> Steps[DescribeProducersResponse]:
     response = DescribeProducersResponse()
+    known: dict[tuple[str, int], PartitionResponse] = {}
     for topic in request.topics:
         # One string for all partitions: it contains the name, so 100,000 copies could take gigabytes.
         fault = topic_name_error(topic.name)
         name_error = None if fault is None else f"Topic name is invalid: {fault}"
-        describe = partial(_partition, services, topic.name, name_error)
         partitions = []
         for index in topic.partition_indexes:
-            partitions.append((yield from describe(index)))
+            partition = known.get((topic.name, index))
+            if partition is None:
+                partition = yield from _partition(services, topic.name, name_error, index)
+                known[topic.name, index] = partition
+            partitions.append(partition)
             yield
         response.topics.append(TopicResponse(name=topic.name, partitions=partitions))
         yield

@@ -5,7 +5,7 @@ from functools import partial
 
 from kbroker.api.context import RequestContext, Services
 from kbroker.common import KafkaError, TopicPartition
-from kbroker.runtime.slices import Steps, at_once_or_in_slices, each
+from kbroker.runtime.slices import Steps, at_once_or_in_slices, each_once
 from protocol.messages.k65_describe_transactions import (
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,
@@ -21,11 +21,17 @@ def handle(
 
 
 def _transactions(services: Services, request: DescribeTransactionsRequest) -> Steps[DescribeTransactionsResponse]:
-    states = yield from each(partial(_described, services), request.transactional_ids)
+    states = yield from each_once(partial(_described, services), request.transactional_ids)
     return DescribeTransactionsResponse(transaction_states=states)
 
 
-def _described(services: Services, transactional_id: str) -> TransactionState:
+def is_large(services: Services, context: RequestContext, request: DescribeTransactionsRequest) -> bool:
+    """A transaction may have thousands of partitions."""
+    return True
+
+
+def _described(services: Services, transactional_id: str) -> Steps[TransactionState]:
+    yield
     try:
         metadata = services.transactions.describe(transactional_id)
     except KafkaError as error:

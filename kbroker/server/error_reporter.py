@@ -78,6 +78,10 @@ class ClosingReason(NamedTuple):
     detail: str
 
 
+class ResponseTooLarge(Exception):
+    """A response of more than MAX_RESPONSE_BYTES, as to a request that names a large group thousands of times."""
+
+
 def closing_reason(error: Exception) -> ClosingReason | None:
     """Return why a request whose handling has raised `error` closes its connection; None for a fault of the broker."""
     if isinstance(error, MalformedError | IndexError | StructError):
@@ -85,6 +89,8 @@ def closing_reason(error: Exception) -> ClosingReason | None:
     if isinstance(error, ValueError):
         # Its text may quote the request.
         return ClosingReason("malformed request", type(error).__name__)
+    if isinstance(error, ResponseTooLarge):
+        return ClosingReason("response too large", str(error))
     if _is_shortage(error):
         return ClosingReason("out of file descriptors, disk space or memory", str(error))
     return None

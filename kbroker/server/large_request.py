@@ -11,9 +11,11 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any, cast
 
 from kbroker.common import Buffer
-from kbroker.runtime.slices import Slices, Steps
+from kbroker.runtime.slices import Slices, Steps, release
+from kbroker.server.error_reporter import ResponseTooLarge
 from kbroker.server.receive_buffer import release_pages
 from protocol.fast.fetch import Records
+from protocol.limits import MAX_RESPONSE_BYTES
 from protocol.schema.message import Message, Struct, StructType
 
 if TYPE_CHECKING:
@@ -73,8 +75,14 @@ async def respond_in_slices(
         has_errors = await context.slices.run(handler.in_steps.report_errors(context, request, response))
     out: list[Buffer | Records] = []
     body: list[Buffer | Records] = []
+    size = 0
     for _ in handler.in_steps.encode(response, out):
+        joined = len(body)
         _join_buffers(out, body)
+        size += sum(map(len, body[joined:]))
+        if size > MAX_RESPONSE_BYTES:
+            await context.slices.run(release(body))
+            raise ResponseTooLarge(f"more than {MAX_RESPONSE_BYTES} bytes")
         await server.next_slice()
     _join_buffers(out, body, 0)
     for message in (request, response):

@@ -1,6 +1,7 @@
 """Large requests have the same responses and log lines as small ones, and other clients are served in between."""
 
 import asyncio
+from importlib import import_module
 from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
 from typing import Any
 
@@ -50,6 +51,8 @@ from protocol.messages.k44_incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
+from protocol.messages.k61_describe_producers import DescribeProducersRequest, DescribeProducersResponse, TopicRequest
+from protocol.messages.k65_describe_transactions import DescribeTransactionsRequest, DescribeTransactionsResponse
 from protocol.schema.message import Message
 from tests.unit.support.client import Client
 from tests.unit.support.simulated_broker import Machine, broker_test
@@ -110,6 +113,54 @@ async def test_a_small_request_with_many_elements(m: Machine, monkeypatch: pytes
     response = await client.request(request, 6, FindCoordinatorResponse)
     assert len(response.coordinators) == 9_900
     assert len(steps) >= 9_900 // SLICE_ELEMENTS
+
+
+@broker_test
+async def test_a_response_above_the_limit_closes_the_connection(m: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of more than 2 GiB, the size did not fit into the frame: the client waited for ever."""
+    monkeypatch.setattr("kbroker.server.large_request.MAX_RESPONSE_BYTES", 1_000_000)
+    client = await connected(m)
+    resources = [DescribeConfigsResource(resource_type=4, resource_name="1")] * 1_000
+    request = DescribeConfigsRequest(resources=resources, include_documentation=True)
+    with pytest.raises(ConnectionResetError):
+        await client.request(request, 4, DescribeConfigsResponse)
+    context = m.broker._server.context
+    assert context.errors.closed["response too large"] == 1
+    assert context.memory.in_progress_bytes == 0
+
+
+@broker_test
+async def test_what_a_request_names_twice_is_described_once(m: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """10,000 names of one large group would otherwise take gigabytes."""
+    described: list[object] = []
+    client = await connected(m)
+    await client.create_topic("t")
+    three_times: list[tuple[str, Message, int, type[Message], str]] = [
+        ("k09_offset_fetch._fetch", OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="g", topics=None)] * 3),
+         8, OffsetFetchResponse, "groups"),
+        ("k15_describe_groups._describe", DescribeGroupsRequest(groups=["g"] * 3), 5, DescribeGroupsResponse, "groups"),
+        ("k32_describe_configs._result",
+         DescribeConfigsRequest(resources=[DescribeConfigsResource(resource_type=2, resource_name="t")] * 3), 4,
+         DescribeConfigsResponse, "results"),
+        ("k61_describe_producers._partition",
+         DescribeProducersRequest(topics=[TopicRequest(name="t", partition_indexes=[0])] * 3), 0,
+         DescribeProducersResponse, "topics"),
+        ("k65_describe_transactions._described", DescribeTransactionsRequest(transactional_ids=["t"] * 3), 0,
+         DescribeTransactionsResponse, "transaction_states"),
+    ]  # fmt: skip
+    for name, request, version, response_class, results in three_times:
+        path = f"kbroker.api.{name}"
+        module, _, function = path.rpartition(".")
+        original = getattr(import_module(module), function)
+
+        def counted(*arguments: Any, original: Any = original, **options: Any) -> Any:
+            described.append(None)
+            return original(*arguments, **options)
+
+        monkeypatch.setattr(path, counted)
+        described.clear()
+        response = await client.request(request, version, response_class)
+        assert (len(getattr(response, results)), len(described)) == (3, 1), name
 
 
 @broker_test

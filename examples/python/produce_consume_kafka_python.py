@@ -18,7 +18,7 @@ consumer = KafkaConsumer(
     group_id=f"{topic}-kafka-python",
     auto_offset_reset="earliest",  # where a new group starts
     enable_auto_commit=False,
-    consumer_timeout_ms=10_000,  # ends the loop when there is nothing new for so long
+    consumer_timeout_ms=10_000,  # ends the loop when no record has arrived for this long
 )
 for count, record in enumerate(consumer, 1):
     print(f"{record.partition}:{record.offset} {record.key.decode()} = {record.value.decode()}")

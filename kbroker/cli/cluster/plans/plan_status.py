@@ -89,7 +89,7 @@ def copied_text(plan: PlanDescription, copied: CopiedBytes, now_ms: int) -> str:
     if rate is None:
         return text
     left = estimate_text((copied.total - copied.copied) / rate)
-    return f"{text}, {format_size(rate)}/s; about {left} left, besides new records"
+    return f"{text}, {format_size(rate)}/s; about {left} left, not counting new records"
 
 
 def _rate(plan: PlanDescription, copied: CopiedBytes, now_ms: int) -> float | None:

@@ -55,7 +55,7 @@ def test_a_plan_that_runs(running: FakeCluster, capsys: Capture, monkeypatch: py
         "users          0  3,2       2,4     running",
         "plan 1 (drain 3) is running: 1 of 2 partitions moved, 1 moving",
         # 5 MiB of 10 MiB in 2 s.
-        "copied: 5.0 MiB of 10.0 MiB, 2.5 MiB/s; about 2s left, besides new records",
+        "copied: 5.0 MiB of 10.0 MiB, 2.5 MiB/s; about 2s left, not counting new records",
         "limits: 10 partitions at once, throttle 1.0 MiB/s",
     ]
 

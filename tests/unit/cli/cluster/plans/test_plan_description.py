@@ -56,7 +56,8 @@ def test_texts() -> None:
     assert state_text(cancelled).startswith("plan 7 (balance) is cancelled after 1s500ms: 1 of 4 partitions moved back")
     half = CopiedBytes(2 * MIB, 4 * MIB)
     assert (
-        copied_text(PLAN, half, 11_000) == "copied: 2.0 MiB of 4.0 MiB, 2.0 MiB/s; about 1s left, besides new records"
+        copied_text(PLAN, half, 11_000)
+        == "copied: 2.0 MiB of 4.0 MiB, 2.0 MiB/s; about 1s left, not counting new records"
     )
     # The clock of the controller may be ahead of ours.
     assert copied_text(PLAN, half, 9_000) == "copied: 2.0 MiB of 4.0 MiB"

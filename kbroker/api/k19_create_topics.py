@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from functools import partial
 
 from kbroker.api.context import RequestContext, Services
-from kbroker.api.large_responses import MAX_ALTERED_AT_ONCE
+from kbroker.api.large_responses import MAX_ALTERED_AT_ONCE, MAX_PARTITIONS_AT_ONCE
 from kbroker.config.describe import describe_topic
 from kbroker.metadata.topic_control_manager import CreateTopicResult
 from kbroker.metadata.topics.create_topics import NewTopic
@@ -38,7 +38,8 @@ async def handle(services: Services, context: RequestContext, request: CreateTop
 
 
 def is_large(services: Services, context: RequestContext, request: CreateTopicsRequest) -> bool:
-    return len(request.topics) > MAX_ALTERED_AT_ONCE
+    topics = request.topics
+    return len(topics) > MAX_ALTERED_AT_ONCE or any(topic.num_partitions > MAX_PARTITIONS_AT_ONCE for topic in topics)
 
 
 def _new_topics(topics: Iterable[CreatableTopic]) -> Steps[list[NewTopic]]:

@@ -12,7 +12,7 @@ from kbroker.common import KafkaError
 from kbroker.metadata.topics.topic_names import INTERNAL_TOPICS
 from kbroker.replica.delayed_delete_records import DeletedRecords
 from kbroker.replica.partition import Partition
-from kbroker.runtime.slices import step
+from kbroker.runtime.slices import Slices, step
 from protocol.errors import ErrorCode
 from protocol.messages.k21_delete_records import (
     DeleteRecordsPartitionResult,
@@ -38,34 +38,60 @@ async def handle(services: Services, context: RequestContext, request: DeleteRec
     for name, offsets in requested.items():
         results = []
         for index, offset in offsets.items():
-            results.append(await _result(services, name, index, offset, deleted))
+            results.append(_result(services, name, index, offset, deleted))
             await step(context.slices)
         response.topics.append(DeleteRecordsTopicResult(name=name, partitions=results))
         await step(context.slices)
     if deleted:
-        await services.replicas.wait_for_deletion(deleted, request.timeout_ms)
+        await _store(services, deleted, context.slices)
+        elsewhere = [deletion for deletion in deleted if _must_wait(deletion)]
+        if elsewhere:
+            await services.replicas.wait_for_deletion(elsewhere, request.timeout_ms)
     return response
 
 
-async def _result(
+def _result(
     services: Services, topic: str, index: int, offset: int, deleted: list[DeletedRecords]
 ) -> DeleteRecordsPartitionResult:
-    """Delete the records on this broker. Add the deletion to `deleted` if the response must wait for followers.
-
-    Also add it if this broker no longer leads the partition, so that the wait fails.
-    """
+    """Delete the records on this broker, and add the deletion to `deleted`."""
     result = DeleteRecordsPartitionResult(partition_index=index, low_watermark=NO_LOW_WATERMARK)
     try:
         partition = _partition(services, topic, index)
-        result.low_watermark = await services.replicas.delete_records(partition, offset)
+        services.replicas.delete_records(partition, offset)
     except KafkaError as error:
         result.error_code = error.code
         return result
-    # Another broker may have become the leader meanwhile, and its log may still have the records.
-    if partition.state.followers or not partition.is_leader:
-        # -1 stands for the high watermark, up to which all has been deleted.
-        deleted.append(DeletedRecords(partition, result.low_watermark if offset == -1 else offset, result))
+    # -1 stands for the high watermark, up to which all has been deleted.
+    end = partition.log.log_start_offset if offset == -1 else offset
+    deleted.append(DeletedRecords(partition, end, result))
     return result
+
+
+async def _store(services: Services, deleted: list[DeletedRecords], slices: Slices | None) -> None:
+    """Store the log start offsets together: the files have those of all partitions of the broker.
+
+    Also those of records that an earlier request has deleted: its write may have failed.
+    """
+    code = ErrorCode.NONE
+    try:
+        await services.replicas.store_log_starts()
+    except KafkaError as error:
+        code = error.code
+    for partition, _, result in deleted:
+        result.error_code = code
+        if code == ErrorCode.NONE:
+            result.low_watermark = partition.log.log_start_offset
+        await step(slices)
+
+
+def _must_wait(deletion: DeletedRecords) -> bool:
+    """Return whether followers must delete the records, too.
+
+    Also if this broker no longer leads the partition, so that the wait fails: the log of the new leader may still have
+    the records.
+    """
+    partition, _, result = deletion
+    return not result.error_code and (bool(partition.state.followers) or not partition.is_leader)
 
 
 def _partition(services: Services, topic: str, index: int) -> Partition:

@@ -10,16 +10,12 @@ from kbroker.replica.purgatory import DelayedOperation, Purgatory
 from protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from kbroker.replica.logs.log_manager import LogManager
     from kbroker.replica.partition import Partition
     from protocol.messages.k21_delete_records import DeleteRecordsPartitionResult
 
 
-async def delete_from_log(partition: Partition, offset: int, logs: LogManager) -> int:
-    """Delete the records below `offset` (-1: the high watermark). Returns the new log start offset.
-
-    Raises KafkaError.
-    """
+def delete_from_log(partition: Partition, offset: int) -> None:
+    """Delete the records below `offset` (-1: the high watermark). Raises KafkaError."""
     log = partition.log
     if log.offline is not None:
         raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, log.offline)
@@ -34,12 +30,6 @@ async def delete_from_log(partition: Partition, offset: int, logs: LogManager) -
     if offset > log.log_start_offset:
         log.delete_records(offset)
         partition.notify_all()
-    # Even if an earlier request deleted these records: its write may have failed.
-    try:
-        await logs.write_checkpoints()
-    except OSError as error:
-        raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
-    return log.log_start_offset
 
 
 class DeletedRecords(NamedTuple):

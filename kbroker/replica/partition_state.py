@@ -42,9 +42,9 @@ class PartitionState:
     """
 
     __slots__ = (
-        "_counted", "_lag_max_messages", "_min_insync_replicas", "epoch_start_offset", "followers", "high_watermark",
-        "is_under_min_isr", "isr", "leader_end_offset", "leader_epoch", "local_id", "partition_epoch", "proposal",
-        "replicas",
+        "_counted", "_lag_max_messages", "epoch_start_offset", "followers", "high_watermark",
+        "is_under_min_isr", "isr", "leader_end_offset", "leader_epoch", "local_id", "min_insync_replicas",
+        "partition_epoch", "proposal", "replicas",
     )  # fmt: skip
 
     def __init__(
@@ -67,7 +67,7 @@ class PartitionState:
         self.followers: dict[int, FollowerState] = {}
         # The followers whose claims hold the high watermark back.
         self._counted: list[FollowerState] = []
-        self._min_insync_replicas = min_insync_replicas
+        self.min_insync_replicas = min_insync_replicas
         self._lag_max_messages = -1
         self._assign(replicas or isr, isr)
         self.followers = {id: FollowerState(id) for id in self._other_replicas()}
@@ -112,7 +112,7 @@ class PartitionState:
 
     def set_min_insync_replicas(self, min_insync_replicas: int) -> None:
         """Apply a changed min.insync.replicas."""
-        self._min_insync_replicas = min_insync_replicas
+        self.min_insync_replicas = min_insync_replicas
         self._check_min_isr()
 
     def set_lag_max_messages(self, lag_max_messages: int) -> None:
@@ -120,7 +120,7 @@ class PartitionState:
         self._lag_max_messages = lag_max_messages
 
     def _check_min_isr(self) -> None:
-        self.is_under_min_isr = len(self.isr) < min(self._min_insync_replicas, len(self.replicas))
+        self.is_under_min_isr = len(self.isr) < min(self.min_insync_replicas, len(self.replicas))
 
     def advance_high_watermark(self, leader_position: int) -> bool:
         """Advance the high watermark to the lowest position of the maximal ISR. Returns whether it advanced."""

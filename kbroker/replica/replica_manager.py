@@ -327,12 +327,19 @@ class ReplicaManager:
 
     # DeleteRecords and shutdown.
 
-    async def delete_records(self, partition: Partition, offset: int) -> int:
-        """Delete the records below `offset` (-1: the high watermark). Returns the new log start offset.
+    def delete_records(self, partition: Partition, offset: int) -> None:
+        """Delete the records below `offset` (-1: the high watermark). Raises KafkaError.
 
-        Raises KafkaError.
+        They may return after a crash, until `store_log_starts` was called.
         """
-        return await delete_from_log(partition, offset, self.logs)
+        delete_from_log(partition, offset)
+
+    async def store_log_starts(self) -> None:
+        """Write the log start offsets of all partitions. Raises KafkaError."""
+        try:
+            await self.logs.write_checkpoints()
+        except OSError as error:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
 
     async def wait_for_deletion(self, deleted: list[DeletedRecords], timeout_ms: int) -> None:
         """Wait until the live replicas have deleted the records, too. Completes the results."""

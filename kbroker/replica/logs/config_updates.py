@@ -81,7 +81,7 @@ class ConfigUpdates:
         configs: TopicConfigs = {}
         for partition in partitions:
             config = self._config(partition, configs)
-            if config is not None:
+            if config is not None and config.min_insync_replicas != partition.state.min_insync_replicas:
                 partition.set_min_insync_replicas(config.min_insync_replicas)
 
     def _update(self, partitions: Iterable[Partition]) -> Steps[None]:

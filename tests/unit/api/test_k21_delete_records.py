@@ -5,6 +5,7 @@ from unittest.mock import Mock
 
 import pytest
 
+from kbroker.common import KafkaError
 from kbroker.replica.delayed_delete_records import DelayedDeleteRecords, DeletedRecords
 from protocol.apis import ApiKey
 from protocol.errors import ErrorCode
@@ -59,14 +60,24 @@ async def test_every_version_and_missing_partitions():
 
 
 @async_test
+async def test_log_start_offsets_that_cannot_be_stored(monkeypatch: pytest.MonkeyPatch):
+    async def fail() -> None:
+        raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR)
+
+    handlers = await with_records()
+    monkeypatch.setattr(handlers.replicas, "store_log_starts", fail)
+    assert await delete(handlers, "t", 3) == (ErrorCode.KAFKA_STORAGE_ERROR, -1)
+
+
+@async_test
 async def test_a_leader_that_is_replaced_while_the_log_start_is_stored_refuses(monkeypatch: pytest.MonkeyPatch):
     """The new leader's log still has the records."""
     handlers = await with_records()
     delete_records = handlers.replicas.delete_records
 
-    async def delete_and_resign(partition: FakePartition, offset: int) -> int:
+    def delete_and_resign(partition: FakePartition, offset: int) -> None:
         partition.is_leader = False
-        return await delete_records(partition, offset)
+        delete_records(partition, offset)
 
     async def wait_for_deletion(deleted: list[DeletedRecords], timeout_ms: int) -> None:
         DelayedDeleteRecords(Mock(), deleted, lambda broker_id: True).check()

@@ -12,6 +12,12 @@ from kbroker.replica.partition_state import PartitionState
 from kbroker.storage.producers.producer_state_manager import ProducerStateManager
 from protocol.errors import ErrorCode
 from protocol.messages.k20_delete_topics import DeleteTopicsRequest, DeleteTopicsResponse, DeleteTopicState
+from protocol.messages.k21_delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopic,
+)
 from tests.unit.support.client import batch
 from tests.unit.support.simulated_broker import MINUTE, Machine, broker_test
 
@@ -280,15 +286,8 @@ async def test_the_partitions_of_a_topic_share_their_config(m: Machine) -> None:
     assert created[0].log.config is created[1].log.config
 
 
-@broker_test
-async def test_topics_that_are_deleted_together_share_a_write_of_the_checkpoints(
-    m: Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It has the offsets of all logs of the broker, and syncs its files."""
-    client = await m.client()
-    names = [f"t{number}" for number in range(5)]
-    for number, name in enumerate(names):
-        await client.create_topic(name, 2, file_delete_delay_ms=1000 * (number % 2))
+def count_checkpoint_writes(m: Machine, monkeypatch: pytest.MonkeyPatch) -> list[None]:
+    """Return a list that gets an element with each write."""
     logs = m.broker.services.replicas.logs
     writes: list[None] = []
     write = logs.write_checkpoints
@@ -298,6 +297,37 @@ async def test_topics_that_are_deleted_together_share_a_write_of_the_checkpoints
         await write()
 
     monkeypatch.setattr(logs, "write_checkpoints", counted)
+    return writes
+
+
+@broker_test
+async def test_deleted_records_of_many_partitions_share_a_write_of_the_checkpoints(
+    m: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has the offsets of all logs of the broker: one for each of 3,000 partitions would take 15 s."""
+    client = await m.client()
+    await client.create_topic("t", 5)
+    for partition in range(5):
+        await client.produce("t", batch(b"a"), partition)
+    writes = count_checkpoint_writes(m, monkeypatch)
+    partitions = [DeleteRecordsPartition(partition_index=index, offset=1) for index in range(5)]
+    request = DeleteRecordsRequest(topics=[DeleteRecordsTopic(name="t", partitions=partitions)], timeout_ms=1000)
+    response = await client.request(request, 2, DeleteRecordsResponse)
+    results = [(result.error_code, result.low_watermark) for result in response.topics[0].partitions]
+    assert results == [(0, 1)] * 5
+    assert len(writes) == 1
+
+
+@broker_test
+async def test_topics_that_are_deleted_together_share_a_write_of_the_checkpoints(
+    m: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has the offsets of all logs of the broker, and syncs its files."""
+    client = await m.client()
+    names = [f"t{number}" for number in range(5)]
+    for number, name in enumerate(names):
+        await client.create_topic(name, 2, file_delete_delay_ms=1000 * (number % 2))
+    writes = count_checkpoint_writes(m, monkeypatch)
     request = DeleteTopicsRequest(topics=[DeleteTopicState(name=name) for name in names])
     response = await client.request(request, 6, DeleteTopicsResponse)
     assert {result.error_code for result in response.responses} == {0}

@@ -12,6 +12,7 @@ from kbroker.storage.producers.verification import VerificationGuard
 from protocol.errors import ErrorCode
 from protocol.records.batch import TRANSACTIONAL, build_batch, parse_header
 from tests.unit.support.client import EPOCH_MS, Client, base_offsets, batch, values_of
+from tests.unit.support.deletion import delete_records
 from tests.unit.support.simulated_broker import Machine, broker_test
 
 T = TopicPartition("t", 0)
@@ -145,7 +146,7 @@ async def test_deleted_records_of_an_open_transaction(m: Machine) -> None:
     writer.write(data(0))
     writer.write(data(1))
     partition = m.partition("t")
-    await writer.replicas.delete_records(partition, 1)
+    await delete_records(writer.replicas, partition, 1)
     assert (partition.log.log_start_offset, partition.last_stable_offset) == (1, 1)
     await writer.end(committed=False)
     assert (await fetch_committed(client, 1))[1:] == (3, [(7, 0)])

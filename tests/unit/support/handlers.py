@@ -126,12 +126,14 @@ class FakeReplicas:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         return partition
 
-    async def delete_records(self, partition: FakePartition, offset: int) -> int:
+    def delete_records(self, partition: FakePartition, offset: int) -> None:
         offset = partition.high_watermark if offset == -1 else offset
         if not 0 <= offset <= partition.high_watermark:
             raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
         partition.log.log_start_offset = max(offset, partition.log.log_start_offset)
-        return partition.log.log_start_offset
+
+    async def store_log_starts(self) -> None:
+        pass
 
 
 class Handlers:

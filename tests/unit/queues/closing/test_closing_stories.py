@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -26,6 +27,7 @@ from tests.unit.support.closing_cluster import (
     until_forwarded,
     visible,
 )
+from tests.unit.support.deletion import delete_records
 from tests.unit.support.simulated_cluster import SimulatedCluster
 from tests.unit.support.simulated_hosts import simulated
 
@@ -115,7 +117,7 @@ async def target_is_moved(s: SimulatedCluster) -> None:
     leader = leader_of(s, 0)
     assert leader is not None
     target = s.replica(leader, index=0)
-    deleted = s.broker(leader).services.replicas.delete_records(target, target.high_watermark)
+    deleted = delete_records(s.broker(leader).services.replicas, target, target.high_watermark)
     await s.machines[leader].loop.run(deleted)
     await s.reassign([3])
     await s.until(lambda: leader_of(s, 0) == 3, 120)
@@ -261,7 +263,7 @@ async def test_retention_goes_on_after_a_cancellation(s: SimulatedCluster) -> No
     assert partition.retention_limit is not None
     await s.until(lambda: partition.retention_limit(0) == partition.log.log_end_offset, 10)
 
-    delete = s.broker(leader).services.replicas.delete_records
+    delete = partial(delete_records, s.broker(leader).services.replicas)
     end = partition.high_watermark
     with pytest.raises(KafkaError) as error_info:
         await s.machines[leader].loop.run(delete(partition, end + 1))
@@ -296,7 +298,7 @@ async def test_records_from_between_two_closings_are_not_taken_for_hidden_ones(s
     await until_forwarded(s, 0, [b"hidden"])
     leader = leader_of(s, 2)
     assert leader is not None
-    await s.machines[leader].loop.run(s.broker(leader).services.replicas.delete_records(s.replica(leader, index=2), 2))
+    await s.machines[leader].loop.run(delete_records(s.broker(leader).services.replicas, s.replica(leader, index=2), 2))
     await closing(s, 2)
     await until_applied(s, 2, is_active=True)
     # The controller looks for emptied partitions every ten seconds.

@@ -30,6 +30,7 @@ from tests.unit.support.closing_cluster import (
     until_forwarded,
     visible,
 )
+from tests.unit.support.deletion import delete_records
 from tests.unit.support.simulated_cluster import SimulatedCluster
 from tests.unit.support.simulated_hosts import simulated
 
@@ -50,7 +51,7 @@ async def retire(s: SimulatedCluster) -> None:
         leader = leader_of(s, index)
         assert leader is not None
         partition = s.replica(leader, index=index)
-        await s.machines[leader].loop.run(s.broker(leader).services.replicas.delete_records(partition, 1))
+        await s.machines[leader].loop.run(delete_records(s.broker(leader).services.replicas, partition, 1))
     await s.until(lambda: all(s.replica(n, index=2).is_retired for n in (1, 3)), 60)
 
 
@@ -147,7 +148,7 @@ async def test_a_consumer_that_has_read_everything_is_not_overtaken(s: Simulated
     leader = leader_of(s, 2)
     assert leader is not None
     partition = s.replica(leader, index=2)
-    await s.machines[leader].loop.run(s.broker(leader).services.replicas.delete_records(partition, 1))
+    await s.machines[leader].loop.run(delete_records(s.broker(leader).services.replicas, partition, 1))
     await produce(s, idempotent(b"b", 1), 2)
     await until_forwarded(s, 0, [b"b"])
     await asyncio.sleep(30)

@@ -14,6 +14,7 @@ from kbroker.replica.fetcher.partition_fetch_state import PartitionFetchState
 from kbroker.replica.fetcher.replica_fetcher import ReplicaFetcher
 from kbroker.replica.partition import Partition
 from kbroker.storage.log.leader_epoch_cache import LeaderEpochCache
+from tests.unit.support.deletion import delete_records
 from tests.unit.support.replica_cluster import ReplicaCluster, offsets, replica_test
 
 
@@ -77,7 +78,7 @@ async def a_tail_below_the_log_start_offset_of_the_new_leader(c: ReplicaCluster)
         await c.commit(2, b"deleted")
     c.elect(2, isr=[2])
     await c.commit(2, b"kept")
-    await c.nodes[2].replicas.delete_records(c.nodes[2].partition(), 4)
+    await delete_records(c.nodes[2].replicas, c.nodes[2].partition(), 4)
     assert c.nodes[2].partition().log.epochs.entries == [(3, 4)]
     assert offsets(await c.until_equal(2, 1)) == [(4, 3)]
     # A log start offset that goes back, for whatever reason, would bring the tail back.

@@ -9,6 +9,7 @@ from kbroker.replica.fetch import partition_reads
 from kbroker.replica.partition import Partition
 from protocol.errors import ErrorCode
 from protocol.fast.fetch import FetchResponse
+from tests.unit.support.deletion import delete_records
 from tests.unit.support.replica_cluster import ReplicaCluster, offsets, replica_test
 
 
@@ -54,7 +55,7 @@ async def test_a_follower_below_the_start_of_the_leaders_log(c: ReplicaCluster) 
     for _ in range(4):
         c.produce(1, b"d", b"e", b"f")
     # The leader's log then starts in the middle of a batch.
-    await c.nodes[1].replicas.delete_records(c.nodes[1].partition(), 10)
+    await delete_records(c.nodes[1].replicas, c.nodes[1].partition(), 10)
     node = await c.restart(2)
     await c.until(lambda: node.partition().log.log_end_offset == 15)
     assert node.partition().log.log_start_offset == 10
@@ -67,7 +68,7 @@ async def test_a_follower_adopts_the_start_of_the_leaders_log(c: ReplicaCluster)
     for _ in range(3):
         c.produce(1, b"a")
     await c.until(lambda: c.nodes[2].partition().high_watermark == 3)
-    await c.nodes[1].replicas.delete_records(c.nodes[1].partition(), 2)
+    await delete_records(c.nodes[1].replicas, c.nodes[1].partition(), 2)
     c.produce(1, b"b")
     await c.until(lambda: c.nodes[2].partition().log.log_start_offset == 2)
 

@@ -58,7 +58,7 @@ async def test_min_insync_replicas_is_applied_at_once(
     """An ISR that the controller sends in the same change means the same to the leader as to the controller."""
     client = await m.client()
     await client.create_topic("t", MANY)
-    counts = counts_between_slices(m, monkeypatch, lambda partition: partition.state._min_insync_replicas == 2)
+    counts = counts_between_slices(m, monkeypatch, lambda partition: partition.state.min_insync_replicas == 2)
     await (client.alter_topic("t", min_insync_replicas=2) if of_topic else client.alter_broker(min_insync_replicas=2))
     assert set(counts) == {MANY}
     assert {partition.log.config.min_insync_replicas for partition in partitions(m)} == {2}

@@ -20,7 +20,7 @@ from kbroker.metadata.metadata_writer import MetadataWriter
 from kbroker.metadata.replication.alter_partition import ANY_EPOCH
 from kbroker.metadata.store import znodes
 from kbroker.metadata.store.coordination import Create, Delete, Op, Set
-from kbroker.metadata.store.multis import MULTI_BYTES, op_bytes
+from kbroker.metadata.store.multis import op_bytes
 from kbroker.metadata.store.partition_chunks import ChunkDraft
 from kbroker.metadata.topics.closing.close_partitions import check_open, without_forwarding
 from kbroker.metadata.topics.closing.remove_partitions import check_not_closing
@@ -43,6 +43,9 @@ if TYPE_CHECKING:
 
 
 Overrides = dict[str, str]
+# The size at which another multi of topics is begun. The event loop reads and applies a multi at once: of 400 KB with
+# 1,700 topics for 35 to 70 ms.
+TOPICS_BYTES = 100_000
 # About the size of the longest path of a topic's node.
 PATH_BYTES = 300
 
@@ -142,7 +145,7 @@ class TopicControlManager:
                 ops: list[Op] = []
                 names: list[str] = []
                 size = 0
-                while remaining and size + draft.max_bytes < MULTI_BYTES:
+                while remaining and size + draft.max_bytes < TOPICS_BYTES:
                     plan = remaining.pop()
                     try:
                         topic_ops = self._create_topic(plan, results[plan.name].topic_id, draft)
@@ -210,7 +213,7 @@ class TopicControlManager:
         draft = ChunkDraft(self._loader.chunks)
         ops: list[Op] = []
         removed: list[TopicDeletion] = []
-        while deletions and PATH_BYTES * len(ops) + draft.max_bytes < MULTI_BYTES:
+        while deletions and PATH_BYTES * len(ops) + draft.max_bytes < TOPICS_BYTES:
             deletion = deletions.pop()
             topic = self._image.topics_by_id.get(deletion.topic_id)
             if topic is None:

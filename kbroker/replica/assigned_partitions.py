@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 event_log = EventLogger("kbroker.logs")
 
+# The partitions of a deleted topic with more of them are closed in slices: 6,500 take 50 to 90 ms.
+CLOSED_AT_ONCE = 128
+
 
 def _must_sync(log: Log) -> bool:
     """Return whether the records of an earlier process have to be synced before the partition serves.
@@ -108,9 +111,10 @@ class AssignedPartitions:
             self.update_configs(topics)
         for topic in delta.deleted:
             hidden = self._deleted[topic.topic_id] = self._replicas.hide(topic.topic_id, topic.name)
-            for partition in hidden:
-                self._stop_following(partition)
-                partition.close()
+            if len(hidden) <= CLOSED_AT_ONCE:
+                for partition in hidden:
+                    self._stop_following(partition)
+                    partition.close()
         if self.has_roles:
             for change in delta.partitions:
                 changed = self._replicas.get(change.topic_id, change.tp.partition)
@@ -262,13 +266,21 @@ class AssignedPartitions:
             maintenance.mark_uncheckpointed(partition)
 
     async def _remove_topics(self, topic_ids: Collection[bytes]) -> None:
-        """Delete the logs of topics, whose partitions `on_roles_changed` has closed.
+        """Delete the logs of topics, whose partitions `on_roles_changed` has hidden.
 
         Together, since the checkpoints of all logs are written for it.
         """
         if not topic_ids:
             return
-        await self._remove([partition for topic_id in topic_ids for partition in self._deleted.pop(topic_id, [])])
+        slices = self._new_slices()
+        hidden = [partition for topic_id in topic_ids for partition in self._deleted.pop(topic_id, [])]
+        for partition in hidden:
+            if not partition.is_closed:
+                self._stop_following(partition)
+                partition.close()
+            await slices.step()
+        # Those of deleted topics are never assigned again.
+        await self._remove(hidden, slices)
         unopened = self._maintenance.unopened
         for tp in [tp for tp, topic_id in unopened.items() if topic_id in topic_ids]:
             del unopened[tp]
@@ -305,6 +317,6 @@ class AssignedPartitions:
                 event_log.info("replica removed", partition=tp)
         await self._remove(reassigned)
 
-    async def _remove(self, partitions: Sequence[Partition]) -> None:
-        await self._replicas.remove(partitions)
+    async def _remove(self, partitions: Sequence[Partition], slices: Slices | None = None) -> None:
+        await self._replicas.remove(partitions, slices)
         await self._logs.delete([partition.log for partition in partitions])

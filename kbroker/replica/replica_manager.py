@@ -29,6 +29,7 @@ from kbroker.replica.produce.record_validator import AppendMustWait, RecordValid
 from kbroker.replica.produce.transaction_verification import VerifiedPartitions
 from kbroker.replica.purgatory import Purgatory
 from kbroker.replica.removed_partitions import RemovedPartitionTotals
+from kbroker.runtime.slices import Slices, step
 from kbroker.storage.producers.transaction_marker import TransactionMarker
 from kbroker.storage.producers.verification import VerificationGuard
 from protocol.errors import ErrorCode
@@ -166,17 +167,19 @@ class ReplicaManager:
             del self._partitions_by_topic[topic]
         return list(hidden.values())
 
-    async def remove(self, partitions: Iterable[Partition]) -> None:
+    async def remove(self, partitions: Iterable[Partition], slices: Slices | None = None) -> None:
         """Remove partitions from this broker. Afterwards nothing writes to their directories any more.
 
-        All are closed before anything is awaited: one that is assigned to this broker again meanwhile must not follow
-        with the log that is about to be deleted, since its fetches would claim what that log has.
+        Without `slices` all are closed before anything is awaited: one that is assigned to this broker again meanwhile
+        must not follow with the log that is about to be deleted, since its fetches would claim what that log has.
         """
         removed = list(partitions)
         for partition in removed:
             self._close(partition)
+            await step(slices)
         for partition in removed:
             await self.maintenance.remove(partition)
+            await step(slices)
 
     def _close(self, partition: Partition) -> None:
         self.partitions.pop(partition.tp, None)
@@ -187,7 +190,8 @@ class ReplicaManager:
                 if not named:
                     del self._partitions_by_topic[key]
         self.removed_totals.add(partition)
-        partition.close()
+        if not partition.is_closed:
+            partition.close()
 
     # Produce requests.
 

@@ -15,7 +15,7 @@ from kbroker.replica.logs.checkpoints import NEW_LOG, CheckpointFiles, LogCheckp
 from kbroker.replica.logs.shortage_reporter import ShortageReporter
 from kbroker.replica.logs.stray_logs import MayReturn, StrayLogs
 from kbroker.runtime.event_log import EventLogger
-from kbroker.runtime.slices import Steps
+from kbroker.runtime.slices import Slices, Steps
 from kbroker.storage import file_names
 from kbroker.storage.clean_shutdown_file import write_clean_shutdown_file
 from kbroker.storage.log.log import Log
@@ -213,15 +213,18 @@ class LogManager:
 
     async def delete(self, logs: Sequence[Log]) -> None:
         """Rename the logs' directories now; remove them after file.delete.delay.ms."""
+        slices = Slices(self._environment.yield_to_loop, self._environment.clock.mono_ns)
+        renames = []
         for log in logs:
             if self._logs.get(log.tp) is log:
                 del self._logs[log.tp]
                 self._checkpoints.is_outdated = True
             await self._close(log, clean=False)
+            renames.append((log.directory, file_names.deleted_dir(self.path, log.tp, self._unique())))
+            await slices.step()
         if not logs:
             return
         disk = self._environment.disk
-        renames = [(log.directory, file_names.deleted_dir(self.path, log.tp, self._unique())) for log in logs]
         await self._environment.offload(_try_each_blocking, disk.rename, renames)
         try:
             await self.write_checkpoints()

@@ -196,7 +196,7 @@ async def test_new_topics_prefer_the_brokers_that_are_there():
 
 @async_test
 async def test_a_failover_does_not_wait_for_a_request_that_creates_many_topics(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("kbroker.metadata.topic_control_manager.MULTI_BYTES", 5_000)
+    monkeypatch.setattr("kbroker.metadata.topic_control_manager.TOPICS_BYTES", 5_000)
     cluster = await cluster_of_three()
     await cluster.create("t", [2, 3])
     controller = cluster.controller.controller

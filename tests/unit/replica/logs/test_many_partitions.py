@@ -8,6 +8,7 @@ import pytest
 from kbroker.replica.logs.config_updates import UPDATED_AT_ONCE
 from kbroker.replica.partition import Partition
 from kbroker.runtime.environment import Environment
+from tests.unit.support.client import batch
 from tests.unit.support.simulated_broker import Machine, broker_test
 
 MANY = 3 * UPDATED_AT_ONCE
@@ -82,3 +83,20 @@ async def test_a_stop_during_a_change(m: Machine) -> None:
     await m.restart()
     await asyncio.gather(altered, return_exceptions=True)
     assert {partition.log.config.retention_ms for partition in partitions(m)} == {12_345}
+
+
+@broker_test
+async def test_partitions_of_a_deleted_topic(m: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All are hidden at once. The response is sent when all are closed and their directories are renamed."""
+    client = await m.client()
+    await client.create_topic("t", MANY)
+    replicas, deleted = m.broker.services.replicas, partitions(m)
+    counts = counts_between_slices(m, monkeypatch, lambda partition: replicas.get("t", 0) is not None)
+    closed = counts_between_slices(m, monkeypatch, lambda partition: partition.is_closed)
+    await client.delete_topic("t")
+    assert any(0 < count < MANY for count in closed)
+    assert set(counts) == {0}
+    assert all(partition.is_closed for partition in deleted)
+    assert not partitions(m)
+    await client.create_topic("t", 1)
+    assert (await client.produce("t", batch(b"a"))).base_offset == 0

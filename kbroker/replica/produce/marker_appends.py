@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING
 
 from kbroker.common import KafkaError
@@ -20,20 +21,39 @@ MAX_MARKERS_PER_WRITE = 1000
 _MAX_MARKER_BYTES = 128
 
 
+# Partitions to which an iteration appends. A transaction of 3,000 partitions would keep the event loop busy for 130 ms.
+PARTITIONS_AT_ONCE = 32
+
+Markers = list[tuple[TransactionMarker, OnCommitted]]
+
+
 class MarkerAppends:
     def __init__(self, environment: Environment) -> None:
         self._environment = environment
-        self._waiting: dict[Partition, list[tuple[TransactionMarker, OnCommitted]]] = {}
+        self._waiting: dict[Partition, Markers] = {}
+        # Those of earlier iterations.
+        self._due: deque[tuple[Partition, Markers]] = deque()
+        self._is_scheduled = False
 
     def add(self, partition: Partition, marker: TransactionMarker, on_committed: OnCommitted) -> None:
-        """Append in the next iteration. `on_committed`: called when the marker is committed, or cannot be appended."""
-        if not self._waiting:
-            self._environment.loop.call_soon(self._append_all)
-        self._waiting.setdefault(partition, []).append((marker, on_committed))
+        """Append in the next iteration, or in a later one if markers of many partitions wait.
 
-    def _append_all(self) -> None:
-        waiting, self._waiting = self._waiting, {}
-        for partition, markers in waiting.items():
+        `on_committed`: called when the marker is committed, or cannot be appended.
+        """
+        self._waiting.setdefault(partition, []).append((marker, on_committed))
+        self._schedule()
+
+    def _schedule(self) -> None:
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            self._environment.loop.call_soon(self._append_some)
+
+    def _append_some(self) -> None:
+        self._is_scheduled = False
+        self._due.extend(self._waiting.items())
+        self._waiting = {}
+        for _ in range(min(PARTITIONS_AT_ONCE, len(self._due))):
+            partition, markers = self._due.popleft()
             max_markers = max(1, min(MAX_MARKERS_PER_WRITE, partition.log.config.segment_bytes // _MAX_MARKER_BYTES))
             group: dict[int, tuple[TransactionMarker, OnCommitted]] = {}
             for marker, on_committed in markers:
@@ -43,6 +63,8 @@ class MarkerAppends:
                     group = {}
                 group[marker.producer_id] = (marker, on_committed)
             self._append(partition, group)
+        if self._due:
+            self._schedule()
 
     def _append(self, partition: Partition, group: dict[int, tuple[TransactionMarker, OnCommitted]]) -> None:
         now_ms = self._environment.clock.now_ms()

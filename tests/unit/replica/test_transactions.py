@@ -1,11 +1,13 @@
 """Transactions in partitions: the last stable offset, waiting fetches, appends, markers."""
 
 import asyncio
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
 from kbroker.common import KafkaError, TopicPartition
+from kbroker.replica.produce.marker_appends import PARTITIONS_AT_ONCE
 from kbroker.replica.replica_manager import ReplicaManager
 from kbroker.storage.producers.transaction_marker import TransactionMarker
 from kbroker.storage.producers.verification import VerificationGuard
@@ -373,6 +375,24 @@ async def test_two_markers_of_a_producer_in_one_iteration(m: Machine) -> None:
     writer.write(data(0))
     first, second, late = writer.send_end(), writer.send_end(producer_epoch=2), writer.send_end(producer_epoch=1)
     assert [await first, await second, await late] == [0, 0, ErrorCode.INVALID_PRODUCER_EPOCH]
+
+
+@broker_test
+async def test_markers_of_many_partitions_are_appended_in_several_iterations(m: Machine) -> None:
+    client = await m.client()
+    await client.create_topic("t", 3 * PARTITIONS_AT_ONCE)
+    replicas = m.broker.services.replicas
+    partitions = [m.partition("t", index) for index in range(3 * PARTITIONS_AT_ONCE)]
+    codes: list[ErrorCode] = []
+    for partition in partitions:
+        for epoch in (1, 2):
+            replicas.append_marker(partition.tp, TransactionMarker(7, epoch, True, 0, 2), codes.append)
+    appended = []
+    while not appended or appended[-1] < len(partitions):
+        await asyncio.sleep(0)
+        appended.append(sum(partition.log.log_end_offset > 0 for partition in partitions))
+    assert [later - before for before, later in pairwise([0, *appended])] == [PARTITIONS_AT_ONCE] * 3
+    assert codes == [ErrorCode.NONE] * 2 * len(partitions)
 
 
 @broker_test

@@ -190,8 +190,8 @@ class ClosingControlManager:
         for number, topic_id, index, row in list(draft.partitions_of(topic.topic_id)):
             if index >= first and row.is_closing != is_closing:
                 draft.replace(number, topic_id, index, with_closing(row, is_closing))
-        if is_closing and draft.max_bytes > MULTI_BYTES:
-            raise KafkaError(ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request.")
+                if is_closing and draft.max_bytes > MULTI_BYTES:
+                    raise KafkaError(ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request.")
         await self._writer.commit(draft.ops())
 
 

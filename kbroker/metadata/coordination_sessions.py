@@ -1,6 +1,6 @@
 """The sessions of a broker with the coordination service.
 
-A broker alone has one session with the store in its process. A broker of a cluster whose session expires has lost its
+A lone broker has one session with the store in its process. A broker of a cluster whose session expires has lost its
 registration, and perhaps its leaderships: it gives up all roles, opens another session, and joins the cluster again
 with a new broker epoch. Its logs and its clients' connections stay.
 """

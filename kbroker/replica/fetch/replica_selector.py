@@ -14,8 +14,8 @@ def select_read_replica(
 ) -> int:
     """Return the follower from which a consumer in a rack should read; -1 for the leader.
 
-    Followers qualify that are live, in the ISR, and have the fetch offset. The leader is preferred if it is in the
-    rack, then the follower with most records, which was caught up last.
+    Candidates are live followers in the ISR that have the fetch offset. The leader is preferred if it is in the rack,
+    then the follower with the highest log end offset; of several, the one that was caught up last.
     """
     leader = brokers.get(state.local_id)
     if leader is not None and leader.rack == rack:

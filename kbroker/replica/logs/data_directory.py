@@ -54,7 +54,7 @@ class DataDirectory:
             self._lock.close()
 
     def _clear_blocking(self) -> None:
-        """Delete the empty logs of a broker that could not join, and what its stop has written."""
+        """Delete the empty logs of a broker that could not join, and the files that its shutdown has written."""
         disk = self._environment.disk
         for name in disk.listdir(self.path):
             path = f"{self.path}/{name}"

@@ -42,8 +42,11 @@ class Backoff(NamedTuple):
 
 
 class LogCleanerManager:
-    """As in Kafka, a log is ready when enough of it is dirty (min.cleanable.dirty.ratio) or overdue
-    (max.compaction.lag.ms). A damaged log is uncleanable until the next start."""
+    """Selects the logs that are ready to be compacted.
+
+    As in Kafka, a log is ready when enough of it is dirty (min.cleanable.dirty.ratio) or overdue
+    (max.compaction.lag.ms). A damaged log is uncleanable until the next start.
+    """
 
     def __init__(
         self, environment: Environment, maintenance: PartitionMaintenance, config: Callable[[], BrokerConfig]

@@ -31,8 +31,9 @@ from kbroker.coordinator.group.classic.requests import (
 )
 from protocol.errors import ErrorCode
 
-# A member that has no response to its first JoinGroup does not know its id, so it cannot send heartbeats, and while the
-# request waits, its connection is silent. Only this timeout detects that it was lost. Kafka does not make it a config.
+# A member without a response to its first JoinGroup does not know its id, so it cannot send heartbeats, and its
+# connection is silent while the request waits. Only this timeout detects that the member is lost. Kafka has no
+# config for it either.
 NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60 * 1000
 
 

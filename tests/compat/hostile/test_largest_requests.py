@@ -11,6 +11,7 @@ from protocol.messages.k08_offset_commit import (
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
+from protocol.messages.k10_find_coordinator import FindCoordinatorRequest
 from protocol.messages.k13_leave_group import LeaveGroupRequest, MemberIdentity
 from protocol.messages.k15_describe_groups import DescribeGroupsRequest
 from protocol.messages.k19_create_topics import CreatableTopic, CreateTopicsRequest
@@ -44,6 +45,11 @@ def offset_commit() -> Message:
     return OffsetCommitRequest(group_id="g", generation_id_or_member_epoch=-1, topics=topics)
 
 
+def find_coordinator() -> Message:
+    # Only 10 KB.
+    return FindCoordinatorRequest(coordinator_keys=[""] * 9_980)
+
+
 def describe_groups() -> Message:
     return DescribeGroupsRequest(groups=[f"{number:05d}{'x' * 32_000}" for number in range(300)])
 
@@ -63,6 +69,7 @@ REQUESTS: dict[str, tuple[Callable[[], Message], int]] = {
     "partitions of ListOffsets": (list_offsets, 7),
     "names of Metadata": (metadata, 12),
     "partitions of OffsetCommit": (offset_commit, 8),
+    "empty keys of FindCoordinator": (find_coordinator, 6),
     "long names of DescribeGroups": (describe_groups, 5),
     "names of CreateTopics": (create_topics, 7),
     "members of LeaveGroup": (leave_group, 5),

@@ -14,7 +14,6 @@ from kbroker.api.forwarding import FORWARDED_APIS, is_not_controller
 from kbroker.api.local_requests import DetachedConnection, handler_of
 from kbroker.common import Buffer
 from kbroker.interbroker.envelope import decode_address
-from kbroker.runtime.slices import Slices
 from protocol.errors import ErrorCode, MalformedError
 from protocol.framing import ParsedRequestHeader, decode_request_header, encode_response_header
 from protocol.messages.k58_envelope import EnvelopeRequest, EnvelopeResponse
@@ -42,7 +41,7 @@ async def handle(services: Services, context: RequestContext, request: EnvelopeR
     )  # fmt: skip
     if len(request.request_data) > LARGE_REQUEST_BYTES:
         environment = services.environment
-        inner.slices = Slices(environment.yield_to_loop, environment.clock.mono_ns)
+        inner.slices = environment.new_slices()
     try:
         message = await _decode(services, handler, request.request_data, header)
     except MalformedError:

@@ -7,6 +7,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
+from kbroker.runtime.slices import Slices
+
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop, Future, Handle, Transport
     from random import Random
@@ -119,6 +121,9 @@ class Environment:
         """Wait until the other callbacks that are ready have run."""
         future = self.loop.create_future()
         await _await_or_cancel(future, self.loop.call_soon(_finish, future))
+
+    def new_slices(self) -> Slices:
+        return Slices(self.yield_to_loop, self.clock.mono_ns)
 
     async def sleep(self, seconds: float) -> None:
         future = self.loop.create_future()

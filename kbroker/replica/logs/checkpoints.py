@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from kbroker.common import TopicPartition
 from kbroker.runtime.event_log import EventLogger
 from kbroker.runtime.mutex import Mutex
-from kbroker.runtime.slices import Slices, Steps
+from kbroker.runtime.slices import Steps
 from kbroker.storage import checkpoint_files, file_names
 from kbroker.storage.clean_shutdown_file import (
     NO_BROKER_EPOCH,
@@ -166,7 +166,7 @@ class CheckpointFiles:
         return True
 
     async def _write(self) -> None:
-        slices = Slices(self._environment.yield_to_loop, self._environment.clock.mono_ns)
+        slices = self._environment.new_slices()
         while self._waiting:
             served, self._waiting = self._waiting, []
             was_outdated, self.is_outdated = self.is_outdated, False

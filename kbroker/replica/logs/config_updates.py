@@ -7,7 +7,7 @@ from collections.abc import Container, Iterable
 from typing import TYPE_CHECKING
 
 from kbroker.replica.partition import Partition
-from kbroker.runtime.slices import Slices, Steps, run_to_end
+from kbroker.runtime.slices import Steps, run_to_end
 
 if TYPE_CHECKING:
     from asyncio import Task
@@ -56,7 +56,7 @@ class ConfigUpdates:
         self._default_min_insync_replicas = default
         if topics is not None or default != former:
             self._set_min_insync_replicas(outdated)
-        slices = Slices(self._environment.yield_to_loop, self._environment.clock.mono_ns)
+        slices = self._environment.new_slices()
         self._in_slices.append(self._environment.loop.create_task(slices.run(self._update(outdated))))
 
     async def wait(self) -> None:

@@ -15,7 +15,7 @@ from kbroker.replica.logs.checkpoints import NEW_LOG, CheckpointFiles, LogCheckp
 from kbroker.replica.logs.shortage_reporter import ShortageReporter
 from kbroker.replica.logs.stray_logs import MayReturn, StrayLogs
 from kbroker.runtime.event_log import EventLogger
-from kbroker.runtime.slices import Slices, Steps
+from kbroker.runtime.slices import Steps
 from kbroker.storage import file_names
 from kbroker.storage.clean_shutdown_file import write_clean_shutdown_file
 from kbroker.storage.log.log import Log
@@ -213,7 +213,7 @@ class LogManager:
 
     async def delete(self, logs: Sequence[Log]) -> None:
         """Rename the logs' directories now; remove them after file.delete.delay.ms."""
-        slices = Slices(self._environment.yield_to_loop, self._environment.clock.mono_ns)
+        slices = self._environment.new_slices()
         renames = []
         for log in logs:
             if self._logs.get(log.tp) is log:

@@ -9,7 +9,7 @@ import pytest
 
 from kbroker.common import TopicPartition
 from kbroker.replica.logs.log_manager import LogManager
-from kbroker.runtime.slices import SLICE_ELEMENTS
+from kbroker.runtime.slices import SLICE_ELEMENTS, Slices
 
 
 @dataclass
@@ -45,8 +45,7 @@ def directory(disk: SlowDisk) -> LogManager:
         loop=asyncio.get_running_loop(),
         disk=disk,
         offload=disk.offload,
-        clock=SimpleNamespace(mono_ns=lambda: 0),
-        yield_to_loop=lambda: asyncio.sleep(0),
+        new_slices=lambda: Slices(lambda: asyncio.sleep(0), lambda: 0),
     )
     return LogManager(environment, "/data", lambda: None)  # type: ignore[arg-type, return-value]
 
@@ -58,7 +57,7 @@ def test_checkpoints_are_written_one_at_a_time() -> None:
         disk = SlowDisk()
         logs = directory(disk)
         first = asyncio.ensure_future(logs.write_checkpoints())
-        while not disk.jobs:
+        while not (disk.jobs or first.done()):
             await asyncio.sleep(0)
         later = [asyncio.ensure_future(logs.write_checkpoints()) for _ in range(3)]
         await asyncio.sleep(0)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from kbroker.common import Buffer
 from protocol.errors import MalformedError
-from protocol.records.batch import CODEC_MASK, BatchHeader, assemble_batch, body_of
+from protocol.records.batch import CODEC_MASK, BatchHeader, body_of, rebuild_batch
 from protocol.records.compression import NONE, compress, decompress
 from protocol.records.record import decode_varint
 
@@ -84,18 +84,13 @@ def select_records(
         return batch
     records = b"".join([body[first:last] for first, last in slices])
     codec = header.codec if _UNCOMPRESSED_SHARE * len(records) > header.size else NONE
-    return assemble_batch(
+    return rebuild_batch(
+        header,
         compress(codec, records),
         count=kept,
-        last_offset_delta=header.last_offset_delta,
         base_timestamp=header.base_timestamp,
         max_timestamp=header.max_timestamp,
         attributes=header.attributes & ~CODEC_MASK | codec,
-        base_offset=header.base_offset,
-        leader_epoch=header.leader_epoch,
-        producer_id=header.producer_id,
-        producer_epoch=header.producer_epoch,
-        base_sequence=header.base_sequence,
     )
 
 

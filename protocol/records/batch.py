@@ -211,6 +211,25 @@ def assemble_batch(
     return out
 
 
+def rebuild_batch(
+    header: BatchHeader, body: Buffer, *, count: int, base_timestamp: int, max_timestamp: int, attributes: int
+) -> bytearray:
+    """Build a batch of `body` with the offsets, the leader epoch and the producer fields of another one."""
+    return assemble_batch(
+        body,
+        count=count,
+        last_offset_delta=header.last_offset_delta,
+        base_timestamp=base_timestamp,
+        max_timestamp=max_timestamp,
+        attributes=attributes,
+        base_offset=header.base_offset,
+        leader_epoch=header.leader_epoch,
+        producer_id=header.producer_id,
+        producer_epoch=header.producer_epoch,
+        base_sequence=header.base_sequence,
+    )
+
+
 def build_batch(
     records: Sequence[NewRecord],
     *,

@@ -3,7 +3,7 @@
 from collections.abc import Container
 
 from kbroker.common import Buffer
-from protocol.records.batch import CODEC_MASK, NO_TIMESTAMP, BatchHeader, assemble_batch
+from protocol.records.batch import CODEC_MASK, NO_TIMESTAMP, BatchHeader, rebuild_batch
 from protocol.records.compression import compress
 from protocol.records.record import decode_varint
 
@@ -21,16 +21,13 @@ def without_records(body: Buffer, header: BatchHeader, dropped: Container[int], 
         attributes &= ~CODEC_MASK
     elif not header.is_log_append_time:
         max_timestamp = header.base_timestamp + max_delta
-    return assemble_batch(
+    return rebuild_batch(
+        header,
         compress(attributes & CODEC_MASK, kept, level),
         count=count,
-        last_offset_delta=header.last_offset_delta,
         base_timestamp=header.base_timestamp,
         max_timestamp=max_timestamp,
         attributes=attributes,
-        producer_id=header.producer_id,
-        producer_epoch=header.producer_epoch,
-        base_sequence=header.base_sequence,
     )
 
 

@@ -28,10 +28,10 @@ from protocol.records.batch import (
     TRANSACTIONAL,
     BatchHeader,
     Buffer,
-    assemble_batch,
     body_of,
     build_batch,
     patch_max_timestamp,
+    rebuild_batch,
 )
 from protocol.records.compression import decompress
 from protocol.records.control import find_end_marker
@@ -154,18 +154,13 @@ def visible_batch(batch: memoryview, header: BatchHeader, max_bytes: int, levels
         attributes &= ~LOG_APPEND_TIME
     else:
         max_timestamp = header.max_timestamp
-    return assemble_batch(
+    return rebuild_batch(
+        header,
         b"".join(pieces),
         count=len(pieces),
-        last_offset_delta=header.last_offset_delta,
         base_timestamp=header.base_timestamp,
         max_timestamp=max_timestamp,
         attributes=attributes,
-        base_offset=header.base_offset,
-        leader_epoch=header.leader_epoch,
-        producer_id=header.producer_id,
-        producer_epoch=header.producer_epoch,
-        base_sequence=header.base_sequence,
     )
 
 

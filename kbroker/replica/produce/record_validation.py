@@ -14,9 +14,9 @@ from protocol.records.batch import (
     LOG_APPEND_TIME,
     NO_TIMESTAMP,
     BatchHeader,
-    assemble_batch,
     parse_header,
     patch_max_timestamp,
+    rebuild_batch,
 )
 from protocol.records.compression import CODEC_NAMES
 from protocol.records.record import MAX_HEADERS, MIN_RECORD_BYTES, decode_varint
@@ -101,7 +101,14 @@ def convert(
         append_time_ms = max_timestamp = now_ms
     if recompressed is not None:
         codec = target_codec(header, config)
-        batch = _assemble(recompressed, header, attributes & ~CODEC_MASK | codec, max_timestamp)
+        batch = rebuild_batch(
+            header,
+            recompressed,
+            count=header.count,
+            base_timestamp=header.base_timestamp,
+            max_timestamp=max_timestamp,
+            attributes=attributes & ~CODEC_MASK | codec,
+        )
         if len(batch) > config.max_message_bytes:
             raise too_large(len(batch), config)
     elif attributes != header.attributes or max_timestamp != header.max_timestamp:
@@ -109,21 +116,6 @@ def convert(
     else:
         return batch, header, append_time_ms
     return batch, parse_header(batch), append_time_ms
-
-
-def _assemble(body: Buffer, header: BatchHeader, attributes: int, max_timestamp: int) -> bytearray:
-    return assemble_batch(
-        body,
-        count=header.count,
-        last_offset_delta=header.last_offset_delta,
-        base_timestamp=header.base_timestamp,
-        max_timestamp=max_timestamp,
-        attributes=attributes,
-        leader_epoch=header.leader_epoch,
-        producer_id=header.producer_id,
-        producer_epoch=header.producer_epoch,
-        base_sequence=header.base_sequence,
-    )
 
 
 def walk_records(body: Buffer, header: BatchHeader, config: "TopicConfig", now_ms: int) -> Generator[None, None, int]:

@@ -8,7 +8,7 @@ from protocol.records.batch import (
     LOG_APPEND_TIME,
     MAX_DECOMPRESSED_BYTES,
     BatchHeader,
-    assemble_batch,
+    rebuild_batch,
 )
 from protocol.records.compression import compress, decompress
 
@@ -71,18 +71,13 @@ def without_records(batch: bytes, header: BatchHeader) -> bytes | bytearray:
     """
     if not header.count:
         return batch
-    return assemble_batch(
+    return rebuild_batch(
+        header,
         b"",
         count=0,
-        last_offset_delta=header.last_offset_delta,
         base_timestamp=-1,
         max_timestamp=header.max_timestamp,
         attributes=header.attributes & ~(CODEC_MASK | DELETE_HORIZON),
-        base_offset=header.base_offset,
-        leader_epoch=header.leader_epoch,
-        producer_id=header.producer_id,
-        producer_epoch=header.producer_epoch,
-        base_sequence=header.base_sequence,
     )
 
 
@@ -95,16 +90,11 @@ def _rebuild(
     header: BatchHeader, retained: RetainedRecords, records: bytes, attributes: int, base_timestamp: int
 ) -> bytearray:
     has_append_time = attributes & LOG_APPEND_TIME
-    return assemble_batch(
+    return rebuild_batch(
+        header,
         compress(attributes & CODEC_MASK, records),
         count=retained.kept,
-        last_offset_delta=header.last_offset_delta,
         base_timestamp=base_timestamp,
         max_timestamp=header.max_timestamp if has_append_time else header.base_timestamp + retained.max_timestamp,
         attributes=attributes,
-        base_offset=header.base_offset,
-        leader_epoch=header.leader_epoch,
-        producer_id=header.producer_id,
-        producer_epoch=header.producer_epoch,
-        base_sequence=header.base_sequence,
     )

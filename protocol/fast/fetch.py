@@ -18,7 +18,6 @@ from protocol.fast.current_leader import (
     encode_response_fields,
 )
 from protocol.fast.primitives import (
-    ELEMENTS_AT_ONCE,
     I32,
     decode_string,
     deduct,
@@ -26,7 +25,7 @@ from protocol.fast.primitives import (
     encode_string,
     slice_bytes,
 )
-from protocol.limits import MAX_REQUEST_ELEMENTS, MAX_TAGGED_FIELDS
+from protocol.limits import MAX_ELEMENTS_AT_ONCE, MAX_REQUEST_ELEMENTS, MAX_TAGGED_FIELDS
 from protocol.varints import decode_uvarint, encode_uvarint, skip_tagged_fields
 
 FIRST_TOPIC_ID_VERSION = 13
@@ -128,7 +127,7 @@ def decode_fetch_request(buf: memoryview, pos: int, version: int) -> FetchReques
 
 
 def decode_fetch_in_steps(buf: memoryview, pos: int, version: int) -> DecodeSteps:
-    """Decode a Fetch request, and yield after each ELEMENTS_AT_ONCE topics or partitions. Raises MalformedError."""
+    """Decode a Fetch request, and yield after each MAX_ELEMENTS_AT_ONCE topics or partitions. Raises MalformedError."""
     try:
         decode = _decode_flexible if version >= FIRST_FLEXIBLE_VERSION else _decode_plain
         return (yield from decode(buf, pos, version))
@@ -138,7 +137,7 @@ def decode_fetch_in_steps(buf: memoryview, pos: int, version: int) -> DecodeStep
 
 def _decode_plain(buf: memoryview, pos: int, version: int) -> DecodeSteps:
     """Decode versions 4 to 11."""
-    left = ELEMENTS_AT_ONCE
+    left = MAX_ELEMENTS_AT_ONCE
     session_id, session_epoch = 0, -1
     if version >= FIRST_SESSION_VERSION:
         replica_id, max_wait_ms, min_bytes, max_bytes, isolation_level, session_id, session_epoch, topic_count = (
@@ -154,7 +153,7 @@ def _decode_plain(buf: memoryview, pos: int, version: int) -> DecodeSteps:
         left -= 1
         if not left:
             yield
-            left = ELEMENTS_AT_ONCE
+            left = MAX_ELEMENTS_AT_ONCE
         name, pos = decode_string(buf, pos, flexible=False)
         if name is None:
             raise MalformedError("Fetch request has a null topic name")
@@ -167,7 +166,7 @@ def _decode_plain(buf: memoryview, pos: int, version: int) -> DecodeSteps:
             left -= 1
             if not left:
                 yield
-                left = ELEMENTS_AT_ONCE
+                left = MAX_ELEMENTS_AT_ONCE
             if version >= 9:
                 index, current_epoch, offset, log_start_offset, size = _PARTITION_V9.unpack_from(buf, pos)
                 pos += 28
@@ -188,7 +187,7 @@ def _decode_plain(buf: memoryview, pos: int, version: int) -> DecodeSteps:
             left -= 1
             if not left:
                 yield
-                left = ELEMENTS_AT_ONCE
+                left = MAX_ELEMENTS_AT_ONCE
             name, pos = decode_string(buf, pos, flexible=False)
             if name is None:
                 raise MalformedError("Fetch request has a null topic name")
@@ -210,7 +209,7 @@ def _decode_plain(buf: memoryview, pos: int, version: int) -> DecodeSteps:
 
 def _decode_flexible(buf: memoryview, pos: int, version: int) -> DecodeSteps:
     """Decode versions from 12 on."""
-    left = ELEMENTS_AT_ONCE
+    left = MAX_ELEMENTS_AT_ONCE
     replica_id = replica_epoch = -1
     if version >= FIRST_REPLICA_STATE_VERSION:
         max_wait_ms, min_bytes, max_bytes, isolation_level, session_id, session_epoch = _HEAD_V15.unpack_from(buf, pos)
@@ -228,7 +227,7 @@ def _decode_flexible(buf: memoryview, pos: int, version: int) -> DecodeSteps:
         left -= 1
         if not left:
             yield
-            left = ELEMENTS_AT_ONCE
+            left = MAX_ELEMENTS_AT_ONCE
         key, pos = _topic_key(buf, pos, version)
         count, pos = decode_uvarint(buf, pos)
         count -= 1
@@ -238,7 +237,7 @@ def _decode_flexible(buf: memoryview, pos: int, version: int) -> DecodeSteps:
             left -= 1
             if not left:
                 yield
-                left = ELEMENTS_AT_ONCE
+                left = MAX_ELEMENTS_AT_ONCE
             index, current_epoch, offset, last_epoch, log_start_offset, size = _PARTITION_V12.unpack_from(buf, pos)
             pos += 32
             pos = pos + 1 if buf[pos] == 0 else skip_tagged_fields(buf, pos)
@@ -253,7 +252,7 @@ def _decode_flexible(buf: memoryview, pos: int, version: int) -> DecodeSteps:
         left -= 1
         if not left:
             yield
-            left = ELEMENTS_AT_ONCE
+            left = MAX_ELEMENTS_AT_ONCE
         key, pos = _topic_key(buf, pos, version)
         count, pos = decode_uvarint(buf, pos)
         count -= 1
@@ -328,15 +327,15 @@ def encode_fetch_response(response: FetchResponse, version: int) -> Buffers:
 
 
 def encode_fetch_in_steps(response: FetchResponse, version: int, out: Buffers) -> Iterator[None]:
-    """Append the parts of a response body to `out`, and yield after each ELEMENTS_AT_ONCE topics or partitions."""
+    """Append the parts of a response body to `out`, and yield after each MAX_ELEMENTS_AT_ONCE topics or partitions."""
     is_flexible = version >= FIRST_FLEXIBLE_VERSION
     head = _encode_head(response, version)
     leaders: list[CurrentLeader] = []
-    left = ELEMENTS_AT_ONCE
+    left = MAX_ELEMENTS_AT_ONCE
     for key, partitions in response.topics:
         head += _encode_topic(key, len(partitions), version)
-        for start in range(0, len(partitions), ELEMENTS_AT_ONCE):
-            some = partitions[start : start + ELEMENTS_AT_ONCE]
+        for start in range(0, len(partitions), MAX_ELEMENTS_AT_ONCE):
+            some = partitions[start : start + MAX_ELEMENTS_AT_ONCE]
             if is_flexible:
                 head = _append_flexible(out, head, some, version, leaders)
             else:
@@ -346,7 +345,7 @@ def encode_fetch_in_steps(response: FetchResponse, version: int, out: Buffers) -
                 out.append(head)
                 head = bytearray()
                 yield
-                left = ELEMENTS_AT_ONCE
+                left = MAX_ELEMENTS_AT_ONCE
         if is_flexible:
             head += b"\0"
         left -= 1

@@ -4,14 +4,12 @@ from struct import Struct
 from typing import NoReturn
 
 from protocol.errors import MalformedError
-from protocol.limits import MAX_ELEMENTS_AT_ONCE, MAX_REQUEST_ELEMENTS, too_many_elements
+from protocol.limits import MAX_REQUEST_ELEMENTS, too_many_elements
 from protocol.varints import decode_uvarint, encode_uvarint
 
 I16 = Struct(">h")
 U16 = Struct(">H")
 I32 = Struct(">i")
-# A codec in steps yields after this many topics and partitions.
-ELEMENTS_AT_ONCE = MAX_ELEMENTS_AT_ONCE
 
 
 def slice_bytes(buf: memoryview, pos: int, size: int) -> memoryview:

@@ -18,7 +18,6 @@ from protocol.fast.current_leader import (
     encode_response_fields,
 )
 from protocol.fast.primitives import (
-    ELEMENTS_AT_ONCE,
     I16,
     I32,
     decode_string,
@@ -26,7 +25,7 @@ from protocol.fast.primitives import (
     encode_string,
     refuse_count,
 )
-from protocol.limits import MAX_REQUEST_ELEMENTS, too_many_elements
+from protocol.limits import MAX_ELEMENTS_AT_ONCE, MAX_REQUEST_ELEMENTS, too_many_elements
 from protocol.varints import decode_uvarint, encode_uvarint, skip_tagged_fields
 
 FIRST_TOPIC_ID_VERSION = 13
@@ -84,7 +83,10 @@ def decode_produce_request(buf: memoryview, pos: int, version: int) -> ProduceRe
 
 
 def decode_produce_in_steps(buf: memoryview, pos: int, version: int) -> DecodeSteps:
-    """Decode a Produce request, and yield after each ELEMENTS_AT_ONCE topics and partitions. Raises MalformedError."""
+    """Decode a Produce request, and yield after each MAX_ELEMENTS_AT_ONCE topics and partitions.
+
+    Raises MalformedError.
+    """
     try:
         if version >= FIRST_FLEXIBLE_VERSION:
             return (yield from _decode_flexible(buf, pos, version))
@@ -106,12 +108,12 @@ def _decode_flexible(buf: memoryview, pos: int, version: int) -> DecodeSteps:
         refuse_count(topic_count, end - pos)
     topics: list[TopicRecords] = []
     key: str | bytes
-    left = ELEMENTS_AT_ONCE
+    left = MAX_ELEMENTS_AT_ONCE
     for _ in range(topic_count):
         left -= 1
         if not left:
             yield
-            left = ELEMENTS_AT_ONCE
+            left = MAX_ELEMENTS_AT_ONCE
         if uses_topic_ids:
             key_end = pos + 16
             key = buf[pos:key_end].tobytes()
@@ -137,7 +139,7 @@ def _decode_flexible(buf: memoryview, pos: int, version: int) -> DecodeSteps:
             left -= 1
             if not left:
                 yield
-                left = ELEMENTS_AT_ONCE
+                left = MAX_ELEMENTS_AT_ONCE
             index: int = I32.unpack_from(buf, pos)[0]
             size, pos = decode_uvarint(buf, pos + 4)
             records_end = pos + size - 1
@@ -170,12 +172,12 @@ def _decode_classic(buf: memoryview, pos: int) -> DecodeSteps:
     if not 0 <= topic_count <= end - pos or remaining < 0:
         refuse_count(topic_count, end - pos)
     topics: list[TopicRecords] = []
-    left = ELEMENTS_AT_ONCE
+    left = MAX_ELEMENTS_AT_ONCE
     for _ in range(topic_count):
         left -= 1
         if not left:
             yield
-            left = ELEMENTS_AT_ONCE
+            left = MAX_ELEMENTS_AT_ONCE
         name_size: int = I16.unpack_from(buf, pos)[0]
         pos += 2
         name_end = pos + name_size
@@ -192,7 +194,7 @@ def _decode_classic(buf: memoryview, pos: int) -> DecodeSteps:
             left -= 1
             if not left:
                 yield
-                left = ELEMENTS_AT_ONCE
+                left = MAX_ELEMENTS_AT_ONCE
             index, size = _INDEX_AND_SIZE.unpack_from(buf, pos)
             pos += 8
             records_end = pos + size
@@ -213,7 +215,7 @@ def _decode_at_once(buf: memoryview, pos: int, version: int) -> ProduceRequest:
         next(decode_produce_in_steps(buf, pos, version))
     except StopIteration as end:
         return end.value  # type: ignore[no-any-return]
-    raise ManyElements(too_many_elements(ELEMENTS_AT_ONCE))
+    raise ManyElements(too_many_elements(MAX_ELEMENTS_AT_ONCE))
 
 
 class ProduceDecoder:
@@ -250,7 +252,7 @@ class ProduceDecoder:
     def decode(self, buf: memoryview, pos: int, version: int) -> ProduceRequest:
         """Decode a request that starts at `pos`. `version` is the decoder's.
 
-        Raises MalformedError; ManyElements if it has at least ELEMENTS_AT_ONCE topics and partitions.
+        Raises MalformedError; ManyElements if it has at least MAX_ELEMENTS_AT_ONCE topics and partitions.
         """
         try:
             head_end = pos + self._fixed_size + buf[pos + self._length_pos]
@@ -307,23 +309,23 @@ def encode_produce_response(topics: list[TopicResult], version: int) -> bytes:
 
 
 def encode_produce_in_steps(topics: list[TopicResult], version: int, out: list[bytes]) -> Iterator[None]:
-    """Append the parts of a response body to `out`, and yield after each ELEMENTS_AT_ONCE topics or partitions."""
+    """Append the parts of a response body to `out`, and yield after each MAX_ELEMENTS_AT_ONCE topics or partitions."""
     is_flexible = version >= FIRST_FLEXIBLE_VERSION
     out.append(encode_uvarint(len(topics) + 1) if is_flexible else I32.pack(len(topics)))
     leaders: list[CurrentLeader] = []
     for number, (key, partitions) in enumerate(topics):
         out.append(_encode_topic(key, len(partitions), version))
-        for start in range(0, len(partitions), ELEMENTS_AT_ONCE):
-            some = partitions[start : start + ELEMENTS_AT_ONCE]
+        for start in range(0, len(partitions), MAX_ELEMENTS_AT_ONCE):
+            some = partitions[start : start + MAX_ELEMENTS_AT_ONCE]
             if is_flexible:
                 _append_flexible(out, some, version, leaders)
             else:
                 _append_classic(out, some, version)
-            if len(some) == ELEMENTS_AT_ONCE:
+            if len(some) == MAX_ELEMENTS_AT_ONCE:
                 yield
         if is_flexible:
             out.append(b"\0")
-        if number % ELEMENTS_AT_ONCE == 0:
+        if number % MAX_ELEMENTS_AT_ONCE == 0:
             yield
     out.append(b"\0\0\0\0")
     if is_flexible:

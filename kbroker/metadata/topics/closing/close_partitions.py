@@ -17,9 +17,10 @@ empty ones (remove_partitions.py).
 from collections.abc import Mapping
 from dataclasses import replace
 
-from kbroker.common import NO_LEADER, KafkaError
+from kbroker.common import KafkaError
 from kbroker.config.topic_config import TopicConfig
 from kbroker.metadata.image import Forwarding, PartitionRegistration, TopicImage
+from kbroker.metadata.topics.closing.remove_partitions import with_closing
 from protocol.errors import ErrorCode
 
 # Partitions close only with certain values of these configs, which then cannot be changed any more.
@@ -105,10 +106,4 @@ def without_forwarding(row: PartitionRegistration) -> PartitionRegistration:
 
 
 def _in_new_epoch(row: PartitionRegistration, forwarding: Forwarding) -> PartitionRegistration:
-    return replace(
-        row,
-        leader_epoch=row.leader_epoch + (row.leader != NO_LEADER),
-        partition_epoch=row.partition_epoch + 1,
-        is_closing=False,
-        forwarding=forwarding,
-    )
+    return replace(with_closing(row, False), forwarding=forwarding)

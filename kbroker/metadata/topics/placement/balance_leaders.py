@@ -4,14 +4,14 @@ Only the order of replicas changes.
 """
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
 
 from kbroker.metadata.topics.placement.balance_replicas import surplus
 from kbroker.metadata.topics.placement.replica_table import ReplicaTable
 
-# led[leader][follower] has partitions.
-_Led = dict[int, dict[int, dict[int, None]]]
+# The group of all partitions, where topics do not matter.
+_ALL = ""
 
 
 def balance_leaders(table: ReplicaTable) -> bool:
@@ -23,15 +23,16 @@ def balance_leaders(table: ReplicaTable) -> bool:
     leaders, accepting = table.leaders, table.accepting
     if not accepting or max(leaders[b] for b in accepting) - min(leaders[b] for b in accepting) < 2:
         return False
-    led = _led(table)
+    led = _LedPartitions(table, [_ALL] * len(table.partitions))
     has_changed = False
     while path := _next_path(table, led):
         source, target = path[0], path[-1]
-        amount = min(surplus(leaders, accepting, source, target), *(len(led[a][b]) for a, b in _steps(path)))
+        counts = [len(led.groups(leader, follower)[_ALL]) for leader, follower in pairwise(path)]
+        amount = min(surplus(leaders, accepting, source, target), *counts)
         # The last transfer first, so that no broker on the path transfers a partition that it has just received.
-        for leader, follower in reversed(_steps(path)):
-            for partition in list(led[leader][follower])[:amount]:
-                _transfer(table, led, partition, leader, follower)
+        for leader, follower in reversed(list(pairwise(path))):
+            for partition in list(led.groups(leader, follower)[_ALL])[:amount]:
+                led.transfer(partition, follower)
         has_changed = True
     return has_changed
 
@@ -56,25 +57,21 @@ class _LedTopics:
 
     def __init__(self, table: ReplicaTable) -> None:
         self._table = table
+        self._led = _LedPartitions(table, [placed.topic for placed in table.partitions])
         self.leaders: dict[str, list[int]] = {}
-        # The partitions that can be transferred: [leader][follower][topic]. A topic without any is not in it, so a step
-        # takes time for the topics that two brokers share, not for all topics.
-        self._led: dict[int, dict[int, dict[str, dict[int, None]]]] = {broker: {} for broker in table.accepting}
-        for partition, (placed, replicas) in enumerate(zip(table.partitions, table.replicas, strict=True)):
+        for placed, replicas in zip(table.partitions, table.replicas, strict=True):
             self.leaders.setdefault(placed.topic, [0] * len(table.ids))[replicas[0]] += 1
-            if table.is_movable[partition] and table.accepts[replicas[0]]:
-                self._enter(placed.topic, partition)
 
     def improve(self, topic: str) -> bool:
         """Transfer one partition of a topic. Returns False if that is impossible, or the topic is spread evenly."""
         total = self._table.leaders
         for source, target in self._uneven(topic):
-            if topic not in self._led[source].get(target, ()):
+            if topic not in self._led.groups(source, target):
                 continue
             if total[source] > total[target]:
                 self._transfer(topic, source, target)
                 return True
-            for other in self._led[target].get(source, ()):
+            for other in self._led.groups(target, source):
                 if self.leaders[other][target] > self.leaders[other][source]:
                     self._transfer(topic, source, target)
                     self._transfer(other, target, source)
@@ -91,54 +88,57 @@ class _LedTopics:
                     break
                 yield source, target
 
-    def _enter(self, topic: str, partition: int) -> None:
-        leader, *followers = self._table.replicas[partition]
-        for follower in followers:
-            if self._table.accepts[follower]:
-                self._led[leader].setdefault(follower, {}).setdefault(topic, {})[partition] = None
-
     def _transfer(self, topic: str, leader: int, follower: int) -> None:
-        partition = next(iter(self._led[leader][follower][topic]))
-        for other in self._table.replicas[partition][1:]:
-            if self._table.accepts[other]:
-                topics = self._led[leader][other]
-                del topics[topic][partition]
-                if not topics[topic]:
-                    del topics[topic]
-        self._table.prefer(partition, follower)
-        self._enter(topic, partition)
+        self._led.transfer(next(iter(self._led.groups(leader, follower)[topic])), follower)
         self.leaders[topic][leader] -= 1
         self.leaders[topic][follower] += 1
 
 
-def _led(table: ReplicaTable) -> _Led:
-    led: _Led = {broker: {} for broker in table.accepting}
-    for partition, replicas in enumerate(table.replicas):
-        if table.is_movable[partition] and table.accepts[replicas[0]]:
-            _enter(table, led, partition)
-    return led
+class _LedPartitions:
+    """The partitions that brokers lead and may transfer, by leader, follower and group.
+
+    `group_of`: the groups of the partitions. A group without partitions is not in it, so a step takes time for the
+    topics that two brokers share, not for all topics.
+    """
+
+    def __init__(self, table: ReplicaTable, group_of: list[str]) -> None:
+        self._table = table
+        self._group_of = group_of
+        self._led: dict[int, dict[int, dict[str, dict[int, None]]]] = {broker: {} for broker in table.accepting}
+        for partition, replicas in enumerate(table.replicas):
+            if table.is_movable[partition] and table.accepts[replicas[0]]:
+                self._enter(partition)
+
+    def groups(self, leader: int, follower: int) -> Mapping[str, Mapping[int, None]]:
+        """Return the partitions that the leader may transfer to the follower, by group."""
+        return self._led[leader].get(follower, {})
+
+    def followers(self, leader: int) -> Iterator[int]:
+        """Yield the brokers to which the leader may transfer partitions."""
+        return (follower for follower, groups in self._led[leader].items() if groups)
+
+    def transfer(self, partition: int, follower: int) -> None:
+        """Make a follower of a partition its preferred leader."""
+        leader, *others = self._table.replicas[partition]
+        group = self._group_of[partition]
+        for other in others:
+            if self._table.accepts[other]:
+                groups = self._led[leader][other]
+                del groups[group][partition]
+                if not groups[group]:
+                    del groups[group]
+        self._table.prefer(partition, follower)
+        self._enter(partition)
+
+    def _enter(self, partition: int) -> None:
+        leader, *followers = self._table.replicas[partition]
+        for follower in followers:
+            if self._table.accepts[follower]:
+                groups = self._led[leader].setdefault(follower, {})
+                groups.setdefault(self._group_of[partition], {})[partition] = None
 
 
-def _enter(table: ReplicaTable, led: _Led, partition: int) -> None:
-    leader, *followers = table.replicas[partition]
-    for follower in followers:
-        if table.accepts[follower]:
-            led[leader].setdefault(follower, {})[partition] = None
-
-
-def _transfer(table: ReplicaTable, led: _Led, partition: int, leader: int, follower: int) -> None:
-    for other in table.replicas[partition][1:]:
-        if table.accepts[other]:
-            del led[leader][other][partition]
-    table.prefer(partition, follower)
-    _enter(table, led, partition)
-
-
-def _steps(path: list[int]) -> list[tuple[int, int]]:
-    return list(pairwise(path))
-
-
-def _next_path(table: ReplicaTable, led: _Led) -> list[int] | None:
+def _next_path(table: ReplicaTable, led: _LedPartitions) -> list[int] | None:
     """Return the shortest chain of followers from a broker that leads most to one that leads at least 2 fewer."""
     leaders = table.leaders
     fewest = min(leaders[broker] for broker in table.accepting)
@@ -150,7 +150,7 @@ def _next_path(table: ReplicaTable, led: _Led) -> list[int] | None:
     return None
 
 
-def _path_from(source: int, leaders: list[int], led: _Led) -> list[int] | None:
+def _path_from(source: int, leaders: list[int], led: _LedPartitions) -> list[int] | None:
     """Return the shortest path to a broker that leads fewer; of several, the one to the broker that leads fewest."""
     came_from = {source: source}
     reached = deque([source])
@@ -158,8 +158,8 @@ def _path_from(source: int, leaders: list[int], led: _Led) -> list[int] | None:
         ends: list[int] = []
         for _ in range(len(reached)):
             broker = reached.popleft()
-            for follower, partitions in led[broker].items():
-                if partitions and follower not in came_from:
+            for follower in led.followers(broker):
+                if follower not in came_from:
                     came_from[follower] = broker
                     reached.append(follower)
                     if leaders[source] - leaders[follower] >= 2:

@@ -46,14 +46,14 @@ class ConfigUpdates:
         (KIP-966). `wait` waits for the other configs.
         """
         self.changes += 1
+        default, former = self._default().min_insync_replicas, self._default_min_insync_replicas
+        self._default_min_insync_replicas = default
         outdated = [
             partition for tp, partition in self._replicas.partitions.items() if topics is None or tp.topic in topics
         ]
         if len(outdated) <= UPDATED_AT_ONCE:
             run_to_end(self._update(outdated))
             return
-        default, former = self._default().min_insync_replicas, self._default_min_insync_replicas
-        self._default_min_insync_replicas = default
         if topics is not None or default != former:
             self._set_min_insync_replicas(outdated)
         slices = self._environment.new_slices()
@@ -62,8 +62,10 @@ class ConfigUpdates:
     async def wait(self) -> None:
         """Wait until all changes are applied. Called by one task only."""
         while self._in_slices:
-            await self._in_slices[0]
-            self._in_slices.popleft()
+            try:
+                await self._in_slices[0]
+            finally:
+                self._in_slices.popleft()
 
     def stop(self) -> None:
         for update in self._in_slices:

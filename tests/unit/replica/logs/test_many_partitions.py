@@ -66,6 +66,19 @@ async def test_min_insync_replicas_is_applied_at_once(
 
 
 @broker_test
+async def test_a_default_that_few_partitions_had_is_applied_to_many_at_once_too(
+    m: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = await m.client()
+    await client.create_topic("few", 1)
+    await client.alter_broker(min_insync_replicas=2)
+    await client.create_topic("t", MANY)
+    counts = counts_between_slices(m, monkeypatch, lambda partition: partition.state.min_insync_replicas == 1)
+    await client.alter_broker(min_insync_replicas=1)
+    assert set(counts) == {MANY}
+
+
+@broker_test
 async def test_a_second_change_during_the_first(m: Machine) -> None:
     clients = [await m.client(), await m.client()]
     await clients[0].create_topic("t", MANY)

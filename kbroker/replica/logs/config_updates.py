@@ -37,7 +37,7 @@ class ConfigUpdates:
         self._maintenance = replicas.maintenance
         self._metadata = metadata
         self._in_slices: deque[Task[None]] = deque()
-        self._default_min_insync_replicas = self._default().min_insync_replicas
+        self._default_min_insync_replicas = self._default()
 
     def start(self, topics: Container[str] | None) -> None:
         """Apply changed configs of some topics, or of the broker (None).
@@ -46,15 +46,14 @@ class ConfigUpdates:
         (KIP-966). `wait` waits for the other configs.
         """
         self.changes += 1
-        default, former = self._default().min_insync_replicas, self._default_min_insync_replicas
-        self._default_min_insync_replicas = default
+        may_change_min_isr = topics is not None or self._has_new_default()
         outdated = [
             partition for tp, partition in self._replicas.partitions.items() if topics is None or tp.topic in topics
         ]
         if len(outdated) <= UPDATED_AT_ONCE:
             run_to_end(self._update(outdated))
             return
-        if topics is not None or default != former:
+        if may_change_min_isr:
             self._set_min_insync_replicas(outdated)
         slices = self._environment.new_slices()
         self._in_slices.append(self._environment.loop.create_task(slices.run(self._update(outdated))))
@@ -76,8 +75,13 @@ class ConfigUpdates:
         if partition.flush_before_ack and log.recovery_point < log.log_end_offset and log.offline is None:
             self._maintenance.flusher.request_flush(partition)
 
-    def _default(self) -> TopicConfig:
-        return self._logs.topic_config("", {})
+    def _default(self) -> int:
+        """Return the min.insync.replicas of topics that have no own one."""
+        return self._logs.topic_config("", {}).min_insync_replicas
+
+    def _has_new_default(self) -> bool:
+        former, self._default_min_insync_replicas = self._default_min_insync_replicas, self._default()
+        return former != self._default_min_insync_replicas
 
     def _set_min_insync_replicas(self, partitions: Iterable[Partition]) -> None:
         configs: TopicConfigs = {}

@@ -57,6 +57,7 @@ class Plan:
     several replicas, which may lose their records. `has_racks`: consumers fetch from replicas in their racks.
     `queues`: topics with delayed delivery, idempotency keys, views and closing partitions are written and read.
     `cordoning`: brokers are cordoned, so that they get no new replicas, and some of them drained.
+    `small_slices`: almost all requests are handled in slices, as otherwise only large ones are.
     """
 
     durable: bool
@@ -86,6 +87,7 @@ class Plan:
     has_racks: bool = False
     cordoning: bool = False
     queues: bool = False
+    small_slices: bool = False
 
     @property
     def replication_factor(self) -> int:

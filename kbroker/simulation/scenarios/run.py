@@ -24,7 +24,7 @@ from kbroker.simulation.scenarios.plan import Plan
 from kbroker.simulation.scenarios.programs import Programs
 from kbroker.simulation.scenarios.scenarios import SCENARIOS
 from kbroker.simulation.scenarios.simulation import Simulation
-from kbroker.simulation.scenarios.small_snapshots import small_snapshots
+from kbroker.simulation.scenarios.small_limits import small_limits
 from kbroker.simulation.scenarios.supervisor import BrokerSupervisor
 
 # Limit for each step after the faults, in virtual seconds.
@@ -33,6 +33,8 @@ STEP_TIMEOUT_S = 120.0
 LOAD_TIMEOUT_S = 20.0
 # Limit for the brokers to load all metadata after the faults, in virtual seconds: two session timeouts and more.
 METADATA_TIMEOUT_S = 20.0
+# The share of the runs in which almost all requests are handled in slices, as otherwise only large ones are.
+SMALL_SLICES = 0.2
 
 
 # Disk faults that take a log offline until a restart. A full disk or missing file descriptors must not.
@@ -105,6 +107,7 @@ def simulate(seed: int, scenario: str, *, trace: bool = False, shape: Callable[[
         plan.heal(healing, SCENARIOS[scenario].many_brokers)
     cordoning = Random(f"{seed}/{scenario}/cordoning").random()
     plan.cordoning = plan.brokers > plan.replication_factor and cordoning < SCENARIOS[scenario].cordoning
+    plan.small_slices = Random(f"{seed}/{scenario}/slices").random() < SMALL_SLICES
     if shape is not None:
         shape(plan)
     simulation = Simulation(
@@ -118,7 +121,7 @@ def simulate(seed: int, scenario: str, *, trace: bool = False, shape: Callable[[
     if trace:
         simulation.sim_loop.trace.lines = []
     failure = ""
-    with _record_broker_log(simulation), small_snapshots():
+    with _record_broker_log(simulation), small_limits(small_slices=plan.small_slices):
         try:
             simulation.run(Run(simulation, plan).execute())
         except Exception as error:

@@ -1,0 +1,49 @@
+"""Lower limits for the time of a run, which has too few records, partitions and elements for those of a broker.
+
+They are constants, not configs.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from kbroker.queues import derived_state_manager
+from kbroker.queues.delay import delivery, follower_snapshots, snapshot_file
+from kbroker.replica import assigned_partitions
+from kbroker.replica.fetch import large_fetch
+from kbroker.replica.logs import config_updates
+from kbroker.replica.produce import marker_appends
+from kbroker.runtime import slices
+from kbroker.server import connection
+from protocol.fast import produce
+
+# Snapshots of pending records and idempotency keys after a few records instead of thousands.
+_SNAPSHOTS = (
+    (snapshot_file, "WORTHWHILE_OFFSETS", 20),
+    (delivery, "SNAPSHOT_INTERVAL_MS", 500),
+    (follower_snapshots, "INTERVAL_S", 0.5),
+    (follower_snapshots, "MIN_BYTES", 4096),
+    (derived_state_manager, "SNAPSHOT_BYTES", 4096),
+)
+# Almost all requests, and changes of several partitions, are handled in slices of one or two elements.
+_SLICES = (
+    (connection, "LARGE_REQUEST_BYTES", 32),
+    (produce, "MAX_ELEMENTS_AT_ONCE", 2),
+    (slices, "SLICE_ELEMENTS", 2),
+    (large_fetch, "PARTITIONS_AT_ONCE", 1),
+    (marker_appends, "PARTITIONS_AT_ONCE", 1),
+    (config_updates, "UPDATED_AT_ONCE", 1),
+    (assigned_partitions, "CLOSED_AT_ONCE", 1),
+)
+
+
+@contextmanager
+def small_limits(*, small_slices: bool) -> Iterator[None]:
+    limits = _SNAPSHOTS + _SLICES if small_slices else _SNAPSHOTS
+    before = [(module, name, getattr(module, name)) for module, name, _ in limits]
+    for module, name, value in limits:
+        setattr(module, name, value)
+    try:
+        yield
+    finally:
+        for module, name, value in before:
+            setattr(module, name, value)

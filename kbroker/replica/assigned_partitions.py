@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from kbroker.common import TopicPartition
@@ -188,7 +188,7 @@ class AssignedPartitions:
                 if tp in self._replicas.partitions:
                     event_log.info("log opened", partition=tp)
 
-    def update_configs(self, topics: Container[str] | None = None) -> None:
+    def update_configs(self, topics: Iterable[str] | None = None) -> None:
         """Apply changed configs of some topics, or of the broker (None). `apply_delta` waits until they are."""
         self._configs.start(topics)
 

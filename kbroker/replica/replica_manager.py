@@ -78,6 +78,13 @@ class ReplicaManager:
         partitions = self._partitions_by_topic.get(key)
         return None if partitions is None else partitions.get(index)
 
+    def partitions_of(self, topics: Iterable[TopicKey] | None) -> list[Partition]:
+        """Return the partitions of these topics on this broker; of all topics if None."""
+        if topics is None:
+            return list(self.partitions.values())
+        by_topic = self._partitions_by_topic
+        return [partition for topic in topics if topic in by_topic for partition in by_topic[topic].values()]
+
     def leader(self, key: TopicKey, index: int) -> Partition:
         """Return the partition if this broker leads it. Raises KafkaError with the code for the client."""
         partitions = self._partitions_by_topic.get(key)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Container, Iterable
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from kbroker.replica.partition import Partition
@@ -39,7 +39,7 @@ class ConfigUpdates:
         self._in_slices: deque[Task[None]] = deque()
         self._default_min_insync_replicas = self._default()
 
-    def start(self, topics: Container[str] | None) -> None:
+    def start(self, topics: Iterable[str] | None) -> None:
         """Apply changed configs of some topics, or of the broker (None).
 
         Of many partitions only min.insync.replicas is applied at once, because it is part of what an ISR means
@@ -47,9 +47,7 @@ class ConfigUpdates:
         """
         self.changes += 1
         may_change_min_isr = topics is not None or self._has_new_default()
-        outdated = [
-            partition for tp, partition in self._replicas.partitions.items() if topics is None or tp.topic in topics
-        ]
+        outdated = self._replicas.partitions_of(topics)
         if len(outdated) <= UPDATED_AT_ONCE:
             run_to_end(self._update(outdated))
             return

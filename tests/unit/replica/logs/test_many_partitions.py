@@ -2,9 +2,11 @@
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
+from kbroker.common import TopicPartition
 from kbroker.replica.logs.config_updates import UPDATED_AT_ONCE
 from kbroker.replica.partition import Partition
 from kbroker.runtime.environment import Environment
@@ -76,6 +78,31 @@ async def test_a_default_that_few_partitions_had_is_applied_to_many_at_once_too(
     counts = counts_between_slices(m, monkeypatch, lambda partition: partition.state.min_insync_replicas == 1)
     await client.alter_broker(min_insync_replicas=1)
     assert set(counts) == {MANY}
+
+
+@broker_test
+async def test_a_changed_topic_does_not_look_at_the_partitions_of_others(m: Machine) -> None:
+    client = await m.client()
+    await client.create_topic("other", 1)
+    await client.create_topic("t", 2)
+    looked_at: list[str] = []
+
+    class Recording(dict[TopicPartition, Partition]):
+        def items(self) -> Any:
+            looked_at.append("items")
+            return super().items()
+
+        def values(self) -> Any:
+            looked_at.append("values")
+            return super().values()
+
+    replicas = m.broker.services.replicas
+    replicas.partitions = Recording(replicas.partitions)
+    await client.alter_topic("t", retention_ms=12_345)
+    assert looked_at == []
+    await client.alter_broker(log_retention_ms=23_456)
+    assert looked_at == ["values"]
+    assert {partition.log.config.retention_ms for partition in partitions(m)} == {12_345}
 
 
 @broker_test

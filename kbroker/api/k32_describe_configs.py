@@ -5,7 +5,7 @@
 - Values of sensitive configs are never returned.
 """
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Iterable, Sequence
 
 from kbroker.api.config_resources import invalid_request, parse_node_id
 from kbroker.api.context import RequestContext, Services
@@ -15,6 +15,7 @@ from kbroker.config.config_resource import ConfigResourceType
 from kbroker.config.describe import (
     ConfigEntry,
     ConfigSource,
+    ConfigTexts,
     describe_broker,
     describe_broker_defaults,
     describe_client_metrics,
@@ -36,6 +37,9 @@ from protocol.messages.k32_describe_configs import (
 # More resources are described in slices.
 MAX_RESOURCES_AT_ONCE = 10
 
+# By the configs that a topic overrides, and the names in the request.
+TopicConfigs = dict[tuple[frozenset[tuple[str, str]], frozenset[str]], list[DescribeConfigsResourceResult]]
+
 
 def handle(
     services: Services, context: RequestContext, request: DescribeConfigsRequest
@@ -46,12 +50,14 @@ def handle(
 def _results(services: Services, request: DescribeConfigsRequest) -> Steps[DescribeConfigsResponse]:
     # Each as often as it is named, but equal ones are in memory once: a broker has 100 KB of configs.
     known: dict[tuple[int, str, tuple[str, ...]], DescribeConfigsResult] = {}
+    # Most topics have the configs of others.
+    topics: TopicConfigs = {}
     results = []
     for resource in request.resources:
         key = resource.resource_type, resource.resource_name, tuple(resource.configuration_keys or ())
         result = known.get(key)
         if result is None:
-            result = known[key] = _result(services, request, resource)
+            result = known[key] = _result(services, request, resource, topics)
         results.append(result)
         yield
     return DescribeConfigsResponse(results=results)
@@ -69,35 +75,41 @@ def is_cacheable(services: Services, request: DescribeConfigsRequest) -> bool:
 
 
 def _result(
-    services: Services, request: DescribeConfigsRequest, resource: DescribeConfigsResource
+    services: Services, request: DescribeConfigsRequest, resource: DescribeConfigsResource, topics: TopicConfigs
 ) -> DescribeConfigsResult:
+    """Describe a resource. `topics`: the configs of the topics that the request has named before."""
     result = DescribeConfigsResult(resource_type=resource.resource_type, resource_name=resource.resource_name)
     names = frozenset(resource.configuration_keys or ())
     try:
         if resource.resource_type == ConfigResourceType.BROKER_LOGGER:
             configs = _logger_configs(services, resource.resource_name)
             result.configs = [config for config in configs if not names or config.name in names]
+        elif resource.resource_type == ConfigResourceType.TOPIC:
+            overrides = _topic_overrides(services, resource.resource_name)
+            key = frozenset(overrides.items()), names
+            if key not in topics:
+                topics[key] = _configs(request, describe_topic(overrides, services.config), names)
+            result.configs = topics[key]
         else:
             entries = _entries(services, resource.resource_type, resource.resource_name)
-            result.configs = [
-                _config(entry, request.include_synonyms, request.include_documentation)
-                for entry in entries
-                if not names or entry.key.name in names
-            ]
+            result.configs = _configs(request, entries, names)
     except KafkaError as error:
         result.error_code = error.code
         result.error_message = error.message or ""
     return result
 
 
+def _topic_overrides(services: Services, name: str) -> ConfigTexts:
+    """Return the configs that a topic overrides. Raises KafkaError."""
+    validate_topic_name(name)
+    if name not in services.metadata.topics:
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    return services.metadata.overrides(ConfigResourceType.TOPIC, name)
+
+
 def _entries(services: Services, resource_type: int, name: str) -> Sequence[ConfigEntry]:
-    """Describe a resource other than a broker's loggers. Raises KafkaError."""
+    """Describe a resource other than a topic or a broker's loggers. Raises KafkaError."""
     config, metadata = services.config, services.metadata
-    if resource_type == ConfigResourceType.TOPIC:
-        validate_topic_name(name)
-        if name not in metadata.topics:
-            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        return describe_topic(metadata.overrides(resource_type, name), config)
     if resource_type == ConfigResourceType.BROKER:
         if not name:
             return describe_broker_defaults(config)
@@ -112,6 +124,17 @@ def _entries(services: Services, resource_type: int, name: str) -> Sequence[Conf
             raise invalid_request("Client metrics subscription name must not be empty")
         return describe_client_metrics(metadata.overrides(resource_type, name))
     raise invalid_request(f"Unknown resource type {resource_type}")
+
+
+def _configs(
+    request: DescribeConfigsRequest, entries: Iterable[ConfigEntry], names: frozenset[str]
+) -> list[DescribeConfigsResourceResult]:
+    """Return the configs with these names, or all if there are none."""
+    return [
+        _config(entry, request.include_synonyms, request.include_documentation)
+        for entry in entries
+        if not names or entry.key.name in names
+    ]
 
 
 def _config(entry: ConfigEntry, include_synonyms: bool, include_documentation: bool) -> DescribeConfigsResourceResult:

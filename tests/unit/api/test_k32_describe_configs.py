@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 
 from protocol.apis import APIS, ApiKey
+from protocol.errors import ErrorCode
+from protocol.messages.k19_create_topics import CreatableTopic, CreatableTopicConfig
 from protocol.messages.k32_describe_configs import DescribeConfigsResource
 from tests.unit.support.async_test import async_test
 from tests.unit.support.config_recording import replay
@@ -45,6 +47,40 @@ async def test_a_broker_in_every_version(version: int):
         ("log.retention.hours", "336", 5)
     ]
     assert config.config_type == (3 if version >= 3 else 0)
+
+
+@async_test
+async def test_topics_of_a_request_have_their_own_configs():
+    """Equal ones are described once."""
+    handlers = await start_handlers()
+    retentions = {"a": "1", "b": "2", "c": "1", "d": None}
+    topics = [
+        CreatableTopic(name=name, num_partitions=1, replication_factor=1, configs=retention_of(value))
+        for name, value in retentions.items()
+    ]
+    await handlers.request(ApiKey.CREATE_TOPICS, 5, topics=topics)
+    resources = [
+        DescribeConfigsResource(resource_type=TOPIC, resource_name=name, configuration_keys=keys)
+        for name in (*retentions, "absent")
+        for keys in (["retention.ms"], ["retention.ms", "cleanup.policy"])
+    ]
+    response = await handlers.request(ApiKey.DESCRIBE_CONFIGS, 4, resources=resources)
+    described = [
+        (result.resource_name, result.error_code, {config.name: config.value for config in result.configs})
+        for result in response.results
+    ]
+    assert described == [
+        *[
+            (name, 0, {"retention.ms": value or "1209600000"} | more)
+            for name, value in retentions.items()
+            for more in ({}, {"cleanup.policy": "delete"})
+        ],
+        *[("absent", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, {})] * 2,
+    ]
+
+
+def retention_of(value: str | None) -> list[CreatableTopicConfig]:
+    return [] if value is None else [CreatableTopicConfig(name="retention.ms", value=value)]
 
 
 @async_test

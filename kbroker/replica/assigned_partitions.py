@@ -152,8 +152,7 @@ class AssignedPartitions:
                 return
             # Deletions come first, since a new topic may have the name of a deleted one.
             await self._remove_topics(dict.fromkeys(topic.topic_id for topic in delta.deleted))
-            await self._remove_partitions(delta)
-            await self._remove_reassigned(delta)
+            await self._remove_unassigned(delta)
             await self._open_or_create(self._new_partitions(delta))
         await self._configs.wait()
 
@@ -282,12 +281,17 @@ class AssignedPartitions:
         for tp in [tp for tp, topic_id in unopened.items() if topic_id in topic_ids]:
             del unopened[tp]
 
-    async def _remove_partitions(self, delta: MetadataDelta) -> None:
-        """Delete the logs of partitions that were removed from their topics."""
+    async def _remove_unassigned(self, delta: MetadataDelta) -> None:
+        """Delete the logs of partitions that were removed from their topics, or reassigned to other brokers."""
         removed = []
         for tp, topic_id, _, new in delta.partitions:
             topic = self._metadata.topics_by_id.get(topic_id)
-            if new is not None or topic is None or not topic.is_removed(tp.partition):
+            registration = self._registration(topic_id, tp.partition)
+            if registration is not None and self._node_id not in registration.replicas:
+                event = "replica removed"
+            elif new is None and topic is not None and topic.is_removed(tp.partition):
+                event = "partition removed"
+            else:
                 continue
             if self._maintenance.unopened.get(tp) == topic_id:
                 del self._maintenance.unopened[tp]
@@ -295,24 +299,8 @@ class AssignedPartitions:
             if partition is not None:
                 self._stop_following(partition)
                 removed.append(partition)
-                event_log.info("partition removed", partition=tp)
+                event_log.info(event, partition=tp)
         await self._remove(removed)
-
-    async def _remove_reassigned(self, delta: MetadataDelta) -> None:
-        """Delete the logs of partitions that were reassigned to other brokers."""
-        reassigned = []
-        for tp, topic_id, _, _ in delta.partitions:
-            registration = self._registration(topic_id, tp.partition)
-            if registration is None or self._node_id in registration.replicas:
-                continue
-            if self._maintenance.unopened.get(tp) == topic_id:
-                del self._maintenance.unopened[tp]
-            partition = self._replicas.get(topic_id, tp.partition)
-            if partition is not None:
-                self._stop_following(partition)
-                reassigned.append(partition)
-                event_log.info("replica removed", partition=tp)
-        await self._remove(reassigned)
 
     async def _remove(self, partitions: Sequence[Partition], slices: Slices | None = None) -> None:
         await self._replicas.remove(partitions, slices)

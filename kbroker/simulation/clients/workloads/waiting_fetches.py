@@ -51,14 +51,16 @@ async def _fetch_once(context: WorkloadContext, random: Random, tp: TopicPartiti
 
 
 async def _connect(clusters: list[Cluster], tp: TopicPartition) -> tuple[list[SimClientConnection], int]:
+    """Connect to one broker, which has the session, even while brokers do not agree on the leader."""
+    first, second = clusters
     while True:
         try:
-            connections = [await cluster.leader(tp) for cluster in clusters]
-            end, _ = await list_offset(clusters[0], tp, LATEST)
+            end, _ = await list_offset(first, tp, LATEST)
+            connection = await first.leader(tp)
+            await second.refresh_metadata([tp[0]])
+            return [connection, await second.node(first.leaders[tp].node)], end
         except OSError:
-            await clusters[0].backoff()
-        else:
-            return connections, end
+            await first.backoff()
 
 
 async def _wait_for_deadlines(

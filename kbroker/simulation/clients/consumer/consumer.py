@@ -205,7 +205,7 @@ class Consumer:
             if end_offset >= position.offset and epoch == position.epoch:
                 return None
             if end_offset >= 0:
-                return Position(min(end_offset, position.offset), epoch, leader_epoch)
+                return _diverging_position(position, epoch, end_offset, leader_epoch)
         offset, _ = await list_offset(self.cluster, tp, EARLIEST)
         return Position(offset, NO_EPOCH, leader_epoch)
 
@@ -311,8 +311,8 @@ class Consumer:
             position.preferred_replica = data.preferred_read_replica
             return []
         if data.diverging_epoch.end_offset >= 0:
-            at = min(data.diverging_epoch.end_offset, position.offset)
-            self._diverging_positions[tp] = Position(at, data.diverging_epoch.epoch, position.validated_epoch)
+            epoch, end_offset = data.diverging_epoch.epoch, data.diverging_epoch.end_offset
+            self._diverging_positions[tp] = _diverging_position(position, epoch, end_offset, position.validated_epoch)
             return ["diverging epoch"]
         if data.records:
             aborted = [
@@ -329,3 +329,14 @@ class Consumer:
             if fetched.epoch != NO_EPOCH:
                 position.epoch = fetched.epoch
         return []
+
+
+def _diverging_position(position: Position, epoch: int, end_offset: int, validated_epoch: int) -> Position:
+    """Return the position at which to go on after a replica has answered with an older `epoch`.
+
+    A replica that was added after a compaction does not know an epoch whose records were all removed. That contradicts
+    no position up to `end_offset`. Other replicas know it, and would find that `epoch` ends before the position.
+    """
+    if end_offset >= position.offset:
+        return Position(position.offset, NO_EPOCH, validated_epoch)
+    return Position(end_offset, epoch, validated_epoch)

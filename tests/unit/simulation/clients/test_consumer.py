@@ -105,6 +105,25 @@ async def test_broker_reports_the_diverging_epoch(program: Program) -> None:
 
 
 @client_test
+async def test_an_epoch_whose_records_were_removed_is_no_divergence(program: Program) -> None:
+    """A replica that was added after a compaction does not know the epoch; others know it, and an older one's end."""
+    await fill(program, 2)
+    for _ in range(2):
+        await program.machine.crash()
+        await program.machine.start()
+    await fill(program, 1, name="second")
+    consumer = program.consumer(config=ConsumerConfig(sends_last_fetched_epoch=True))
+    await consumer.cluster.refresh_metadata(["t"])
+    latest = consumer.cluster.leaders[PLACE].epoch
+    consumer.assign({PLACE: Position(7, latest - 1, validated_epoch=latest)})
+    while not resets(program):
+        await consumer.poll()
+    assert consumer.positions[PLACE] == Position(7, validated_epoch=latest)
+    assert [read.offset for read in await read_until(consumer, 8)] == list(range(7, 15))
+    assert [action.positions for action in resets(program)] == [{PLACE: 7}]
+
+
+@client_test
 async def test_consumer_ignores_a_leader_of_an_epoch_before_its_position(program: Program) -> None:
     """A broker that is cut off describes the leader that was there before, whose log may end earlier."""
     await fill(program, 1)

@@ -39,7 +39,8 @@ class LogChecker:
         self._leader_epoch = -1
         # The next sequence by (producer id, epoch).
         self._sequences: dict[tuple[int, int], int] = {}
-        self._epochs: dict[int, int] = {}
+        # The epoch of each producer, and the offset of its last batch.
+        self._epochs: dict[int, tuple[int, int]] = {}
         # The producers of the batches that were read since their state was last compared.
         self._changed: set[int] = set()
         # The first offset of open transactions by producer id; (first offset, marker offset) of ended transactions.
@@ -87,7 +88,7 @@ class LogChecker:
                 self._base, self._position = base, 0
             data = machine.disk.data(path)
             for batch in read_batches(data, self._position):
-                error = self._check_batch(batch) or _check_epoch_cache(partition, batch.header)
+                error = self._check_batch(batch, log.log_start_offset) or _check_epoch_cache(partition, batch.header)
                 if error:
                     return f"{path} at {batch.start}: {error}"
             if self._position < len(data):
@@ -103,7 +104,7 @@ class LogChecker:
         states = {state.producer_id: state for state in log.producers.active()}
         changed, self._changed = self._changed, set()
         for producer_id in sorted(changed):
-            state, epoch = states.get(producer_id), self._epochs[producer_id]
+            state, (epoch, _) = states.get(producer_id), self._epochs[producer_id]
             if state is None or state.producer_epoch != epoch:
                 return f"producer {producer_id} is in the log with epoch {epoch}; its state is {state}"
             following = self._sequences.get((producer_id, epoch))
@@ -118,7 +119,7 @@ class LogChecker:
         self._open.clear()
         self.from_start = False
 
-    def _check_batch(self, batch: StoredBatch) -> str | None:
+    def _check_batch(self, batch: StoredBatch, log_start_offset: int) -> str | None:
         header = batch.header
         # A follower has the gaps of its leader's compacted log in its last segment too.
         is_gap = self._has_gaps and header.base_offset > self._next_offset
@@ -127,7 +128,7 @@ class LogChecker:
         if header.leader_epoch < self._leader_epoch:
             return f"leader epoch {header.leader_epoch} after {self._leader_epoch}"
         if header.producer_id != NO_PRODUCER_ID:
-            error = self._check_producer(header)
+            error = self._check_producer(header, log_start_offset)
             if error:
                 return error
         self._position = batch.end
@@ -135,11 +136,15 @@ class LogChecker:
         self._leader_epoch = header.leader_epoch
         return None
 
-    def _check_producer(self, header: BatchHeader) -> str | None:
+    def _check_producer(self, header: BatchHeader, log_start_offset: int) -> str | None:
         producer_id, epoch = header.producer_id, header.producer_epoch
-        if epoch < self._epochs.get(producer_id, -1):
-            return f"producer {producer_id}: epoch {epoch} after {self._epochs[producer_id]}"
-        self._epochs[producer_id] = epoch
+        known_epoch, last_offset = self._epochs.get(producer_id, (-1, -1))
+        # A leader whose log began at the log start does not know a producer whose batches were deleted, and appends a
+        # late marker of it, as in Kafka.
+        is_unknown = header.is_control and last_offset < log_start_offset
+        if epoch < known_epoch and not is_unknown:
+            return f"producer {producer_id}: epoch {epoch} after {known_epoch}"
+        self._epochs[producer_id] = epoch, header.base_offset
         self._changed.add(producer_id)
         if header.is_control:
             first = self._open.pop(producer_id, None)

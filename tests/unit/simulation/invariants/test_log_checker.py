@@ -75,6 +75,17 @@ def test_a_state_is_compared_when_the_truncation_has_ended(is_compacted: bool) -
     assert "is in the log with epoch 1; its state is" in (log.fault() or "")
 
 
+def test_a_marker_may_have_an_older_epoch_only_if_the_producers_batches_were_deleted() -> None:
+    header = SimpleNamespace(producer_id=PRODUCER_ID, base_offset=9, is_control=True)
+    for log_start_offset, is_permitted in ((5, False), (6, True)):
+        checker = LogChecker()
+        for epoch, offset in ((2, 5), (1, 9)):
+            header.producer_epoch, header.base_offset = epoch, offset
+            batch: Any = header
+            error = checker._check_producer(batch, log_start_offset if epoch == 1 else 0)
+        assert (error is None) is is_permitted
+
+
 def test_batches_in_segments_that_are_compacted_are_not_compared() -> None:
     """A producer wrote again into segments that were rolled since the last look, which the checker does not read."""
     log = CheckedLog(is_compacted=True)

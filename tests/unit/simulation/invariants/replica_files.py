@@ -26,7 +26,10 @@ class ReplicaFiles:
         producer: tuple[int, int, int] | None = None,
     ) -> BatchHeader:
         """Append a batch with one record. `producer` is (id, epoch, base sequence)."""
-        data = batch(value, producer=producer)
+        return self.append_batch(batch(value, producer=producer), offset, epoch=epoch, segment=segment)
+
+    def append_batch(self, data: bytearray, offset: int, *, epoch: int, segment: int = 0) -> BatchHeader:
+        """Append a batch with one record, with this offset and leader epoch."""
         data[0:8] = offset.to_bytes(8, "big")
         data[12:16] = epoch.to_bytes(4, "big")
         header = parse_header(data)

@@ -12,6 +12,7 @@ from kbroker.simulation.runtime.clock import SimClock
 from kbroker.simulation.runtime.loop import SimLoop
 from kbroker.storage.log.leader_epoch_cache import LeaderEpochCache
 from kbroker.storage.producers.producer_state_manager import ProducerStateManager
+from protocol.records.control import EndTransactionMarker, build_end_marker
 from tests.unit.simulation.invariants.replica_files import DIRECTORY, ReplicaFiles
 
 PRODUCER_ID = 7
@@ -42,6 +43,13 @@ class CheckedLog:
         header = self._files.append(self.log_end_offset, b"v", epoch=1, segment=base, producer=producer)
         if state and producer is not None:
             self.producers.update(header, header.base_offset)
+        self.log_end_offset = header.next_offset
+
+    def append_marker(self, producer_epoch: int) -> None:
+        end = EndTransactionMarker(committed=True, coordinator_epoch=0)
+        data = build_end_marker(end, PRODUCER_ID, producer_epoch, 0)
+        header = self._files.append_batch(data, self.log_end_offset, epoch=1, segment=self.active.base_offset)
+        self.producers.end_transaction(header, header.base_offset, end.committed, end.coordinator_epoch)
         self.log_end_offset = header.next_offset
 
     def roll(self) -> None:
@@ -75,15 +83,19 @@ def test_a_state_is_compared_when_the_truncation_has_ended(is_compacted: bool) -
     assert "is in the log with epoch 1; its state is" in (log.fault() or "")
 
 
-def test_a_marker_may_have_an_older_epoch_only_if_the_producers_batches_were_deleted() -> None:
-    header = SimpleNamespace(producer_id=PRODUCER_ID, base_offset=9, is_control=True)
-    for log_start_offset, is_permitted in ((5, False), (6, True)):
-        checker = LogChecker()
-        for epoch, offset in ((2, 5), (1, 9)):
-            header.producer_epoch, header.base_offset = epoch, offset
-            batch: Any = header
-            error = checker._check_producer(batch, log_start_offset if epoch == 1 else 0)
-        assert (error is None) is is_permitted
+@pytest.mark.parametrize(("log_start_offset", "is_permitted"), [(1, False), (2, True)])
+def test_a_marker_may_have_an_older_epoch_only_if_the_producers_batches_were_deleted(
+    log_start_offset: int, is_permitted: bool
+) -> None:
+    """Its leader may have begun at the log start, without the producer's state."""
+    log = CheckedLog(is_compacted=False)
+    log.append(None)
+    log.append(2)
+    assert log.fault() is None
+    log.log_start_offset = log_start_offset
+    log.append_marker(1)
+    fault = log.fault()
+    assert fault is None if is_permitted else "producer 7: epoch 1 after 2" in (fault or "")
 
 
 def test_batches_in_segments_that_are_compacted_are_not_compared() -> None:

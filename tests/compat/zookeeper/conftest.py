@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.compat.support import eventually
 from tests.compat.zookeeper.served import ServedCoordination
 from tests.compat.zookeeper.server import ZooKeeperServer
 
@@ -13,6 +14,8 @@ def apache_zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKe
     """A real ZooKeeper, for what only it does: ACLs of nodes, sessions that survive its restart."""
     server = ZooKeeperServer(tmp_path_factory.mktemp("zookeeper"))
     server.start()
+    # A connection that it has accepted before never gets a response.
+    eventually(server.is_serving, "a ZooKeeper server that responds")
     yield server
     server.kill()
 

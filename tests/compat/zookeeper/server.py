@@ -126,6 +126,8 @@ class Proxy:
     def __init__(self, port: int) -> None:
         self.address = ""
         self.connections = 0
+        # As many of the next connections never get a response, as some that a starting ZooKeeper accepts.
+        self.unserved = 0
         self._port = port
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
@@ -167,6 +169,9 @@ class Proxy:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
         self._writers.add(writer)
+        if self.unserved:
+            self.unserved -= 1
+            return
         try:
             server_reader, server_writer = await asyncio.open_connection("127.0.0.1", self._port)
         except OSError:

@@ -150,6 +150,22 @@ def test_a_session_and_its_nodes_survive_a_restart_of_the_server(apache_zookeepe
     asyncio.run(check())
 
 
+def test_a_connection_that_gets_no_response_is_replaced_before_the_session_expires(zookeeper: ZooKeeperServer) -> None:
+    async def check() -> None:
+        async with sessions(zookeeper) as opened:
+            opened.proxy.unserved = 1
+            timeout_s = 9.0
+            session = await opened.open(timeout_s, proxied=True, connection_timeout_s=timeout_s)
+            assert opened.proxy.connections == 2
+            await session.create(NODE, b"", ephemeral=True)
+            opened.proxy.unserved = 1
+            opened.proxy.cut()
+            assert (await available(partial(session.get, NODE))).owner == session.session_id
+            assert opened.proxy.connections == 4
+
+    asyncio.run(check())
+
+
 @pytest.mark.parametrize("paused", ["connection", "server"])
 def test_a_call_fails_in_time_when_nothing_responds(zookeeper: ZooKeeperServer, paused: str) -> None:
     """Even while requests are sent, in which case kazoo does not notice that nothing is received."""

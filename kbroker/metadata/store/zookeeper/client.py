@@ -13,6 +13,9 @@ kazoo promises less than the coordination interface. The differences that are ha
 - kazoo does not tell which session timeout ZooKeeper has chosen, within its minSessionTimeout and maxSessionTimeout.
   `SessionClient` takes it from the response to the connection's first request.
 - kazoo's delay between attempts to connect grows up to an hour; here it is at most a second.
+- kazoo waits for the response to a connection's first request for the whole session timeout, if there is one server.
+  ZooKeeper accepts connections while it starts, and never responds to some of them: here an attempt to connect takes at
+  most a third, so that the session is connected to a restarted server before it expires.
 
 SessionClient overrides methods of kazoo that are not public.
 """
@@ -174,8 +177,10 @@ class SessionClient(KazooClient):  # type: ignore[misc]
         self._state_lock = threading.RLock()
         self._calls = LoopCalls(loop)
         self._on_event = on_event
-        connect_timeout_s = settings.session_timeout_s / 3
-        self._handler = ConnectionHandler(connect_timeout_s, _tls_context(settings), loop, settings.session_timeout_s)
+        self._connect_timeout_s = settings.session_timeout_s / 3
+        self._handler = ConnectionHandler(
+            self._connect_timeout_s, _tls_context(settings), loop, settings.session_timeout_s
+        )
         self._handler.watchdog.start()
         self.last_warning = LastWarning()
         logger = logging.Logger("kazoo", logging.WARNING)
@@ -193,7 +198,7 @@ class SessionClient(KazooClient):  # type: ignore[misc]
         # The session timeout in milliseconds: what is asked for, then what ZooKeeper has chosen.
         self.timeout_ms = round(settings.session_timeout_s * 1000)
         self._invoke = self._connection._invoke
-        self._connection._invoke = self._invoke_and_note_timeout
+        self._connection._invoke = self._invoke_to_connect
         self.add_listener(lambda state: self._calls.add(on_state, state, self._session_id or 0))
 
     def send(self, request: Any, on_done: Callable[[Any, Exception | None], None]) -> None:
@@ -229,8 +234,9 @@ class SessionClient(KazooClient):  # type: ignore[misc]
             completion.set_exception(ConnectionLoss())
             return False
 
-    def _invoke_and_note_timeout(self, timeout: float, request: Any, xid: int | None = None) -> Any:
-        result = self._invoke(timeout, request, xid)
+    def _invoke_to_connect(self, timeout: float, request: Any, xid: int | None = None) -> Any:
+        """Send a request of the handshake, and return its response. Notes the session timeout."""
+        result = self._invoke(min(timeout, self._connect_timeout_s), request, xid)
         if isinstance(request, Connect) and result[0].time_out > 0:
             self.timeout_ms = result[0].time_out
             self._handler.watchdog.timeout_s = self.timeout_ms / 1000

@@ -154,14 +154,14 @@ def test_a_connection_that_gets_no_response_is_replaced_before_the_session_expir
     async def check() -> None:
         async with sessions(zookeeper) as opened:
             opened.proxy.unserved = 1
-            timeout_s = 9.0
+            timeout_s = 15.0
             session = await opened.open(timeout_s, proxied=True, connection_timeout_s=timeout_s)
-            assert opened.proxy.connections == 2
+            assert opened.proxy.connections >= 2
             await session.create(NODE, b"", ephemeral=True)
             opened.proxy.unserved = 1
             opened.proxy.cut()
             assert (await available(partial(session.get, NODE))).owner == session.session_id
-            assert opened.proxy.connections == 4
+            assert opened.proxy.connections >= 4
 
     asyncio.run(check())
 

@@ -1,5 +1,6 @@
-"""Committed offsets of a view: they are deleted as those of other topics, also when the source loses partitions."""
+"""Committed offsets of a view: they are not those of its source, and removed partitions lose theirs."""
 
+import asyncio
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -13,7 +14,10 @@ from protocol.messages.k08_offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
+    OffsetCommitResponse,
 )
+from protocol.messages.k09_offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic, OffsetFetchResponse
+from protocol.messages.k10_find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from protocol.messages.k14_sync_group import SyncGroupRequest
 from protocol.messages.k47_offset_delete import (
     OffsetDeleteRequest,
@@ -21,6 +25,8 @@ from protocol.messages.k47_offset_delete import (
     OffsetDeleteRequestTopic,
 )
 from tests.unit.support.group_coordinator import Harness
+from tests.unit.support.simulated_broker import Machine, broker_test
+from tests.unit.support.views import create_view, delete
 
 
 @pytest.fixture
@@ -94,3 +100,47 @@ def test_members_that_read_a_view_may_commit_removed_partitions(
     errors = [row.error_code for row in response.topics[0].partitions]
     assert errors == [0, 0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
     assert list(broker.committed_offsets()["paid"]) == [1]
+
+
+@broker_test
+async def test_groups_commit_offsets_of_a_view(m: Machine) -> None:
+    client = await m.client()
+    await client.create_topic("orders", 2)
+    await create_view(client)
+
+    def commit(topic: str, *partitions: int) -> OffsetCommitRequest:
+        rows = [OffsetCommitRequestPartition(partition_index=index, committed_offset=7) for index in partitions]
+        return OffsetCommitRequest(group_id="g", topics=[OffsetCommitRequestTopic(name=topic, partitions=rows)])
+
+    async def committed(topic: str) -> list[int]:
+        topics = [OffsetFetchRequestTopic(name=topic, partition_indexes=[0, 1])]
+        request = OffsetFetchRequest(group_id="g", topics=topics)
+        response = await client.request(request, 7, OffsetFetchResponse)
+        while response.error_code in (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_COORDINATOR):
+            await asyncio.sleep(0.1)
+            response = await client.request(request, 7, OffsetFetchResponse)
+        assert response.error_code == 0
+        return [partition.committed_offset for partition in response.topics[0].partitions]
+
+    find = FindCoordinatorRequest(key_type=0, coordinator_keys=["g"])
+    while (await client.request(find, 4, FindCoordinatorResponse)).coordinators[0].error_code:
+        await asyncio.sleep(0.1)
+    while True:
+        response = await client.request(commit("paid", 1, 2), 8, OffsetCommitResponse)
+        codes = [partition.error_code for partition in response.topics[0].partitions]
+        if ErrorCode.COORDINATOR_LOAD_IN_PROGRESS not in codes and ErrorCode.NOT_COORDINATOR not in codes:
+            break
+        await asyncio.sleep(0.1)
+    assert codes == [0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+    assert await committed("paid") == [-1, 7]
+    # Those of the source are others.
+    assert await committed("orders") == [-1, -1]
+    await m.restart()
+    client = await m.client()
+    while (await client.request(find, 4, FindCoordinatorResponse)).coordinators[0].error_code:
+        await asyncio.sleep(0.1)
+    assert await committed("paid") == [-1, 7]
+    # They end with the view, and not with the source's other views.
+    await delete(client, "paid")
+    await create_view(client)
+    assert await committed("paid") == [-1, -1]

@@ -122,7 +122,7 @@ class AssignedPartitions:
                     self._assign_role(changed)
 
     def _assign_role(self, partition: Partition) -> None:
-        registration = self._registration(partition.topic_id, partition.tp.partition)
+        registration = _registration(self._metadata.topics_by_id.get(partition.topic_id), partition.tp.partition)
         if registration is None:
             return
         self._maintenance.mark_replicated(partition, len(registration.replicas))
@@ -137,11 +137,6 @@ class AssignedPartitions:
     def _stop_following(self, partition: Partition) -> None:
         if self.fetchers is not None:
             self.fetchers.remove(partition)
-
-    def _registration(self, topic_id: bytes, index: int) -> PartitionRegistration | None:
-        """Return the partition in the current image; None if its topic was deleted, or the image lacks it for now."""
-        topic = self._metadata.topics_by_id.get(topic_id)
-        return topic.partitions[index] if topic is not None and index < len(topic.partitions) else None
 
     # Logs.
 
@@ -160,14 +155,12 @@ class AssignedPartitions:
         """Return the partitions of the delta that this broker has and that are not open."""
         new = []
         for tp, topic_id, _, _ in delta.partitions:
-            registration = self._registration(topic_id, tp.partition)
-            if (
-                registration is not None
-                and self._node_id in registration.replicas
-                and tp not in self._replicas.partitions
-                and self._maintenance.unopened.get(tp) != topic_id
-            ):
-                new.append(AssignedPartition(tp, topic_id, self._metadata.topics_by_id[topic_id].configs))
+            topic = self._metadata.topics_by_id.get(topic_id)
+            registration = _registration(topic, tp.partition)
+            if topic is None or registration is None or self._node_id not in registration.replicas:
+                continue
+            if tp not in self._replicas.partitions and self._maintenance.unopened.get(tp) != topic_id:
+                new.append(AssignedPartition(tp, topic_id, topic.configs))
         return new
 
     async def open_unopened(self) -> None:
@@ -236,7 +229,7 @@ class AssignedPartitions:
         for log in logs:
             del unopened[log.tp]
             topic = self._metadata.topics_by_id.get(log.topic_id)
-            registration = self._registration(log.topic_id, log.tp.partition)
+            registration = _registration(topic, log.tp.partition)
             if topic is None or (registration is not None and self._node_id not in registration.replicas):
                 removed.append(log)
             else:
@@ -286,7 +279,7 @@ class AssignedPartitions:
         removed = []
         for tp, topic_id, _, new in delta.partitions:
             topic = self._metadata.topics_by_id.get(topic_id)
-            registration = self._registration(topic_id, tp.partition)
+            registration = _registration(topic, tp.partition)
             if registration is not None and self._node_id not in registration.replicas:
                 event = "replica removed"
             elif new is None and topic is not None and topic.is_removed(tp.partition):
@@ -305,3 +298,8 @@ class AssignedPartitions:
     async def _remove(self, partitions: Sequence[Partition], slices: Slices | None = None) -> None:
         await self._replicas.remove(partitions, slices)
         await self._logs.delete([partition.log for partition in partitions])
+
+
+def _registration(topic: TopicImage | None, index: int) -> PartitionRegistration | None:
+    """Return a partition of the current image; None if its topic was deleted, or the image lacks it for now."""
+    return topic.partitions[index] if topic is not None and index < len(topic.partitions) else None

@@ -11,7 +11,8 @@ from kbroker.replica.fetch.read_filter import ReadFilter
 from kbroker.replica.partition import Partition
 from kbroker.storage.log.reading.file_slice import FileSlice
 from protocol.errors import ErrorCode
-from protocol.fast.fetch import FetchRequest, FetchResult
+from protocol.fast.fetch_request import FetchRequest
+from protocol.fast.fetch_response import FetchResult
 
 if TYPE_CHECKING:
     from protocol.fast.current_leader import CurrentLeader

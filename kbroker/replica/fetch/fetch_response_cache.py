@@ -15,7 +15,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from kbroker.common import Buffer
-from protocol.fast.fetch import Buffers, FetchRequest, FetchResponse, TopicKey
+from protocol.fast.fetch_request import FetchRequest, TopicKey
+from protocol.fast.fetch_response import Buffers, FetchResponse
 
 if TYPE_CHECKING:
     from kbroker.replica.partition import Partition

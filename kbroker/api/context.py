@@ -32,7 +32,7 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from kbroker.common import Buffer
-from protocol.fast.fetch_response import Records
+from protocol.fast.fetch import Records
 
 if TYPE_CHECKING:
     from kbroker.config import BrokerConfig

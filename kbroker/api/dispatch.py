@@ -21,8 +21,13 @@ from kbroker.api.response_errors import (
 from kbroker.common import Buffer
 from kbroker.runtime.metrics import RequestStats
 from protocol.apis import ALL_APIS, APIS, INTER_BROKER_APIS, PRIVATE_APIS, Api, ApiKey
-from protocol.fast.fetch_request import decode_fetch_in_steps, decode_fetch_request
-from protocol.fast.fetch_response import FetchResponse, encode_fetch_in_steps, encode_fetch_response
+from protocol.fast.fetch import (
+    FetchResponse,
+    decode_fetch_in_steps,
+    decode_fetch_request,
+    encode_fetch_in_steps,
+    encode_fetch_response,
+)
 from protocol.fast.produce import (
     ProduceDecoder,
     decode_produce_in_steps,

@@ -21,8 +21,7 @@ from kbroker.replica.fetch.delayed_fetch import DelayedFetch
 from kbroker.replica.fetch.fetch_reads import READ_COMMITTED, READ_UNCOMMITTED
 from kbroker.replica.fetch.large_fetch import fetch_in_slices
 from protocol.errors import ErrorCode
-from protocol.fast.fetch_request import FIRST_TOPIC_ID_VERSION, FetchRequest
-from protocol.fast.fetch_response import Buffers, FetchResponse, FetchResult
+from protocol.fast.fetch import FIRST_TOPIC_ID_VERSION, Buffers, FetchRequest, FetchResponse, FetchResult
 
 
 def handle(

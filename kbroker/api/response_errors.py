@@ -18,8 +18,7 @@ from protocol.schema.message import Message, StructType
 
 if TYPE_CHECKING:
     from kbroker.api.context import RequestContext
-    from protocol.fast.fetch_request import FetchRequest
-    from protocol.fast.fetch_response import FetchResponse, FetchResult
+    from protocol.fast.fetch import FetchRequest, FetchResponse, FetchResult
     from protocol.fast.produce import PartitionResult, ProduceRequest, TopicResult
 
 T = TypeVar("T")

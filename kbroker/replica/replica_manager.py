@@ -34,7 +34,7 @@ from kbroker.storage.producers.transaction_marker import TransactionMarker
 from kbroker.storage.producers.verification import VerificationGuard
 from protocol.errors import ErrorCode
 from protocol.fast.current_leader import CurrentLeader, LeaderEndpoint
-from protocol.fast.fetch_request import TopicKey
+from protocol.fast.fetch import TopicKey
 from protocol.fast.produce import PartitionResult, TopicRecords
 from protocol.records.batch import NO_SEQUENCE
 

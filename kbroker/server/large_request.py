@@ -14,7 +14,7 @@ from kbroker.common import Buffer
 from kbroker.runtime.slices import Slices, Steps, release
 from kbroker.server.error_reporter import ResponseTooLarge
 from kbroker.server.receive_buffer import release_pages
-from protocol.fast.fetch_response import Records
+from protocol.fast.fetch import Records
 from protocol.limits import MAX_RESPONSE_BYTES
 from protocol.schema.message import Message, Struct, StructType
 

@@ -12,7 +12,7 @@
 17: replica directory id.
 18: high watermark (KIP-1166).
 
-Sizes are in bytes, waits in milliseconds. protocol/fast/ has the codec of the broker; tests compare it with these rows.
+Sizes are in bytes, waits in milliseconds. The broker uses protocol/fast/fetch.py; tests compare it with these rows.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from kbroker.queues.views.tag_filter import TagFilter
 if TYPE_CHECKING:
     from kbroker.metadata.image import MetadataImage, TopicImage
     from kbroker.replica.fetch.read_filter import ReadFilter
-    from protocol.fast.fetch_request import TopicKey
+    from protocol.fast.fetch import TopicKey
 
 
 class View:

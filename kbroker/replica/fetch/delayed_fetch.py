@@ -7,8 +7,7 @@ from collections.abc import Callable
 from kbroker.replica.fetch.fetch_reads import READ_COMMITTED
 from kbroker.replica.fetch.fetch_session import FetchSession
 from kbroker.replica.purgatory import DelayedOperation, Purgatory
-from protocol.fast.fetch_request import FetchRequest
-from protocol.fast.fetch_response import FetchResponse
+from protocol.fast.fetch import FetchRequest, FetchResponse
 
 
 class DelayedFetch(DelayedOperation[FetchResponse]):

@@ -32,8 +32,7 @@ from kbroker.replica.fetch.partition_reads import add_cold_results, read_cold_bl
 from kbroker.replica.quota.replication_quota import unlimited_quota
 from kbroker.runtime.event_log import EventLogger
 from protocol.errors import ErrorCode
-from protocol.fast.fetch_request import FetchRequest, TopicKey
-from protocol.fast.fetch_response import Buffers, FetchResponse, FetchResult
+from protocol.fast.fetch import Buffers, FetchRequest, FetchResponse, FetchResult, TopicKey
 
 if TYPE_CHECKING:
     from asyncio import Task

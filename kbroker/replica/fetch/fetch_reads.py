@@ -11,8 +11,7 @@ from kbroker.replica.fetch.read_filter import ReadFilter
 from kbroker.replica.partition import Partition
 from kbroker.storage.log.reading.file_slice import FileSlice
 from protocol.errors import ErrorCode
-from protocol.fast.fetch_request import FetchRequest
-from protocol.fast.fetch_response import FetchResult
+from protocol.fast.fetch import FetchRequest, FetchResult
 
 if TYPE_CHECKING:
     from protocol.fast.current_leader import CurrentLeader

@@ -15,8 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from kbroker.common import Buffer
-from protocol.fast.fetch_request import FetchRequest, TopicKey
-from protocol.fast.fetch_response import Buffers, FetchResponse
+from protocol.fast.fetch import Buffers, FetchRequest, FetchResponse, TopicKey
 
 if TYPE_CHECKING:
     from kbroker.replica.partition import Partition

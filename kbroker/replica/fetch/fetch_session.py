@@ -15,7 +15,7 @@ from typing import Protocol
 from kbroker.common import KafkaError
 from kbroker.replica.fetch.read_filter import ReadView
 from protocol.errors import ErrorCode
-from protocol.fast.fetch_request import FetchedPartition, TopicKey
+from protocol.fast.fetch import FetchedPartition, TopicKey
 
 INITIAL_EPOCH = 0
 FINAL_EPOCH = -1

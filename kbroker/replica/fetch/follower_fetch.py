@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from kbroker.replica.fetch.fetch_session import FetchSession
     from kbroker.replica.fetch.partition_reads import Partitions
     from kbroker.replica.partition import Partition
-    from protocol.fast.fetch_request import FetchRequest
+    from protocol.fast.fetch import FetchRequest
 
 
 def record_positions(session: FetchSession, request: FetchRequest, partitions: Partitions, now_ms: int) -> None:

@@ -21,8 +21,7 @@ from kbroker.replica.fetch.partition_reads import (
 )
 from kbroker.runtime.event_log import EventLogger
 from protocol.errors import ErrorCode
-from protocol.fast.fetch_request import FetchRequest, TopicKey
-from protocol.fast.fetch_response import FetchResponse, FetchResult
+from protocol.fast.fetch import FetchRequest, FetchResponse, FetchResult, TopicKey
 
 if TYPE_CHECKING:
     from kbroker.replica.fetch.fetch_manager import FetchManager

@@ -24,7 +24,7 @@ from kbroker.replica.fetch.replica_selector import NO_REPLICA
 from kbroker.replica.partition import Partition
 from kbroker.storage.log.reading.file_slice import FileSlice
 from protocol.errors import ErrorCode
-from protocol.fast.fetch_request import FetchRequest, TopicKey
+from protocol.fast.fetch import FetchRequest, TopicKey
 
 if TYPE_CHECKING:
     from kbroker.replica.fetch.leader_throttle import LeaderThrottle

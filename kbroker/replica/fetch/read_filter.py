@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from kbroker.common import Buffer
-from protocol.fast.fetch_request import TopicKey
+from protocol.fast.fetch import TopicKey
 from protocol.records.batch import (
     LENGTH_OVERHEAD,
     NO_PRODUCER_EPOCH,

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from kbroker.runtime.slices import Slices
     from protocol.errors import ErrorCode
     from protocol.fast.current_leader import CurrentLeader
-    from protocol.fast.fetch_request import TopicKey
+    from protocol.fast.fetch import TopicKey
 
 # A batch that is not appended yet: (topic, partition, records, list for its result).
 RemainingBatch = tuple["TopicKey", int, memoryview | None, list[PartitionResult]]

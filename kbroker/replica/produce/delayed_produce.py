@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from kbroker.replica.partition import Partition
     from kbroker.runtime.slices import Steps
     from protocol.fast.current_leader import CurrentLeader
-    from protocol.fast.fetch_request import TopicKey
+    from protocol.fast.fetch import TopicKey
 
 NO_RECORD_ERRORS: tuple[tuple[int, str | None], ...] = ()
 

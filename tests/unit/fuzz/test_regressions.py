@@ -16,7 +16,7 @@ from kbroker.metadata.store.coordination import CoordinationError
 from kbroker.metadata.store.data_tree import DataTree
 from kbroker.metadata.store.journal import FRAME, NUMBER, Journal, encode_ops, frame, load_snapshot
 from kbroker.storage import checkpoint_files
-from protocol.fast.fetch_request import decode_fetch_request
+from protocol.fast.fetch import decode_fetch_request
 from protocol.messages.group_records import GroupMetadataKey, GroupMetadataMember, GroupMetadataValue
 from protocol.messages.k01_fetch import FetchRequest
 from protocol.schema.codec import decode, encode

@@ -8,7 +8,7 @@ from kbroker.coordinator.group.classic.subscription import subscribed_topics
 from kbroker.coordinator.group.record_codec import decode_record, encode_record
 from protocol.apis import ALL_APIS
 from protocol.errors import MalformedError
-from protocol.fast.fetch_request import decode_fetch_request
+from protocol.fast.fetch import decode_fetch_request
 from protocol.fast.produce import ProduceDecoder, decode_produce_request
 from protocol.framing import (
     decode_request_header,

@@ -11,7 +11,7 @@ from kbroker.replica.fetch.leader_throttle import LeaderThrottle
 from kbroker.replica.fetcher.follower_throttle import FollowerThrottle
 from kbroker.replica.quota.throttled_replicas import should_leader_throttle
 from kbroker.storage.log.log import Log
-from protocol.fast.fetch_response import FetchResponse
+from protocol.fast.fetch import FetchResponse
 from tests.unit.support.replica_cluster import ReplicaCluster, replica_test
 
 MB = 1_000_000

@@ -37,8 +37,7 @@ from kbroker.simulation.runtime.clock import SimClock
 from kbroker.simulation.runtime.loop import SimLoop
 from kbroker.simulation.runtime.processes import SimProcesses
 from protocol.errors import ErrorCode
-from protocol.fast.fetch_request import decode_fetch_request
-from protocol.fast.fetch_response import FetchResponse, encode_fetch_response
+from protocol.fast.fetch import FetchResponse, decode_fetch_request, encode_fetch_response
 from protocol.messages.k02_list_offsets import (
     ListOffsetsPartitionResponse,
     ListOffsetsRequest,

@@ -7,8 +7,7 @@ from typing import Any
 from kbroker.metadata.image import BrokerRegistration, MetadataDelta, PartitionChange, PartitionRegistration
 from kbroker.replica.fetch.delayed_fetch import DelayedFetch
 from protocol.errors import ErrorCode
-from protocol.fast.fetch_request import FetchRequest
-from protocol.fast.fetch_response import FetchResponse, FetchResult
+from protocol.fast.fetch import FetchRequest, FetchResponse, FetchResult
 from protocol.messages.k56_alter_partition import (
     AlterPartitionRequest,
     AlterPartitionResponse,

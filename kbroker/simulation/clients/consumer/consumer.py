@@ -18,7 +18,7 @@ from kbroker.simulation.clients.consumer.offset_lookup import EARLIEST, epoch_en
 from kbroker.simulation.clients.workloads.records import CorruptRecordError, read_batches
 from protocol.apis import ApiKey
 from protocol.errors import ErrorCode
-from protocol.fast.fetch_request import FIRST_TOPIC_ID_VERSION
+from protocol.fast.fetch import FIRST_TOPIC_ID_VERSION
 from protocol.messages.k01_fetch import FetchRequest, FetchResponse, PartitionData
 
 FIRST_WITH_LAST_EPOCH = 12

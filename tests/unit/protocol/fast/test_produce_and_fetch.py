@@ -7,9 +7,8 @@ import pytest
 
 from protocol.errors import MalformedError
 from protocol.fast.current_leader import CurrentLeader, LeaderEndpoint
-from protocol.fast.fetch_request import FetchRequest as WireFetch
-from protocol.fast.fetch_request import decode_fetch_request
-from protocol.fast.fetch_response import FetchResponse, FetchResult, encode_fetch_response
+from protocol.fast.fetch import FetchRequest as WireFetch
+from protocol.fast.fetch import FetchResponse, FetchResult, decode_fetch_request, encode_fetch_response
 from protocol.fast.produce import decode_produce_request, encode_produce_response
 from protocol.messages import k00_produce, k01_fetch
 from protocol.schema.codec import decode, encode

@@ -5,7 +5,7 @@ from random import Random
 import pytest
 
 from protocol.errors import MalformedError
-from protocol.fast.fetch_request import decode_fetch_request
+from protocol.fast.fetch import decode_fetch_request
 from protocol.fast.replica_fetch import (
     FIRST_VERSION,
     ReplicaFetchRequest,

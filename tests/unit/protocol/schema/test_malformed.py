@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from protocol.errors import MalformedError
-from protocol.fast.fetch_request import decode_fetch_request
+from protocol.fast.fetch import decode_fetch_request
 from protocol.fast.produce import decode_produce_request
 from protocol.limits import MAX_REQUEST_ELEMENTS
 from protocol.messages.header import RequestHeader

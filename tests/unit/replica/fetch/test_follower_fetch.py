@@ -7,7 +7,7 @@ import pytest
 from kbroker.replica.fetch import fetch_manager
 from kbroker.replica.fetch.delayed_fetch import DelayedFetch
 from protocol.errors import ErrorCode
-from protocol.fast.fetch_response import FetchResponse
+from protocol.fast.fetch import FetchResponse
 from protocol.messages import k01_fetch
 from protocol.messages.k01_fetch import ReplicaState
 from tests.unit.support.client import Client, batch

@@ -8,7 +8,7 @@ import pytest
 from kbroker.replica.fetch import partition_reads
 from kbroker.replica.partition import Partition
 from protocol.errors import ErrorCode
-from protocol.fast.fetch_response import FetchResponse
+from protocol.fast.fetch import FetchResponse
 from tests.unit.support.deletion import delete_records
 from tests.unit.support.replica_cluster import ReplicaCluster, offsets, replica_test
 

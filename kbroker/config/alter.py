@@ -16,7 +16,7 @@ from kbroker.config.definitions.group import GROUP_CONFIGS
 from kbroker.config.definitions.topic import ALL_TOPIC_CONFIGS
 from kbroker.config.delay_levels import DEFAULT_LEVELS, DELAY_LEVELS
 from kbroker.config.group_config import validate_group_configs
-from kbroker.config.tag_expression import VIEW_OF, check_same_source
+from kbroker.config.tag_expression import VIEW_OF, check_same_source, without_empty_view
 from kbroker.config.topic_config import validate_topic_configs
 from kbroker.config.values import LIST, ConfigError, Value, format_value, parse_value
 from protocol.errors import ErrorCode
@@ -87,7 +87,8 @@ def alter_topic(
 
     `replace`: the changes are those of empty overrides. The current ones are needed still, as some may not change.
     """
-    altered = _apply({} if replace else overrides, ops, ALL_TOPIC_CONFIGS.get, config.topic_defaults, _not_a_list)
+    applied = _apply({} if replace else overrides, ops, ALL_TOPIC_CONFIGS.get, config.topic_defaults, _not_a_list)
+    altered = without_empty_view(applied)
     check_same_source(overrides.get(VIEW_OF), altered.get(VIEW_OF))
     validate_topic_configs(altered, config.topic_defaults)
     normalized = _normalize(altered, ALL_TOPIC_CONFIGS)

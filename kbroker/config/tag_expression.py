@@ -8,7 +8,7 @@ keys, separated by spaces.
 """
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from kbroker.config.values import ConfigError
@@ -16,6 +16,8 @@ from kbroker.config.values import ConfigError
 VIEW_OF = "kbroker.view.of"
 VIEW_FILTER = "kbroker.view.filter"
 VIEW_CONFIGS = frozenset({VIEW_OF, VIEW_FILTER})
+
+EVERY_RECORD = "*"
 
 MAX_EXPRESSION_CHARACTERS = 4096
 MAX_TERMS = 256
@@ -40,7 +42,7 @@ def parse_tag_expression(text: str) -> TagExpression:
     """Parse an expression. Raises ConfigError, with a message that says what is wrong."""
     if len(text) > MAX_EXPRESSION_CHARACTERS:
         raise _invalid(f"{len(text)} characters are more than {MAX_EXPRESSION_CHARACTERS}")
-    if text.strip() == "*":
+    if text.strip() == EVERY_RECORD:
         return TagExpression()
     tags: set[bytes] = set()
     keys: set[bytes] = set()
@@ -66,6 +68,19 @@ def _term(term: str, kind: str) -> bytes:
 
 def _invalid(reason: str) -> ConfigError:
     return ConfigError(f"Invalid value for {VIEW_FILTER}: {reason}")
+
+
+def without_empty_view(overrides: Mapping[str, str]) -> dict[str, str]:
+    """Return the overrides without the view configs that an ordinary topic has by default.
+
+    Tools that set all configs of a topic, or copy them to another one, also send an empty VIEW_OF.
+    """
+    kept = dict(overrides)
+    if not kept.get(VIEW_OF, "").strip():
+        kept.pop(VIEW_OF, None)
+        if kept.get(VIEW_FILTER, "").strip() == EVERY_RECORD:
+            del kept[VIEW_FILTER]
+    return kept
 
 
 def check_view_configs(names: Collection[str], expression: str) -> None:

@@ -106,8 +106,12 @@ _QUEUE_CONFIGS = {
 
 
 def check_internal_topic(name: str, overrides: Mapping[str, str]) -> None:
-    """Raise ConfigError if the internal topic `name` has a config that it cannot have."""
-    refused = sorted(_QUEUE_CONFIGS & overrides.keys())
+    """Raise ConfigError if the internal topic `name` has a config that it cannot have, unless it is the default."""
+    refused = [
+        config
+        for config in sorted(_QUEUE_CONFIGS & overrides.keys())
+        if ALL_TOPIC_CONFIGS[config].parse(overrides[config]) != DEFAULTS[config]
+    ]
     if refused:
         raise ConfigError(f"{', '.join(refused)} cannot be set on the internal topic '{name}'")
 

@@ -7,7 +7,7 @@ from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kbroker.common import KafkaError
-from kbroker.config.tag_expression import VIEW_OF
+from kbroker.config.tag_expression import VIEW_OF, without_empty_view
 from kbroker.metadata.topics.planning_context import MAX_PARTITIONS_PER_REQUEST, PlanningContext
 from kbroker.metadata.topics.replica_assignment import check_leader, invalid_assignment, validate_replicas
 from kbroker.metadata.topics.topic_configs import check_topic_configs
@@ -86,7 +86,7 @@ def _overrides(configs: Sequence[tuple[str, str | None]]) -> dict[str, str]:
         without_value = [name for name, value in configs if value is None]
         message = f"Null value not supported for topic configs: {','.join(without_value)}"
         raise KafkaError(ErrorCode.INVALID_CONFIG, message)
-    return dict(configs)  # type: ignore[arg-type]
+    return without_empty_view(dict(configs))  # type: ignore[arg-type]
 
 
 def _placed_replicas(topic: NewTopic, context: PlanningContext) -> list[list[int]]:

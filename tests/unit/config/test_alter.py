@@ -7,7 +7,8 @@ import pytest
 from kbroker.common import KafkaError
 from kbroker.config import BrokerConfig, TopicConfig
 from kbroker.config.alter import AlterConfigOp, OpType, alter_broker, alter_client_metrics, alter_group, alter_topic
-from kbroker.config.topic_config import validate_topic_configs
+from kbroker.config.topic_config import DEFAULTS, check_internal_topic, validate_topic_configs
+from kbroker.config.values import format_value
 
 CONFIG = BrokerConfig.load()
 
@@ -40,11 +41,23 @@ def test_a_topic_cannot_become_a_view(replace: bool, overrides: dict[str, str]) 
         alter_topic(overrides, [op], CONFIG, replace=replace)
 
 
+@pytest.mark.parametrize("replace", [False, True])
+def test_all_configs_of_a_topic_can_be_written_back(replace: bool) -> None:
+    """Some tools change one config by setting all of them, with the values of DescribeConfigs."""
+    described = {name: text for name, value in DEFAULTS.items() if (text := format_value(value)) is not None}
+    ops = [AlterConfigOp(name, OpType.SET, value) for name, value in described.items()]
+    altered = alter_topic({"retention.ms": "5"}, ops, CONFIG, replace=replace)
+    assert altered.keys() == described.keys() - {"kbroker.view.of", "kbroker.view.filter"}
+    assert TopicConfig.of(altered) == TopicConfig.of()
+    check_internal_topic("__consumer_offsets", altered)
+
+
 def test_a_view_keeps_its_source():
     view = {"kbroker.view.of": "orders", "kbroker.view.filter": "paid"}
     for ops, replace in (
         ([AlterConfigOp("kbroker.view.of", OpType.SET, "others")], False),
         ([AlterConfigOp("kbroker.view.of", OpType.DELETE, None)], False),
+        ([AlterConfigOp("kbroker.view.of", OpType.SET, "")], False),
         ([AlterConfigOp("kbroker.view.filter", OpType.SET, "open")], True),
     ):
         with pytest.raises(KafkaError, match="a view keeps its source 'orders'; create a new view, or delete this one"):

@@ -114,6 +114,13 @@ def test_valid_topics():
     assert plan_topic(new_topic("__consumer_offsets"), planning_context(), {}).replicas == [[1]]
 
 
+def test_the_view_configs_of_an_ordinary_topic_create_an_ordinary_topic():
+    """Tools that copy a topic set all configs of the original."""
+    configs = [("kbroker.view.of", ""), ("kbroker.view.filter", "*"), ("retention.ms", "5")]
+    plan = plan_topic(NewTopic("t", 1, 1, configs=configs), planning_context(), {})
+    assert (plan.replicas, plan.configs) == ([[1]], {"retention.ms": "5"})
+
+
 @pytest.mark.parametrize("counts", [(10_001,), (2**31 - 1,), (6000, 6000), (9_999, -1)])
 def test_one_request_can_create_at_most_10_000_partitions(counts: tuple[int, ...]):
     with pytest.raises(KafkaError, match="Excessively large number"):

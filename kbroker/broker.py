@@ -331,7 +331,7 @@ class Broker:
 def run(config: BrokerConfig, *, on_ready: Callable[[str], None]) -> int:
     """Run a broker until SIGTERM, SIGINT or SIGHUP. Returns the exit status; raises errors of the startup."""
     raise_descriptor_limit()
-    # What was imported stays. Collections do not look at it any more.
+    # Imported modules live until the process ends: no later collection has to scan them.
     gc.freeze()
     gc.enable()
     loop = new_event_loop()

@@ -10,12 +10,13 @@ UNKNOWN_OFFSET = -1
 NO_LEADER = -1
 NO_PRODUCER_ID = -1
 
-# Messages that quote long names of a request are cut, since a string of the protocol has at most 32,767 bytes.
+# Longer error messages, which quote long names of a request, are cut: a string of the protocol has at most 32,767
+# bytes.
 MAX_MESSAGE_CHARACTERS = 8000
 
 
 class TopicPartition(NamedTuple):
-    """The name of a partition."""
+    """The name of a topic and the index of one of its partitions."""
 
     topic: str
     partition: int

@@ -199,7 +199,7 @@ _PRIVATE_ROWS = (
     Api(ApiKey.DELAYED_RECORDS, "DelayedRecords", 0, 0, 0),
 )
 
-# The APIs of Kafka for clients, those between brokers only, kbroker's own for clients, and all.
+# In this order: Kafka's APIs for clients, APIs between brokers only, kbroker's own for its command line, all of these.
 APIS: dict[int, Api] = {api.key: api for api in _ROWS}
 INTER_BROKER_APIS: dict[int, Api] = {api.key: api for api in _INTER_BROKER_ROWS}
 PRIVATE_APIS: dict[int, Api] = {api.key: api for api in _PRIVATE_ROWS}

@@ -156,7 +156,8 @@ class ErrorCode(IntEnum):
         return self in RETRIABLE
 
 
-# The same member. Finding it in the class takes 50 ns longer, which counts where a request needs it several times.
+# An alias for hot paths: the attribute lookup ErrorCode.NONE takes 50 ns longer, and a request may need it several
+# times.
 NO_ERROR = ErrorCode.NONE
 
 RETRIABLE = frozenset(

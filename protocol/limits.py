@@ -10,7 +10,7 @@ MAX_ELEMENTS = 250_000
 MAX_REQUEST_ELEMENTS = 100_000
 MAX_COSTLY_ELEMENTS = 10_000
 # A request with more elements is handled in slices, whatever its size: 10,000 empty names are 10 KB. Codecs in steps
-# yield after as many topics and partitions.
+# yield after this number of topics and partitions.
 MAX_ELEMENTS_AT_ONCE = 256
 # No client of the project reads a larger response, nor does librdkafka by default.
 MAX_RESPONSE_BYTES = 128 << 20

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 MIN_SILENT = 2
 # How long all others must be silent, in session timeouts. ZooKeeper may expire a session half its timeout late.
 SESSION_TIMEOUTS = 1.5
-# If two rounds are further apart, in milliseconds, this process was stopped, and the time between them does not count.
+# Milliseconds. If more time passes between two rounds, this process was stopped, and that time does not count.
 MAX_GAP_MS = 10_000
 
 

@@ -43,7 +43,10 @@ class ReceivedRecord(NamedTuple):
 
 
 class OutgoingRecord(NamedTuple):
-    """A record to produce. None: the producer chooses the partition, the timestamp is the current time."""
+    """A record to produce.
+
+    If `partition` is None, the producer chooses it. If `timestamp_ms` is None, it is the current time.
+    """
 
     topic: str
     value: bytes | None

@@ -23,7 +23,7 @@ Field = object
 
 
 class LogEvent:
-    """One event. Its text is the readable form."""
+    """An event: a message with fields. `str` returns both as readable text."""
 
     __slots__ = ("fields", "message")
 

@@ -24,7 +24,7 @@ RECEIVE_BUFFER_BYTES = 384 * 1024
 SMALL_RECEIVE_BUFFER_BYTES = 8 * 1024
 # If one connection has more unsent bytes, none of its requests is handled.
 WRITE_HIGH_WATER = 256 * 1024
-# Responses of one connection that are gathered before they are sent.
+# Response bytes of one connection that are gathered before they are sent.
 MAX_GATHERED_BYTES = 64 * 1024
 
 

@@ -17,7 +17,7 @@ Headers = Sequence[Header]
 
 # A byte each for length, attributes, two deltas, key length, value length and header count.
 MIN_RECORD_BYTES = 7
-# A header of two bytes takes a hundred bytes in memory, and a small batch may decompress to a large record.
+# Per record. A header of two bytes takes a hundred bytes in memory, and a small batch may decompress to a large record.
 MAX_HEADERS = 100_000
 # The length -1.
 _NULL = b"\1"

@@ -29,7 +29,10 @@ class LogDirs(NamedTuple):
 def describe_log_dirs(
     client: Any, broker_ids: Iterable[int], partitions: Iterable[Partition] | None = None
 ) -> dict[int, LogDirs]:
-    """Return the log directories of the brokers that respond, by broker id, with some partitions or with all."""
+    """Return the log directories by broker id, without the brokers that fail to respond or respond with errors.
+
+    `partitions`: those whose sizes are reported; None for all.
+    """
     from kafka.protocol.admin import DescribeLogDirsRequest
 
     by_topic: dict[str, list[int]] = {}

@@ -25,7 +25,7 @@ DYNAMIC_ORIGINS = {
     "DYNAMIC_BROKER_CONFIG": "altered, this broker",
     "DYNAMIC_DEFAULT_BROKER_CONFIG": "altered, all brokers",
 }
-# The origin of a static config of a running broker that these options do not explain.
+# The origin of a running broker's static config whose value does not follow from the options of this command.
 STATIC_ORIGIN = "the broker's start"
 
 

@@ -25,7 +25,7 @@ Overrides = dict[str, str]
 
 
 class Configs(Protocol):
-    """The config overrides of the cluster: the metadata image."""
+    """The config overrides of the cluster. `MetadataImage` implements it."""
 
     def overrides(self, resource_type: int, name: str) -> Overrides: ...
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 log = EventLogger("kbroker.closing")
 
-# How long the leaders may take to forward the last records, and how often they are asked, in seconds.
+# The time that the leaders have to forward the last records, and the interval between requests to them, in seconds.
 MAX_DRAIN_S, RETRY_BACKOFF_S = 5.0, 0.1
 # The interval of checks of closing partitions, and the backoff of a topic after a failed removal.
 CHECK_INTERVAL_MS, MIN_CHECK_INTERVAL_MS, FAILED_BACKOFF_S = 10_000, 100, 60.0

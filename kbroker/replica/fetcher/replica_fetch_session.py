@@ -44,7 +44,7 @@ class ReplicaFetchSession:
         topics: dict[bytes, list[ReplicaFetchPartition]] = {}
         for key, row in partitions:
             self._members.add(key)
-            # A leader applies the forgotten partitions last.
+            # A leader applies the forgotten partitions last, so it would remove one that is also in the topics.
             self._forgotten.pop(key, None)
             topics.setdefault(key[0], []).append(row)
         forgotten: dict[bytes, list[int]] = {}

@@ -46,7 +46,7 @@ from kbroker.simulation.network.link import DelayRange
 SERVERS = 3
 # The session timeout of brokers.
 SESSION_MS = 6_000
-# The delay of a message, and that with which a server applies a transaction of the leader.
+# The delay of a message, and the delay until a server applies a transaction of the leader.
 DELAY_S: DelayRange = (0.000_1, 0.002)
 LAG_S: DelayRange = (0.000_1, 0.05)
 # How much later the requests of a lost connection may arrive.

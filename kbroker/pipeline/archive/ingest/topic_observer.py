@@ -54,7 +54,7 @@ def _archived_topics(state: ArchiveState) -> list[str]:
 def observation(
     state: ArchiveState, topics: dict[str, TopicInfo], groups: GroupOffsets, time_ms: int
 ) -> ManifestCommit | None:
-    """Return the commit of what has changed; None if nothing has. Ignores topics that were deleted and recreated."""
+    """Return a commit with the changed topics and groups, or None. Ignores topics that were deleted and recreated."""
     same = {name: info for name, info in topics.items() if _has_same_id(state.topics.get(name), info)}
     new_topics = changed_topics(state, same)
     new_groups = None if groups == state.groups else groups

@@ -18,7 +18,7 @@ class ForwardedRecords:
         self._streams: dict[int, Stream] = {}
         self._acknowledged: set[int] = set()
         self._aborted: set[int] = set()
-        # The records of transactions of which nobody knows whether they were committed.
+        # The records of transactions whose outcome is unknown.
         self._unknown: list[frozenset[int]] = []
         # By value: partition and offset.
         self._seen: dict[int, tuple[int, int]] = {}
@@ -30,14 +30,17 @@ class ForwardedRecords:
         self._acknowledged.update(values)
 
     def abort(self, values: Iterable[int]) -> None:
-        """The transaction of these records was aborted, or can only be aborted. Raises BrokenQueue."""
+        """Record that the transaction of these records was, or will be, aborted.
+
+        Raises BrokenQueue if a consumer has seen one of them.
+        """
         self._aborted.update(values)
         seen = self._aborted & self._seen.keys()
         if seen:
             raise BrokenQueue(f"the values {sorted(seen)[:10]} were read, and then aborted")
 
     def end_unknown(self, values: Iterable[int]) -> None:
-        """The transaction of these records was committed or aborted: consumers see all of them, or none."""
+        """Record that a transaction has an unknown outcome: consumers see all of its records, or none."""
         self._unknown.append(frozenset(values))
 
     def read(self, index: int, records: Iterable[SeenRecord]) -> None:

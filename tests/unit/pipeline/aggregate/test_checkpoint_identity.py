@@ -6,22 +6,9 @@ import pytest
 
 from kbroker.pipeline.aggregate import checkpoint_identity, result_files
 from kbroker.pipeline.aggregate.checkpoint_identity import claim_checkpoint, lock_checkpoint
-from kbroker.pipeline.aggregate.definition import (
-    AggregateDefinition,
-    GroupKey,
-)
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.storage.local import LocalStorage
-
-HOUR = 3_600_000
-PLAIN = AggregateDefinition(topics=("orders",), window_ms=HOUR, slide_ms=HOUR)
-FULL = replace(
-    PLAIN,
-    keys=(GroupKey("key", "key"), GroupKey("shop", "$.shop")),
-    value="$.amount",
-    time="$.at",
-    compute=("count", "sum", "p50", "p99.9"),
-)
+from tests.unit.support.aggregates import FULL, HOUR
 
 
 @pytest.fixture

@@ -16,16 +16,7 @@ from kbroker.pipeline.aggregate.definition import (
     split_names,
 )
 from kbroker.pipeline.errors import PipelineError
-
-HOUR = 3_600_000
-PLAIN = AggregateDefinition(topics=("orders",), window_ms=HOUR, slide_ms=HOUR)
-FULL = replace(
-    PLAIN,
-    keys=(GroupKey("key", "key"), GroupKey("shop", "$.shop")),
-    value="$.amount",
-    time="$.at",
-    compute=("count", "sum", "p50", "p99.9"),
-)
+from tests.unit.support.aggregates import FULL, HOUR, PLAIN
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,7 @@
 
 from dataclasses import replace
 
-from kbroker.pipeline.aggregate.definition import (
-    AggregateDefinition,
-    GroupKey,
-)
+from kbroker.pipeline.aggregate.definition import GroupKey
 from kbroker.pipeline.aggregate.sql import (
     aggregate_columns,
     message_columns,
@@ -14,16 +11,7 @@ from kbroker.pipeline.aggregate.sql import (
     result_columns,
     source_columns,
 )
-
-HOUR = 3_600_000
-PLAIN = AggregateDefinition(topics=("orders",), window_ms=HOUR, slide_ms=HOUR)
-FULL = replace(
-    PLAIN,
-    keys=(GroupKey("key", "key"), GroupKey("shop", "$.shop")),
-    value="$.amount",
-    time="$.at",
-    compute=("count", "sum", "p50", "p99.9"),
-)
+from tests.unit.support.aggregates import FULL, PLAIN
 
 
 def test_json_is_parsed_only_if_a_field_is_used():

@@ -7,12 +7,21 @@ from typing import Any
 
 from kbroker.common import NO_LEADER, TopicPartition
 from kbroker.storage.producers.transaction_marker import TransactionMarker
+from protocol.errors import ErrorCode
 from protocol.messages.k01_fetch import FetchResponse, PartitionData
 from protocol.records.batch import iter_batch_records, iter_headers
 from protocol.records.record import Record
 from tests.unit.support.client import Client
 from tests.unit.support.log_lab import content
 from tests.unit.support.simulated_cluster import SimulatedCluster
+
+# Errors of a batch while the leader changes: it was not stored, or its retry is a duplicate.
+RETRIABLE = (
+    ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    ErrorCode.NOT_ENOUGH_REPLICAS,
+    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+    ErrorCode.REQUEST_TIMED_OUT,
+)
 
 
 class QueueCluster(SimulatedCluster):
@@ -86,7 +95,27 @@ class QueueCluster(SimulatedCluster):
                 self.machines[other].kill()
         await self.until(lambda: self.registration(node_id).leader == node_id, 60)
 
-    # Consumers.
+    # Clients.
+
+    async def produce_with_retries(self, build: Callable[[int], bytearray], seen_by: int | None = None) -> int:
+        """Produce a batch with acks=all, and retry as clients do while the leader changes. Returns the base offset.
+
+        `build` returns the batch for the current time in milliseconds. `seen_by`: the broker that names the leader.
+        """
+        while True:
+            leader = await self.leader(seen_by=seen_by)
+            records = build(self.now_ms(seen_by or self.alive()))
+            try:
+                response = await self.client(
+                    leader, partial(Client.produce, topic="t", records=records, timeout_ms=2000)
+                )
+            except OSError:
+                await asyncio.sleep(0.1)
+                continue
+            if response.error_code == 0:
+                return int(response.base_offset)
+            assert response.error_code in RETRIABLE, response
+            await asyncio.sleep(0.1)
 
     async def read(self, node_id: int, isolation_level: int = 0, *, from_start: bool = False) -> list[Record]:
         """Read the partition from a replica, as a consumer does. `from_start`: records may have been deleted."""

@@ -14,12 +14,6 @@ from tests.unit.support.queue_cluster import End, QueueCluster, kill, power_off,
 from tests.unit.support.simulated_hosts import simulated
 
 KEY = b"IDEMPOTENCY_KEY"
-RETRIABLE = (
-    ErrorCode.NOT_LEADER_OR_FOLLOWER,
-    ErrorCode.NOT_ENOUGH_REPLICAS,
-    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
-    ErrorCode.REQUEST_TIMED_OUT,
-)
 
 
 class KeyCluster(QueueCluster):
@@ -36,26 +30,16 @@ class KeyCluster(QueueCluster):
     async def send(
         self, *keys: bytes, value: bytes = b"v", producer_id: int = -1, sequence: int = -1, seen_by: int | None = None
     ) -> int:
-        """Produce one batch with acks=all as a client does, which asks again when the leader has changed."""
+        """Produce one batch with these keys. Returns its base offset."""
         epoch = -1 if producer_id < 0 else 0
-        while True:
-            leader = await self.leader(seen_by=seen_by)
-            now_ms = self.now_ms(seen_by or self.alive())
-            records = build_batch(
+
+        def build(now_ms: int) -> bytearray:
+            return build_batch(
                 [(now_ms, None, value, ((KEY, key),)) for key in keys],
                 producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence,
             )  # fmt: skip
-            try:
-                response = await self.client(
-                    leader, partial(Client.produce, topic="t", records=records, timeout_ms=2000)
-                )
-            except OSError:
-                await asyncio.sleep(0.1)
-                continue
-            if response.error_code == 0:
-                return int(response.base_offset)
-            assert response.error_code in RETRIABLE, response
-            await asyncio.sleep(0.1)
+
+        return await self.produce_with_retries(build, seen_by)
 
 
 @simulated(KeyCluster, range(2))

@@ -21,13 +21,6 @@ from tests.unit.support.queue_cluster import End, QueueCluster, kill, power_off,
 from tests.unit.support.simulated_hosts import simulated
 
 DELAY_MS = b"TIMER_DELAY_MS"
-# What the controller and the log may answer while the leader changes; the batch was not stored, or is a duplicate then.
-RETRIABLE = (
-    ErrorCode.NOT_LEADER_OR_FOLLOWER,
-    ErrorCode.NOT_ENOUGH_REPLICAS,
-    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
-    ErrorCode.REQUEST_TIMED_OUT,
-)
 
 
 class DelayCluster(QueueCluster):
@@ -49,24 +42,14 @@ class DelayCluster(QueueCluster):
     async def send_batch(self, *rows: tuple[bytes, int]) -> None:
         """Produce records with their delays in ms in one batch, with acks=all and retries."""
         sequence, self.sequence = self.sequence, self.sequence + len(rows)
-        while True:
-            leader = await self.leader()
-            now_ms = self.now_ms(self.alive())
-            records = build_batch(
+
+        def build(now_ms: int) -> bytearray:
+            return build_batch(
                 [(now_ms, b"k", value, [(DELAY_MS, b"%d" % delay)]) for value, delay in rows],
                 producer_id=5, producer_epoch=0, base_sequence=sequence,
             )  # fmt: skip
-            try:
-                response = await self.client(
-                    leader, partial(Client.produce, topic="t", records=records, timeout_ms=2000)
-                )
-            except OSError:
-                await asyncio.sleep(0.1)
-                continue
-            if response.error_code == 0:
-                break
-            assert response.error_code in RETRIABLE, response
-            await asyncio.sleep(0.1)
+
+        await self.produce_with_retries(build)
 
     async def assert_delivered(self, *values: bytes, seconds: float = 120) -> None:
         """Wait until these values were delivered. Each is delivered once, none early, and all replicas agree."""

@@ -31,14 +31,15 @@ class BrokenInvariant(AssertionError):
 
 
 class _PartitionState:
-    """The state of a partition at the last check of this process.
+    """The state of `partition` at the last check of this process.
 
     `truncations`: how often its log was truncated; positions may go back then.
     `unsynced_end`: the high watermark when flush.before.ack was first seen, -1 without it. Records below it may have
     been acknowledged before the config was set."""
 
-    def __init__(self, truncations: int = 0) -> None:
-        self.truncations = truncations
+    def __init__(self, partition: Partition) -> None:
+        self.partition = partition
+        self.truncations = partition.log.truncations
         self.unsynced_end = -1
         self.leader_epoch = -1
         self.high_watermark = 0
@@ -77,10 +78,11 @@ class Invariants:
         if services is None:
             return
         partitions = services.replicas.partitions.values()
-        existing = {(partition.topic_id, partition.tp.partition) for partition in partitions}
-        for key in self._states.keys() - existing:
-            # The topic may get another partition with this index.
-            self.forget_log(key)
+        existing = {(partition.topic_id, partition.tp.partition): partition for partition in partitions}
+        for key, state in list(self._states.items()):
+            # If a topic gets another partition with an index that was removed, it is a new object.
+            if existing.get(key) is not state.partition:
+                self.forget_log(key)
         for partition in partitions:
             # Before the broker is registered, its partitions are open without a role.
             has_role = partition.leader_epoch != NO_EPOCH
@@ -105,13 +107,13 @@ class Invariants:
         key = (partition.topic_id, tp[1])
         if key not in self._states and not log.is_truncating:
             self._check_dropped(tp, partition)
-        state = self._states.setdefault(key, _PartitionState(log.truncations))
+        state = self._states.setdefault(key, _PartitionState(partition))
         # On a full disk the broker cannot write a new leader epoch, and must not append either.
         unchanged = self._replicated or (appends_suspended and log.log_end_offset == partition.first_offset)
         if self._replicated and (partition.leader_epoch > state.leader_epoch or log.truncations > state.truncations):
             # The log of a follower without records begins at an earlier offset if the leader's log start offset is
             # within a batch, as in Kafka. It is not in sync then.
-            state = self._states[key] = _PartitionState(log.truncations)
+            state = self._states[key] = _PartitionState(partition)
         if partition.leader_epoch <= self._previous_leader_epochs.get(key, -1) and not unchanged:
             self._fail(tp, f"leader epoch {partition.leader_epoch} was used by an earlier process")
         for name, value in (

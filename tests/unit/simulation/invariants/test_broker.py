@@ -1,0 +1,34 @@
+"""The positions of a partition do not go back, unless it is a new partition with the index of a removed one."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from kbroker.common import TopicPartition
+from kbroker.simulation.invariants.broker import BrokenInvariant, Invariants
+
+
+def partition(high_watermark: int) -> Any:
+    log = SimpleNamespace(log_start_offset=0, log_end_offset=9, truncations=0, is_truncating=False, offline=None)
+    return SimpleNamespace(
+        tp=TopicPartition("t", 0), topic_id=b"id", log=log, high_watermark=high_watermark,
+        last_stable_offset=high_watermark, leader_epoch=1, first_offset=0, is_leader=False, is_closed=False,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("is_new", [False, True])
+def test_the_high_watermark_goes_back_between_two_checks(is_new: bool, monkeypatch: pytest.MonkeyPatch):
+    for name in ("_check_bytes", "_check_dropped"):
+        monkeypatch.setattr(Invariants, name, lambda *_: None)
+    partitions = {0: partition(5)}
+    replicas = SimpleNamespace(partitions=partitions, maintenance=SimpleNamespace(appends_suspended=False))
+    invariants: Any = Invariants(SimpleNamespace(services=SimpleNamespace(replicas=replicas), name="broker"))  # type: ignore[arg-type]
+    invariants.check(durability=False)
+    if is_new:
+        partitions[0] = partition(4)
+        invariants.check(durability=False)
+    else:
+        partitions[0].high_watermark = partitions[0].last_stable_offset = 4
+        with pytest.raises(BrokenInvariant, match="high_watermark went back from 5 to 4"):
+            invariants.check(durability=False)

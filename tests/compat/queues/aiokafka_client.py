@@ -3,9 +3,11 @@
 import asyncio
 import threading
 from collections.abc import Coroutine, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka.errors import CommitFailedError
 
 from tests.compat.queues.clients import REFRESH_MS, Got, Sent, encoded, text
 from tests.compat.support import DEADLINE_S
@@ -101,5 +103,8 @@ class AiokafkaReader:
         self.seek(found[self._partition].offset)
 
     def close(self) -> None:
-        self._client.wait(self._consumer.commit())
+        # The client joins the group again in the background when partitions were removed, and may commit in the
+        # generation before. The offsets of a test that needs the commit would be missing.
+        with suppress(CommitFailedError):
+            self._client.wait(self._consumer.commit())
         self._client.wait(self._consumer.stop())

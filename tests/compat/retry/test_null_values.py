@@ -53,6 +53,8 @@ def read(bootstrap: str, topic: str) -> list[Record]:
 def run_kafka_python(bootstrap: str, policy: RetryPolicy) -> None:
     settings = {"bootstrap_servers": bootstrap}
     consumer = KafkaConsumer(**settings, group_id=policy.group, enable_auto_commit=False, auto_offset_reset="earliest")
+    # Otherwise kafka-python 3.0.12 may assign no partition: it joins before it knows the topic.
+    assert consumer.partitions_for_topic(policy.topic)
     consumer.subscribe([policy.topic])
     producer = KafkaProducer(**settings)
     _run_until_both(RetryingConsumer(consumer, producer, policy))

@@ -3,7 +3,8 @@
  * usage: client PORT FILE CONNECTIONS IN_FLIGHT SECONDS MAX_RESPONSES ERROR_AT [COUNTER_AT STEP [CRC_AT MASK...]]
  *
  * FILE contains request frames with their sizes; each connection sends an equal share of them, in turn, with IN_FLIGHT
- * requests outstanding. Positions are counted from the first byte after a frame's size field:
+ * requests outstanding; those that it may send at the same time it sends with one system call, each frame once.
+ * Positions are counted from the first byte after a frame's size field:
  *   ERROR_AT    the error code of a response, which must be 0; -1: no check.
  *   COUNTER_AT  an int32 of a request, which grows by STEP each time that its frame is sent: a base sequence, or the
  *               epoch of a fetch session.
@@ -25,6 +26,7 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/resource.h>
+#include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -40,7 +42,7 @@ typedef struct {
     Frame *frames;
     int next, waits_for_space;
     size_t written;                  /* bytes of the next frame that were sent before the socket was full */
-    uint32_t sent, received;         /* requests and responses; also the correlation ids */
+    uint32_t started, received;      /* requests, perhaps the last one in part, and responses: the correlation ids */
     double sent_at[MAX_IN_FLIGHT];
     uint8_t head[HEAD];              /* the first bytes of the response that is being received */
     size_t got, size;                /* bytes of it so far, and in all, with the size */
@@ -83,31 +85,41 @@ static void advance_counter(uint8_t *body) {
     put32(body + crc_at, crc);
 }
 
-/* Sends requests until enough are outstanding or the socket is full. */
+/* Sends requests until enough are outstanding or the socket is full, as many as possible with each system call. */
 static void send_requests(Connection *c) {
-    while (c->written || (!stopping && c->sent - c->received < (uint32_t)in_flight)) {
-        Frame *frame = &c->frames[c->next];
-        if (!c->written) {
-            put32(frame->bytes + SIZE + CORRELATION_AT, c->sent & 0x7fffffff);
-            c->sent_at[c->sent % MAX_IN_FLIGHT] = now();
-            c->sent++;
-            outstanding++;
+    for (;;) {
+        struct iovec parts[MAX_IN_FLIGHT];
+        uint32_t unsent = c->started - (c->written > 0); /* the first request that is not sent completely */
+        uint32_t end = c->received + in_flight;
+        if (stopping || (int32_t)(end - c->started) < 0) end = c->started;
+        int count = 0;
+        for (; unsent + count != end && count < frames_each; count++) {
+            Frame *frame = &c->frames[(c->next + count) % frames_each];
+            put32(frame->bytes + SIZE + CORRELATION_AT, (unsent + count) & 0x7fffffff);
+            parts[count] = (struct iovec){frame->bytes, frame->size};
         }
-        ssize_t n = write(c->fd, frame->bytes + c->written, frame->size - c->written);
-        if (n < 0 && errno != EAGAIN) fail("send");
-        if (n < 0 && !c->written) {
-            c->sent--;
-            outstanding--;
-        }
-        if (n < 0) break;
-        c->written += n;
+        c->waits_for_space = count > 0;
+        if (!count) return;
+        parts[0].iov_base = (uint8_t *)parts[0].iov_base + c->written;
+        parts[0].iov_len -= c->written;
+        double at = now();
+        ssize_t n = writev(c->fd, parts, count);
+        if (n < 0 && errno == EAGAIN) return;
+        if (n < 0) fail("send");
         bytes_sent += n;
-        if (c->written < frame->size) continue;
-        if (counter_at >= 0) advance_counter(frame->bytes + SIZE);
-        c->written = 0;
-        c->next = (c->next + 1) % frames_each;
+        for (n += c->written; n > 0; unsent++) {
+            Frame *frame = &c->frames[c->next];
+            if (unsent == c->started) {
+                c->sent_at[c->started++ % MAX_IN_FLIGHT] = at;
+                outstanding++;
+            }
+            c->written = n < frame->size ? n : 0;
+            n -= frame->size;
+            if (c->written) break;
+            if (counter_at >= 0) advance_counter(frame->bytes + SIZE);
+            c->next = (c->next + 1) % frames_each;
+        }
     }
-    c->waits_for_space = c->written || (!stopping && c->sent - c->received < (uint32_t)in_flight);
 }
 
 static void complete_response(Connection *c) {

@@ -124,8 +124,10 @@ def connected(port: int, load: Load, seconds: float, *, responses: int = 0, name
     connections = len(load.frames)
     assert len({len(frames) for frames in load.frames}) == 1
     with tempfile.NamedTemporaryFile(prefix="kbroker-bench-") as file:
+        # A system call sends each frame once. Copies of a frame whose counter advances would repeat its values.
+        copies = 1 if load.counter else -(-load.in_flight // len(load.frames[0]))
         for frames in load.frames:
-            file.writelines(frames)
+            file.writelines([*frames] * copies)
         file.flush()
         numbers = (port, file.name, connections, load.in_flight, seconds, responses, load.error_at)
         command = [str(client_program()), *map(str, numbers), *(load.counter.arguments() if load.counter else ())]

@@ -1,8 +1,9 @@
 """Two brokers on two cores against one: responses/s of `kbroker start --brokers 2` and of `--brokers 1`.
 
-The topics have one replica. Two clients of `./scripts/bench --capacity` run at the same time, which use little
-processor time: one for each broker, or both for the only one. The clients share the cores with the brokers, so the
-ratio can be at most 2 * broker / (broker + client), with the processor time of each per response.
+The topics have one replica. Two clients of `./scripts/bench --capacity` run at the same time, one for each broker, or
+both for the only one. They share the cores with the brokers, so the ratio can be at most
+2 * broker / (broker + client), with the processor time of each per response. Therefore they have many requests in
+flight, which they send with few system calls.
 """
 
 import statistics
@@ -10,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from protocol.apis import ApiKey
@@ -26,6 +28,7 @@ from scripts.benchmark.cluster.clusters import KbrokerCluster
 
 CLIENTS = 2
 BROKERS = 2
+IN_FLIGHT = 20
 REQUIRED_RATIO = 1.6
 MANY_PARTITIONS = 100
 
@@ -81,7 +84,9 @@ class ScalingRound:
     def measure(self, case: Case, seconds: float) -> dict[str, float]:
         """Return the responses/s of all brokers, and the processor time of a response in the clients and brokers."""
         with ExitStack() as stack, ThreadPoolExecutor(CLIENTS) as threads:
-            loads = [stack.enter_context(case.prepare(server)) for server in self._servers]
+            loads = [
+                replace(stack.enter_context(case.prepare(server)), in_flight=IN_FLIGHT) for server in self._servers
+            ]
             clients = [
                 stack.enter_context(connected(server.port, load, seconds, name=case.name))
                 for server, load in zip(self._servers, loads, strict=True)

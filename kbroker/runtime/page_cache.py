@@ -1,7 +1,8 @@
-"""How much of a file is in the page cache, and can be sent by sendfile(2) without waiting for the disk.
+"""How much of a file is in the page cache, and can be read or sent by sendfile(2) without waiting for the disk.
 
-Reads have a flag for that, RWF_NOWAIT; sendfile has none. mincore(2) reports which pages of a mapping are in memory. So
-a file is mapped, without access: no page is ever read through the mapping, and the mapping takes no memory.
+Reads have a flag for that, RWF_NOWAIT, but not on tmpfs and overlayfs; sendfile has none. mincore(2) reports which
+pages of a mapping are in memory. So a file is mapped, without access: no page is ever read through the mapping, and the
+mapping takes no memory.
 (cachestat(2) needs no mapping, but it also counts pages that are still being read, and exists only since Linux 6.5.)
 """
 
@@ -10,6 +11,8 @@ from typing import Any
 
 _MAPPING_STEP = 16 << 20
 _MAX_PAGES = 513
+# Linux allows a process 65,530 mappings by default (vm.max_map_count). Its allocator and its threads need some.
+_MAX_MAPPINGS = 16_384
 _NO_ACCESS = 0
 _MAP_FAILED = (1 << 64) - 1
 
@@ -55,15 +58,22 @@ class PageCache:
         self._states = bytearray(_MAX_PAGES)
         self._states_array = (ctypes.c_char * _MAX_PAGES).from_buffer(self._states)
         self._states_address = ctypes.addressof(self._states_array)
+        self._mappings = 0
 
     def map(self, fd: int, size: int) -> FileMapping | None:
-        """Map at least `size` bytes of a file. Returns None if the system refuses."""
+        """Map at least `size` bytes of a file. Returns None if the system refuses, or after too many mappings."""
+        if self._mappings == _MAX_MAPPINGS:
+            return None
         size += -size % _MAPPING_STEP
         address = self._mmap(None, size, _NO_ACCESS, mmap.MAP_SHARED, fd, 0)
-        return None if address == _MAP_FAILED else FileMapping(self, address, size)
+        if address == _MAP_FAILED:
+            return None
+        self._mappings += 1
+        return FileMapping(self, address, size)
 
     def unmap(self, address: int, size: int) -> None:
         self._munmap(address, size)
+        self._mappings -= 1
 
     def resident_bytes(self, address: int, size: int, offset: int) -> int:
         first = offset - offset % mmap.PAGESIZE

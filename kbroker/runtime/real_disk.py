@@ -57,9 +57,9 @@ class _ReadBuffers:
 
 
 class _FileSystem:
-    """The features of one mounted file system. `nowait`: it supports reads with RWF_NOWAIT."""
+    """The features of one mounted file system: reads with RWF_NOWAIT, and sendfile."""
 
-    __slots__ = ("_can_send", "_page_cache", "_sync_file_range", "buffers", "nowait")
+    __slots__ = ("_can_map", "_page_cache", "_sync_file_range", "buffers", "nowait", "sendfile")
 
     def __init__(self, buffers: _ReadBuffers) -> None:
         self.buffers = buffers
@@ -67,7 +67,8 @@ class _FileSystem:
         self._sync_file_range: Any = _load_sync_file_range
         # Loaded by the first use.
         self._page_cache: PageCache | None = None
-        self._can_send = hasattr(os, "sendfile")
+        self._can_map = True
+        self.sendfile = hasattr(os, "sendfile")
 
     def start_writeback(self, fd: int, offset: int, size: int) -> None:
         if self._sync_file_range is _load_sync_file_range:
@@ -80,19 +81,16 @@ class _FileSystem:
             self._sync_file_range(fd, offset, size, _SYNC_FILE_RANGE_WRITE)
 
     def map_file(self, fd: int, size: int) -> FileMapping | None:
-        """Map at least `size` bytes of a file for sendfile. Returns None if sendfile must not be used."""
-        if self._page_cache is None and self._can_send:
+        """Map at least `size` bytes of a file. Returns None if that is not possible."""
+        if self._page_cache is None and self._can_map:
             try:
                 self._page_cache = PageCache()
             except AttributeError:
-                self._can_send = False
+                self._can_map = False
             except (OSError, ImportError):
                 # Loading needs a file descriptor; there may be one the next time.
                 pass
-        return self._page_cache.map(fd, size) if self._page_cache is not None and self._can_send else None
-
-    def disable_sendfile(self) -> None:
-        self._can_send = False
+        return self._page_cache.map(fd, size) if self._page_cache is not None else None
 
 
 def _load_sync_file_range() -> Any:
@@ -150,29 +148,29 @@ class RealFile:
 
     def pread_nowait(self, size: int, offset: int, /) -> Buffer | None:
         file_system = self._file_system
+        flags = RWF_NOWAIT
         if not file_system.nowait:
-            return None
-        if not self._readahead_disabled:
+            size, flags = self._resident_bytes(size, offset), 0
+            if not size:
+                return None
+        elif not self._readahead_disabled:
             self._disable_readahead()
         data = bytearray(size) if size < _ReadBuffers.MIN_SIZE else memoryview(file_system.buffers.get(size))[:size]
         try:
-            count = os.preadv(self._fd, (data,), offset, RWF_NOWAIT)
+            count = os.preadv(self._fd, (data,), offset, flags)
         except OSError as error:
-            if error.errno not in _NOT_NOW:
+            if not flags or error.errno not in _NOT_NOW:
                 raise
-            if error.errno != errno.EAGAIN:
-                file_system.nowait = False
-            return None
+            if error.errno == errno.EAGAIN:
+                return None
+            file_system.nowait = False
+            return self.pread_nowait(size, offset)
         return data if count == size else memoryview(data)[:count]
 
     def send_nowait(self, socket: DirectSocket, size: int, offset: int, /) -> int | None:
-        mapping = self._mapping
-        if mapping is None or mapping.size < offset + size:
-            self._disable_readahead()
-            mapping = self._mapping = self._file_system.map_file(self._fd, offset + size)
-            if mapping is None:
-                return None
-        resident = mapping.resident_bytes(size, offset)
+        if not self._file_system.sendfile:
+            return None
+        resident = self._resident_bytes(size, offset)
         if not resident:
             return None
         try:
@@ -183,9 +181,18 @@ class RealFile:
         except OSError as error:
             # A read, or a write to the socket, reports other errors.
             if error.errno in _NOT_SUPPORTED:
-                self._file_system.disable_sendfile()
-                self._mapping = None
+                self._file_system.sendfile = False
             return None
+
+    def _resident_bytes(self, size: int, offset: int) -> int:
+        """Return how many of the `size` bytes at `offset` are in the page cache; 0 if that is unknown."""
+        mapping = self._mapping
+        if mapping is None or mapping.size < offset + size:
+            self._disable_readahead()
+            mapping = self._mapping = self._file_system.map_file(self._fd, offset + size)
+            if mapping is None:
+                return 0
+        return mapping.resident_bytes(size, offset)
 
     def _disable_readahead(self) -> None:
         """Disable the kernel's readahead; threads that read from the disk read ahead instead (`pread_reused`).

@@ -1,7 +1,6 @@
 """Read-only access of `kbroker doctor` to the operating system and to a running broker."""
 
 import ctypes
-import errno
 import importlib.util
 import os
 import resource
@@ -131,20 +130,6 @@ class Host:
             return dict(_write_caches(Path("/sys/dev/block", device).resolve()))
         except OSError:
             return {}
-
-    def supports_nowait_reads(self, path: str) -> bool | None:
-        """Return whether RWF_NOWAIT works on this file."""
-        flag = getattr(os, "RWF_NOWAIT", 0)
-        if not flag:
-            return False
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            os.preadv(fd, [bytearray(1)], 0, flag)
-        except OSError as error:
-            return error.errno == errno.EAGAIN
-        finally:
-            os.close(fd)
-        return True
 
     # Clock, limits, memory, programs.
 

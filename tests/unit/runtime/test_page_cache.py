@@ -1,4 +1,4 @@
-"""What is in the page cache is sent by sendfile; the rest is not, since that would wait for the disk."""
+"""What is in the page cache is read or sent by sendfile; the rest is not, since that would wait for the disk."""
 
 import errno
 import os
@@ -110,6 +110,46 @@ def test_without_support_for_sendfile_it_is_not_tried_again(
     assert file.send_nowait(sockets[0], 10, 0) is None
     assert file.send_nowait(sockets[0], 10, 0) is None
     assert len(calls) == 1
+
+
+def test_without_rwf_nowait_only_bytes_of_the_page_cache_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kbroker.runtime.real_disk.RWF_NOWAIT", 0)
+    file = RealDisk().open(f"{tmp_path}/f", create=True)
+    file.append(CONTENT)
+    assert file.pread_nowait(9 * PAGE, 3 * PAGE + 7) == CONTENT[3 * PAGE + 7 : 12 * PAGE + 7]
+    assert file.pread_nowait(200, 100 * PAGE) == CONTENT[100 * PAGE :]
+    assert file.pread_nowait(1, len(CONTENT) + PAGE) is None
+    file.fdatasync()
+    file.drop_clean_pages(0)
+    if file.pread_nowait(1, 50 * PAGE) is not None:
+        pytest.skip("the file system keeps its pages in memory")
+    file.pread(4 * PAGE, 50 * PAGE)
+    assert file.pread_nowait(40 * PAGE, 50 * PAGE + 10) == CONTENT[50 * PAGE + 10 : 54 * PAGE]
+
+
+def test_a_read_error_is_raised_without_rwf_nowait_too(file: RealFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    def preadv(*_: object) -> int:
+        raise OSError(errno.EINVAL, "broken")
+
+    monkeypatch.setattr("kbroker.runtime.real_disk.RWF_NOWAIT", 0)
+    file._file_system.nowait = False
+    monkeypatch.setattr(os, "preadv", preadv)
+    with pytest.raises(OSError, match="broken"):
+        file.pread_nowait(1, 0)
+
+
+def test_too_many_mappings_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kbroker.runtime.real_disk.RWF_NOWAIT", 0)
+    monkeypatch.setattr("kbroker.runtime.page_cache._MAX_MAPPINGS", 2)
+    disk = RealDisk()
+    files = [disk.open(f"{tmp_path}/{number}", create=True) for number in range(3)]
+    for file in files:
+        file.append(b"x")
+    assert [file.pread_nowait(1, 0) for file in files] == [b"x", b"x", None]
+    files[0].close()
+    assert files[2].pread_nowait(1, 0) == b"x"
 
 
 def test_a_mapping_is_removed_with_its_file(tmp_path: Path, sockets: tuple[socket.socket, socket.socket]) -> None:

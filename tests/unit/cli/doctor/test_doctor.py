@@ -16,7 +16,7 @@ from kbroker.cli.doctor.check import OK, PROBLEM, WARNING, CheckResult
 from kbroker.cli.doctor.doctor import run_checks
 from kbroker.cli.doctor.host import FileSystem, Host, RunningCluster, _write_caches
 from kbroker.cli.start.options import StartOptions
-from kbroker.runtime.real_disk import RealDisk
+from kbroker.runtime.real_disk import RealDisk, RealFile
 from kbroker.storage import checkpoint_files, file_names, meta_properties
 from kbroker.storage.clean_shutdown_file import write_clean_shutdown_file
 from tests.unit.support.log_lab import TP, Lab, fill
@@ -59,9 +59,6 @@ class FaultyHost(Host):
 
     def write_caches(self, device: str) -> dict[str, str]:
         return self._get("write_caches", {"sda": "write through"})  # type: ignore[no-any-return]
-
-    def supports_nowait_reads(self, path: str) -> bool | None:
-        return self._get("nowait", True)  # type: ignore[no-any-return]
 
     def now_ms(self) -> int:
         return NOW
@@ -263,9 +260,13 @@ def test_file_systems(data: Path) -> None:
         "file system", WARNING, "nfs4 at /data is a network file system",
     )  # fmt: skip
     assert failure(data, file_system=FileSystem("tmpfs", "/tmp", "0:5"))[2] == "tmpfs at /tmp is in memory"
-    assert failure(data, nowait=False)[:2] == ("reads", WARNING)
     messages = {result.check: result.message for result in results(data, file_system=None)}
     assert messages["file system"].startswith("unknown")
+
+
+def test_reads_of_cached_data(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RealFile, "pread_nowait", lambda *_: None)
+    assert failure(data)[:2] == ("reads", WARNING)
 
 
 def test_write_caches(data: Path) -> None:
@@ -373,7 +374,6 @@ def test_the_real_host(data: Path) -> None:
     assert str(data).startswith(file_system.mount_point)
     assert isinstance(host.write_caches(file_system.device), dict)
     assert host.write_caches("999:999") == {}
-    assert host.supports_nowait_reads(str(data / meta_properties.FILE)) in (True, False)
     assert host.is_clock_synchronized() in (True, False, None)
     assert host.memory()["MemTotal"] > 0
     assert host.max_open_files() != 0

@@ -82,8 +82,9 @@ class StartupState(NamedTuple):
     broker_epoch: int = NO_BROKER_EPOCH
 
 
-# For new logs.
-NEW_LOG = StartupState(True, LogCheckpoints({}, {}, {}, {}))
+# For logs that were created after the startup. What is in the directory of one is left from a replica that was removed,
+# if renaming it failed: the log was closed without a sync, perhaps because the disk failed.
+NEW_LOG = StartupState(False, LogCheckpoints({}, {}, {}, {}, is_complete=False))
 
 
 class CheckpointFiles:

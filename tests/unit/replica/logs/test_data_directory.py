@@ -4,8 +4,10 @@ import asyncio
 
 import pytest
 
+from kbroker.common import TopicPartition
 from kbroker.replica.logs.data_directory import DirectoryInUse, ForeignDirectory
-from kbroker.replica.logs.log_manager import LogManager
+from kbroker.replica.logs.log_manager import AssignedPartition, LogManager
+from kbroker.simulation.disk.log_files import durable_end
 from kbroker.storage.meta_properties import read_meta_properties, write_meta_properties
 from tests.unit.support.client import batch
 from tests.unit.support.simulated_broker import Machine, broker_test
@@ -99,6 +101,28 @@ async def test_logs_of_deleted_topics_become_stray(m: Machine, caplog: pytest.Lo
     assert (await client.produce("t", batch(b"new"))).base_offset == 0
     await m.restart()
     assert await (await m.client()).read("t") == [b"new"]
+
+
+@broker_test
+async def test_a_log_that_could_not_be_removed_is_recovered(m: Machine) -> None:
+    """The sync of its last batch failed. A replica that is added again to this broker may still have the batch."""
+    client = await m.client()
+    await client.create_topic("t")
+    await client.produce("t", batch(b"a"))
+    replicas, tp = m.broker.services.replicas, TopicPartition("t", 0)
+    partition = replicas.get(*tp)
+    assert partition is not None
+    m.disk.read_only = True
+    partition.log.mark_offline("the file system is read-only")
+    await replicas.remove([partition])
+    await replicas.logs.delete([partition.log])
+    m.disk.read_only = False
+    assert durable_end(m.disk, "/data/t-0") == 0
+    [log] = await replicas.logs.open_or_create([AssignedPartition(tp, partition.topic_id, {})])
+    assert log.log_end_offset == 1
+    assert log.recovery_point == 0, "nothing is synced yet"
+    log.complete_flush(log.flush_blocking(1))
+    assert durable_end(m.disk, "/data/t-0") == 1
 
 
 @broker_test

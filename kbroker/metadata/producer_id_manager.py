@@ -39,7 +39,7 @@ class ProducerIdManager:
         self._coordination = coordination
 
     async def generate_producer_id(self) -> int:
-        """Return a new producer id. Raises KafkaError (COORDINATOR_NOT_AVAILABLE) if no block can be reserved."""
+        """Return a new producer id. Raises KafkaError (COORDINATOR_LOAD_IN_PROGRESS) if no block can be reserved."""
         if self._next == self._end:
             async with self._lock:
                 if self._next == self._end:
@@ -66,4 +66,6 @@ class ProducerIdManager:
 
 
 def _not_available(error: CoordinationError) -> KafkaError:
-    return KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error))
+    # As in Kafka. With COORDINATOR_NOT_AVAILABLE kafka-python looks for the coordinator of an idempotent producer,
+    # which has none: its requests are malformed.
+    return KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, str(error))

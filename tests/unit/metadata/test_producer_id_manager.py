@@ -94,7 +94,7 @@ def test_a_block_whose_response_was_lost_is_not_used():
         store.lost_responses = 1
         with pytest.raises(KafkaError) as raised:
             await manager.generate_producer_id()
-        assert raised.value.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert raised.value.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         assert await ProducerIdManager(store, loop).generate_producer_id() == BLOCK_SIZE  # type: ignore[arg-type]
 
     asyncio.run(generate_ids())

@@ -97,7 +97,7 @@ class CoordinationSessions:
         self._max_wait_s = 0.0
         self._store = await EmbeddedStore.open(self._environment, path, self._on_failure)
         if self._store.is_empty:
-            self._check_new(path)
+            self._check_new(f"{path} (zookeeper.connect is not set)")
         return self._follow(self._store.session())
 
     def _zookeeper_sessions(self) -> OpenSession:

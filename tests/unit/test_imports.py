@@ -53,6 +53,8 @@ CLIENT_EXCEPTIONS = {
     "kbroker/cli/cluster/plans/write_rates.py": {"metadata"},
     "kbroker/cli/start/start.py": {"broker", "runtime"},
     "kbroker/cli/start/cluster/broker_process.py": {"broker"},
+    "kbroker/cli/start/cluster/broker_settings.py": {"storage"},
+    "kbroker/cli/start/cluster/cluster_directory.py": {"storage"},
     "kbroker/cli/start/cluster/local_cluster.py": {"broker", "metadata", "runtime", "storage"},
     "kbroker/cli/log/dump.py": {"runtime"},
     "kbroker/cli/log/items.py": {"runtime", "storage"},

@@ -36,7 +36,7 @@ def check_listener(context: CheckContext) -> Iterator[CheckResult]:
         yield CheckResult("listener", PROBLEM, f"{listener} cannot be bound: {error.strerror or error}", advice)
         return
     own = context.meta_properties()
-    serving = f"a broker of cluster {cluster.cluster_id} serves {listener}: {cluster.topics} topics"
+    serving = f"a broker of cluster {cluster.cluster_id} serves {listener}: {count_text(cluster.topics, 'topic')}"
     if own is None or own.cluster_id != cluster.cluster_id:
         advice = "Stop it, or choose another port with --listen."
         yield CheckResult("listener", PROBLEM, f"{serving}, and its data is not in {context.data_dir}", advice)

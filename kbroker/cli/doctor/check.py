@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from kbroker.cli.doctor.host import Host
+from kbroker.cli.start.cluster.cluster_directory import is_cluster_directory
 from kbroker.common import TopicPartition
 from kbroker.config import BrokerConfig
 from kbroker.runtime.disk import Disk
@@ -42,7 +43,7 @@ class CheckContext(NamedTuple):
 
     def partitions(self) -> dict[TopicPartition, str]:
         """Return partitions with the paths of their directories."""
-        if not self.disk.isdir(self.data_dir):
+        if not self.disk.isdir(self.data_dir) or is_cluster_directory(self.data_dir):
             return {}
         parsed = ((file_names.parse_partition_dir(name), name) for name in self.disk.listdir(self.data_dir))
         return {tp: f"{self.data_dir}/{name}" for tp, name in parsed if tp is not None and not name.endswith("-stray")}

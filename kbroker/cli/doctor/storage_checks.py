@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from kbroker.cli.common.formatting import count_text, format_size
 from kbroker.cli.doctor.check import OK, PROBLEM, WARNING, CheckContext, CheckResult
+from kbroker.cli.start.cluster.cluster_directory import is_cluster_directory
 from kbroker.runtime.disk import Disk
 from kbroker.storage import checkpoint_files, file_names, meta_properties
 
@@ -19,6 +20,10 @@ def check_data_directory(context: CheckContext) -> Iterator[CheckResult]:
     name, path, parent = "data directory", context.data_dir, context.existing_parent()
     if not context.disk.isdir(parent):
         yield CheckResult(name, PROBLEM, f"{parent} is not a directory", "Choose another with --data-dir.")
+        return
+    if is_cluster_directory(path):
+        advice = f"Check each of them, for example with --config {path}/broker-1.properties."
+        yield CheckResult(name, PROBLEM, f"{path} has the data of several brokers", advice)
         return
     if not context.host.is_writable(parent):
         advice = "Grant the broker's user read, write and search permission, or choose another with --data-dir."
@@ -58,7 +63,9 @@ def check_disk_space(context: CheckContext) -> Iterator[CheckResult]:
     total, free = context.disk.usage(context.existing_parent())
     message = f"{format_size(free)} of {format_size(total)} free"
     if free < MIN_FREE_BYTES:
-        yield CheckResult("disk space", PROBLEM, message, "Free space: a full disk takes partitions offline.")
+        yield CheckResult(
+            "disk space", PROBLEM, message, "Free space: the broker refuses appends while the disk is full."
+        )
         return
     if free < LOW_FREE_BYTES or free < LOW_FREE_SHARE * total:
         advice = "Free space, or retain less with retention.bytes and retention.ms."
@@ -162,6 +169,8 @@ def _bytes_to_recover(disk: Disk, directory: str, recovery_point: int) -> int:
     """Return the size in bytes of the segments that end after the recovery point."""
     parsed = [(file_names.parse_segment_file(name), name) for name in disk.listdir(directory)]
     segments = sorted((file[0], name) for file, name in parsed if file is not None and file[1] == file_names.LOG)
+    if not segments:
+        return 0
     ends = [base for base, _ in segments[1:]]
     return sum(
         disk.size(f"{directory}/{name}")

@@ -13,6 +13,7 @@ from kbroker.cli.common.progress import ProgressBar
 from kbroker.cli.log.file_readers import find_reader
 from kbroker.cli.log.items import DumpSelection
 from kbroker.cli.log.verify_report import VerifyReport
+from kbroker.cli.start.cluster.cluster_directory import is_cluster_directory
 from kbroker.common import TopicPartition
 from kbroker.metadata.store.coordination import CoordinationError
 from kbroker.metadata.store.journal import Journal
@@ -62,6 +63,10 @@ class DirectoryVerifier:
         """Verify and print the report; returns the number of problems. Raises CliError if the directory has no logs."""
         if not self._disk.isdir(self._path):
             raise CliError(f"{self._path}: no such directory")
+        if is_cluster_directory(self._path):
+            raise usage_error(
+                f"{self._path} has the data of several brokers: verify {self._path}/broker-1 and the others"
+            )
         partitions = self._find_partitions()
         if not self._has_broker_files(partitions):
             raise usage_error(f"{self._path} is neither a broker's data directory nor a partition's directory")

@@ -5,12 +5,12 @@ Sources of properties, weakest first: kbroker's defaults for these options, the 
 This module is loaded before the first accepted connection: it imports only what a start needs.
 """
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kbroker.cli.common.errors import CliError
 from kbroker.cli.common.parsing import parse_assignments, parse_host_port
+from kbroker.cli.start.cluster.cluster_directory import is_cluster_directory
 from kbroker.common import format_address
 from kbroker.config import ConfigError
 from kbroker.config.sources.environment import from_environment
@@ -91,7 +91,7 @@ def load_properties(options: StartOptions, environment: Mapping[str, str]) -> tu
 
 def check_single(directory: str) -> None:
     """Raise CliError if a data directory is that of several brokers."""
-    if os.path.isdir(f"{directory}/broker-1"):
+    if is_cluster_directory(directory):
         raise CliError(f"{directory} has the data of several brokers: start them with --brokers")
 
 

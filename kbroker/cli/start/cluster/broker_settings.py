@@ -4,8 +4,10 @@ import os
 from collections.abc import Mapping, Sequence
 
 from kbroker.cli.common.errors import CliError, usage_error
+from kbroker.cli.start.cluster.cluster_directory import broker_directory
 from kbroker.config import BrokerConfig, Endpoint
 from kbroker.config.sources.static_configs import StaticConfigs
+from kbroker.storage.meta_properties import FILE as META_PROPERTIES
 
 # Configs that the command line must not set, because they differ between the brokers.
 OWN = ("node.id", "broker.id", "zookeeper.connect", "kbroker.zookeeper.digest", "kbroker.inter.broker.listener")
@@ -16,16 +18,24 @@ SESSION_TIMEOUT_MS = 6_000
 CONNECTION_TIMEOUT_MS = 30_000
 
 
-def broker_directory(directory: str, node_id: int) -> str:
-    return f"{directory}/broker-{node_id}"
+def coordination_directory(directory: str) -> str:
+    return f"{directory}/coordination"
 
 
 def check_directory(directory: str, brokers: int) -> None:
-    """Raise CliError if the directory is that of a single broker, or of more brokers."""
-    if os.path.exists(f"{directory}/meta.properties"):
+    """Raise CliError if the directory is that of a single broker or of more brokers, or has no metadata."""
+    if os.path.exists(f"{directory}/{META_PROPERTIES}"):
         raise CliError(f"{directory} has the data of a single broker: start it without --brokers")
-    if os.path.isdir(broker_directory(directory, brokers + 1)):
-        raise CliError(f"{directory} has the data of more than {brokers} brokers, and partitions may be on any of them")
+    # Not only that of the next broker, which may have lost its directory.
+    if any(os.path.isdir(broker_directory(directory, number)) for number in range(brokers + 1, MAX_BROKERS + 1)):
+        count = "one broker" if brokers == 1 else f"{brokers} brokers"
+        raise CliError(f"{directory} has the data of more than {count}, and partitions may be on any of them")
+    coordination = coordination_directory(directory)
+    owned = (f"{broker_directory(directory, number)}/{META_PROPERTIES}" for number in range(1, brokers + 1))
+    if not os.path.isdir(coordination) and any(map(os.path.exists, owned)):
+        raise CliError(
+            f"{directory} has the data of brokers, but not the metadata of their topics: restore {coordination}"
+        )
 
 
 def broker_settings(

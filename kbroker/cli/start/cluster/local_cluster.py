@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import shlex
 import signal
 import socket
 from collections.abc import Sequence
@@ -15,7 +16,13 @@ from secrets import token_hex
 
 from kbroker.cli.common.errors import CliError, exception_text, print_error
 from kbroker.cli.start.cluster.broker_process import ForkedBroker, fork_broker
-from kbroker.cli.start.cluster.broker_settings import MAX_BROKERS, broker_settings, check_directory, properties_text
+from kbroker.cli.start.cluster.broker_settings import (
+    MAX_BROKERS,
+    broker_settings,
+    check_directory,
+    coordination_directory,
+    properties_text,
+)
 from kbroker.cli.start.outcome import print_ready
 from kbroker.config import BrokerConfig
 from kbroker.config.sources.static_configs import StaticConfigs
@@ -38,7 +45,8 @@ SESSION_TIMEOUTS_MS = (1_000, 60_000)
 
 def run_local_cluster(properties: StaticConfigs, brokers: int) -> int:
     """Run brokers until SIGTERM, SIGINT or SIGHUP. Returns the exit status. Raises CliError, ConfigError, OSError."""
-    directory = properties["log.dirs" if "log.dirs" in properties else "log.dir"].text
+    # Absolute, because a broker may be started again from elsewhere, where it must not begin with an empty directory.
+    directory = os.path.abspath(properties["log.dirs" if "log.dirs" in properties else "log.dir"].text)
     # One for each broker, so that the sessions of a broker that has ended are known.
     listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(min(brokers, MAX_BROKERS))]
     connect = [f"127.0.0.1:{listener.getsockname()[1]}" for listener in listeners]
@@ -118,7 +126,7 @@ class LocalCluster:
         environment = system_environment(self._loop)
         environment.set_thread_count(THREADS)
         last_session = first_session_id(environment.clock.now_ms())
-        path = f"{self._directory}/coordination"
+        path = coordination_directory(self._directory)
         store = await EmbeddedStore.open(environment, path, self._on_store_failure, last_session)
         server = self._server = ZooKeeperServer(environment, store, self._digest, SESSION_TIMEOUTS_MS)
         await server.serve(listeners)
@@ -153,7 +161,7 @@ class LocalCluster:
             log.error("a broker did not start", broker=process.node_id, status=process.status)
             self._stop(signal.SIGTERM)
             return
-        restart = f"kbroker start --config {self._restart_files[process.node_id - 1]}"
+        restart = f"kbroker start --config {shlex.quote(self._restart_files[process.node_id - 1])}"
         log.error("a broker has ended", broker=process.node_id, status=process.status, restart=restart)
 
     def _end_if_idle(self) -> None:

@@ -244,6 +244,20 @@ def test_an_unusable_data_directory(data: Path, tmp_path: Path) -> None:
     assert failure(data)[2] == f"{data}/meta.properties is damaged: cluster.id is missing"
 
 
+def test_a_partition_without_a_segment(data: Path) -> None:
+    """A kill has left the directory of a new log empty."""
+    (data / "new-0").mkdir()
+    (data / file_names.CLEAN_SHUTDOWN).unlink()
+    assert failure(data)[:2] == ("last stop", WARNING)
+
+
+def test_the_directory_of_several_brokers(tmp_path: Path) -> None:
+    (tmp_path / "broker-1").mkdir()
+    assert [result.message for result in results(tmp_path) if result.status == PROBLEM] == [
+        f"{tmp_path} has the data of several brokers"
+    ]
+
+
 def test_disk_space(data: Path) -> None:
     assert failure(data, SizedDisk(100 << 30, 50 << 20)) == ("disk space", PROBLEM, "50.0 MiB of 100.0 GiB free")
     assert failure(data, SizedDisk(100 << 30, 4 << 30))[1] == WARNING

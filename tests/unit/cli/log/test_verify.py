@@ -140,6 +140,15 @@ def test_as_json(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     }
 
 
+def test_the_directory_of_several_brokers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its parts are named like partitions of a topic `broker`; a report of no problems would be wrong."""
+    for name in ("broker-1", "broker-2", "coordination"):
+        (tmp_path / name).mkdir()
+    assert main(["log", "verify", str(tmp_path)]) == 2
+    expected = f"kbroker: {tmp_path} has the data of several brokers: verify {tmp_path}/broker-1 and the others\n"
+    assert capsys.readouterr() == ("", expected)
+
+
 def test_a_directory_that_no_broker_has_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "notes.txt").write_text("not a broker's file")
     (tmp_path / "release-1").mkdir()

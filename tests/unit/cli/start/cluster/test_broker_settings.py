@@ -70,8 +70,12 @@ def test_a_directory_of_another_kind_is_refused(tmp_path: Path) -> None:
     os.makedirs(tmp_path / "many" / "broker-2")
     check_directory(str(tmp_path / "many"), 2)
     check_directory(str(tmp_path / "new"), 2)
-    with pytest.raises(CliError, match="data of more than 1 brokers"):
+    with pytest.raises(CliError, match="data of more than one broker"):
         check_directory(str(tmp_path / "many"), 1)
+    # A directory in between is lost.
+    os.makedirs(tmp_path / "many" / "broker-5")
+    with pytest.raises(CliError, match="data of more than 2 brokers"):
+        check_directory(str(tmp_path / "many"), 2)
     with pytest.raises(CliError, match="data of several brokers: start them with --brokers"):
         check_single(str(tmp_path / "many"))
     (tmp_path / "one").mkdir()
@@ -79,3 +83,23 @@ def test_a_directory_of_another_kind_is_refused(tmp_path: Path) -> None:
     check_single(str(tmp_path / "one"))
     with pytest.raises(CliError, match="data of a single broker: start it without --brokers"):
         check_directory(str(tmp_path / "one"), 1)
+
+
+def test_a_partition_named_like_a_brokers_directory_is_none(tmp_path: Path) -> None:
+    """Partition 1 of the topic `broker` of a single broker."""
+    (tmp_path / "meta.properties").touch()
+    (tmp_path / "broker-1").mkdir()
+    (tmp_path / "broker-1" / "partition.metadata").touch()
+    check_single(str(tmp_path))
+    (tmp_path / "meta.properties").unlink()
+    check_single(str(tmp_path))
+
+
+def test_brokers_without_the_metadata_of_their_topics_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "broker-1").mkdir()
+    check_directory(str(tmp_path), 2)
+    (tmp_path / "broker-1" / "meta.properties").touch()
+    with pytest.raises(CliError, match=f"not the metadata of their topics: restore {tmp_path}/coordination"):
+        check_directory(str(tmp_path), 2)
+    (tmp_path / "coordination").mkdir()
+    check_directory(str(tmp_path), 2)

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 
 from kbroker.cli.common.formatting import count_text
 from kbroker.cli.doctor.check import OK, PROBLEM, WARNING, CheckContext, CheckResult
-from kbroker.cli.doctor.cluster_reader import ClusterUnreadable, StoredCluster
+from kbroker.cli.doctor.cluster_reader import ClusterUnreadable, ForeignNodes, StoredCluster
 from kbroker.common import format_address
 from kbroker.config import ConfigError
 from kbroker.config.broker.zookeeper_settings import zookeeper_settings
@@ -32,6 +32,9 @@ def check_cluster(context: CheckContext) -> Iterator[CheckResult]:
     except ClusterUnreadable as error:
         message, advice = f"{settings.address} cannot be read: {error}", "Check the servers and the credentials."
         yield CheckResult("ZooKeeper", PROBLEM, message, advice)
+        return
+    except ForeignNodes as error:
+        yield CheckResult("cluster", PROBLEM, str(error), "Correct zookeeper.connect: the broker will not start.")
         return
     yield from _check_identity(context, settings.address, cluster)
     others = {id: broker for id, broker in cluster.brokers.items() if id != context.config.node_id}

@@ -27,6 +27,10 @@ class ClusterUnreadable(Exception):
     """What is in ZooKeeper cannot be read."""
 
 
+class ForeignNodes(Exception):
+    """The nodes in ZooKeeper are those of another program."""
+
+
 @dataclass(slots=True, frozen=True)
 class StoredCluster:
     """`cluster_id` is empty before the cluster's first start. `brokers`: those that are registered, by id."""
@@ -36,7 +40,7 @@ class StoredCluster:
 
 
 def read_cluster(settings: ZooKeeperSettings) -> StoredCluster:
-    """Return the cluster that is stored in ZooKeeper. Creates nothing. Raises ClusterUnreadable."""
+    """Return the cluster that is stored in ZooKeeper. Creates nothing. Raises ClusterUnreadable, ForeignNodes."""
     import asyncio
 
     try:
@@ -50,13 +54,16 @@ async def _read_cluster(settings: ZooKeeperSettings) -> StoredCluster:
 
     from kbroker.metadata.store import znodes
     from kbroker.metadata.store.coordination import CoordinationError
+    from kbroker.metadata.store.zookeeper.open_session import ZooKeeperUnusable, check_chroot
     from kbroker.metadata.store.zookeeper.session import ZooKeeperSession
 
-    session = ZooKeeperSession(asyncio.get_running_loop(), settings, settings.chroot)
+    session = ZooKeeperSession(asyncio.get_running_loop(), settings)
     session.start()
     try:
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
             await asyncio.shield(session.connected)
+        await check_chroot(session, settings, lambda place: None)
+        session.chroot = settings.chroot
         if await session.exists(znodes.CLUSTER_ID) is None:
             return StoredCluster()
         node = await session.get(znodes.CLUSTER_ID)
@@ -69,6 +76,8 @@ async def _read_cluster(settings: ZooKeeperSettings) -> StoredCluster:
         return StoredCluster(str(znodes.decode(znodes.CLUSTER_ID, node.data)["id"]), brokers)
     except TimeoutError:
         raise ClusterUnreadable(session.last_warning or f"no response in {CONNECT_TIMEOUT_S:g} s") from None
+    except ZooKeeperUnusable as error:
+        raise ForeignNodes(str(error)) from None
     except CoordinationError as error:
         raise ClusterUnreadable(str(error)) from None
     finally:

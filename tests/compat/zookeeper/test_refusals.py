@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 from kazoo.client import KazooClient
 
+from kbroker.cli.doctor.cluster_reader import ForeignNodes, read_cluster
+from kbroker.config import BrokerConfig
+from kbroker.config.broker.zookeeper_settings import zookeeper_settings
 from protocol.apis import ApiKey
 from protocol.fast.replica_fetch import ReplicaFetchRequest, encode_replica_fetch_request
 from protocol.framing import encode_request_header
@@ -190,7 +193,10 @@ def test_a_tree_of_another_program(
     for path, data in nodes.items():
         zookeeper_client.create(chroot + path, data, makepath=True)
     before = tree(zookeeper_client, chroot)
-    assert message in refusal(tmp_path, f"{apache_zookeeper.address}{chroot}")
+    connect = f"{apache_zookeeper.address}{chroot}"
+    assert message in refusal(tmp_path, connect)
+    with pytest.raises(ForeignNodes, match=message):  # what doctor reports
+        read_cluster(zookeeper_settings(BrokerConfig.load({"zookeeper.connect": connect}).values))
     assert tree(zookeeper_client, chroot) == before
     assert files(tmp_path) == set()
 

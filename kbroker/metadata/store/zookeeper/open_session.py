@@ -46,7 +46,7 @@ async def open_session(
     session.start()
     try:
         await _wait_until_connected(session, settings)
-        await _check_chroot(session, settings, check_new)
+        await check_chroot(session, settings, check_new)
         await _create_chroot(session, settings)
     except ZooKeeperUnreachable:
         await session.close()
@@ -73,9 +73,10 @@ async def _wait_until_connected(session: ZooKeeperSession, settings: ZooKeeperSe
         raise ZooKeeperUnreachable(f"cannot connect to ZooKeeper at {settings.address} in {timeout_s:g} s: {reason}")
 
 
-async def _check_chroot(
+async def check_chroot(
     session: ZooKeeperSession, settings: ZooKeeperSettings, check_new: Callable[[str], None]
 ) -> None:
+    """Raise ZooKeeperUnusable if the nodes below the chroot are those of another program. The session has no chroot."""
     place = f"ZooKeeper at {settings.address}"
     for path in KAFKA_NODES:
         if await session.exists(settings.chroot + path) is not None:

@@ -7,7 +7,7 @@ import pytest
 
 from kbroker.cli.doctor.check import OK, PROBLEM, WARNING, CheckContext, CheckResult
 from kbroker.cli.doctor.cluster_checks import check_cluster
-from kbroker.cli.doctor.cluster_reader import ClusterUnreadable, StoredCluster
+from kbroker.cli.doctor.cluster_reader import ClusterUnreadable, ForeignNodes, StoredCluster
 from kbroker.cli.doctor.host import Host
 from kbroker.config import BrokerConfig
 from kbroker.metadata.image import BrokerRegistration
@@ -32,7 +32,7 @@ class ClusterHost(Host):
 
     def __init__(
         self,
-        cluster: StoredCluster | ClusterUnreadable,
+        cluster: StoredCluster | Exception,
         down: tuple[str, ...] = (),
         configs: dict[str, dict[str, str | None]] | None = None,
     ) -> None:
@@ -45,7 +45,7 @@ class ClusterHost(Host):
 
     def read_cluster(self, settings: Any) -> StoredCluster:
         assert (settings.hosts[0], settings.chroot) == ("zk1:2181", "/kbroker")
-        if isinstance(self.cluster, ClusterUnreadable):
+        if isinstance(self.cluster, Exception):
             raise self.cluster
         return self.cluster
 
@@ -53,9 +53,7 @@ class ClusterHost(Host):
         return self.configs.get(address)
 
 
-def results(
-    data: Path, cluster: StoredCluster | ClusterUnreadable, running: bool = True, **fields: Any
-) -> list[CheckResult]:
+def results(data: Path, cluster: StoredCluster | Exception, running: bool = True, **fields: Any) -> list[CheckResult]:
     own = {"listeners": "PLAINTEXT://127.0.0.1:9092", "zookeeper.connect": CONNECT, "log.dirs": str(data)}
     config = BrokerConfig.load({**own, **CONFIGS, **fields.pop("set", {})})
     disk = RealDisk()
@@ -69,7 +67,7 @@ def results(
     return found
 
 
-def failures(data: Path, cluster: StoredCluster | ClusterUnreadable, **fields: Any) -> list[tuple[str, str, str]]:
+def failures(data: Path, cluster: StoredCluster | Exception, **fields: Any) -> list[tuple[str, str, str]]:
     return [result[:3] for result in results(data, cluster, **fields) if result.status != OK]
 
 
@@ -116,6 +114,11 @@ def test_servers_without_a_port(data: Path) -> None:
 def test_zookeeper_that_cannot_be_read(data: Path) -> None:
     error = ClusterUnreadable("AccessDenied /kbroker/cluster-id (see kbroker.zookeeper.digest)")
     assert failures(data, error) == [("ZooKeeper", PROBLEM, f"{CONNECT} cannot be read: {error}")]
+
+
+def test_the_nodes_of_another_program(data: Path) -> None:
+    error = ForeignNodes("ZooKeeper has the metadata of an Apache Kafka cluster")
+    assert failures(data, error) == [("cluster", PROBLEM, str(error))]
 
 
 @pytest.mark.parametrize(("stored", "text"), [("xyz", "cluster xyz is"), ("", "no cluster is")])

@@ -26,7 +26,8 @@ class Memberships:
     """`state`: what the controller has stored.
 
     A replica is lossy while it is in the ISR or the ELR with the broker epoch in which its machine lost power or its
-    disk, and until then if it was joining: the controller does not know of the loss yet.
+    disk, and until then if it was joining: the controller does not know of the loss yet. So is a replica of a partition
+    that was created meanwhile.
     """
 
     def __init__(self, state: ControllerState) -> None:
@@ -34,6 +35,8 @@ class Memberships:
         # By broker and partition: the broker epoch in which the data was lost, and whether it has been in the ISR or
         # the ELR since then (or since the broker was unregistered).
         self._lossy: dict[tuple[int, Key], tuple[int, bool]] = {}
+        # By broker: the broker epoch of its last loss.
+        self._epochs_of_loss: dict[int, int] = {}
         # By partition: the partition epoch, and the broker epoch that each member of the ISR had when that began.
         self._members: dict[Key, tuple[int, dict[int, int]]] = {}
 
@@ -56,6 +59,7 @@ class Memberships:
         known = self._state.brokers().get(broker)
         # One that was unregistered may still be in the ELR until it registers again.
         epoch = UNREGISTERED if known is None else known.registration.epoch
+        self._epochs_of_loss[broker] = epoch
         for tp, stored in self._state.partitions().items():
             if broker in stored.registration.replicas:
                 # One that is in neither may be joining: its leader has asked the controller to add it.
@@ -75,6 +79,8 @@ class Memberships:
     ) -> None:
         """Raise BrokenInvariant if a broker is in the ISR that has to be fenced, or was registered again meanwhile."""
         for broker, known in brokers.items():
+            if key not in self._members and self._epochs_of_loss.get(broker) == known.registration.epoch:
+                self._lossy[broker, key] = known.registration.epoch, True
             lossy = self._lossy.get((broker, key))
             if lossy is not None:
                 epoch, was_member = lossy

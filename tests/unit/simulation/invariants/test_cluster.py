@@ -112,12 +112,24 @@ class FakeCluster:
         self.tree.apply([Delete(registration_path(broker))], 0)
 
     def store(
-        self, *, leader: int, epoch: int, isr: list[int], elr: Sequence[int] = (), partition_epoch: int = 0
+        self,
+        *,
+        leader: int,
+        epoch: int,
+        isr: list[int],
+        elr: Sequence[int] = (),
+        partition_epoch: int = 0,
+        created: Sequence[int] = (),
     ) -> None:
+        """Store the state of t-0. `created`: the ISR of another partition, t-1; none if it does not exist."""
         registration = PartitionRegistration(
             leader, epoch, [1, 2, 3], isr, elr=list(elr), partition_epoch=partition_epoch
         )
-        self.tree.apply([Set(chunk_path(0), encode_chunk({TOPIC_ID: {0: registration}}))], 0)
+        others = {}
+        if created:
+            epoch_of_change = 2 - len(created)
+            others[1] = PartitionRegistration(created[0], 0, [1, 2], [*created], partition_epoch=epoch_of_change)
+        self.tree.apply([Set(chunk_path(0), encode_chunk({TOPIC_ID: {0: registration, **others}}))], 0)
 
     def check(self) -> None:
         self.invariants.check()
@@ -224,6 +236,20 @@ def test_a_machine_that_lost_power_while_it_joined_the_isr_is_exempt_until_it_ha
     assert not cluster.invariants.has_lossy_replica
     cluster.store(leader=1, epoch=1, isr=[1, 2, 3], partition_epoch=4)
     cluster.expect("broker 2, t-0: it may be elected .*, but a client received offset 2, and the log ends at 0")
+
+
+def test_a_replica_of_a_partition_that_was_created_after_a_machine_lost_power_is_exempt_too(cluster: FakeCluster):
+    cluster.store(leader=1, epoch=1, isr=[1, 3], partition_epoch=1)
+    cluster.check()
+    cluster.invariants.lose(2)
+    cluster.check()
+    assert not cluster.invariants.has_lossy_replica
+    cluster.store(leader=1, epoch=1, isr=[1, 3], partition_epoch=1, created=[1, 2])
+    cluster.check()
+    assert cluster.invariants.has_lossy_replica
+    cluster.store(leader=1, epoch=1, isr=[1, 3], partition_epoch=1, created=[1])
+    cluster.check()
+    assert not cluster.invariants.has_lossy_replica
 
 
 def test_a_machine_that_lost_power_is_exempt_until_it_has_registered_again(cluster: FakeCluster):

@@ -100,15 +100,17 @@ class TopicControlManager:
             except KafkaError as error:
                 failed = partial(CreateTopicResult, error=error)
                 return await in_slices(slices, each(failed, results))
-            plans = await in_slices(slices, self._plan_topics(unique, results))
+            context = self._planning_context()
+            plans = await in_slices(slices, self._plan_topics(unique, context, results))
         if not validate_only:
-            await self._create(plans, results)
+            await self._create(plans, context, results)
         await self._loader.wait_if_alone()
         return list(results.values())
 
-    def _plan_topics(self, topics: Sequence[NewTopic], results: dict[str, CreateTopicResult]) -> Steps[list[TopicPlan]]:
+    def _plan_topics(
+        self, topics: Sequence[NewTopic], context: PlanningContext, results: dict[str, CreateTopicResult]
+    ) -> Steps[list[TopicPlan]]:
         """Return the plans of the valid topics, and add the results of all topics to `results`."""
-        context = self._planning_context()
         plans: list[TopicPlan] = []
         for topic in topics:
             try:
@@ -132,15 +134,20 @@ class TopicControlManager:
             replicas = [partition.replicas for partition in source.partitions]
         return len(replicas), len(replicas[0])
 
-    async def _create(self, plans: Sequence[TopicPlan], results: dict[str, CreateTopicResult]) -> None:
+    async def _create(
+        self, plans: Sequence[TopicPlan], context: PlanningContext, results: dict[str, CreateTopicResult]
+    ) -> None:
         """Write the topics in as few multis as their size allows, each topic in one multi.
 
-        Other operations may run between two multis: a failover must not wait for thousands of topics.
+        Other operations may run before each multi: a failover must not wait for thousands of topics. If these add,
+        remove or cordon brokers, which `context` does not show, the topics are planned again.
         """
         remaining = list(reversed(plans))
         while remaining:
             async with self._lock:
                 error = await _error_of(self._writer.prepare())
+                current = self._planning_context()
+                is_outdated = current.uncordoned_racks != context.uncordoned_racks
                 draft = ChunkDraft(self._loader.chunks)
                 ops: list[Op] = []
                 names: list[str] = []
@@ -148,6 +155,8 @@ class TopicControlManager:
                 while remaining and size + draft.max_bytes < TOPICS_BYTES:
                     plan = remaining.pop()
                     try:
+                        if is_outdated:
+                            plan = plan_topic(plan.topic, current, self._image.names_by_collision_key)
                         topic_ops = self._create_topic(plan, results[plan.name].topic_id, draft)
                     except KafkaError as refusal:
                         results[plan.name] = CreateTopicResult(plan.name, error=refusal)

@@ -39,9 +39,13 @@ class TopicPlan:
     A view has no partitions of its own.
     """
 
-    name: str
+    topic: NewTopic
     replicas: list[list[int]]
     configs: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return self.topic.name
 
 
 def check_partition_count(topics: Iterable[NewTopic], default_partitions: int) -> Generator[None, None, None]:
@@ -76,9 +80,9 @@ def plan_topic(topic: NewTopic, context: PlanningContext, existing_names: Mappin
         check_new_view(
             configs[VIEW_OF], context.topics, topic.partitions, topic.replication_factor, bool(topic.assignments)
         )
-        return TopicPlan(topic.name, [], configs)
+        return TopicPlan(topic, [], configs)
     replicas = _assigned_replicas(topic, context) if topic.assignments else _placed_replicas(topic, context)
-    return TopicPlan(topic.name, replicas, configs)
+    return TopicPlan(topic, replicas, configs)
 
 
 def _overrides(configs: Sequence[tuple[str, str | None]]) -> dict[str, str]:

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from kbroker.common import KafkaError
+from kbroker.config.config_resource import ConfigResourceType
 from kbroker.metadata.image import BrokerRegistration, MetadataDelta
 from kbroker.metadata.isr_change_queue import IsrRequest
 from kbroker.metadata.replication.alter_partition import RequestedIsr
@@ -209,6 +210,22 @@ async def test_a_failover_does_not_wait_for_a_request_that_creates_many_topics(m
     assert all(result.error is None for result in await creating)
     # What was planned before is written as it is now.
     assert all(2 not in partition.isr for _, partition in cluster.controller.image.partitions())
+
+
+@async_test
+async def test_a_broker_that_is_cordoned_while_topics_are_created_gets_none_of_them(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("kbroker.metadata.topic_control_manager.TOPICS_BYTES", 5_000)
+    cluster = await cluster_of_three()
+    controller = cluster.controller.controller
+    creating = asyncio.ensure_future(controller.create_topics([NewTopic(f"n{n}", 3, 2) for n in range(100)], False))
+    await asyncio.sleep(0)
+    await controller.alter_configs(ConfigResourceType.BROKER, "2", {"cordoned.log.dirs": "*"})
+    before = {topic.name for topic in cluster.controller.image.topics.values()}
+    assert not creating.done()
+    assert all(result.error is None for result in await creating)
+    topics = [topic for topic in cluster.controller.image.topics.values() if topic.name not in before]
+    assert len(topics) > 50
+    assert all(set(partition.replicas) == {1, 3} for topic in topics for partition in topic.partitions)
 
 
 @async_test

@@ -50,7 +50,7 @@ class _PartitionState:
 class Invariants:
     """The invariants of one process on a machine. `check` runs between two callbacks of its event loop, repeatedly.
     `before`: the invariants of the previous process. `replicated`: the broker has followers, or is one: its logs may be
-    truncated (`forget_log`), and the positions of a partition go back with a new leader epoch."""
+    truncated, and the positions of a partition go back with a new leader epoch."""
 
     def __init__(self, machine: Machine, before: Invariants | None = None, *, replicated: bool = False) -> None:
         self._machine = machine
@@ -66,11 +66,6 @@ class Invariants:
         """Return the last leader epoch of each partition."""
         return {**self._previous_leader_epochs, **{key: state.leader_epoch for key, state in self._states.items()}}
 
-    def forget_log(self, key: tuple[bytes, int]) -> None:
-        """Check a log from its start again, because it was truncated."""
-        self._logs.pop(key, None)
-        self._states.pop(key, None)
-
     def check(self, *, durability: bool = True) -> None:
         """Raise BrokenInvariant if an invariant does not hold. `durability`: also check synced data, which is
         slower."""
@@ -82,14 +77,16 @@ class Invariants:
         for key, state in list(self._states.items()):
             # If a topic gets another partition with an index that was removed, it is a new object.
             if existing.get(key) is not state.partition:
-                self.forget_log(key)
+                del self._states[key]
+                self._logs.pop(key, None)
         for partition in partitions:
             # Before the broker is registered, its partitions are open without a role.
             has_role = partition.leader_epoch != NO_EPOCH
             if has_role and not partition.is_closed and partition.log.offline is None:
                 tp = partition.tp.topic, partition.tp.partition
                 self._check_state(tp, partition, services.replicas.maintenance.appends_suspended)
-                self._check_bytes(tp, partition)
+                if not partition.log.is_truncating:
+                    self._check_bytes(tp, partition)
                 if durability:
                     self._check_durability(tp, partition)
         error = self._coordinators.check(services, self._machine.disk) if self._replicated else None
@@ -110,7 +107,11 @@ class Invariants:
         state = self._states.setdefault(key, _PartitionState(partition))
         # On a full disk the broker cannot write a new leader epoch, and must not append either.
         unchanged = self._replicated or (appends_suspended and log.log_end_offset == partition.first_offset)
-        if self._replicated and (partition.leader_epoch > state.leader_epoch or log.truncations > state.truncations):
+        is_truncated = log.truncations > state.truncations
+        if is_truncated:
+            # It is checked from its start again.
+            self._logs.pop(key, None)
+        if self._replicated and (partition.leader_epoch > state.leader_epoch or is_truncated):
             # The log of a follower without records begins at an earlier offset if the leader's log start offset is
             # within a batch, as in Kafka. It is not in sync then.
             state = self._states[key] = _PartitionState(partition)
@@ -174,15 +175,14 @@ class Invariants:
 
     def _check_stable(self, tp: TopicPartition, partition: Partition, checker: LogChecker) -> None:
         """Check the LSO. It may be lower than the log's bytes imply if the first batches of a transaction were deleted
-        before they were checked, and during a truncation; it must never be higher."""
+        before they were checked; it must never be higher."""
         high_watermark = partition.high_watermark
         first = checker.first_unstable_offset(high_watermark)
         expected = high_watermark
         if first is not None:
             expected = min(high_watermark, max(first, partition.log.log_start_offset))
         stable = partition.last_stable_offset
-        may_be_lower = partition.log.is_truncating or not checker.from_start
-        if stable > expected or (stable < expected and not may_be_lower):
+        if stable > expected or (stable < expected and checker.from_start):
             self._fail(tp, f"LSO {stable}; the transactions in the log make it {expected} (HW {high_watermark})")
 
     def _fail(self, tp: TopicPartition, message: str) -> None:

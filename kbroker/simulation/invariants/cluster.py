@@ -34,7 +34,7 @@ from kbroker.storage.file_names import PARTITION_METADATA
 from kbroker.storage.partition_metadata import encode_topic_id
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from kbroker.metadata.image import PartitionRegistration
     from kbroker.metadata.store.data_tree import DataTree
@@ -50,11 +50,10 @@ Key = tuple[bytes, int]
 class ClusterInvariants:
     """`machines`: the machine of broker id N is the N-th. `tree`: that of the coordination service's leader.
 
-    `durable`: all topics have flush.before.ack. `on_truncated` is called when a log on a machine has been cut.
+    `durable`: all topics have flush.before.ack.
     """
 
     def __init__(self, machines: Sequence[Machine], tree: DataTree, *, durable: bool = False) -> None:
-        self.on_truncated: Callable[[int, Key], None] = lambda broker, key: None
         self._machines = dict(enumerate(machines, 1))
         self._durable = durable
         self._state = ControllerState(tree)
@@ -264,7 +263,6 @@ class ClusterInvariants:
                 if pair[0] == key and broker in pair[1:]:
                     self._compared[pair] = min(self._compared[pair], stored.truncated_to)
             stored.truncated_to = None
-            self.on_truncated(broker, key)
 
     def _is_compacted(self, tp: TopicPartition) -> bool:
         partitions = (self._partition(broker, tp) for broker in self._machines)

@@ -65,9 +65,6 @@ class LogChecker:
         if self._skips_unchanged and state == self._read:
             return self._check_producer_state(partition)
         listed = segment_files(machine.disk, log.directory)
-        if not self._position and self._base not in dict(listed):
-            # A follower restarted at the leader's log start, which is inside a batch: its empty segment was replaced.
-            self._base = -1
         if compacted and self._base < 0:
             error = _find_overlap(machine.disk, listed)
             if error:

@@ -78,7 +78,6 @@ class Simulation:
         if brokers > 1 and self.coordination is not None:
             self.cluster = ClusterInvariants(self.machines, self.coordination.tree, durable=durable)
             self.coordination.on_commit = self._check_stored
-            self.cluster.on_truncated = lambda broker, key: self._forget_log(broker, key)
         self.clients: list[HostLoop] = []
         self._broken: BrokenInvariant | None = None
         if durable or brokers > 1:
@@ -108,9 +107,6 @@ class Simulation:
         assert self.cluster is not None
         self.cluster.lose(self.machines.index(machine) + 1)
         machine.replace_disk()
-
-    def _forget_log(self, broker: int, key: tuple[bytes, int]) -> None:
-        self.supervisors[self.machines[broker - 1].name].invariants.forget_log(key)
 
     @property
     def machine(self) -> Machine:

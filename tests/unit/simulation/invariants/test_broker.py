@@ -1,4 +1,4 @@
-"""The positions of a partition do not go back, unless it is a new partition with the index of a removed one."""
+"""Positions do not go back, unless a log was truncated or belongs to a new partition with the index of a removed one."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -7,6 +7,7 @@ import pytest
 
 from kbroker.common import TopicPartition
 from kbroker.simulation.invariants.broker import BrokenInvariant, Invariants
+from kbroker.simulation.invariants.log_checker import LogChecker
 
 
 def partition(high_watermark: int) -> Any:
@@ -32,3 +33,21 @@ def test_the_high_watermark_goes_back_between_two_checks(is_new: bool, monkeypat
         partitions[0].high_watermark = partitions[0].last_stable_offset = 4
         with pytest.raises(BrokenInvariant, match="high_watermark went back from 5 to 4"):
             invariants.check(durability=False)
+
+
+def test_a_log_is_checked_from_its_start_again_after_a_truncation(monkeypatch: pytest.MonkeyPatch):
+    """Other batches may have been written after it, up to a position at which no batch begins."""
+    checked: list[object] = []
+    monkeypatch.setattr(Invariants, "_check_dropped", lambda *_: None)
+    monkeypatch.setattr(LogChecker, "check_new_batches", lambda self, *_: checked.append(self))
+    monkeypatch.setattr(LogChecker, "first_unstable_offset", lambda *_: None)
+    follower = partition(5)
+    replicas = SimpleNamespace(partitions={0: follower}, maintenance=SimpleNamespace(appends_suspended=False))
+    invariants: Any = Invariants(SimpleNamespace(services=SimpleNamespace(replicas=replicas), name="broker"))  # type: ignore[arg-type]
+    invariants.check(durability=False)
+    follower.log.is_truncating = True
+    invariants.check(durability=False)
+    follower.log.truncations, follower.log.is_truncating = 1, False
+    invariants.check(durability=False)
+    first, second = checked
+    assert first is not second

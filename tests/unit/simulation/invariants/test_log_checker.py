@@ -24,7 +24,6 @@ class CheckedLog:
     def __init__(self, *, is_compacted: bool) -> None:
         self.disk = SimDisk(SimClock(SimLoop(0)), Random(0))
         self._files = ReplicaFiles(self.disk)
-        self._files.roll(0)
         self._checker = LogChecker(skips_unchanged=True)
         self.producers = ProducerStateManager()
         self.config = SimpleNamespace(is_compacted=is_compacted)
@@ -56,10 +55,6 @@ class CheckedLog:
     def roll(self) -> None:
         self.active.base_offset = self.log_end_offset
         self._files.roll(self.log_end_offset)
-
-    def remove(self, base_offset: int) -> None:
-        """Remove an empty segment."""
-        self._files.remove(base_offset)
 
     def fault(self) -> str | None:
         partition: Any = SimpleNamespace(log=self, state=SimpleNamespace(replicas=[1, 2, 3]))
@@ -101,23 +96,6 @@ def test_a_marker_may_have_an_older_epoch_only_if_the_producers_batches_were_del
     log.append_marker(1)
     fault = log.fault()
     assert fault is None if is_permitted else "producer 7: epoch 1 after 2" in (fault or "")
-
-
-def test_the_first_segment_of_a_follower_may_be_replaced_by_two() -> None:
-    """It restarted at the leader's log start, which is inside a batch. The state of its producer is missing."""
-    log = CheckedLog(is_compacted=False)
-    log.remove(0)
-    log.log_end_offset = 5
-    log.roll()
-    assert log.fault() is None
-    log.remove(5)
-    log.log_end_offset = 4
-    log.roll()
-    log.append(1, state=False)
-    log.append(None)
-    log.roll()
-    log.append(None)
-    assert "is in the log with epoch 1; its state is" in (log.fault() or "")
 
 
 def test_batches_in_segments_that_are_compacted_are_not_compared() -> None:

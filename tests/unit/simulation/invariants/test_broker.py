@@ -1,4 +1,4 @@
-"""Positions do not go back, unless a log was truncated or belongs to a new partition with the index of a removed one."""
+"""Positions do not go back, unless a log was truncated, or a new partition has the index of a removed one."""
 
 from types import SimpleNamespace
 from typing import Any

@@ -49,7 +49,7 @@ def test_no_block_of_producer_ids_is_available():
         handlers = await start_handlers(disk)
         disk.room = 0
         response = await handlers.request(ApiKey.INIT_PRODUCER_ID, 5, transactional_id=None)
-        assert (response.error_code, response.producer_id) == (15, -1)
+        assert (response.error_code, response.producer_id) == (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, -1)
         disk.room = None
         await asyncio.sleep(RETRY_BACKOFF_S)
         assert (await handlers.request(ApiKey.INIT_PRODUCER_ID, 5, transactional_id=None)).producer_id == 0

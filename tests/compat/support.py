@@ -133,8 +133,9 @@ class BrokerProcess:
         self.starts = 0
         self._advertise = advertise
         self._file_limit = file_limit
-        # Without this Kafka waits three seconds for more members whenever an empty group is joined.
-        self._settings = {"group.initial.rebalance.delay.ms": "0", **(settings or {})}
+        # By default Kafka waits three seconds for more members whenever an empty group is joined. Without any delay,
+        # kafka-python 3.0.12 may assign no partitions: docs/troubleshooting.md.
+        self._settings = {"group.initial.rebalance.delay.ms": "200", **(settings or {})}
         self._directory = directory
         self._process: subprocess.Popen[bytes] | None = None
 

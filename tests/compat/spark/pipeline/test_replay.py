@@ -224,8 +224,9 @@ def test_kills_of_the_command_and_the_broker_lose_and_duplicate_nothing(broker, 
         [{"partition": n % 3, "value": b"%d" % n, "timestamp": YEAR_2014_MS + n} for n in range(KILLED_RECORDS)],
     )
     archive = archive_topics(spark, tmp_path / "archive", broker.bootstrap, {source: 3})
+    # At this rate it takes 20 s: a busy machine may see only seconds later that enough records have arrived.
     command = Command(
-        tmp_path / "replay", "replay", archive.storage.root, source, "--to", target, "--rate", "4000",
+        tmp_path / "replay", "replay", archive.storage.root, source, "--to", target, "--rate", "1000",
         "--config", "retention.ms=-1", "--bootstrap", broker.bootstrap, "--master", "local[2]", "--conf", QUICK_JVM,
     )  # fmt: skip
     dice = random.Random(1)

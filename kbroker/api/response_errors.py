@@ -265,7 +265,7 @@ def _fetch_error(request: FetchRequest, error: tuple[str | bytes, FetchResult]) 
         if requested == key:
             # The request does not contain partitions that an earlier request added to the session.
             subject["offset"] = next((offset for index, _, offset, *_ in partitions if index == result.partition), None)
-    return ResponseError(result.error_code, None, subject)
+    return ResponseError(result.error_code, result.error_message, subject)
 
 
 def _partition_subject(key: str | bytes, index: int) -> Subject:

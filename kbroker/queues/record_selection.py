@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from mmap import mmap
 
 from kbroker.common import Buffer
 from protocol.errors import MalformedError
 from protocol.records.batch import CODEC_MASK, BatchHeader, body_of, rebuild_batch
-from protocol.records.compression import NONE, compress, decompress
+from protocol.records.compression import NONE, compress, decompress_searchable
 from protocol.records.record import decode_varint
 
-Body = bytes | bytearray
+Body = bytearray | mmap
 # Called with the body and the bounds of one record, without its length.
 Selects = Callable[[Body, int, int], bool]
 # Returns the first position, at or after the given one, where the bytes that `Selects` looks for begin; the end of the
@@ -21,11 +22,10 @@ _UNCOMPRESSED_SHARE = 4
 
 
 def decompressed_body(batch: memoryview, header: BatchHeader, max_bytes: int) -> Body:
-    """Return the records of a complete batch. Raises MalformedError."""
+    """Return the records of a complete batch, which can be searched and changed. Raises MalformedError."""
     body = body_of(batch, 0, header.size)
-    decompressed = decompress(header.codec, body, max_bytes) if header.attributes & CODEC_MASK else body
-    # A memoryview cannot be searched.
-    return decompressed if isinstance(decompressed, Body) else bytes(decompressed)
+    codec = header.attributes & CODEC_MASK
+    return decompress_searchable(codec, body, max_bytes) if codec else bytearray(body)
 
 
 def select_records(
@@ -38,13 +38,16 @@ def select_records(
 ) -> Buffer | None:
     """Return the batch with the selected records only: `batch` itself if all are selected, None if none are.
 
+    Moves the selected records to the beginning of `body`.
+
     With `next_candidate`, only records that contain a candidate are passed to `selects`; the others are kept if
     `keeps_others`. The records after the last candidate are not parsed.
 
     Base offset, last offset, producer fields and timestamps of the header do not change. If little is left of a
     compressed batch, it is returned uncompressed. Raises MalformedError.
     """
-    slices: list[tuple[int, int]] = []
+    # The selected records are in `records[:selected]`, and the last run of them is still at `run`, up to `run_end`.
+    records, selected, run, run_end = memoryview(body), 0, 0, 0
     index, kept, pos, end, count = 0, 0, 0, len(body), header.count
     candidate = 0 if next_candidate is None else next_candidate(0)
     try:
@@ -68,21 +71,25 @@ def select_records(
                     candidate = next_candidate(record_end)
             if is_kept:
                 kept += 1
-                if slices and slices[-1][1] == pos:
-                    slices[-1] = (slices[-1][0], record_end)
-                else:
-                    slices.append((pos, record_end))
+                if run_end != pos:
+                    records[selected : selected + run_end - run] = records[run:run_end]
+                    selected, run = selected + run_end - run, pos
+                run_end = record_end
             pos = record_end
     except IndexError:
         raise MalformedError("a record is cut off") from None
     if keeps_others and index < count:
         kept += count - index
-        slices.append((pos, end))
+        if run_end != pos:
+            records[selected : selected + run_end - run] = records[run:run_end]
+            selected, run = selected + run_end - run, pos
+        run_end = end
     if not kept:
         return None
     if kept == header.count:
         return batch
-    records = b"".join([body[first:last] for first, last in slices])
+    records[selected : selected + run_end - run] = records[run:run_end]
+    records = records[: selected + run_end - run]
     codec = header.codec if _UNCOMPRESSED_SHARE * len(records) > header.size else NONE
     return rebuild_batch(
         header,

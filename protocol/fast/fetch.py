@@ -75,7 +75,8 @@ class FetchResult:
     """One partition of a response. `aborted` is None for read_uncommitted.
 
     `current_leader`: with an error because of the leader (KIP-951). `preferred_read_replica`: a follower from which the
-    consumer should read (KIP-392), or -1; in a response to it there are no records.
+    consumer should read (KIP-392), or -1; in a response to it there are no records. `error_message`: for the broker's
+    log, since the response has no field for it.
     """
 
     partition: int
@@ -88,6 +89,7 @@ class FetchResult:
     diverging: tuple[int, int] | None = None
     current_leader: CurrentLeader | None = None
     preferred_read_replica: int = -1
+    error_message: str | None = None
 
 
 @dataclass(slots=True)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from protocol.errors import MalformedError
 
 if TYPE_CHECKING:
+    from mmap import mmap
     from types import ModuleType
 
 Buffer = bytes | bytearray | memoryview
@@ -36,6 +37,8 @@ _STREAMS = {GZIP: "gzip", LZ4: "lz4", ZSTD: "zstd"}
 _SNAPPY_MAX_RATIO = 22
 _GROWTH = 4
 _FIRST_OUTPUT = 64 * 1024
+_MAX_UNMAPPED = 1 << 20
+_LZ4_PIECE = 1 << 20
 _LZ4_FASTEST = 0
 _LZ4_HIGHEST = 12
 _LZ4_MAGIC = b"\x04\x22\x4d\x18"
@@ -105,6 +108,24 @@ def decompress_mapped(codec: int, data: Buffer, max_size: int) -> memoryview:
         raise
 
 
+def decompress_searchable(codec: int, data: Buffer, max_size: int) -> "mmap | bytearray":
+    """Like `decompress`, but returns what can be searched and written to, for a codec other than NONE.
+
+    If it may be large it is a memory map, since each thread that has freed a large buffer would keep the memory.
+    """
+    if max_size <= _MAX_UNMAPPED:
+        decompressed = decompress(codec, data, max_size)
+        return decompressed if isinstance(decompressed, bytearray) else bytearray(decompressed)
+    view = decompress_mapped(codec, data, max_size)
+    memory: mmap = view.obj  # type: ignore[assignment]
+    size = len(view)
+    view.release()
+    if not size:
+        return bytearray()
+    memory.resize(size)
+    return memory
+
+
 def _decompress_into(codec: int, data: Buffer, room: memoryview) -> int:
     """Decompress into `room`; returns the number of bytes written."""
     if codec == SNAPPY:
@@ -139,8 +160,10 @@ def _compress_lz4(data: Buffer, level: int | None) -> bytes:
     fast = level is None or level == DEFAULT_LEVELS[LZ4]
     level = _LZ4_FASTEST if level is None or fast else min(level, _LZ4_HIGHEST)
     compressor = _module("lz4").Compressor(level=level, content_checksum=False, block_linked=False)
-    # Unlike the others, it accepts only bytes.
-    compressor.compress(data if isinstance(data, bytes) else bytes(data))
+    view = memoryview(data)
+    for pos in range(0, len(view), _LZ4_PIECE):
+        # Unlike the others, it accepts only bytes. A copy of all of them would stay in the memory of the thread.
+        compressor.compress(bytes(view[pos : pos + _LZ4_PIECE]))
     return bytes(compressor.finish())
 
 
@@ -180,6 +203,8 @@ def _decompress_stream(name: str, data: Buffer, max_size: int) -> bytearray:
             if size == max_size:
                 raise TooLargeError(f"more than {max_size} bytes when decompressed") from None
             size = min(max_size, size * _GROWTH)
+            # Not two buffers at a time.
+            del out
             continue
         del out[written:]
         return out

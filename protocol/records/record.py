@@ -8,9 +8,14 @@ available bytes before memory is allocated.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from protocol.errors import MalformedError
+
+if TYPE_CHECKING:
+    from mmap import mmap
+
+    Records = bytes | bytearray | memoryview | mmap
 
 Header = tuple[bytes, bytes | None]
 Headers = Sequence[Header]
@@ -53,7 +58,7 @@ def _encode_unsigned(value: int) -> bytes:
 _SMALL = tuple(_encode_unsigned(value) for value in range(512))
 
 
-def decode_varint(buf: bytes | bytearray | memoryview, pos: int, max_bytes: int = 5) -> tuple[int, int]:
+def decode_varint(buf: "Records", pos: int, max_bytes: int = 5) -> tuple[int, int]:
     """Decode a zigzag varint (32 bits in at most 5 bytes, 64 bits in 10); returns (value, next position).
 
     Raises IndexError at the end of `buf`, MalformedError if it is longer than `max_bytes`.
@@ -143,7 +148,7 @@ def _decode_record(buf: bytes, pos: int, end: int, base_timestamp: int) -> Recor
     return Record(attributes, offset_delta, base_timestamp + timestamp_delta, key, value, headers)
 
 
-def decode_headers(buf: bytes | bytearray | memoryview, pos: int, end: int) -> tuple[tuple[Header, ...], int]:
+def decode_headers(buf: "Records", pos: int, end: int) -> tuple[tuple[Header, ...], int]:
     """Decode the headers of the record that ends at `end`. Returns (headers, position after them)."""
     count, pos = decode_varint(buf, pos)
     if not 0 <= count <= min((end - pos) // 2, MAX_HEADERS):

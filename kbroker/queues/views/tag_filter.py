@@ -71,8 +71,13 @@ class TagFilter:
     def _selects(self, body: Body, start: int, end: int) -> bool:
         pos = headers_start(body, start)
         count, pos = decode_varint(body, pos)
+        if not 0 <= count <= (end - pos) // 2:
+            raise MalformedError(f"{count} record headers in {end - pos} bytes")
         for _ in range(count):
             size, pos = decode_varint(body, pos)
+            if size < 0:
+                # The position would move back, and the loop might never end.
+                raise MalformedError(f"record header key of {size} bytes")
             name = body[pos : pos + size]
             size, pos = decode_varint(body, pos + size)
             if size >= 0:

@@ -6,11 +6,14 @@ A request is served from the `ready` partitions of its session. If they have few
 
 from __future__ import annotations
 
+from asyncio import Lock
+from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
 from kbroker.common import Buffer, KafkaError
 from kbroker.replica.fetch.delayed_fetch import DelayedFetch
 from kbroker.replica.fetch.fetch_reads import (
+    ColdRead,
     ColdReadResult,
     FetchReads,
     PartitionReadResult,
@@ -40,7 +43,9 @@ if TYPE_CHECKING:
     from kbroker.replica.partition import Partition
     from kbroker.replica.quota.replication_quota import ReplicationQuota
     from kbroker.replica.replica_manager import ReplicaManager
-    from kbroker.runtime.environment import Environment
+    from kbroker.runtime.environment import Clock, Environment
+
+    ReadInThread = Callable[[list[ColdRead], int, Clock, bool], list[ColdReadResult]]
 
 log = EventLogger("kbroker.fetch")
 
@@ -84,6 +89,7 @@ class FetchManager:
         self.replicas = replicas
         self._max_bytes = min(max_bytes, MAX_RESPONSE_BYTES)
         self._cold_reads: set[Task[None]] = set()
+        self._large_batch = Lock()
 
     def fetch(self, request: FetchRequest, uses_topic_ids: bool) -> FetchResponse | DelayedFetch:
         """Read the requested records. The response is delayed if there are too few, or if they are only on disk."""
@@ -280,11 +286,20 @@ class FetchManager:
         self._cold_reads.add(task)
         task.add_done_callback(self._cold_reads.discard)
 
+    async def read_in_thread(self, read: ReadInThread, cold: list[ColdRead], max_bytes: int) -> list[ColdReadResult]:
+        """Call `read_cold_blocking`, or a function like it, in a thread. At most one has a large decompressed batch."""
+        offload, clock = self.environment.offload, self.environment.clock
+        results = await offload(read, cold, max_bytes, clock, False)
+        if not results:
+            async with self._large_batch:
+                results = await offload(read, cold[:1], max_bytes, clock, True)
+        return results
+
     async def _read_cold(self, delayed: DelayedFetch, reads: FetchReads) -> None:
         max_bytes = self.max_bytes_for(delayed.request) - reads.size
         results: list[ColdReadResult]
         try:
-            results = await self.environment.offload(read_cold_blocking, reads.cold, max_bytes, self.environment.clock)
+            results = await self.read_in_thread(read_cold_blocking, reads.cold, max_bytes)
         except Exception as error:
             log.failure("read failed", error, partition=reads.cold[0].partition.tp)
             results = [KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR)] * len(reads.cold)

@@ -57,10 +57,18 @@ class FetchReads:
         self.cold: list[ColdRead] = []
         self.throttled_left: int | None = None
 
-    def add_error(self, fetched: FetchPartition, code: ErrorCode, leader: CurrentLeader | None = None) -> None:
+    def add_error(
+        self,
+        fetched: FetchPartition,
+        code: ErrorCode,
+        leader: CurrentLeader | None = None,
+        message: str | None = None,
+    ) -> None:
+        """Add the error of a partition. `message`: the reason, for the broker's log."""
         # As in Kafka, the list of aborted transactions is empty if the partition does not exist, and else null.
         aborted: AbortedTransactions = [] if fetched.target is None else None
-        self.results.append((fetched, FetchResult(fetched.index, code, -1, -1, -1, aborted, b"", None, leader)))
+        result = FetchResult(fetched.index, code, -1, -1, -1, aborted, b"", None, leader, error_message=message)
+        self.results.append((fetched, result))
 
     def add_read_replica(self, fetched: FetchPartition, partition: Partition, replica: int) -> None:
         """Refer a consumer to a follower (KIP-392)."""

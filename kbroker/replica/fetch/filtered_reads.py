@@ -2,17 +2,22 @@
 
 The filter may keep little of what it reads, so a read is limited not only by the bytes that it returns, but also by the
 bytes and the time that it scans. If it drops the last batches, a control batch moves the consumer's position past them.
+
+A batch that cannot be filtered, because its records are malformed or too large when decompressed, is never sent: the
+fetch that begins with it fails, with the code that Produce has for such records. All clients report these two codes,
+while some repeat a fetch silently after CORRUPT_MESSAGE.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from kbroker.common import Buffer
+from kbroker.common import Buffer, KafkaError
 from kbroker.replica.fetch.read_filter import ReadFilter, position_batch
-from protocol.errors import MalformedError
-from protocol.records.batch import CODEC_MASK, LENGTH_OVERHEAD, MAX_DECOMPRESSED_BYTES, BatchHeader, iter_headers
-from protocol.records.compression import GZIP, SNAPPY
+from kbroker.replica.produce.record_validator import MAX_DECOMPRESSED, MEDIUM_DECOMPRESSED
+from protocol.errors import ErrorCode, MalformedError
+from protocol.records.batch import CODEC_MASK, LENGTH_OVERHEAD, BatchHeader, iter_headers
+from protocol.records.compression import GZIP, SNAPPY, TooLargeError
 
 if TYPE_CHECKING:
     from kbroker.runtime.environment import Clock
@@ -33,21 +38,26 @@ MAX_LOOP_DECOMPRESSED_BYTES = 1 << 18
 
 
 class LookBudget:
-    """The budget of one response: the bytes of the log that it may still scan, until a monotonic deadline."""
+    """The budget of one response: the bytes of the log that it may still scan, until a monotonic deadline.
 
-    __slots__ = ("bytes_left", "deadline_ns")
+    `decompressed_bytes`: the most of one batch; None for as many as the topic allows.
+    """
 
-    def __init__(self, deadline_ns: int) -> None:
+    __slots__ = ("bytes_left", "deadline_ns", "decompressed_bytes")
+
+    def __init__(self, deadline_ns: int, decompressed_bytes: int | None) -> None:
         self.bytes_left = MAX_LOOK_BYTES
         self.deadline_ns = deadline_ns
+        self.decompressed_bytes = decompressed_bytes
 
     @classmethod
     def for_loop(cls, clock: Clock) -> LookBudget:
-        return cls(clock.mono_ns() + MAX_LOOP_NS)
+        return cls(clock.mono_ns() + MAX_LOOP_NS, MAX_LOOP_DECOMPRESSED_BYTES)
 
     @classmethod
-    def for_thread(cls, clock: Clock) -> LookBudget:
-        return cls(clock.mono_ns() + MAX_THREAD_NS)
+    def for_thread(cls, clock: Clock, is_large: bool) -> LookBudget:
+        """`is_large`: batches of any size are allowed. Only one thread at a time may have such a budget."""
+        return cls(clock.mono_ns() + MAX_THREAD_NS, None if is_large else MEDIUM_DECOMPRESSED)
 
     def is_used_up(self, clock: Clock) -> bool:
         return self.bytes_left <= 0 or clock.mono_ns() >= self.deadline_ns
@@ -135,11 +145,14 @@ def read_filtered(
 ) -> FilteredRead | None:
     """Read from `offset` on, below `end_offset`, until `max_bytes` or the budget are used up.
 
-    Scans at least one batch. Returns None if that would wait for the disk, or take long: then call it with `wait` in a
-    thread. Raises KafkaError as Log.read does.
+    Scans at least one batch. Returns None if that would wait for the disk, take long or exceed the budget: then call it
+    with `wait` in a thread. Raises KafkaError as Log.read does, and for a batch at `offset` that cannot be filtered.
     """
     output = _Output()
     now_ms = clock.now_ms()
+    max_decompressed = max(MAX_DECOMPRESSED, log.config.max_message_bytes)
+    if budget.decompressed_bytes is not None:
+        max_decompressed = min(max_decompressed, budget.decompressed_bytes)
     aborted: dict[tuple[int, int], None] = {}
     position, leader_epoch, is_limited = offset, -1, False
     while position < end_offset and not is_limited:
@@ -163,10 +176,17 @@ def read_filtered(
             size = header.batch_length + LENGTH_OVERHEAD
             batch = view[pos : pos + size]
             try:
-                kept = _filter(read_filter, batch, header, now_ms, wait)
-            except _NeedsThread:
+                kept = _filter(read_filter, batch, header, now_ms, max_decompressed, wait)
+            except TooLargeError as error:
                 if position == offset:
-                    return None
+                    if budget.decompressed_bytes is not None:
+                        return None
+                    raise _refusal(ErrorCode.MESSAGE_TOO_LARGE, header, error) from None
+                is_limited = True
+                break
+            except MalformedError as error:
+                if position == offset:
+                    raise _refusal(ErrorCode.INVALID_RECORD, header, error) from None
                 is_limited = True
                 break
             if kept is not None and output.size and output.size + len(kept) > max_bytes:
@@ -188,21 +208,19 @@ def read_filtered(
     return FilteredRead(records, len(records) > 0, position, leader_epoch, is_limited, list(aborted))
 
 
-class _NeedsThread(Exception):
-    """Filtering the batch may take too long for the event loop."""
-
-
-def _filter(read_filter: ReadFilter, batch: memoryview, header: BatchHeader, now_ms: int, wait: bool) -> Buffer | None:
-    if wait:
-        try:
-            return read_filter.filter_batch(batch, header, now_ms, MAX_DECOMPRESSED_BYTES)
-        except MalformedError:
-            # The batch is sent as it is, and the consumer reports the damage, as on a topic without a filter.
-            return batch
+def _filter(
+    read_filter: ReadFilter, batch: memoryview, header: BatchHeader, now_ms: int, max_bytes: int, wait: bool
+) -> Buffer | None:
+    """Filter a batch. Raises MalformedError, and TooLargeError also if that may take too long for the event loop."""
     codec = header.attributes & CODEC_MASK
-    if codec and len(batch) > (MAX_LOOP_MEMBERS_BYTES if codec in (GZIP, SNAPPY) else MAX_LOOP_COMPRESSED_BYTES):
-        raise _NeedsThread
-    try:
-        return read_filter.filter_batch(batch, header, now_ms, MAX_LOOP_DECOMPRESSED_BYTES)
-    except MalformedError:
-        raise _NeedsThread from None
+    if codec and not wait:
+        most = MAX_LOOP_MEMBERS_BYTES if codec in (GZIP, SNAPPY) else MAX_LOOP_COMPRESSED_BYTES
+        if len(batch) > most:
+            raise TooLargeError(f"{len(batch)} compressed bytes")
+    return read_filter.filter_batch(batch, header, now_ms, max_bytes)
+
+
+def _refusal(code: ErrorCode, header: BatchHeader, error: MalformedError) -> KafkaError:
+    return KafkaError(
+        code, f"The batch of the offsets {header.base_offset} to {header.last_offset} cannot be filtered: {error}."
+    )

@@ -183,7 +183,7 @@ class LargeFetch:
             cold, max_bytes = reads.cold, max_bytes - reads.size
             results: list[ColdReadResult]
             try:
-                results = await self._manager.environment.offload(_read_cold_blocking, cold, max_bytes, self._clock)
+                results = await self._manager.read_in_thread(_read_cold_blocking, cold, max_bytes)
             except Exception as error:
                 log.failure("read failed", error, partition=cold[0].partition.tp)
                 results = [KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR)] * len(cold)
@@ -213,10 +213,12 @@ class LargeFetch:
             yield
 
 
-def _read_cold_blocking(cold_reads: list[ColdRead], max_bytes: int, clock: Clock) -> list[ColdReadResult]:
+def _read_cold_blocking(
+    cold_reads: list[ColdRead], max_bytes: int, clock: Clock, is_large: bool
+) -> list[ColdReadResult]:
     """Read in a thread, and copy the records: the thread's next read may reuse their buffer."""
     results: list[ColdReadResult] = []
-    for result in read_cold_blocking(cold_reads, max_bytes, clock):
+    for result in read_cold_blocking(cold_reads, max_bytes, clock, is_large):
         if isinstance(result, FilteredRead):
             results.append(result._replace(records=bytes(result.records)))
         else:

@@ -216,7 +216,7 @@ def _read_through_filter(
             )  # fmt: skip
         except KafkaError as error:
             reads.must_respond = True
-            reads.add_error(fetched, error.code)
+            reads.add_error(fetched, error.code, message=error.message)
             return
     if result is not None:
         _add_filtered(reads, session, request, read, result)
@@ -295,11 +295,17 @@ def check_fetch(partition: Partition, fetched: FetchPartition, request: FetchReq
 # Reads from disk.
 
 
-def read_cold_blocking(cold_reads: list[ColdRead], max_bytes: int, clock: Clock) -> list[ColdReadResult]:
-    """Read one partition after another in a thread, up to `max_bytes`. Returns the results of those that it read."""
+def read_cold_blocking(
+    cold_reads: list[ColdRead], max_bytes: int, clock: Clock, is_large: bool
+) -> list[ColdReadResult]:
+    """Read one partition after another in a thread, up to `max_bytes`. Returns the results of those that it read.
+
+    These are none if the first one has a batch with more decompressed bytes than several threads may have at a time:
+    then call it with `is_large`.
+    """
     results: list[ColdReadResult] = []
     size = 0
-    budget = LookBudget.for_thread(clock)
+    budget = LookBudget.for_thread(clock, is_large)
     for _, partition, offset, end_offset, partition_max_bytes, read_committed, read_filter in cold_reads:
         limit = min(partition_max_bytes, max_bytes - size)
         if size and limit <= 0:
@@ -312,7 +318,8 @@ def read_cold_blocking(cold_reads: list[ColdRead], max_bytes: int, clock: Clock)
                     partition.log, read_filter, offset, max(limit, 0), end_offset, read_committed, budget, clock,
                     wait=True,
                 )  # fmt: skip
-                assert found is not None
+                if found is None:
+                    break
                 size += len(found.records) if found.has_records else 0
                 results.append(found)
                 continue
@@ -340,7 +347,7 @@ def add_cold_results(
         result = results[number] if number < len(results) else (b"", None)
         if isinstance(result, KafkaError):
             reads.must_respond = True
-            reads.add_error(cold_read.fetched, result.code)
+            reads.add_error(cold_read.fetched, result.code, message=result.message)
         elif isinstance(result, FilteredRead):
             _add_filtered(reads, session, request, cold_read, result)
         else:

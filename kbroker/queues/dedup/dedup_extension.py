@@ -1,12 +1,16 @@
-"""Drops records whose idempotency key is known from produced batches, on topics with kbroker.dedup.window.ms."""
+"""Drops records whose idempotency key is known from produced batches, on topics with kbroker.dedup.window.ms.
+
+A Produce response has one offset for a batch, the base offset, to which clients add the index of each record. So it has
+the first record's offset of each key only if these offsets are consecutive; else the base offset is negative.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from kbroker.common import Buffer
+from kbroker.common import UNKNOWN_OFFSET, Buffer
 from kbroker.queues.dedup.dedup_metrics import DedupMetrics
 from kbroker.queues.dedup.key_table import NO_TRANSACTION, KeyTable, key_digest
 from kbroker.queues.dedup.record_removal import without_records
@@ -74,6 +78,7 @@ class DedupExtension:
         keys: Keys = batch.inspection  # type: ignore[assignment]
         table = self.table
         producer_id = header.producer_id if header.is_transactional else NO_TRANSACTION
+        # (offset, append time in ms) of the first record with the key, by index.
         originals: dict[int, tuple[int, int]] = {}
         dropped: set[int] = set()
         new: dict[bytes, int] = {}
@@ -88,15 +93,19 @@ class DedupExtension:
                 originals[index] = original
                 dropped.add(index)
         if stored is not None:
-            return _repeated(stored, originals, header.count, append_time_ms)
+            # The idempotent producer has sent the batch before. Its records without a key were stored.
+            base_offset, end_offset, append_time_ms = stored
+            offsets = {index: base_offset + index for index in range(header.count)}
+            offsets.update({index: originals[index][0] if index in originals else UNKNOWN_OFFSET for index, _ in keys})
+            return acknowledged_offset(offsets), end_offset, append_time_ms
         if len(originals) == header.count:
             end_offset = max([offset for offset, _ in originals.values()]) + 1
             if header.producer_id >= 0:
                 # An empty batch, so that the sequence of the producer and its transaction continue.
                 end_offset = self._append(partition, self._rewrite(partition, batch, dropped), now_ms)[1]
             self._metrics.duplicates += len(dropped)
-            offset, time_ms = originals[0]
-            return offset, end_offset, NO_TIMESTAMP if append_time_ms == NO_TIMESTAMP else time_ms
+            first_offset = acknowledged_offset({index: offset for index, (offset, _) in originals.items()})
+            return first_offset, end_offset, NO_TIMESTAMP if append_time_ms == NO_TIMESTAMP else originals[0][1]
         if dropped:
             data = self._rewrite(partition, batch, dropped)
         base_offset, end_offset = self._append(partition, data, now_ms)
@@ -108,7 +117,7 @@ class DedupExtension:
         self._metrics.evicted += table.evicted - evicted
         self._metrics.duplicates += len(dropped)
         self.state.appended(len(data))
-        return base_offset, end_offset, append_time_ms
+        return unknown_offsets(header.count) if dropped else base_offset, end_offset, append_time_ms
 
     def _rewrite(self, partition: Partition, batch: InspectedBatch, dropped: set[int]) -> bytearray:
         """Return the batch without some records. Raises NeedsRewrite for a large one."""
@@ -140,13 +149,17 @@ class DedupExtension:
                 self.table.end_transaction(header.producer_id, marker.committed)
 
 
-def _repeated(
-    stored: AppendResult, originals: dict[int, tuple[int, int]], count: int, append_time_ms: int
-) -> AppendResult:
-    """Return the result of a batch that the idempotent producer has sent before."""
-    base_offset, end_offset, _ = stored
-    if len(originals) == count and originals[0][0] < base_offset:
-        # All of its records were dropped: the batch at the stored offset is empty.
-        offset, time_ms = originals[0]
-        return offset, end_offset, NO_TIMESTAMP if append_time_ms == NO_TIMESTAMP else time_ms
-    return stored
+def acknowledged_offset(offsets: Mapping[int, int]) -> int:
+    """Return the base offset of a response, from which clients compute the offset of each record, by index."""
+    first = offsets[0]
+    is_known = all(offset == first + index for index, offset in offsets.items())
+    return first if is_known and first >= 0 else unknown_offsets(len(offsets))
+
+
+def unknown_offsets(count: int) -> int:
+    """Return a base offset from which every client computes a negative offset for each of `count` records.
+
+    Some (the Java client, franz-go, kafka-python) take -1 as unknown for all records, but librdkafka and aiokafka add
+    the index to it, so that the second record would seem to be at offset 0.
+    """
+    return -count

@@ -33,12 +33,8 @@ class KeyedWorkload:
             self._records.send(value, key)
             records.append((now_ms, None, b"%d" % value, (*tags(value), (b"IDEMPOTENCY_KEY", b"%d" % key))))
         offset = await client.produce(KEYED, records)
-        if offset is None:
-            return
-        if len(values) == 1:
-            self._records.acknowledge(values[0], offset)
-        else:
-            self._records.acknowledge_batch(values)
+        if offset is not None:
+            self._records.acknowledge(values, offset)
 
     async def check_at_the_end(self, client: QueueClient) -> Sequence[SeenRecord]:
         """Return the log. Raises BrokenQueue."""

@@ -96,20 +96,15 @@ class KeyedRecords:
 
     def __init__(self) -> None:
         self._keys: dict[int, int] = {}
-        # (key, offset of the response)
-        self._acknowledged: set[tuple[int, int]] = set()
-        # Keys of batches with several records.
-        self._stored: set[int] = set()
+        # (keys of a batch, base offset of its response)
+        self._acknowledged: set[tuple[tuple[int, ...], int]] = set()
 
     def send(self, value: int, key: int) -> None:
         self._keys[value] = key
 
-    def acknowledge(self, value: int, offset: int) -> None:
-        self._acknowledged.add((self._keys[value], offset))
-
-    def acknowledge_batch(self, values: Iterable[int]) -> None:
-        """The response of a batch has the offset of its first record only, so those of the others are not known."""
-        self._stored.update(self._keys[value] for value in values)
+    def acknowledge(self, values: Iterable[int], base_offset: int) -> None:
+        """Add the response to a batch. Clients compute the offset of each record from it."""
+        self._acknowledged.add((tuple([self._keys[value] for value in values]), base_offset))
 
     def check(self, log: Sequence[SeenRecord]) -> None:
         """Check the whole log. Raises BrokenQueue."""
@@ -121,9 +116,15 @@ class KeyedRecords:
             first = offsets.setdefault(key, record.offset)
             if first != record.offset:
                 raise BrokenQueue(f"key {key} is stored twice: at offsets {first} and {record.offset}")
-        lost = self._stored - offsets.keys()
-        if lost:
-            raise BrokenQueue(f"keys {sorted(lost)[:10]} were acknowledged, and are not stored")
-        for key, offset in sorted(self._acknowledged):
-            if offsets.get(key) != offset:
-                raise BrokenQueue(f"key {key} was acknowledged with offset {offset}, and is at {offsets.get(key)}")
+        for keys, base_offset in sorted(self._acknowledged):
+            lost = set(keys) - offsets.keys()
+            if lost:
+                raise BrokenQueue(f"keys {sorted(lost)[:10]} were acknowledged, and are not stored")
+            computed = range(base_offset, base_offset + len(keys))
+            stored = [offsets[key] for key in keys]
+            if computed.stop <= 0:
+                # No offset is known, since a response cannot express those of this batch.
+                if stored == list(range(stored[0], stored[0] + len(keys))):
+                    raise BrokenQueue(f"keys {keys} were acknowledged without offsets, and are at {stored}")
+            elif stored != list(computed):
+                raise BrokenQueue(f"keys {keys} were acknowledged with offset {base_offset}, and are at {stored}")

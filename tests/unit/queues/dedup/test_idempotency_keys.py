@@ -80,7 +80,8 @@ def test_only_new_records_of_a_batch_are_stored(codec: int) -> None:
         client = await client_with_topic(m)
         await offset_of(client, (b"b", b"0"))
         pairs = [(b"a", b"1"), (b"b", b"2"), (None, b"3"), (b"a", b"4"), (b"c", b"5")]
-        assert await offset_of(client, *pairs, codec=codec) == 1
+        # The offset of a duplicate would be that of a gap.
+        assert await offset_of(client, *pairs, codec=codec) == -5
         data = await client.fetch_partition("t", 0)
         assert values_of(data) == [b"0", b"1", b"3", b"5"]
         (_, first), (_, header) = iter_headers(records_of(data))
@@ -88,9 +89,42 @@ def test_only_new_records_of_a_batch_are_stored(codec: int) -> None:
         assert header.codec == codec
         # A repeated batch: all of its records with keys are known.
         assert await offset_of(client, (b"c", b"6")) == 5
-        assert await offset_of(client, (b"a", b"7"), (b"c", b"8")) == 1
+        assert await offset_of(client, (b"a", b"7"), (b"c", b"8")) == -2
+        assert await offset_of(client, (b"b", b"9"), (b"a", b"10")) == 0
 
     story()
+
+
+@broker_test
+async def test_a_response_has_the_offsets_of_consecutive_originals_only(m: Machine) -> None:
+    """Clients compute the offsets of a batch's records from the first one's. All of those that are unknown are < 0."""
+    client = await client_with_topic(m)
+    for number, key in enumerate((b"a", b"b", b"c", b"d")):
+        assert await offset_of(client, (key, b"1")) == number
+    cases = {b"abc": 0, b"bcd": 1, b"ba": -2, b"ac": -2, b"aa": -2, b"abce": -4, b"ef": -2, b"gh": 10, b"i-i": -3}
+    for keys, expected in cases.items():
+        pairs = [(None if key == ord("-") else bytes([key]), b"2") for key in keys]
+        assert await offset_of(client, *pairs) == expected, keys
+
+
+@broker_test
+async def test_the_retry_of_a_producer_has_the_same_offsets(m: Machine) -> None:
+    client = await client_with_topic(m)
+    sequence = 0
+    for keys in (b"ab", b"ab", b"bc", b"-c", b"--", b"de", b"ed", b"-f", b"gg"):
+        pairs = [(None if key == ord("-") else bytes([key]), b"2") for key in keys]
+        offsets = [await offset_of(client, *pairs, producer=(7, 0, sequence)) for _ in range(3)]
+        assert len(set(offsets)) == 1, (keys, offsets)
+        sequence += len(keys)
+
+
+@broker_test
+async def test_the_offset_of_a_retry_whose_key_has_expired_is_unknown(m: Machine) -> None:
+    client = await client_with_topic(m)
+    assert await offset_of(client, (b"a", b"1")) == 0
+    assert await offset_of(client, (b"a", b"2"), producer=(7, 0, 0)) == 0
+    await asyncio.sleep(WINDOW_MS / 1000 + 1)
+    assert await offset_of(client, (b"a", b"2"), producer=(7, 0, 0)) == -1
 
 
 @broker_test
@@ -98,8 +132,10 @@ async def test_records_of_a_large_batch_are_left_out_in_a_thread(m: Machine) -> 
     client = await client_with_topic(m)
     large = [(b"%d" % number, b"x" * 500) for number in range(1000)]
     assert await offset_of(client, *large[:500], codec=GZIP) == 0
-    assert await offset_of(client, *large, codec=GZIP) == 500
-    assert await offset_of(client, *large, codec=GZIP) == 0
+    assert await offset_of(client, *large, codec=GZIP) == -1000
+    assert await offset_of(client, *large[:500], codec=GZIP) == 0
+    assert await offset_of(client, *large[500:], codec=GZIP) == 1000
+    assert await offset_of(client, *large, codec=GZIP) == -1000
     assert len(await client.read("t")) == 1000
     assert m.partition("t").log.log_end_offset == 1500
 
@@ -145,7 +181,7 @@ def test_keys_of_a_batch_that_lacks_records_survive_a_crash(codec: int) -> None:
         client = await client_with_topic(m)
         await offset_of(client, (b"a", b"1"), at_ms=m.now_ms)
         pairs = [(b"b", b"2"), (b"a", b"3"), (b"c", b"4"), (b"b", b"5")]
-        assert await offset_of(client, *pairs, codec=codec, at_ms=m.now_ms) == 1
+        assert await offset_of(client, *pairs, codec=codec, at_ms=m.now_ms) == -4
         await m.crash()
         await m.start()
         client = await m.client()

@@ -56,26 +56,50 @@ def test_keys() -> None:
     rules = KeyedRecords()
     for value, key in ((1, 7), (2, 7), (3, 8)):
         rules.send(value, key)
-    rules.acknowledge(1, 0)
-    rules.acknowledge(2, 0)
+    rules.acknowledge([1], 0)
+    rules.acknowledge([2], 0)
     first, other = SeenRecord(0, 1, 100), SeenRecord(1, 3, 100)
     rules.check([first, other])
     with pytest.raises(BrokenQueue, match="key 7 is stored twice"):
         rules.check([first, other, SeenRecord(2, 2, 100)])
-    with pytest.raises(BrokenQueue, match="was acknowledged with offset 0, and is at 1"):
+    with pytest.raises(BrokenQueue, match=r"were acknowledged with offset 0, and are at \[1\]"):
         rules.check([SeenRecord(1, 1, 100)])
     with pytest.raises(BrokenQueue, match="was not sent"):
         rules.check([SeenRecord(0, 5, 100)])
 
 
-def test_keys_of_a_batch_with_several_records_are_stored() -> None:
+def batch_of_keys(keys: list[int], base_offset: int) -> KeyedRecords:
     rules = KeyedRecords()
-    for value, key in ((1, 1), (2, 2), (3, 2)):
+    for value, key in enumerate((*keys, 1, 2, 3)):
         rules.send(value, key)
-    rules.acknowledge_batch([1, 2, 3])
-    rules.check([SeenRecord(0, 1, 100), SeenRecord(1, 2, 100)])
+    rules.acknowledge(range(len(keys)), base_offset)
+    return rules
+
+
+# Keys 1, 2 and 3 are at the offsets 0, 1 and 3.
+KEYED_LOG = [SeenRecord(0, 3, 100), SeenRecord(1, 4, 100), SeenRecord(3, 5, 100)]
+
+
+@pytest.mark.parametrize(("keys", "base_offset"), [([1, 2, 3], -3), ([2, 1, 3], -3), ([2, 2, 3], -3)])
+def test_an_offset_that_a_response_cannot_express_is_negative(keys: list[int], base_offset: int) -> None:
+    batch_of_keys(keys, base_offset).check(KEYED_LOG)
+    for wrong in (0, 1, -1, -2):
+        with pytest.raises(BrokenQueue, match=rf"were acknowledged with offset {wrong}, and are at"):
+            batch_of_keys(keys, wrong).check(KEYED_LOG)
+
+
+def test_consecutive_offsets_are_known() -> None:
+    rules = KeyedRecords()
+    for value, key in ((1, 1), (2, 2), (3, 1), (4, 2)):
+        rules.send(value, key)
+    rules.acknowledge([1, 2], 0)
+    log = [SeenRecord(0, 1, 100), SeenRecord(1, 2, 100)]
+    rules.check(log)
     with pytest.raises(BrokenQueue, match=r"keys \[2\] were acknowledged, and are not stored"):
-        rules.check([SeenRecord(0, 1, 100)])
+        rules.check(log[:1])
+    rules.acknowledge([3, 4], -2)
+    with pytest.raises(BrokenQueue, match=r"keys \(1, 2\) were acknowledged without offsets, and are at \[0, 1\]"):
+        rules.check(log)
 
 
 def test_a_view_has_the_selected_records_of_its_source() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from kbroker.queues.closing import forwarder, partition_removal
 from kbroker.queues.closing.forwarded_batches import forwarded_copy, position_of
+from kbroker.queues.dedup import dedup_extension
 from kbroker.queues.dedup.dedup_extension import DedupExtension
 from kbroker.queues.dedup.key_table import KeyTable
 from kbroker.queues.delay import log_replay
@@ -145,6 +146,22 @@ def forwarders_restart_their_sequences(real: Any, forwarding: Any, position: int
 def partitions_retire_with_records(*_: Any) -> bool:
     """Closing partitions are hidden from consumers although they have records that were not read."""
     return True
+
+
+@mutation("queues", BROKEN, KILLS)
+@replaces(dedup_extension, "acknowledged_offset")
+def all_duplicates_have_the_offsets_behind_the_first(_: Any, offsets: dict[int, int]) -> int:
+    """A batch of duplicates is acknowledged with the offset of the first one's original, wherever the others are."""
+    return offsets[0]
+
+
+@mutation("queues", BROKEN, KILLS)
+@replaces(DedupExtension, "append")
+def duplicates_have_the_offsets_of_gaps(real: Any, extension: Any, partition: Any, *batch: Any) -> Any:
+    """A batch with duplicates is acknowledged with the offset at which its other records are stored."""
+    offset = partition.log.log_end_offset
+    result = real(extension, partition, *batch)
+    return (offset, *result[1:]) if partition.log.log_end_offset > offset else result
 
 
 async def _leader_with_keys_is_replaced(simulation: Simulation, random: Random) -> None:

@@ -45,7 +45,7 @@ class AsyncRetryingConsumer:
         after a restart. After a rebalance, returns an empty batch instead.
         """
         records = await self._clients.poll(timeout_s)
-        batch = PollBatch()
+        batch = PollBatch(self._policies)
         if not records:
             return batch
         received = [self._clients.received(record) for record in records]
@@ -55,15 +55,19 @@ class AsyncRetryingConsumer:
                 try:
                     outputs = tuple(await handler(native) or ())
                 except Exception as error:
-                    batch.add_failure(record, self._policies.after_failure(record, error))
+                    batch.add_failure(record, error)
                 else:
                     batch.add_success(record, outputs)
-            if self._exactly_once:
-                await self._clients.begin()
-                is_open = True
-            for outgoing in batch.outgoing:
-                await self._clients.send(outgoing)
-            await self._clients.flush()
+            is_sent = False
+            while not is_sent:
+                if self._exactly_once:
+                    await self._clients.begin()
+                    is_open = True
+                is_sent = await self._send(batch)
+                if is_open and not is_sent:
+                    await self._clients.abort()
+                    is_open = False
+                    batch.forget_acknowledgements()
             if is_open:
                 await self._clients.commit_transaction(batch.next_offsets)
             else:
@@ -75,5 +79,13 @@ class AsyncRetryingConsumer:
             self._clients.rewind(first_offsets(received))
             if not self._clients.is_rebalance(error):
                 raise
-            return PollBatch()
+            return PollBatch(self._policies)
         return batch
+
+    async def _send(self, batch: PollBatch) -> bool:
+        """Send the records that are not acknowledged. Returns false if one was refused: then others replace it."""
+        for group in batch.unsent():
+            errors = await self._clients.deliver([unsent.record for unsent in group])
+            if not batch.settle(group, errors, self._clients):
+                return False
+        return True

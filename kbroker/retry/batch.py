@@ -1,10 +1,16 @@
 """The parts that both retrying consumers share: policies by topic, and the outcome of the records of one poll."""
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, Protocol
 
 from kbroker.retry.policy import PolicyError, RetryPolicy
-from kbroker.retry.records import OutgoingRecord, ReceivedRecord, after_failure
+from kbroker.retry.records import OutgoingRecord, ReceivedRecord, failure_records, is_pointer
+
+# How often records are sent again because others were refused, without a refusal in between.
+MAX_REPEATS = 5
+
+log = logging.getLogger("kbroker.retry")
 
 
 class Policies:
@@ -21,35 +27,156 @@ class Policies:
                     raise PolicyError(f"two retry policies for topic {topic}")
                 self._by_topic[topic] = policy
 
-    def after_failure(self, record: ReceivedRecord, error: Exception) -> OutgoingRecord:
-        """Return the record for the retry topic or the dead-letter topic. Raises `error` if the topic has no policy."""
+    def failure_records(self, record: ReceivedRecord, error: Exception) -> Iterator[OutgoingRecord]:
+        """Return the records of which one is to be produced. Raises `error` if the topic has no policy."""
         policy = self._by_topic.get(record.topic)
         if policy is None:
             raise error
-        return after_failure(policy, record, error, is_retryable=not isinstance(error, self._not_retryable))
+        return failure_records(policy, record, error, is_retryable=not isinstance(error, self._not_retryable))
+
+
+class ErrorKinds(Protocol):
+    """What an error of a client says about the record."""
+
+    def is_refusal(self, error: Exception) -> bool:
+        """Return whether the record was refused for its size or its content."""
+        ...
+
+    def is_consequence(self, error: Exception) -> bool:
+        """Return whether the record was not sent because another one was refused before."""
+        ...
+
+
+class Delivery:
+    """The records to produce for one received record.
+
+    `replacements`: the records of which one is produced if processing has failed; None if it has succeeded. `is_alone`:
+    each record has a request of its own, since a batch with others was refused.
+    """
+
+    __slots__ = ("acknowledged", "is_alone", "outgoing", "received", "replacements")
+
+    def __init__(self, received: ReceivedRecord, outgoing: Sequence[OutgoingRecord]) -> None:
+        self.received = received
+        self.outgoing = outgoing
+        self.acknowledged: set[int] = set()
+        self.replacements: Iterator[OutgoingRecord] | None = None
+        self.is_alone = False
+
+
+class Unsent(NamedTuple):
+    delivery: Delivery
+    number: int
+
+    @property
+    def record(self) -> OutgoingRecord:
+        return self.delivery.outgoing[self.number]
 
 
 class PollBatch:
     """The outcome of one poll: the records to produce, the offsets to commit, and counts."""
 
-    def __init__(self) -> None:
-        self.outgoing: list[OutgoingRecord] = []
+    def __init__(self, policies: Policies) -> None:
+        self._policies = policies
+        self._deliveries: list[Delivery] = []
         self.next_offsets: dict[tuple[str, int], int] = {}
         self.succeeded = 0
         self.failed = 0
+        self._repeats = 0
 
-    def add_success(self, record: ReceivedRecord, outputs: Iterable[OutgoingRecord]) -> None:
-        self.outgoing += outputs
+    @property
+    def outgoing(self) -> list[OutgoingRecord]:
+        return [record for delivery in self._deliveries for record in delivery.outgoing]
+
+    def add_success(self, record: ReceivedRecord, outputs: Sequence[OutgoingRecord]) -> None:
+        self._deliveries.append(Delivery(record, outputs))
         self.succeeded += 1
         self._advance(record)
 
-    def add_failure(self, record: ReceivedRecord, replacement: OutgoingRecord) -> None:
-        self.outgoing.append(replacement)
-        self.failed += 1
+    def add_failure(self, record: ReceivedRecord, error: Exception) -> None:
+        """Raises `error` if the record's topic has no policy."""
+        delivery = Delivery(record, ())
+        self._fail(delivery, error)
+        self._deliveries.append(delivery)
         self._advance(record)
+
+    def _fail(self, delivery: Delivery, error: Exception) -> None:
+        delivery.replacements = self._policies.failure_records(delivery.received, error)
+        delivery.outgoing = [next(delivery.replacements)]
+        self.failed += 1
 
     def _advance(self, record: ReceivedRecord) -> None:
         self.next_offsets[record.topic, record.partition] = record.offset + 1
+
+    # Sending.
+
+    def unsent(self) -> list[list[Unsent]]:
+        """Return the records that are not acknowledged. Those of a group may be in one batch of the producer."""
+        together: list[Unsent] = []
+        groups = [together]
+        for delivery in self._deliveries:
+            for number in range(len(delivery.outgoing)):
+                if number in delivery.acknowledged:
+                    continue
+                if delivery.is_alone:
+                    groups.append([Unsent(delivery, number)])
+                else:
+                    together.append(Unsent(delivery, number))
+        return groups if together else groups[1:]
+
+    def settle(self, group: Sequence[Unsent], errors: Sequence[Exception | None], kinds: ErrorKinds) -> bool:
+        """Apply the results of a group; returns whether all of its records are acknowledged.
+
+        Those that were refused are sent alone, then without parts. The others are sent again: they may have failed only
+        because of the refused ones. Raises the first error of another kind, and that of a record of which nothing is
+        left to omit.
+        """
+        refused: dict[Delivery, Exception] = {}
+        failed: Exception | None = None
+        for (delivery, number), error in zip(group, errors, strict=True):
+            if error is None:
+                delivery.acknowledged.add(number)
+            elif kinds.is_refusal(error):
+                refused.setdefault(delivery, error)
+            else:
+                failed = failed or error
+        if failed is not None and not refused:
+            self._repeats += 1
+            if self._repeats > MAX_REPEATS or not kinds.is_consequence(failed):
+                raise failed
+            return False
+        if refused:
+            self._repeats = 0
+        for delivery, error in refused.items():
+            if delivery.is_alone:
+                self._replace(delivery, error)
+            delivery.is_alone = True
+        return not refused
+
+    def _replace(self, delivery: Delivery, error: Exception) -> None:
+        received, refused = delivery.received, delivery.outgoing[0].topic
+        delivery.acknowledged.clear()
+        if delivery.replacements is None:
+            # A record that the handler has returned.
+            self.succeeded -= 1
+            self._fail(delivery, error)
+        else:
+            replacement = next(delivery.replacements, None)
+            if replacement is None:
+                raise error
+            delivery.outgoing = [replacement]
+        [record] = delivery.outgoing
+        log.warning(
+            "the record at %s-%d offset %d cannot be sent to %s (%s): sending %s to %s",
+            *(received.topic, received.partition, received.offset, refused, error),
+            "a pointer to it" if is_pointer(record.headers) else "it",
+            record.topic,
+        )
+
+    def forget_acknowledgements(self) -> None:
+        """The transaction was aborted."""
+        for delivery in self._deliveries:
+            delivery.acknowledged.clear()
 
 
 def first_offsets(records: Iterable[ReceivedRecord]) -> list[tuple[str, int, int]]:

@@ -49,7 +49,7 @@ class RetryingConsumer:
         after a restart. After a rebalance, returns an empty batch instead.
         """
         records = self._clients.poll(timeout_s)
-        batch = PollBatch()
+        batch = PollBatch(self._policies)
         if not records:
             return batch
         received = [self._clients.received(record) for record in records]
@@ -59,15 +59,19 @@ class RetryingConsumer:
                 try:
                     outputs = tuple(handler(native) or ())
                 except Exception as error:
-                    batch.add_failure(record, self._policies.after_failure(record, error))
+                    batch.add_failure(record, error)
                 else:
                     batch.add_success(record, outputs)
-            if self._exactly_once:
-                self._clients.begin()
-                is_open = True
-            for outgoing in batch.outgoing:
-                self._clients.send(outgoing)
-            self._clients.flush()
+            is_sent = False
+            while not is_sent:
+                if self._exactly_once:
+                    self._clients.begin()
+                    is_open = True
+                is_sent = self._send(batch)
+                if is_open and not is_sent:
+                    self._clients.abort()
+                    is_open = False
+                    batch.forget_acknowledgements()
             if is_open:
                 self._clients.commit_transaction(batch.next_offsets)
             else:
@@ -79,8 +83,16 @@ class RetryingConsumer:
             self._clients.rewind(first_offsets(received))
             if not self._clients.is_rebalance(error):
                 raise
-            return PollBatch()
+            return PollBatch(self._policies)
         return batch
+
+    def _send(self, batch: PollBatch) -> bool:
+        """Send the records that are not acknowledged. Returns false if one was refused: then others replace it."""
+        for group in batch.unsent():
+            errors = self._clients.deliver([unsent.record for unsent in group])
+            if not batch.settle(group, errors, self._clients):
+                return False
+        return True
 
 
 def _clients(consumer: Any, producer: Any, exactly_once: bool) -> Any:

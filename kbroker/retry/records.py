@@ -6,7 +6,7 @@ failure, as in KIP-1191, because retention depends on it; the original timestamp
 """
 
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from kbroker.retry.policy import RetryPolicy
@@ -20,12 +20,29 @@ MESSAGE = "__dlq.errors.message"
 ERROR_CLASS = "kafka_dlt-exception-fqcn"
 # Milliseconds since the epoch, as 8 bytes, big-endian.
 ORIGINAL_TIMESTAMP = "kafka_dlt-original-timestamp"
+# In a dead letter that is only a pointer to the record (by its topic, partition and offset): the parts of the record
+# that it lacks, separated by commas (key, value, headers).
+OMITTED = "kbroker.dlq.omitted"
 DELAY = "TIMER_DELAY_MS"
 
 # The headers of one delivery. Each failure replaces them, and `redriven_headers` removes them.
-FAILURE_HEADERS = frozenset({TOPIC, PARTITION, OFFSET, GROUP, DELIVERY_COUNT, MESSAGE, ERROR_CLASS})
-DELAY_HEADERS = frozenset({"DELAY", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS"})
+FAILURE_HEADERS = frozenset({TOPIC, PARTITION, OFFSET, GROUP, DELIVERY_COUNT, MESSAGE, ERROR_CLASS, OMITTED})
+# Those that delay a record, and those that a delayed record has after its delivery.
+DELAY_HEADERS = frozenset(
+    {
+        "DELAY",
+        "TIMER_DELAY_SEC",
+        "TIMER_DELAY_MS",
+        "TIMER_DELIVER_MS",
+        "kbroker.delayed.from",
+        "kbroker.delayed.due.ms",
+        "kbroker.delayed.timestamp.ms",
+    }
+)
 MAX_MESSAGE_CHARACTERS = 1000
+# A pointer has to fit everywhere.
+MAX_POINTER_TEXT_CHARACTERS = 100
+MAX_POINTER_KEY_BYTES = 256
 
 Headers = tuple[tuple[str, bytes | None], ...]
 
@@ -83,22 +100,58 @@ def after_failure(
     """Return the record to produce after a failure, for the retry topic or else for the dead-letter topic."""
     attempts = failed_attempts(policy, record) + 1
     headers = [header for header in record.headers if header[0] not in FAILURE_HEADERS | DELAY_HEADERS]
-    headers += [
-        (name, value.encode("utf-8", "backslashreplace"))
-        for name, value in {
-            **_origin(policy, record),
-            GROUP: policy.group,
-            DELIVERY_COUNT: str(attempts),
-            MESSAGE: str(error)[:MAX_MESSAGE_CHARACTERS],
-            ERROR_CLASS: class_name(error),
-        }.items()
-    ]
+    headers += _failure_headers(policy, record, error, MAX_MESSAGE_CHARACTERS)
     if record.timestamp_ms >= 0 and ORIGINAL_TIMESTAMP not in last_headers(headers):
         headers.append((ORIGINAL_TIMESTAMP, struct.pack(">q", record.timestamp_ms)))
     if attempts >= policy.attempts or not is_retryable:
         return OutgoingRecord(policy.dead_letter_topic, record.value, record.key, tuple(headers))
     headers.append((DELAY, str(policy.delay_ms(attempts)).encode()))
     return OutgoingRecord(policy.retry_topic, record.value, record.key, tuple(headers))
+
+
+def pointer_to(policy: RetryPolicy, record: ReceivedRecord, error: BaseException) -> OutgoingRecord:
+    """Return a dead letter for a record that is too large, or otherwise refused: it says only where the record is."""
+    key = record.key if record.key is None or len(record.key) <= MAX_POINTER_KEY_BYTES else None
+    omitted = "value,headers" if key == record.key else "key,value,headers"
+    headers = _failure_headers(policy, record, error, MAX_POINTER_TEXT_CHARACTERS)
+    packed = last_headers(record.headers).get(ORIGINAL_TIMESTAMP, b"")
+    if record.topic == policy.retry_topic and len(packed) == 8:
+        headers.append((ORIGINAL_TIMESTAMP, packed))
+    elif record.timestamp_ms >= 0:
+        headers.append((ORIGINAL_TIMESTAMP, struct.pack(">q", record.timestamp_ms)))
+    headers.append((OMITTED, omitted.encode()))
+    return OutgoingRecord(policy.dead_letter_topic, None, key, tuple(headers))
+
+
+def is_pointer(headers: Iterable[tuple[str, bytes | None]]) -> bool:
+    return OMITTED in last_headers(headers)
+
+
+def failure_records(
+    policy: RetryPolicy, record: ReceivedRecord, error: BaseException, *, is_retryable: bool = True
+) -> Iterator[OutgoingRecord]:
+    """Iterate over the records to try after a failure, until one is not refused.
+
+    A record that is too large for the retry topic becomes a dead letter at once, and if necessary a pointer.
+    """
+    first = after_failure(policy, record, error, is_retryable=is_retryable)
+    yield first
+    if first.topic != policy.dead_letter_topic:
+        yield after_failure(policy, record, error, is_retryable=False)
+    yield pointer_to(policy, record, error)
+
+
+def _failure_headers(
+    policy: RetryPolicy, record: ReceivedRecord, error: BaseException, max_characters: int
+) -> list[tuple[str, bytes | None]]:
+    values = {
+        **_origin(policy, record),
+        GROUP: policy.group,
+        DELIVERY_COUNT: str(failed_attempts(policy, record) + 1),
+        MESSAGE: str(error)[:max_characters],
+        ERROR_CLASS: class_name(error)[:max_characters],
+    }
+    return [(name, value.encode("utf-8", "backslashreplace")) for name, value in values.items()]
 
 
 def _origin(policy: RetryPolicy, record: ReceivedRecord) -> Mapping[str, str]:

@@ -156,9 +156,10 @@ def _row(record: Any) -> list[Cell]:
     letter = dead_letter(record.headers)
     origin = f"{letter.topic}-{letter.partition}@{letter.offset}" if letter.topic else None
     when = format_timestamp(record.timestamp)
-    return [
-        record.partition, record.offset, when, origin, letter.group, letter.attempts, letter.error, letter.message
-    ]  # fmt: skip
+    message = letter.message
+    if letter.omitted is not None:
+        message = f"{message or ''} [only a pointer, without {letter.omitted.replace(',', ', ')}]".strip()
+    return [record.partition, record.offset, when, origin, letter.group, letter.attempts, letter.error, message]
 
 
 @app.command("redrive")
@@ -188,6 +189,8 @@ def redrive(
 ) -> None:
     """Send dead letters back; their attempts start again from zero. The dead-letter topic keeps them, too.
 
+    For a dead letter that is only a pointer, the record that it names is read and sent.
+
     The progress is committed as the offsets of a group, in one transaction with the records. So the same command
     continues an interrupted redrive, and later sends only new dead letters.
 
@@ -212,6 +215,8 @@ def redrive(
     print_note(f"the progress is stored as group {work.group}; --again ignores it")
     if counts.without_topic:
         raise CliError(f"{count_text(counts.without_topic, 'record')} without a topic to go back to: use --to TOPIC")
+    if counts.without_original:
+        raise CliError(f"{count_text(counts.without_original, 'pointer')} to records that are gone")
 
 
 def _relative(text: str | None) -> str | None:

@@ -10,7 +10,10 @@ from kbroker.retry import records as names
 
 
 class DeadLetter(NamedTuple):
-    """The headers of a dead letter; None where one is missing, since anybody may produce to the topic."""
+    """The headers of a dead letter; None where one is missing, since anybody may produce to the topic.
+
+    `omitted`: the parts that a pointer to the failed record lacks, separated by commas.
+    """
 
     topic: str | None
     partition: str | None
@@ -19,6 +22,7 @@ class DeadLetter(NamedTuple):
     attempts: str | None
     error: str | None
     message: str | None
+    omitted: str | None
 
 
 _HEADERS = (
@@ -29,6 +33,7 @@ _HEADERS = (
     names.DELIVERY_COUNT,
     names.ERROR_CLASS,
     names.MESSAGE,
+    names.OMITTED,
 )
 
 

@@ -6,22 +6,27 @@ from typing import Any, NamedTuple
 
 from kbroker.cli.common.client import client_settings, topic_error_text
 from kbroker.cli.common.errors import CliError
-from kbroker.cli.dlq.dead_letters import LetterFilter, dead_letter, redrive_group
+from kbroker.cli.dlq.dead_letters import DeadLetter, LetterFilter, dead_letter, redrive_group
 from kbroker.retry.clients.kafka_python_headers import producer_headers
-from kbroker.retry.records import redriven_headers
+from kbroker.retry.records import is_pointer, redriven_headers
 from protocol.errors import ErrorCode
 
 BATCH_RECORDS = 500
 POLL_MS = 500
+ORIGINAL_TIMEOUT_S = 30
 _NULL = object()
 
 
 class RedriveCounts(NamedTuple):
-    """Dead letters by what became of them: sent, not selected, without a topic that they could go back to."""
+    """Dead letters by what became of them: sent, not selected, without a topic that they could go back to.
+
+    `without_original`: pointers to records that are gone.
+    """
 
     sent: int = 0
     skipped: int = 0
     without_topic: int = 0
+    without_original: int = 0
 
 
 class Redrive:
@@ -106,18 +111,53 @@ class Redrive:
 
     def _select(self, records: list[Any], counts: RedriveCounts) -> tuple[list[tuple[str, Any]], RedriveCounts]:
         outgoing = []
-        sent, skipped, without_topic = counts
+        sent, skipped, without_topic, without_original = counts
         for record in records:
             target = self._target or dead_letter(record.headers).topic
             if not self._selection.selects(record.headers, record.timestamp):
                 skipped += 1
             elif target is None:
                 without_topic += 1
-            else:
+            elif not is_pointer(record.headers):
                 self._check_not_view(target)
                 outgoing.append((target, record))
                 sent += 1
-        return outgoing, RedriveCounts(sent, skipped, without_topic)
+            elif (original := self._original(dead_letter(record.headers))) is not None:
+                self._check_not_view(target)
+                outgoing.append((target, original))
+                sent += 1
+            else:
+                without_original += 1
+        return outgoing, RedriveCounts(sent, skipped, without_topic, without_original)
+
+    def _original(self, letter: DeadLetter) -> Any:
+        """Return the record that a pointer names; None if it is gone. Raises CliError."""
+        from kafka import KafkaConsumer, TopicPartition
+
+        partition, offset = letter.partition or "", letter.offset or ""
+        if letter.topic is None or not partition.isdecimal() or not offset.isdecimal():
+            return None
+        tp, wanted = TopicPartition(letter.topic, int(partition)), int(offset)
+        consumer = KafkaConsumer(**self._settings, auto_offset_reset="earliest")
+        try:
+            if tp.partition not in (consumer.partitions_for_topic(tp.topic) or ()):
+                return None
+            consumer.assign([tp])
+            if not consumer.beginning_offsets([tp])[tp] <= wanted < consumer.end_offsets([tp])[tp]:
+                return None
+            consumer.seek(tp, wanted)
+            deadline = time.monotonic() + ORIGINAL_TIMEOUT_S
+            while consumer.position(tp) <= wanted:
+                records = consumer.poll(POLL_MS, max_records=1).get(tp)
+                if records:
+                    return records[0] if records[0].offset == wanted else None
+                if time.monotonic() >= deadline:
+                    raise CliError(
+                        f"{tp.topic}-{tp.partition} offset {wanted} was not read within {ORIGINAL_TIMEOUT_S} s"
+                    )
+        finally:
+            consumer.close()
+        return None
 
     def _check_not_view(self, target: str) -> None:
         """Raise CliError for a view: brokers refuse it in a transaction with an error that does not say why."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
@@ -17,6 +18,9 @@ REBALANCE_ERRORS = {
     KafkaError._ASSIGNMENT_LOST,
     KafkaError._STATE,
 }
+# In the transaction after one with a refused record, librdkafka notices that its sequence numbers have a gap.
+CONSEQUENCES = {KafkaError._PURGE_INFLIGHT, KafkaError._PURGE_QUEUE}
+REFUSALS = {KafkaError.INVALID_RECORD, KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE}
 
 
 class ConfluentClients:
@@ -28,7 +32,6 @@ class ConfluentClients:
     def __init__(self, consumer: Any, producer: Any) -> None:
         self._consumer = consumer
         self._producer = producer
-        self._errors: list[Any] = []
         self._member: Any = None
 
     def poll(self, timeout_s: float) -> list[Any]:
@@ -52,30 +55,33 @@ class ConfluentClients:
             timestamp_ms if kind else -1,
         )
 
-    def send(self, record: OutgoingRecord) -> None:
-        optional = {"partition": record.partition, "timestamp": record.timestamp_ms}
-        self._producer.produce(
-            record.topic,
-            record.value,
-            record.key,
-            headers=list(record.headers),
-            on_delivery=self._on_delivery,
-            **{name: value for name, value in optional.items() if value is not None},
-        )
-        self._producer.poll(0)
-
-    def _on_delivery(self, error: Any, _: Any) -> None:
-        if error is not None:
-            self._errors.append(error)
-
-    def flush(self) -> None:
-        """Wait until all records are acknowledged. Raises the error of the first one that failed."""
+    def deliver(self, records: Sequence[OutgoingRecord]) -> list[Exception | None]:
+        """Send the records, and wait until they are acknowledged. Returns the error of each. Raises TimeoutError."""
+        errors: list[Exception | None] = [None] * len(records)
+        for index, record in enumerate(records):
+            optional = {"partition": record.partition, "timestamp": record.timestamp_ms}
+            try:
+                self._producer.produce(
+                    record.topic,
+                    record.value,
+                    record.key,
+                    headers=list(record.headers),
+                    on_delivery=partial(_on_delivery, errors, index),
+                    **{name: value for name, value in optional.items() if value is not None},
+                )
+            except KafkaException as error:
+                errors[index] = error
+            self._producer.poll(0)
         remaining = self._producer.flush(TIMEOUT_S)
-        errors, self._errors = self._errors, []
-        if errors:
-            raise KafkaException(errors[0])
         if remaining:
             raise TimeoutError(f"{remaining} records were not acknowledged within {TIMEOUT_S:g} s")
+        return errors
+
+    def is_refusal(self, error: Exception) -> bool:
+        return isinstance(error, KafkaException) and error.args[0].code() in REFUSALS
+
+    def is_consequence(self, error: Exception) -> bool:
+        return isinstance(error, KafkaException) and error.args[0].code() in CONSEQUENCES
 
     def commit(self, offsets: dict[tuple[str, int], int]) -> None:
         self._consumer.commit(offsets=self._offsets(offsets), asynchronous=False)
@@ -90,7 +96,6 @@ class ConfluentClients:
 
     def abort(self) -> None:
         self._producer.abort_transaction(TIMEOUT_S)
-        self._errors.clear()
 
     def rewind(self, partitions: Sequence[tuple[str, int, int]]) -> None:
         """Continue at each (topic, partition, offset) whose partition is still assigned."""
@@ -104,3 +109,8 @@ class ConfluentClients:
     @staticmethod
     def _offsets(offsets: dict[tuple[str, int], int]) -> list[Any]:
         return [TopicPartition(topic, partition, offset) for (topic, partition), offset in offsets.items()]
+
+
+def _on_delivery(errors: list[Exception | None], index: int, error: Any, _: Any) -> None:
+    if error is not None:
+        errors[index] = KafkaException(error)

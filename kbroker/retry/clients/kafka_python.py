@@ -1,15 +1,28 @@
 """Retries with kafka-python: a KafkaConsumer and a KafkaProducer."""
 
+import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from kafka import OffsetAndMetadata, TopicPartition
-from kafka.errors import CommitFailedError, IllegalGenerationError, RebalanceInProgressError, UnknownMemberIdError
+from kafka.errors import (
+    CommitFailedError,
+    IllegalGenerationError,
+    InvalidRecordError,
+    KafkaError,
+    MessageSizeTooLargeError,
+    RebalanceInProgressError,
+    RecordListTooLargeError,
+    UnknownMemberIdError,
+)
 
 from kbroker.retry.clients.kafka_python_headers import producer_headers
 from kbroker.retry.records import OutgoingRecord, ReceivedRecord, sendable_value
 
 REBALANCE_ERRORS = (CommitFailedError, IllegalGenerationError, RebalanceInProgressError, UnknownMemberIdError)
+TIMEOUT_S = 120.0
+REFUSALS = (InvalidRecordError, MessageSizeTooLargeError, RecordListTooLargeError)
 
 
 class KafkaPythonClients:
@@ -20,10 +33,16 @@ class KafkaPythonClients:
             raise ValueError("the consumer needs enable_auto_commit=False: offsets are committed after the records")
         self._consumer = consumer
         self._producer = producer
-        self._sent: list[Any] = []
         self._exactly_once = exactly_once
         self._member: Any = None
         self._joined: tuple[int, str] | None = None
+        self._transactions = producer._transaction_manager
+        self._has_sequence_gap = False
+        if self._transactions is not None and not exactly_once:
+            # An idempotent producer of kafka-python 3.0 sends nothing more after a refused record: its sequence numbers
+            # have a gap. A new producer epoch begins without one.
+            errors = self._transactions._NEEDS_EPOCH_BUMP_ERRORS
+            self._transactions._NEEDS_EPOCH_BUMP_ERRORS = frozenset((*errors, *REFUSALS))
 
     def poll(self, timeout_s: float) -> list[Any]:
         polled = self._consumer.poll(timeout_ms=round(timeout_s * 1000))
@@ -62,20 +81,38 @@ class KafkaPythonClients:
             record.topic, record.partition, record.offset, record.key, record.value, headers, record.timestamp
         )
 
-    def send(self, record: OutgoingRecord) -> None:
-        headers = producer_headers(record.headers)
-        future = self._producer.send(
-            record.topic, sendable_value(record), record.key, headers, record.partition, record.timestamp_ms
-        )
-        self._sent.append(future)
-
-    def flush(self) -> None:
-        """Wait until all records are acknowledged. Raises the error of the first one that failed."""
-        sent, self._sent = self._sent, []
-        if sent:
+    def deliver(self, records: Sequence[OutgoingRecord]) -> list[Exception | None]:
+        """Send the records, and wait until they are acknowledged. Returns the error of each."""
+        sent = [self._send(record) for record in records]
+        # It raises an error if the producer has split a batch that was too large. The futures know better.
+        with suppress(KafkaError):
             self._producer.flush()
+        errors: list[Exception | None] = []
         for future in sent:
-            future.get(0)
+            if not isinstance(future, KafkaError):
+                try:
+                    future.get(TIMEOUT_S)
+                except KafkaError as error:
+                    future = error
+                    self._has_sequence_gap |= self.is_refusal(error)
+            errors.append(future if isinstance(future, KafkaError) else None)
+        return errors
+
+    def _send(self, record: OutgoingRecord) -> Any:
+        """Return the future of a record, or the error with which the producer has refused it."""
+        headers = producer_headers(record.headers)
+        try:
+            return self._producer.send(
+                record.topic, sendable_value(record), record.key, headers, record.partition, record.timestamp_ms
+            )
+        except KafkaError as error:
+            return error
+
+    def is_refusal(self, error: Exception) -> bool:
+        return isinstance(error, REFUSALS)
+
+    def is_consequence(self, error: Exception) -> bool:
+        return False
 
     def commit(self, offsets: dict[tuple[str, int], int]) -> None:
         self._consumer.commit(self._offsets(offsets))
@@ -89,8 +126,14 @@ class KafkaPythonClients:
         self._producer.commit_transaction()
 
     def abort(self) -> None:
-        self._sent.clear()
         self._producer.abort_transaction()
+        if self._has_sequence_gap:
+            self._has_sequence_gap = False
+            self._transactions.bump_producer_id_and_epoch()
+            self._producer._sender.wakeup()
+            deadline = time.monotonic() + TIMEOUT_S
+            while self._transactions.is_bumping_epoch() and time.monotonic() < deadline:
+                time.sleep(0.01)
 
     def rewind(self, partitions: Sequence[tuple[str, int, int]]) -> None:
         """Continue at each (topic, partition, offset) whose partition is still assigned."""

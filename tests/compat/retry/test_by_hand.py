@@ -61,13 +61,16 @@ def letters(bootstrap: str, command: Sequence[str], dead: str) -> tuple[list[Any
     return found, output.splitlines()
 
 
-@pytest.mark.parametrize(
+programs = pytest.mark.parametrize(
     "program",
     [
         pytest.param(java, marks=pytest.mark.client("kafka_tools")),
         pytest.param(go, marks=pytest.mark.client("go")),
     ],
 )
+
+
+@programs
 def test_the_program_of_the_page_retries(bootstrap: str, name: str, group: str, tmp_path: Path, program: Any) -> None:
     need_own_broker()
     command = program(tmp_path)
@@ -101,4 +104,31 @@ def test_the_program_of_the_page_retries(bootstrap: str, name: str, group: str, 
         assert (headers["__dlq.errors.delivery.count"], headers["trace"]) == (b"3", b"7")
         assert headers["__dlq.errors.message"] == b"cannot process " + letter.value
         assert headers["kafka_dlt-original-timestamp"] == (1_700_000_000_000).to_bytes(8)
-        assert "TIMER_DELAY_MS" not in headers
+        assert not [header for header in headers if header.startswith(("TIMER_", "kbroker.delayed."))]
+
+
+@programs
+def test_a_record_that_is_too_large_becomes_a_pointer(
+    bootstrap: str, name: str, group: str, tmp_path: Path, program: Any
+) -> None:
+    need_own_broker()
+    command = program(tmp_path)
+    assert run(["topics", "create", name, "-p", "1", "-b", bootstrap]) == 0
+    delays = f"{DELAY_MS}ms,{DELAY_MS}ms"
+    create = ["retry", "create", name, "-g", group, "--attempts", "2", "--delays", delays, "-p", "1"]
+    assert run([*create, "-b", bootstrap]) == 0
+    for topic in (f"{name}-{group}-retry", f"dlq.{name}"):
+        assert run(["configs", "set", "topic", topic, "max.message.bytes=3000", "-b", bootstrap]) == 0
+    producer = KafkaProducer(bootstrap_servers=bootstrap)
+    for value in ("first", "bad-1", "bad" + 5_000 * ".", "last"):
+        producer.send(name, value.encode(), key=b"k", headers=[("trace", b"7")])
+    producer.flush()
+    producer.close()
+    policy = ["2", f"{DELAY_MS},{DELAY_MS}"] if program is go else []
+    found, printed = letters(bootstrap, [*command, bootstrap, name, group, *policy], f"dlq.{name}")
+    assert printed == ["first", "last"]
+    headers = {dict(letter.headers)["__dlq.errors.offset"]: dict(letter.headers) for letter in found}
+    assert headers.keys() == {b"1", b"2"}
+    assert headers[b"2"]["kbroker.dlq.omitted"] == b"key,value,headers"
+    assert "trace" not in headers[b"2"]
+    assert "kbroker.dlq.omitted" not in headers[b"1"]

@@ -8,6 +8,8 @@ from kbroker.retry.records import (
     ReceivedRecord,
     after_failure,
     failed_attempts,
+    failure_records,
+    is_pointer,
     last_headers,
     original_timestamp_ms,
     redriven_headers,
@@ -80,3 +82,39 @@ def test_a_long_message_is_cut_and_a_surrogate_is_escaped():
 def test_the_headers_of_a_redriven_dead_letter():
     last = after_failure(POLICY, RECORD, OSError(), is_retryable=False)
     assert redriven_headers(last.headers) == (*RECORD.headers, ("kafka_dlt-original-timestamp", (1234).to_bytes(8)))
+
+
+def test_a_record_that_is_refused_everywhere_becomes_a_pointer():
+    records = list(failure_records(POLICY, RECORD, ValueError("m" * 5000)))
+    assert [record.topic for record in records] == ["orders-billing-retry", "dlq.orders", "dlq.orders"]
+    assert records[1].value == b"value"
+    pointer = records[2]
+    headers = last_headers(pointer.headers)
+    assert (pointer.key, pointer.value, headers["kbroker.dlq.omitted"]) == (b"key", None, b"value,headers")
+    assert [headers[f"__dlq.errors.{name}"] for name in ("topic", "partition", "offset")] == [b"orders", b"2", b"41"]
+    assert "trace" not in headers
+    assert original_timestamp_ms(pointer.headers) == 1234
+    assert sum(len(name) + len(value or b"") for name, value in pointer.headers) < 500
+    last = list(failure_records(POLICY, RECORD, ValueError("x"), is_retryable=False))
+    assert [record.topic for record in last] == ["dlq.orders"] * 2
+    assert is_pointer(last[1].headers)
+    assert not is_pointer(last[0].headers)
+
+
+def test_a_pointer_names_the_first_failure_and_omits_a_large_key():
+    first = after_failure(POLICY, RECORD._replace(key=b"k" * 300), ValueError("x"))
+    *_, pointer = failure_records(POLICY, received(first), ValueError("x"))
+    headers = last_headers(pointer.headers)
+    assert (pointer.key, headers["kbroker.dlq.omitted"]) == (None, b"key,value,headers")
+    assert headers["__dlq.errors.offset"] == b"41"
+    assert headers["__dlq.errors.delivery.count"] == b"2"
+    assert original_timestamp_ms(pointer.headers) == 1234
+    assert redriven_headers(pointer.headers) == (("kafka_dlt-original-timestamp", (1234).to_bytes(8)),)
+
+
+def test_the_headers_of_a_delayed_delivery_are_not_kept():
+    first = after_failure(POLICY, RECORD, ValueError("x"))
+    delivered = [(f"kbroker.delayed.{name}", b"1") for name in ("from", "due.ms", "timestamp.ms")]
+    second = after_failure(POLICY, received(first, headers=(*first.headers, *delivered)), ValueError("x"))
+    assert not [name for name, _ in second.headers if name.startswith("kbroker.delayed")]
+    assert not [name for name, _ in redriven_headers((*first.headers, *delivered)) if name.startswith("kbroker")]

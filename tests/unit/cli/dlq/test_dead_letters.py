@@ -18,9 +18,9 @@ HEADERS = (
 
 def test_the_headers_of_a_dead_letter():
     assert dead_letter(HEADERS) == DeadLetter(
-        "orders", "2", "41", "billing", "3", "shop.errors.Missing", "no such shop"
+        "orders", "2", "41", "billing", "3", "shop.errors.Missing", "no such shop", None
     )
-    assert dead_letter([("trace", None)]) == DeadLetter(*[None] * 7)
+    assert dead_letter([("trace", None)]) == DeadLetter(*[None] * 8)
 
 
 @pytest.mark.parametrize(

@@ -97,7 +97,7 @@ def _partitions(
                 topic_image = services.metadata.topics.get(tp.topic)
                 is_view = topic_image is not None and bool(topic_image.view_of)
                 # The client must not retry.
-                errors[tp] = ErrorCode.TOPIC_AUTHORIZATION_FAILED if is_view else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                errors[tp] = ErrorCode.INVALID_TOPIC_EXCEPTION if is_view else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             yield
     return partitions, errors
 

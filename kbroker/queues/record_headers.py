@@ -1,6 +1,6 @@
 """Walks the headers of records for the features of queues, which find their options in them."""
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
 
 from kbroker.common import Buffer
 from kbroker.replica.produce.record_validation import (
@@ -21,6 +21,17 @@ VisitRecord = Callable[[int, Sequence[Header], int, int], None]
 
 class InvalidHeaderError(Exception):
     """The headers of a record are invalid. The message has the reason."""
+
+
+def check_names(headers: Sequence[Header], names: Collection[bytes]) -> None:
+    """Raise InvalidHeaderError for a header whose name is one of these upper-case names in other case.
+
+    It would have no effect, which nobody would notice.
+    """
+    for name, _ in headers:
+        if name not in names and name.upper() in names:
+            expected, found = name.upper().decode(), name.decode()
+            raise InvalidHeaderError(f"The header must be named {expected}, not {found}: names are case-sensitive.")
 
 
 def walk_headers(body: Buffer, header: BatchHeader, visit: VisitRecord) -> Generator[None, None, None]:

@@ -11,7 +11,7 @@ from kbroker.cli.common.options import DEFAULT_BOOTSTRAP, Bootstrap
 from kbroker.cli.common.parsing import INT16, INT32, parse_config_changes
 from kbroker.cli.common.plan_options import NO_PLAN_OPTIONS, PlanOptions, with_plan_options
 from kbroker.cli.configs.requests import Resource, alter_configs
-from kbroker.cli.topics.remove_partitions import outcome_text, remove_instead
+from kbroker.cli.topics.remove_partitions import change_partitions, outcome_text
 from kbroker.cli.topics.results import print_results
 
 Topics = Annotated[list[str], typer.Argument(metavar="TOPIC...", show_default=False, autocompletion=complete_topics)]
@@ -95,10 +95,5 @@ def alter(
             alter_configs(client, Resource("topic", topic), changes)
             print(f"{topic}: configs altered: {', '.join(changes)}")
         if partitions is not None:
-            results = client.create_partitions(dict.fromkeys(names, partitions), raise_errors=False).to_dict()[
-                "results"
-            ]
-            print_results(
-                [remove_instead(client, result, partitions) for result in results],
-                lambda result: outcome_text(result, partitions),
-            )
+            results = change_partitions(client, names, partitions)
+            print_results(results, lambda result: outcome_text(result, partitions))

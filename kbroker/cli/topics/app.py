@@ -10,14 +10,14 @@ from kbroker.cli.common.completion import complete_topic_configs
 from kbroker.cli.common.confirm import confirm
 from kbroker.cli.common.formatting import count_text
 from kbroker.cli.common.options import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, Yes
-from kbroker.cli.common.output import print_json, print_table
+from kbroker.cli.common.output import Cell, print_json, print_table
 from kbroker.cli.common.pager import paginated
 from kbroker.cli.common.parsing import INT16, INT32, parse_assignments
 from kbroker.cli.common.progress import ProgressBar
 from kbroker.cli.topics.alter import Topics, alter
 from kbroker.cli.topics.describe import describe
 from kbroker.cli.topics.results import print_results
-from kbroker.cli.topics.summary import topic_summary
+from kbroker.cli.topics.summary import topic_summary, view_sources
 from protocol.errors import ErrorCode
 
 app = typer.Typer()
@@ -126,16 +126,21 @@ def list_topics(
     as_json: AsJson = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """List topics with their partition counts."""
+    """List topics with their partition counts, and the sources of views."""
     with admin_client(bootstrap) as client:
-        topics = client.describe_topics(None)
-    topics = sorted((topic for topic in topics if internal or not topic["is_internal"]), key=lambda t: t["name"])
-    summaries = [topic_summary(topic) for topic in topics]
+        topics = [topic for topic in client.describe_topics(None) if internal or not topic["is_internal"]]
+        sources = view_sources(client, [topic["name"] for topic in topics])
+    topics = sorted(topics, key=lambda topic: topic["name"])
+    summaries = [topic_summary(topic, sources.get(topic["name"])) for topic in topics]
     if as_json:
         print_json(summaries)
     else:
-        rows = [[topic["name"], topic["partitions"], topic["replication_factor"]] for topic in summaries]
-        print_table(("topic", "partitions", "replicas"), rows)
+        view_of = ("view_of",) if sources else ()
+        rows: list[list[Cell]] = [
+            [topic["name"], topic["partitions"], topic["replication_factor"], *(topic.get(name) for name in view_of)]
+            for topic in summaries
+        ]
+        print_table(("topic", "partitions", "replicas", *view_of), rows)
 
 
 app.command("describe")(describe)

@@ -23,6 +23,7 @@ from kbroker.cli.common.partitions.reassignments import NO_REASSIGNMENT, Replica
 from kbroker.cli.common.partitions.replica_lag import ReplicaLag, lag_text, replica_lag
 from kbroker.cli.topics.remove_partitions import first_closing
 from kbroker.cli.topics.summary import topic_summary
+from kbroker.config.tag_expression import VIEW_OF
 
 OptionalTopics = Annotated[
     list[str] | None, typer.Argument(metavar="[TOPIC]...", show_default=False, autocompletion=complete_topics)
@@ -133,7 +134,7 @@ def _description(
 
     closing = first_closing(client, name)
     is_closing = closing is not None and closing < len(topic["partitions"])
-    return topic_summary(topic) | {
+    return topic_summary(topic, configs.get(VIEW_OF, {}).get("value")) | {
         **({"retired_from": closing} if closing is not None and not is_closing else {}),
         "configs": {key: config["value"] for key, config in sorted(configs.items())},
         "partitions": [
@@ -157,6 +158,7 @@ def _description(
 def _print_description(topic: Mapping[str, Any]) -> None:
     facts = [f"id {topic['topic_id']}", count_text(len(topic["partitions"]), "partition")]
     facts += ["internal"] if topic["internal"] else []
+    facts += [f"view of {topic['view_of']}"] if "view_of" in topic else []
     facts += [f"{name}={value}" for name, value in topic["configs"].items()]
     print_heading(topic["name"], "  ".join(facts))
     lag = ("lag",) if any("lag" in partition for partition in topic["partitions"]) else ()

@@ -1,34 +1,44 @@
 """Removes partitions of topics that have more than `kbroker topics alter --partitions` names."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kbroker.cli.common.formatting import count_text
-from protocol.errors import ErrorCode
 
 # The outcomes of RemovePartitions.
 CLOSING, REOPENED = 1, 2
 
 
-def remove_instead(client: Any, result: Mapping[str, Any], partitions: int) -> Mapping[str, Any]:
-    """Return the result of removing partitions, if CreatePartitions was refused because the topic has that many.
+def change_partitions(client: Any, topics: Sequence[str], partitions: int) -> list[Mapping[str, Any]]:
+    """Add partitions to the topics that have fewer, and remove them from the others. Returns the results in order."""
+    counts = {topic["name"]: len(topic["partitions"]) for topic in client.describe_topics(list(topics))}
+    results: dict[str, Mapping[str, Any]] = {}
+    for name in topics:
+        removed = _remove(client, name, partitions) if counts.get(name, 0) >= partitions else None
+        if removed is not None:
+            results[name] = removed
+    # Brokers of Apache Kafka refuse the removal with a reason here.
+    others = dict.fromkeys([name for name in topics if name not in results], partitions)
+    if others:
+        response = client.create_partitions(others, raise_errors=False).to_dict()
+        results.update({result["name"]: result for result in response["results"]})
+    return [results[name] for name in topics]
 
-    Brokers of Apache Kafka do not know the request and disconnect: then their refusal remains the result.
-    """
-    if result["error_code"] != ErrorCode.INVALID_PARTITIONS:
-        return result
+
+def _remove(client: Any, topic: str, partitions: int) -> Mapping[str, Any] | None:
+    """Return the result of removing partitions; None from a broker of Apache Kafka, which disconnects."""
     from kafka.errors import KafkaError
 
     from kbroker.cli.cluster.plans.broker_message import send_message
     from protocol.messages.k10010_remove_partitions import RemovePartitionsRequest, RemovePartitionsResponse
 
-    request = RemovePartitionsRequest(topic_name=result["name"], partition_count=partitions)
+    request = RemovePartitionsRequest(topic_name=topic, partition_count=partitions)
     try:
         response = send_message(client, request, RemovePartitionsResponse)
     except KafkaError:
-        return result
+        return None
     return {
-        "name": result["name"],
+        "name": topic,
         "error_code": response.error_code,
         "error_message": response.error_message,
         "outcome": response.outcome,

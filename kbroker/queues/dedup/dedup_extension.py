@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 from kbroker.common import UNKNOWN_OFFSET, Buffer
 from kbroker.queues.dedup.dedup_metrics import DedupMetrics
-from kbroker.queues.dedup.key_table import NO_TRANSACTION, KeyTable, key_digest
+from kbroker.queues.dedup.key_table import IDEMPOTENCY_KEY, NO_TRANSACTION, KeyTable, key_digest
 from kbroker.queues.dedup.record_removal import without_records
 from kbroker.queues.derived_state_manager import DerivedStateManager
-from kbroker.queues.record_headers import walk_headers
+from kbroker.queues.record_headers import check_names, walk_headers
 from kbroker.replica.produce.append_extension import AppendResult
 from kbroker.replica.produce.record_validation import InspectedBatch
 from kbroker.replica.produce.record_validator import NeedsRewrite
@@ -65,7 +65,9 @@ class DedupExtension:
 
         def visit(index: int, headers: Sequence[Header], start: int, end: int) -> None:
             digest = key_digest(headers)
-            if digest is not None:
+            if digest is None:
+                check_names(headers, (IDEMPOTENCY_KEY,))
+            else:
                 keys.append((index, digest))
 
         yield from walk_headers(body, header, visit)

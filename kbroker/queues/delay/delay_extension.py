@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from kbroker.common import Buffer
 from kbroker.config.delay_levels import levels_ms
 from kbroker.queues.delay.delay_batches import PRIVATE_BITS, store_delayed
-from kbroker.queues.delay.headers import Delay, parse_delay
-from kbroker.queues.record_headers import raise_record_errors, walk_headers
+from kbroker.queues.delay.headers import DELAY_HEADERS, Delay, parse_delay
+from kbroker.queues.record_headers import check_names, raise_record_errors, walk_headers
 from kbroker.replica.produce.append_extension import AppendResult
 from kbroker.replica.produce.record_validation import (
     MAX_RECORD_ERRORS,
@@ -59,7 +59,9 @@ class DelayExtension:
         def visit(index: int, headers: Sequence[Header], start: int, end: int) -> None:
             nonlocal largest
             delay = parse_delay(headers, levels)
-            if delay is not None:
+            if delay is None:
+                check_names(headers, DELAY_HEADERS)
+            else:
                 delays[index] = delay
                 largest = max(largest, end - start)
 

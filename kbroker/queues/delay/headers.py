@@ -54,7 +54,8 @@ def parse_delay(headers: Sequence[Header], levels: Sequence[int]) -> Delay | Non
         return Delay(number, True)
     if name == LEVEL:
         if not 1 <= number <= len(levels):
-            raise InvalidHeaderError(f"Header DELAY is {number}; the levels are 1 to {len(levels)}.")
+            levels_text = f"1 to {len(levels)}; leave the header out for no delay"
+            raise InvalidHeaderError(f"Header DELAY is {number}; the levels are {levels_text}.")
         return Delay(levels[number - 1], False)
     return Delay(number * (SECOND_MS if name == DELAY_SEC else 1), False)
 

@@ -6,8 +6,8 @@ from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING
 
 from kbroker.common import Buffer
-from kbroker.queues.expiry.ttl_header import parse_ttl
-from kbroker.queues.record_headers import InvalidHeaderError, walk_headers
+from kbroker.queues.expiry.ttl_header import TTL_MS, parse_ttl
+from kbroker.queues.record_headers import InvalidHeaderError, check_names, walk_headers
 from kbroker.replica.produce.append_extension import AppendExtension, AppendResult
 from kbroker.replica.produce.record_validation import InspectedBatch
 from kbroker.storage.log.control_batches import PreparedBatch
@@ -37,7 +37,8 @@ class TtlValidation:
 
         def visit(index: int, headers: Sequence[Header], start: int, end: int) -> None:
             try:
-                parse_ttl(headers)
+                if parse_ttl(headers) is None:
+                    check_names(headers, (TTL_MS,))
             except InvalidHeaderError as error:
                 raise InvalidHeaderError(f"Record {index} is invalid: {error}.") from None
 

@@ -3,6 +3,7 @@
 import pytest
 
 from tests.compat.cli.conftest import Kbroker
+from tests.compat.support import BrokerProcess, need_own_broker
 
 pytestmark = pytest.mark.compat
 
@@ -76,3 +77,37 @@ def test_partitions_are_added_and_configs_altered(kbroker: Kbroker, try_kbroker:
         assert result.status == 1
         assert reason in result.err
         assert result.err.count("\n") == 1
+
+
+def test_views_are_shown_with_their_sources(kbroker: Kbroker, name: str) -> None:
+    need_own_broker()
+    kbroker("topics", "create", name)
+    kbroker("topics", "create", f"{name}.view", "--view-of", name, "--filter", "paid")
+    listed = {topic["name"]: topic.get("view_of") for topic in kbroker("topics", "list", "--json").json()}
+    assert (listed[name], listed[f"{name}.view"]) == (None, name)
+    lines = kbroker("topics", "list").out.splitlines()
+    assert lines[0].split() == ["TOPIC", "PARTITIONS", "REPLICAS", "VIEW_OF"]
+    assert [f"{name}.view", "1", "1", name] in [line.split() for line in lines]
+    [described] = kbroker("topics", "describe", f"{name}.view", "--json").json()
+    assert described["view_of"] == name
+    assert f"view of {name}" in kbroker("topics", "describe", f"{name}.view").out.splitlines()[0]
+    kbroker("topics", "delete", f"{name}.view", name)
+
+
+def test_removing_partitions_is_not_a_refused_request(
+    kbroker: Kbroker, try_kbroker: Kbroker, broker: BrokerProcess
+) -> None:
+    """The broker's log has no error of the command's own questions; a view's partitions are those of its source."""
+    address = ("-b", broker.bootstrap)
+    kbroker("topics", "create", "orders", "-p", "3", *address)
+    kbroker("topics", "create", "paid", "--view-of", "orders", *address)
+    assert "now has 2 partitions" in kbroker("topics", "alter", "orders", "-p", "2", *address).out
+    assert "now has 4 partitions" in kbroker("topics", "alter", "orders", "-p", "4", *address).out
+    kbroker("topics", "list", *address)
+    kbroker("topics", "describe", "orders", "paid", *address)
+    assert "request refused" not in broker.errors
+    for partitions, reason in (("1", "remove partitions of"), ("9", "add partitions to")):
+        refused = try_kbroker("topics", "alter", "paid", "-p", partitions, *address)
+        assert (refused.status, f"'paid' is a view; {reason} its source 'orders'" in refused.err) == (1, True)
+    missing = try_kbroker("topics", "alter", "absent", "-p", "1", *address)
+    assert (missing.status, "topic absent does not exist" in missing.err) == (1, True)

@@ -10,6 +10,7 @@ from protocol.messages.k24_add_partitions_to_txn import AddPartitionsToTxnReques
 from protocol.records.batch import parse_header
 from tests.unit.support.simulated_broker import Machine, broker_test
 from tests.unit.support.transactional_producer import codes, init_producer
+from tests.unit.support.views import create
 
 NONE, UNKNOWN, NOT_ATTEMPTED = 0, int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), int(ErrorCode.OPERATION_NOT_ATTEMPTED)
 
@@ -23,6 +24,16 @@ async def test_a_client_adds_partitions(m: Machine, version: int) -> None:
     described = await producer.describe()
     assert described.transaction_state == "Ongoing"
     assert [(topic.topic, topic.partitions) for topic in described.topics] == [("a", [0, 2]), ("b", [0])]
+
+
+@broker_test
+async def test_a_view_is_not_a_topic_for_a_transaction(m: Machine) -> None:
+    """Clients must not retry, and the error is that of Produce."""
+    producer = await init_producer(m, v2=False)
+    configs = {"kbroker.view.of": "a"}
+    assert (await create(producer.client, "view", configs)) == (0, "")
+    expected = {"view": {0: int(ErrorCode.INVALID_TOPIC_EXCEPTION)}}
+    assert codes(await producer.add({"view": [0]}, 3)) == expected
 
 
 @broker_test

@@ -234,6 +234,19 @@ async def test_headers_that_cannot_be_keys_are_refused(m: Machine) -> None:
 
 
 @broker_test
+async def test_a_key_in_a_header_of_other_case_is_refused(m: Machine) -> None:
+    client = await client_with_topic(m)
+    for headers, code in (
+        ([(b"Idempotency_Key", b"a")], ErrorCode.INVALID_RECORD),
+        ([(b"Idempotency_Key", b"a"), (b"IDEMPOTENCY_KEY", b"a")], ErrorCode.NONE),
+    ):
+        response = await client.produce("t", build_batch([(EPOCH_MS, None, b"1", headers)]))
+        assert response.error_code == code
+        if code:
+            assert "must be named IDEMPOTENCY_KEY, not Idempotency_Key" in (response.error_message or "")
+
+
+@broker_test
 async def test_a_hidden_batch_of_a_client_is_refused(m: Machine) -> None:
     client = await client_with_topic(m)
     response = await client.produce("t", keyed([(b"a", b"1")], attributes=0x4000))

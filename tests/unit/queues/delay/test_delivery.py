@@ -192,12 +192,21 @@ async def test_records_of_a_transaction_are_delivered_after_its_commit_only(m: M
 
 @pytest.mark.parametrize(
     "headers",
-    [[(b"DELAY", b"x")], [(b"DELAY", b"1"), (DELAY_MS, b"1")], [(DELAY_MS, b"%d" % (41 * 86_400_000))]],
+    [
+        [(b"DELAY", b"x")],
+        [(b"DELAY", b"0")],
+        [(b"DELAY", b"1"), (DELAY_MS, b"1")],
+        [(DELAY_MS, b"%d" % (41 * 86_400_000))],
+        [(b"Delay", b"1")],
+        [(b"timer_delay_sec", b"1")],
+    ],
 )
 @broker_test
 async def test_a_batch_with_an_invalid_record_is_not_stored(m: Machine, headers: list[tuple[bytes, bytes]]) -> None:
     t = await Topic.create(m)
-    batch = build_batch([(m.now_ms, None, b"good", ()), (m.now_ms, None, b"bad", headers)])
+    # A header in other case besides one of these is the application's own.
+    good = [(b"delay", b"3"), (b"DELAY", b"1")]
+    batch = build_batch([(m.now_ms, None, b"good", good), (m.now_ms, None, b"bad", headers)])
     with pytest.raises(KafkaError) as refused:
         t.append(batch)
     assert refused.value.code == ErrorCode.INVALID_RECORD

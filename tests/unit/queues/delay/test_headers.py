@@ -83,7 +83,7 @@ def test_the_levels_are_those_of_the_topic():
     assert parse_delay([(b"DELAY", b"2")], levels_ms("500ms 2h")) == Delay(7_200_000, False)
     with pytest.raises(InvalidHeaderError) as refused:
         parse_delay([(b"DELAY", b"3")], levels_ms("500ms 2h"))
-    assert str(refused.value) == "Header DELAY is 3; the levels are 1 to 2."
+    assert str(refused.value) == "Header DELAY is 3; the levels are 1 to 2; leave the header out for no delay."
 
 
 @pytest.mark.parametrize(

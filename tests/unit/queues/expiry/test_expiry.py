@@ -139,6 +139,10 @@ async def test_malformed_headers_are_refused(m: Machine) -> None:
         assert result.error_code == ErrorCode.INVALID_RECORD
         assert "Record 2 is invalid: the header TTL_MS is '-5'" in (result.error_message or "")
         assert [error.batch_index for error in result.record_errors] == [2]
+        named = [(m.now_ms, None, b"v", [] if n != 2 else [(b"ttl_ms", b"5")]) for n in range(count)]
+        result = await client.produce("t", build_batch(named, codec=1 if count > 3 else 0))
+        assert result.error_code == ErrorCode.INVALID_RECORD
+        assert "The header must be named TTL_MS, not ttl_ms" in (result.error_message or "")
     assert m.partition("t").log.log_end_offset == 0
     # Without the option the header has no meaning.
     await client.create_topic("plain", kbroker_ttl_ms=1000)

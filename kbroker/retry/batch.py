@@ -47,7 +47,7 @@ class ErrorKinds(Protocol):
         ...
 
 
-class Delivery:
+class RecordOutcome:
     """The records to produce for one received record.
 
     `replacements`: the records of which one is produced if processing has failed; None if it has succeeded. `is_alone`:
@@ -65,12 +65,12 @@ class Delivery:
 
 
 class Unsent(NamedTuple):
-    delivery: Delivery
+    outcome: RecordOutcome
     number: int
 
     @property
     def record(self) -> OutgoingRecord:
-        return self.delivery.outgoing[self.number]
+        return self.outcome.outgoing[self.number]
 
 
 class PollBatch:
@@ -78,7 +78,7 @@ class PollBatch:
 
     def __init__(self, policies: Policies) -> None:
         self._policies = policies
-        self._deliveries: list[Delivery] = []
+        self._outcomes: list[RecordOutcome] = []
         self.next_offsets: dict[tuple[str, int], int] = {}
         self.succeeded = 0
         self.failed = 0
@@ -86,23 +86,23 @@ class PollBatch:
 
     @property
     def outgoing(self) -> list[OutgoingRecord]:
-        return [record for delivery in self._deliveries for record in delivery.outgoing]
+        return [record for outcome in self._outcomes for record in outcome.outgoing]
 
     def add_success(self, record: ReceivedRecord, outputs: Sequence[OutgoingRecord]) -> None:
-        self._deliveries.append(Delivery(record, outputs))
+        self._outcomes.append(RecordOutcome(record, outputs))
         self.succeeded += 1
         self._advance(record)
 
     def add_failure(self, record: ReceivedRecord, error: Exception) -> None:
         """Raises `error` if the record's topic has no policy."""
-        delivery = Delivery(record, ())
-        self._fail(delivery, error)
-        self._deliveries.append(delivery)
+        outcome = RecordOutcome(record, ())
+        self._fail(outcome, error)
+        self._outcomes.append(outcome)
         self._advance(record)
 
-    def _fail(self, delivery: Delivery, error: Exception) -> None:
-        delivery.replacements = self._policies.failure_records(delivery.received, error)
-        delivery.outgoing = [next(delivery.replacements)]
+    def _fail(self, outcome: RecordOutcome, error: Exception) -> None:
+        outcome.replacements = self._policies.failure_records(outcome.received, error)
+        outcome.outgoing = [next(outcome.replacements)]
         self.failed += 1
 
     def _advance(self, record: ReceivedRecord) -> None:
@@ -114,14 +114,14 @@ class PollBatch:
         """Return the records that are not acknowledged. Those of a group may be in one batch of the producer."""
         together: list[Unsent] = []
         groups = [together]
-        for delivery in self._deliveries:
-            for number in range(len(delivery.outgoing)):
-                if number in delivery.acknowledged:
+        for outcome in self._outcomes:
+            for number in range(len(outcome.outgoing)):
+                if number in outcome.acknowledged:
                     continue
-                if delivery.is_alone:
-                    groups.append([Unsent(delivery, number)])
+                if outcome.is_alone:
+                    groups.append([Unsent(outcome, number)])
                 else:
-                    together.append(Unsent(delivery, number))
+                    together.append(Unsent(outcome, number))
         return groups if together else groups[1:]
 
     def settle(self, group: Sequence[Unsent], errors: Sequence[Exception | None], kinds: ErrorKinds) -> bool:
@@ -131,13 +131,13 @@ class PollBatch:
         because of the refused ones. Raises the first error of another kind, and that of a record of which nothing is
         left to omit.
         """
-        refused: dict[Delivery, Exception] = {}
+        refused: dict[RecordOutcome, Exception] = {}
         failed: Exception | None = None
-        for (delivery, number), error in zip(group, errors, strict=True):
+        for (outcome, number), error in zip(group, errors, strict=True):
             if error is None:
-                delivery.acknowledged.add(number)
+                outcome.acknowledged.add(number)
             elif kinds.is_refusal(error):
-                refused.setdefault(delivery, error)
+                refused.setdefault(outcome, error)
             else:
                 failed = failed or error
         if failed is not None and not refused:
@@ -147,25 +147,25 @@ class PollBatch:
             return False
         if refused:
             self._repeats = 0
-        for delivery, error in refused.items():
-            if delivery.is_alone:
-                self._replace(delivery, error)
-            delivery.is_alone = True
+        for outcome, error in refused.items():
+            if outcome.is_alone:
+                self._replace(outcome, error)
+            outcome.is_alone = True
         return not refused
 
-    def _replace(self, delivery: Delivery, error: Exception) -> None:
-        received, refused = delivery.received, delivery.outgoing[0].topic
-        delivery.acknowledged.clear()
-        if delivery.replacements is None:
+    def _replace(self, outcome: RecordOutcome, error: Exception) -> None:
+        received, refused = outcome.received, outcome.outgoing[0].topic
+        outcome.acknowledged.clear()
+        if outcome.replacements is None:
             # A record that the handler has returned.
             self.succeeded -= 1
-            self._fail(delivery, error)
+            self._fail(outcome, error)
         else:
-            replacement = next(delivery.replacements, None)
+            replacement = next(outcome.replacements, None)
             if replacement is None:
                 raise error
-            delivery.outgoing = [replacement]
-        [record] = delivery.outgoing
+            outcome.outgoing = [replacement]
+        [record] = outcome.outgoing
         log.warning(
             "the record at %s-%d offset %d cannot be sent to %s (%s): sending %s to %s",
             *(received.topic, received.partition, received.offset, refused, error),
@@ -175,8 +175,8 @@ class PollBatch:
 
     def forget_acknowledgements(self) -> None:
         """The transaction was aborted."""
-        for delivery in self._deliveries:
-            delivery.acknowledged.clear()
+        for outcome in self._outcomes:
+            outcome.acknowledged.clear()
 
 
 def first_offsets(records: Iterable[ReceivedRecord]) -> list[tuple[str, int, int]]:

@@ -22,8 +22,7 @@ from kbroker.cli.common.partitions.partition_health import (
 from kbroker.cli.common.partitions.reassignments import NO_REASSIGNMENT, ReplicaChanges, reassignments_if_known
 from kbroker.cli.common.partitions.replica_lag import ReplicaLag, lag_text, replica_lag
 from kbroker.cli.topics.remove_partitions import first_closing
-from kbroker.cli.topics.summary import topic_summary
-from kbroker.config.tag_expression import VIEW_OF
+from kbroker.cli.topics.summary import VIEW_OF, topic_summary
 
 OptionalTopics = Annotated[
     list[str] | None, typer.Argument(metavar="[TOPIC]...", show_default=False, autocompletion=complete_topics)

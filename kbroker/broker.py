@@ -130,6 +130,8 @@ class Broker:
         self._add_listeners(member, assigned)
         if cluster is not None:
             assigned.fetchers = cluster.fetchers
+            await replicas.write_health.check()
+            member.write_health = lambda: replicas.write_health.health
             await cluster.serve(self.services, replicas)
             self._sessions.resign = partial(self._resign, member, assigned, cluster)
         # A broker that could still be opening its logs must not be elected as a leader.
@@ -261,6 +263,8 @@ class Broker:
         scheduled_tasks = ScheduledTasks(self.environment, replicas, assigned, lambda: self.config)
         scheduled_tasks.start()
         self._started.append(scheduled_tasks.stop)
+        replicas.write_health.start(is_in_cluster=self._cluster is not None)
+        self._started.append(replicas.write_health.stop)
         log_cleaner = LogCleaner(self.environment, replicas, lambda: self.config)
         log_cleaner.start()
         self._started.append(log_cleaner.stop)

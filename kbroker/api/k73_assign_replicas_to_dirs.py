@@ -1,9 +1,11 @@
-"""AssignReplicasToDirs (key 73), version 0, between brokers only: a broker reports replicas whose logs have failed.
+"""AssignReplicasToDirs (key 73), version 0, between brokers only: a broker reports replicas whose logs have failed, or
+whether it can write to its disk.
 
 - Each log fails alone, since a broker has one log directory. As in Kafka a replica in the directory LOST is offline: it
   leaves the in-sync and the eligible leader replicas, and another one leads, if another one is in sync.
 - A new leader epoch begins. The replica does not follow it, so it joins again only after its broker has been restarted,
   or has opened the log.
+- The ids in write_health_reporter.py are kbroker's own: the broker reports whether it can write to its disk.
 - Other directory ids have no effect.
 - A broker that is not the controller relays the request of one that may be cut off from the controller.
 """
@@ -16,6 +18,7 @@ from kbroker.api.context import RequestContext, Services
 from kbroker.api.relaying import relay_to_controller
 from kbroker.common import KafkaError
 from kbroker.replica.isr.failed_log_reporter import LOST_DIRECTORY
+from kbroker.replica.isr.write_health_reporter import DIRECTORY_IDS
 from protocol.errors import ErrorCode
 from protocol.messages.k73_assign_replicas_to_dirs import (
     AssignReplicasToDirsRequest,
@@ -42,8 +45,13 @@ async def handle(
         for topic in directory.topics
         for partition in topic.partitions
     ]
+    ids = [directory.id for directory in request.directories]
+    healths = [health for health, directory_id in DIRECTORY_IDS.items() if directory_id in ids]
     try:
-        await services.controller.remove_failed_replicas(request.broker_id, request.broker_epoch, failed)
+        for health in healths:
+            await services.controller.set_write_health(request.broker_id, request.broker_epoch, health)
+        if not healths:
+            await services.controller.remove_failed_replicas(request.broker_id, request.broker_epoch, failed)
     except KafkaError as error:
         return AssignReplicasToDirsResponse(error_code=error.code)
     return AssignReplicasToDirsResponse(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from kbroker.common import NO_LEADER, KafkaError
 from kbroker.metadata.controller import Controller
 from kbroker.metadata.features import INITIAL_FEATURES
-from kbroker.metadata.image import BrokerRegistration, DeltaListener, MetadataDelta, MetadataImage
+from kbroker.metadata.image import BrokerRegistration, DeltaListener, MetadataDelta, MetadataImage, WriteHealth
 from kbroker.metadata.metadata_loader import MetadataLoader
 from kbroker.metadata.producer_id_manager import ProducerIdManager
 from kbroker.metadata.registration import register_broker
@@ -77,6 +77,8 @@ class ClusterMember:
         self.broker_epoch = 0
         # Called with the epoch of each registration, before the controller knows of it.
         self.on_registered: Callable[[int], None] = lambda epoch: None
+        # Returns whether this broker can write to its disk, for its registrations.
+        self.write_health: Callable[[], WriteHealth] = lambda: WriteHealth.OK
         # Whether all partitions have leader epochs that no earlier process has used.
         self.has_new_epochs = True
         self._node_id = node_id
@@ -150,6 +152,7 @@ class ClusterMember:
         await self.loader.wait_for_listeners()
         # An attempt in another session continues with it: the logs are as they were.
         self._last_epoch = previous_epoch
+        broker = broker._replace(write_health=self.write_health())
         epoch = await register_broker(self._environment, self._coordination, broker, previous_epoch, max_wait_s)
         self._registration, self.broker_epoch, self._last_epoch = broker._replace(epoch=epoch), epoch, epoch
         self.on_registered(epoch)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from kbroker.common import KafkaError
 from kbroker.config.config_resource import ConfigResource, ConfigResourceType
 from kbroker.metadata.features import FeatureUpdate, update_features
-from kbroker.metadata.image import TopicImage
+from kbroker.metadata.image import TopicImage, WriteHealth
 from kbroker.metadata.isr_change_queue import AlterPartitionResult, IsrChangeQueue, IsrRequest
 from kbroker.metadata.metadata_writer import MetadataWriter
 from kbroker.metadata.reassignments.plan_checks import RequestedPlan
@@ -150,6 +150,10 @@ class Controller:
     async def remove_failed_replicas(self, broker_id: int, broker_epoch: int, failed: Sequence[ReplicaKey]) -> None:
         """End the ISR memberships of replicas (topic id, index) whose logs have failed. Raises KafkaError."""
         await self._replication.remove_failed_replicas(broker_id, broker_epoch, failed)
+
+    async def set_write_health(self, broker_id: int, broker_epoch: int, health: WriteHealth) -> None:
+        """Store whether a broker can write; one that cannot gives its roles to others. Raises KafkaError."""
+        await self._replication.set_write_health(broker_id, broker_epoch, health)
 
     async def elect_leaders(
         self,

@@ -6,6 +6,7 @@ that does not await sees a consistent state. Other code only reads it.
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from enum import IntEnum
 from typing import NamedTuple
 
 from kbroker.common import NO_LEADER, TopicPartition
@@ -15,11 +16,24 @@ from kbroker.metadata.features import INITIAL_FEATURES, FinalizedFeatures
 from kbroker.metadata.topics.topic_names import collision_key
 
 
+class WriteHealth(IntEnum):
+    """Whether a broker can write to its disk, as it reports itself; the lower, the better.
+
+    FAILING: it cannot. PROBATION: it can again, but has failed so recently that it gets roles back only where they are
+    needed.
+    """
+
+    OK = 0
+    PROBATION = 1
+    FAILING = 2
+
+
 class BrokerRegistration(NamedTuple):
     """A registered broker. Each registration of an id has a higher `epoch` (the broker epoch).
 
     `host` and `port` are for clients, those of the inter-broker listener for other brokers; a lone broker has no such
-    listener. `directory_id`: the id of its log directory (KIP-858), as meta.properties has it.
+    listener. `directory_id`: the id of its log directory (KIP-858), as meta.properties has it. `write_health`: see
+    replication/write_health.py.
     """
 
     id: int
@@ -31,6 +45,7 @@ class BrokerRegistration(NamedTuple):
     inter_broker_port: int = 0
     directory_id: str = ""
     in_controlled_shutdown: bool = False
+    write_health: WriteHealth = WriteHealth.OK
 
 
 class BrokerNode(NamedTuple):
@@ -308,8 +323,16 @@ class MetadataImage:
             for index, partition in enumerate(topic.partitions):
                 yield TopicPartition(topic.name, index), partition
 
+    def write_health(self, broker_id: int) -> WriteHealth:
+        """Return the write health of a broker, OK for one that is fenced or not registered."""
+        broker = self.brokers.get(broker_id)
+        return WriteHealth.OK if broker is None else broker.write_health
+
     def is_replica_eligible(self, broker_id: int, epoch: int) -> bool:
-        """Return whether a broker may join in-sync replicas (KIP-841, KIP-903). A broker epoch of -1 is not checked."""
+        """Return whether a broker may join in-sync replicas (KIP-841, KIP-903), apart from its write health.
+
+        A broker epoch of -1 is not checked.
+        """
         broker = self.brokers.get(broker_id)
         return broker is not None and not broker.in_controlled_shutdown and epoch in (-1, broker.epoch)
 

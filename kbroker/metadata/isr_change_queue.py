@@ -135,7 +135,7 @@ class IsrChangeQueue:
                 if isinstance(result, PartitionRegistration) and result is not partition:
                     draft.replace(number, topic_id, index, result)
                     if result.leader != call.broker_id:
-                        # Both a change and an error: it has completed a reassignment to other brokers.
+                        # Both a change and an error: it has completed a reassignment, or a better broker has joined.
                         result = ErrorCode.NEW_LEADER_ELECTED
                 results.append(result)
         return results

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from kbroker.common import KafkaError
 from kbroker.config.config_resource import ConfigResource, ConfigResourceType
-from kbroker.metadata.image import BrokerNode, KnownBroker
+from kbroker.metadata.image import BrokerNode, KnownBroker, WriteHealth
 from kbroker.metadata.replication.broker_changes import (
     BrokerChanges,
     acceptable_leaders,
@@ -30,6 +30,7 @@ from kbroker.metadata.replication.leader_elections import (
 )
 from kbroker.metadata.replication.partition_change import TopicRules, remove_failed_replica, waits_for
 from kbroker.metadata.replication.topic_rules import NewConfigs, topic_rules
+from kbroker.metadata.replication.write_health import give_up_replica, write_health_by_broker
 from kbroker.metadata.store import znodes
 from kbroker.metadata.store.config_ops import removal_ops
 from kbroker.metadata.store.coordination import CoordinationError, Create, Delete, Op, Set, WatchEvent
@@ -193,7 +194,7 @@ class ReplicationControlManager:
             if brokers is not None and brokers.isdisjoint(partition.replicas):
                 continue
             if topic_id not in rules:
-                rules[topic_id] = self.rules(topic_id, new_configs)
+                rules[topic_id] = self.rules(topic_id, new_configs, after)
             settled = settle_partition(partition, changes, is_acceptable, rules[topic_id])
             if settled is not None:
                 draft.replace(number, topic_id, index, settled)
@@ -280,6 +281,35 @@ class ReplicationControlManager:
                     draft.replace(number, topic_id, index, changed)
             await self._writer.commit_all(draft.ops())
 
+    async def set_write_health(self, broker_id: int, broker_epoch: int, health: WriteHealth) -> None:
+        """Store whether a broker can write. One that cannot gives up its roles, where others can have them.
+
+        A broker that still cannot write repeats the report: it may be in sync again, or others may be. Raises
+        KafkaError.
+        """
+        async with self._lock:
+            await self._writer.prepare()
+            self.check_broker_epoch(broker_id, broker_epoch)
+            known = self._loader.registrations
+            broker = known[broker_id]
+            registration = broker.registration._replace(write_health=health)
+            after = {**known, broker_id: broker._replace(registration=registration)}
+            draft = ChunkDraft(self._loader.chunks)
+            if health is WriteHealth.FAILING:
+                is_acceptable = acceptable_leaders(after).__contains__
+                for number, topic_id, index, partition in draft.partitions():
+                    if broker_id in partition.isr:
+                        rules = self.rules(topic_id, None, after)
+                        changed = give_up_replica(partition, broker_id, is_acceptable, rules)
+                        if changed is not None:
+                            draft.replace(number, topic_id, index, changed)
+            ops = draft.ops()
+            if broker.registration.write_health is not health:
+                # First: if it needs several multis, the broker is not elected in between.
+                ops.insert(0, self._registration_op(broker_id, after))
+                log.info("write health of a broker", broker=broker_id, health=health.name)
+            await self._writer.commit_all(ops)
+
     # Elections.
 
     async def elect_leaders(
@@ -359,6 +389,15 @@ class ReplicationControlManager:
                 f"Expected broker epoch {broker.registration.epoch}, but got broker epoch {broker_epoch}",
             )
 
-    def rules(self, topic_id: bytes, new_configs: NewConfigs | None = None) -> TopicRules:
-        """Return what a topic's configs say about elections. `new_configs` replace those of their resource."""
-        return topic_rules(self._loader.image, self._config(), topic_id, new_configs)
+    def rules(
+        self,
+        topic_id: bytes,
+        new_configs: NewConfigs | None = None,
+        known: Mapping[int, KnownBroker] | None = None,
+    ) -> TopicRules:
+        """Return what affects the elections of a topic's partitions.
+
+        `new_configs` replace those of their resource. `known`: the brokers, if they differ from the loaded ones.
+        """
+        write_health = write_health_by_broker(self._loader.registrations if known is None else known)
+        return topic_rules(self._loader.image, self._config(), topic_id, new_configs, write_health)

@@ -15,7 +15,7 @@ from kbroker.common import KafkaError
 from kbroker.config.config_resource import ConfigResource, ConfigResourceType
 from kbroker.config.tag_expression import VIEW_OF
 from kbroker.config.topic_config import validate_topic_configs
-from kbroker.metadata.image import PartitionRegistration
+from kbroker.metadata.image import PartitionRegistration, WriteHealth
 from kbroker.metadata.metadata_writer import MetadataWriter
 from kbroker.metadata.replication.alter_partition import ANY_EPOCH
 from kbroker.metadata.store import znodes
@@ -189,9 +189,11 @@ class TopicControlManager:
 
     def _new_partition(self, replicas: list[int], leader_epoch: int) -> PartitionRegistration:
         """Return a new partition. Raises KafkaError if none of its brokers can lead it."""
-        isr = [broker_id for broker_id in replicas if self._image.is_replica_eligible(broker_id, ANY_EPOCH)]
-        if not isr:
+        eligible = [broker_id for broker_id in replicas if self._image.is_replica_eligible(broker_id, ANY_EPOCH)]
+        if not eligible:
             raise no_leader(len(replicas))
+        able = [id for id in eligible if self._image.write_health(id) is not WriteHealth.FAILING]
+        isr = sorted(able or eligible, key=self._image.write_health)
         return PartitionRegistration(leader=isr[0], leader_epoch=leader_epoch, replicas=replicas, isr=isr)
 
     async def delete_topics(
@@ -300,6 +302,9 @@ class TopicControlManager:
             cordoned_brokers=frozenset(filter(self._is_cordoned, (*running, *fenced))),
             fenced_brokers=frozenset(fenced),
             stopping_brokers=frozenset(id for id, broker in running.items() if broker.in_controlled_shutdown),
+            failing_brokers=frozenset(
+                id for id, broker in running.items() if broker.write_health is WriteHealth.FAILING
+            ),
         )
 
     def _is_cordoned(self, broker: int) -> bool:

@@ -15,6 +15,7 @@ from kbroker.replica.fetch.replica_selector import NO_REPLICA, select_read_repli
 from kbroker.replica.isr.isr_manager import IsrManager
 from kbroker.replica.logs.log_manager import LogManager
 from kbroker.replica.logs.partition_maintenance import PartitionMaintenance
+from kbroker.replica.logs.write_health_monitor import WriteHealthMonitor
 from kbroker.replica.partition import OnCommitted, Partition
 from kbroker.replica.produce.append_remaining import all_remaining, append_remaining, copy_remaining
 from kbroker.replica.produce.delayed_produce import (
@@ -60,6 +61,9 @@ class ReplicaManager:
         self.maintenance = PartitionMaintenance(environment)
         logs.high_watermarks = self.maintenance.high_watermarks
         logs.shortages.on_out_of_descriptors = self.maintenance.on_out_of_descriptors
+        self.write_health = WriteHealthMonitor(environment, logs.path)
+        self.maintenance.on_write_failed = self.write_health.on_append_failed
+        logs.shortages.on_append_failed = self.write_health.on_append_failed
         self.removed_totals = RemovedPartitionTotals()
         self.isr_manager = IsrManager(environment, node_id, metadata, self.partitions)
         # Set by the broker.

@@ -200,6 +200,7 @@ PURE = (
     "kbroker/replica/fetcher/received_batches.py",
     "kbroker/replica/fetcher/truncation.py",
     "kbroker/replica/isr/follower_state.py",
+    "kbroker/replica/logs/write_health_tracker.py",
     "kbroker/queues/delay/delay_batches.py",
     "kbroker/queues/delay/delayed_records_filter.py",
     "kbroker/queues/delay/delay_metrics.py",

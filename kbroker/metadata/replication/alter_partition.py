@@ -3,8 +3,9 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from kbroker.metadata.image import KnownBroker, PartitionRegistration
+from kbroker.metadata.image import KnownBroker, PartitionRegistration, WriteHealth
 from kbroker.metadata.replication.partition_change import TopicRules, change_partition
+from kbroker.metadata.replication.write_health import may_join
 from protocol.errors import ErrorCode
 
 ANY_EPOCH = -1
@@ -46,6 +47,14 @@ def alter_partition(
     if len(set(isr)) != len(isr) or not set(isr) <= set(partition.replicas) or leader not in isr:
         return ErrorCode.INVALID_REQUEST
     if any(not _is_eligible(known.get(broker_id), epoch) for broker_id, epoch in proposal.isr):
+        return ErrorCode.INELIGIBLE_REPLICA
+
+    def write_health(broker_id: int) -> WriteHealth:
+        return rules.write_health.get(broker_id, WriteHealth.OK)
+
+    joining = [broker_id for broker_id in isr if broker_id not in partition.isr]
+    min_isr = min(rules.min_insync_replicas, len(partition.replicas))
+    if not all(may_join(broker_id, partition.isr, write_health, min_isr) for broker_id in joining):
         return ErrorCode.INELIGIBLE_REPLICA
     # A request with the current ISR changes nothing. The leader that repeats it gets the current state.
     return change_partition(partition, is_acceptable, rules, isr=isr) or partition

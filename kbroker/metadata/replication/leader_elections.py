@@ -74,6 +74,8 @@ def balance_leader(
     preferred = partition.replicas[0]
     if partition.leader == preferred or preferred not in partition.isr or not is_acceptable(preferred):
         return None
+    if rules.write_health.get(preferred):
+        return None  # it cannot write, or is on probation
     return change_partition(partition, is_acceptable, rules._replace(election=Election.PREFERRED))
 
 

@@ -10,13 +10,13 @@ Every change also completes a reassignment if the ISR permits it (reassignment.p
 write would have to continue.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from enum import Enum, auto
 from typing import NamedTuple
 
 from kbroker.common import NO_LEADER
-from kbroker.metadata.image import PartitionRegistration
+from kbroker.metadata.image import PartitionRegistration, WriteHealth
 from kbroker.metadata.replication.reassignment import Assignment, complete_reassignment
 
 
@@ -34,10 +34,17 @@ class Election(Enum):
 
 
 class TopicRules(NamedTuple):
-    """The configs of a topic that affect elections: unclean.leader.election.enable and min.insync.replicas."""
+    """What affects elections: the configs unclean.leader.election.enable and min.insync.replicas of the topic.
+
+    `write_health`: that of the brokers for which it is not OK.
+    """
 
     election: Election = Election.ONLINE
     min_insync_replicas: int = 1
+    write_health: Mapping[int, WriteHealth] = {}
+
+    def is_failing(self, broker_id: int) -> bool:
+        return self.write_health.get(broker_id) is WriteHealth.FAILING
 
 
 class ElectionResult(NamedTuple):
@@ -48,13 +55,19 @@ class ElectionResult(NamedTuple):
 
 
 def elect_leader(
-    partition: PartitionRegistration, election: Election, is_acceptable: Callable[[int], bool]
+    partition: PartitionRegistration, rules: TopicRules, is_acceptable: Callable[[int], bool]
 ) -> ElectionResult:
-    """Elect a leader. `is_acceptable` returns whether a broker may lead: unfenced, and not shutting down."""
+    """Elect a leader. `is_acceptable` returns whether a broker may lead: unfenced, and not shutting down.
+
+    Of those in sync, and then of those that are eligible, one that can write comes before one that cannot.
+    """
+    election = rules.election
     preferred = partition.replicas[0] if election is Election.PREFERRED else partition.leader
     # A former leader may have left the replicas.
     candidates = [replica for replica in (preferred, partition.leader) if replica in partition.replicas]
     candidates += partition.replicas
+    if rules.write_health:
+        candidates.sort(key=lambda replica: _write_rank(replica, partition, rules))
     for eligible in (partition.isr, partition.elr):
         for replica in candidates:
             if replica in eligible and is_acceptable(replica):
@@ -69,6 +82,13 @@ def elect_leader(
             if is_acceptable(replica):
                 return ElectionResult(replica, unclean=True)
     return ElectionResult(NO_LEADER)
+
+
+def _write_rank(replica: int, partition: PartitionRegistration, rules: TopicRules) -> WriteHealth:
+    """Return the write health that counts in an election: on probation the current leader stays."""
+    health = rules.write_health.get(replica, WriteHealth.OK)
+    is_leader_on_probation = replica == partition.leader and health is WriteHealth.PROBATION
+    return WriteHealth.OK if is_leader_on_probation else health
 
 
 def waits_for(partition: PartitionRegistration, broker_id: int) -> bool:
@@ -164,7 +184,7 @@ def remove_failed_replica(
 
 def _elect(changed: PartitionRegistration, rules: TopicRules, is_acceptable: Callable[[int], bool]) -> None:
     """Set the elected leader. It is alone in sync if it was not in sync before."""
-    result = elect_leader(changed, rules.election, is_acceptable)
+    result = elect_leader(changed, rules, is_acceptable)
     changed.leader = result.leader
     if result.leader == NO_LEADER or result.leader in changed.isr:
         return

@@ -10,7 +10,7 @@ from kbroker.metadata.replication.partition_change import Election, TopicRules
 
 if TYPE_CHECKING:
     from kbroker.config import BrokerConfig
-    from kbroker.metadata.image import MetadataImage
+    from kbroker.metadata.image import MetadataImage, WriteHealth
 
 UNCLEAN_ELECTION = "unclean.leader.election.enable"
 MIN_ISR = "min.insync.replicas"
@@ -25,7 +25,11 @@ class NewConfigs(NamedTuple):
 
 
 def topic_rules(
-    image: MetadataImage, config: BrokerConfig, topic_id: bytes, new_configs: NewConfigs | None
+    image: MetadataImage,
+    config: BrokerConfig,
+    topic_id: bytes,
+    new_configs: NewConfigs | None,
+    write_health: Mapping[int, WriteHealth],
 ) -> TopicRules:
     """Return the rules of a topic. `new_configs` replace the overrides of their resource in the image."""
     topic = image.topics_by_id.get(topic_id)
@@ -41,4 +45,5 @@ def topic_rules(
     return TopicRules(
         Election.UNCLEAN if is_unclean else Election.ONLINE,
         int(str(config.get(MIN_ISR) if min_isr is None else min_isr)),
+        write_health,
     )

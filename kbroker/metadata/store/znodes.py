@@ -2,7 +2,7 @@
 
     /kbroker/cluster-id              {"id": text}
     /kbroker/broker-epoch            empty; its version is the broker epoch of the last registration
-    /kbroker/brokers/ID              a broker's address and epoch; ephemeral
+    /kbroker/brokers/ID              a broker's address and epoch, and {"write_health"} if it is not OK; ephemeral
     /kbroker/registrations/ID        the same as the controller knows it, with {"fenced", "in_controlled_shutdown"} and
                                      {"history": [fields of BrokerHistory]}
     /kbroker/secret                  {"secret": hex}; brokers prove with it that they belong to this cluster
@@ -39,6 +39,7 @@ from kbroker.metadata.image import (
     Forwarding,
     KnownBroker,
     PartitionRegistration,
+    WriteHealth,
 )
 from kbroker.metadata.store.coordination import CoordinationError
 
@@ -176,7 +177,8 @@ def _history(
 
 
 def _registration_fields(broker: BrokerRegistration) -> dict[str, object]:
-    return {
+    write_health = {"write_health": broker.write_health} if broker.write_health else {}
+    return write_health | {
         "host": broker.host,
         "port": broker.port,
         "rack": broker.rack,
@@ -188,7 +190,10 @@ def _registration_fields(broker: BrokerRegistration) -> dict[str, object]:
 
 
 def _registration(broker_id: int, fields: Mapping[str, Any]) -> BrokerRegistration:
-    """Fields of the inter-broker listener are missing in nodes of a version that had one broker only."""
+    """Fields of the inter-broker listener are missing in nodes of a version that had one broker only.
+
+    Unknown fields are those of a later version, and ignored.
+    """
     return BrokerRegistration(
         broker_id,
         fields["host"],
@@ -198,6 +203,7 @@ def _registration(broker_id: int, fields: Mapping[str, Any]) -> BrokerRegistrati
         fields.get("inter_broker_host", ""),
         fields.get("inter_broker_port", 0),
         fields.get("directory_id", ""),
+        write_health=WriteHealth(fields.get("write_health", WriteHealth.OK)),
     )
 
 

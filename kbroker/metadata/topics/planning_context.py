@@ -38,7 +38,8 @@ class PlanningContext:
 
     `racks` has all registered brokers. `cordoned_brokers` get new replicas only through assignments in requests
     (KIP-1066). `fenced_brokers` are not running: they get replicas if there are too few others, and do not lead.
-    `stopping_brokers` are in controlled shutdown, and do not lead either.
+    `stopping_brokers` are in controlled shutdown, and do not lead either. `failing_brokers` cannot write to their
+    disks: they get replicas if there are too few others, and lead only if nobody else can.
     """
 
     topics: Mapping[str, ExistingTopic]
@@ -50,6 +51,7 @@ class PlanningContext:
     cordoned_brokers: frozenset[int] = frozenset()
     fenced_brokers: frozenset[int] = frozenset()
     stopping_brokers: frozenset[int] = frozenset()
+    failing_brokers: frozenset[int] = frozenset()
 
     @property
     def uncordoned_racks(self) -> Racks:
@@ -59,5 +61,6 @@ class PlanningContext:
         """Place the replicas of new partitions. Raises KafkaError (INVALID_REPLICATION_FACTOR)."""
         uncordoned = self.uncordoned_racks
         running = {broker: rack for broker, rack in uncordoned.items() if broker not in self.fenced_brokers}
-        fenced = {broker: rack for broker, rack in uncordoned.items() if broker in self.fenced_brokers}
-        return place_replicas(count, replication_factor, running, self.random, fenced)
+        able = {broker: rack for broker, rack in running.items() if broker not in self.failing_brokers} or running
+        others = {broker: rack for broker, rack in uncordoned.items() if broker not in able}
+        return place_replicas(count, replication_factor, able, self.random, others)

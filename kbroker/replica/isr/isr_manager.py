@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from kbroker.common import TopicPartition
+from kbroker.metadata.replication.write_health import may_join
 from kbroker.replica.isr.alter_partition_manager import AlterPartitionManager, IsrChange, Send
 from kbroker.replica.isr.follower_state import UNKNOWN_EPOCH, FollowerState
 from kbroker.runtime.event_log import EventLogger
@@ -142,7 +143,7 @@ class IsrManager:
     def _maybe_join(self, partition: LedPartition, follower: FollowerState, now_ms: int) -> None:
         """Propose to add a follower to the ISR, or let the high watermark wait for it if it almost can be added."""
         state, end_offset = partition.state, partition.log.log_end_offset
-        is_eligible = self._is_eligible(follower)
+        is_eligible = self._is_eligible(state, follower)
         # As the leader it must not bring records back that DeleteRecords has deleted while it was away.
         has_deleted = follower.log_start_offset >= partition.log.log_start_offset
         if is_eligible and has_deleted and state.can_join(follower, end_offset):
@@ -153,11 +154,13 @@ class IsrManager:
             follower.is_joining = is_joining
             state.update_counted()
 
-    def _is_eligible(self, follower: FollowerState) -> bool:
+    def _is_eligible(self, state: PartitionState, follower: FollowerState) -> bool:
         # A follower that has never fetched has no broker epoch, and may not join.
-        return follower.broker_epoch >= 0 and self._metadata.is_replica_eligible(
-            follower.broker_id, follower.broker_epoch
-        )
+        metadata, broker_id, epoch = self._metadata, follower.broker_id, follower.broker_epoch
+        if epoch < 0 or not metadata.is_replica_eligible(broker_id, epoch):
+            return False
+        min_isr = min(state.min_insync_replicas, len(state.replicas))
+        return may_join(broker_id, state.isr, metadata.write_health, min_isr)
 
     # Changes.
 
@@ -262,7 +265,7 @@ class IsrManager:
         code = known_error(error_code)
         if code is ErrorCode.NEW_LEADER_ELECTED:
             # The image ends this leadership.
-            log.info("ISR change has completed a reassignment", partition=partition.tp, isr=proposal.isr)
+            log.info("ISR change has moved the leadership", partition=partition.tp, isr=proposal.isr)
             return
         log.info("ISR change refused", partition=partition.tp, isr=proposal.isr, error=code.name)
         if code in NOT_ATTEMPTED:

@@ -48,6 +48,8 @@ class PartitionMaintenance:
         # Partitions with several replicas, whose high watermarks are checkpointed.
         self.replicated: dict[Partition, None] = {}
         self.compactions: dict[Partition, RunningCompaction] = {}
+        # Called with the reason when a log has rejected an append because it cannot be written.
+        self.on_write_failed: Callable[[str], None] = lambda reason: None
         self.stats = MaintenanceStats()
         self.flusher = LogFlusher(environment, self.unflushed)
         self._listeners: list[Callable[[], None]] = []
@@ -110,8 +112,13 @@ class PartitionMaintenance:
     def on_append_failed(self, partition: Partition) -> None:
         if partition.log.offline is not None:
             partition.fail_waiting(ErrorCode.KAFKA_STORAGE_ERROR)
-        elif partition.log.full and partition not in self.full:
-            event_log.error("appends are rejected", partition=partition.tp, reason=partition.log.append_error)
+            return
+        reason = partition.log.append_error
+        if reason is None:
+            return
+        self.on_write_failed(reason)
+        if partition not in self.full:
+            event_log.error("appends are rejected", partition=partition.tp, reason=reason)
             self.full[partition] = None
             self._notify()
 

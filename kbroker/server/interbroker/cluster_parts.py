@@ -18,6 +18,7 @@ from kbroker.interbroker.peers import Peers, PeerUnavailable
 from kbroker.replica.fetcher.remote_leader_end_point import RemoteLeaderEndPoint
 from kbroker.replica.fetcher.replica_fetcher_manager import ReplicaFetcherManager
 from kbroker.replica.isr.failed_log_reporter import FailedLogReporter
+from kbroker.replica.isr.write_health_reporter import WriteHealthReporter
 from kbroker.runtime.event_log import EventLogger
 from kbroker.server.interbroker.disk_reports import read_disks
 from kbroker.server.interbroker.inter_broker_server import InterBrokerServer
@@ -67,7 +68,7 @@ class ClusterParts:
             environment, node_id, self._broker_epoch, RemoteLeaderEndPoint(self.peers), config
         )
         self._services: Services | None = None
-        self._failed_logs: FailedLogReporter | None = None
+        self._log_reporters: list[FailedLogReporter | WriteHealthReporter] = []
         self._fencing_check: FencingCheck | None = None
         member.add_roles_listener(self._on_delta)
 
@@ -91,10 +92,15 @@ class ClusterParts:
             self._alter_partition, self._broker_epoch, lambda: self._config().replica_lag_time_max_ms
         )
         self._member.add_roles_listener(replicas.isr_manager.on_delta)
-        self._failed_logs = FailedLogReporter(
-            self._environment, replicas, self._member.image, self._broker_epoch, self._report_failed_logs
-        )
-        self._failed_logs.start()
+        image = self._member.image
+        self._log_reporters = [
+            FailedLogReporter(self._environment, replicas, image, self._broker_epoch, self._report_logs),
+            WriteHealthReporter(
+                self._environment, replicas, replicas.write_health, image, self._broker_epoch, self._report_logs
+            ),
+        ]
+        for reporter in self._log_reporters:
+            reporter.start()
         self._member.controller.self_healing.read_disks = lambda brokers: read_disks(
             brokers, self._config().node_id, self.peers, self._serve_locally
         )
@@ -131,8 +137,8 @@ class ClusterParts:
             return AlterPartitionResponse(error_code=error.code)
         return cast(AlterPartitionResponse, response)
 
-    async def _report_failed_logs(self, request: AssignReplicasToDirsRequest) -> None:
-        """Report failed logs to the controller. Without success, the next report has them again."""
+    async def _report_logs(self, request: AssignReplicasToDirsRequest) -> None:
+        """Report failed logs or the write health to the controller. Without success, the report is repeated."""
         with suppress(PeerUnavailable):
             timeout_ms = self._config().request_timeout_ms
             await self.controller_channel.request(request, ASSIGN_REPLICAS_TO_DIRS_VERSION, timeout_ms)
@@ -203,8 +209,8 @@ class ClusterParts:
             await self._environment.sleep(CONTROLLED_SHUTDOWN_POLL_S)
 
     async def _stop_reporting(self) -> None:
-        if self._failed_logs is not None:
-            await self._failed_logs.stop()
+        for reporter in self._log_reporters:
+            await reporter.stop()
 
     def resign(self) -> None:
         """Close connections to other brokers, since they are bound to a broker epoch that has ended."""

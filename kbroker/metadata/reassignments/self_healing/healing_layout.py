@@ -42,7 +42,8 @@ def healing_layout(
 ) -> ClusterLayout:
     """Return the layout of all partitions.
 
-    A broker accepts replicas if it is alive, has reported its disk, is not cordoned, and was not drained.
+    A broker accepts replicas if it is alive, has reported its disk, can write to it, is not cordoned, and was not
+    drained.
     """
     alive = acceptable_leaders(known)
     brokers = [
@@ -51,6 +52,7 @@ def healing_layout(
             broker.registration.rack,
             broker_id in alive
             and broker_id in disks
+            and not broker.registration.write_health
             and not disks[broker_id].is_cordoned
             and not is_drained(broker_id, broker, topics),
             disks[broker_id].room_bytes if broker_id in disks else None,

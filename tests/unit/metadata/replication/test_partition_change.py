@@ -46,7 +46,7 @@ def partition(
 def test_elections(
     leader: int, isr: list[int], elr: list[int], online: set[int], election: Election, expected: tuple[int, bool]
 ) -> None:
-    assert elect_leader(partition(leader, isr, elr), election, online.__contains__) == expected
+    assert elect_leader(partition(leader, isr, elr), TopicRules(election), online.__contains__) == expected
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_elections(
 def test_the_last_known_leader_is_elected_if_no_replica_is_eligible(
     elr: list[int], known: list[int], online: set[int], expected: tuple[int, bool]
 ) -> None:
-    assert elect_leader(partition(-1, [], elr, known), ONLINE, online.__contains__) == expected
+    assert elect_leader(partition(-1, [], elr, known), TopicRules(), online.__contains__) == expected
 
 
 def rules(min_isr: int, election: Election = ONLINE) -> TopicRules:

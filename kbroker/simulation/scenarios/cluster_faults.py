@@ -28,12 +28,13 @@ def _seconds(random: Random) -> float:
 
 async def controller(simulation: Simulation, random: Random) -> None:
     """Kill the broker that is the controller."""
-    machine = _controller(simulation)
+    machine = controller_machine(simulation)
     if machine is not None:
         await crash(simulation, random, machine, power=False)
 
 
-def _controller(simulation: Simulation) -> Machine | None:
+def controller_machine(simulation: Simulation) -> Machine | None:
+    """Return the machine of the controller; None if there is none."""
     service = simulation.coordination
     assert service is not None
     try:

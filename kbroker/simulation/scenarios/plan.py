@@ -29,6 +29,8 @@ FOLLOWER_LIMITS = {"replica.fetch.max.bytes": 2 << 10, "replica.fetch.response.m
 SHORT_PAUSE_S = 0.01
 # How much longer runs with self-healing are: brokers stay away, and return.
 HEALING_S = 15.0
+# The same for runs in which writes must go on: disks fill several times.
+PROGRESS_S = 10.0
 
 
 @dataclass(slots=True)
@@ -161,6 +163,18 @@ class Plan:
         others = random.sample(sorted(self.faults), min(2, len(self.faults)))
         self.faults = {"absence": absence, **{name: self.faults[name] for name in others}}
         self.seconds += HEALING_S
+
+    def expect_progress(self) -> None:
+        """Let nothing but disks stop writes for long, and no follower leave the ISR because it lags behind."""
+        self.broker.update(
+            {
+                "replica.lag.time.max.ms": "60000",
+                "replica.fetch.max.bytes": str(1 << 20),
+                "replica.fetch.response.max.bytes": str(10 << 20),
+                "replica.fetch.backoff.ms": "50",
+            }
+        )
+        self.seconds += PROGRESS_S
 
     def compact(self, random: Random, keys: int) -> None:
         """Compact all topics, since each producer writes to all of them."""

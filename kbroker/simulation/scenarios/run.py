@@ -108,6 +108,8 @@ def simulate(seed: int, scenario: str, *, trace: bool = False, shape: Callable[[
     cordoning = Random(f"{seed}/{scenario}/cordoning").random()
     plan.cordoning = plan.brokers > plan.replication_factor and cordoning < SCENARIOS[scenario].cordoning
     plan.small_slices = Random(f"{seed}/{scenario}/slices").random() < SMALL_SLICES
+    if SCENARIOS[scenario].progress:
+        plan.expect_progress()
     if shape is not None:
         shape(plan)
     simulation = Simulation(
@@ -118,6 +120,8 @@ def simulate(seed: int, scenario: str, *, trace: bool = False, shape: Callable[[
         brokers=plan.brokers,
         joining=plan.joining,
     )
+    if SCENARIOS[scenario].progress:
+        simulation.expect_progress(int(plan.broker["min.insync.replicas"]))
     if trace:
         simulation.sim_loop.trace.lines = []
     failure = ""

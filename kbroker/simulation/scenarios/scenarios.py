@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from kbroker.simulation.scenarios.cluster_faults import CLUSTER, OUTAGE, POWER_OF_SEVERAL
+from kbroker.simulation.scenarios.cluster_faults import CLUSTER, OUTAGE, POWER_OF_SEVERAL, controller
+from kbroker.simulation.scenarios.disk_space_faults import DISK_SPACE
 from kbroker.simulation.scenarios.faults import (
     CLOCK,
     COORDINATION,
@@ -14,6 +15,8 @@ from kbroker.simulation.scenarios.faults import (
     ROT,
     Fault,
     full,
+    kill,
+    restart,
     slow_disk,
 )
 
@@ -31,7 +34,8 @@ class Scenario:
     and more partitions, and partitions are moved; of the runs with many brokers, some join under load. `healing`: the
     share of runs in which replicas of brokers that stay away are rebuilt. `cordoning`: the share of runs with more
     brokers than replicas in which brokers are cordoned and drained. `queues`: all runs have
-    topics with delayed delivery, idempotency keys, views, and partitions that close.
+    topics with delayed delivery, idempotency keys, views, and partitions that close. `progress`: writes must go on
+    while enough brokers can write (invariants/write_progress.py).
     """
 
     name: str
@@ -49,6 +53,7 @@ class Scenario:
     healing: float = 0.0
     queues: bool = False
     cordoning: float = 0.0
+    progress: bool = False
 
 
 _ALL = {**NODE, **NETWORK, **DISK, **POWER, **ROT, **CLOCK}
@@ -142,6 +147,15 @@ _CLUSTER_SCENARIOS = (
         coordination=True,
         transactions=0.5,
         brokers=3,
+    ),
+    Scenario(
+        "cluster-disks",
+        "disks of leaders, followers and the controller fill and empty; writes go on while enough brokers can write",
+        {**DISK_SPACE, "kill": kill, "restart": restart, "controller": controller},
+        coordination=True,
+        transactions=0.2,
+        brokers=3,
+        progress=True,
     ),
     Scenario(
         "cluster-queues",

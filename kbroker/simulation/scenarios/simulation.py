@@ -14,6 +14,7 @@ from kbroker.simulation.coordination.service import SESSION_MS, SimCoordination
 from kbroker.simulation.invariants.broker import BrokenInvariant
 from kbroker.simulation.invariants.cluster import ClusterInvariants
 from kbroker.simulation.invariants.controller_state import ControllerState
+from kbroker.simulation.invariants.write_progress import WriteProgress
 from kbroker.simulation.runtime.host_loop import HostLoop
 from kbroker.simulation.runtime.loop import WAKEUP_DELAYS_NS, SimLoop
 from kbroker.simulation.runtime.machine import PORT, Machine
@@ -78,6 +79,7 @@ class Simulation:
         if brokers > 1 and self.coordination is not None:
             self.cluster = ClusterInvariants(self.machines, self.coordination.tree, durable=durable)
             self.coordination.on_commit = self._check_stored
+        self._progress: WriteProgress | None = None
         self.clients: list[HostLoop] = []
         self._broken: BrokenInvariant | None = None
         if durable or brokers > 1:
@@ -96,6 +98,10 @@ class Simulation:
         machine.usual_skew_ms = machine.clock.skew_ms = self.random.randint(-MAX_SKEW_MS, MAX_SKEW_MS)
         machine.on_process_end = lambda power: self._record_end(number, power)
         return machine
+
+    def expect_progress(self, min_isr: int) -> None:
+        """Check from now on that writes go on while enough brokers can write."""
+        self._progress = WriteProgress(list(self.supervisors.values()), self.history, min_isr)
 
     def _record_end(self, broker: int, power: bool) -> None:
         self.supervisors[self.machines[broker - 1].name].end_unsynced_start()
@@ -173,6 +179,8 @@ class Simulation:
             for supervisor in self.supervisors.values():
                 supervisor.check_unsynced_start()
             self.check_invariants(durability=number % CHECKS_PER_DURABILITY_CHECK == 0)
+            if self._progress is not None:
+                self._progress.check(self.sim_loop.time(), is_quiet=self._all_have_joined)
             await asyncio.sleep(INVARIANT_CHECK_INTERVAL_S)
 
     def _check_exposed(self, operation: Operation) -> None:
@@ -233,6 +241,19 @@ class Simulation:
             return True
         registered = ControllerState(self.coordination.tree).brokers().values()
         return sum(not broker.fenced for broker in registered) == len(self.installed)
+
+    @property
+    def _all_have_joined(self) -> bool:
+        """Whether the controller has unfenced the current process of each broker."""
+        assert self.coordination is not None
+        known = ControllerState(self.coordination.tree).brokers()
+        for broker_id, machine in enumerate(self.machines, 1):
+            broker, services = known.get(broker_id), machine.services
+            if broker is None or broker.fenced or services is None:
+                return False
+            if broker.registration.epoch != services.replicas.logs.broker_epoch:
+                return False
+        return True
 
     def is_replicated(self) -> bool:
         """Return whether all brokers serve and all replicas of all partitions are in sync."""

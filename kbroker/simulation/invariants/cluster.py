@@ -9,6 +9,7 @@
 - Reassignments lose no replica before their end, and add none that is not in sync (reassignments.py).
 - A plan of reassignments ends when all of its moves are done (plans.py).
 - A new partition has no replica on a broker that is cordoned.
+- A broker that cannot write to its disk neither joins an ISR nor is elected instead of one that can.
 - No broker is in an ISR while it is fenced, or since before it registered again (memberships.py).
 - What clients received, as an acknowledgement or as a record, is in the log of every replica that may be elected, and
   records that they have deleted are not (promises.py). Under flush.before.ack it is synced on every replica in the ISR.
@@ -24,7 +25,7 @@ from typing import TYPE_CHECKING
 from kbroker.simulation.disk.log_files import INTERNAL, durable_end, partition_directories
 from kbroker.simulation.invariants.broker import BrokenInvariant
 from kbroker.simulation.invariants.controller_state import ControllerState, StoredPartition
-from kbroker.simulation.invariants.memberships import Memberships
+from kbroker.simulation.invariants.memberships import Memberships, fault_of_failing_brokers
 from kbroker.simulation.invariants.plans import Plans
 from kbroker.simulation.invariants.promises import Promises
 from kbroker.simulation.invariants.reassignments import Reassignments
@@ -241,6 +242,9 @@ class ClusterInvariants:
             self._fail(new.leader, tp, f"two states of one partition epoch: {old}, then {new}")
         if new.leader_epoch == old.leader_epoch and new.leader not in (old.leader, -1):
             self._fail(new.leader, tp, f"two leaders in epoch {new.leader_epoch}: {old.leader}, {new.leader}")
+        fault = fault_of_failing_brokers(old, new, self._state.brokers())
+        if fault is not None:
+            self._fail(new.leader, tp, fault)
 
     def _update_log(self, broker: int, tp: TopicPartition, key: Key, path: str | None) -> None:
         disk = self._machines[broker].disk

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kbroker.metadata.image import WriteHealth
 from kbroker.simulation.invariants.broker import BrokenInvariant
 
 if TYPE_CHECKING:
@@ -20,6 +21,33 @@ if TYPE_CHECKING:
 Key = tuple[bytes, int]
 
 UNREGISTERED = -1
+
+
+def fault_of_failing_brokers(
+    old: PartitionRegistration, new: PartitionRegistration, brokers: Mapping[int, KnownBroker]
+) -> str | None:
+    """Return what is wrong if a broker that cannot write to its disk joins the ISR, or is elected although another can.
+
+    Without another candidate, one that was in sync or eligible may lead again.
+    """
+
+    def is_failing(broker_id: int) -> bool:
+        broker = brokers.get(broker_id)
+        return broker is not None and broker.registration.write_health is WriteHealth.FAILING
+
+    def is_able(broker_id: int) -> bool:
+        broker = brokers.get(broker_id)
+        if broker is None or broker.fenced or broker.registration.in_controlled_shutdown:
+            return False
+        return not is_failing(broker_id)
+
+    is_elected = new.leader != old.leader and new.leader >= 0
+    if is_elected and is_failing(new.leader) and any(map(is_able, new.isr)):
+        return f"it cannot write, and was elected although another one of {new.isr} can write"
+    joined = [replica for replica in new.isr if replica not in old.isr and is_failing(replica)]
+    if joined and not (is_elected and new.isr == [new.leader]):
+        return f"brokers that cannot write have joined the ISR {new.isr}: {joined}"
+    return None
 
 
 class Memberships:

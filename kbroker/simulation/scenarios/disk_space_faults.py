@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from kbroker.simulation.scenarios.simulation import Simulation
 
 # Ranges of how long a disk accepts nothing, in seconds.
-SHORTAGES_S = ((0.01, 1.0), (1.0, 8.0), (8.0, 20.0))
+SHORTAGES_S = ((0.01, 1.0), (1.0, 4.0), (4.0, 10.0))
 SPACE = (0, 100, 5_000)
 
 
@@ -52,7 +52,7 @@ async def fill_several(simulation: Simulation, random: Random) -> None:
     async def fill_later(machine: Machine) -> None:
         await asyncio.sleep(random.uniform(0.0, 1.0))
         with _without_space(simulation, random, machine):
-            await asyncio.sleep(random.uniform(*random.choice(SHORTAGES_S[:2])))
+            await asyncio.sleep(random.uniform(*random.choice(SHORTAGES_S)))
 
     machines = random.sample(simulation.machines, random.randint(2, len(simulation.machines)))
     await asyncio.gather(*map(fill_later, machines))

@@ -30,7 +30,7 @@ SHORT_PAUSE_S = 0.01
 # How much longer runs with self-healing are: brokers stay away, and return.
 HEALING_S = 15.0
 # The same for runs in which writes must go on: disks fill several times.
-PROGRESS_S = 10.0
+PROGRESS_S = 5.0
 
 
 @dataclass(slots=True)
@@ -175,6 +175,11 @@ class Plan:
             }
         )
         self.seconds += PROGRESS_S
+        # Such runs are longer than others, and need few clients.
+        self.producers, self.readers, self.members = min(self.producers, 2), 1, min(self.members, 1)
+        self.pause_between_sends_s = max(self.pause_between_sends_s, 0.05)
+        # A check needs some seconds in which nothing changes.
+        self.concurrent_faults, self.pause_s = min(self.concurrent_faults, 2), max(self.pause_s, 1.0)
 
     def compact(self, random: Random, keys: int) -> None:
         """Compact all topics, since each producer writes to all of them."""

@@ -3,26 +3,39 @@
 - The broker epoch is that of the metadata image. It is -1 while the broker is fenced, or not registered.
 - The start time is the wall clock of the broker's machine. It distinguishes the processes of a broker. A new epoch does
   not: a broker whose session has expired registers again in the same process.
+- The response also has the brokers that cannot write to their disks, and those that could not until recently, as far as
+  the responding broker knows.
 - ApiVersions does not list it, so only kbroker's command line sends it. Brokers do not forward it.
 """
 
+from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 
 from kbroker.api.context import RequestContext, Services
+from kbroker.metadata.image import WriteHealth
 from protocol.messages.k10003_describe_broker import DescribeBrokerRequest, DescribeBrokerResponse
 
 UNKNOWN_VERSION = "unknown"
 
 
 def handle(services: Services, context: RequestContext, request: DescribeBrokerRequest) -> DescribeBrokerResponse:
-    broker = services.metadata.brokers.get(services.node_id)
+    image, node_id = services.metadata, services.node_id
+    broker = image.brokers.get(node_id)
+    # The controller of other brokers may not know of this one's disk yet, and a lone broker reports it to nobody.
+    health = {id: image.write_health(id) for id in image.brokers} | {node_id: services.replicas.write_health.health}
     return DescribeBrokerResponse(
         broker_id=services.node_id,
         broker_epoch=-1 if broker is None else broker.epoch,
         started_ms=services.started_ms,
         software_version=software_version(),
+        failing_brokers=_with(WriteHealth.FAILING, health),
+        brokers_on_probation=_with(WriteHealth.PROBATION, health),
     )
+
+
+def _with(health: WriteHealth, brokers: Mapping[int, WriteHealth]) -> list[int]:
+    return sorted(broker_id for broker_id, found in brokers.items() if found is health)
 
 
 @cache

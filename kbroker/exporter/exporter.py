@@ -11,6 +11,7 @@ from kbroker.exporter.collect import MetricSources, collect_metrics
 from kbroker.exporter.election_counter import ElectionCounter
 from kbroker.exporter.http_server import HttpResponse, HttpServer, text_response
 from kbroker.exporter.metrics_page import CONTENT_TYPE, MetricsPage
+from kbroker.metadata.image import WriteHealth
 from kbroker.runtime.event_log import EventLogger
 from kbroker.runtime.metrics import Histogram
 
@@ -78,6 +79,7 @@ class Exporter:
             services, queues, server, inter_broker, fetchers, self.elections, self._delay.histogram, listener
         )
         self._errors = server.context.errors
+        self._write_health = services.replicas.write_health
         self._registry = CollectorRegistry()
         for collector in (ProcessCollector, PlatformCollector, GCCollector):
             collector(registry=self._registry)
@@ -137,7 +139,12 @@ class Exporter:
         return parts
 
     async def _health(self) -> HttpResponse:
-        """Respond to /healthz. A response shows that the event loop runs. A stopping broker has no listener."""
+        """Respond to /healthz: 503 if the broker cannot write to its disk.
+
+        A response shows that the event loop runs. A stopping broker has no listener.
+        """
+        if self._write_health.health is WriteHealth.FAILING:
+            return text_response(503, f"the broker cannot write to its disk: {self._write_health.error}")
         return text_response(200, "ok")
 
     def _on_error(self, peer: str, status: int) -> None:

@@ -19,3 +19,6 @@ class DescribeBrokerResponse(Message, key=10003, kind="response", versions="0", 
     broker_epoch: int = row("int64", "0+", default=-1)
     started_ms: int = row("int64", "0+")
     software_version: str = row("string", "0+")
+    # Of all brokers, those that cannot write to their disks, and those that could not until recently.
+    failing_brokers: list[int] = row(["int32"], "0+", tag=0)
+    brokers_on_probation: list[int] = row(["int32"], "0+", tag=1)

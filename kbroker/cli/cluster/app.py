@@ -10,6 +10,7 @@ from kbroker.cli.cluster.broker_state import broker_state
 from kbroker.cli.cluster.plans.run_plan import now_ms
 from kbroker.cli.cluster.roll.command import roll
 from kbroker.cli.cluster.self_healing import healing_json, print_healing, read_healing
+from kbroker.cli.cluster.write_health import print_write_health, read_write_health
 from kbroker.cli.common.client import admin_client, read_again
 from kbroker.cli.common.formatting import count_text
 from kbroker.cli.common.options import DEFAULT_BOOTSTRAP, AsJson, Bootstrap
@@ -36,8 +37,10 @@ def status(as_json: AsJson = False, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP) ->
     """Show the brokers, and how many partitions have a problem.
 
     LAG is the total number of records that a broker's replicas lack, or ? if the broker does not respond. The exit
-    status is 1 if a partition has no leader or rejects acks=all. kbroker topics describe lists the partitions.
-    Notes say what self-healing (kbroker.replica.rebuild.after.ms) does about brokers that are away.
+    status is 1 if a partition has no leader or rejects acks=all, or a broker cannot write to its disk. kbroker topics
+    describe lists the partitions.
+    Notes say which brokers cannot write to their disks, and what self-healing (kbroker.replica.rebuild.after.ms)
+    does about brokers that are away.
 
     Example: kbroker cluster status --bootstrap 127.0.0.1:9092
     """
@@ -58,12 +61,16 @@ def status(as_json: AsJson = False, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP) ->
         ]
         summary = cluster_summary(cluster, len(topics), partitions, lags)
         healing = read_healing(client, summary["brokers"])
+        write_health = read_write_health(client)
     if as_json:
-        print_json(summary | {"self_healing": [healing_json(broker) for broker in healing]})
+        details = {"self_healing": [healing_json(broker) for broker in healing], "write_health": write_health._asdict()}
+        print_json(summary | details)
     else:
         _print_summary(summary)
+        print_write_health(write_health)
         print_healing(healing, now_ms())
-    raise typer.Exit(1 if any(summary["partitions"][name] for name in PROBLEMS) else 0)
+    has_problem = write_health.failing or any(summary["partitions"][name] for name in PROBLEMS)
+    raise typer.Exit(1 if has_problem else 0)
 
 
 def lag_by_broker(lags: Mapping[Partition, ReplicaLag]) -> dict[int, int | None]:

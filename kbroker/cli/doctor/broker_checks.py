@@ -46,6 +46,10 @@ def check_listener(context: CheckContext) -> Iterator[CheckResult]:
         names = ", ".join(cluster.without_leader[:5]) + (", ..." if len(cluster.without_leader) > 5 else "")
         advice = "The broker's log says why their logs could not be opened."
         yield CheckResult("topics", PROBLEM, f"without a leader: {names}", advice)
+    if cluster.failing_brokers:
+        message = f"brokers that cannot write to their disks: {', '.join(map(str, cluster.failing_brokers))}"
+        advice = "Free space there, or make the file system writable: their logs say which error they have."
+        yield CheckResult("disk writes", PROBLEM, message, advice)
     if cluster.under_replicated:
         message = f"{count_text(cluster.under_replicated, 'partition')} with fewer in-sync replicas than replicas"
         advice = "See kbroker cluster status, and kbroker topics describe --under-replicated."

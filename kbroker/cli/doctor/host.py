@@ -35,6 +35,7 @@ class RunningCluster:
     topics: int
     without_leader: tuple[str, ...]
     under_replicated: int = 0
+    failing_brokers: tuple[int, ...] = ()
 
 
 @dataclass(slots=True, frozen=True)
@@ -76,6 +77,7 @@ class Host:
 
     def describe_cluster(self, host: str, port: int) -> RunningCluster | None:
         """Return the cluster of the broker at this address, None if no broker responds."""
+        from kbroker.cli.cluster.write_health import read_write_health
         from kbroker.cli.common.client import admin_client
         from kbroker.cli.common.errors import CliError
 
@@ -83,6 +85,7 @@ class Host:
             with admin_client(format_address(host, port)) as client:
                 cluster = client.describe_cluster()
                 topics = client.describe_topics(None)
+                write_health = read_write_health(client)
         except CliError:
             return None
         without_leader = [
@@ -92,7 +95,12 @@ class Host:
         partitions = [partition for topic in topics for partition in topic["partitions"]]
         under_replicated = sum(len(part["isr_nodes"]) < len(part["replica_nodes"]) for part in partitions)
         return RunningCluster(
-            cluster["cluster_id"], broker_ids, len(topics), tuple(sorted(without_leader)), under_replicated
+            cluster["cluster_id"],
+            broker_ids,
+            len(topics),
+            tuple(sorted(without_leader)),
+            under_replicated,
+            tuple(write_health.failing),
         )
 
     def read_cluster(self, settings: "ZooKeeperSettings") -> StoredCluster:

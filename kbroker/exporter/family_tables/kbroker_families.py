@@ -51,6 +51,13 @@ KBROKER_FAMILIES = (
         TP,
         "1 for a log that rejects appends because the disk is full or read-only. No sample for other logs.",
     ),
+    Family(
+        "kbroker_write_health",
+        GAUGE,
+        "",
+        "2 while the broker cannot write to its disk (full, read-only, no file descriptors): others lead its partitions, "
+        "if they can. 1 while it can again, and gets no roles back yet. Otherwise 0.",
+    ),
     Family("kbroker_compactions_running", GAUGE, "", "Compactions in progress."),
     Family("kbroker_compactions_total", COUNTER, "", "Completed compactions."),
     Family("kbroker_compaction_failures_total", COUNTER, "", "Failed compactions."),

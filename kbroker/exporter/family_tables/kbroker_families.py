@@ -55,8 +55,8 @@ KBROKER_FAMILIES = (
         "kbroker_write_health",
         GAUGE,
         "",
-        "2 while the broker cannot write to its disk (full, read-only, no file descriptors): others lead its partitions, "
-        "if they can. 1 while it can again, and gets no roles back yet. Otherwise 0.",
+        "2 while the broker cannot write to its disk (full, read-only, no file descriptors): other brokers lead, if "
+        "they can. 1 while it can again, and gets no roles back yet. Otherwise 0.",
     ),
     Family("kbroker_compactions_running", GAUGE, "", "Compactions in progress."),
     Family("kbroker_compactions_total", COUNTER, "", "Completed compactions."),

@@ -2,8 +2,10 @@
 
 from typing import Any
 
+from kbroker.metadata.image import WriteHealth
 from kbroker.metadata.topics.create_topics import NewTopic
 from kbroker.replica.isr.failed_log_reporter import LOST_DIRECTORY
+from kbroker.replica.isr.write_health_reporter import DIRECTORY_IDS
 from protocol.apis import ApiKey
 from protocol.errors import ErrorCode
 from protocol.messages.k73_assign_replicas_to_dirs import (
@@ -79,3 +81,46 @@ async def test_errors():
     handlers.member.controller.resign()
     assert (await report(handlers, 2, "led")).error_code == ErrorCode.NOT_CONTROLLER
     assert state(handlers, "led") == (2, 0, [2, 1], [])
+
+
+@async_test
+async def test_a_broker_that_cannot_write_gives_up_its_roles():
+    handlers = await two_brokers()
+
+    async def report_health(health: WriteHealth, epoch: int = 2) -> int:
+        response = await report(handlers, 2, directory=DIRECTORY_IDS[health], epoch=epoch)
+        return response.error_code  # type: ignore[no-any-return]
+
+    assert await report_health(WriteHealth.FAILING, epoch=1) == ErrorCode.STALE_BROKER_EPOCH
+    assert await report_health(WriteHealth.FAILING) == 0
+    assert state(handlers, "led") == (1, 1, [1], [])
+    # Intact, unlike one whose log has failed.
+    assert state(handlers, "followed") == (1, 0, [1], [2])
+    assert state(handlers, "alone") == (2, 0, [2], []), "nobody else could lead"
+    assert handlers.member.image.write_health(2) is WriteHealth.FAILING
+    for health in (WriteHealth.PROBATION, WriteHealth.OK):
+        assert await report_health(health) == 0
+        assert handlers.member.image.write_health(2) is health
+    assert state(handlers, "led") == (1, 1, [1], [])
+
+
+@async_test
+async def test_new_topics_avoid_a_broker_that_cannot_write():
+    handlers = await two_brokers()
+    await handlers.join(3)
+    await settle()
+    controller = handlers.member.controller
+    await controller.set_write_health(1, 1, WriteHealth.FAILING)
+    await controller.create_topics([NewTopic("two", 6, 2), NewTopic("three", 6, 3)], False)
+    topics = handlers.member.image.topics
+    assert all(1 not in partition.replicas for partition in topics["two"].partitions)
+    for partition in topics["three"].partitions:
+        assert (partition.replicas[2], sorted(partition.isr)) == (1, [2, 3])
+        assert partition.leader == partition.replicas[0]
+    # On its own replicas only.
+    one, both = NewTopic("one", assignments=[(0, [1])]), NewTopic("both", assignments=[(0, [1, 2])])
+    await controller.create_topics([one, both], False)
+    assert [(row.leader, row.isr) for name in ("one", "both") for row in topics[name].partitions] == [
+        (1, [1]),
+        (2, [2]),
+    ]

@@ -12,7 +12,7 @@ from kbroker.config import BrokerConfig
 from kbroker.config.topic_config import TopicConfig
 from kbroker.interbroker.auto_topic_creation_manager import AutoTopicCreationManager
 from kbroker.metadata.cluster_member import ClusterMember
-from kbroker.metadata.image import BrokerRegistration
+from kbroker.metadata.image import BrokerRegistration, WriteHealth
 from kbroker.metadata.store.embedded import EmbeddedStore
 from kbroker.storage.log.leader_epoch_cache import LeaderEpochCache
 from kbroker.storage.producers.producer_state_manager import ProducerStateManager
@@ -91,6 +91,7 @@ class FakeReplicas:
         self.partitions: dict[TopicPartition, FakePartition] = {}
         self.logs = SimpleNamespace(path="/data")
         self.may_be_replaced = lambda: False
+        self.write_health = SimpleNamespace(health=WriteHealth.OK, error="")
 
     def add(
         self,

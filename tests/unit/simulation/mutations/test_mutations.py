@@ -11,6 +11,7 @@ from tests.sampling import THIRD, THOROUGH, third_of
 from tests.unit.simulation.mutations import (
     cluster,
     deletion,
+    disks,
     groups,
     leadership,
     plans,
@@ -29,6 +30,7 @@ MODULES = (
     transactions,
     deletion,
     cluster,
+    disks,
     leadership,
     reassignment,
     plans,

@@ -37,7 +37,6 @@ def collect_cluster(services: Services, elections: ElectionCounter, page: Metric
     page.add("kafka_controller_controllerstats_uncleanleaderelections_total", elections.unclean)
     page.add("kafka_controller_controllerstats_electionfromeligibleleaderreplicas_total", elections.from_elr)
     page.add("kbroker_leader_elections_total", elections.elections)
-    page.add("kbroker_write_health", services.replicas.write_health.health)
     page.add("kbroker_replicas_not_rebuilt", services.controller.self_healing.replicas_not_rebuilt)
     if is_controller:
         page.add("kafka_brokers", len(image.brokers))

@@ -1,4 +1,4 @@
-"""Mistakes that show when a leader is replaced, and leads again."""
+"""Mistakes that show when a leader is replaced, and leads again, or when its disk is full."""
 
 from typing import Any
 
@@ -6,9 +6,16 @@ import pytest
 
 from kbroker.coordinator.transaction.transaction_markers import TransactionMarkerSender
 from kbroker.interbroker.fencing_check import FencingCheck
+from kbroker.metadata import replication_control_manager
+from kbroker.metadata.image import WriteHealth
+from kbroker.metadata.replication import alter_partition
 from kbroker.replica.fetch import follower_fetch, partition_reads
 from kbroker.replica.fetcher.partition_fetch_state import PartitionFetchState
+from kbroker.replica.isr import isr_manager
+from kbroker.replica.isr.write_health_reporter import WriteHealthReporter
 from kbroker.replica.partition_state import PartitionState
+from kbroker.simulation.scenarios.disk_space_faults import fill, fill_several, flap
+from kbroker.simulation.scenarios.faults import Fault
 from kbroker.storage.log.writing.log_truncation import LogOwner, LogTruncation
 from protocol.errors import ErrorCode
 from tests.unit.simulation.mutations.cluster import LIVENESS, replicated
@@ -22,7 +29,7 @@ from tests.unit.simulation.mutations.leadership_faults import (
     synced_records_are_truncated,
 )
 from tests.unit.simulation.mutations.mutation import INVARIANT, mutation, replaces, wrap
-from tests.unit.simulation.mutations.shapes import broker, topics
+from tests.unit.simulation.mutations.shapes import Shape, broker, only, topics
 
 
 class WithoutCheckpoints:
@@ -138,3 +145,51 @@ def markers_for_a_former_leader_are_forgotten(original: Any, sender: Any, marker
 def latest_offsets_of_replaced_leaders(patch: pytest.MonkeyPatch) -> None:
     """A leader that only clients reach returns the latest offsets until it gives up its roles."""
     patch.setattr(FencingCheck, "is_in_doubt", False)
+
+
+# Brokers that cannot write to their disks.
+
+
+def disks(fault: Fault) -> Shape:
+    """Two producers, and one fault at a time."""
+    none = dict.fromkeys(("members", "transactors", "transformers", "stale_clients"), 0)
+    return only(fault, seconds=14.0, pause_s=1.0, producers=2, readers=1, **none)
+
+
+@mutation("cluster-disks", [INVARIANT], disks(fill))
+@replaces(WriteHealthReporter, "_is_needed")
+def brokers_that_cannot_write_report_nothing(original: Any, reporter: Any, health: WriteHealth) -> bool:
+    """A broker whose disk is full keeps its roles, and refuses writes."""
+    return False
+
+
+@mutation("cluster-disks", [INVARIANT], disks(fill))
+@replaces(replication_control_manager, "give_up_replica")
+def leaders_that_cannot_write_stay(original: Any, partition: Any, broker_id: int, *arguments: Any) -> Any:
+    """Only followers leave the ISR when they cannot write."""
+    return None if partition.leader == broker_id else original(partition, broker_id, *arguments)
+
+
+@mutation("cluster-disks", [INVARIANT], disks(fill))
+@replaces(replication_control_manager, "give_up_replica")
+def followers_that_cannot_write_stay_in_sync(original: Any, partition: Any, broker_id: int, *arguments: Any) -> Any:
+    """Only leaders leave the ISR when they cannot write: acks=all waits for the followers."""
+    return original(partition, broker_id, *arguments) if partition.leader == broker_id else None
+
+
+@mutation("cluster-disks", [INVARIANT], disks(fill_several))
+def brokers_on_probation_are_not_needed(patch: pytest.MonkeyPatch) -> None:
+    """A broker on probation does not join the ISR where writes have stopped without it."""
+
+    def may_join(original: Any, broker_id: int, isr: Any, write_health: Any, min_isr: int) -> bool:
+        return write_health(broker_id) is WriteHealth.OK
+
+    for module in (alter_partition, isr_manager):
+        wrap(patch, module, "may_join", may_join)
+
+
+@mutation("cluster-disks", [INVARIANT], disks(flap))
+def brokers_that_cannot_write_join(patch: pytest.MonkeyPatch) -> None:
+    """A follower whose disk is full joins the ISR of a partition to which nobody writes."""
+    for module in (alter_partition, isr_manager):
+        wrap(patch, module, "may_join", lambda original, *arguments: True)

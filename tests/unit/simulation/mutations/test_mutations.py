@@ -11,7 +11,6 @@ from tests.sampling import THIRD, THOROUGH, third_of
 from tests.unit.simulation.mutations import (
     cluster,
     deletion,
-    disks,
     groups,
     leadership,
     plans,
@@ -30,7 +29,6 @@ MODULES = (
     transactions,
     deletion,
     cluster,
-    disks,
     leadership,
     reassignment,
     plans,

@@ -183,7 +183,7 @@ def _add_partitions(services: Services, page: MetricsPage) -> Iterator[None]:
     page.add(_REPLICAS + "failedisrupdates_total", replicas.isr_manager.failed_updates)
     page.add(_REPLICAS + "offlinereplicacount", offline + len(replicas.maintenance.unopened))
     page.add(_REPLICAS + "produceridcount", producers)
-    page.add("kbroker_write_health", replicas.write_health.health)
+    page.add("kbroker_write_health", int(replicas.write_health.health))
     stats = replicas.maintenance.stats
     page.add("kbroker_compactions_running", len(replicas.maintenance.compactions))
     page.add("kbroker_compactions_total", stats.compactions)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from kbroker.metadata.reassignments.stored_plan import PlanOrigin, PlanState, StoredPlan
 from kbroker.metadata.replication.broker_changes import acceptable_leaders
+from kbroker.metadata.replication.write_health import write_health_by_broker
 
 if TYPE_CHECKING:
     from kbroker.metadata.image import PartitionRegistration
@@ -65,7 +66,9 @@ class Plans:
     def _fault_at_end(self, plan: StoredPlan) -> str | None:
         partitions = {(stored.topic_id, tp[1]): stored.registration for tp, stored in self._state.partitions().items()}
         skipped = {index for indexes in plan.skipped.values() for index in indexes}
-        alive = acceptable_leaders(self._state.brokers())
+        known = self._state.brokers()
+        # One that cannot write to its disk, or is on probation, is not elected as the preferred leader.
+        alive = acceptable_leaders(known) - write_health_by_broker(known).keys()
         for index, move in enumerate(plan.moves):
             partition = partitions.get((move.topic_id, move.partition))
             # A topic may be deleted once the move of its partition is done.

@@ -308,6 +308,22 @@ async def test_paths_and_methods(m: Machine) -> None:
 
 
 @broker_test(**LISTENER)
+async def test_a_broker_that_cannot_write_is_not_healthy(m: Machine) -> None:
+    client = await m.client()
+    await client.create_topic("t")
+    m.disk.capacity = m.disk.used
+    await client.produce("t", batch(b"a"))
+    await asyncio.sleep(0.1)
+    status, _, body = await get(m, "/healthz")
+    assert (status, body) == (503, b"the broker cannot write to its disk: No space left on device\n")
+    assert b"\nkbroker_write_health 2\n" in (await get(m, "/metrics"))[2]
+    m.disk.capacity = None
+    await asyncio.sleep(3)
+    assert (await get(m, "/healthz"))[0] == 200
+    assert b"\nkbroker_write_health 1\n" in (await get(m, "/metrics"))[2]
+
+
+@broker_test(**LISTENER)
 @pytest.mark.parametrize(
     ("pieces", "status"),
     [

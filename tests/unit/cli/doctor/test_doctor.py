@@ -197,6 +197,9 @@ def test_a_running_broker_is_checked(data: Path) -> None:
     assert failure(data, bind=IN_USE, cluster=replace(CLUSTER, under_replicated=2)) == (
         "replicas", WARNING, "2 partitions with fewer in-sync replicas than replicas",
     )  # fmt: skip
+    assert failure(data, bind=IN_USE, cluster=replace(CLUSTER, failing_brokers=(1, 3))) == (
+        "disk writes", PROBLEM, "brokers that cannot write to their disks: 1, 3",
+    )  # fmt: skip
     ((check, status, message),) = [
         (result.check, result.status, result.message)
         for result in results(data, connect=CONNECTION_REFUSED)

@@ -10,7 +10,7 @@ import pytest
 
 from kbroker.common import TopicPartition
 from kbroker.config.config_resource import ConfigResource, ConfigResourceType
-from kbroker.metadata.image import BrokerRegistration, KnownBroker, PartitionRegistration
+from kbroker.metadata.image import BrokerRegistration, KnownBroker, PartitionRegistration, WriteHealth
 from kbroker.metadata.store import znodes
 from kbroker.metadata.store.coordination import Create, Delete, Op, Set
 from kbroker.metadata.store.data_tree import DataTree
@@ -104,8 +104,8 @@ class FakeCluster:
         machines: Any = self.brokers
         self.invariants = ClusterInvariants(machines, self.tree, durable=self.durable)
 
-    def register(self, broker: int, *, epoch: int, fenced: bool = False) -> None:
-        known = KnownBroker(BrokerRegistration(broker, "h", 9092, epoch=epoch), fenced)
+    def register(self, broker: int, *, epoch: int, fenced: bool = False, health: WriteHealth = WriteHealth.OK) -> None:
+        known = KnownBroker(BrokerRegistration(broker, "h", 9092, epoch=epoch, write_health=health), fenced)
         self.tree.apply([Set(registration_path(broker), encode_registration(known))], 0)
 
     def unregister(self, broker: int) -> None:
@@ -385,3 +385,26 @@ def test_a_new_partition_has_no_replica_on_a_broker_that_is_cordoned() -> None:
     write(Delete(path))
     partitions[3] = PartitionRegistration(1, 1, [1, 3], [1, 3])
     write()
+
+
+def test_a_broker_that_cannot_write_keeps_its_roles_and_gets_no_others(cluster: FakeCluster):
+    cluster.register(1, epoch=1, health=WriteHealth.FAILING)
+    cluster.check()
+    cluster.store(leader=2, epoch=2, isr=[2, 3], partition_epoch=1)
+    cluster.invariants.check_stored()
+    cluster.store(leader=2, epoch=2, isr=[1, 2, 3], partition_epoch=2)
+    with pytest.raises(BrokenInvariant, match=r"have joined the ISR \[1, 2, 3\]: \[1\]"):
+        cluster.invariants.check_stored()
+
+
+def test_a_broker_that_cannot_write_is_elected_if_nobody_can(cluster: FakeCluster):
+    cluster.register(1, epoch=1, health=WriteHealth.FAILING)
+    cluster.store(leader=2, epoch=2, isr=[2], elr=[1], partition_epoch=1)
+    cluster.invariants.check_stored()
+    cluster.store(leader=1, epoch=3, isr=[1], elr=[2], partition_epoch=2)
+    cluster.invariants.check_stored()
+    cluster.store(leader=2, epoch=4, isr=[1, 2], partition_epoch=3)
+    cluster.invariants.check_stored()
+    cluster.store(leader=1, epoch=5, isr=[1, 2], partition_epoch=4)
+    with pytest.raises(BrokenInvariant, match="was elected although another one"):
+        cluster.invariants.check_stored()

@@ -96,8 +96,8 @@ def make_plan(
         map_bytes,
         io_bytes,
         rate,
-        *log.producers.last_batches(),
         aborted_later,
+        log.producers.freeze(),
     )
 
 

@@ -35,7 +35,7 @@ class SlowDisk:
     def exists(self, path: str) -> bool:
         return False
 
-    def write_atomic(self, path: str, data: bytes, *, sync: bool = True) -> None:
+    def write_atomic(self, path: str, data: bytes | bytearray, *, sync: bool = True) -> None:
         if self.fail:
             raise OSError(28, "No space left on device")
 

@@ -1,7 +1,8 @@
 """Checkpoint files: offsets by partition of a data directory, and the leader epochs of a log.
 
-Their formats are Apache Kafka's. A damaged file raises ValueError, and the caller handles the loss: recovery reads more
-of the log, leader epochs are rebuilt from the log.
+Their formats are Apache Kafka's, except that of transaction-index-checkpoint, which Kafka does not have. A damaged file
+raises ValueError, and the caller handles the loss: recovery reads more of the log, leader epochs and transaction
+indexes are rebuilt from the log.
 """
 
 from collections.abc import Iterable, Mapping
@@ -10,6 +11,9 @@ from kbroker.common import TopicPartition
 from kbroker.runtime.disk import Disk
 
 _VERSION = "0"
+
+# The numbers of entries in the transaction indexes of a log, by the base offsets of the segments that have any.
+IndexEntries = Mapping[int, int]
 
 
 def encode_offsets(offsets: Mapping[TopicPartition, int]) -> bytes:
@@ -25,6 +29,28 @@ def decode_offsets(data: bytes) -> dict[TopicPartition, int]:
         if not 0 <= int(offset) < 1 << 63:
             raise ValueError(f"offset {offset} of {topic}-{partition}")
     return offsets
+
+
+def encode_index_entries(entries: Mapping[TopicPartition, IndexEntries]) -> bytes:
+    """Encode transaction-index-checkpoint: as above, with lines `topic partition base-offset entries`."""
+    return _encode(
+        [
+            f"{tp.topic} {tp.partition} {base_offset} {count}"
+            for tp, by_segment in entries.items()
+            for base_offset, count in by_segment.items()
+        ]
+    )
+
+
+def decode_index_entries(data: bytes) -> dict[TopicPartition, IndexEntries]:
+    """Decode transaction-index-checkpoint. It is never empty: an empty file has lost its content."""
+    if not data:
+        raise ValueError("empty")
+    entries: dict[TopicPartition, dict[int, int]] = {}
+    for line in _decode(data):
+        topic, partition, base_offset, count = line.split(" ")
+        entries.setdefault(TopicPartition(topic, int(partition)), {})[int(base_offset)] = int(count)
+    return dict(entries)
 
 
 def encode_epochs(entries: Iterable[tuple[int, int]]) -> bytes:

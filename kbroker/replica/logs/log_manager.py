@@ -189,6 +189,7 @@ class LogManager:
             cleaned_to=checkpoints.cleaner_offsets.get(tp, 0),
             checkpointed=checkpoints.is_complete,
             high_watermark=checkpoints.high_watermarks.get(tp),
+            transaction_indexes=None if (known := checkpoints.transaction_indexes) is None else known.get(tp, {}),
             background=self._background,
             random=self._environment.random,
         )

@@ -22,6 +22,7 @@ def encode_offsets(offsets: Mapping[TopicPartition, int]) -> bytes:
 
 
 def decode_offsets(data: bytes) -> dict[TopicPartition, int]:
+    """Decode an offset checkpoint. Kafka reads an empty file as one without entries; it has lost its content."""
     offsets = {}
     for line in _decode(data):
         topic, partition, offset = line.split(" ")
@@ -43,9 +44,7 @@ def encode_index_entries(entries: Mapping[TopicPartition, IndexEntries]) -> byte
 
 
 def decode_index_entries(data: bytes) -> dict[TopicPartition, IndexEntries]:
-    """Decode transaction-index-checkpoint. It is never empty: an empty file has lost its content."""
-    if not data:
-        raise ValueError("empty")
+    """Decode transaction-index-checkpoint."""
     entries: dict[TopicPartition, dict[int, int]] = {}
     for line in _decode(data):
         topic, partition, base_offset, count = line.split(" ")
@@ -73,9 +72,9 @@ def _encode(lines: list[str]) -> bytes:
 
 
 def _decode(data: bytes) -> list[str]:
-    """Return the lines after the version and the number of entries. As in Kafka, an empty file has no entries."""
+    """Return the lines after the version and the number of entries."""
     if not data:
-        return []
+        raise ValueError("empty")
     lines = data.decode("utf-8").split("\n")
     if lines[0] != _VERSION:
         raise ValueError(f"unknown version {lines[0]!r}")

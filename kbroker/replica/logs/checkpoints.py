@@ -42,6 +42,7 @@ class LogCheckpoints(NamedTuple):
 
     Only partitions with several replicas have high watermarks here. With a single one, the whole log is committed.
     `transaction_indexes`: how many entries the transaction indexes of each log have; None if the file was lost.
+    `has_log_starts`: False if the log start offsets of the last process were lost.
     """
 
     recovery_points: Mapping[TopicPartition, int]
@@ -50,6 +51,7 @@ class LogCheckpoints(NamedTuple):
     high_watermarks: Mapping[TopicPartition, int]
     is_complete: bool = True
     transaction_indexes: Mapping[TopicPartition, IndexEntries] | None = MappingProxyType({})
+    has_log_starts: bool = True
 
     def has_only(self, partitions: Container[TopicPartition]) -> bool:
         """Return whether there are offsets of these partitions only."""
@@ -144,11 +146,13 @@ class CheckpointFiles:
         by_file: list[dict[TopicPartition, int]] = []
         # The file exists from the first start on.
         is_complete = disk.exists(f"{self._path}/{file_names.RECOVERY_POINTS}")
+        has_log_starts = disk.exists(f"{self._path}/{file_names.LOG_START_OFFSETS}")
         for name in _FILES:
             try:
                 by_file.append(checkpoint_files.read_offsets(disk, self._path, name))
             except (ValueError, IndexError) as error:
                 by_file.append({})
+                has_log_starts = has_log_starts and name != file_names.LOG_START_OFFSETS
                 if name == file_names.HIGH_WATERMARKS:
                     event_log.warning("checkpoint damaged, high watermarks are unknown", file=name, reason=error)
                 else:
@@ -163,6 +167,7 @@ class CheckpointFiles:
             high_watermarks,
             is_complete,
             self._load_transaction_indexes_blocking(may_lack_indexes),
+            has_log_starts,
         )
         return StartupState(is_clean, checkpoints, broker_epoch if is_clean else NO_BROKER_EPOCH)
 

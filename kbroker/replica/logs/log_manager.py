@@ -185,7 +185,7 @@ class LogManager:
             checkpoints.recovery_points.get(tp, 0),
             state.is_clean,
             self._environment.clock.now_ms(),
-            log_start_offset=checkpoints.log_start_offsets.get(tp, 0),
+            log_start_offset=checkpoints.log_start_offsets.get(tp, 0) if checkpoints.has_log_starts else None,
             cleaned_to=checkpoints.cleaner_offsets.get(tp, 0),
             checkpointed=checkpoints.is_complete,
             high_watermark=checkpoints.high_watermarks.get(tp),

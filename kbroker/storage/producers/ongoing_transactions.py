@@ -67,6 +67,11 @@ class OngoingTransactions:
         for first_offset, producer_id in sorted(open_transactions):
             self.begin(producer_id, first_offset)
 
+    def hold(self, first_offset: int, last_offset: int) -> None:
+        """Regard everything from `first_offset` on as unstable until the high watermark is above `last_offset`."""
+        self._completed.append((last_offset, first_offset))
+        self.first_unstable_offset = min(self.first_unstable_offset, first_offset)
+
     def restore_completed(self, before: "OngoingTransactions", below: int) -> None:
         """Add the transactions of `before` that have ended with a marker below `below`, and are not stable yet."""
         completed = [each for each in before._completed if each[0] < below]

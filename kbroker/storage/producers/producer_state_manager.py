@@ -39,15 +39,17 @@ class ProducerStateManager:
     """The state of all producers of one partition. Checks and updates take constant time per batch.
 
     The producers that wrote last are objects, which is fast; the others are packed in a table, which is small.
+    `had_transactions`: the snapshot from which it was loaded has a producer that has used transactions.
     """
 
-    __slots__ = ("_recent", "_table", "transactions", "verifications")
+    __slots__ = ("_recent", "_table", "had_transactions", "transactions", "verifications")
 
     def __init__(self) -> None:
         # Newer than the table.
         self._recent: dict[int, ProducerStateEntry] = {}
         # None while there are only recent ones: most partitions have no producer.
         self._table: ProducerTable | None = None
+        self.had_transactions = False
         self.transactions = OngoingTransactions()
         self.verifications = VerificationStates()
 
@@ -322,7 +324,7 @@ class ProducerStateManager:
         `end_offset`: the offset at which it was taken. A later offset in it is damage.
         """
         states = cls()
-        table, open_transactions = ProducerTable.from_snapshot(data, end_offset)
+        table, open_transactions, states.had_transactions = ProducerTable.from_snapshot(data, end_offset)
         states._table = table if table else None
         states.transactions.restore(open_transactions)
         return states

@@ -195,18 +195,20 @@ class ProducerTable:
         return FrozenProducers(self._chunks.copy(), len(self._slots))
 
     @classmethod
-    def from_snapshot(cls, data: bytes, end_offset: int | None) -> tuple["ProducerTable", list[tuple[int, int]]]:
-        """Read a .snapshot file. Returns also the open transactions: (first offset, producer id).
+    def from_snapshot(cls, data: bytes, end_offset: int | None) -> tuple["ProducerTable", list[tuple[int, int]], bool]:
+        """Read a .snapshot file. Returns also the open transactions: (first offset, producer id), and whether any
+        producer has used transactions.
 
         Raises ValueError if it is damaged, or has an offset that is not below `end_offset`.
         """
-        table, slots, transactions = cls(), {}, []
+        table, slots, transactions, had_transactions = cls(), {}, [], False
         entries, rows = decode_snapshot(data)
-        for slot, (producer_id, _, _, last_offset, _, _, _, txn_first_offset) in enumerate(entries):
+        for slot, (producer_id, _, _, last_offset, _, _, coordinator_epoch, txn_first_offset) in enumerate(entries):
             slots[producer_id] = slot
             if end_offset is not None and max(last_offset, txn_first_offset) >= end_offset:
                 later = max(last_offset, txn_first_offset)
                 raise ValueError(f"producer snapshot with the later offset {later}")
+            had_transactions = had_transactions or coordinator_epoch >= 0 or txn_first_offset >= 0
             if txn_first_offset >= 0:
                 transactions.append((txn_first_offset, producer_id))
         if len(slots) * _ROW_BYTES != len(rows):
@@ -214,4 +216,4 @@ class ProducerTable:
         chunk_bytes = ROWS_PER_CHUNK * _ROW_BYTES
         table._slots = slots
         table._chunks = [bytearray(rows[at : at + chunk_bytes]) for at in range(0, len(rows), chunk_bytes)]
-        return table, transactions
+        return table, transactions, had_transactions

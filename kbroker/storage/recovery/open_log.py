@@ -54,7 +54,7 @@ def open_log(
     *,
     background: BackgroundRunner,
     random: "Random",
-    log_start_offset: int = 0,
+    log_start_offset: int | None = 0,
     cleaned_to: int = 0,
     checkpointed: bool = False,
     high_watermark: int | None = None,
@@ -63,17 +63,17 @@ def open_log(
     """Open a partition's log in a thread, or create it if its directory does not exist.
 
     `recovery_point`, `log_start_offset`, `cleaned_to` and `high_watermark` are those of the checkpoint files, 0 or None
-    if these have none; `checkpointed`: the checkpoint files are the ones that were written last; `clean`: the last
-    shutdown was clean; `transaction_indexes`: how many entries the transaction indexes have at least; None if that is
-    unknown. `Log.repairs` lists the repairs. Raises OSError, and KafkaError(INCONSISTENT_TOPIC_ID) if the directory
-    belongs to another topic of the same name.
+    if these have none; `log_start_offset` is None if its file was lost. `checkpointed`: the checkpoint files are the
+    ones that were written last; `clean`: the last shutdown was clean; `transaction_indexes`: how many entries the
+    transaction indexes have at least, None if that is unknown. `Log.repairs` lists the repairs. Raises OSError, and
+    KafkaError(INCONSISTENT_TOPIC_ID) if the directory belongs to another topic of the same name.
     """
     loaded = LoadedLog(disk, directory, tp, config)
     loaded.high_watermark = high_watermark
     if not disk.isdir(directory):
         disk.makedirs(directory)
         write_topic_id(disk, directory, topic_id)
-        loaded.log_start_offset = loaded.log_end_offset = loaded.recovery_point = log_start_offset
+        loaded.log_start_offset = loaded.log_end_offset = loaded.recovery_point = log_start_offset or 0
         _begin_empty(loaded, now_ms)
     else:
         _check_topic_id(disk, directory, topic_id)
@@ -116,7 +116,7 @@ class LogLoader:
         self._gapless = gapless
         self._state = StateRebuilder(loaded)
 
-    def load(self, recovery_point: int, log_start_offset: int, index_entries: IndexEntries | None) -> None:
+    def load(self, recovery_point: int, log_start_offset: int | None, index_entries: IndexEntries | None) -> None:
         loaded, state = self._loaded, self._state
         if not self._clean:
             # Only the previous process knew whether the names of the files are durable.
@@ -126,8 +126,11 @@ class LogLoader:
         loaded.segments = [
             LogSegment(loaded.disk, loaded.directory, base_offset, self._now_ms) for base_offset in base_offsets
         ]
-        loaded.log_start_offset = max([log_start_offset, *base_offsets[:1]])
         state.load_epochs(trusted_to)
+        if log_start_offset is None:
+            # Otherwise deleted records would return whose segments still exist.
+            log_start_offset = state.first_epoch_start
+        loaded.log_start_offset = max([log_start_offset, *base_offsets[:1]])
         # Whoever has removed the offset indexes has often removed these too. The last segment may not have any yet.
         unindexed = {offset for offset in base_offsets[:-1] if offset not in indexes[file_names.INDEX]}
         state.load_transaction_indexes(indexes[file_names.TXN_INDEX], index_entries or {}, unindexed)
@@ -141,6 +144,8 @@ class LogLoader:
             self._start_empty()
         state.finish()
         state.rebuild_lost_epochs()
+        if loaded.high_watermark is None:
+            state.hold_transactions()
         is_undamaged = self._clean and not loaded.repairs
         loaded.recovery_point = loaded.log_end_offset if is_undamaged else min(recovery_point, loaded.log_end_offset)
         if is_undamaged:

@@ -40,6 +40,7 @@ class StateRebuilder:
     """The rebuilder of one log that is being loaded. `on_batch` updates the state while `is_listening`.
 
     The producer state includes everything below `replayed_to`. `last_epoch` is the latest leader epoch.
+    `first_epoch_start`: where the first epoch in leader-epoch-checkpoint begins: not below the log start offset.
     `indexes_are_complete`: the log was open before, so the transaction indexes have all entries.
     """
 
@@ -48,6 +49,7 @@ class StateRebuilder:
         self._indexes_are_complete = indexes_are_complete
         self.replayed_to = 0
         self.last_epoch = -1
+        self.first_epoch_start = 0
         self.is_listening = False
         self._epochs_lost = False
         # Segments whose transaction index is to be rebuilt, in order, with what is wrong with it, if that is known; and
@@ -138,6 +140,16 @@ class StateRebuilder:
             return found
         return ProducerStateManager(), loaded.segments[0].base_offset if loaded.segments else 0
 
+    def hold_transactions(self) -> None:
+        """Hold back what is not known to be stable, since the high watermark is unknown.
+
+        A snapshot does not have the transactions that ended before it. Consumers of committed records wait until the
+        high watermark reaches the end of the log, which with a single replica is at once.
+        """
+        loaded = self._loaded
+        if loaded.producers.had_transactions and loaded.log_end_offset > loaded.log_start_offset:
+            loaded.producers.transactions.hold(loaded.log_start_offset, loaded.log_end_offset - 1)
+
     # Transaction indexes.
 
     def load_transaction_indexes(self, existing: set[int], entries: IndexEntries, unindexed: set[int]) -> None:
@@ -173,9 +185,7 @@ class StateRebuilder:
 
         It is not known how many entries they had. Called once the producers are loaded.
         """
-        if any(
-            saved.coordinator_epoch >= 0 or saved.txn_first_offset >= 0 for saved in self._loaded.producers.freeze()
-        ):
+        if self._loaded.producers.had_transactions:
             self._damaged = {segment: self._damaged.get(segment) for segment in self._loaded.segments}
 
     def _trust_transaction_index_to(self, segment: LogSegment, offset: int) -> None:
@@ -255,7 +265,9 @@ class StateRebuilder:
         that a power loss has removed. If the file is missing or damaged, `rebuild_lost_epochs` reads the log."""
         loaded = self._loaded
         try:
-            entries = [entry for entry in loaded.epoch_file.read_blocking() if entry[1] < trusted_to]
+            stored = loaded.epoch_file.read_blocking()
+            self.first_epoch_start = stored[0][1] if stored else 0
+            entries = [entry for entry in stored if entry[1] < trusted_to]
             loaded.epoch_file.mark_durable(entries)
             for epoch, start_offset in entries:
                 loaded.epochs.assign(epoch, start_offset)

@@ -263,7 +263,9 @@ class ProducerStateManager:
         A snapshot has only the last batch. `older` comes from headers without a CRC check, so it is ignored unless it
         ends with that same batch.
         """
-        for producer_id, *_ in older.freeze():
+        table = older._table
+        packed = [saved.producer_id for saved in table.freeze()] if table is not None else []
+        for producer_id in dict.fromkeys([*older._recent, *packed]):
             entry, found = self._find(producer_id), older._find(producer_id)
             if entry is None or found is None or found.epoch != entry.epoch or not found.batches or not entry.batches:
                 continue

@@ -159,6 +159,8 @@ class StateRebuilder:
         index: the absence of a file, or of its content, does not say that no transaction was aborted.
         """
         segments = self._loaded.segments
+        if not (existing or entries or unindexed):
+            return
         for segment, following in zip(segments, [*segments[1:], None], strict=False):
             base_offset, fault = segment.base_offset, None
             if base_offset in existing:

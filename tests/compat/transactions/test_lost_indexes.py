@@ -1,7 +1,7 @@
 """Index files that are deleted while the broker is down, a common remedy: no aborted record becomes a committed one."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -12,8 +12,7 @@ from kbroker.common import TopicPartition as Partition
 from kbroker.storage.checkpoint_files import decode_offsets
 from tests.compat.compaction.compacted_topic import alter
 from tests.compat.crash.conftest import create_topic
-from tests.compat.crash.proxy import Proxy
-from tests.compat.support import DEADLINE_S, BrokerProcess, eventually
+from tests.compat.support import DEADLINE_S, BrokerProcess, eventually, need_own_broker, running_broker, unique
 
 TRANSACTIONS = 4
 # Each transaction is later than this, so that it begins a segment.
@@ -24,9 +23,14 @@ AHEAD_MS = 60_000
 Loss = Callable[[Path], None]
 
 
+SETTINGS = {"log.flush.offset.checkpoint.interval.ms": "200", "log.cleaner.backoff.ms": "200"}
+
+
 @pytest.fixture
-def settings() -> dict[str, str]:
-    return {"log.flush.offset.checkpoint.interval.ms": "200", "log.cleaner.backoff.ms": "200"}
+def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
+    need_own_broker()
+    with running_broker(tmp_path, SETTINGS) as broker:
+        yield broker
 
 
 def remove(*suffixes: str) -> Loss:
@@ -95,11 +99,11 @@ def read(bootstrap: str, topic: str, isolation: str) -> list[str]:
 @pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
 @pytest.mark.feature("kill -9")
 @pytest.mark.client("confluent_kafka")
-def test_aborted_records_stay_aborted(
-    broker: BrokerProcess, proxy: Proxy, admin: AdminClient, name: str, loss: Loss, clean: bool
-) -> None:
+def test_aborted_records_stay_aborted(broker: BrokerProcess, loss: Loss, clean: bool) -> None:
+    name = unique("aborted")
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 2})
     create_topic(admin, name, 1, {"segment.ms": str(SEGMENT_MS), "retention.ms": "-1"})
-    end = transact(proxy.address, name)
+    end = transact(broker.bootstrap, name)
     checkpoint = broker.data_dir / "recovery-point-offset-checkpoint"
     eventually(lambda: decode_offsets(checkpoint.read_bytes()).get(Partition(name, 0)) == end, "the checkpoint")
     directory = broker.partition_dir(name, 0)
@@ -109,11 +113,11 @@ def test_aborted_records_stay_aborted(
     loss(directory)
     broker.start()
     plain = [f"plain {number}" for number in range(TRANSACTIONS)]
-    assert read(proxy.address, name, "read_committed") == plain
-    assert len(read(proxy.address, name, "read_uncommitted")) == 2 * TRANSACTIONS
+    assert read(broker.bootstrap, name, "read_committed") == plain
+    assert len(read(broker.bootstrap, name, "read_uncommitted")) == 2 * TRANSACTIONS
     # Compaction removes them for good. It leaves the last segment alone, so a later record rolls it.
     alter(admin, "topic", name, {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.001"})
-    later = Producer({"bootstrap.servers": proxy.address})
+    later = Producer({"bootstrap.servers": broker.bootstrap})
     later.produce(name, "later", "later", partition=0, timestamp=int(time.time() * 1000) + 2 * AHEAD_MS)
     later.flush(DEADLINE_S)
-    eventually(lambda: read(proxy.address, name, "read_uncommitted") == [*plain, "later"], "the compaction")
+    eventually(lambda: read(broker.bootstrap, name, "read_uncommitted") == [*plain, "later"], "the compaction")

@@ -3,7 +3,7 @@
 Kafka has no such API. The leader of the partition handles it; ApiVersions does not list it, so only kbroker's command
 line sends it.
 
-- A list has at most 1,000 records or about 1 MiB, in the order of their due times; the next request names the last
+- A list has at most 10,000 records or about 1 MiB, in the order of their due times; the next request names the last
   one. Without `include_payload` it has keys, due times and the headers that ask for the delay. With max_records 0 the
   response has the counts only.
 - A cancellation or delivery is a batch of the log, and is acknowledged when it is committed, as with acks=all. After
@@ -18,7 +18,9 @@ from __future__ import annotations
 from kbroker.api.context import RequestContext, Services
 from kbroker.common import KafkaError
 from kbroker.queues.delay.pending_requests import PendingRequests
+from kbroker.runtime.slices import step
 from protocol.errors import ErrorCode, MalformedError
+from protocol.limits import MAX_ELEMENTS_AT_ONCE
 from protocol.messages.k10011_delayed_records import (
     DelayedRecord,
     DelayedRecordHeader,
@@ -28,13 +30,18 @@ from protocol.messages.k10011_delayed_records import (
 )
 
 LIST, CANCEL, DELIVER = range(3)
-MAX_RECORDS = 1000
+# Of a list, and of the offsets to cancel or to deliver.
+MAX_RECORDS, MAX_OFFSETS = 10_000, 1000
+
+
+def is_large(services: Services, context: RequestContext, request: DelayedRecordsRequest) -> bool:
+    return request.operation == LIST and request.max_records > MAX_ELEMENTS_AT_ONCE
 
 
 async def handle(services: Services, context: RequestContext, request: DelayedRecordsRequest) -> DelayedRecordsResponse:
     response = DelayedRecordsResponse()
     try:
-        await _operate(services, request, response)
+        await _operate(services, context, request, response)
     except KafkaError as error:
         return DelayedRecordsResponse(error_code=error.code, error_message=error.message)
     except MalformedError as error:
@@ -42,7 +49,9 @@ async def handle(services: Services, context: RequestContext, request: DelayedRe
     return response
 
 
-async def _operate(services: Services, request: DelayedRecordsRequest, response: DelayedRecordsResponse) -> None:
+async def _operate(
+    services: Services, context: RequestContext, request: DelayedRecordsRequest, response: DelayedRecordsResponse
+) -> None:
     partition = services.replicas.leader(request.topic_name, request.partition_index)
     delivery = services.delayed.delivery_of(partition)
     if delivery is None:
@@ -50,8 +59,8 @@ async def _operate(services: Services, request: DelayedRecordsRequest, response:
         raise KafkaError(ErrorCode.INVALID_REQUEST, message)
     if request.operation not in (LIST, CANCEL, DELIVER):
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"There is no operation {request.operation}.")
-    if len(request.offsets) > MAX_RECORDS:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, f"A request has at most {MAX_RECORDS} offsets.")
+    if len(request.offsets) > MAX_OFFSETS:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"A request has at most {MAX_OFFSETS} offsets.")
     if request.max_records < 0:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"max_records is {request.max_records}; it cannot be negative.")
     pending = PendingRequests(services.environment, partition, delivery)
@@ -60,18 +69,20 @@ async def _operate(services: Services, request: DelayedRecordsRequest, response:
         page, response.has_more = await pending.list_page(
             after, min(request.max_records, MAX_RECORDS), include_payload=request.include_payload
         )
-        response.records = [
-            DelayedRecord(
-                offset=record.offset,
-                due_ms=record.due_ms,
-                timestamp_ms=record.timestamp,
-                key=record.key,
-                value=record.value,
-                value_size=record.value_size,
-                headers=[DelayedRecordHeader(name=name, value=value) for name, value in record.headers],
+        for record in page:
+            headers = [DelayedRecordHeader(name=name, value=value) for name, value in record.headers]
+            response.records.append(
+                DelayedRecord(
+                    offset=record.offset,
+                    due_ms=record.due_ms,
+                    timestamp_ms=record.timestamp,
+                    key=record.key,
+                    value=record.value,
+                    value_size=record.value_size,
+                    headers=headers,
+                )
             )
-            for record in page
-        ]
+            await step(context.slices)
     else:
         change = pending.cancel if request.operation == CANCEL else pending.deliver_now
         results = await change(request.offsets)

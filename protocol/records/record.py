@@ -124,6 +124,33 @@ def iter_records(body: bytes | bytearray | memoryview, count: int, base_timestam
         raise MalformedError(f"{end - pos} bytes remain after {count} records")
 
 
+def decode_record_at(buf: bytes, pos: int, base_timestamp: int) -> tuple[Record, int]:
+    """Decode the record at `pos`. Returns (record, position after it). Raises MalformedError."""
+    try:
+        size, start = decode_varint(buf, pos)
+        end = start + size
+        if size < MIN_RECORD_BYTES - 1 or end > len(buf):
+            raise MalformedError(f"record of {size} bytes in {len(buf) - start} bytes")
+        return _decode_record(buf, start, end, base_timestamp), end
+    except IndexError:
+        raise MalformedError("a record is cut off") from None
+
+
+def skip_records(buf: bytes, pos: int, count: int) -> int:
+    """Return the position after `count` records. Raises MalformedError."""
+    try:
+        for _ in range(count):
+            size = buf[pos]
+            if size < 0x80:
+                pos += 1 + (size >> 1)
+            else:
+                size, pos = decode_varint(buf, pos)
+                pos += size
+    except IndexError:
+        raise MalformedError("a record is cut off") from None
+    return pos
+
+
 def _decode_record(buf: bytes, pos: int, end: int, base_timestamp: int) -> Record:
     """Decode the record in `buf[pos:end]`, without its length."""
     attributes = buf[pos]

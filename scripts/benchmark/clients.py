@@ -6,7 +6,7 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import crc32c
 
@@ -109,8 +109,14 @@ class TinyClient:
         self.socket.close()
 
     def _ask(self, key: int, version: int, body: bytes) -> bytes:
+        self._send(key, version, body)
+        return self._receive()
+
+    def _send(self, key: int, version: int, body: bytes) -> None:
         frame = struct.pack(">hhih", key, version, 1, 4) + b"tiny" + body
         self.socket.sendall(struct.pack(">i", len(frame)) + frame)
+
+    def _receive(self) -> bytes:
         size = struct.unpack(">i", self._read(4))[0]
         return self._read(size)[4:]
 
@@ -159,12 +165,38 @@ class TinyClient:
         now = int(time.time() * 1000)
         tail = struct.pack(">hiqqqhii", 0, 0, now, now, -1, -1, -1, 1) + record
         batch = struct.pack(">qiiBI", 0, len(tail) + 9, -1, 2, crc32c.crc32c(tail)) + tail
-        raw = topic.encode()
-        body = struct.pack(">hhiih", -1, -1, 10000, 1, len(raw)) + raw
-        body += struct.pack(">iii", 1, partition, len(batch)) + batch
-        answer = self._ask(0, 3, body)
-        code: int = struct.unpack_from(">h", answer, 4 + 2 + len(raw) + 4 + 4)[0]
+        self._send(0, 3, _produce_body(topic, partition, batch))
+        return self._produced(topic)
+
+    def produce_batches(self, topic: str, batches: Iterable[bytes], in_flight: int) -> None:
+        """Produce batches to partition 0, with so many requests in flight. Raises SystemExit."""
+        unanswered = 0
+        for batch in batches:
+            self._send(0, 3, _produce_body(topic, 0, batch))
+            unanswered += 1
+            while unanswered >= in_flight:
+                self._check_produced(topic)
+                unanswered -= 1
+        for _ in range(unanswered):
+            self._check_produced(topic)
+
+    def _check_produced(self, topic: str) -> None:
+        code = self._produced(topic)
+        if code:
+            raise SystemExit(f"{topic}: error {code}")
+
+    def _produced(self, topic: str) -> int:
+        code: int = struct.unpack_from(">h", self._receive(), 4 + 2 + len(topic.encode()) + 4 + 4)[0]
         return code
+
+    def latest(self, topic: str) -> int:
+        """Return the high watermark of partition 0 (ListOffsets v1)."""
+        raw = topic.encode()
+        body = struct.pack(">iih", -1, 1, len(raw)) + raw + struct.pack(">iiq", 1, 0, -1)
+        code, _, offset = struct.unpack_from(">hqq", self._ask(2, 1, body), 4 + 2 + len(raw) + 4 + 4)
+        if code:
+            raise SystemExit(f"{topic}: error {code}")
+        return int(offset)
 
     def fetch(self, topic: str, offset: int, max_bytes: int = 1 << 20) -> int:
         """Fetch v4 of partition 0 from `offset`; returns the offset after the last record, or `offset` at the end."""
@@ -181,6 +213,12 @@ class TinyClient:
             offset = base + delta + 1
             pos += length + 12
         return offset
+
+
+def _produce_body(topic: str, partition: int, batch: bytes) -> bytes:
+    raw = topic.encode()
+    body = struct.pack(">hhiih", -1, -1, 10000, 1, len(raw)) + raw
+    return body + struct.pack(">iii", 1, partition, len(batch)) + batch
 
 
 def _string(text: str) -> bytes:

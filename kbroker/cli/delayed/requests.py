@@ -13,7 +13,8 @@ from protocol.messages.k10011_delayed_records import DelayedRecord, DelayedRecor
 
 DELAY_ENABLE = "kbroker.delay.enable"
 LIST, CANCEL, DELIVER = range(3)
-PAGE_RECORDS = 1000
+# The most records of a list, and offsets of a change, that a request may have.
+PAGE_RECORDS, CHANGED_RECORDS = 10_000, 1000
 RETRY_FOR_S, RETRY_EVERY_S = 30.0, 0.2
 # The leader changes, or the partition waits for its replicas.
 RETRIABLE_ERRORS = frozenset(
@@ -115,7 +116,7 @@ class DelayedTopic:
 
     def change(self, operation: int, partition: int, offsets: Sequence[int]) -> Iterator[tuple[int, str | None]]:
         """Cancel or deliver records. Yields each offset, with an error text or None."""
-        for some in chunks(sorted(set(offsets)), PAGE_RECORDS):
+        for some in chunks(sorted(set(offsets)), CHANGED_RECORDS):
             response = self._send(partition, DelayedRecordsRequest(operation=operation, offsets=list(some)))
             for result in response.results:
                 yield (

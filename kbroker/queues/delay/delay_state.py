@@ -4,6 +4,7 @@ The state follows from the batches of the log, in their order: only `replay` cha
 same state, whatever the former leader had done before its leadership ended.
 """
 
+from collections.abc import Generator
 from struct import Struct
 from struct import error as StructError
 
@@ -19,6 +20,8 @@ _COUNT = Struct(">i")
 _TRANSACTION = Struct(">qi")
 _PAIR = Struct(">qq")
 _CRC = Struct(">I")
+# Of one step of reading or writing a snapshot.
+_STEP_BYTES, _STEP_ENTRIES = 1 << 17, 256
 
 
 class DelayState:
@@ -46,8 +49,7 @@ class DelayState:
             stored = self.open.pop(header.producer_id, [])
             if effects.committed:
                 self._add(stored)
-        for due_ms, offset in effects.removed:
-            self.pending.discard(due_ms, offset)
+        self.pending.discard_all(effects.removed)
         if is_transactional(header):
             if effects.added:
                 self.open.setdefault(header.producer_id, []).extend(effects.added)
@@ -56,47 +58,68 @@ class DelayState:
         self.next_offset = header.next_offset
         self.leader_epoch = header.leader_epoch
 
+    def commit_some(self, producer_id: int, limit: int) -> bool:
+        """Add at most `limit` records of a transaction whose commit is the next batch. Returns whether more are left.
+
+        `replay` adds the rest. A transaction may have any number of records.
+        """
+        stored = self.open.get(producer_id, [])
+        some = stored[-limit:]
+        del stored[-limit:]
+        self._add(some)
+        return bool(stored)
+
     def _add(self, entries: list[Pending]) -> None:
-        for due_ms, offset in entries:
-            self.pending.add(due_ms, offset)
+        for entry in entries:
+            self.pending.add(entry)
 
     def lowest_offset(self) -> int | None:
         """Return the lowest offset of a pending record, including those of open transactions."""
-        offsets = [offset for entries in self.open.values() for _, offset in entries]
+        # Those of a transaction are in the order of their offsets.
+        offsets = [entries[0][1] for entries in self.open.values() if entries]
         lowest = self.pending.lowest_offset()
         if lowest is not None:
             offsets.append(lowest)
         return min(offsets, default=None)
 
-    def drop_below(self, log_start_offset: int) -> int:
-        """Remove records that DeleteRecords has deleted. Returns their number."""
-        dropped = self.pending.below(log_start_offset, 1 << 62)
-        for entry in dropped:
-            self.pending.discard(*entry)
-        for producer_id, entries in self.open.items():
-            self.open[producer_id] = [entry for entry in entries if entry[1] >= log_start_offset]
-        return len(dropped)
+    def drop_below(self, log_start_offset: int) -> Generator[None, None, None]:
+        """Remove records that DeleteRecords has deleted, in steps."""
+        yield from self.pending.drop_below(log_start_offset)
+        for producer_id, entries in list(self.open.items()):
+            if any(entry[1] < log_start_offset for entry in entries):
+                self.open[producer_id] = [entry for entry in entries if entry[1] >= log_start_offset]
+                yield
 
     # Snapshots.
 
-    def to_snapshot(self) -> bytes:
-        chunks = list(self.pending.chunks())
-        parts = [_HEADER.pack(_VERSION, self.next_offset, self.leader_epoch, len(chunks), len(self.open))]
+    def to_snapshot(self, prefix: bytes) -> Generator[None, None, bytearray]:
+        """Encode the state as it is at the first step, after `prefix`. Later changes do not matter."""
+        chunks = self.pending.share_chunks()
+        transactions = [(producer_id, list(entries)) for producer_id, entries in self.open.items()]
+        out = bytearray(prefix + bytes(_CRC.size))
+        out += _HEADER.pack(_VERSION, self.next_offset, self.leader_epoch, len(chunks), len(transactions))
         for dues, offsets in chunks:
-            parts += (_COUNT.pack(len(dues)), dues, offsets)
-        for producer_id, entries in self.open.items():
-            parts.append(_TRANSACTION.pack(producer_id, len(entries)))
-            parts += [_PAIR.pack(*entry) for entry in entries]
-        content = b"".join(parts)
-        return _CRC.pack(crc32c(content)) + content
+            out += _COUNT.pack(len(dues) * dues.itemsize)
+            out += memoryview(dues).cast("B")
+            out += memoryview(offsets).cast("B")
+            yield
+        for producer_id, entries in transactions:
+            out += _TRANSACTION.pack(producer_id, len(entries))
+            for at in range(0, len(entries), _STEP_ENTRIES):
+                out += b"".join([_PAIR.pack(*entry) for entry in entries[at : at + _STEP_ENTRIES]])
+                yield
+        crc = yield from _crc_in_steps(out, len(prefix) + _CRC.size)
+        _CRC.pack_into(out, len(prefix), crc)
+        return out
 
     @classmethod
-    def from_snapshot(cls, data: bytes) -> "DelayState":
-        """Read a snapshot. Raises ValueError if it is damaged."""
+    def from_snapshot(cls, data: bytes, start: int = 0) -> "Generator[None, None, DelayState]":
+        """Read the snapshot at `start` in steps. Raises ValueError if it is damaged."""
         try:
-            if _CRC.unpack_from(data)[0] != crc32c(memoryview(data)[_CRC.size :]):
+            pos = start + _CRC.size
+            crc = yield from _crc_in_steps(data, pos)
+            if _CRC.unpack_from(data, start)[0] != crc:
                 raise ValueError("the snapshot does not match its CRC")
-            pos = _CRC.size
             version, next_offset, leader_epoch, chunk_count, open_count = _HEADER.unpack_from(data, pos)
             if version != _VERSION:
                 raise ValueError(f"a snapshot of version {version}")
@@ -108,12 +131,26 @@ class DelayState:
                 middle = pos + _COUNT.size + size
                 state.pending.load_chunk(data[pos + _COUNT.size : middle], data[middle : middle + size])
                 pos = middle + size
+                yield
             for _ in range(open_count):
                 producer_id, count = _TRANSACTION.unpack_from(data, pos)
                 pos += _TRANSACTION.size
-                pairs = [_PAIR.unpack_from(data, pos + at * _PAIR.size) for at in range(count)]
-                state.open[producer_id] = [(due, offset) for due, offset in pairs]
-                pos += count * _PAIR.size
+                entries: list[Pending] = []
+                while len(entries) < count:
+                    some = range(min(_STEP_ENTRIES, count - len(entries)))
+                    entries += [_PAIR.unpack_from(data, pos + at * _PAIR.size) for at in some]
+                    pos += len(some) * _PAIR.size
+                    yield
+                state.open[producer_id] = entries
         except StructError:
             raise ValueError("the snapshot is cut off") from None
         return state
+
+
+def _crc_in_steps(data: bytes | bytearray, pos: int) -> Generator[None, None, int]:
+    """Return the CRC-32C of the bytes from `pos` on."""
+    crc, view = 0, memoryview(data)
+    for at in range(pos, len(view), _STEP_BYTES):
+        crc = crc32c(view[at : at + _STEP_BYTES], crc)
+        yield
+    return crc

@@ -1,8 +1,8 @@
 """Delivers the delayed records of one partition while this broker leads it.
 
-One task replays the log, and appends the records that are due. It works in slices of at most a few milliseconds, so
-that a million records that are due at once do not delay other requests. An appended batch itself names the stored
-records that it delivers: there is no second write that a crash could separate from the first.
+One task replays the log, reads the records that are due next, and appends those that are due. It works in slices of
+about a millisecond, so that a million records that are due at once do not delay other requests. An appended batch
+itself names the stored records that it delivers: there is no second write that a crash could separate from the first.
 """
 
 from __future__ import annotations
@@ -10,22 +10,27 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kbroker.common import KafkaError
+from kbroker.config.delay_levels import levels_ms
 from kbroker.queues.delay.delay_batches import (
     NO_EFFECTS,
     Effects,
     build_delivery,
     build_move,
+    effects_of,
+    has_effects,
+    pick_records,
+    stored_record,
 )
 from kbroker.queues.delay.delay_state import DelayState
-from kbroker.queues.delay.log_replay import replay_slice
+from kbroker.queues.delay.log_replay import replay_batches
 from kbroker.queues.delay.pending_records import Pending
 from kbroker.queues.delay.snapshot_file import SnapshotFile
-from kbroker.queues.delay.stored_batches import StoredBatches
+from kbroker.queues.delay.stored_records import READ_BYTES, StoredRecords, first_batch, read_batches, read_body
 from kbroker.queues.wakeup import Wakeup
 from kbroker.runtime.event_log import EventLogger
 from kbroker.storage.log.retention import count_expired_segments
-from protocol.errors import ErrorCode
-from protocol.records.batch import BatchHeader, parse_header
+from protocol.errors import ErrorCode, MalformedError
+from protocol.records.batch import BatchHeader, iter_headers, parse_header
 
 if TYPE_CHECKING:
     from asyncio import Task
@@ -38,6 +43,8 @@ event_log = EventLogger("kbroker.delay")
 
 # Records that are delivered in one iteration of the event loop.
 DELIVERY_SLICE = 100
+# Records are read this long before they are due, and others with them that are due later.
+PREPARE_MS, READ_AHEAD_MS = 1_000, 60_000
 RETRY_MS = 100
 # While records are pending, the wall clock is read at least this often, since it may be set.
 MAX_WAIT_MS = 1_000
@@ -57,7 +64,7 @@ class DelayedDelivery:
         self.metrics = metrics
         self._log = partition.log
         self._leader_epoch = partition.state.leader_epoch
-        self._stored = StoredBatches(environment, partition.log)
+        self._stored = StoredRecords(environment, partition.log)
         self._task: Task[None] | None = None
         self._wakeup = Wakeup(environment.loop)
         self._is_stopped = False
@@ -144,22 +151,22 @@ class DelayedDelivery:
     async def _step(self) -> int | None:
         """Do one slice of work. Returns the ms until the next one, 0 for at once, None to wait for an append."""
         if self.state.next_offset < self._log.log_end_offset:
-            await replay_slice(self._environment, self._log, self.state, self._log.log_end_offset)
+            await replay_batches(self._environment, self._log, self.state, self._log.log_end_offset)
             return 0
         if not self.is_loaded:
             self.is_loaded = True
             # DeleteRecords may have deleted the first records of a batch that was replayed as a whole.
-            self.state.drop_below(self._log.log_start_offset)
+            self._log_start = -1
+        await self._snapshot.write_if_worthwhile(self.state, SNAPSHOT_INTERVAL_MS)
         if self._log.log_start_offset > self._log_start:
             self._log_start = self._log.log_start_offset
-            self.state.drop_below(self._log_start)
-        if self._move_below >= 0 and await self._move_slice():
+            self._stored.clear()
+            await self._environment.new_slices().run(self.state.drop_below(self._log_start))
             return 0
-        await self._snapshot.write_if_worthwhile(self.state, SNAPSHOT_INTERVAL_MS)
+        if self._move_below >= 0 and await self._move_some():
+            return 0
         now_ms = self._environment.clock.now_ms()
-        due = self.state.pending.due(now_ms, DELIVERY_SLICE)
-        if due:
-            await self._deliver(due)
+        if self._deliver(now_ms) or await self._read_ahead(now_ms):
             return 0
         if self.state.next_offset < self._log.log_end_offset or self._move_below >= 0:
             # During an await, a batch was appended or a segment expired.
@@ -190,36 +197,84 @@ class DelayedDelivery:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         # The added headers may make a record of the largest size exceed segment.bytes.
         self._partition.append_internal(batch, self._environment.clock.now_ms(), any_size=True)
+        self._stored.forget(removed)
         header = parse_header(batch)
         if self.state.next_offset == header.base_offset:
             base = header.base_offset
             added = [(due, base + at) for at, (due, _) in enumerate(removed)] if is_move else []
             self.state.replay(header, Effects(added, removed))
 
-    async def _deliver(self, due: list[Pending]) -> None:
-        records = await self._stored.read(due)
-        # The wall clock may have been set back meanwhile, and a record may have been cancelled.
-        now_ms = self._environment.clock.now_ms()
-        if self.state.pending.due(now_ms, len(records)) != due[: len(records)]:
-            return
+    def _deliver(self, now_ms: int) -> bool:
+        """Deliver the first records that are due and were read. Returns False if there are none. Raises KafkaError."""
+        ready = self._stored.first_ready(self.state.pending.due(now_ms, DELIVERY_SLICE))
+        if not ready:
+            return False
+        records = first_batch(ready, self._log.config.segment_bytes)
         is_log_append_time = self._log.config.message_timestamp_type == "LogAppendTime"
         batch = build_delivery(records, now_ms, log_append_time=is_log_append_time)
-        self.append(batch, due[: len(records)])
-        self.metrics.delivered([now_ms - due_ms for due_ms, _ in due[: len(records)]])
+        self.append(batch, [record[:2] for record in records])
+        self.metrics.delivered([now_ms - record.due_ms for record in records])
+        return True
 
-    async def _move_slice(self) -> bool:
-        """Move pending records out of segments that are about to be deleted. Returns False if none are left."""
-        entries = self.state.pending.below(self._move_below, DELIVERY_SLICE)
-        if not entries:
+    async def _read_ahead(self, now_ms: int) -> bool:
+        """Read the records that are due soon; if few are ready, also some that follow. Returns False if all are ready.
+
+        Raises KafkaError, MalformedError.
+        """
+        pending, stored = self.state.pending, self._stored
+        soon = pending.due(now_ms + PREPARE_MS, min(stored.window, DELIVERY_SLICE))
+        if stored.has_all(soon):
+            return False
+        if stored.is_low:
+            soon = pending.due(now_ms + READ_AHEAD_MS, stored.window)
+        await stored.prepare(soon)
+        return True
+
+    async def _move_some(self) -> bool:
+        """Move pending records out of segments that are about to be deleted. Returns False if none are left.
+
+        Raises KafkaError, MalformedError.
+        """
+        pending = self.state.pending
+        lowest = pending.lowest_offset()
+        if lowest is None or lowest >= self._move_below:
             self._move_below = -1
             return False
-        records = await self._stored.read(entries)
-        moved = entries[: len(records)]
-        if self.state.pending.below(self._move_below, len(moved)) == moved:
-            self.append(build_move(records, self._environment.clock.now_ms()), moved, is_move=True)
-            self._moved_end = self._log.log_end_offset
-            self.metrics.moved_records += len(moved)
+        moved = 0
+        view = await read_batches(self._environment, self._log, lowest, READ_BYTES, self._move_below)
+        for pos, header in iter_headers(view):
+            if has_effects(header):
+                moved += await self._move_batch(view[pos : pos + header.size], header)
+        if not moved and pending.lowest_offset() == lowest:
+            raise MalformedError(f"no batch has the pending record at offset {lowest}")
         return True
+
+    async def _move_batch(self, batch: memoryview, header: BatchHeader) -> int:
+        """Store the pending records of a batch again. Returns their number."""
+        environment, pending = self._environment, self.state.pending
+        levels = levels_ms(self._log.config.kbroker_delay_levels)
+        body = await read_body(environment, batch, header)
+        slices = environment.new_slices()
+        effects = await slices.run(effects_of(batch, body, header, levels))
+        entries = [entry for entry in effects.added if entry in pending]
+        picked = await slices.run(pick_records(body, header, [offset for _, offset in entries]))
+        records = [
+            stored_record(entry, record, header)
+            for entry, record in zip(entries, picked, strict=True)
+            if record is not None
+        ]
+        at = 0
+        while at < len(records):
+            some = first_batch(records[at : at + DELIVERY_SLICE], self._log.config.segment_bytes)
+            at += len(some)
+            # Meanwhile some may have been cancelled, delivered on request, or deleted.
+            still = [each for each in some if each[:2] in pending and each.offset >= self._log.log_start_offset]
+            if still:
+                self.append(build_move(still, environment.clock.now_ms()), [each[:2] for each in still], is_move=True)
+                self._moved_end = self._log.log_end_offset
+                self.metrics.moved_records += len(still)
+                await environment.yield_to_loop()
+        return len(records)
 
     def retention_limit(self, now_ms: int) -> int:
         """Return the offset up to which retention may delete segments now.

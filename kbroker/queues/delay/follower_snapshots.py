@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from kbroker.common import KafkaError
 from kbroker.queues.delay.delay_state import DelayState
-from kbroker.queues.delay.log_replay import replay_slice
+from kbroker.queues.delay.log_replay import replay_batches
 from kbroker.queues.delay.snapshot_file import SnapshotFile
 from kbroker.runtime.event_log import EventLogger
 from kbroker.runtime.periodic_task import PeriodicTask
@@ -86,12 +86,12 @@ class FollowerSnapshots:
             if not self._is_following:
                 return False
             before = state.next_offset
-            await replay_slice(self._environment, log, state, end)
+            await replay_batches(self._environment, log, state, end)
             if state.next_offset == before:
                 # Only a batch that is not wholly committed is left.
                 break
             await self._environment.sleep(PAUSE_S)
-        state.drop_below(log.log_start_offset)
+        await self._environment.new_slices().run(state.drop_below(log.log_start_offset))
         if state.next_offset > self._snapshot.offset:
             await self._snapshot.write(state)
         return True

@@ -7,7 +7,7 @@ or removing a record moves at most one chunk's bytes, 32 KiB.
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Generator, Iterable
 
 # (due time in ms since the epoch, offset)
 Pending = tuple[int, int]
@@ -15,14 +15,47 @@ Pending = tuple[int, int]
 CHUNK_RECORDS = 2048
 
 
+class _Chunk:
+    """Entries in order. `lowest`: the lowest offset. `is_shared`: a snapshot refers to the arrays."""
+
+    __slots__ = ("dues", "is_shared", "lowest", "offsets")
+
+    def __init__(self, dues: "array[int]", offsets: "array[int]") -> None:
+        self.dues = dues
+        self.offsets = offsets
+        self.lowest = min(offsets)
+        self.is_shared = False
+
+    @property
+    def last(self) -> Pending:
+        return self.dues[-1], self.offsets[-1]
+
+    def position(self, entry: Pending) -> int:
+        """Return the position of an entry, or where it belongs."""
+        start = bisect_left(self.dues, entry[0])
+        return bisect_left(self.offsets, entry[1], start, bisect_right(self.dues, entry[0], start))
+
+    def has(self, position: int, entry: Pending) -> bool:
+        return position < len(self.dues) and self.dues[position] == entry[0] and self.offsets[position] == entry[1]
+
+    def insert(self, position: int, entry: Pending) -> None:
+        self.unshare()
+        self.dues.insert(position, entry[0])
+        self.offsets.insert(position, entry[1])
+        self.lowest = min(self.lowest, entry[1])
+
+    def unshare(self) -> None:
+        if self.is_shared:
+            self.dues, self.offsets, self.is_shared = self.dues[:], self.offsets[:], False
+
+
 class PendingRecords:
     """A sorted set of (due time, offset)."""
 
-    __slots__ = ("_count", "_dues", "_lasts", "_offsets")
+    __slots__ = ("_chunks", "_count", "_lasts")
 
     def __init__(self) -> None:
-        self._dues: list[array[int]] = []
-        self._offsets: list[array[int]] = []
+        self._chunks: list[_Chunk] = []
         # The largest entry of each chunk. No chunk is empty.
         self._lasts: list[Pending] = []
         self._count = 0
@@ -30,67 +63,81 @@ class PendingRecords:
     def __len__(self) -> int:
         return self._count
 
-    def add(self, due_ms: int, offset: int) -> None:
-        entry = (due_ms, offset)
+    def add(self, entry: Pending) -> None:
         lasts = self._lasts
-        if not lasts or entry > lasts[-1]:
-            self._append(entry)
-            return
         number = bisect_left(lasts, entry)
-        dues, offsets = self._dues[number], self._offsets[number]
-        position = _position(dues, offsets, entry)
-        if position < len(dues) and dues[position] == due_ms and offsets[position] == offset:
+        if number == len(lasts):
+            if not lasts or len(self._chunks[-1].dues) >= CHUNK_RECORDS:
+                self._append_chunk(_Chunk(array("q", entry[:1]), array("q", entry[1:])))
+                return
+            number -= 1
+        chunk = self._chunks[number]
+        position = chunk.position(entry)
+        if chunk.has(position, entry):
             return
-        dues.insert(position, due_ms)
-        offsets.insert(position, offset)
+        chunk.insert(position, entry)
+        lasts[number] = chunk.last
         self._count += 1
-        if len(dues) > CHUNK_RECORDS:
-            self._split(number)
+        if len(chunk.dues) > CHUNK_RECORDS:
+            dues, offsets, half = chunk.dues, chunk.offsets, len(chunk.dues) // 2
+            halves = [_Chunk(dues[:half], offsets[:half]), _Chunk(dues[half:], offsets[half:])]
+            self._chunks[number : number + 1] = halves
+            lasts.insert(number, halves[0].last)
 
-    def _append(self, entry: Pending) -> None:
-        if not self._lasts or len(self._dues[-1]) >= CHUNK_RECORDS:
-            self._dues.append(array("q"))
-            self._offsets.append(array("q"))
-            self._lasts.append(entry)
-        self._dues[-1].append(entry[0])
-        self._offsets[-1].append(entry[1])
-        self._lasts[-1] = entry
-        self._count += 1
+    def _append_chunk(self, chunk: _Chunk) -> None:
+        self._chunks.append(chunk)
+        self._lasts.append(chunk.last)
+        self._count += len(chunk.dues)
 
-    def _split(self, number: int) -> None:
-        dues, offsets = self._dues[number], self._offsets[number]
-        half = len(dues) // 2
-        self._dues[number : number + 1] = [dues[:half], dues[half:]]
-        self._offsets[number : number + 1] = [offsets[:half], offsets[half:]]
-        self._lasts.insert(number, (dues[half - 1], offsets[half - 1]))
+    def discard_all(self, entries: Iterable[Pending]) -> int:
+        """Remove entries. Returns how many were there."""
+        before = self._count
+        without_lowest = set()
+        for entry in entries:
+            number = bisect_left(self._lasts, entry)
+            if number == len(self._lasts):
+                continue
+            chunk = self._chunks[number]
+            position = chunk.position(entry)
+            if not chunk.has(position, entry):
+                continue
+            chunk.unshare()
+            del chunk.dues[position], chunk.offsets[position]
+            if entry[1] == chunk.lowest:
+                without_lowest.add(chunk)
+            self._count -= 1
+            self._update_last(number)
+        for chunk in without_lowest:
+            chunk.lowest = min(chunk.offsets, default=0)
+        return before - self._count
 
-    def discard(self, due_ms: int, offset: int) -> bool:
-        """Remove an entry. Returns whether it was there."""
-        number = bisect_left(self._lasts, (due_ms, offset))
-        if number == len(self._lasts):
-            return False
-        dues, offsets = self._dues[number], self._offsets[number]
-        position = _position(dues, offsets, (due_ms, offset))
-        if dues[position] != due_ms or offsets[position] != offset:
-            return False
-        del dues[position], offsets[position]
-        self._count -= 1
-        if not dues:
-            del self._dues[number], self._offsets[number], self._lasts[number]
+    def _update_last(self, number: int) -> None:
+        """Update the largest entry of a chunk after a removal; remove the chunk if it is empty."""
+        if self._chunks[number].dues:
+            self._lasts[number] = self._chunks[number].last
         else:
-            self._lasts[number] = (dues[-1], offsets[-1])
-        return True
+            del self._chunks[number], self._lasts[number]
+
+    def drop_below(self, offset: int) -> Generator[None, None, None]:
+        """Remove all entries with a lower offset, one chunk per step."""
+        while True:
+            number = next((number for number, chunk in enumerate(self._chunks) if chunk.lowest < offset), None)
+            if number is None:
+                return
+            chunk = self._chunks[number]
+            kept = [entry for entry in zip(chunk.dues, chunk.offsets, strict=True) if entry[1] >= offset]
+            self._count -= len(chunk.dues) - len(kept)
+            chunk.dues, chunk.offsets = array("q", [due for due, _ in kept]), array("q", [each for _, each in kept])
+            chunk.lowest, chunk.is_shared = min(chunk.offsets, default=0), False
+            self._update_last(number)
+            yield
 
     def __contains__(self, entry: Pending) -> bool:
         number = bisect_left(self._lasts, entry)
-        if number == len(self._lasts):
-            return False
-        dues, offsets = self._dues[number], self._offsets[number]
-        position = _position(dues, offsets, entry)
-        return dues[position] == entry[0] and offsets[position] == entry[1]
+        return number < len(self._lasts) and self._chunks[number].has(self._chunks[number].position(entry), entry)
 
     def first_due_ms(self) -> int | None:
-        return self._dues[0][0] if self._dues else None
+        return self._chunks[0].dues[0] if self._chunks else None
 
     def due(self, now_ms: int, limit: int) -> list[Pending]:
         """Return the first entries that are due, at most `limit`."""
@@ -100,36 +147,28 @@ class PendingRecords:
         """Return at most `limit` entries that follow `entry`, or the first ones."""
         found: list[Pending] = []
         number = 0 if entry is None else bisect_right(self._lasts, entry)
-        while number < len(self._lasts) and len(found) < limit:
-            dues, offsets = self._dues[number], self._offsets[number]
-            start = 0
-            if entry is not None and not found:
-                start = _position(dues, offsets, (entry[0], entry[1] + 1))
+        while number < len(self._chunks) and len(found) < limit:
+            chunk = self._chunks[number]
+            start = 0 if entry is None or found else chunk.position((entry[0], entry[1] + 1))
             end = start + limit - len(found)
-            found += zip(dues[start:end], offsets[start:end], strict=True)
+            found += zip(chunk.dues[start:end], chunk.offsets[start:end], strict=True)
             number += 1
         return found
 
     def lowest_offset(self) -> int | None:
-        return min([min(offsets) for offsets in self._offsets]) if self._offsets else None
+        return min([chunk.lowest for chunk in self._chunks], default=None)
 
-    def below(self, offset: int, limit: int) -> list[Pending]:
-        """Return entries with a lower offset, in the order of delivery, at most `limit`."""
-        found: list[Pending] = []
-        for dues, offsets in zip(self._dues, self._offsets, strict=True):
-            if min(offsets) < offset:
-                found += [entry for entry in zip(dues, offsets, strict=True) if entry[1] < offset]
-                if len(found) >= limit:
-                    return found[:limit]
-        return found
+    def share_chunks(self) -> list[tuple["array[int]", "array[int]"]]:
+        """Return the due times and offsets of each chunk as they are now: 64-bit integers, this machine's byte order.
 
-    def chunks(self) -> Iterator[tuple[bytes, bytes]]:
-        """Yield the due times and offsets of each chunk, as 64-bit integers in this machine's byte order."""
-        for dues, offsets in zip(self._dues, self._offsets, strict=True):
-            yield dues.tobytes(), offsets.tobytes()
+        A later change of a chunk copies its arrays first.
+        """
+        for chunk in self._chunks:
+            chunk.is_shared = True
+        return [(chunk.dues, chunk.offsets) for chunk in self._chunks]
 
     def load_chunk(self, dues: bytes, offsets: bytes) -> None:
-        """Append a chunk from `chunks`. Raises ValueError unless it follows all entries."""
+        """Append a chunk of `share_chunks`. Raises ValueError unless it follows all entries."""
         due_array, offset_array = array("q"), array("q")
         due_array.frombytes(dues)
         offset_array.frombytes(offsets)
@@ -137,13 +176,4 @@ class PendingRecords:
             raise ValueError(f"a chunk of {len(due_array)} due times and {len(offset_array)} offsets")
         if self._lasts and (due_array[0], offset_array[0]) <= self._lasts[-1]:
             raise ValueError("chunks are not in order")
-        self._dues.append(due_array)
-        self._offsets.append(offset_array)
-        self._lasts.append((due_array[-1], offset_array[-1]))
-        self._count += len(due_array)
-
-
-def _position(dues: "array[int]", offsets: "array[int]", entry: Pending) -> int:
-    """Return the position of an entry in its chunk, or where it belongs."""
-    start = bisect_left(dues, entry[0])
-    return bisect_left(offsets, entry[1], start, bisect_right(dues, entry[0], start))
+        self._append_chunk(_Chunk(due_array, offset_array))

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, NamedTuple
 from kbroker.common import KafkaError
 from kbroker.config.delay_levels import levels_ms
 from kbroker.queues.commit_wait import wait_until_committed
-from kbroker.queues.delay.delay_batches import DUE, FROM, TIMESTAMP, added_record, build_cancellation, build_delivery
+from kbroker.queues.delay.delay_batches import DUE, FROM, TIMESTAMP, added_entry, build_cancellation, build_delivery
 from kbroker.queues.delay.headers import DELAY_HEADERS
 from kbroker.queues.delay.pending_records import Pending
-from kbroker.queues.delay.stored_batches import StoredBatches
-from protocol.errors import ErrorCode, MalformedError
+from kbroker.queues.delay.stored_records import StoredRecords, first_batch, read_records
+from protocol.errors import ErrorCode
 from protocol.records.record import Header
 
 if TYPE_CHECKING:
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from kbroker.replica.partition import Partition
     from kbroker.runtime.environment import Environment
 
-# The most records that are read in one iteration of the event loop.
-SLICE_RECORDS = 50
+# The most records that are cancelled or delivered in one iteration of the event loop.
+SLICE_RECORDS = 100
 # A page ends after this many bytes of keys, headers and values. One record may have more.
 MAX_PAGE_BYTES = 1 << 20
 _RECORD_BYTES = 100
@@ -61,8 +61,8 @@ class PendingRequests:
         self._environment = environment
         self._partition = partition
         self._delivery = delivery
-        # A cache of its own: the batches in that of the delivery are needed soon.
-        self._stored = StoredBatches(environment, partition.log)
+        # Its own: the records that the delivery has read are due soon.
+        self._stored = StoredRecords(environment, partition.log)
 
     async def list_page(
         self, after: Pending | None, max_records: int, *, include_payload: bool
@@ -74,55 +74,63 @@ class PendingRequests:
         await self._delivery.wait_until_loaded()
         page: list[ListedRecord] = []
         size = 0
+        slices = self._environment.new_slices()
         while len(page) < max_records and size < MAX_PAGE_BYTES:
-            entries = self._delivery.state.pending.after(after, min(SLICE_RECORDS, max_records - len(page)))
+            wanted = min(self._stored.window, max_records - len(page))
+            entries = self._delivery.state.pending.after(after, wanted)
             if not entries:
                 break
-            for record in await self._read(entries):
-                after = (record.due_ms, record.offset)
-                listed = _listed(record, include_payload)
-                page.append(listed)
-                size += listed.size
-            await self._environment.yield_to_loop()
+            await self._stored.prepare(entries)
+            for entry in entries:
+                record = self._stored.take(entry)
+                if record is None and self._is_pending(entry):
+                    # The records before it were too large.
+                    break
+                after = entry
+                if record is not None:
+                    listed = _listed(record, include_payload)
+                    page.append(listed)
+                    size += listed.size
+                    if size >= MAX_PAGE_BYTES:
+                        break
+                await slices.step()
         self._check_leader()
         return page, bool(self._delivery.state.pending.after(after, 1))
-
-    async def _read(self, entries: Sequence[Pending]) -> list[StoredRecord]:
-        """Return the first of the records, without any that were delivered and then deleted."""
-        try:
-            return await self._stored.read(entries)
-        except (KafkaError, MalformedError):
-            if all(entry in self._delivery.state.pending for entry in entries):
-                raise
-            return []
 
     async def cancel(self, offsets: Sequence[int]) -> list[OffsetResult]:
         """Cancel pending records, and wait until that is committed. Raises KafkaError."""
         entries, results = await self._find(offsets)
-        pending, gone = self._still_pending(entries)
-        if pending:
-            self._delivery.append(build_cancellation(pending, self._environment.clock.now_ms()), pending)
-            self._delivery.metrics.cancelled += len(pending)
-        return [*results, *gone, *_done(pending)]
+        for at in range(0, len(entries), SLICE_RECORDS):
+            await self._delivery.wait_until_loaded()
+            pending, gone = self._split(entries[at : at + SLICE_RECORDS])
+            if pending:
+                self._delivery.append(build_cancellation(pending, self._environment.clock.now_ms()), pending)
+                self._delivery.metrics.cancelled += len(pending)
+            results += [*_gone(gone), *_done(pending)]
+            await self._environment.yield_to_loop()
+        return results
 
     async def deliver_now(self, offsets: Sequence[int]) -> list[OffsetResult]:
-        """Deliver pending records, in the order in which they would be due. Raises KafkaError."""
+        """Deliver pending records, in the order in which they would be due. Raises KafkaError, MalformedError."""
         entries, results = await self._find(offsets)
+        config = self._partition.log.config
         while entries:
-            records = await self._stored.read(entries)
+            await self._stored.prepare(entries[: self._stored.window])
             await self._delivery.wait_until_loaded()
-            pending, gone = self._still_pending(entries[: len(records)])
-            if pending:
-                by_entry = dict(zip(entries, records, strict=False))
-                batch = build_delivery(
-                    [by_entry[entry] for entry in pending],
-                    self._environment.clock.now_ms(),
-                    log_append_time=self._partition.log.config.message_timestamp_type == "LogAppendTime",
-                )
-                self._delivery.append(batch, pending)
-                self._delivery.metrics.delivered_early += len(pending)
-            results += [*gone, *_done(pending)]
-            entries = entries[len(records) :]
+            pending, gone = self._split(entries[:SLICE_RECORDS])
+            self._stored.forget(gone)
+            records = first_batch(self._stored.first_ready(pending), config.segment_bytes)
+            delivered = pending[: len(records)]
+            if records:
+                is_log_append_time = config.message_timestamp_type == "LogAppendTime"
+                now_ms = self._environment.clock.now_ms()
+                self._delivery.append(build_delivery(records, now_ms, log_append_time=is_log_append_time), delivered)
+                self._delivery.metrics.delivered_early += len(records)
+                self._stored.forget(delivered)
+            results += [*_gone(gone), *_done(delivered)]
+            done = {*gone, *delivered}
+            entries = [entry for entry in entries if entry not in done]
+            await self._environment.yield_to_loop()
         return results
 
     async def _find(self, offsets: Sequence[int]) -> tuple[list[Pending], list[OffsetResult]]:
@@ -135,34 +143,35 @@ class PendingRequests:
         errors: list[OffsetResult] = []
         levels = levels_ms(self._partition.log.config.kbroker_delay_levels)
         await self._delivery.wait_until_loaded()
-        for offset in sorted(set(offsets)):
-            log = self._partition.log
-            if not log.log_start_offset <= offset < log.log_end_offset:
-                bounds = f"the log has {log.log_start_offset} to {log.log_end_offset - 1}"
-                message = f"There is no record at offset {offset}: {bounds}."
-                errors.append(OffsetResult(offset, ErrorCode.OFFSET_OUT_OF_RANGE, message))
-                continue
-            header, records = await self._stored.batch_at(offset)
-            entry = None if header.is_control else added_record(header, records, offset, levels)
-            if entry is None:
-                message = f"The record at offset {offset} is not a delayed one."
-                errors.append(OffsetResult(offset, ErrorCode.INVALID_RECORD, message))
-            elif entry in self._delivery.state.open.get(header.producer_id, ()):
-                message = f"The record at offset {offset} belongs to an open transaction."
-                errors.append(OffsetResult(offset, ErrorCode.CONCURRENT_TRANSACTIONS, message))
-            else:
-                entries.append(entry)
-            await self._environment.yield_to_loop()
+        log = self._partition.log
+        wanted = sorted(set(offsets))
+        present = [offset for offset in wanted if log.log_start_offset <= offset < log.log_end_offset]
+        bounds = f"the log has {log.log_start_offset} to {log.log_end_offset - 1}"
+        for offset in sorted(set(wanted) - set(present)):
+            message = f"There is no record at offset {offset}: {bounds}."
+            errors.append(OffsetResult(offset, ErrorCode.OFFSET_OUT_OF_RANGE, message))
+        async for header, some, records in read_records(self._environment, log, present):
+            for offset, record in zip(some, records, strict=True):
+                entry = added_entry(header, record, offset, levels)
+                if entry is None:
+                    message = f"The record at offset {offset} is not a delayed one."
+                    errors.append(OffsetResult(offset, ErrorCode.INVALID_RECORD, message))
+                elif entry in self._delivery.state.open.get(header.producer_id, ()):
+                    message = f"The record at offset {offset} belongs to an open transaction."
+                    errors.append(OffsetResult(offset, ErrorCode.CONCURRENT_TRANSACTIONS, message))
+                else:
+                    entries.append(entry)
         await self._delivery.wait_until_loaded()
         return sorted(entries), errors
 
-    def _still_pending(self, entries: Sequence[Pending]) -> tuple[list[Pending], list[OffsetResult]]:
-        known = self._delivery.state.pending
-        pending = [entry for entry in entries if entry in known]
-        gone = [offset for due_ms, offset in entries if (due_ms, offset) not in known]
-        message = "The record at offset {} is not pending any more: it was delivered, cancelled, or its transaction "
-        message += "was aborted."
-        return pending, [OffsetResult(n, ErrorCode.RESOURCE_NOT_FOUND, message.format(n)) for n in gone]
+    def _is_pending(self, entry: Pending) -> bool:
+        return entry in self._delivery.state.pending and entry[1] >= self._partition.log.log_start_offset
+
+    def _split(self, entries: Sequence[Pending]) -> tuple[list[Pending], list[Pending]]:
+        """Return those that are still pending, and the others."""
+        pending = [entry for entry in entries if self._is_pending(entry)]
+        still = set(pending)
+        return pending, [entry for entry in entries if entry not in still]
 
     def _check_leader(self) -> None:
         if not self._delivery.is_leading:
@@ -188,6 +197,12 @@ def _listed(record: StoredRecord, include_payload: bool) -> ListedRecord:
     value_size = -1 if record.value is None else len(record.value)
     value = record.value if include_payload else None
     return ListedRecord(record.due_ms, record.offset, record.timestamp, record.key, value, value_size, headers)
+
+
+def _gone(entries: Sequence[Pending]) -> list[OffsetResult]:
+    message = "The record at offset {} is not pending any more: it was delivered, cancelled, or its transaction "
+    message += "was aborted."
+    return [OffsetResult(offset, ErrorCode.RESOURCE_NOT_FOUND, message.format(offset)) for _, offset in entries]
 
 
 def _done(entries: Sequence[Pending]) -> list[OffsetResult]:

@@ -3,7 +3,10 @@
 import asyncio
 from typing import Any
 
-from kbroker.api.k10011_delayed_records import CANCEL, DELIVER, LIST, MAX_RECORDS
+import pytest
+
+from kbroker.api import k10011_delayed_records
+from kbroker.api.k10011_delayed_records import CANCEL, DELIVER, LIST, MAX_OFFSETS
 from kbroker.common import TopicPartition
 from kbroker.storage.producers.transaction_marker import TransactionMarker
 from protocol.errors import ErrorCode
@@ -14,7 +17,7 @@ from tests.unit.support.simulated_broker import HOUR, Machine, broker_test
 
 
 async def ask(t: Topic, operation: int, *offsets: int, topic: str = "t", **fields: Any) -> DelayedRecordsResponse:
-    fields.setdefault("max_records", MAX_RECORDS)
+    fields.setdefault("max_records", 1000)
     request = DelayedRecordsRequest(topic_name=topic, operation=operation, offsets=list(offsets), **fields)
     return await t.client.request(request, 0, DelayedRecordsResponse)
 
@@ -45,16 +48,17 @@ async def test_a_list_is_in_the_order_of_delivery(m: Machine) -> None:
 
 
 @broker_test
-async def test_pages_are_bounded_and_continue(m: Machine) -> None:
+async def test_pages_are_bounded_and_continue(m: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(k10011_delayed_records, "MAX_RECORDS", 1000)
     t = await Topic.create(m)
     for first in range(0, 1500, 50):
         t.produce(*((b"%d" % n, 60_000 + n) for n in range(first, first + 50)))
     first_page = await ask(t, LIST, max_records=5000)
-    assert [row.offset for row in first_page.records] == list(range(MAX_RECORDS))
+    assert [row.offset for row in first_page.records] == list(range(1000))
     assert first_page.has_more
     last = first_page.records[-1]
     second = await ask(t, LIST, after_due_ms=last.due_ms, after_offset=last.offset)
-    assert [row.offset for row in second.records] == list(range(MAX_RECORDS, 1500))
+    assert [row.offset for row in second.records] == list(range(1000, 1500))
     assert not second.has_more
     # A page has about 1 MiB: with values of 100 KB each, eleven.
     t = Topic(m, t.client)
@@ -142,5 +146,5 @@ async def test_requests_that_are_refused(m: Machine) -> None:
     assert (await ask(t, LIST, partition_index=1)).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert (await ask(t, 3)).error_code == ErrorCode.INVALID_REQUEST
     assert (await ask(t, LIST, max_records=-1)).error_code == ErrorCode.INVALID_REQUEST
-    assert (await ask(t, CANCEL, *range(MAX_RECORDS + 1))).error_code == ErrorCode.INVALID_REQUEST
+    assert (await ask(t, CANCEL, *range(MAX_OFFSETS + 1))).error_code == ErrorCode.INVALID_REQUEST
     assert t.partition.log.log_end_offset == 0

@@ -232,7 +232,8 @@ async def test_the_page_has_exactly_the_documented_families(m: Machine) -> None:
 
 def delayed(m: Machine, *delays_ms: int) -> bytearray:
     """Build a compressed batch, which is read in a thread."""
-    rows = [(m.now_ms, None, b"v", [(b"TIMER_DELAY_MS", b"%d" % delay)]) for delay in delays_ms]
+    # So large that a thread decompresses it.
+    rows = [(m.now_ms, None, bytes(100_000), [(b"TIMER_DELAY_MS", b"%d" % delay)]) for delay in delays_ms]
     return build_batch(rows, codec=1)
 
 
@@ -240,6 +241,7 @@ def delayed(m: Machine, *delays_ms: int) -> bytearray:
 async def test_delayed_records(m: Machine) -> None:
     client = await m.client()
     await client.create_topic("t", kbroker_delay_enable=True)
+    m.threads.held.add("decompress")
     await client.produce("t", delayed(m, 500, 60_000, 60_000))
     partition = (("partition", "0"), ("topic", "t"))
     start_ms = m.now_ms
@@ -251,10 +253,9 @@ async def test_delayed_records(m: Machine) -> None:
     assert metrics["kbroker_delay_pending_records"] == {partition: 3}
     assert abs(metrics["kbroker_delay_next_due_timestamp_seconds"][partition] - start_ms / 1000 - 0.5) < 0.1
     assert metrics["kbroker_delay_overdue_seconds"] == {partition: 0}
-    m.threads.held.add("decode_records")
     await asyncio.sleep(10)
     assert 9 < (await scrape(m))["kbroker_delay_overdue_seconds"][partition] < 10
-    m.threads.release("decode_records")
+    m.threads.release("decompress")
     requests = PendingRequests(m.broker.environment, m.partition("t"), delivery)
     await requests.cancel([1])
     await requests.deliver_now([2])

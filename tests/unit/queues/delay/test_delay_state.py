@@ -13,26 +13,35 @@ from kbroker.queues.delay.delay_batches import (
     build_cancellation,
     build_delivery,
     build_move,
-    decode_records,
     effects_of,
     store_delayed,
     stored_record,
     visible_batch,
 )
 from kbroker.queues.delay.delay_state import DelayState
+from kbroker.runtime.slices import run_to_end
 from protocol.records.batch import (
     HIDDEN,
     TRANSACTIONAL,
+    BatchHeader,
+    body_of,
     build_batch,
     crc_of,
+    iter_batch_records,
     parse_header,
     patch_base_offset,
 )
+from protocol.records.compression import decompress
 from protocol.records.control import EndTransactionMarker, build_end_marker
+from protocol.records.record import Record
 
 T = 1_700_000_000_000
 SENT = T - 5_000
 LEVELS_MS = levels_ms(DEFAULT_LEVELS)
+
+
+def decode(batch: bytearray, header: BatchHeader) -> list[Record]:
+    return list(iter_batch_records(batch, header))
 
 
 class Log:
@@ -48,7 +57,8 @@ class Log:
         header = parse_header(batch)
         assert header.crc == crc_of(batch, 0, len(batch))
         self.batches.append(batch)
-        self.state.replay(header, effects_of(batch, header, LEVELS_MS))
+        body = bytes(decompress(header.codec, body_of(batch, 0, header.size), 1 << 20))
+        self.state.replay(header, run_to_end(effects_of(batch, body, header, LEVELS_MS)))
         base, self.end = self.end, header.next_offset
         return base
 
@@ -74,7 +84,7 @@ class Log:
         for batch in self.batches:
             header = parse_header(batch)
             if header.base_offset <= offset < header.next_offset:
-                return stored_record((due, offset), decode_records(batch, header)[offset - header.base_offset], header)
+                return stored_record((due, offset), decode(batch, header)[offset - header.base_offset], header)
         raise AssertionError(offset)
 
     @property
@@ -102,7 +112,7 @@ def test_a_mixed_batch_is_visible_without_its_delayed_records():
     assert seen is not None
     shown = parse_header(seen)
     assert shown.crc == crc_of(seen, 0, len(seen))
-    assert [(r.offset_delta, r.value, r.timestamp) for r in decode_records(seen, shown)] == [
+    assert [(r.offset_delta, r.value, r.timestamp) for r in decode(seen, shown)] == [
         (0, b"v0", SENT),
         (2, b"v2", SENT),
     ]
@@ -133,7 +143,7 @@ def test_a_delivered_record_says_where_it_comes_from():
     log.produce(30)
     batch = build_delivery([log.stored(T + 30, 0)], T + 33, log_append_time=False)
     header = parse_header(batch)
-    (record,) = decode_records(batch, header)
+    (record,) = decode(batch, header)
     assert (record.key, record.value, record.timestamp) == (b"k", b"v0", T + 33)
     assert record.headers == ((FROM, b"0"), (DUE, b"%d" % (T + 30)), (TIMESTAMP, b"%d" % SENT))
     assert header.attributes == DELIVERED
@@ -168,7 +178,7 @@ def test_a_record_that_is_moved_keeps_its_due_time_and_its_timestamp():
     assert (record.timestamp, record.value) == (SENT, b"v0")
     log.append(build_delivery([record], T + 30, log_append_time=False))
     assert log.pending == []
-    names = [name for name, _ in decode_records(log.batches[-1], parse_header(log.batches[-1]))[0].headers]
+    names = [name for name, _ in decode(log.batches[-1], parse_header(log.batches[-1]))[0].headers]
     assert sorted(names) == sorted([FROM, DUE, TIMESTAMP])
 
 
@@ -182,9 +192,9 @@ def test_delete_records_deletes_pending_ones_too():
     log = Log()
     log.produce(30, 20)
     log.produce(10, pid=7)
-    assert log.state.drop_below(1) == 1
+    run_to_end(log.state.drop_below(1))
     assert log.pending == [(T + 20, 1)]
-    log.state.drop_below(3)
+    run_to_end(log.state.drop_below(3))
     log.end_transaction(7, committed=True)
     assert log.pending == []
 
@@ -193,7 +203,7 @@ def test_a_snapshot_continues_where_it_was_taken():
     log = Log()
     log.produce(*range(1, 3000))
     log.produce(30, pid=7)
-    state = DelayState.from_snapshot(log.state.to_snapshot())
+    state = run_to_end(DelayState.from_snapshot(bytes(run_to_end(log.state.to_snapshot(b"prefix"))), 6))
     assert (state.next_offset, state.leader_epoch, state.count) == (3000, -1, 3000)
     assert state.pending.after(None, 5000) == log.state.pending.after(None, 5000)
     assert state.open == {7: [(T + 30, 2999)]}
@@ -204,8 +214,8 @@ def test_a_snapshot_continues_where_it_was_taken():
 def test_a_damaged_snapshot_is_refused(size):
     log = Log()
     log.produce(1, 2, 3)
-    data = log.state.to_snapshot()
+    data = bytes(run_to_end(log.state.to_snapshot(b"")))
     with pytest.raises(ValueError, match="snapshot"):
-        DelayState.from_snapshot(data[:size] if size < len(data) else data[:-1])
+        run_to_end(DelayState.from_snapshot(data[:size] if size < len(data) else data[:-1]))
     with pytest.raises(ValueError, match="CRC"):
-        DelayState.from_snapshot(data[:-1] + bytes([data[-1] ^ 1]))
+        run_to_end(DelayState.from_snapshot(data[:-1] + bytes([data[-1] ^ 1])))

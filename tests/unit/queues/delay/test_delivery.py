@@ -262,11 +262,12 @@ async def test_a_new_leader_keeps_old_segments_until_its_log_is_committed(m: Mac
 @broker_test
 async def test_a_former_leader_appends_nothing_that_it_was_about_to_deliver(m: Machine) -> None:
     t = await Topic.create(m)
-    t.append(t.records((b"a", 1000), codec=1))
-    m.threads.held.add("decode_records")
-    await asyncio.sleep(2)
+    # So large that a thread decompresses it.
+    await t.client.produce("t", t.records((bytes(300_000), 5000), codec=1))
+    m.threads.held.add("decompress")
+    await asyncio.sleep(6)
     t.partition.resign()
-    m.threads.release("decode_records")
+    m.threads.release("decompress")
     await asyncio.sleep(2)
     assert t.partition.log.log_end_offset == 1
 

@@ -17,7 +17,7 @@ def content(pending: PendingRecords) -> list[tuple[int, int]]:
 def test_records_that_are_due_at_the_same_time_are_in_the_order_of_their_offsets():
     pending = PendingRecords()
     for due, offset in [(20, 3), (10, 9), (20, 1), (10, 2), (20, 2)]:
-        pending.add(due, offset)
+        pending.add((due, offset))
     assert content(pending) == [(10, 2), (10, 9), (20, 1), (20, 2), (20, 3)]
     assert pending.due(10, 5) == [(10, 2), (10, 9)]
     assert pending.first_due_ms() == 10
@@ -31,20 +31,19 @@ def test_it_is_a_sorted_set(seed):
     for step in range(3 * CHUNK_RECORDS):
         if expected and random.random() < 0.3:
             entry = random.choice(sorted(expected)) if step % 50 == 0 else min(expected)
-            assert pending.discard(*entry)
+            assert pending.discard_all([entry]) == 1
             expected.remove(entry)
         else:
             entry = (random.randrange(dues), random.randrange(10 * CHUNK_RECORDS))
-            pending.add(*entry)
+            pending.add(entry)
             expected.add(entry)
-        assert not pending.discard(-1, 5)
+        assert not pending.discard_all([(-1, 5)])
     ordered = sorted(expected)
     assert len(pending) == len(ordered)
     assert content(pending) == ordered
     middle = ordered[len(ordered) // 2]
     assert pending.after(middle, 3000) == ordered[len(ordered) // 2 + 1 :][:3000]
     assert pending.lowest_offset() == min([offset for _, offset in ordered])
-    assert pending.below(5000, 100) == [entry for entry in ordered if entry[1] < 5000][:100]
     assert middle in pending
     assert (middle[0], -7) not in pending
 
@@ -52,12 +51,45 @@ def test_it_is_a_sorted_set(seed):
 def test_chunks_are_loaded_again():
     pending, loaded = PendingRecords(), PendingRecords()
     for offset in range(5000):
-        pending.add(offset % 7, offset)
-    for dues, offsets in pending.chunks():
-        loaded.load_chunk(dues, offsets)
+        pending.add((offset % 7, offset))
+    chunks = [(dues.tobytes(), offsets.tobytes()) for dues, offsets in pending.share_chunks()]
+    for chunk in chunks:
+        loaded.load_chunk(*chunk)
     assert content(loaded) == content(pending)
+    assert loaded.lowest_offset() == 0
     with pytest.raises(ValueError, match="order"):
-        loaded.load_chunk(*next(pending.chunks()))
+        loaded.load_chunk(*chunks[0])
+
+
+def test_shared_chunks_do_not_change():
+    pending = PendingRecords()
+    for offset in range(5000):
+        pending.add((offset % 7, offset))
+    before = content(pending)
+    shared = pending.share_chunks()
+    for offset in range(0, 5000, 2):
+        pending.discard_all([(offset % 7, offset)])
+        pending.add((3, 10_000 + offset))
+    for _ in pending.drop_below(2500):
+        pass
+    assert [entry for dues, offsets in shared for entry in zip(dues, offsets, strict=True)] == before
+
+
+@pytest.mark.parametrize("below", [0, 1, 700, 5000, 9999, 10_000])
+def test_records_below_an_offset_are_dropped(below):
+    random = Random(below)
+    entries = [(random.randrange(1000), offset) for offset in range(10_000)]
+    pending = PendingRecords()
+    for entry in entries:
+        pending.add(entry)
+    # In steps, while others are removed and added.
+    for _ in pending.drop_below(below):
+        for entry in random.sample(entries[below:], min(5, 10_000 - below)):
+            pending.discard_all([entry])
+            pending.add(entry)
+    assert content(pending) == sorted(entry for entry in entries if entry[1] >= below)
+    assert len(pending) == 10_000 - below
+    assert pending.lowest_offset() == (below if below < 10_000 else None)
 
 
 def test_a_record_takes_at_most_36_bytes():
@@ -66,7 +98,7 @@ def test_a_record_takes_at_most_36_bytes():
         pending = PendingRecords()
         random = Random(1)
         for offset in range(50_000):
-            pending.add(random.randrange(10**9), offset)
+            pending.add((random.randrange(10**9), offset))
         # Not what other threads allocate, such as those of clients that another test has left.
         own = tracemalloc.take_snapshot().filter_traces([tracemalloc.Filter(True, pending_records.__file__)])
     finally:

@@ -17,6 +17,7 @@ from kbroker.queues.delay.delivery import DelayedDelivery
 from kbroker.queues.delay.pending_records import PendingRecords
 from kbroker.replica.fetch import partition_reads
 from kbroker.replica.fetch.read_filter import FilterSequence
+from kbroker.runtime.slices import Steps
 from kbroker.simulation.clients.queues.keyed_workload import KEYED
 from kbroker.simulation.scenarios.simulation import Simulation
 from kbroker.storage.log.log import Log
@@ -33,17 +34,17 @@ KILLS = only("kill", producers=1, readers=1, members=0, deleters=0)
 
 @mutation("queues", BROKEN, KILLS)
 @replaces(log_replay, "effects_of")
-def deliveries_are_not_replayed(real: Any, *batch: Any) -> Effects:
+def deliveries_are_not_replayed(real: Any, *batch: Any) -> Steps[Effects]:
     """After a restart, records that were delivered before are pending again."""
-    effects: Effects = real(*batch)
+    effects: Effects = yield from real(*batch)
     return effects._replace(removed=[])
 
 
 @mutation("queues", [LIVENESS, *BROKEN], KILLS, slow=True)
 @replaces(log_replay, "effects_of")
-def stored_records_are_not_replayed(real: Any, *batch: Any) -> Effects:
+def stored_records_are_not_replayed(real: Any, *batch: Any) -> Steps[Effects]:
     """After a restart, the last stored record of each batch is not pending."""
-    effects: Effects = real(*batch)
+    effects: Effects = yield from real(*batch)
     return effects._replace(added=effects.added[:-1])
 
 
@@ -64,25 +65,25 @@ def retention_deletes_pending_records(_: Any, delivery: Any, now_ms: int) -> int
 
 @mutation("queues", [LIVENESS], only(producers=1, readers=1, members=0, deleters=0), first_seed=4, slow=True)
 @replaces(DelayState, "drop_below")
-def deleted_records_stay_pending(_: Any, state: Any, offset: int) -> int:
+def deleted_records_stay_pending(_: Any, state: Any, offset: int) -> Iterator[None]:
     """DeleteRecords deletes pending records, and they are still pending."""
-    return 0
+    return iter(())
 
 
 @mutation("queues", BROKEN, KILLS, first_seed=5)
 @replaces(log_replay, "effects_of")
-def cancellations_are_not_replayed(real: Any, batch: Any, header: Any, *levels: Any) -> Effects:
+def cancellations_are_not_replayed(real: Any, batch: Any, body: Any, header: Any, *levels: Any) -> Steps[Effects]:
     """After a restart, cancelled records are pending again."""
-    effects: Effects = real(batch, header, *levels)
+    effects: Effects = yield from real(batch, body, header, *levels)
     is_cancellation = header.attributes & HIDDEN and not effects.added
     return effects._replace(removed=[]) if is_cancellation else effects
 
 
 @mutation("queues", BROKEN, KILLS, first_seed=13)
 @replaces(log_replay, "effects_of")
-def moved_records_are_not_replayed(real: Any, *batch: Any) -> Effects:
+def moved_records_are_not_replayed(real: Any, *batch: Any) -> Steps[Effects]:
     """After a restart, records that retention has moved are not pending."""
-    effects: Effects = real(*batch)
+    effects: Effects = yield from real(*batch)
     return effects._replace(added=[]) if effects.removed else effects
 
 

@@ -3,6 +3,7 @@
 The rate: the same records, with the header TIMER_DELAY_MS, go to a topic without and to a topic with delayed delivery,
 in turn. Then records that are due in a day are pending while other records become due, and a consumer (librdkafka)
 compares the time at which it receives each with the time at which it was due. Client and broker share the machine.
+--shapes measures what a delivery costs by how the records came (shapes.py), also of two source trees in turn.
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from scripts.benchmark.capacity.__main__ import peers_of
 from scripts.benchmark.clients import create_topic
-from scripts.benchmark.peers import Kbroker, environment
+from scripts.benchmark.delayed.shapes import SHAPES, measure_shapes
+from scripts.benchmark.peers import ROOT, Kbroker, environment
 from scripts.benchmark.report import spread
 
 if TYPE_CHECKING:
@@ -143,13 +146,38 @@ def measure_pending(broker: Kbroker, pending: int, size: int) -> None:
               flush=True)  # fmt: skip
 
 
+def shapes_main(trees: list[str], size: int) -> int:
+    base = Path(tempfile.mkdtemp(prefix="kbroker-bench-delayed-"))
+    peers = peers_of(base, trees)
+    machine = environment()
+    print(
+        f"{time.strftime('%Y-%m-%d')}, {machine['cores']} cores, Python {machine['python']}, values of {size} bytes\n"
+    )
+    try:
+        for _, peer in peers:
+            peer.prepare()
+            peer.start()
+            create_topic(peer, "bystander", 1)
+        measure_shapes(peers, SHAPES, size)
+    finally:
+        for _, peer in peers:
+            peer.remove()
+        shutil.rmtree(base, ignore_errors=True)
+    return 0
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="scripts/bench --delayed", description=__doc__)
     parser.add_argument("--rounds", type=int, default=5, help="of producing")
     parser.add_argument("--records", type=int, default=200_000, help="in each round of producing")
     parser.add_argument("--pending", type=int, default=1_000_000)
     parser.add_argument("--size", type=int, default=100, help="bytes of a value")
+    parser.add_argument("--shapes", action="store_true", help="only the cost of deliveries, by how the records came")
+    parser.add_argument("--kbroker", metavar="[LABEL=]DIR", action="append", default=[],
+                        help="with --shapes: measure this source tree; repeatable")  # fmt: skip
     args = parser.parse_args()
+    if args.shapes:
+        return shapes_main(args.kbroker or [f"kbroker={ROOT}"], args.size)
     base = Path(tempfile.mkdtemp(prefix="kbroker-bench-delayed-"))
     broker = Kbroker(base / "kbroker")
     machine = environment()

@@ -8,7 +8,7 @@
     -6 earliest not yet in tiered storage (version 11, KIP-1023): -1 likewise
 
 - The result for a timestamp is the first record that is not older, if consumers may read it, else offset and timestamp
-  are -1.
+  are -1. On a topic with delayed delivery, pending records do not count, and delivered ones have the time of delivery.
 - Version 4 adds the leader epoch.
 - Until the high watermark of a new leader has reached the start of its leader epoch, consumers get OFFSET_NOT_AVAILABLE
   instead of the latest offset (KIP-207), since that may be lower than an earlier response of the former leader; below
@@ -25,6 +25,7 @@ from functools import partial
 
 from kbroker.api.context import RequestContext, Services
 from kbroker.common import KafkaError
+from kbroker.queues.topic_filters import visible_records
 from kbroker.replica.partition import Partition
 from kbroker.runtime.slices import Steps, at_once_or_in_slices
 from protocol.errors import NO_ERROR, ErrorCode
@@ -208,12 +209,12 @@ def _look_up_blocking(
     partition: Partition, timestamp: int, end_offset: int, missing: ErrorCode, result: ListOffsetsPartitionResponse
 ) -> None:
     """Complete the result. `missing`: the error code if there is no such record below `end_offset`, or NONE."""
-    log = partition.log
+    log, visible = partition.log, visible_records(partition.log.config)
     try:
         if timestamp == MAX_TIMESTAMP:
-            found = log.max_timestamp_blocking()
+            found = log.max_timestamp_blocking(visible)
         else:
-            found = log.offset_for_timestamp_blocking(timestamp, end_offset)
+            found = log.offset_for_timestamp_blocking(timestamp, end_offset, visible)
     except KafkaError as error:
         result.error_code = error.code
         return

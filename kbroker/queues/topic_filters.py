@@ -5,13 +5,17 @@ A fetch from a view applies the view's own filter after it (replica/fetch/partit
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from kbroker.config.delay_levels import levels_ms
 from kbroker.queues.dedup.empty_batch_filter import EMPTY_BATCHES
+from kbroker.queues.delay.delay_batches import visible_batch
 from kbroker.queues.delay.delayed_records_filter import DelayedRecordsFilter
 from kbroker.queues.expiry.expiry_filter import ExpiryFilter
 from kbroker.replica.fetch.read_filter import ReadFilter, combine
+from kbroker.storage.log.reading.timestamp_lookup import Visible
+from protocol.records.batch import MAX_DECOMPRESSED_BYTES
 
 if TYPE_CHECKING:
     from kbroker.config.topic_config import TopicConfig
@@ -31,3 +35,13 @@ def topic_filter(config: TopicConfig) -> ReadFilter | None:
     if config.kbroker_ttl_enable or config.kbroker_ttl_ms:
         filters.append(ExpiryFilter(config.kbroker_ttl_enable, config.kbroker_ttl_ms))
     return combine(*filters)
+
+
+def visible_records(config: TopicConfig) -> Visible | None:
+    """Return how a lookup by timestamp finds what consumers see of a batch; None if the topic has no delay.
+
+    The other filters do not count: an expired record, or one that a view does not select, is a position as any other.
+    """
+    if not config.kbroker_delay_enable:
+        return None
+    return partial(visible_batch, max_bytes=MAX_DECOMPRESSED_BYTES, levels=levels_ms(config.kbroker_delay_levels))

@@ -143,6 +143,8 @@ def skip_records(buf: bytes, pos: int, count: int) -> int:
             size = buf[pos]
             if size < 0x80:
                 pos += 1 + (size >> 1)
+            elif buf[pos + 1] < 0x80:
+                pos += 2 + ((size & 0x7F | buf[pos + 1] << 7) >> 1)
             else:
                 size, pos = decode_varint(buf, pos)
                 pos += size

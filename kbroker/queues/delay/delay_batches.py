@@ -5,14 +5,16 @@ Private bits of the attributes give the type of a batch:
 - DELAYED: a producer's batch with delayed records. It is stored as it came, under its producer's sequences, so retries
   and transactions need nothing special. If all its records are delayed it is HIDDEN too; otherwise consumers see it
   without the delayed ones, as if it were compacted. Its max timestamp is its arrival (LOG_APPEND_TIME), from which the
-  due times follow; CREATE_TIME says that its records have the timestamps of the producer.
+  due times follow; CREATE_TIME says that its records have the timestamps of the producer. If consumers see one with a
+  later timestamp, the time index must lead to it: the batch is rebuilt (AHEAD). Then its base timestamp is the arrival,
+  and its max timestamp that of the records that consumers see.
 - DELIVERED: each record names the stored record that it delivers. With HIDDEN the batch cancels the stored records
   instead. With HIDDEN and DELAYED it stores them again, because their segment is about to be deleted.
 
 So the pending records follow from the log alone.
 """
 
-from collections.abc import Generator, Sequence
+from collections.abc import Container, Generator, Sequence
 from typing import NamedTuple
 
 from kbroker.queues.delay.headers import DELAY_HEADERS, DELIVER_MS, parse_delay
@@ -32,13 +34,14 @@ from protocol.records.batch import (
     patch_max_timestamp,
     rebuild_batch,
 )
-from protocol.records.compression import decompress
+from protocol.records.compression import compress, decompress
 from protocol.records.control import find_end_marker
 from protocol.records.record import (
     Header,
     Record,
     decode_record_at,
     decode_varint,
+    encode_record,
     iter_records,
     skip_records,
 )
@@ -46,7 +49,8 @@ from protocol.records.record import (
 DELAYED = 0x2000
 DELIVERED = 0x1000
 CREATE_TIME = 0x0800
-PRIVATE_BITS = HIDDEN | DELAYED | DELIVERED | CREATE_TIME
+AHEAD = 0x0400
+PRIVATE_BITS = HIDDEN | DELAYED | DELIVERED | CREATE_TIME | AHEAD
 
 # The headers of delivered records: the offset of the stored record, its due time, the timestamp that it had.
 FROM = b"kbroker.delayed.from"
@@ -82,8 +86,33 @@ def store_delayed(batch: bytearray | memoryview, header: BatchHeader, is_all: bo
     patch_max_timestamp(batch, 0, header.size, attributes, now_ms)
 
 
-def due_time(record: Record, arrival_ms: int, levels: Sequence[int]) -> int | None:
+def rebuild_ahead(body: Buffer, header: BatchHeader, delayed: Container[int], arrival_ms: int) -> bytearray:
+    """Rebuild a producer's batch of delayed and other records, of which some have timestamps after the arrival.
+
+    `delayed`: the indexes of the delayed ones. Raises MalformedError.
+    """
+    records = list(iter_records(body, header.count, header.base_timestamp))
+    encoded = [
+        encode_record(index, record.timestamp - arrival_ms, record.key, record.value, record.headers)
+        for index, record in enumerate(records)
+    ]
+    return rebuild_batch(
+        header,
+        compress(header.codec, b"".join(encoded)),
+        count=header.count,
+        base_timestamp=arrival_ms,
+        max_timestamp=max([record.timestamp for index, record in enumerate(records) if index not in delayed]),
+        attributes=header.attributes | DELAYED | CREATE_TIME | AHEAD,
+    )
+
+
+def _arrival_ms(header: BatchHeader) -> int:
+    return header.base_timestamp if header.attributes & AHEAD else header.max_timestamp
+
+
+def due_time(record: Record, header: BatchHeader, levels: Sequence[int]) -> int | None:
     """Return the due time (ms) of a record of a stored batch, None if it is not delayed."""
+    arrival_ms = _arrival_ms(header)
     try:
         delay = parse_delay(record.headers, levels)
     except InvalidHeaderError:
@@ -117,7 +146,7 @@ def effects_of(
             removed.append(named)
             due_ms: int | None = named[0]
         else:
-            due_ms = due_time(record, header.max_timestamp, levels)
+            due_ms = due_time(record, header, levels)
         if is_delayed and due_ms is not None:
             added.append((due_ms, offset))
         offset += 1
@@ -139,7 +168,7 @@ def added_entry(header: BatchHeader, record: Record | None, offset: int, levels:
     if record is None or not header.attributes & DELAYED:
         return None
     is_moved = header.attributes & DELIVERED
-    due_ms = _named(record)[0] if is_moved else due_time(record, header.max_timestamp, levels)
+    due_ms = _named(record)[0] if is_moved else due_time(record, header, levels)
     return None if due_ms is None else (due_ms, offset)
 
 
@@ -153,7 +182,7 @@ def visible_batch(batch: memoryview, header: BatchHeader, max_bytes: int, levels
     pieces, pos, max_timestamp = [], 0, -1
     for record in iter_records(body, header.count, header.base_timestamp):
         size, start = decode_varint(body, pos)
-        if due_time(record, header.max_timestamp, levels) is None:
+        if due_time(record, header, levels) is None:
             pieces.append(body[pos : start + size])
             max_timestamp = max(max_timestamp, record.timestamp)
         pos = start + size

@@ -5,12 +5,13 @@ A batch is never split, so the producer's offsets, sequences and transactions ar
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Sequence, Set
+from functools import partial
 from typing import TYPE_CHECKING
 
 from kbroker.common import Buffer
 from kbroker.config.delay_levels import levels_ms
-from kbroker.queues.delay.delay_batches import PRIVATE_BITS, store_delayed
+from kbroker.queues.delay.delay_batches import PRIVATE_BITS, rebuild_ahead, store_delayed
 from kbroker.queues.delay.headers import DELAY_HEADERS, Delay, parse_delay
 from kbroker.queues.record_headers import check_names, raise_record_errors, walk_headers
 from kbroker.replica.produce.append_extension import AppendResult
@@ -21,6 +22,7 @@ from kbroker.replica.produce.record_validation import (
     invalid_record,
     too_large,
 )
+from kbroker.replica.produce.record_validator import NeedsRewrite
 from kbroker.storage.log.control_batches import PreparedBatch
 from protocol.records.batch import BatchHeader, parse_header
 from protocol.records.record import Header
@@ -80,14 +82,29 @@ class DelayExtension:
         data, header, append_time_ms = batch.validated
         delays = batch.inspection
         assert isinstance(delays, dict)
-        dues = _due_times(delays, now_ms, self.config.kbroker_delay_max_ms) if delays else {}
-        if dues:
+        arrival_ms = now_ms if batch.rewritten is None else batch.rewritten[0]
+        assert isinstance(arrival_ms, int)
+        dues = _due_times(delays, arrival_ms, self.config.kbroker_delay_max_ms) if delays else {}
+        is_ahead = header.max_timestamp > arrival_ms and not header.is_log_append_time
+        if is_ahead and 0 < len(dues) < header.count:
+            data = self._rebuild_ahead(batch, dues.keys(), arrival_ms)
+            header = parse_header(data)
+        elif dues:
             store_delayed(data, header, len(dues) == header.count, now_ms)
             header = parse_header(data)
         prepared: list[PreparedBatch] = [(data, header, None)]
         base_offset = partition.append_batches(prepared, now_ms)
         self._delivery.on_appended(header, base_offset, [(due, base_offset + index) for index, due in dues.items()])
         return base_offset, base_offset + header.last_offset_delta + 1, append_time_ms
+
+    def _rebuild_ahead(self, batch: InspectedBatch, delayed: Set[int], arrival_ms: int) -> bytearray:
+        """Raises NeedsRewrite for a large batch, which is then appended with the same arrival."""
+        if batch.rewritten is not None:
+            return batch.rewritten[1]
+        build = partial(rebuild_ahead, header=batch.validated[1], delayed=delayed, arrival_ms=arrival_ms)
+        if batch.body is not None:
+            return build(batch.body)
+        raise NeedsRewrite(batch, self.config, arrival_ms, build)
 
     def on_markers(self, partition: Partition, batches: Sequence[PreparedBatch], base_offset: int) -> None:
         """Wake the delivery: a committed transaction may have records that are due."""

@@ -39,10 +39,12 @@ class _Chunk:
         return position < len(self.dues) and self.dues[position] == entry[0] and self.offsets[position] == entry[1]
 
     def insert(self, position: int, entry: Pending) -> None:
-        self.unshare()
+        if self.is_shared:
+            self.unshare()
         self.dues.insert(position, entry[0])
         self.offsets.insert(position, entry[1])
-        self.lowest = min(self.lowest, entry[1])
+        if entry[1] < self.lowest:
+            self.lowest = entry[1]
 
     def unshare(self) -> None:
         if self.is_shared:
@@ -65,24 +67,30 @@ class PendingRecords:
 
     def add(self, entry: Pending) -> None:
         lasts = self._lasts
+        if not lasts or entry > lasts[-1]:
+            self._append(entry)
+            return
         number = bisect_left(lasts, entry)
-        if number == len(lasts):
-            if not lasts or len(self._chunks[-1].dues) >= CHUNK_RECORDS:
-                self._append_chunk(_Chunk(array("q", entry[:1]), array("q", entry[1:])))
-                return
-            number -= 1
         chunk = self._chunks[number]
         position = chunk.position(entry)
         if chunk.has(position, entry):
             return
         chunk.insert(position, entry)
-        lasts[number] = chunk.last
         self._count += 1
         if len(chunk.dues) > CHUNK_RECORDS:
             dues, offsets, half = chunk.dues, chunk.offsets, len(chunk.dues) // 2
             halves = [_Chunk(dues[:half], offsets[:half]), _Chunk(dues[half:], offsets[half:])]
             self._chunks[number : number + 1] = halves
             lasts.insert(number, halves[0].last)
+
+    def _append(self, entry: Pending) -> None:
+        if not self._chunks or len(self._chunks[-1].dues) >= CHUNK_RECORDS:
+            self._append_chunk(_Chunk(array("q", entry[:1]), array("q", entry[1:])))
+            return
+        chunk = self._chunks[-1]
+        chunk.insert(len(chunk.dues), entry)
+        self._lasts[-1] = entry
+        self._count += 1
 
     def _append_chunk(self, chunk: _Chunk) -> None:
         self._chunks.append(chunk)

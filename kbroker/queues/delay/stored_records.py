@@ -29,6 +29,7 @@ MAX_READY_BYTES = 8 << 20
 RECORD_BYTES = 500
 # How many records are read ahead: few at first, and more as long as they fit.
 FIRST_WINDOW, MAX_WINDOW = 100, 8192
+RECORDS_PER_STEP = 64
 # Compressed batches that are larger, before or after, are decompressed in a thread.
 MAX_LOOP_BYTES, MAX_LOOP_DECOMPRESSED_BYTES = 1 << 14, 1 << 18
 # A read of the log is large if the next NEIGHBOURS records are within NEAR_OFFSETS, or else for one small batch. If the
@@ -116,14 +117,14 @@ class StoredRecords:
 async def read_stored(
     environment: Environment, log: Log, entries: Sequence[Pending]
 ) -> AsyncIterator[list[StoredRecord]]:
-    """Yield the records of each batch that has any of these entries. Raises as `read_records`."""
+    """Yield the records of these entries, some at a time. Raises as `read_records`."""
     dues = {offset: due_ms for due_ms, offset in entries}
+    slices = environment.new_slices()
     async for header, offsets, records in read_records(environment, log, sorted(dues)):
-        yield [
-            stored_record((dues[offset], offset), record, header)
-            for offset, record in zip(offsets, records, strict=True)
-            if record is not None
-        ]
+        for at in range(0, len(offsets), RECORDS_PER_STEP):
+            some = zip(offsets[at : at + RECORDS_PER_STEP], records[at : at + RECORDS_PER_STEP], strict=True)
+            yield [stored_record((dues[each], each), record, header) for each, record in some if record is not None]
+            await slices.step()
 
 
 async def read_records(

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 QUIET_S, PROBE_S = 4.0, 0.005
-# How long producing may take, and delivering.
-FILL_US, DEADLINE_S = 400, 60.0
+# The first estimate of how long producing a batch takes, and the limit of delivering.
+BATCH_S, DEADLINE_S = 0.0005, 60.0
 IN_FLIGHT = 64
 HEADING = (
     "| pending, in batches of | due | tree | delivered within | processor time per record "
@@ -78,13 +78,24 @@ def batches(shape: Shape, start_ms: int, size: int) -> Iterator[bytes]:
         yield bytes(build_batch([(now_ms, None, bytes(size), [(b"TIMER_DELIVER_MS", b"%d" % due)]) for due in some]))
 
 
+def fill(peer: Peer, shape: Shape, size: int) -> tuple[str, float]:
+    """Write the records of a shape to a new topic. Returns its name, and when they are due (s since the epoch)."""
+    total, client = shape.due + shape.later, TinyClient(peer.port)
+    lead_s = 2.0 + BATCH_S * total / shape.per_batch
+    while True:
+        topic = f"shape-{time.time_ns()}"
+        create_topic(peer, topic, 1, kbroker_delay_enable="true")
+        start_s = time.time() + lead_s + QUIET_S
+        client.produce_batches(topic, batches(shape, round(start_s * 1000), size), IN_FLIGHT)
+        if time.time() < start_s - QUIET_S:
+            client.close()
+            return topic, start_s
+        lead_s *= 2
+
+
 def row(label: str, peer: Peer, shape: Shape, size: int) -> str:
-    topic = f"shape-{shape.due}-{shape.per_batch}-{shape.is_scattered}-{shape.later}".lower()
-    create_topic(peer, topic, 1, kbroker_delay_enable="true")
+    total, (topic, start_s) = shape.due + shape.later, fill(peer, shape, size)
     client = TinyClient(peer.port)
-    total = shape.due + shape.later
-    start_s = time.time() + 2 + QUIET_S + (total / shape.per_batch + total / 10) * FILL_US / 1e6
-    client.produce_batches(topic, batches(shape, round(start_s * 1000), size), IN_FLIGHT)
     bystander = Bystander(peer)
     begin = time.monotonic() + max(start_s - time.time(), 0)
     quiet_begin = begin - QUIET_S

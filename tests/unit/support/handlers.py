@@ -46,13 +46,15 @@ class FakeLog:
     def log_end_offset(self) -> int:
         return self.records[-1][0] + 1 if self.records else self.log_start_offset
 
-    def offset_for_timestamp_blocking(self, timestamp: int, max_offset: int) -> tuple[int, int, int] | None:
+    def offset_for_timestamp_blocking(
+        self, timestamp: int, max_offset: int, visible: object = None
+    ) -> tuple[int, int, int] | None:
         for offset, time in self.records:
             if time >= timestamp and self.log_start_offset <= offset < max_offset:
                 return offset, time, 0
         return None
 
-    def max_timestamp_blocking(self) -> tuple[int, int, int] | None:
+    def max_timestamp_blocking(self, visible: object = None) -> tuple[int, int, int] | None:
         if not self.records:
             return None
         offset, time = max(self.records, key=lambda record: record[1])

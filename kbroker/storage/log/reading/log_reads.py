@@ -14,6 +14,7 @@ from kbroker.storage.log.reading.position_cache import PositionCache
 from kbroker.storage.log.reading.read_batches import bytes_between, read_batches, read_batches_blocking
 from kbroker.storage.log.reading.timestamp_lookup import (
     TimestampedOffset,
+    Visible,
     find_max_timestamp,
     find_offset_for_timestamp,
 )
@@ -86,13 +87,18 @@ class LogReads(LogHealth):
         except WouldBlock:
             return None
 
-    def offset_for_timestamp_blocking(self, timestamp: int, max_offset: int) -> TimestampedOffset | None:
-        """Return the first record below `max_offset` whose timestamp is at least `timestamp`. Raises KafkaError."""
-        return self._try(find_offset_for_timestamp, self, timestamp, max_offset)
+    def offset_for_timestamp_blocking(
+        self, timestamp: int, max_offset: int, visible: Visible | None = None
+    ) -> TimestampedOffset | None:
+        """Return the first record below `max_offset` whose timestamp is at least `timestamp`. Raises KafkaError.
 
-    def max_timestamp_blocking(self) -> TimestampedOffset | None:
+        `visible`: see timestamp_lookup.py.
+        """
+        return self._try(find_offset_for_timestamp, self, timestamp, max_offset, visible)
+
+    def max_timestamp_blocking(self, visible: Visible | None = None) -> TimestampedOffset | None:
         """Return the first record with the largest timestamp (KIP-734). Raises KafkaError."""
-        return self._try(find_max_timestamp, self)
+        return self._try(find_max_timestamp, self, visible)
 
     def _try(self, read: Callable[..., T], *arguments: object) -> T:
         try:

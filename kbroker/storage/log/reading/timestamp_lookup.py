@@ -1,6 +1,10 @@
-"""Finds offsets by timestamp, in a thread: the time index leads to a batch, whose records are then read."""
+"""Finds offsets by timestamp, in a thread: the time index leads to a batch, whose records are then read.
 
-from collections.abc import Iterator
+On a topic with delayed delivery, `visible` returns what consumers see of a batch, or None. Hidden batches are skipped
+by their headers.
+"""
+
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from kbroker.common import Buffer, KafkaError
@@ -10,7 +14,9 @@ from kbroker.storage.log.reading.readable_log import ReadableLog
 from kbroker.storage.log.segment import LogSegment
 from kbroker.storage.log.segment_indexes import SegmentGone
 from protocol.errors import ErrorCode, MalformedError
-from protocol.records.batch import BatchHeader, iter_batch_records
+from protocol.records.batch import BatchHeader, iter_batch_records, parse_header
+
+MAX_OFFSET = (1 << 63) - 1
 
 
 class TimestampedOffset(NamedTuple):
@@ -21,7 +27,12 @@ class TimestampedOffset(NamedTuple):
     leader_epoch: int
 
 
-def find_offset_for_timestamp(log: ReadableLog, timestamp: int, max_offset: int) -> TimestampedOffset | None:
+Visible = Callable[[memoryview, BatchHeader], Buffer | None]
+
+
+def find_offset_for_timestamp(
+    log: ReadableLog, timestamp: int, max_offset: int, visible: Visible | None = None
+) -> TimestampedOffset | None:
     """Return the first record below `max_offset` whose timestamp is at least `timestamp`."""
     searched_to = log.log_start_offset
     while True:
@@ -29,7 +40,7 @@ def find_offset_for_timestamp(log: ReadableLog, timestamp: int, max_offset: int)
             for segment in log.segments:
                 end = segment.end_offset
                 if segment.max_timestamp >= timestamp and (end is None or end > searched_to):
-                    found = _find_in_segment(log, segment, timestamp)
+                    found = next(_iter_from(log, segment, timestamp, visible, max_offset), None)
                     if found is not None:
                         return found if found.offset < max_offset else None
                 if end is not None:
@@ -39,34 +50,68 @@ def find_offset_for_timestamp(log: ReadableLog, timestamp: int, max_offset: int)
             continue
 
 
-def find_max_timestamp(log: ReadableLog) -> TimestampedOffset | None:
+def find_max_timestamp(log: ReadableLog, visible: Visible | None = None) -> TimestampedOffset | None:
     """Return the first record with the largest timestamp (KIP-734); None if no record has a timestamp."""
     while True:
         try:
-            newest = max(log.segments, key=lambda segment: segment.max_timestamp)
-            if newest.max_timestamp < 0:
-                return None
-            return _find_in_segment(log, newest, newest.max_timestamp)
+            best: TimestampedOffset | None = None
+            for segment in sorted(log.segments, key=lambda segment: segment.max_timestamp, reverse=True):
+                lowest = 0 if best is None else best.timestamp + 1
+                if segment.max_timestamp < lowest:
+                    break
+                if visible is None:
+                    return next(_iter_from(log, segment, segment.max_timestamp), None)
+                best = _find_newest_visible(log, segment, lowest, visible) or best
+            return best
         except SegmentGone:
             continue
 
 
-def _find_in_segment(log: ReadableLog, segment: LogSegment, timestamp: int) -> TimestampedOffset | None:
+def _find_newest_visible(
+    log: ReadableLog, segment: LogSegment, lowest: int, visible: Visible
+) -> TimestampedOffset | None:
+    """Return the first record with the largest timestamp of a segment, if that is at least `lowest`.
+
+    The newest batches may be hidden, so the search goes back from the largest timestamp, further each time.
+    """
+    back_ms = 1000
+    while True:
+        timestamp = max(segment.max_timestamp - back_ms, lowest)
+        is_whole = _offset_before(segment, timestamp) <= max(segment.base_offset, log.log_start_offset)
+        found = _iter_from(log, segment, lowest if is_whole else timestamp, visible)
+        newest = max(found, key=lambda record: (record.timestamp, -record.offset), default=None)
+        if newest is not None or is_whole or timestamp == lowest:
+            return newest
+        back_ms *= 16
+
+
+def _iter_from(
+    log: ReadableLog,
+    segment: LogSegment,
+    timestamp: int,
+    visible: Visible | None = None,
+    max_offset: int = MAX_OFFSET,
+) -> Iterator[TimestampedOffset]:
+    """Iterate over the records of a segment that are not older than `timestamp`, up to about `max_offset`."""
     indexed = _offset_before(segment, timestamp)
     for start in (indexed, segment.base_offset):
         start = max(log.log_start_offset, start)
         for position, header in _iter_batches(log, segment, start):
+            if header.base_offset >= max_offset:
+                return
             if header.max_timestamp < timestamp or header.last_offset < start:
                 continue
             if start == indexed and header.base_offset <= indexed > segment.base_offset:
                 # According to the index all records up to here are earlier, so it is damaged: search the whole segment.
                 break
-            for offset, record_timestamp in _iter_timestamps(segment.read(header.size, position, True), header):
+            if visible is not None and header.is_hidden:
+                continue
+            batch = segment.read(header.size, position, True)
+            for offset, record_timestamp in _iter_timestamps(batch, header, visible):
                 if record_timestamp >= timestamp and offset >= log.log_start_offset:
-                    return TimestampedOffset(offset, record_timestamp, header.leader_epoch)
+                    yield TimestampedOffset(offset, record_timestamp, header.leader_epoch)
         else:
-            return None
-    return None
+            return
 
 
 def _offset_before(segment: LogSegment, timestamp: int) -> int:
@@ -93,10 +138,15 @@ def _iter_batches(log: ReadableLog, segment: LogSegment, start: int) -> Iterator
         yield position, header
 
 
-def _iter_timestamps(batch: Buffer, header: BatchHeader) -> Iterator[tuple[int, int]]:
+def _iter_timestamps(batch: Buffer, header: BatchHeader, visible: Visible | None) -> Iterator[tuple[int, int]]:
     """Iterate over (offset, timestamp) of the records of a complete batch. Raises KafkaError(CORRUPT_MESSAGE)."""
-    append_time = header.max_timestamp if header.is_log_append_time else None
     try:
+        if visible is not None:
+            seen = visible(memoryview(batch), header)
+            if seen is None:
+                return
+            batch, header = seen, parse_header(seen)
+        append_time = header.max_timestamp if header.is_log_append_time else None
         for record in iter_batch_records(batch, header):
             timestamp = record.timestamp if append_time is None else append_time
             yield header.base_offset + record.offset_delta, timestamp

@@ -14,11 +14,11 @@ from kbroker.queues.delay.delay_batches import visible_batch
 from kbroker.queues.delay.delayed_records_filter import DelayedRecordsFilter
 from kbroker.queues.expiry.expiry_filter import ExpiryFilter
 from kbroker.replica.fetch.read_filter import ReadFilter, combine
-from kbroker.storage.log.reading.timestamp_lookup import Visible
 from protocol.records.batch import MAX_DECOMPRESSED_BYTES
 
 if TYPE_CHECKING:
     from kbroker.config.topic_config import TopicConfig
+    from kbroker.storage.log.reading.timestamp_lookup import Visible
 
 
 def topic_filter(config: TopicConfig) -> ReadFilter | None:

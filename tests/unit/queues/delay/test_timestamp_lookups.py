@@ -19,7 +19,7 @@ from protocol.messages.k02_list_offsets import (
 from protocol.records.batch import build_batch, parse_header
 from tests.sampling import third_of
 from tests.unit.queues.delay.test_delivery import DELAY_MS, Topic
-from tests.unit.support.simulated_broker import HOUR, Machine, broker_test
+from tests.unit.support.simulated_broker import Machine, broker_test
 
 AHEAD_MS = 50_000
 
@@ -118,9 +118,10 @@ async def test_lookups_agree_with_what_consumers_see(m: Machine, seed: int) -> N
     random = Random(seed)
     t = await Topic.create(m, **{"internal.segment.bytes": "1000", "index.interval.bytes": random.choice(["0", "300"])})
     for _ in range(60):
-        delays = [random.choice([None, 300, 3000, HOUR]) for _ in range(random.choice([1, 1, 3]))]
-        t.append(rows(t, *((random.randrange(-2000, 2000), delay) for delay in delays), codec=random.choice([0, 1])))
-        await asyncio.sleep(random.choice([0, 0.01, 0.4]))
+        delays = [random.choice([None, 300, 3000, 3_600_000]) for _ in range(random.choice([1, 1, 3]))]
+        stamped = [(random.randrange(-2000, 2000), delay) for delay in delays]
+        t.append(rows(t, *stamped, codec=random.choice([0, 1])))
+        await asyncio.sleep(random.choice([0.0, 0.01, 0.4]))
     visible: list[tuple[int, int]] = []
     position = 0
     while True:

@@ -5,20 +5,21 @@ A fetch from a view applies the view's own filter after it (replica/fetch/partit
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
+from kbroker.common import Buffer
 from kbroker.config.delay_levels import levels_ms
 from kbroker.queues.dedup.empty_batch_filter import EMPTY_BATCHES
 from kbroker.queues.delay.delay_batches import visible_batch
 from kbroker.queues.delay.delayed_records_filter import DelayedRecordsFilter
 from kbroker.queues.expiry.expiry_filter import ExpiryFilter
 from kbroker.replica.fetch.read_filter import ReadFilter, combine
-from protocol.records.batch import MAX_DECOMPRESSED_BYTES
+from protocol.records.batch import MAX_DECOMPRESSED_BYTES, BatchHeader
 
 if TYPE_CHECKING:
     from kbroker.config.topic_config import TopicConfig
-    from kbroker.storage.log.reading.timestamp_lookup import Visible
 
 
 def topic_filter(config: TopicConfig) -> ReadFilter | None:
@@ -37,7 +38,7 @@ def topic_filter(config: TopicConfig) -> ReadFilter | None:
     return combine(*filters)
 
 
-def visible_records(config: TopicConfig) -> Visible | None:
+def visible_records(config: TopicConfig) -> Callable[[memoryview, BatchHeader], Buffer | None] | None:
     """Return how a lookup by timestamp finds what consumers see of a batch; None if the topic has no delay.
 
     The other filters do not count: an expired record, or one that a view does not select, is a position as any other.

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from kbroker.queues import derived_state_manager
-from kbroker.queues.delay import delivery, follower_snapshots, snapshot_file
+from kbroker.queues.delay import delivery, follower_snapshots, pending_records, snapshot_file, stored_records
 from kbroker.replica import assigned_partitions
 from kbroker.replica.fetch import large_fetch
 from kbroker.replica.logs import config_updates
@@ -24,6 +24,17 @@ _SNAPSHOTS = (
     (follower_snapshots, "MIN_BYTES", 4096),
     (derived_state_manager, "SNAPSHOT_BYTES", 4096),
 )
+# Records are read ahead in several parts, from few batches at a time, of which some do not fit.
+_READ_AHEAD = (
+    (pending_records, "CHUNK_RECORDS", 8),
+    (stored_records, "FIRST_WINDOW", 2),
+    (stored_records, "MAX_WINDOW", 16),
+    (stored_records, "MAX_READY_BYTES", 6_000),
+    (stored_records, "READ_BYTES", 512),
+    (stored_records, "SMALL_READ_BYTES", 64),
+    (stored_records, "NEIGHBOURS", 2),
+    (stored_records, "NEAR_OFFSETS", 8),
+)
 # Almost all requests, and changes of several partitions, are handled in slices of one or two elements.
 _SLICES = (
     (connection, "LARGE_REQUEST_BYTES", 32),
@@ -38,7 +49,7 @@ _SLICES = (
 
 @contextmanager
 def small_limits(*, small_slices: bool) -> Iterator[None]:
-    limits = _SNAPSHOTS + _SLICES if small_slices else _SNAPSHOTS
+    limits = _SNAPSHOTS + _READ_AHEAD + (_SLICES if small_slices else ())
     before = [(module, name, getattr(module, name)) for module, name, _ in limits]
     for module, name, value in limits:
         setattr(module, name, value)

@@ -85,12 +85,13 @@ def fill(peer: Peer, shape: Shape, size: int) -> tuple[str, float]:
     while True:
         topic = f"shape-{time.time_ns()}"
         create_topic(peer, topic, 1, kbroker_delay_enable="true")
-        start_s = time.time() + lead_s + QUIET_S
+        begin_s = time.time()
+        start_s = begin_s + lead_s + QUIET_S
         client.produce_batches(topic, batches(shape, round(start_s * 1000), size), IN_FLIGHT)
         if time.time() < start_s - QUIET_S:
             client.close()
             return topic, start_s
-        lead_s *= 2
+        lead_s = 1.5 * (time.time() - begin_s) + 1
 
 
 def row(label: str, peer: Peer, shape: Shape, size: int) -> str:

@@ -10,6 +10,10 @@ from protocol.records.record import Header
 
 DELAYED = "delayed"
 DELAYS_MS = (1, 20, 500, 3_000)
+# The numbers of records in a batch. Several batches of one record, or a batch of many, are due in another order.
+BATCH_RECORDS = (1, 1, 3, 10, 40)
+# Some batches are stamped later than they arrive.
+AHEAD_MS = (0, 0, 2_000)
 
 
 class DelayedWorkload:
@@ -21,12 +25,13 @@ class DelayedWorkload:
 
     async def produce(self, client: QueueClient) -> None:
         """Send one batch with delayed and immediate records, without retries. Raises OSError."""
-        values, now_ms = self._values.allocate(client.random.choice((1, 3, 10))), client.now_ms()
+        values, now_ms = self._values.allocate(client.random.choice(BATCH_RECORDS)), client.now_ms()
+        timestamp = now_ms + client.random.choice(AHEAD_MS)
         due_ms: dict[int, int | None] = {}
         records: list[NewRecord] = []
         for value in values:
             headers, due_ms[value] = _draw_delay(client, now_ms)
-            records.append((now_ms, None, b"%d" % value, (*tags(value), *headers)))
+            records.append((timestamp, None, b"%d" % value, (*tags(value), *headers)))
         self._records.send(due_ms)
         if await client.produce(DELAYED, records) is not None:
             self._records.acknowledge(values)

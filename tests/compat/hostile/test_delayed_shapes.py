@@ -18,10 +18,18 @@ from tests.sampling import third_of
 
 pytestmark = [pytest.mark.feature("queues"), pytest.mark.client("wire")]
 
-RECORDS = 6_000
 # Ten times what a record takes on a quiet machine. Reading each record by itself took 0.8 to 11 ms.
 MAX_MS = 0.3
-SHAPES = [(1000, True), (100, True), (1, True), (1, False), (1000, False), (100, False)]
+# Records, bytes of a value, records in a batch, and whether they are due in another order than that of their arrival.
+# All together are larger than what is read ahead.
+SHAPES = [
+    (6_000, 2_000, 400, True),
+    (6_000, 2_000, 40, True),
+    (12_000, 10, 1, True),
+    (12_000, 10, 1, False),
+    (6_000, 2_000, 400, False),
+    (6_000, 2_000, 40, False),
+]
 
 
 @pytest.fixture(scope="module")
@@ -31,13 +39,13 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
         yield process
 
 
-def fill(client: BrokerConnection, bootstrap: str, topic: str, dues: list[int], per_batch: int) -> float:
+def fill(client: BrokerConnection, bootstrap: str, topic: str, dues: list[int], size: int, per_batch: int) -> float:
     """Produce records with these due times, with 16 requests in flight. Returns how long it took (s)."""
     begin, in_flight = time.monotonic(), 0
     create_topic(bootstrap, topic, kbroker_delay_enable="true")
     for at in range(0, len(dues), per_batch):
         rows = [
-            (0, None, b"%d" % (at + n), [(b"TIMER_DELIVER_MS", b"%d" % due)])
+            (0, None, b"%d " % (at + n) + bytes(size), [(b"TIMER_DELIVER_MS", b"%d" % due)])
             for n, due in enumerate(dues[at : at + per_batch])
         ]
         client.send(client.client.send(produce_request(topic, bytes(build_batch(rows))), PRODUCE_VERSION).frame)
@@ -69,30 +77,30 @@ def delivered(client: BrokerConnection, topic: str) -> list[int]:
             position = header.next_offset
             if not header.is_control:
                 batch = records[pos : pos + header.size]
-                found += [int(record.value or b"") for record in iter_batch_records(batch, header)]
+                found += [int((record.value or b"").split()[0]) for record in iter_batch_records(batch, header)]
         if position == before:
             return found
 
 
-@pytest.mark.parametrize(("per_batch", "is_scattered"), third_of(SHAPES))
+@pytest.mark.parametrize(("records", "size", "per_batch", "is_scattered"), third_of(SHAPES))
 def test_the_cost_of_a_record_does_not_depend_on_how_it_came(
-    broker: BrokerProcess, per_batch: int, is_scattered: bool
+    broker: BrokerProcess, records: int, size: int, per_batch: int, is_scattered: bool
 ) -> None:
-    order = list(range(RECORDS))
+    order = list(range(records))
     if is_scattered:
         Random(1).shuffle(order)
     with RawClient(broker.bootstrap) as client:
         now_ms = time.time_ns() // 1_000_000
         # Once for a day later, which shows how long it takes. All must be pending before the first is due.
-        took_s = fill(client, broker.bootstrap, unique("later"), [now_ms + 86_400_000] * RECORDS, per_batch)
+        took_s = fill(client, broker.bootstrap, unique("later"), [now_ms + 86_400_000] * records, size, per_batch)
         start_ms = time.time_ns() // 1_000_000 + round(3000 * took_s) + 3000
-        dues = [start_ms + at * 1000 // RECORDS for at in order]
+        dues = [start_ms + at * 1000 // records for at in order]
         topic = unique("delayed")
-        fill(client, broker.bootstrap, topic, dues, per_batch)
+        fill(client, broker.bootstrap, topic, dues, size, per_batch)
         before_s = processor_s(broker)
-        expected = sorted(range(RECORDS), key=lambda number: (dues[number], number))
-        eventually(lambda: len(delivered(client, topic)) == RECORDS, "all are delivered", interval=0.5)
-        each_ms = (processor_s(broker) - before_s) * 1000 / RECORDS
+        expected = sorted(range(records), key=lambda number: (dues[number], number))
+        eventually(lambda: len(delivered(client, topic)) == records, "all are delivered", interval=0.5)
+        each_ms = (processor_s(broker) - before_s) * 1000 / records
         assert delivered(client, topic) == expected
     assert each_ms <= MAX_MS
 

@@ -15,7 +15,6 @@ from kbroker.queues.delay.delay_batches import HIDDEN, Effects
 from kbroker.queues.delay.delay_state import DelayState
 from kbroker.queues.delay.delivery import DelayedDelivery
 from kbroker.queues.delay.pending_records import PendingRecords
-from kbroker.queues.delay.stored_records import StoredRecords
 from kbroker.replica.fetch import partition_reads
 from kbroker.replica.fetch.read_filter import FilterSequence
 from kbroker.runtime.slices import Steps
@@ -63,13 +62,6 @@ def skipped_records_are_read(real: Any, body: bytes, header: Any, offsets: Any) 
     shifted = [max(offset - 1, header.base_offset) if len(offsets) < header.count else offset for offset in offsets]
     picked = yield from real(body, header, sorted({*shifted}))
     return picked + picked[-1:] * (len(offsets) - len(picked))
-
-
-@mutation("queues", BROKEN, only(producers=1, readers=1, members=0, deleters=0))
-@replaces(StoredRecords, "first_ready")
-def deliveries_do_not_wait_for_earlier_records(_: Any, stored: Any, entries: Any) -> Any:
-    """Records that were read are delivered before others that are due earlier, or were stored earlier."""
-    return [stored._ready[offset] for _, offset in entries if offset in stored._ready]
 
 
 @mutation("queues", BROKEN, only(producers=1, readers=1, members=0, deleters=0), first_seed=3)

@@ -149,7 +149,9 @@ class PendingRecords:
 
     def due(self, now_ms: int, limit: int) -> list[Pending]:
         """Return the first entries that are due, at most `limit`."""
-        return [entry for entry in self.after(None, limit) if entry[0] <= now_ms]
+        found = self.after(None, limit)
+        del found[bisect_left(found, (now_ms + 1, -1)) :]
+        return found
 
     def after(self, entry: Pending | None, limit: int) -> list[Pending]:
         """Return at most `limit` entries that follow `entry`, or the first ones."""

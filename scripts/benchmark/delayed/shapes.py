@@ -61,9 +61,13 @@ class Bystander:
         return [(begin, ms) for begin, ms in json.loads(output)]
 
 
-def p99(trips: Sequence[tuple[float, float]], begin: float, end: float) -> float:
-    some = sorted(ms for at, ms in trips if begin <= at < end)
-    return some[len(some) * 99 // 100] if some else float("nan")
+def between(trips: Sequence[tuple[float, float]], begin: float, end: float) -> list[float]:
+    """Return the latencies of the requests that began in this period, in order."""
+    return sorted(ms for at, ms in trips if begin <= at < end)
+
+
+def p99(latencies: Sequence[float]) -> float:
+    return latencies[len(latencies) * 99 // 100] if latencies else float("nan")
 
 
 def batches(shape: Shape, start_ms: int, size: int) -> Iterator[bytes]:
@@ -109,12 +113,15 @@ def row(label: str, peer: Peer, shape: Shape, size: int) -> str:
     while (delivered := client.latest(topic) - total) < shape.due and time.monotonic() < begin + DEADLINE_S:
         time.sleep(0.02)
     end = time.monotonic()
-    used = peer.processor_time().total - before - quiet * (end - quiet_end) / (quiet_end - quiet_begin)
+    used = peer.processor_time().total - before
     client.close()
-    trips = bystander.end()
+    every_trip = bystander.end()
+    quiet_trips, trips = between(every_trip, quiet_begin, quiet_end), between(every_trip, quiet_end, end)
+    # The same for each request: while the broker is busy, the bystander may send fewer.
+    used -= quiet * len(trips) / max(len(quiet_trips), 1)
     how_many = f"{end - begin:.1f} s" if delivered >= shape.due else f"{delivered:,} in {end - begin:.0f} s"
     each_ms = f"{max(used, 0) * 1000 / max(delivered, 1):.3f} ms"
-    quiet_ms, meanwhile_ms = p99(trips, quiet_begin, quiet_end), p99(trips, quiet_end, end)
+    quiet_ms, meanwhile_ms = p99(quiet_trips), p99(trips)
     return f"| {shape.text} | {label} | {how_many} | {each_ms} | {quiet_ms:.1f} / {meanwhile_ms:.1f} ms |"
 
 

@@ -163,10 +163,10 @@ class DelayedDelivery:
             self._stored.clear()
             await self._environment.new_slices().run(self.state.drop_below(self._log_start))
             return 0
-        if self._move_below >= 0 and await self._move_some():
-            return 0
+        # Retention may have a million records to move, while others are due.
+        is_moving = self._move_below >= 0 and await self._move_some()
         now_ms = self._environment.clock.now_ms()
-        if self._deliver(now_ms) or await self._read_ahead(now_ms):
+        if self._deliver(now_ms) or await self._read_ahead(now_ms) or is_moving:
             return 0
         if self.state.next_offset < self._log.log_end_offset or self._move_below >= 0:
             # During an await, a batch was appended or a segment expired.

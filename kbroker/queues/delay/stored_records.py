@@ -52,6 +52,8 @@ class StoredRecords:
         self._log = log
         self._ready: dict[int, StoredRecord] = {}
         self._ready_bytes = 0
+        # What was forgotten since the last read began.
+        self._forgotten: set[int] = set()
 
     @property
     def is_low(self) -> bool:
@@ -77,8 +79,12 @@ class StoredRecords:
         # With many entries, this and each step of `read_stored` takes half a millisecond.
         await self._environment.yield_to_loop()
         is_full = False
+        self._forgotten.clear()
         async for records in read_stored(self._environment, self._log, missing):
             for record in records:
+                if record.offset in self._forgotten:
+                    # It was cancelled meanwhile.
+                    continue
                 self._ready[record.offset] = record
                 self._ready_bytes += RECORD_BYTES + record.size
             if self._ready_bytes > MAX_READY_BYTES:
@@ -109,7 +115,8 @@ class StoredRecords:
     def forget(self, entries: Sequence[Pending]) -> None:
         """Remove records that are not pending any more."""
         for entry in entries:
-            self.take(entry)
+            if self.take(entry) is None:
+                self._forgotten.add(entry[1])
 
     def clear(self) -> None:
         self._ready.clear()

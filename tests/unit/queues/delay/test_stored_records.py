@@ -134,6 +134,22 @@ async def test_a_record_that_is_due_earlier_is_read_when_it_arrives(m: Machine) 
 
 
 @broker_test
+async def test_a_record_that_is_cancelled_while_it_is_read_is_not_kept(m: Machine) -> None:
+    t = await Topic.create(m)
+    t.append(t.records((b"a", 60_000), (b"b", 60_000)))
+    stored = StoredRecords(m.broker.environment, t.partition.log)
+    entries = t.delivery.state.pending.after(None, 9)
+    reading = asyncio.ensure_future(stored.prepare(entries))
+    await asyncio.sleep(0)
+    stored.forget(entries[:1])
+    await reading
+    assert not stored.has_all(entries[:1])
+    assert stored.has_all(entries[1:])
+    stored.forget(entries)
+    assert stored._ready_bytes == 0
+
+
+@broker_test
 async def test_retention_decodes_each_batch_once(m: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(delivery, "DELIVERY_SLICE", 7)
     t = await Topic.create(m, **{"retention.ms": "600000", "segment.ms": "60000", "file.delete.delay.ms": "0"})

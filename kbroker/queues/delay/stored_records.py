@@ -76,10 +76,10 @@ class StoredRecords:
         missing = [entry for entry in entries if entry[1] not in self._ready]
         if not missing:
             return
+        self._forgotten.clear()
         # With many entries, this and each step of `read_stored` takes half a millisecond.
         await self._environment.yield_to_loop()
         is_full = False
-        self._forgotten.clear()
         async for records in read_stored(self._environment, self._log, missing):
             for record in records:
                 if record.offset in self._forgotten:

@@ -137,6 +137,7 @@ async def test_a_record_that_is_due_earlier_is_read_when_it_arrives(m: Machine) 
 async def test_a_record_that_is_cancelled_while_it_is_read_is_not_kept(m: Machine) -> None:
     t = await Topic.create(m)
     t.append(t.records((b"a", 60_000), (b"b", 60_000)))
+    await m.until(lambda: t.delivery.state.count == 2)
     stored = StoredRecords(m.broker.environment, t.partition.log)
     entries = t.delivery.state.pending.after(None, 9)
     reading = asyncio.ensure_future(stored.prepare(entries))

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from kbroker.common import Buffer, KafkaError
 from kbroker.config.topic_config import TopicConfig
-from kbroker.replica.fetch.read_filter import ReadFilter
+from kbroker.replica.fetch.read_filter import HiddenRanges, ReadFilter
 from kbroker.replica.partition_high_watermark import OnCommitted, waits_for_flush
 from kbroker.replica.partition_roles import PartitionRoles
 from kbroker.replica.partition_state import PartitionState
@@ -56,9 +56,9 @@ class Partition(PartitionRoles):
     """
 
     __slots__ = (
-        "_append_listener", "append_extension", "bytes_in", "first_offset", "is_follower_throttled", "is_internal",
-        "is_leader_throttled", "read_filter", "reassignment_bytes_in", "records_in", "replication_bytes_in",
-        "retention_limit",
+        "_append_listener", "append_extension", "bytes_in", "first_offset", "hidden_ranges", "is_follower_throttled",
+        "is_internal", "is_leader_throttled", "read_filter", "reassignment_bytes_in", "records_in",
+        "replication_bytes_in", "retention_limit",
     )  # fmt: skip
 
     def __init__(
@@ -75,6 +75,8 @@ class Partition(PartitionRoles):
         self.records_in = self.bytes_in = self.replication_bytes_in = self.reassignment_bytes_in = 0
         self.first_offset = log.log_end_offset
         self.read_filter: ReadFilter | None = None
+        # None until a fetch through a read filter.
+        self.hidden_ranges: HiddenRanges | None = None
         self.append_extension: AppendExtension | None = None
         self.retention_limit: Callable[[int], int] | None = None
         self._append_listener = append_listener

@@ -28,9 +28,12 @@ from protocol.fast.primitives import (
 from protocol.limits import MAX_ELEMENTS_AT_ONCE, MAX_REQUEST_ELEMENTS, MAX_TAGGED_FIELDS
 from protocol.varints import decode_uvarint, encode_uvarint, skip_tagged_fields
 
+LATEST_VERSION = 18
 FIRST_TOPIC_ID_VERSION = 13
 FIRST_FLEXIBLE_VERSION = 12
+FIRST_RACK_VERSION = 11
 FIRST_SESSION_VERSION = 7
+FIRST_START_OFFSET_VERSION = 5
 FIRST_REPLICA_STATE_VERSION = 15
 
 # (partition, current leader epoch or -1, fetch offset, last fetched epoch or -1, partition max bytes,
@@ -45,7 +48,7 @@ class FetchRequest:
     """A decoded Fetch request; sizes in bytes, waits in milliseconds.
 
     `replica_id` is the follower's broker id, -1 for a consumer. `replica_epoch`: its broker epoch (KIP-903), or -1.
-    `rack_id`: None before version 11, which may read from the leader only.
+    `rack_id`: None before version 11, which may read from the leader only. `version`: of the API.
     """
 
     replica_id: int
@@ -59,6 +62,7 @@ class FetchRequest:
     forgotten: list[tuple[TopicKey, list[int]]]
     rack_id: str | None
     replica_epoch: int = -1
+    version: int = LATEST_VERSION
 
 
 DecodeSteps = Generator[None, None, FetchRequest]
@@ -172,7 +176,7 @@ def _decode_plain(buf: memoryview, pos: int, version: int) -> DecodeSteps:
             if version >= 9:
                 index, current_epoch, offset, log_start_offset, size = _PARTITION_V9.unpack_from(buf, pos)
                 pos += 28
-            elif version >= 5:
+            elif version >= FIRST_START_OFFSET_VERSION:
                 index, offset, log_start_offset, size = _PARTITION_V5.unpack_from(buf, pos)
                 pos += 24
             else:
@@ -199,13 +203,13 @@ def _decode_plain(buf: memoryview, pos: int, version: int) -> DecodeSteps:
             forgotten.append((name, _decode_indexes(buf, pos, count)))
             pos += 4 * count
     rack_id = None
-    if version >= 11:
+    if version >= FIRST_RACK_VERSION:
         rack_id, pos = decode_string(buf, pos, flexible=False)
         if rack_id is None:
             raise MalformedError("Fetch request has a null rack id")
     return FetchRequest(
         replica_id, max_wait_ms, min_bytes, max_bytes, isolation_level,
-        session_id, session_epoch, topics, forgotten, rack_id,
+        session_id, session_epoch, topics, forgotten, rack_id, -1, version,
     )  # fmt: skip
 
 
@@ -270,7 +274,7 @@ def _decode_flexible(buf: memoryview, pos: int, version: int) -> DecodeSteps:
         skip_tagged_fields(buf, pos)
     return FetchRequest(
         replica_id, max_wait_ms, min_bytes, max_bytes, isolation_level,
-        session_id, session_epoch, topics, forgotten, rack_id, replica_epoch,
+        session_id, session_epoch, topics, forgotten, rack_id, replica_epoch, version,
     )  # fmt: skip
 
 

@@ -153,6 +153,18 @@ def skip_records(buf: bytes, pos: int, count: int) -> int:
     return pos
 
 
+def last_offset_delta(buf: bytes, count: int) -> int:
+    """Return the offset delta of the last of `count` encoded records; -1 if there are none.
+
+    Raises IndexError or MalformedError if they are cut off.
+    """
+    if not count:
+        return -1
+    _, start = decode_varint(buf, skip_records(buf, 0, count - 1))
+    _, start = decode_varint(buf, start + 1, 10)
+    return decode_varint(buf, start)[0]
+
+
 def _decode_record(buf: bytes, pos: int, end: int, base_timestamp: int) -> Record:
     """Decode the record in `buf[pos:end]`, without its length."""
     attributes = buf[pos]

@@ -7,8 +7,8 @@ from protocol.records.batch import BatchHeader
 class EmptyBatchFilter:
     """A ReadFilter that drops batches without records.
 
-    The reader of filtered batches then sends a control batch (`position_batch`), which moves the position of every
-    client. KafkaJS 2.2 does not move past an empty batch at the end of a log, and fetches it again and again.
+    The reader of filtered batches then sends a batch that suits the client (`PositionForm`). As it is stored, kafka-go
+    would rewind to offset 1, and KafkaJS 2.2 fetch it again and again.
     """
 
     __slots__ = ()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from kbroker.common import Buffer, KafkaError
 from kbroker.replica.fetch.fetch_session import FetchPartition, FetchSession
 from kbroker.replica.fetch.filtered_reads import FilteredRead, LookBudget
-from kbroker.replica.fetch.read_filter import ReadFilter
+from kbroker.replica.fetch.read_filter import Filtered
 from kbroker.replica.partition import Partition
 from kbroker.storage.log.reading.file_slice import FileSlice
 from protocol.errors import ErrorCode
@@ -25,7 +25,10 @@ ColdReadResult = tuple[Buffer, AbortedTransactions] | FilteredRead | KafkaError
 
 
 class ColdRead(NamedTuple):
-    """A read for a thread: at most `max_bytes` from `offset` on, below `end_offset`."""
+    """A read for a thread: at most `max_bytes` from `offset` on, below `end_offset`.
+
+    `filtered`: the partition has a read filter.
+    """
 
     fetched: FetchPartition
     partition: Partition
@@ -33,7 +36,7 @@ class ColdRead(NamedTuple):
     end_offset: int
     max_bytes: int
     read_committed: bool
-    read_filter: ReadFilter | None = None
+    filtered: Filtered | None = None
 
 
 PartitionReadResult = tuple[FetchPartition, FetchResult]
@@ -43,7 +46,7 @@ class FetchReads:
     """The results for a response. `size`: bytes of records. `must_respond`: the request must not wait for more.
 
     `is_filtered`: a partition has a read filter; `budget` limits what the response scans, and `size` does not count
-    control batches that only move a position. `is_throttled`: records were withheld from a follower. `throttled_left`:
+    batches that only move a position. `is_throttled`: records were withheld from a follower. `throttled_left`:
     the bytes that throttled replicas may still get; None before the first of them.
     """
 

@@ -93,14 +93,13 @@ class FetchSession:
 
     `is_closed`: it was closed or evicted. `size_bytes`: an upper bound of its memory; the cache has counted
     `counted_bytes` of it. `withheld`: throttled partitions that are not `ready` until the quota allows, or until
-    `next_look_ms` (monotonic). `skipped_to`: the offsets up to which the current request has scanned partitions with a
-    read filter without finding a record. `is_busy`: a large request is being handled in slices, which ends the session
-    itself if it is closed meanwhile.
+    `next_look_ms` (monotonic). `is_busy`: a large request is being handled in slices, which ends the session itself if
+    it is closed meanwhile.
     """
 
     __slots__ = (
         "counted_bytes", "epoch", "id", "is_busy", "is_closed", "is_incremental", "last_used_ms", "next_look_ms",
-        "partitions", "ready", "replica_id", "size_bytes", "skipped_to", "uses_topic_ids", "waiter", "withheld",
+        "partitions", "ready", "replica_id", "size_bytes", "uses_topic_ids", "waiter", "withheld",
     )  # fmt: skip
 
     def __init__(self, session_id: int, uses_topic_ids: bool, now_ms: int) -> None:
@@ -115,7 +114,6 @@ class FetchSession:
         self.partitions: dict[tuple[TopicKey, int], FetchPartition] = {}
         self.ready: dict[FetchPartition, None] = {}
         self.withheld: dict[FetchPartition, None] = {}
-        self.skipped_to: dict[FetchPartition, int] = {}
         self.next_look_ms = 0
         self.size_bytes = 0
         self.counted_bytes = 0
@@ -128,8 +126,6 @@ class FetchSession:
         forgotten: list[tuple[TopicKey, list[int]]],
     ) -> None:
         """Add, update and remove partitions as the request says."""
-        if self.skipped_to:
-            self.skipped_to.clear()
         partitions, ready = self.partitions, self.ready
         for key, requested_partitions in topics:
             added_bytes = partition_bytes(key) if self.id else 0
@@ -172,7 +168,6 @@ class FetchSession:
         self.partitions.clear()
         self.ready.clear()
         self.withheld.clear()
-        self.skipped_to.clear()
 
 
 class FetchSessionCache:

@@ -1,7 +1,7 @@
 """Reads a partition through its read filter.
 
 The filter may keep little of what it reads, so a read is limited not only by the bytes that it returns, but also by the
-bytes and the time that it scans. If it drops the last batches, a control batch moves the consumer's position past them.
+bytes and the time that it scans. If it drops the last batches, another batch moves the consumer's position past them.
 
 A batch that cannot be filtered, because its records are malformed or too large when decompressed, is never sent: the
 fetch that begins with it fails, with the code that Produce has for such records. All clients report these two codes,
@@ -13,11 +13,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from kbroker.common import Buffer, KafkaError
-from kbroker.replica.fetch.read_filter import ReadFilter, position_batch
+from kbroker.replica.fetch.read_filter import Filtered, PositionForm, ReadFilter, position_batch
 from kbroker.replica.produce.record_validator import MAX_DECOMPRESSED, MEDIUM_DECOMPRESSED
 from protocol.errors import ErrorCode, MalformedError
-from protocol.records.batch import CODEC_MASK, LENGTH_OVERHEAD, BatchHeader, iter_headers
-from protocol.records.compression import GZIP, SNAPPY, TooLargeError
+from protocol.records.batch import CODEC_MASK, LENGTH_OVERHEAD, BatchHeader, body_of, iter_headers, parse_header
+from protocol.records.compression import GZIP, SNAPPY, TooLargeError, decompress
+from protocol.records.record import last_offset_delta
 
 if TYPE_CHECKING:
     from kbroker.runtime.environment import Clock
@@ -66,23 +67,14 @@ class LookBudget:
 class FilteredRead(NamedTuple):
     """Complete batches; `next_offset` is where the next read continues.
 
-    `has_records`: `records` has more than a control batch that moves the consumer's position. `leader_epoch`: of the
-    last scanned batch. `is_limited`: the budget was used up before the end offset. `aborted`: the aborted transactions,
-    (producer id, first offset), in the scanned range.
+    `is_limited`: the budget was used up before the end offset. `aborted`: the aborted transactions, (producer id, first
+    offset), in the scanned range.
     """
 
     records: Buffer
-    has_records: bool
     next_offset: int
-    leader_epoch: int
     is_limited: bool
     aborted: list[tuple[int, int]]
-
-    def records_from(self, fetch_offset: int) -> Buffer:
-        """Return the records; if there are none but the consumer's position moves, a control batch."""
-        if self.has_records or self.next_offset <= fetch_offset:
-            return self.records
-        return position_batch(self.next_offset - 1, self.leader_epoch)
 
 
 class _Output:
@@ -122,11 +114,13 @@ class _Output:
             self._pieces.append(self._view[self._slice_start : self._slice_end])
         self._slice_start = self._slice_end
 
-    def records(self) -> Buffer:
+    def records(self, form: PositionForm) -> Buffer:
         self._end_slice()
         if self._pieces and self.dropped is not None:
-            # Otherwise the next fetch would scan the dropped batches again.
-            self._pieces.append(position_batch(self.dropped.last_offset, self.dropped.leader_epoch))
+            # Otherwise the position would move only after another fetch.
+            if form is not PositionForm.CONTROL:
+                form = PositionForm.EMPTY
+            self._pieces.append(position_batch(form, self.dropped.last_offset, self.dropped.leader_epoch))
         if len(self._pieces) == 1:
             return self._pieces[0]
         return b"".join(self._pieces)
@@ -134,7 +128,7 @@ class _Output:
 
 def read_filtered(
     log: Log,
-    read_filter: ReadFilter,
+    filtered: Filtered,
     offset: int,
     max_bytes: int,
     end_offset: int,
@@ -145,16 +139,17 @@ def read_filtered(
 ) -> FilteredRead | None:
     """Read from `offset` on, below `end_offset`, until `max_bytes` or the budget are used up.
 
-    Scans at least one batch. Returns None if that would wait for the disk, take long or exceed the budget: then call it
-    with `wait` in a thread. Raises KafkaError as Log.read does, and for a batch at `offset` that cannot be filtered.
+    Scans at least one batch, if there is one. Returns None if that would wait for the disk, take long or exceed the
+    budget: then call it with `wait` in a thread. Raises KafkaError as Log.read does, and for a batch at `offset` that
+    cannot be filtered.
     """
-    output = _Output()
+    output, read_filter = _Output(), filtered.read_filter
     now_ms = clock.now_ms()
     max_decompressed = max(MAX_DECOMPRESSED, log.config.max_message_bytes)
     if budget.decompressed_bytes is not None:
         max_decompressed = min(max_decompressed, budget.decompressed_bytes)
     aborted: dict[tuple[int, int], None] = {}
-    position, leader_epoch, is_limited = offset, -1, False
+    position, is_limited = offset, False
     while position < end_offset and not is_limited:
         wanted = max(min(CHUNK_BYTES, budget.bytes_left), 1)
         chunk = log.read_blocking(position, wanted, end_offset) if wait else log.read(position, wanted, end_offset)
@@ -177,6 +172,11 @@ def read_filtered(
             batch = view[pos : pos + size]
             try:
                 kept = _filter(read_filter, batch, header, now_ms, max_decompressed, wait)
+                if kept is not None and header.base_offset < offset:
+                    is_final = budget.decompressed_bytes is None
+                    if not _reaches(kept, offset, max_decompressed, is_final):
+                        # rskafka and others would fetch from the same offset again and again.
+                        kept = None
             except TooLargeError as error:
                 if position == offset:
                     if budget.decompressed_bytes is not None:
@@ -198,14 +198,14 @@ def read_filtered(
                 output.keep(pos, size)
             else:
                 output.add(kept)
-            position, leader_epoch = header.next_offset, header.leader_epoch
+            position = header.next_offset
             budget.bytes_left -= size
             if output.size >= max_bytes or budget.is_used_up(clock):
                 is_limited = True
                 break
-    records = output.records()
+    records = output.records(filtered.form)
     is_limited = is_limited and position < end_offset
-    return FilteredRead(records, len(records) > 0, position, leader_epoch, is_limited, list(aborted))
+    return FilteredRead(records, position, is_limited, list(aborted))
 
 
 def _filter(
@@ -224,3 +224,21 @@ def _refusal(code: ErrorCode, header: BatchHeader, error: MalformedError) -> Kaf
     return KafkaError(
         code, f"The batch of the offsets {header.base_offset} to {header.last_offset} cannot be filtered: {error}."
     )
+
+
+def _reaches(batch: Buffer, offset: int, max_bytes: int, is_final: bool) -> bool:
+    """Return whether a batch has a record at an offset or after it. Raises TooLargeError unless the limit is final."""
+    header = parse_header(batch)
+    if header.count > header.last_offset_delta:
+        # No record was removed.
+        return True
+    try:
+        body = decompress(header.codec, body_of(batch, 0, header.size), max_bytes)
+        return header.base_offset + last_offset_delta(body, header.count) >= offset
+    except TooLargeError:
+        if not is_final:
+            raise
+    except (MalformedError, IndexError):
+        pass
+    # A filter that does not decode it sends it, and the client reports the damage.
+    return True

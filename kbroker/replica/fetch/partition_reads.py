@@ -19,7 +19,15 @@ from kbroker.replica.fetch.fetch_reads import (
 )
 from kbroker.replica.fetch.fetch_session import FetchPartition, FetchSession
 from kbroker.replica.fetch.filtered_reads import FilteredRead, LookBudget, read_filtered
-from kbroker.replica.fetch.read_filter import ReadFilter, ReadView, combine
+from kbroker.replica.fetch.read_filter import (
+    Filtered,
+    HiddenRanges,
+    ReadFilter,
+    ReadView,
+    combine,
+    position_batch,
+    position_form,
+)
 from kbroker.replica.fetch.replica_selector import NO_REPLICA
 from kbroker.replica.partition import Partition
 from kbroker.storage.log.reading.file_slice import FileSlice
@@ -137,8 +145,9 @@ def read_partitions(
             reads.add(session, fetched, partition, request, b"")
             continue
         if read_filter is not None:
-            cold_read = ColdRead(fetched, partition, fetched.offset, end_offset, limit, read_committed, read_filter)
-            _read_through_filter(reads, session, request, cold_read, read_filter, partitions.clock)
+            filtered = Filtered(read_filter, _hidden_ranges(partition), position_form(request))
+            cold_read = ColdRead(fetched, partition, fetched.offset, end_offset, limit, read_committed, filtered)
+            _read_through_filter(reads, session, request, cold_read, filtered, partitions.clock)
             continue
         records: Buffer | FileSlice | None = None
         aborted: AbortedTransactions = None
@@ -186,12 +195,19 @@ def _view_filter(partition: Partition, view: ReadView) -> ReadFilter | None:
     return combine(partition.read_filter, view.read_filter)
 
 
+def _hidden_ranges(partition: Partition) -> HiddenRanges:
+    ranges, contents = partition.hidden_ranges, partition.log.contents
+    if ranges is None or ranges.contents is not contents:
+        ranges = partition.hidden_ranges = HiddenRanges(contents)
+    return ranges
+
+
 def _read_through_filter(
     reads: FetchReads,
     session: FetchSession,
     request: FetchRequest,
     read: ColdRead,
-    read_filter: ReadFilter,
+    filtered: Filtered,
     clock: Clock,
 ) -> None:
     """Read a partition with a read filter, or leave it to a thread."""
@@ -204,14 +220,15 @@ def _read_through_filter(
         reads.must_respond = True
         reads.add(session, fetched, read.partition, request, b"")
         return
-    offset = session.skipped_to.get(fetched, fetched.offset)
+    # With read_committed the end may be lower than that of an earlier read.
+    offset = min(filtered.hidden_ranges.end_of(filtered.read_filter, fetched.offset), read.end_offset)
     if offset > fetched.offset:
         read = read._replace(offset=offset)
     result = None
     if not reads.cold:
         try:
             result = read_filtered(
-                read.partition.log, read_filter, offset, max(read.max_bytes, 0), read.end_offset, read.read_committed,
+                read.partition.log, filtered, offset, max(read.max_bytes, 0), read.end_offset, read.read_committed,
                 reads.budget, clock, wait=False,
             )  # fmt: skip
         except KafkaError as error:
@@ -233,14 +250,17 @@ def _add_filtered(
     reads.is_filtered = True
     if result.is_limited:
         reads.must_respond = True
-    if not result.has_records and result.next_offset > read.offset:
-        session.skipped_to[read.fetched] = result.next_offset
-    # An earlier read of the same request may have skipped the batches before `read.offset`.
-    records = result.records_from(read.fetched.offset)
-    reads.add(session, read.fetched, read.partition, request, records, result.aborted)
-    if not result.has_records:
-        # A control batch must not end a wait for bytes.
-        reads.size -= len(records)
+    fetched, records, next_offset = read.fetched, result.records, result.next_offset
+    if records or next_offset <= fetched.offset:
+        reads.add(session, fetched, read.partition, request, records, result.aborted)
+        return
+    filtered = read.filtered
+    assert filtered is not None
+    filtered.hidden_ranges.add(filtered.read_filter, fetched.offset, next_offset)
+    records = position_batch(filtered.form, next_offset - 1, read.partition.log.epochs.epoch_for(next_offset - 1))
+    reads.add(session, fetched, read.partition, request, records, result.aborted)
+    # It must not end a wait for bytes.
+    reads.size -= len(records)
 
 
 def look_up(session: FetchSession, fetched: FetchPartition, partitions: Partitions) -> Partition:
@@ -306,21 +326,21 @@ def read_cold_blocking(
     results: list[ColdReadResult] = []
     size = 0
     budget = LookBudget.for_thread(clock, is_large)
-    for _, partition, offset, end_offset, partition_max_bytes, read_committed, read_filter in cold_reads:
+    for _, partition, offset, end_offset, partition_max_bytes, read_committed, filtered in cold_reads:
         limit = min(partition_max_bytes, max_bytes - size)
         if size and limit <= 0:
             break
-        if read_filter is not None and budget.is_used_up(clock):
+        if filtered is not None and budget.is_used_up(clock):
             break
         try:
-            if read_filter is not None:
+            if filtered is not None:
                 found = read_filtered(
-                    partition.log, read_filter, offset, max(limit, 0), end_offset, read_committed, budget, clock,
+                    partition.log, filtered, offset, max(limit, 0), end_offset, read_committed, budget, clock,
                     wait=True,
                 )  # fmt: skip
                 if found is None:
                     break
-                size += len(found.records) if found.has_records else 0
+                size += len(found.records)
                 results.append(found)
                 continue
             records = partition.log.read_blocking(offset, max(limit, 0), end_offset, not size)

@@ -85,7 +85,7 @@ def fetch_request(rng: Random, version: int) -> tuple[Message, WireFetch]:
         topics=rows, forgotten_topics_data=forgotten_rows, rack_id=rack, **by_version,
     )  # fmt: skip
     return message, WireFetch(
-        replica, 5, 6, 7, 1, *session, topics, forgotten, rack or None, 7 if version >= 15 else -1
+        replica, 5, 6, 7, 1, *session, topics, forgotten, rack or None, 7 if version >= 15 else -1, version
     )
 
 

@@ -6,7 +6,7 @@ from random import Random
 from kbroker.simulation.clients.admin import BROKER_TIMEOUT_MS
 from kbroker.simulation.clients.connections.cluster import Cluster
 from kbroker.simulation.clients.consumer.offset_lookup import LATEST, list_offset
-from kbroker.simulation.clients.queues.queue_rules import SeenRecord
+from kbroker.simulation.clients.queues.queue_rules import BrokenQueue, SeenRecord
 from kbroker.simulation.clients.workloads.context import WorkloadContext
 from kbroker.simulation.clients.workloads.records import MAX_DECOMPRESSED, value_of
 from kbroker.simulation.runtime.clock import EPOCH_MS
@@ -19,6 +19,9 @@ from protocol.records.record import Header, iter_records
 READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 CODECS = (NONE, NONE, NONE, GZIP, SNAPPY, LZ4, ZSTD)
 TAGS = b"TAGS"
+# Every second fetch is like one of kafka-go: it has this version, and the client stays at its offset after batches
+# without records.
+OLD_FETCH_VERSION = 10
 # The tag of every third record, which the views select.
 SELECTED = b"selected"
 
@@ -38,6 +41,8 @@ class QueueClient:
         self.context = context
         self.random = random
         self.cluster = Cluster(context.loop, context.bootstrap, random, "queues")
+        self._fetches = 0
+        self._epochs = SeenEpochs()
 
     def close(self) -> None:
         self.cluster.close()
@@ -77,25 +82,29 @@ class QueueClient:
         The records are appended to `log`; with `committed` only those of no transaction or a committed one.
         """
         cluster = self.cluster
+        self._fetches += 1
+        is_old = self._fetches % 2 == 0
         partition = FetchPartition(partition=index, fetch_offset=position, partition_max_bytes=1 << 20)
         try:
             connection = await cluster.leader((topic, index))
-            fetched = FetchTopic(topic_id=cluster.topic_ids[topic], partitions=[partition])
+            fetched = FetchTopic(topic=topic, topic_id=cluster.topic_ids[topic], partitions=[partition])
             request = FetchRequest(
                 max_wait_ms=self.random.choice((0, 100)),
                 min_bytes=1,
                 isolation_level=READ_COMMITTED if committed else READ_UNCOMMITTED,
                 topics=[fetched],
             )
-            response = await connection.request(request, FetchResponse)
+            version = OLD_FETCH_VERSION if is_old else None
+            response = await connection.request(request, FetchResponse, version=version)
         except OSError:
             return None, position
         data = None if response.error_code else response.responses[0].partitions[0]
         if data is None or data.error_code:
             cluster.forget_leader((topic, index))
             return None, position
+        self._epochs.check((topic, index), data.records or b"")
         aborted = [(each.producer_id, each.first_offset) for each in data.aborted_transactions or ()]
-        return data, _decode(data.records or b"", position, log, aborted)
+        return data, _decode(data.records or b"", position, log, aborted, stays=is_old)
 
     async def read_for_a_while(self, topic: str, position: int, check: Callable[[list[SeenRecord]], None]) -> None:
         """Send some fetches from `position` on, and check the records of each. Ends early after an error."""
@@ -130,10 +139,36 @@ class QueueClient:
                 return end
 
 
-def _decode(data: Buffer, position: int, log: list[SeenRecord], aborted: Sequence[tuple[int, int]]) -> int:
+class SeenEpochs:
+    """The leader epochs of batches: a client that resumes after a batch asks where its epoch ends (KIP-320)."""
+
+    def __init__(self) -> None:
+        # The (last offset, leader epoch) of the batch with the highest offset of each partition.
+        self._latest: dict[tuple[str, int], tuple[int, int]] = {}
+
+    def check(self, tp: tuple[str, int], data: Buffer) -> None:
+        """Raise BrokenQueue if a batch has no leader epoch, or one that contradicts another batch."""
+        if tp[1]:
+            # The partition may have been removed, and be another one now.
+            self._latest.pop(tp, None)
+        for _, header in iter_headers(data):
+            seen = (header.last_offset, header.leader_epoch)
+            latest = self._latest.get(tp, seen)
+            in_order = latest[1] <= seen[1] if latest[0] < seen[0] else seen[1] <= latest[1]
+            if seen[1] < 0 or not in_order:
+                raise BrokenQueue(
+                    f"{tp[0]}-{tp[1]}: leader epoch {seen[1]} at {seen[0]}, and {latest[1]} at {latest[0]}"
+                )
+            self._latest[tp] = max(latest, seen)
+
+
+def _decode(
+    data: Buffer, position: int, log: list[SeenRecord], aborted: Sequence[tuple[int, int]], *, stays: bool
+) -> int:
     """Append the records from `position` on, and return the next position.
 
-    `aborted`: (producer id, first offset) of the transactions whose records are left out.
+    `aborted`: (producer id, first offset) of the transactions whose records are left out. `stays`: batches without
+    records do not move the position.
     """
     pending, producers = sorted(aborted, key=lambda transaction: transaction[1]), set[int]()
     for pos, header in iter_headers(data):
@@ -147,5 +182,6 @@ def _decode(data: Buffer, position: int, log: list[SeenRecord], aborted: Sequenc
                 offset = header.base_offset + record.offset_delta
                 if offset >= position:
                     log.append(SeenRecord.of(offset, value_of(record.value), record.timestamp, record.headers))
-        position = max(position, header.next_offset)
+        if header.count or not stays:
+            position = max(position, header.next_offset)
     return position

@@ -12,6 +12,8 @@ class ViewWorkload:
         self._source = source
         self._name = f"{source}.{SELECTED.decode()}"
         self._seen: dict[int, SeenRecord] = {}
+        # (fetch offset, next offset, offsets of the records) of each fetch.
+        self._fetched: list[tuple[int, int, set[int]]] = []
 
     async def create(self, admin: Admin) -> None:
         configs = {"kbroker.view.of": self._source, "kbroker.view.filter": SELECTED.decode()}
@@ -22,8 +24,10 @@ class ViewWorkload:
         position = 0
         while not client.stopped:
             log: list[SeenRecord] = []
-            data, position = await client.fetch(self._name, position, log)
+            start = position
+            data, position = await client.fetch(self._name, start, log)
             self._remember(log)
+            self._fetched.append((start, position, {record.offset for record in log}))
             if data is None or position >= data.high_watermark:
                 await client.cluster.backoff()
                 position = client.random.randint(0, position)
@@ -40,6 +44,10 @@ class ViewWorkload:
         self._remember(log)
         for seen in (log, list(self._seen.values())):
             check_view(self._name, seen, source)
+        for start, end, offsets in self._fetched:
+            missing = [offset for offset in self._seen if start <= offset < end and offset not in offsets]
+            if missing:
+                raise BrokenQueue(f"{self._name}: a fetch moved from {start} to {end} without {missing[:5]}")
 
 
 def check_view(name: str, seen: Sequence[SeenRecord], source: Sequence[SeenRecord]) -> None:

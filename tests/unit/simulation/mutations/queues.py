@@ -16,13 +16,13 @@ from kbroker.queues.delay.delay_state import DelayState
 from kbroker.queues.delay.delivery import DelayedDelivery
 from kbroker.queues.delay.pending_records import PendingRecords
 from kbroker.replica.fetch import partition_reads
-from kbroker.replica.fetch.read_filter import FilterSequence
+from kbroker.replica.fetch.read_filter import Filtered, FilterSequence, HiddenRanges
 from kbroker.runtime.slices import Steps
 from kbroker.simulation.clients.queues.keyed_workload import KEYED
 from kbroker.simulation.scenarios.simulation import Simulation
 from kbroker.storage.log.log import Log
 from kbroker.storage.producers.producer_state_manager import ProducerStateManager
-from protocol.records.batch import parse_header
+from protocol.records.batch import NO_LEADER_EPOCH, parse_header
 from tests.unit.simulation.mutations.cluster import replicated
 from tests.unit.simulation.mutations.mutation import INVARIANT, LIVENESS, mutation, replaces
 from tests.unit.simulation.mutations.scene import Scene
@@ -116,11 +116,27 @@ class _SkippingFilter:
 
 @mutation("queues", BROKEN, only(producers=1, readers=1, members=0, deleters=0), slow=True)
 @replaces(partition_reads, "read_filtered")
-def views_skip_the_end_of_segments(real: Any, log: Log, read_filter: Any, *rest: Any, **named: Any) -> Any:
+def views_skip_the_end_of_segments(real: Any, log: Log, filtered: Filtered, *rest: Any, **named: Any) -> Any:
     """A view lacks the last batch of each segment."""
     # The topics have filters of their own, so that those of their views are sequences.
-    is_view = isinstance(read_filter, FilterSequence)
-    return real(log, _SkippingFilter(read_filter, log) if is_view else read_filter, *rest, **named)
+    if isinstance(filtered.read_filter, FilterSequence):
+        filtered = filtered._replace(read_filter=_SkippingFilter(filtered.read_filter, log))
+    return real(log, filtered, *rest, **named)
+
+
+@mutation("queues", BROKEN, KILLS)
+@replaces(partition_reads, "position_batch")
+def moved_positions_have_no_leader_epoch(real: Any, form: Any, last_offset: int, _: int) -> bytearray:
+    """A batch that is alone in its response, and moves a position, has no leader epoch."""
+    batch: bytearray = real(form, last_offset, NO_LEADER_EPOCH)
+    return batch
+
+
+@mutation("queues", BROKEN, KILLS)
+@replaces(HiddenRanges, "add")
+def hidden_ranges_include_the_next_batch(real: Any, ranges: Any, read_filter: Any, start: int, end: int) -> None:
+    """A client that stays at its offset misses the first batch after those that the filter has hidden."""
+    real(ranges, read_filter, start, end + 1)
 
 
 @mutation("queues", [INVARIANT, *BROKEN], KILLS, first_seed=2)

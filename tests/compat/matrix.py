@@ -13,6 +13,8 @@ CLIENTS = {
     "mirror": "MirrorMaker 2",
     "spark": "Spark",
     "go": "Go (franz-go)",
+    "kafka_go": "Go (kafka-go)",
+    "rskafka": "Rust (rskafka)",
     "javascript": "JavaScript (KafkaJS)",
     "cli": "kbroker CLI",
     "wire": "raw frames (kio)",

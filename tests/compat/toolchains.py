@@ -1,4 +1,4 @@
-"""Runs Go and JavaScript programs of the tests, with what they download in `.cache`."""
+"""Runs Go, Rust and JavaScript programs of the tests, with what they download in `.cache`."""
 
 import fcntl
 import os
@@ -52,6 +52,15 @@ def go_program(directory: Path, program: Path) -> Path:
     need("go")
     run("go", "build", "-o", program, ".", directory=directory, environment=GO_ENVIRONMENT)
     return program
+
+
+def rust_program(directory: Path, name: str) -> Path:
+    """Build the Rust crate of a directory, and return its program `name`."""
+    need("cargo")
+    target = CACHE / "rust"
+    command = ("cargo", "build", "--quiet", "--locked", "--target-dir", target)
+    run(*command, directory=directory, environment={"CARGO_HOME": str(CACHE / "cargo")})
+    return target / "debug" / name
 
 
 def javascript_directory() -> Path:

@@ -16,6 +16,7 @@ T = TypeVar("T")
 
 
 class Aiokafka:
+    commits = True
     commits_position = True
 
     def __init__(self, bootstrap: str) -> None:

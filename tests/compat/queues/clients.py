@@ -36,8 +36,11 @@ class Reader(Protocol):
         """Return the next records; none after about half a second without records."""
         ...
 
-    def position(self) -> int:
-        """Return the offset up to which the client has read, behind records that it does not show."""
+    def position(self) -> int | None:
+        """Return the offset up to which the client has read, behind records that it does not show.
+
+        None if that is not known, as of a client that stays at its offset until it receives a record.
+        """
         ...
 
     def seek(self, offset: int) -> None: ...
@@ -54,9 +57,11 @@ class Reader(Protocol):
 class Client(Protocol):
     """A client library, with its idempotent producer.
 
-    `commits_position`: it commits its position; otherwise the offset after the last record that it has returned.
+    `commits`: its readers are in a group. `commits_position`: it commits its position; otherwise the offset after the
+    last record that it has returned.
     """
 
+    commits: bool
     commits_position: bool
 
     def produce(self, topic: str, records: Sequence[Sent]) -> list[int]:

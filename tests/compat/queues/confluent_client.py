@@ -10,6 +10,7 @@ from tests.compat.support import DEADLINE_S
 
 
 class ConfluentKafka:
+    commits = True
     commits_position = True
 
     def __init__(self, bootstrap: str) -> None:

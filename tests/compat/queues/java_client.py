@@ -11,6 +11,7 @@ DESERIALIZER = "org.apache.kafka.common.serialization.ByteArrayDeserializer"
 
 
 class JavaClient:
+    commits = True
     commits_position = True
 
     def __init__(self, bootstrap: str, jvm: Jvm) -> None:

@@ -9,6 +9,7 @@ from tests.compat.queues.clients import REFRESH_MS, Got, Sent, encoded, text
 
 
 class KafkaPython:
+    commits = True
     commits_position = True
 
     def __init__(self, bootstrap: str) -> None:

@@ -4,8 +4,9 @@ Each command has a response of one line. `op` is
 
 - `produce`: `topic`, `records` (key, value, headers, timestamp), `transaction` (empty, commit or abort); returns
   `offsets`;
-- `open`: a member of `group` begins to read `topic`; `read_committed`;
-- `poll`: returns `records` (offset, timestamp, value, headers) and the `position`, after half a second without records;
+- `open`: a member of `group`, or without one a reader of `partition`, begins to read `topic`; `read_committed`;
+- `poll`: returns `records` (offset, timestamp, value, headers) and the `position` or null, after half a second without
+  records;
 - `seek` to an `offset`, `seek_to_time` to a `timestamp`;
 - `close`: commits and leaves the group.
 """
@@ -21,9 +22,10 @@ from tests.compat.support import DEADLINE_S
 
 
 class ProgramClient:
-    """`commits_position`: as in Client."""
+    """`commits`, `commits_position`: as in Client."""
 
-    def __init__(self, command: Sequence[str | Path], commits_position: bool) -> None:
+    def __init__(self, command: Sequence[str | Path], *, commits: bool = True, commits_position: bool = False) -> None:
+        self.commits = commits
         self.commits_position = commits_position
         self._process = subprocess.Popen(
             [str(part) for part in command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -46,8 +48,9 @@ class ProgramClient:
     def transaction(self, topic: str, records: Sequence[Sent], commit: bool) -> None:
         self.ask("produce", topic=topic, transaction="commit" if commit else "abort", records=_fields(records))
 
-    def reader(self, topic: str, group: str, read_committed: bool = False) -> "ProgramReader":
-        self.ask("open", topic=topic, group=group, read_committed=read_committed)
+    def reader(self, topic: str, group: str, read_committed: bool = False, partition: int = 0) -> "ProgramReader":
+        fields = {"group": group if self.commits else "", "read_committed": read_committed, "partition": partition}
+        self.ask("open", topic=topic, **fields)
         return ProgramReader(self)
 
     def close(self) -> None:
@@ -62,7 +65,7 @@ def _fields(records: Sequence[Sent]) -> list[dict[str, object]]:
 class ProgramReader:
     def __init__(self, client: ProgramClient) -> None:
         self._client = client
-        self._position = 0
+        self._position: int | None = 0
 
     def poll(self) -> list[Got]:
         polled = self._client.ask("poll")
@@ -72,7 +75,7 @@ class ProgramReader:
             for r in polled["records"] or []
         ]
 
-    def position(self) -> int:
+    def position(self) -> int | None:
         return self._position
 
     def seek(self, offset: int) -> None:

@@ -11,23 +11,21 @@ from tests.compat.queues.clients import Client
 from tests.compat.queues.confluent_client import ConfluentKafka
 from tests.compat.queues.kafka_python_client import KafkaPython
 from tests.compat.queues.program_clients import ProgramClient
+from tests.compat.queues.reading_clients import PROGRAMS, kafka_go, queue_program
 from tests.compat.queues.stories import STORIES
 from tests.compat.support import need_own_broker
-from tests.compat.toolchains import go_program, javascript_directory
+from tests.compat.toolchains import javascript_directory
 
 pytestmark = [pytest.mark.compat, pytest.mark.feature("queues")]
 
-PROGRAMS = Path(__file__).parent / "programs"
-
 
 def go(bootstrap: str, directory: Path) -> Client:
-    # With its option KeepControlRecords, which shows the position.
-    return ProgramClient([go_program(PROGRAMS / "go", directory / "go-client"), bootstrap], commits_position=True)
+    return ProgramClient([queue_program(directory), "franz-go", bootstrap])
 
 
 def javascript(bootstrap: str, directory: Path) -> Client:
     program = shutil.copy(PROGRAMS / "queue_client.js", javascript_directory())
-    return ProgramClient(["node", program, bootstrap], commits_position=False)
+    return ProgramClient(["node", program, bootstrap])
 
 
 # By the client's column in the matrix.
@@ -36,6 +34,7 @@ CLIENTS: dict[str, Callable[[str, Path], Client]] = {
     "confluent_kafka": lambda bootstrap, _: ConfluentKafka(bootstrap),
     "aiokafka": lambda bootstrap, _: Aiokafka(bootstrap),
     "go": go,
+    "kafka_go": lambda bootstrap, directory: kafka_go(queue_program(directory), bootstrap, in_group=True),
     "javascript": javascript,
 }
 

@@ -1,13 +1,12 @@
-// Produces and consumes with franz-go, as lines of JSON on standard input tell it. Usage: main HOST:PORT
+// Produces and consumes, as lines of JSON on standard input tell it. Usage: main franz-go|kafka-go HOST:PORT
 //
-// tests/compat/queues/program_clients.py has the commands. Positions are those of partition 0.
+// tests/compat/queues/program_clients.py has the commands. Producers are those of franz-go.
 package main
 
 import (
 	"bufio"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"log"
 	"os"
@@ -20,7 +19,7 @@ import (
 type record struct {
 	Offset    int64       `json:"offset"`
 	Timestamp int64       `json:"timestamp"` // milliseconds; 0 when produced: the current time
-	Key       string      `json:"key"` // only when produced; "": none
+	Key       string      `json:"key"`       // only when produced; "": none
 	Value     string      `json:"value"`
 	Headers   [][2]string `json:"headers"`
 }
@@ -28,7 +27,8 @@ type record struct {
 type command struct {
 	Op            string   `json:"op"`
 	Topic         string   `json:"topic"`
-	Group         string   `json:"group"`
+	Partition     int32    `json:"partition"` // of a reader without a group
+	Group         string   `json:"group"`     // "": none
 	ReadCommitted bool     `json:"read_committed"`
 	Transaction   string   `json:"transaction"` // "", "commit" or "abort"
 	Records       []record `json:"records"`
@@ -39,19 +39,24 @@ type command struct {
 type response struct {
 	Offsets  []int64  `json:"offsets"`
 	Records  []record `json:"records"`
-	Position int64    `json:"position"`
+	Position *int64   `json:"position"` // null if the client does not show it
+}
+
+type reader interface {
+	poll(ctx context.Context) response
+	seek(offset int64)
+	close(ctx context.Context) // commits, in a group
 }
 
 var (
 	bootstrap string
 	producer  *kgo.Client
-	consumer  *kgo.Client
-	topic     string
-	position  int64
+	opened    command
+	current   reader
 )
 
 func main() {
-	bootstrap = os.Args[1]
+	bootstrap = os.Args[2]
 	producer = newClient(
 		kgo.ProducerLinger(50*time.Millisecond),
 		// As often as the other clients.
@@ -75,29 +80,20 @@ func run(asked command) response {
 	case "produce":
 		return response{Offsets: produce(ctx, asked)}
 	case "open":
-		topic, position = asked.Topic, 0
-		level := kgo.ReadUncommitted()
-		if asked.ReadCommitted {
-			level = kgo.ReadCommitted()
+		opened = asked
+		if os.Args[1] == "kafka-go" {
+			current = openKafkaGo(asked)
+		} else {
+			current = openFranz(asked)
 		}
-		consumer = newClient(
-			kgo.ConsumeTopics(topic),
-			kgo.ConsumerGroup(asked.Group),
-			kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
-			kgo.DisableAutoCommit(),
-			kgo.FetchIsolationLevel(level),
-			kgo.FetchMaxWait(100*time.Millisecond),
-			kgo.KeepControlRecords(), // these show the position
-		)
 	case "poll":
-		return poll(ctx)
+		return current.poll(ctx)
 	case "seek":
-		seek(asked.Offset)
+		current.seek(asked.Offset)
 	case "seek_to_time":
-		seek(offsetOf(ctx, asked.Timestamp))
+		current.seek(offsetOf(ctx, asked.Timestamp))
 	case "close":
-		check(consumer.CommitUncommittedOffsets(ctx))
-		consumer.Close()
+		current.close(ctx)
 	}
 	return response{}
 }
@@ -140,47 +136,16 @@ func produce(ctx context.Context, asked command) []int64 {
 	return offsets
 }
 
-func poll(ctx context.Context) response {
-	ctx, cancel := context.WithTimeout(ctx, 500*time.Millisecond)
-	defer cancel()
-	fetches := consumer.PollFetches(ctx)
-	for _, failed := range fetches.Errors() {
-		if !errors.Is(failed.Err, context.DeadlineExceeded) {
-			log.Fatal(failed.Err)
-		}
-	}
-	records := []record{}
-	fetches.EachRecord(func(got *kgo.Record) {
-		if got.Partition == 0 {
-			position = got.Offset + 1
-		}
-		if got.Attrs.IsControl() {
-			return
-		}
-		read := record{Offset: got.Offset, Timestamp: got.Timestamp.UnixMilli(), Value: string(got.Value)}
-		for _, header := range got.Headers {
-			read.Headers = append(read.Headers, [2]string{header.Key, string(header.Value)})
-		}
-		records = append(records, read)
-	})
-	return response{Records: records, Position: position}
-}
-
-func seek(offset int64) {
-	position = offset
-	consumer.SetOffsets(map[string]map[int32]kgo.EpochOffset{topic: {0: {Epoch: -1, Offset: offset}}})
-}
-
 func offsetOf(ctx context.Context, timestamp int64) int64 {
 	partition := kmsg.NewListOffsetsRequestTopicPartition()
 	partition.Timestamp = timestamp
 	asked := kmsg.NewListOffsetsRequestTopic()
-	asked.Topic = topic
+	asked.Topic = opened.Topic
 	asked.Partitions = append(asked.Partitions, partition)
 	request := kmsg.NewPtrListOffsetsRequest()
 	request.ReplicaID = -1
 	request.Topics = append(request.Topics, asked)
-	listed, err := request.RequestWith(ctx, consumer)
+	listed, err := request.RequestWith(ctx, producer)
 	check(err)
 	return listed.Topics[0].Partitions[0].Offset
 }

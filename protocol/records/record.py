@@ -136,7 +136,7 @@ def decode_record_at(buf: bytes, pos: int, base_timestamp: int) -> tuple[Record,
         raise MalformedError("a record is cut off") from None
 
 
-def skip_records(buf: bytes, pos: int, count: int) -> int:
+def skip_records(buf: "Records", pos: int, count: int) -> int:
     """Return the position after `count` records. Raises MalformedError."""
     try:
         for _ in range(count):
@@ -153,7 +153,7 @@ def skip_records(buf: bytes, pos: int, count: int) -> int:
     return pos
 
 
-def last_offset_delta(buf: bytes, count: int) -> int:
+def last_offset_delta(buf: "Records", count: int) -> int:
     """Return the offset delta of the last of `count` encoded records; -1 if there are none.
 
     Raises IndexError or MalformedError if they are cut off.

@@ -4,6 +4,8 @@ The requests of a connection are handled one at a time, in order, as in Kafka. O
 they wait for their acknowledgements, and OffsetCommits with one another; responses are sent in the order of the
 requests (response_queue.py).
 
+Each iteration of the event loop reads about one large frame of each connection: see _end_turn.
+
 Complete frames are handled in place, in a buffer that all connections share. Two things are copied and kept
 (receive_buffer.py): an incomplete frame, and the backlog, which is the bytes that arrive while no request may be
 handled (backlog.py).
@@ -23,7 +25,7 @@ from kbroker.server.error_reporter import api_name, closing_reason
 from kbroker.server.fair_scheduler import EXPENSIVE_NS, LAST_DATA_API_KEY
 from kbroker.server.frame_buffers import BUFFER_BYTES
 from kbroker.server.large_request import LARGE_REQUEST_BYTES, respond_in_slices, serve_large_request
-from kbroker.server.receive_buffer import HEADER_END, ReceiveBuffer
+from kbroker.server.receive_buffer import HEADER_END, READ_BYTES, ReceiveBuffer
 from kbroker.server.response_cache import MAX_REQUEST_BYTES
 from kbroker.server.response_queue import ResponseQueue
 from protocol.errors import MalformedError, ManyElements
@@ -38,6 +40,8 @@ _HEADER = Struct(">hhih")
 # Frames that are handled before other connections are served; fewer while others have a backlog.
 MAX_FRAMES = 64
 MAX_FRAMES_IF_OTHERS_WAIT = 8
+# After a frame that arrived in more than one read, with at least this many bytes, others are read first.
+TURN_BYTES = 256 * 1024
 # The time for the last responses of a closed connection to be sent.
 LINGER_S = 5.0
 
@@ -58,7 +62,7 @@ class Connection(asyncio.BufferedProtocol):
 
     __slots__ = (
         "_backlog", "_client_id", "_client_id_bytes", "_linger_timer", "_listener", "_received", "_responses",
-        "_server", "_transport", "errors", "host", "last_active_ns", "peer", "producer_since",
+        "_server", "_transport", "_turn_bytes", "errors", "host", "last_active_ns", "peer", "producer_since",
     )  # fmt: skip
 
     def __init__(self, server: ServerContext, listener: ConnectionListener) -> None:
@@ -74,6 +78,8 @@ class Connection(asyncio.BufferedProtocol):
         self._received = ReceiveBuffer(self, server.memory)
         self._responses: ResponseQueue
         self._backlog: Backlog
+        # The bytes that were read since the last read into the shared buffer, and with it.
+        self._turn_bytes = 0
         self._linger_timer: asyncio.TimerHandle | None = None
         # The client id of the last request, cached because most requests have the same.
         self._client_id_bytes = b""
@@ -122,18 +128,25 @@ class Connection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         server, received = self._server, self._received
         self.last_active_ns = server.mono_ns()
-        view = received.partial_frame
-        if view is None:
+        partial_frame = received.partial_frame
+        if partial_frame is None:
             view = server.receive_view[:nbytes]
+            self._turn_bytes = nbytes
         else:
+            view = partial_frame
             received.filled += nbytes
+            self._turn_bytes += nbytes
             if received.filled < len(view) or not self._end_frame(view):
+                if nbytes == READ_BYTES:
+                    self._end_turn()
                 return
         responses, backlog = self._responses, self._backlog
         if (responses.is_blocked or received.backlog or server.scheduler.is_paused) and backlog.must_wait(view):
             backlog.add(view)
         else:
             self._serve_frames(view)
+        if partial_frame is not None and self._turn_bytes >= TURN_BYTES:
+            self._end_turn()
 
     def eof_received(self) -> bool:
         return False
@@ -206,8 +219,18 @@ class Connection(asyncio.BufferedProtocol):
         self._received.end_frame()
         return True
 
+    def _end_turn(self) -> None:
+        """Read no more in this iteration of the event loop.
+
+        uvloop would read the socket again, up to 32 times, as long as the bytes that have arrived fill the buffer,
+        which those of pipelined large requests do: other connections would wait for 16 requests of this one.
+        """
+        if self._transport is not None and self._backlog.is_reading and not self._received.needs_memory:
+            self._transport.pause_reading()
+            self._server.call_soon(self.resume_reading)
+
     def resume_reading(self) -> None:
-        """Called when there is memory again for an incomplete frame."""
+        """Called in the next iteration of the event loop, and when there is memory again for an incomplete frame."""
         if self._backlog.is_reading and self._transport is not None:
             self._transport.resume_reading()
 

@@ -31,15 +31,15 @@ _FIRST_BUFFER = 16 * 1024
 _SMALL_SPARE = 1024
 MAPPED_BYTES = 256 * 1024
 # The most bytes that one read receives.
-_READ_BYTES = 1024 * 1024
+READ_BYTES = 1024 * 1024
 
 
 def release_pages(frame: Buffer) -> Steps[None]:
     """Return the memory of a frame that is not needed any more to the kernel, which takes 10 ms for 100 MB."""
     mapped = frame.obj if isinstance(frame, memoryview) else None
     if isinstance(mapped, mmap):
-        for start in range(0, len(mapped), _READ_BYTES):
-            mapped.madvise(MADV_DONTNEED, start, min(_READ_BYTES, len(mapped) - start))
+        for start in range(0, len(mapped), READ_BYTES):
+            mapped.madvise(MADV_DONTNEED, start, min(READ_BYTES, len(mapped) - start))
             yield
 
 
@@ -82,7 +82,7 @@ class ReceiveBuffer:
 
     def free_part(self, partial_frame: memoryview) -> memoryview:
         """Return the part of the incomplete frame's buffer for the bytes that arrive next."""
-        return partial_frame[self.filled : self.filled + _READ_BYTES]
+        return partial_frame[self.filled : self.filled + READ_BYTES]
 
     def begin_frame(self, start: memoryview) -> None:
         """Copy the first bytes of a frame that is incomplete."""

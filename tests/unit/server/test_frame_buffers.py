@@ -96,6 +96,7 @@ def test_a_frame_of_megabytes_is_copied_only_at_its_start() -> None:
         # The memory that counts grows with the bytes that have arrived.
         assert received.size <= max(16 * 1024, 2 * (received.filled + len(part)))
         client.connection.buffer_updated(len(part))
+        server.run()
     assert client.bodies() == [body]
     assert len(buffers) == 1
     assert server.memory.held_bytes == 0

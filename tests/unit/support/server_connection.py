@@ -25,6 +25,8 @@ ECHO, DELAYED, OVERLAPPING, COROUTINE, MALFORMED, FAILING, NO_RESPONSE, PARTS, E
 OVERLAPS = {OVERLAPPING: Overlap.ANY, SHARING: Overlap.SAME_API}
 UNSUPPORTED = 99
 MAX_FRAME = 100_000
+# uv__read() of libuv.
+UVLOOP_READS = 32
 
 
 class FakeTransport:
@@ -228,6 +230,25 @@ class ConnectionUnderTest:
             self.connection.buffer_updated(size)
             self.server.receive_view[:] = b"\xee" * len(self.server.receive_view)
             pos += size
+            # The next bytes arrive in another iteration of the event loop.
+            if self.connection.resume_reading in self.server.calls_soon:
+                self.server.calls_soon.remove(self.connection.resume_reading)
+                self.connection.resume_reading()
+
+    def receive_as_uvloop(self, data: memoryview) -> int:
+        """Deliver the bytes that one iteration of uvloop reads; return how many. It reads again if a buffer is full."""
+        pos = 0
+        for _ in range(UVLOOP_READS):
+            if not self.transport.is_reading or pos == len(data):
+                break
+            buffer = self.connection.get_buffer(-1)
+            size = min(len(buffer), len(data) - pos)
+            buffer[:size] = data[pos : pos + size]
+            self.connection.buffer_updated(size)
+            pos += size
+            if size < len(buffer):
+                break
+        return pos
 
     def responses(self) -> list[tuple[int, bytes]]:
         """Return (correlation id, body) of the responses that were written."""

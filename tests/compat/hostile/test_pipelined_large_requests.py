@@ -6,7 +6,7 @@ No time is measured: the base offsets of one partition say in which order the br
 import selectors
 import socket
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import count, pairwise
 from pathlib import Path
 from struct import Struct
 
@@ -50,7 +50,7 @@ class Client:
     frame: memoryview
     requests: list[Request] = field(default_factory=list)
     responses: int = 0
-    unsent: memoryview = memoryview(b"")
+    unsent: memoryview = field(default_factory=lambda: memoryview(b""))
     received: bytearray = field(default_factory=bytearray)
 
     def send(self, events: "count[int]") -> None:
@@ -108,7 +108,7 @@ def overtaking(all_requests: list[list[Request]]) -> int:
     of them was sent: it had arrived, and the request before it on its connection was handled."""
     most = 0
     for requests in all_requests:
-        for before, request in zip(requests, requests[1:], strict=False):
+        for before, request in pairwise(requests):
             for others in all_requests:
                 if others is not requests:
                     later = [

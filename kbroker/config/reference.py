@@ -24,7 +24,8 @@ $ kbroker config show --bootstrap 127.0.0.1:9092     # what a running broker use
 
 kbroker accepts every topic, broker and group config of Apache Kafka 4.3, validates it as Kafka does, and describes it.
 This page lists the configs that take effect, then those that do not, with the reason. A config without effect that is
-set to a value other than its default is reported in the log and by `kbroker doctor`.
+set to a value other than its default is reported in the log and by `kbroker doctor`; a config that would protect the
+broker, if kbroker had such a protection, is [refused](#configs-that-are-refused).
 
 The value of a broker config comes from these sources; later ones take precedence:
 
@@ -50,7 +51,7 @@ def page() -> str:
     parts += _without_effect("Topic configs", ALL_TOPIC_CONFIGS.values())
     parts += _without_effect("Group configs", GROUP_CONFIGS.values())
     parts += _without_effect("Client metrics configs", CLIENT_METRICS_CONFIGS.values())
-    return "\n".join([*parts, _END])
+    return "\n".join([*parts, *_refused(BROKER_CONFIGS.values()), _END])
 
 
 def _effective(title: str, keys: Iterable[ConfigKey]) -> Iterator[str]:
@@ -68,11 +69,24 @@ def _without_effect(title: str, keys: Iterable[ConfigKey]) -> Iterator[str]:
     yield "| reason | configs, with their defaults |\n|---|---|"
     by_reason: dict[NoEffect, list[str]] = {reason: [] for reason in NoEffect}
     for key in keys:
-        if key.no_effect is not None:
+        if key.no_effect not in (None, NoEffect.NO_PROTECTION):
             by_reason[key.no_effect].append(f"`{key.name}` {_default(key)}")
     for reason, configs in by_reason.items():
         if configs:
             yield f"| {reason} | {', '.join(configs)} |"
+    yield ""
+
+
+def _refused(keys: Iterable[ConfigKey]) -> Iterator[str]:
+    yield "## Configs that are refused\n"
+    yield f"""\
+Those who set these configs rely on them, and {NoEffect.NO_PROTECTION}:
+everyone who can connect may do everything. So a broker that has one of them in its file, its environment or its options
+does not start, with or without a listener's prefix, and a request to set one is refused. Only the default and an empty
+value are accepted. The same holds for `super.users` and `allow.everyone.if.no.acl.found`, which Kafka's authorizer
+reads, and for a listener with another security protocol than PLAINTEXT.
+"""
+    yield ", ".join(f"`{key.name}`" for key in keys if key.no_effect is NoEffect.NO_PROTECTION)
     yield ""
 
 

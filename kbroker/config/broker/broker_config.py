@@ -1,6 +1,6 @@
 """BrokerConfig: the effective configuration of a broker, from its static and its dynamic configs."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -16,9 +16,10 @@ from kbroker.config.broker.listeners import (
 )
 from kbroker.config.config_def import ConfigKey, broker_defaults
 from kbroker.config.definitions.broker import BROKER_CONFIGS, DYNAMIC_ONLY
+from kbroker.config.definitions.no_effect import NoEffect
 from kbroker.config.definitions.topic import ALL_TOPIC_CONFIGS
 from kbroker.config.validators import parse_host_port
-from kbroker.config.values import ConfigError, Value
+from kbroker.config.values import ConfigError, Value, format_value
 
 ConfigTexts = Mapping[str, str]
 
@@ -215,10 +216,21 @@ _ATTRIBUTES = tuple(
     (f.name, f.name.replace("_", ".")) for f in fields(BrokerConfig) if f.name not in _INPUTS | _COMPUTED
 )
 _DEFAULTS: Mapping[str, Value] = {name: key.default for name, key in BROKER_CONFIGS.items()}
+# Values of security configs that ask for no protection.
+_NOTHING = ("", ())
+# Those of Apache Kafka's authorizer, which are no broker configs.
+_AUTHORIZER_CONFIGS = ("allow.everyone.if.no.acl.found", "super.users")
 
 
 def _ignored(name: str, error: ConfigError) -> str:
     return f"The dynamic config {name} is ignored: {error}"
+
+
+def _no_protection(settings: Sequence[str]) -> ConfigError:
+    """Return the error for security configs: their user relies on them, and the broker would serve everyone."""
+    return ConfigError(
+        f"cannot set {', '.join(settings)}: {NoEffect.NO_PROTECTION}, so everyone who can connect may do everything"
+    )
 
 
 def _build(
@@ -228,9 +240,15 @@ def _build(
     if static_configs.get("zookeeper.connect"):
         values |= CLUSTER_DEFAULTS
     static_configs = _with_both_ids(static_configs)
+    refused = []
     for texts in (static_configs, default_configs, broker_configs):
         for name, text in texts.items():
-            values[name] = broker_config_key(name).parse(text)
+            key = broker_config_key(name)
+            value = values[name] = key.parse(text)
+            if key.no_effect is NoEffect.NO_PROTECTION and value != key.default and value not in _NOTHING:
+                refused.append(name if key.is_sensitive else f"{name} to {format_value(value)}")
+    if refused:
+        raise _no_protection(refused)
     listeners, advertised_listeners = _endpoints(values)
     typed: dict[str, Any] = {attribute: values[name] for attribute, name in _ATTRIBUTES}
     config = cls(
@@ -283,6 +301,8 @@ def _strings(value: Value) -> tuple[str, ...]:
 def broker_config_key(name: str) -> ConfigKey:
     """Return the definition of a broker config, whose name may have a listener prefix. Raises ConfigError."""
     key = BROKER_CONFIGS.get(name) or DYNAMIC_ONLY.get(name) or BROKER_CONFIGS.get(strip_listener_prefix(name))
+    if name in _AUTHORIZER_CONFIGS:
+        raise _no_protection([name])
     if key is None:
         import difflib  # imported here to keep the startup fast
 

@@ -7,11 +7,16 @@ from enum import StrEnum
 
 
 class NoEffect(StrEnum):
-    """Each text completes the sentence "<config> is accepted, but has no effect: ..."."""
+    """Each text completes the sentence "<config> is accepted, but has no effect: ...".
+
+    NO_PROTECTION is that of configs whose user relies on a protection: any value but the default is refused. Those with
+    NO_SECURITY only say how such a protection works.
+    """
 
     NO_QUOTAS = "kbroker has no client quotas yet"
     JAVA_CLASS = "kbroker does not load Java classes"
-    NO_SECURITY = "kbroker has no TLS, SASL, authorization or delegation tokens yet"
+    NO_PROTECTION = "kbroker has no TLS, SASL, authorization or delegation tokens yet"
+    NO_SECURITY = "it is part of TLS, SASL or delegation tokens, which kbroker does not have yet"
     NO_TIERED_STORAGE = "kbroker has no tiered storage"
     CLASSIC_GROUPS_ONLY = "kbroker serves groups of the classic protocol only"
     NO_TWO_PHASE_COMMIT = "no client can request it: that version of InitProducerId is not stable yet (KIP-939)"

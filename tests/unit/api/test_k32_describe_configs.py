@@ -95,8 +95,8 @@ async def test_documentation_is_returned_on_request():
 
 @async_test
 async def test_sensitive_values_are_not_returned():
-    handlers = await start_handlers(ssl_keystore_password="secret")
-    result = await describe(handlers, 4, BROKER, "1", "ssl.keystore.password", include_synonyms=True)
+    handlers = await start_handlers(kbroker_zookeeper_digest="secret")
+    result = await describe(handlers, 4, BROKER, "1", "kbroker.zookeeper.digest", include_synonyms=True)
     (config,) = result.configs
     assert config.is_sensitive
     assert config.value is None

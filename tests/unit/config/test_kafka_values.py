@@ -13,9 +13,14 @@ import pytest
 from kbroker.common import KafkaError
 from kbroker.config import BrokerConfig
 from kbroker.config.alter import AlterConfigOp, OpType, alter_broker, alter_client_metrics, alter_group, alter_topic
+from kbroker.config.definitions.broker import BROKER_CONFIGS
+from kbroker.config.definitions.no_effect import NoEffect
 from tests.unit.config.kafka_values import KAFKA, START, UNLISTED, Outcome, load, trials
 
 ACCEPTS, REJECTS = "accepts", "rejects"
+PROTECTION = "|".join(
+    re.escape(name) for name, key in BROKER_CONFIGS.items() if key.no_effect is NoEffect.NO_PROTECTION
+)
 
 
 class Difference(NamedTuple):
@@ -54,6 +59,10 @@ DIFFERENCES = [
     ),
     Difference(
         r"brokers .*\.class", REJECTS, REJECTS, "kbroker does not load the class before other checks", "x|no.such.Class"
+    ),
+    Difference(rf".* (listener\.name\.[^.]+\.)?({PROTECTION})", ACCEPTS, REJECTS, "kbroker has no such security", ".+"),
+    Difference(
+        rf".* ({PROTECTION})", REJECTS, REJECTS, "kbroker does not load Java classes", r"x|no\.such\.Class|java.*"
     ),
     Difference(r".*", ACCEPTS, REJECTS, "kbroker rejects NaN", "NaN"),
     Difference(r"brokers .*", REJECTS, REJECTS, "kbroker rejects NaN before it checks the update mode", "NaN"),

@@ -65,7 +65,10 @@ def test_the_broker_configs_behind_a_topic_config_take_effect_if_it_does(key):
     ("name", "reason"),
     [
         ("ssl.keystore.location", "kbroker has no TLS, SASL, authorization or delegation tokens yet"),
-        ("listener.name.x.ssl.keystore.location", "kbroker has no TLS, SASL, authorization or delegation tokens yet"),
+        (
+            "listener.name.x.ssl.keystore.type",
+            "it is part of TLS, SASL or delegation tokens, which kbroker does not have yet",
+        ),
         ("listener.name.x.socket.send.buffer.bytes", "it applies to all listeners only"),
         ("listener.name.x.max.connections", None),
         ("socket.send.buffer.bytes", None),
@@ -83,15 +86,15 @@ def test_configs_without_effect_are_reported_unless_they_are_set_to_their_defaul
         "num.network.threads": "9",
         "background.threads": "10",
         "num.partitions": "3",
-        "ssl.keystore.password": "secret",
+        "sasl.oauthbearer.scope": "secret",
         "listener.name.x.max.connections": "5",
         "listener.name.x.max.connections.per.ip": "5",
     }
     assert no_effect_warnings(ConfigResourceType.BROKER, configs) == [
         "num.network.threads=9 is accepted, but has no effect: "
         "one event loop serves all requests, without a pool of threads",
-        "ssl.keystore.password is accepted, but has no effect: "
-        "kbroker has no TLS, SASL, authorization or delegation tokens yet",
+        "sasl.oauthbearer.scope=secret is accepted, but has no effect: "
+        "it is part of TLS, SASL or delegation tokens, which kbroker does not have yet",
         "listener.name.x.max.connections.per.ip=5 is accepted, but has no effect: it applies to all listeners only",
     ]
     topic = ConfigResourceType.TOPIC

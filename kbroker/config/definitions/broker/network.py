@@ -74,7 +74,7 @@ KEYS = (
     ConfigKey("security.inter.broker.protocol", STRING, "PLAINTEXT",
         one_of("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"), MEDIUM, READ_ONLY,
         "Security protocol that brokers use among themselves, unless inter.broker.listener.name is set.",
-        no_effect=NoEffect.NO_SECURITY),
+        no_effect=NoEffect.NO_PROTECTION),
     ConfigKey("socket.connection.setup.timeout.max.ms", LONG, 30_000, None, MEDIUM, READ_ONLY,
         "Maximum timeout for connections that the broker opens, after repeated failures.",
         no_effect=NoEffect.REQUEST_TIMEOUT),

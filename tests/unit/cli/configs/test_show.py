@@ -23,13 +23,13 @@ def start_configs(options: StartOptions, **variables: str) -> dict[str, tuple[st
 
 def test_every_config_has_its_origin(tmp_path: Path) -> None:
     file = tmp_path / "server.properties"
-    file.write_text("node.id=7\nlog.retention.hours = 5\nssl.key.password=secret\nnum.partitions=3\n")
+    file.write_text("node.id=7\nlog.retention.hours = 5\nkbroker.zookeeper.digest=secret\nnum.partitions=3\n")
     configs = start_configs(StartOptions(config=str(file), set=["num.partitions=+4"]), KBROKER_MAX_CONNECTIONS="9")
     assert set(BROKER_CONFIGS) == set(configs)
     assert configs["node.id"] == configs["broker.id"] == ("7", f"{file}:1")
     assert configs["log.retention.hours"] == ("5", f"{file}:2")
     assert configs["log.retention.ms"] == (None, "default")
-    assert configs["ssl.key.password"] == ("[hidden]", f"{file}:3")
+    assert configs["kbroker.zookeeper.digest"] == ("[hidden]", f"{file}:3")
     assert configs["num.partitions"] == ("4", "--set")
     assert configs["max.connections"] == ("9", "KBROKER_MAX_CONNECTIONS")
     assert configs["listeners"] == ("PLAINTEXT://127.0.0.1:9092", "default")
@@ -63,7 +63,7 @@ def test_configs_of_a_running_broker_have_origins(monkeypatch: pytest.MonkeyPatc
         described("log.segment.bytes", "2000000", "STATIC_BROKER_CONFIG"),
         described("max.connections", "5", "DYNAMIC_BROKER_CONFIG"),
         described("log.retention.ms", "9", "DYNAMIC_DEFAULT_BROKER_CONFIG"),
-        described("ssl.key.password", None, "STATIC_BROKER_CONFIG"),
+        described("kbroker.zookeeper.digest", None, "STATIC_BROKER_CONFIG"),
         described("num.io.threads", "8", "DEFAULT_CONFIG"),
     ]
 
@@ -82,7 +82,7 @@ def test_configs_of_a_running_broker_have_origins(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(config, "admin_client", admin)
     monkeypatch.setattr(requests, "describe_configs", describe)
     static, _ = load_properties(
-        StartOptions(set=["num.partitions= 2", "log.segment.bytes=3000000", "ssl.key.password=x"]), {}
+        StartOptions(set=["num.partitions= 2", "log.segment.bytes=3000000", "kbroker.zookeeper.digest=x"]), {}
     )
     assert [(value.name, value.value, value.origin) for value in config.running_configs("h:1", static)] == [
         ("num.partitions", "2", "--set"),
@@ -90,6 +90,6 @@ def test_configs_of_a_running_broker_have_origins(monkeypatch: pytest.MonkeyPatc
         ("log.segment.bytes", "2000000", "the broker's start"),
         ("max.connections", "5", "altered, this broker"),
         ("log.retention.ms", "9", "altered, all brokers"),
-        ("ssl.key.password", "[hidden]", "--set"),
+        ("kbroker.zookeeper.digest", "[hidden]", "--set"),
         ("num.io.threads", "8", "default"),
     ]

@@ -30,6 +30,21 @@ def test_an_invalid_value_is_rejected_with_its_origin(
     )
 
 
+@pytest.mark.parametrize("arguments", [(), ("--brokers", "2")], ids=["single", "cluster"])
+def test_a_broker_that_would_be_open_does_not_start(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    """Its user relies on the protection."""
+    file = tmp_path / "server.properties"
+    file.write_text("ssl.client.auth=required\nauthorizer.class.name=a.B\n")
+    data = ("--data-dir", str(tmp_path / "data"), "--listen", "127.0.0.1:0")
+    command = [sys.executable, "-m", "kbroker", "start", "--config", str(file), *data, *arguments]
+    result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert result.returncode == 1
+    assert result.stdout == ""
+    assert result.stderr.startswith("kbroker: cannot set ssl.client.auth to required, authorizer.class.name to a.B: ")
+    assert result.stderr.count("\n") == 1
+    assert not (tmp_path / "data").exists()
+
+
 Run = Callable[..., int]
 
 

@@ -133,7 +133,7 @@ def test_invalid_configs_are_rejected(configs: dict[str, str], message: str):
 
 def test_a_config_can_be_set_for_one_listener():
     config = BrokerConfig.load(
-        {"listener.name.plaintext.max.connections": "5", "listener.name.x.plain.sasl.jaas.config": "y"}
+        {"listener.name.plaintext.max.connections": "5", "listener.name.x.plain.sasl.login.read.timeout.ms": "5"}
     )
     assert config.get("listener.name.plaintext.max.connections") == 5
     with pytest.raises(ConfigError, match="Not a number"):

@@ -1,0 +1,96 @@
+"""Configs whose user relies on a protection that kbroker does not have are refused, wherever they are set."""
+
+import pytest
+
+from kbroker.common import KafkaError
+from kbroker.config import BrokerConfig, ConfigError
+from kbroker.config.alter import AlterConfigOp, OpType, alter_broker
+from kbroker.config.config_def import READ_ONLY
+from kbroker.config.definitions.broker import BROKER_CONFIGS
+from kbroker.config.definitions.no_effect import NoEffect
+from kbroker.config.sources.environment import from_environment
+from kbroker.config.values import INT, LONG, format_value
+from protocol.errors import ErrorCode
+
+PROTECTION = [key for key in BROKER_CONFIGS.values() if key.no_effect is NoEffect.NO_PROTECTION]
+VALUES = {"ssl.client.auth": "required", "security.inter.broker.protocol": "SASL_SSL"}
+REASON = f"{NoEffect.NO_PROTECTION}, so everyone who can connect may do everything"
+
+
+def value_of(name: str) -> str:
+    return VALUES.get(name, "5" if BROKER_CONFIGS[name].type in (INT, LONG) else "x.Y")
+
+
+def test_configs_of_every_protection_are_refused() -> None:
+    """A config of a new version of Kafka must be decided upon, too."""
+    security = {name for name in BROKER_CONFIGS if name.startswith(("ssl.", "sasl.", "delegation.", "security."))}
+    security |= {"authorizer.class.name", "connections.max.reauth.ms", "principal.builder.class"}
+    security |= {"connection.failed.authentication.delay.ms", "early.start.listeners"}
+    assert {BROKER_CONFIGS[name].no_effect for name in security} == {NoEffect.NO_PROTECTION, NoEffect.NO_SECURITY}
+    assert {key.name for key in PROTECTION} <= security
+    assert {"authorizer.class.name", "sasl.enabled.mechanisms", "ssl.client.auth"} <= {key.name for key in PROTECTION}
+
+
+@pytest.mark.parametrize("prefix", ["", "listener.name.plaintext.", "listener.name.plaintext.scram-sha-256."])
+@pytest.mark.parametrize("name", [key.name for key in PROTECTION])
+def test_a_broker_does_not_start_with_one(name: str, prefix: str) -> None:
+    value = value_of(name)
+    with pytest.raises(ConfigError) as raised:
+        BrokerConfig.load({prefix + name: value})
+    shown = "" if BROKER_CONFIGS[name].is_sensitive else f" to {value}"
+    assert str(raised.value) == f"cannot set {prefix}{name}{shown}: {REASON}"
+
+
+@pytest.mark.parametrize("name", [key.name for key in PROTECTION])
+def test_the_default_is_accepted(name: str) -> None:
+    default = format_value(BROKER_CONFIGS[name].default)
+    if default is not None:
+        BrokerConfig.load({name: default})
+
+
+@pytest.mark.parametrize("name", ["sasl.enabled.mechanisms", "authorizer.class.name", "ssl.cipher.suites"])
+def test_an_empty_value_is_accepted(name: str) -> None:
+    BrokerConfig.load({name: " "})
+
+
+def test_the_error_names_each_config() -> None:
+    configs = {"ssl.client.auth": "requested", "num.partitions": "2", "authorizer.class.name": "a.B"}
+    with pytest.raises(ConfigError) as raised:
+        BrokerConfig.load(configs)
+    assert str(raised.value) == f"cannot set ssl.client.auth to requested, authorizer.class.name to a.B: {REASON}"
+
+
+@pytest.mark.parametrize("name", ["super.users", "allow.everyone.if.no.acl.found"])
+def test_the_configs_of_kafkas_authorizer_are_refused(name: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        BrokerConfig.load({name: "false"})
+    assert str(raised.value) == f"cannot set {name}: {REASON}"
+
+
+def test_environment_variables_are_refused() -> None:
+    configs = from_environment({"KBROKER_AUTHORIZER_CLASS_NAME": "a.B"})
+    with pytest.raises(ConfigError, match=r"^cannot set authorizer.class.name to a.B"):
+        BrokerConfig.load({name: source.text for name, source in configs.items()})
+
+
+@pytest.mark.parametrize("name", [key.name for key in PROTECTION if key.update_mode is not READ_ONLY])
+def test_they_cannot_be_set_at_run_time(name: str) -> None:
+    name = f"listener.name.plaintext.{name}"
+    value = value_of(name.removeprefix("listener.name.plaintext."))
+    with pytest.raises(KafkaError) as raised:
+        alter_broker({}, [AlterConfigOp(name, OpType.SET, value)], BrokerConfig.load(), cluster_default=False)
+    assert raised.value.code == ErrorCode.INVALID_REQUEST
+    assert raised.value.message is not None
+    assert raised.value.message.startswith(f"cannot set {name}")
+
+
+def test_one_that_is_stored_is_reported_and_can_be_removed() -> None:
+    """An earlier version has accepted it."""
+    stored = {"listener.name.plaintext.ssl.client.auth": "required", "log.cleaner.threads": "2"}
+    config, errors = BrokerConfig.load().with_stored_dynamic({}, stored)
+    assert config.log_cleaner_threads == 2
+    assert [error.split(":")[0] for error in errors] == [
+        "The dynamic config listener.name.plaintext.ssl.client.auth is ignored"
+    ]
+    remove = AlterConfigOp("listener.name.plaintext.ssl.client.auth", OpType.DELETE, None)
+    assert alter_broker(stored, [remove], config, cluster_default=False) == {"log.cleaner.threads": "2"}

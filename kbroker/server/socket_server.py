@@ -101,7 +101,7 @@ class SocketServer:
             self._idle_timer.cancel()
         for connection in list(self.connections):
             connection.close_quietly()
-        self.context.stop()
+        await self.context.stop()
 
     # Called by connections.
 

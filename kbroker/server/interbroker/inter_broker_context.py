@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from asyncio import sleep
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
@@ -49,8 +50,13 @@ class InterBrokerContext:
         self._tasks[task] = None
         task.add_done_callback(self._tasks.pop)
 
-    def stop(self) -> None:
-        """Cancel all tasks and timers."""
+    async def stop(self) -> None:
+        """Cancel all tasks and timers.
+
+        Tasks that were just created begin first: one that is cancelled before would drop the coroutine of the handler
+        that it is to await, and Python warns about coroutines that were never awaited.
+        """
+        await sleep(0)
         for task in list(self._tasks):
             task.cancel()
         self.errors.stop()

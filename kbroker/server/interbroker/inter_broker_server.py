@@ -74,7 +74,7 @@ class InterBrokerServer:
             self._listening = None
         for connection in list(self.connections):
             connection.close_quietly()
-        self.context.stop()
+        await self.context.stop()
 
     def on_delta(self, delta: MetadataDelta) -> None:
         """Close connections of former processes of brokers."""

@@ -8,9 +8,16 @@ from pathlib import Path
 
 import pytest
 
+from protocol.messages.k09_offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic
+from tests.compat.hostile.raw_client import RawClient, framed
 from tests.compat.support import DEADLINE_S, BrokerProcess, need_own_broker, running_broker
 
 pytestmark = [pytest.mark.feature("kill -9"), pytest.mark.client("wire")]
+
+
+CLIENTS = 40
+PIPELINED = 400
+OFFSET_FETCH_VERSION = 5
 
 
 @contextmanager
@@ -51,3 +58,18 @@ def test_sighup_is_ignored_under_nohup(tmp_path: Path) -> None:
         assert "SIGHUP" not in broker.errors
     finally:
         broker.end()
+
+
+def test_requests_that_arrive_at_the_end_leave_no_warning(tmp_path: Path) -> None:
+    """Python warns about the coroutine of a handler that has not begun."""
+    need_own_broker()
+    request = OffsetFetchRequest(group_id="g", topics=[OffsetFetchRequestTopic(name="t", partition_indexes=[0])])
+    with running_broker(tmp_path) as broker:
+        clients = [RawClient(broker.bootstrap) for _ in range(CLIENTS)]
+        for client in clients:
+            assert client.try_send(framed(request, OFFSET_FETCH_VERSION) * PIPELINED)
+        assert clients[0].try_receive() is not None
+        # Requests of all of them are waiting: each is read as soon as the one before it has its response.
+        assert end(broker, signal.SIGTERM) == 0
+        assert "never awaited" not in broker.errors
+        assert "Traceback" not in broker.errors

@@ -14,7 +14,7 @@ from kbroker.metadata.features import INITIAL_FEATURES
 from kbroker.metadata.image import BrokerRegistration, DeltaListener, MetadataDelta, MetadataImage, WriteHealth
 from kbroker.metadata.metadata_loader import MetadataLoader
 from kbroker.metadata.producer_id_manager import ProducerIdManager
-from kbroker.metadata.registration import register_broker
+from kbroker.metadata.registration import check_secret, register_broker
 from kbroker.metadata.store import znodes
 from kbroker.metadata.store.change_log import RECENT, ChangeLog, encode_change_log, recent_paths
 from kbroker.metadata.store.coordination import (
@@ -143,8 +143,10 @@ class ClusterMember:
         """Register the broker (its epoch is assigned here) and wait until the controller has unfenced it.
 
         If there is no controller, this broker campaigns. `previous_epoch`: see register_broker. Raises
-        CoordinationError; NodeExists if another session still has this broker id after `max_wait_s` seconds.
+        CoordinationError; NodeExists if another session still has this broker id after `max_wait_s` seconds;
+        WrongSecret if the other brokers have registered with another secret.
         """
+        await check_secret(self._coordination, self.secret)
         self.loader.follow()
         # A new session may read older data than the former one, in which topics seem to be deleted.
         await self._coordination.sync()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from kbroker.common import format_address
 from kbroker.metadata.image import BrokerNode
 from kbroker.metadata.store import znodes
-from kbroker.metadata.store.coordination import BadVersion, Create, NodeExists, Set
+from kbroker.metadata.store.coordination import BadVersion, Create, NodeExists, NoSpace, Set
 from kbroker.runtime.event_log import EventLogger
 
 if TYPE_CHECKING:
@@ -18,11 +19,33 @@ if TYPE_CHECKING:
 log = EventLogger("kbroker.metadata")
 
 
+class WrongSecret(Exception):
+    """This broker knows another secret than the other brokers, so no connection between them would succeed."""
+
+
 class BrokerIdInUse(NodeExists):
     """Another process is registered with this broker id."""
 
     def __str__(self) -> str:
         return self.detail
+
+
+async def check_secret(coordination: Coordination, secret: bytes) -> None:
+    """Raise WrongSecret unless this is the secret with which the other brokers have registered.
+
+    The first broker stores a digest of it. Raises CoordinationError.
+    """
+    # A single broker can start on a full disk.
+    with suppress(NodeExists, NoSpace):
+        if await coordination.exists(znodes.SECRET_DIGEST) is None:
+            await coordination.create(znodes.SECRET_DIGEST, znodes.encode_secret_digest(secret))
+    (stored,) = await coordination.get_many([znodes.SECRET_DIGEST])
+    if stored is not None and not znodes.is_digest_of(secret, stored.data):
+        raise WrongSecret(
+            f"{znodes.SECRET} has another secret than the one with which the brokers of this cluster have registered: "
+            "they would reject all connections of this broker. Restore it. If it is lost, stop all brokers, and delete "
+            f"{znodes.SECRET} and {znodes.SECRET_DIGEST}: the next start creates them"
+        )
 
 
 async def register_broker(

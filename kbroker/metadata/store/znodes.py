@@ -6,6 +6,7 @@
     /kbroker/registrations/ID        the same as the controller knows it, with {"fenced", "in_controlled_shutdown"} and
                                      {"history": [fields of BrokerHistory]}
     /kbroker/secret                  {"secret": hex}; brokers prove with it that they belong to this cluster
+    /kbroker/secret-digest           {"sha256": hex}, that of the secret with which the first broker has registered
     /kbroker/controller              {"broker": id}; ephemeral
     /kbroker/controller-epoch        {"epoch"}; every write of the controller begins with a check of its version
     /kbroker/changes                 {"number", "last": change}; without "last" if the change is large
@@ -27,6 +28,7 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Any
 from urllib.parse import quote, unquote
 
@@ -49,6 +51,7 @@ BROKER_EPOCH = f"{ROOT}/broker-epoch"
 BROKERS = f"{ROOT}/brokers"
 REGISTRATIONS = f"{ROOT}/registrations"
 SECRET = f"{ROOT}/secret"
+SECRET_DIGEST = f"{ROOT}/secret-digest"
 CONTROLLER = f"{ROOT}/controller"
 CONTROLLER_EPOCH = f"{ROOT}/controller-epoch"
 CHANGES = f"{ROOT}/changes"
@@ -214,6 +217,15 @@ def encode_secret(secret: bytes) -> bytes:
 def decode_secret(data: bytes) -> bytes:
     with decoding(SECRET):
         return bytes.fromhex(decode(SECRET, data)["secret"])
+
+
+def encode_secret_digest(secret: bytes) -> bytes:
+    return encode({"sha256": sha256(secret).hexdigest()})
+
+
+def is_digest_of(secret: bytes, data: bytes) -> bool:
+    with decoding(SECRET_DIGEST):
+        return bool(decode(SECRET_DIGEST, data)["sha256"] == sha256(secret).hexdigest())
 
 
 def encode_features(features: FinalizedFeatures) -> bytes:

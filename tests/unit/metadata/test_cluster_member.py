@@ -11,7 +11,7 @@ from kbroker.config import BrokerConfig
 from kbroker.config.config_resource import ConfigResourceType
 from kbroker.metadata.cluster_member import ClusterMember
 from kbroker.metadata.image import BrokerRegistration, MetadataDelta, MetadataImage
-from kbroker.metadata.registration import BrokerIdInUse
+from kbroker.metadata.registration import BrokerIdInUse, WrongSecret
 from kbroker.metadata.store import znodes
 from kbroker.metadata.store.change_log import RECENT_CHANGES
 from kbroker.metadata.store.embedded import EmbeddedStore
@@ -384,3 +384,26 @@ async def test_a_change_that_a_full_disk_rejects_leaves_the_rest_unchanged():
     (result,) = await create(broker, NewTopic("b"))
     assert result.error is None
     assert set((await start(disk)).image.topics) == {"a", "b"}
+
+
+@async_test
+async def test_a_broker_with_another_secret_does_not_register():
+    """Neither at its start nor in another session: no other broker would accept its connections."""
+    broker = await start(MemoryDisk())
+    secret = broker.member.secret
+    await broker.session.set(znodes.SECRET, znodes.encode_secret(b"other"))
+    with pytest.raises(WrongSecret, match="/kbroker/secret has another secret"):
+        await start(MemoryDisk(), broker.store, 2)
+    assert await broker.session.exists(znodes.broker_path(2)) is None
+    # The first broker knows the right one, and may continue in another session. One that does not may not.
+    registration = BrokerRegistration(1, "127.0.0.1", 9092)
+    for known, error in ((secret, None), (b"other", WrongSecret)):
+        broker.member.on_session_lost()
+        await broker.session.close()
+        broker.session, broker.member.secret = broker.store.session(), known
+        rejoin = broker.member.rejoin(broker.session, registration, 0.0)
+        if error is None:
+            await rejoin
+        else:
+            with pytest.raises(error):
+                await rejoin

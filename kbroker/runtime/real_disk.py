@@ -6,6 +6,7 @@ import os
 import shutil
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from threading import Lock
 from typing import Any
 
@@ -320,7 +321,26 @@ class RealDisk:
         except OSError:
             os.close(fd)
             raise
+        with suppress(OSError):  # the disk may be full
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, b"%d %d\n" % (os.getpid(), _start_ticks(os.getpid())), 0)
         return RealLock(fd)
+
+
+def lock_owner(path: str) -> tuple[int, int] | None:
+    """Return the process that has locked a file last, by its id and its start; None if it has ended, or is unknown."""
+    try:
+        with open(path, "rb") as file:
+            pid, start_ticks = map(int, file.read(64).split())
+        return (pid, start_ticks) if _start_ticks(pid) == start_ticks else None
+    except (OSError, ValueError):
+        return None
+
+
+def _start_ticks(pid: int) -> int:
+    """Return when a process has started, in clock ticks since the start of the machine. Raises OSError."""
+    with open(f"/proc/{pid}/stat", "rb") as file:
+        return int(file.read().rpartition(b")")[2].split()[19])
 
 
 class RealLock:

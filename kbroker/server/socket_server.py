@@ -43,6 +43,7 @@ class SocketServer:
         self._rate_limiter = ConnectionRateLimiter()
         self._listening: list[asyncio.Server] = []
         self._idle_timer: asyncio.TimerHandle | None = None
+        self._is_stopping = False
         self.configure(config)
 
     def configure(self, config: BrokerConfig) -> None:
@@ -94,6 +95,7 @@ class SocketServer:
 
     async def stop(self) -> None:
         """Stop accepting, close the connections and cancel their requests. May be called again."""
+        self._is_stopping = True
         for server in self._listening:
             server.close()
         self._listening.clear()
@@ -111,7 +113,10 @@ class SocketServer:
         self.connections[connection] = None
         self._connections_by_host[host] += 1
         max_of_host = self._max_by_host.get(host, config.max_connections_per_ip)
-        if connection.descriptor >= self._descriptors.connections and len(self.connections) > FEW_CONNECTIONS:
+        if self._is_stopping:
+            # It was accepted just before.
+            connection.close_quietly()
+        elif connection.descriptor >= self._descriptors.connections and len(self.connections) > FEW_CONNECTIONS:
             limit, _, below = self._descriptors
             connection.close("out of file descriptors", limit=limit, reserved_for_files=limit - below)
         elif len(self.connections) > self._max_connections:

@@ -56,6 +56,7 @@ CLIENT_EXCEPTIONS = {
     "kbroker/cli/start/cluster/broker_settings.py": {"storage"},
     "kbroker/cli/start/cluster/cluster_directory.py": {"storage"},
     "kbroker/cli/start/cluster/local_cluster.py": {"broker", "metadata", "runtime", "storage"},
+    "kbroker/cli/start/cluster/orphans.py": {"runtime", "storage"},
     "kbroker/cli/log/dump.py": {"runtime"},
     "kbroker/cli/log/items.py": {"runtime", "storage"},
     "kbroker/cli/log/coordination_files.py": {"metadata", "storage"},

@@ -125,3 +125,55 @@ def test_brokers_die_with_their_parent(cluster: LocalCluster) -> None:
     cluster.start()
     eventually(cluster.is_healthy, "all replicas in sync after kill -9 of everything")
     assert len(read_topic(",".join(cluster.addresses), topic, 1)[0]) == 100
+
+
+def test_a_new_parent_ends_the_brokers_of_an_earlier_one(cluster: LocalCluster) -> None:
+    """One that was started again by hand, and one that was stopped when its parent was killed."""
+    topic = unique("orphans")
+    admin = AdminClient({"bootstrap.servers": cluster.addresses[0]})
+    admin.create_topics([NewTopic(topic, 1)])[topic].result(DEADLINE_S)
+    produce(cluster.addresses, topic, 100)
+    _, _, hanging = cluster.broker_pids()
+    os.kill(cluster.broker_pids()[0], signal.SIGKILL)
+    ended = eventually(lambda: ENDED.search(cluster.errors), "the line about the broker that has ended")
+    restarted = subprocess.Popen(
+        [sys.executable, "-m", "kbroker", *ended[3].split()], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    )
+    try:
+        assert restarted.stdout is not None
+        assert restarted.stdout.readline().startswith(b"kbroker ready: ")
+        os.kill(hanging, signal.SIGSTOP)
+        cluster.kill()
+        assert restarted.poll() is None
+        cluster.start()
+        assert restarted.wait(DEADLINE_S) == 0
+    finally:
+        restarted.kill()
+    assert not Path(f"/proc/{hanging}/exe").exists()
+    assert cluster.errors.count("ending a broker of an earlier parent") == 2
+    eventually(cluster.is_healthy, "all replicas in sync")
+    assert len(read_topic(",".join(cluster.addresses), topic, 1)[0]) == 100
+
+
+def test_a_process_that_is_not_certainly_a_broker_of_the_cluster_is_not_ended(cluster: LocalCluster) -> None:
+    cluster.stop()
+    lock = cluster.data_dir / "broker-2" / ".lock"
+    content = lock.read_text()
+    hold = "import fcntl, sys; file = open(sys.argv[1]); fcntl.flock(file, 2); print(flush=True); sys.stdin.read()"
+    with subprocess.Popen(
+        [sys.executable, "-c", hold, str(lock)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as other:
+        assert other.stdout is not None
+        other.stdout.readline()
+        # The second content is that of a process which has not locked the file: this one.
+        ticks = Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19]
+        for text in (content, f"{os.getpid()} {ticks}\n", "", "x"):
+            lock.write_text(text)
+            command = [sys.executable, "-m", "kbroker", "start", "--data-dir", str(cluster.data_dir), "--brokers", "3"]
+            result = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S)
+            assert result.returncode == 1
+            assert "broker-2 is in use by a process that is not known to be a broker of this cluster" in result.stderr
+            assert other.poll() is None
+        assert other.stdin is not None
+        other.stdin.close()
+    cluster.start()

@@ -23,6 +23,7 @@ from kbroker.cli.start.cluster.broker_settings import (
     coordination_directory,
     properties_text,
 )
+from kbroker.cli.start.cluster.orphans import end_orphans
 from kbroker.cli.start.outcome import print_ready
 from kbroker.config import BrokerConfig
 from kbroker.config.sources.static_configs import StaticConfigs
@@ -57,6 +58,7 @@ def run_local_cluster(properties: StaticConfigs, brokers: int) -> int:
     os.makedirs(directory, exist_ok=True)
     # Before anything is written: the restart files are those of a cluster that may be running.
     lock = _lock(directory)
+    end_orphans(directory, brokers)
     restart_files = [_write_restart_file(directory, node_id, each) for node_id, each in enumerate(settings, 1)]
     raise_descriptor_limit()
     # Imported once, before the processes are forked.

@@ -7,7 +7,7 @@
 - A large response is sent in pieces of at most 256 KiB. Each iteration of the event loop sends at most four pieces over
   all connections, which takes as long as ten small requests.
 - Each iteration of the event loop handles the backlog of one connection.
-- Each iteration of the event loop reads about one large frame of each connection (Connection._end_turn).
+- Each iteration of the event loop reads a few large frames of each connection (Connection._end_turn).
 - Each iteration of the event loop handles a slice of one large request (large_request.py).
 """
 

@@ -57,8 +57,12 @@ def files(directory: Path) -> set[str]:
 
 
 def contents(directory: Path) -> dict[Path, bytes]:
-    """Return the bytes of all files of a data directory."""
-    return {path.relative_to(directory): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+    """Return the bytes of all files of a data directory, without the lock: it names the last process that used it."""
+    return {
+        path.relative_to(directory): path.read_bytes()
+        for path in directory.rglob("*")
+        if path.is_file() and path.name != ".lock"
+    }
 
 
 def refusal(directory: Path, connect: str, node_id: int = 1, **settings: str) -> str:

@@ -114,7 +114,8 @@ class Broker:
         extensions = self._extensions = replicas.extensions = QueueExtensions(self.environment)
         self._configure(member)
         assigned = self._assigned = AssignedPartitions(self.environment, replicas, member.image)
-        await assigned.start()
+        await assigned.start(member.deleted_topics)
+        member.deleted_topics = ()
         self._started += [assigned.stop, extensions.stop]
         self.services = self._services(member, replicas)
         extensions.closing.sender = ForwardingSender(
@@ -317,9 +318,9 @@ class Broker:
         self.environment.set_thread_count(self.config.num_io_threads)
 
     def fail(self, reason: BaseException) -> None:
-        """Stop the broker, because something essential was lost."""
-        log.error("the broker stops", reason=reason)
+        """Stop the broker, because something essential was lost. Later failures are consequences of the first."""
         if not self.stopped.done():
+            log.error("the broker stops", reason=reason)
             self.stopped.set_result(reason)
 
     async def stop(self) -> None:

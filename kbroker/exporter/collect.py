@@ -181,6 +181,7 @@ def _add_partitions(services: Services, page: MetricsPage) -> Iterator[None]:
     page.add(_REPLICAS + "isrshrinks_total", replicas.isr_manager.shrinks)
     page.add(_REPLICAS + "isrexpands_total", replicas.isr_manager.expands)
     page.add(_REPLICAS + "failedisrupdates_total", replicas.isr_manager.failed_updates)
+    page.add("kbroker_logs_stray", replicas.logs.stray_logs)
     page.add(_REPLICAS + "offlinereplicacount", offline + len(replicas.maintenance.unopened))
     page.add(_REPLICAS + "produceridcount", producers)
     page.add("kbroker_write_health", int(replicas.write_health.health))

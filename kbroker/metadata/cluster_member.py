@@ -3,34 +3,24 @@
 from __future__ import annotations
 
 from asyncio import sleep
-from base64 import urlsafe_b64encode
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Collection
 from typing import TYPE_CHECKING
 
 from kbroker.common import NO_LEADER, KafkaError
 from kbroker.metadata.controller import Controller
-from kbroker.metadata.features import INITIAL_FEATURES
 from kbroker.metadata.image import BrokerRegistration, DeltaListener, MetadataDelta, MetadataImage, WriteHealth
 from kbroker.metadata.metadata_loader import MetadataLoader
 from kbroker.metadata.producer_id_manager import ProducerIdManager
+from kbroker.metadata.recovery.cluster_identity import check_same_cluster, create_layout, read_secret
+from kbroker.metadata.recovery.deleted_topics import read_deleted_topics
 from kbroker.metadata.registration import check_secret, register_broker
 from kbroker.metadata.store import znodes
-from kbroker.metadata.store.change_log import RECENT, ChangeLog, encode_change_log, recent_paths
-from kbroker.metadata.store.coordination import (
-    CoordinationError,
-    Create,
-    NodeExists,
-    NoSpace,
-    SessionExpired,
-    Unavailable,
-)
+from kbroker.metadata.store.coordination import CoordinationError, NoSpace, SessionExpired, Unavailable
 from kbroker.runtime.event_log import EventLogger
 from kbroker.runtime.periodic_task import PeriodicTask
 
 if TYPE_CHECKING:
     from asyncio import Future, Task
-    from random import Random
 
     from kbroker.config import BrokerConfig
     from kbroker.metadata.store.coordination import Coordination
@@ -38,7 +28,6 @@ if TYPE_CHECKING:
 
 log = EventLogger("kbroker.metadata")
 
-SECRET_BYTES = 32
 # How long a registered broker waits until the controller unfences it, in seconds. A controller may have to be elected
 # first.
 MAX_UNFENCING_S = 60.0
@@ -73,6 +62,8 @@ class ClusterMember:
         self.producer_ids = ProducerIdManager(coordination, environment.loop)
         # The secret with which brokers prove to each other that they belong to this cluster.
         self.secret = b""
+        # The ids of the topics that were deleted last when the metadata was loaded, for the logs found on disk.
+        self.deleted_topics: Collection[bytes] = ()
         # The epoch of the current registration, 0 before the first.
         self.broker_epoch = 0
         # Called with the epoch of each registration, before the controller knows of it.
@@ -106,6 +97,7 @@ class ClusterMember:
             environment, "self-healing", lambda: healing.interval_ms, healing.heal, lambda: healing.is_needed
         )
         self.loader.roles_listeners.append(self._on_delta)
+        self.loader.check_cluster = self._check_cluster
 
     @property
     def is_unfenced(self) -> bool:
@@ -125,19 +117,28 @@ class ClusterMember:
         """Wait until the listeners have processed every change that the image has."""
         await self.loader.wait_for_listeners()
 
-    async def load(self, on_cluster_id: Callable[[str], Awaitable[None]] | None = None) -> None:
+    async def load(
+        self,
+        on_cluster_id: Callable[[str], Awaitable[None]] | None = None,
+        check_new: Callable[[], None] = lambda: None,
+    ) -> None:
         """Load the metadata; create it if the cluster is new. Further changes are loaded after `register`.
 
-        `on_cluster_id` is awaited first, and may raise. Raises CoordinationError.
+        `on_cluster_id` is awaited first, and may raise; `check_new` before that, if there is no cluster yet: nothing is
+        created if it raises. Raises CoordinationError.
         """
-        cluster_id = await _create_layout(self._coordination, self._environment.random)
+        # Without the latest changes, a cluster would seem to be new, and the logs of new topics to belong to no topic.
+        await self._coordination.sync()
+        cluster_id = await create_layout(self._coordination, self._environment.random, check_new)
         if on_cluster_id is not None:
             await on_cluster_id(cluster_id)
         self.image.cluster_id = cluster_id
-        self.secret = znodes.decode_secret((await self._coordination.get(znodes.SECRET)).data)
-        # Without the latest changes, the logs of new topics would seem to belong to no topic.
-        await self._coordination.sync()
+        self.secret = await read_secret(self._coordination)
         await self.loader.catch_up()
+        self.deleted_topics = await read_deleted_topics(self._coordination)
+
+    async def _check_cluster(self) -> None:
+        await check_same_cluster(self._coordination, self.image.cluster_id, self.secret)
 
     async def register(self, broker: BrokerRegistration, max_wait_s: float = 0.0, previous_epoch: int = -1) -> None:
         """Register the broker (its epoch is assigned here) and wait until the controller has unfenced it.
@@ -276,8 +277,10 @@ class ClusterMember:
         """Load everything again in a new session, and register again with a new broker epoch.
 
         Then the roles listeners are called with all partitions, since all roles have ended. Raises CoordinationError;
-        the caller may try again, with another session if this one has expired.
+        the caller may try again, with another session if this one has expired. Raises ForeignCluster, and applies
+        nothing, if the service no longer has the metadata of this broker's cluster.
         """
+        await check_same_cluster(coordination, self.image.cluster_id, self.secret)
         self.use_session(coordination)
         await self.register(broker, max_wait_s, self._last_epoch)
         self.loader.replay_roles()
@@ -290,46 +293,3 @@ class ClusterMember:
         await self._balance.stop()
         await self._healing.stop()
         await self._coordination.close()
-
-
-async def _create_layout(coordination: Coordination, random: Random) -> str:
-    """Create the nodes that every broker needs if this is the cluster's first start. Return the cluster id."""
-    if await coordination.exists(znodes.CLUSTER_ID) is None:
-        cluster_id = urlsafe_b64encode(random.randbytes(16)).decode().rstrip("=").replace("-", "_")
-        directories = (
-            znodes.BROKERS,
-            znodes.REGISTRATIONS,
-            znodes.TOPICS,
-            znodes.PARTITIONS,
-            znodes.CONFIGS,
-            *znodes.CONFIG_ROOTS,
-            RECENT,
-            *recent_paths(),
-        )
-        ops = [
-            Create(znodes.ROOT, b""),
-            Create(znodes.CLUSTER_ID, znodes.encode({"id": cluster_id})),
-            Create(znodes.BROKER_EPOCH, b""),
-            Create(znodes.CONTROLLER_EPOCH, znodes.encode({"epoch": 0})),
-            Create(znodes.CHANGES, encode_change_log(ChangeLog())),
-            Create(znodes.FEATURES, znodes.encode_features(INITIAL_FEATURES)),
-            Create(znodes.SECRET, znodes.encode_secret(random.randbytes(SECRET_BYTES))),
-            Create(znodes.PRODUCER_IDS, znodes.encode({"next": 0})),
-            *(Create(path, b"") for path in directories),
-        ]
-        with suppress(NodeExists):  # another broker was first
-            await coordination.multi(ops)
-    else:
-        # Nodes that the version that created the cluster did not have.
-        for path, data in (
-            (znodes.FEATURES, znodes.encode_features(INITIAL_FEATURES)),
-            (znodes.REGISTRATIONS, b""),
-            (znodes.SECRET, znodes.encode_secret(random.randbytes(SECRET_BYTES))),
-            (RECENT, b""),
-            *((path, b"") for path in recent_paths()),
-        ):
-            if await coordination.exists(path) is None:
-                with suppress(NodeExists):
-                    await coordination.create(path, data)
-    node = await coordination.get(znodes.CLUSTER_ID)
-    return str(znodes.decode(znodes.CLUSTER_ID, node.data)["id"])

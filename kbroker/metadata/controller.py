@@ -28,11 +28,6 @@ from kbroker.metadata.replication_control_manager import ReplicaKey, Replication
 from kbroker.metadata.store import znodes
 from kbroker.metadata.store.config_ops import overrides_op
 from kbroker.metadata.store.coordination import Op, Set
-from kbroker.metadata.topic_control_manager import (
-    CreatePartitionsResult,
-    CreateTopicResult,
-    TopicControlManager,
-)
 from kbroker.metadata.topics.closing.close_partitions import check_configs
 from kbroker.metadata.topics.closing.closing_control_manager import ClosingControlManager
 from kbroker.metadata.topics.closing.remove_partitions import ClosingPartitions
@@ -40,6 +35,11 @@ from kbroker.metadata.topics.create_partitions import NewPartitions
 from kbroker.metadata.topics.create_topics import NewTopic
 from kbroker.metadata.topics.delete_topics import TopicDeletion, TopicNameOrId
 from kbroker.metadata.topics.internal_topics import new_internal_topic
+from kbroker.metadata.topics.topic_control_manager import (
+    CreatePartitionsResult,
+    CreateTopicResult,
+    TopicControlManager,
+)
 from kbroker.metadata.topics.topic_names import INTERNAL_TOPICS
 from kbroker.runtime.mutex import Mutex
 from kbroker.runtime.slices import Slices

@@ -157,7 +157,7 @@ class CoordinationSessions:
         deadline_s = inf
         while True:
             try:
-                await member.load(on_cluster_id)
+                await member.load(on_cluster_id, lambda: self._check_new("the coordination service"))
                 return
             except (SessionExpired, Unavailable) as error:
                 now_s = self._environment.loop.time()

@@ -190,12 +190,14 @@ class MetadataDelta:
     """The difference between one image and the next.
 
     A topic that was deleted and created again is in both `deleted` and `created`, with different topic ids; listeners
-    must handle deletions first. `partitions` has every new, changed or deleted partition, including those of created
-    and deleted topics. `configs` has the new overrides of each changed resource, {} if they were removed. A broker that
-    has left `MetadataImage.brokers` or `fenced_brokers` has None in the field of the same name.
+    must handle deletions first. A topic in `missing` has no nodes any more, but nothing proves that it was deleted:
+    nothing of it may be removed for good. `partitions` has every new, changed or removed partition, including those of
+    created, deleted and missing topics. `configs` has the new overrides of each changed resource, {} if they were
+    removed. A broker that has left `MetadataImage.brokers` or `fenced_brokers` has None in the field of the same name.
     """
 
     deleted: list[TopicImage] = field(default_factory=list)
+    missing: list[TopicImage] = field(default_factory=list)
     created: list[TopicImage] = field(default_factory=list)
     updated: list[TopicImage] = field(default_factory=list)
     partitions: list[PartitionChange] = field(default_factory=list)
@@ -207,8 +209,8 @@ class MetadataDelta:
 
     def __bool__(self) -> bool:
         return bool(
-            self.deleted or self.created or self.updated or self.configs or self.brokers or self.fenced_brokers
-            or self.controller_id is not None or self.features is not None
+            self.deleted or self.missing or self.created or self.updated or self.configs or self.brokers
+            or self.fenced_brokers or self.controller_id is not None or self.features is not None
         )  # fmt: skip
 
 
@@ -243,7 +245,7 @@ class MetadataImage:
     def apply(self, delta: MetadataDelta) -> None:
         self.version += 1
         # Deletions come first: a created topic may have the name of a deleted one.
-        for topic in delta.deleted:
+        for topic in (*delta.deleted, *delta.missing):
             del self.topics[topic.name]
             del self.topics_by_id[topic.topic_id]
             self._forget_retired(topic)

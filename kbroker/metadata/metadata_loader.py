@@ -10,11 +10,12 @@ is not part of a change: it is read from the controller's ephemeral node.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from kbroker.common import NO_LEADER
 from kbroker.metadata.image import DeltaListener, MetadataDelta, MetadataImage, PartitionChange
+from kbroker.metadata.recovery.deleted_topics import read_deleted_topics
 from kbroker.metadata.store import znodes
 from kbroker.metadata.store.change_log import (
     RECENT_CHANGES,
@@ -65,6 +66,8 @@ class MetadataLoader(LoadedNodes):
         self.roles_listeners: list[Callable[[MetadataDelta], None]] = []
         # Awaited with one delta after the other in a task of their own: opening 1,000 logs must not delay a failover.
         self.listeners: list[DeltaListener] = []
+        # Awaited before all nodes are read. Raises ForeignCluster if they are not those of this broker's cluster.
+        self.check_cluster: Callable[[], Awaitable[None]] = _check_nothing
         self.change_log = ChangeLog()
         self.change_log_version = 0
         self._coordination = coordination
@@ -173,7 +176,11 @@ class MetadataLoader(LoadedNodes):
                     processed.set_result(None)
 
     async def _read_changes(self, delta: MetadataDelta) -> None:
-        node = await self._coordination.get(znodes.CHANGES, self._on_change)
+        try:
+            node = await self._coordination.get(znodes.CHANGES, self._on_change)
+        except NoNode:
+            await self.check_cluster()
+            raise
         change_log = decode_change_log(node.data)
         if self._loaded and change_log.number == self.change_log.number:
             self.change_log_version = node.version
@@ -188,9 +195,12 @@ class MetadataLoader(LoadedNodes):
                 break
             number = change_log.number
             node, change_log = latest, decode_change_log(latest.data)
+        deleted = None
+        if to_read.reads_all:
+            deleted = await read_deleted_topics(self._coordination) if self.missing_topics(nodes) else frozenset()
         # If a node is invalid, the next attempt reads all of them again.
         self._loaded = False
-        self.update(nodes, to_read.rows, delta)
+        self.update(nodes, to_read.rows, delta, deleted)
         self.change_log, self.change_log_version, self._loaded = change_log, node.version, True
 
     async def _read_since(
@@ -204,6 +214,8 @@ class MetadataLoader(LoadedNodes):
         changes = None if number is None else await self._changes_since(number, change_log)
         nodes: dict[str, bytes | None] = {}
         if changes is None:
+            await self.check_cluster()
+            to_read.reads_all = True
             to_read.rows.clear()
             nodes, paths = dict.fromkeys(self.known_paths()), await self._all_paths()
         else:
@@ -280,3 +292,7 @@ class MetadataLoader(LoadedNodes):
             return  # Coordination.on_expired reports it
         elif error is not None and self._following:
             self._on_failure(error)
+
+
+async def _check_nothing() -> None:
+    pass

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from kbroker.common import KafkaError
+from kbroker.metadata.recovery.deleted_topics import deletion_ops
 from kbroker.metadata.store import znodes
 from kbroker.metadata.store.change_log import change_ops
 from kbroker.metadata.store.coordination import (
@@ -133,32 +134,38 @@ class MetadataWriter:
         for batch in batches(ops):
             await self.commit(batch)
 
-    async def commit(self, ops: Sequence[Op]) -> None:
-        """Write one change, and wait until this broker's image has it. Raises KafkaError."""
+    async def commit(self, ops: Sequence[Op], deleted_topics: Sequence[bytes] = ()) -> None:
+        """Write one change, and wait until this broker's image has it. Raises KafkaError.
+
+        `deleted_topics`: the ids of the topics that it deletes (recovery/deleted_topics.py).
+        """
         try:
-            await self.write(ops)
+            await self.write(ops, deleted_topics)
         except (SessionExpired, Unavailable) as error:
             # The change may have been written: NOT_CONTROLLER would have the request repeated elsewhere.
             raise _timeout(error) from error
         except CoordinationError as error:
             raise self._to_kafka_error(error) from error
 
-    async def write(self, ops: Sequence[Op]) -> None:
+    async def write(self, ops: Sequence[Op], deleted_topics: Sequence[bytes] = ()) -> None:
         """Like commit, but raises CoordinationError."""
         try:
-            await self._write(ops)
+            await self._write(ops, deleted_topics)
         except CoordinationError as error:
             self._note_failure(error)
             raise
 
-    async def _write(self, ops: Sequence[Op]) -> None:
+    async def _write(self, ops: Sequence[Op], deleted_topics: Sequence[bytes]) -> None:
         if self._epoch_version is None:
             raise BadVersion(znodes.CONTROLLER_EPOCH)
+        epoch_version = self._epoch_version
+        records = await deletion_ops(self._coordination, deleted_topics) if deleted_topics else []
         await self._coordination.multi(
             [
-                Check(znodes.CONTROLLER_EPOCH, self._epoch_version),
+                Check(znodes.CONTROLLER_EPOCH, epoch_version),
                 *change_ops(self._loader.change_log.number + 1, ops, self._loader.change_log_version),
                 *ops,
+                *records,
             ]
         )
         await self._loader.catch_up()

@@ -260,7 +260,9 @@ class ReplicationControlManager:
         for _, topic_id, index, partition in draft.partitions():
             if waits_for(partition, broker_id):
                 name = f"{self._loader.image.topics_by_id[topic_id].name}-{index}"
-                text = "start it, delete the topic, or elect another leader, which may lose records"
+                text = (
+                    "start it. To give records up, elect another leader (unclean), or delete the topic with all of them"
+                )
                 message = f"Only broker {broker_id} is known to have all records of {name}: {text}."
                 raise KafkaError(ErrorCode.INVALID_REQUEST, message)
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from kbroker.common import TopicPartition
 from kbroker.config.config_resource import ConfigResourceType
 from kbroker.replica.logs.config_updates import ConfigUpdates
+from kbroker.replica.logs.log_fate import LogFate, fate_of_log
 from kbroker.replica.logs.log_manager import AssignedPartition
 from kbroker.replica.partition import Partition, waits_for_flush
 from kbroker.replica.partition_state import PartitionState
@@ -59,33 +60,33 @@ class AssignedPartitions:
         self._mutex = Mutex(environment.loop)
         # Whether this broker may lead and follow: not before it is registered.
         self.has_roles = False
-        # The closed partitions of deleted topics, whose logs are not deleted yet, by topic id.
+        # The hidden partitions of topics that have left the image, by topic id, whose logs are not removed yet: of
+        # topics that were deleted, and of topics that are merely missing.
         self._deleted: dict[bytes, list[Partition]] = {}
+        self._missing: dict[bytes, list[Partition]] = {}
         self._stopped = False
 
-    async def start(self) -> None:
-        """Open the logs of all partitions that the metadata image assigns to this broker."""
+    async def start(self, deleted_topics: Collection[bytes] = ()) -> None:
+        """Open the logs of all partitions that the metadata image assigns to this broker.
+
+        `deleted_topics`: the ids of the topics that were deleted last, whose logs are deleted, too.
+        """
         assigned = [
             AssignedPartition(TopicPartition(topic.name, index), topic.topic_id, topic.configs)
             for topic in self._metadata.topics.values()
             for index, image in enumerate(topic.partitions)
             if self._node_id in image.replicas
         ]
-        logs = await self._logs.open_at_startup(assigned, self._may_return)
+
+        def fate_of(tp: TopicPartition, topic_id: bytes | None, latest_epoch: int | None) -> LogFate:
+            return fate_of_log(tp, topic_id, latest_epoch, self._node_id, self._metadata, deleted_topics)
+
+        logs = await self._logs.open_at_startup(assigned, fate_of)
         await self._sync_recovered(logs)
         await self._add_all(assigned, logs)
 
-    def _may_return(self, tp: TopicPartition, topic_id: bytes | None) -> bytes | None:
-        """Return the topic id of a log on disk that the image lacks, perhaps only because it was read during a change.
-
-        `topic_id`: None if its file is lost. Returns None if the topic was deleted, or reassigned to other brokers.
-        """
-        topic = self._metadata.topics.get(tp.topic)
-        if topic is None or topic_id not in (topic.topic_id, None) or tp.partition < len(topic.partitions):
-            return None
-        if topic.is_removed(tp.partition):
-            return None
-        return topic.topic_id
+    def _fate_of(self, log: Log) -> LogFate:
+        return fate_of_log(log.tp, log.topic_id, log.epochs.latest, self._node_id, self._metadata, self._deleted.keys())
 
     # Roles.
 
@@ -109,12 +110,13 @@ class AssignedPartitions:
         topics = {resource.name for resource in delta.configs if resource.type == ConfigResourceType.TOPIC}
         if topics:
             self.update_configs(topics)
-        for topic in delta.deleted:
-            hidden = self._deleted[topic.topic_id] = self._replicas.hide(topic.topic_id, topic.name)
-            if len(hidden) <= CLOSED_AT_ONCE:
-                for partition in hidden:
-                    self._stop_following(partition)
-                    partition.close()
+        for removed, by_id in ((delta.deleted, self._deleted), (delta.missing, self._missing)):
+            for topic in removed:
+                hidden = by_id[topic.topic_id] = self._replicas.hide(topic.topic_id, topic.name)
+                if len(hidden) <= CLOSED_AT_ONCE:
+                    for partition in hidden:
+                        self._stop_following(partition)
+                        partition.close()
         if self.has_roles:
             for change in delta.partitions:
                 changed = self._replicas.get(change.topic_id, change.tp.partition)
@@ -146,7 +148,8 @@ class AssignedPartitions:
             if self._stopped:
                 return
             # Deletions come first, since a new topic may have the name of a deleted one.
-            await self._remove_topics(dict.fromkeys(topic.topic_id for topic in delta.deleted))
+            await self._remove_topics([topic.topic_id for topic in delta.deleted], self._deleted)
+            await self._remove_topics([topic.topic_id for topic in delta.missing], self._missing)
             await self._remove_unassigned(delta)
             await self._open_or_create(self._new_partitions(delta))
         await self._configs.wait()
@@ -202,7 +205,7 @@ class AssignedPartitions:
         if config_changes != self._configs.changes:
             # The configs have changed since the logs were opened.
             self.update_configs({tp.topic for tp, _, _ in assigned})
-        await self._logs.delete(removed)
+        await self._remove_logs({log: self._fate_of(log) for log in removed})
 
     async def _sync_recovered(self, logs: Iterable[Log]) -> None:
         syncs = [self._environment.loop.create_task(self._sync(log)) for log in logs if _must_sync(log)]
@@ -254,29 +257,33 @@ class AssignedPartitions:
         elif log.repairs:
             maintenance.mark_uncheckpointed(partition)
 
-    async def _remove_topics(self, topic_ids: Collection[bytes]) -> None:
-        """Delete the logs of topics, whose partitions `on_roles_changed` has hidden.
+    async def _remove_topics(self, topic_ids: Collection[bytes], hidden: dict[bytes, list[Partition]]) -> None:
+        """Delete or set aside the logs of topics, whose partitions `on_roles_changed` has hidden.
 
         Together, since the checkpoints of all logs are written for it.
         """
         if not topic_ids:
             return
         slices = self._environment.new_slices()
-        hidden = [partition for topic_id in topic_ids for partition in self._deleted.pop(topic_id, [])]
-        for partition in hidden:
+        fate = LogFate.DELETE if hidden is self._deleted else LogFate.SET_ASIDE
+        partitions = [partition for topic_id in topic_ids for partition in hidden.pop(topic_id, ())]
+        for partition in partitions:
             if not partition.is_closed:
                 self._stop_following(partition)
                 partition.close()
             await slices.step()
-        # Those of deleted topics are never assigned again.
-        await self._remove(hidden, slices)
+        # A topic that is missing may have come back meanwhile: its logs are opened again afterwards.
+        await self._remove(dict.fromkeys(partitions, fate), slices)
         unopened = self._maintenance.unopened
         for tp in [tp for tp, topic_id in unopened.items() if topic_id in topic_ids]:
             del unopened[tp]
 
     async def _remove_unassigned(self, delta: MetadataDelta) -> None:
-        """Delete the logs of partitions that were removed from their topics, or reassigned to other brokers."""
-        removed = []
+        """Delete the logs of partitions that were removed from their topics, or reassigned to other brokers.
+
+        Those that are newer than the image are set aside.
+        """
+        removed: dict[Partition, LogFate] = {}
         for tp, topic_id, _, new in delta.partitions:
             topic = self._metadata.topics_by_id.get(topic_id)
             registration = _registration(topic, tp.partition)
@@ -291,13 +298,18 @@ class AssignedPartitions:
             partition = self._replicas.get(topic_id, tp.partition)
             if partition is not None:
                 self._stop_following(partition)
-                removed.append(partition)
+                removed[partition] = self._fate_of(partition.log)
                 event_log.info(event, partition=tp)
         await self._remove(removed)
 
-    async def _remove(self, partitions: Sequence[Partition], slices: Slices | None = None) -> None:
-        await self._replicas.remove(partitions, slices)
-        await self._logs.delete([partition.log for partition in partitions])
+    async def _remove(self, fates: Mapping[Partition, LogFate], slices: Slices | None = None) -> None:
+        await self._replicas.remove(fates, slices)
+        await self._remove_logs({partition.log: fate for partition, fate in fates.items()})
+
+    async def _remove_logs(self, fates: Mapping[Log, LogFate]) -> None:
+        """Delete or set aside logs that no partition uses."""
+        await self._logs.delete([log for log, fate in fates.items() if fate is LogFate.DELETE])
+        await self._logs.set_aside([log for log, fate in fates.items() if fate is not LogFate.DELETE])
 
 
 def _registration(topic: TopicImage | None, index: int) -> PartitionRegistration | None:

@@ -22,21 +22,21 @@ TEMPORARY = ".tmp"
 
 LEADER_EPOCHS = "leader-epoch-checkpoint"
 PARTITION_METADATA = "partition.metadata"
+# In the directory of a stray log: its offsets in the checkpoint files.
+STRAY_OFFSETS = "stray-offsets"
 
 # Files that exist once per data directory.
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 LOG_START_OFFSETS = "log-start-offset-checkpoint"
 CLEANER_OFFSETS = "cleaner-offset-checkpoint"
 HIGH_WATERMARKS = "replication-offset-checkpoint"
-# Only kbroker has it.
-TRANSACTION_INDEXES = "transaction-index-checkpoint"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 LOCK = ".lock"
 
 _SEGMENT_FILE = re.compile(r"(\d{20})(\.[a-z]+)")
 _PARTITION_DIR = re.compile(r"(.+)-(\d{1,10})")
 _DELETED_DIR = re.compile(r".+-\d{1,10}\.[0-9a-f]{32}-delete")
-_STRAY_DIR = re.compile(r".+-\d{1,10}\.[0-9a-f]{32}-stray")
+_STRAY_DIR = re.compile(r".+-(\d{1,10})\.[0-9a-f]{32}-stray")
 _MAX_NAME = 255
 
 
@@ -70,13 +70,19 @@ def deleted_dir(data_dir: str, tp: TopicPartition, unique: str) -> str:
 
 
 def stray_dir(data_dir: str, tp: TopicPartition, unique: str) -> str:
-    """Return the new path of the directory of a partition whose topic is unknown."""
+    """Return the new path of the directory of a log that is set aside."""
     suffix = f"-{tp.partition}.{unique}-stray"
     return f"{data_dir}/{tp.topic[: _MAX_NAME - len(suffix)]}{suffix}"
 
 
 def is_stray_dir(name: str) -> bool:
     return _STRAY_DIR.fullmatch(name) is not None
+
+
+def parse_stray_dir(name: str) -> int | None:
+    """Return the partition index of a stray log's directory, None for other names. The topic's name may be cut."""
+    match = _STRAY_DIR.fullmatch(name)
+    return int(match[1]) if match else None
 
 
 def is_deleted_dir(name: str) -> bool:

@@ -16,10 +16,17 @@ def encode_topic_id(topic_id: bytes) -> str:
 def read_topic_id(disk: Disk, directory: str) -> bytes | None:
     """Return the topic id; None if the file is missing or damaged, in which case it may be written again."""
     try:
-        lines = disk.read(f"{directory}/{PARTITION_METADATA}").decode().split("\n")
-        fields = dict(line.split(": ", 1) for line in lines)
+        return decode_topic_id(disk.read(f"{directory}/{PARTITION_METADATA}"))
+    except FileNotFoundError:
+        return None
+
+
+def decode_topic_id(data: bytes) -> bytes | None:
+    """Return the topic id in the contents of the file; None if they are damaged."""
+    try:
+        fields = dict(line.split(": ", 1) for line in data.decode().split("\n"))
         topic_id = urlsafe_b64decode(fields["topic_id"] + "==")
-    except (FileNotFoundError, ValueError, KeyError):
+    except (ValueError, KeyError):
         return None
     return topic_id if len(topic_id) == _ID_BYTES else None
 

@@ -49,13 +49,17 @@ def check_data_directory(context: CheckContext) -> Iterator[CheckResult]:
 
 
 def _check_stray_logs(context: CheckContext) -> Iterator[CheckResult]:
-    """Report the logs that a start has put aside because they belonged to no replica of this broker."""
+    """Report the logs that the broker has set aside because the metadata assigns them to no replica of it."""
     stray = [name for name in context.disk.listdir(context.data_dir) if file_names.is_stray_dir(name)]
     if stray:
         size = sum(_log_size(context.disk, f"{context.data_dir}/{name}") for name in stray)
         logs = f"{count_text(len(stray), 'log')} with {format_size(size)}"
-        message = f"{logs} belonged to no replica of this broker and were put aside, such as {stray[0]}"
-        advice = f"Delete them when you are sure that they are not needed: rm -r {context.data_dir}/*-stray."
+        message = f"{logs} belonged to no replica of this broker and were set aside, such as {stray[0]}"
+        advice = (
+            "If topics are missing, restore the metadata in the coordination service: the logs come back with them. "
+            "Only if all of these topics were deleted, or other replicas are in sync: "
+            f"rm -r {context.data_dir}/*-stray deletes their records for good."
+        )
         yield CheckResult("stray logs", WARNING, message, advice)
 
 

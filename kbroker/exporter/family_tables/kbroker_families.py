@@ -44,6 +44,13 @@ KBROKER_FAMILIES = (
         "",
         "Delay of a timer that fires every 100 ms: how long the event loop was busy.",
     ),
+    Family(
+        "kbroker_logs_stray",
+        GAUGE,
+        "",
+        "Logs that are set aside: the metadata does not assign them to this broker, and does not say that they were "
+        "deleted.",
+    ),
     Family("kbroker_log_offline", GAUGE, TP, "1 for a log that is offline until a restart. No sample for other logs."),
     Family(
         "kbroker_log_full",

@@ -127,10 +127,12 @@ def decode_change_log(data: bytes) -> ChangeLog:
 class NodesToRead:
     """The combined input of several changes: the paths to read, and the rows of chunks that need no read.
 
-    A chunk that is read has the rows of all changes so far, so the rows of earlier changes are dropped.
+    `reads_all`: some changes are unknown, so all nodes are read. A chunk that is read has the rows of all changes so
+    far, so the rows of earlier changes are dropped.
     """
 
     def __init__(self) -> None:
+        self.reads_all = False
         self.paths: dict[str, None] = {}
         # The rows in the order of the changes, by chunk.
         self.rows: dict[int, list[ChunkRows]] = {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from kbroker.common import TopicPartition
@@ -47,10 +47,26 @@ class LoadedNodes:
             for name in self.image.resources_with_overrides(resource_type):
                 yield znodes.config_path(ConfigResource(resource_type, name))
 
-    def update(self, nodes: NodeData, rows: Mapping[int, Sequence[ChunkRows]], delta: MetadataDelta) -> None:
+    def missing_topics(self, nodes: NodeData) -> bool:
+        """Return whether a known topic is not among `nodes`, which are all that exist."""
+        for name, topic in self.topics.items():
+            data = nodes.get(znodes.topic_path(name))
+            if data is None or znodes.decode_topic(name, data).topic_id != topic.topic_id:
+                return True
+        return False
+
+    def update(
+        self,
+        nodes: NodeData,
+        rows: Mapping[int, Sequence[ChunkRows]],
+        delta: MetadataDelta,
+        deleted: Container[bytes] | None = None,
+    ) -> None:
         """Store the current data of nodes, then rows of chunks, and add the resulting changes to the delta.
 
-        The cost depends only on the topics and partitions in the parameters.
+        `deleted`: the topics of which it is known that they were deleted, if others may be missing for another reason;
+        None if changes have deleted those that are gone. The cost depends only on the topics and partitions in the
+        parameters.
         """
         changed: ChangedTopics = {}
         has_brokers = False
@@ -84,7 +100,7 @@ class LoadedNodes:
                 self._update_rows(number, each, changed)
         self.reassignment_plan.update(nodes)
         for topic_id, indexes in changed.items():
-            self._add_topic_delta(topic_id, indexes, delta)
+            self._add_topic_delta(topic_id, indexes, delta, deleted)
         if has_brokers:
             self._add_broker_deltas(delta)
 
@@ -133,7 +149,9 @@ class LoadedNodes:
                 if indexes is not None:
                     indexes.add(index)
 
-    def _add_topic_delta(self, topic_id: bytes, indexes: set[int] | None, delta: MetadataDelta) -> None:
+    def _add_topic_delta(
+        self, topic_id: bytes, indexes: set[int] | None, delta: MetadataDelta, deleted: Container[bytes] | None
+    ) -> None:
         """Compare a topic with the one in the image, and add the differences to the delta."""
         old = self.image.topics_by_id.get(topic_id)
         name = self._topic_names.get(topic_id)
@@ -143,7 +161,7 @@ class LoadedNodes:
         new = None if name is None else self._build_topic(name, topic_id, delta)
         if new is None:
             if old is not None:
-                delta.deleted.append(old)
+                (delta.deleted if deleted is None or topic_id in deleted else delta.missing).append(old)
         elif old is None:
             delta.created.append(new)
         elif old.partitions != new.partitions:

@@ -17,6 +17,7 @@
     /kbroker/configs/DIRECTORY/NAME  {config: value}; DIRECTORY is topics, brokers, client-metrics or groups
     /kbroker/features                {"epoch", "levels": {feature: finalized level}}
     /kbroker/producer-ids            {"next": first id of the next block}
+    /kbroker/deleted-topics/N        [topic id in hex]: the last topics that were deleted, see deleted_topics.py
     /kbroker/reassignment-plan       the plan that moves partitions, see plan_nodes.py
 
 Brokers watch /kbroker/changes. Each change of the controller has a number, and names the paths that it wrote, relative

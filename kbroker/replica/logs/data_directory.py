@@ -105,11 +105,12 @@ class DataDirectory:
     def check_new(self, coordination: str) -> None:
         """Raise ForeignDirectory if the directory was used before. Called if `coordination` has no cluster.
 
-        The metadata of its topics is lost, and a start would rename all their logs to `.stray`.
+        The metadata of its topics is lost, and a start would set all their logs aside.
         """
         if self._meta_properties is not None:
             raise ForeignDirectory(
                 f"{self.path} belongs to cluster {self._meta_properties.cluster_id}, and the metadata of its "
-                f"topics is missing from {coordination}: restore it there, or remove {META_PROPERTIES} to begin "
-                "a new cluster, which renames all partitions to .stray"
+                f"topics is missing from {coordination}: restore it there. (Without {META_PROPERTIES} the broker would "
+                "begin a new, empty cluster: its topics and their records could not be read until that file and the "
+                "metadata are restored, and other brokers of its cluster at this address would stop.)"
             )

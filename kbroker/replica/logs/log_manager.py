@@ -11,9 +11,9 @@ from kbroker.config import BrokerConfig
 from kbroker.config.topic_config import TopicConfig
 from kbroker.config.values import ConfigError, Value
 from kbroker.replica.logs.background_tasks import BackgroundTasks
-from kbroker.replica.logs.checkpoints import NEW_LOG, CheckpointFiles, LogCheckpoints, StartupState
+from kbroker.replica.logs.checkpoints import NEW_LOG, TAKEN_BACK, CheckpointFiles, LogCheckpoints, StartupState
 from kbroker.replica.logs.shortage_reporter import ShortageReporter
-from kbroker.replica.logs.stray_logs import MayReturn, StrayLogs
+from kbroker.replica.logs.stray_logs import FateOf, LogOffsets, StrayLogs
 from kbroker.runtime.event_log import EventLogger
 from kbroker.runtime.slices import Steps
 from kbroker.storage import file_names
@@ -53,6 +53,8 @@ class LogManager:
         self._environment = environment
         self._config = config
         self._logs: dict[TopicPartition, Log] = {}
+        # The directories of logs that were set aside, until the checkpoint files have their offsets.
+        self._taken_back: dict[TopicPartition, str] = {}
         # Logs that are on disk and could not be opened yet, with their topic ids.
         self._unopened: dict[TopicPartition, bytes] = {}
         self._startup = NEW_LOG
@@ -101,20 +103,23 @@ class LogManager:
 
     # Opening and creating.
 
-    async def open_at_startup(self, assigned: Sequence[AssignedPartition], may_return: MayReturn) -> list[Log]:
+    async def open_at_startup(self, assigned: Sequence[AssignedPartition], fate_of: FateOf) -> list[Log]:
         """Open the logs, with recovery after an unclean shutdown. Logs that cannot be opened are omitted.
 
-        Logs that are not assigned and may not return (stray_logs.py) are renamed.
+        Logs that are not assigned are deleted or set aside, as `fate_of` decides (stray_logs.py).
         """
         offload = self._environment.offload
         self._startup = await offload(self._checkpoints.load_blocking)
         self._unopened = {tp: topic_id for tp, topic_id, _ in assigned}
-        self._unopened |= await offload(self._stray_logs.clean_up, set(self._unopened), may_return)
+        self._unopened |= await offload(
+            self._stray_logs.clean_up, set(self._unopened), fate_of, self._startup.checkpoints.of
+        )
         known = set(self._unopened)
         logs = await self._open_all(assigned, self._config().num_recovery_threads_per_data_dir)
-        if self._checkpoints.is_outdated or not self._startup.checkpoints.has_only(known):
+        if self._taken_back or self._checkpoints.is_outdated or not self._startup.checkpoints.has_only(known):
             self._checkpoints.is_outdated = True
             await self._checkpoints.write_if_possible()
+            logs = await self._without_failed(logs)
         elif not self._startup.checkpoints.is_complete:
             # With these, the next start has the recovery points even if the broker crashes soon.
             self._background.spawn(self._write_checkpoints())
@@ -132,7 +137,40 @@ class LogManager:
                 self._checkpoints.is_outdated = True
         if self._checkpoints.is_outdated:
             await self._checkpoints.write_if_possible()
-        return [] if self._checkpoints.is_outdated else await self._open_all(assigned, len(assigned))
+        if self._checkpoints.is_outdated:
+            return []
+        logs = await self._open_all(assigned, len(assigned))
+        if self._taken_back:
+            await self._checkpoints.write_if_possible()
+        return await self._without_failed(logs)
+
+    async def _without_failed(self, logs: list[Log]) -> list[Log]:
+        """Return the logs without those whose offsets from the time when they were set aside could not be replaced.
+
+        Nothing is appended or truncated before the checkpoint files have the offsets: those of the log's own file would
+        be taken after a crash. Called when the checkpoint files were written, if possible.
+        """
+        taken_back, self._taken_back = self._taken_back, {}
+        if not taken_back:
+            return logs
+        failed: set[TopicPartition] = set(taken_back)
+        if not self._checkpoints.is_failing:
+            failed = await self._environment.offload(self._forget_offsets_blocking, taken_back)
+        for log in [log for log in logs if log.tp in failed]:
+            del self._logs[log.tp]
+            self._unopened[log.tp] = log.topic_id
+            await self._close(log, clean=False)
+        return [log for log in logs if log.tp not in failed]
+
+    def _forget_offsets_blocking(self, taken_back: Mapping[TopicPartition, str]) -> set[TopicPartition]:
+        failed = set()
+        for tp, directory in taken_back.items():
+            try:
+                self._stray_logs.forget_offsets(directory)
+            except OSError as error:
+                self._warn_once("log cannot be opened", partition=tp, reason=error)
+                failed.add(tp)
+        return failed
 
     async def _open_all(self, assigned: Sequence[AssignedPartition], max_jobs: int) -> list[Log]:
         groups = [assigned[first : first + LOGS_PER_JOB] for first in range(0, len(assigned), LOGS_PER_JOB)]
@@ -162,34 +200,38 @@ class LogManager:
 
     def _try_open_blocking(self, partition: AssignedPartition, state: StartupState) -> Log | None:
         tp = partition.tp
+        directory = file_names.partition_dir(self.path, tp)
         try:
-            if self._stray_logs.replace(file_names.partition_dir(self.path, tp), tp, partition.topic_id):
+            if self._stray_logs.take_back(directory, tp, partition.topic_id):
                 self._checkpoints.is_outdated = True
                 state = NEW_LOG
-            return self._open_blocking(partition, state)
+            offsets = self._stray_logs.offsets(directory)
+            if offsets is None:
+                return self._open_blocking(partition, state, state.checkpoints.of(tp))
+            log = self._open_blocking(partition, TAKEN_BACK, offsets)
+            self._taken_back[tp] = directory
+            return log
         except (OSError, KafkaError) as error:
             self._warn_once("log cannot be opened", partition=tp, reason=error)
         except Exception as error:
             event_log.failure("log cannot be opened", error, partition=tp)
         return None
 
-    def _open_blocking(self, partition: AssignedPartition, state: StartupState) -> Log:
+    def _open_blocking(self, partition: AssignedPartition, state: StartupState, offsets: LogOffsets) -> Log:
         tp, topic_id, configs = partition
-        checkpoints = state.checkpoints
         log = open_log(
             self._environment.disk,
             file_names.partition_dir(self.path, tp),
             tp,
             topic_id,
             self.topic_config(tp.topic, configs),
-            checkpoints.recovery_points.get(tp, 0),
+            offsets.recovery_point,
             state.is_clean,
             self._environment.clock.now_ms(),
-            log_start_offset=checkpoints.log_start_offsets.get(tp, 0) if checkpoints.has_log_starts else None,
-            cleaned_to=checkpoints.cleaner_offsets.get(tp, 0),
-            checkpointed=checkpoints.is_complete,
-            high_watermark=checkpoints.high_watermarks.get(tp),
-            transaction_indexes=None if (known := checkpoints.transaction_indexes) is None else known.get(tp, {}),
+            log_start_offset=offsets.log_start_offset,
+            cleaned_to=offsets.cleaned_to,
+            checkpointed=state.checkpoints.is_complete,
+            high_watermark=offsets.high_watermark,
             background=self._background,
             random=self._environment.random,
         )
@@ -211,6 +253,34 @@ class LogManager:
         return self._checkpoints.high_watermarks.get(tp, 0)
 
     # Deletion.
+
+    async def set_aside(self, logs: Sequence[Log]) -> None:
+        """Close logs, and rename their directories: they are opened again when they are assigned again."""
+        if not logs:
+            return
+        for log in logs:
+            if self._logs.get(log.tp) is log:
+                del self._logs[log.tp]
+                self._checkpoints.is_outdated = True
+        for closed in [self._close(log, clean=True) for log in logs]:
+            await closed
+        await self._environment.offload(self._set_aside_blocking, logs)
+        await self._checkpoints.write_if_possible()
+
+    def _set_aside_blocking(self, logs: Sequence[Log]) -> None:
+        for log in logs:
+            high_watermark = self._checkpoints.high_watermarks.get(log.tp)
+            offsets = LogOffsets(log.durable_recovery_point, log.log_start_offset, log.cleaned_to, high_watermark)
+            try:
+                self._stray_logs.set_aside(log.directory, log.tp, log.topic_id, offsets)
+            except OSError as error:
+                # The next start repeats it.
+                event_log.warning("log not set aside", partition=log.tp, reason=error)
+
+    @property
+    def stray_logs(self) -> int:
+        """The number of logs that are set aside."""
+        return self._stray_logs.count
 
     async def delete(self, logs: Sequence[Log]) -> None:
         """Rename the logs' directories now; remove them after file.delete.delay.ms."""

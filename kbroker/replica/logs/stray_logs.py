@@ -1,21 +1,36 @@
-"""Stray logs: directories of partitions that are deleted, reassigned or unknown to this broker. Used in threads.
+"""Stray logs: those of no replica of this broker, which nothing proves to be deleted. Used in threads.
 
-As in Kafka, the broker renames them to `.stray` instead of deleting them: it cannot know why they are not assigned.
+As in Kafka, their directories are renamed to `.stray`. A stray log is opened again, with its records and offsets, when
+the partition of its topic id is assigned to this broker. Until then its own file has the offsets that the checkpoint
+files of the data directory had of it.
 """
 
+from __future__ import annotations
+
+import json
 from collections.abc import Callable, Collection
+from typing import NamedTuple
 
 from kbroker.common import TopicPartition
+from kbroker.replica.logs.log_fate import LogFate
 from kbroker.runtime.disk import Disk
 from kbroker.runtime.event_log import EventLogger
-from kbroker.storage import file_names
+from kbroker.storage import checkpoint_files, file_names
 from kbroker.storage.partition_metadata import read_topic_id
 
 event_log = EventLogger("kbroker.logs")
 
-# Returns the topic id of a log that is not assigned now but may be assigned again, None for a stray log. The topic id
-# of the parameter is None if the log's file with it is lost.
-MayReturn = Callable[[TopicPartition, bytes | None], bytes | None]
+# Decides about a log that was found on disk: its partition, its topic id and its latest leader epoch, None if unknown.
+FateOf = Callable[[TopicPartition, bytes | None, int | None], LogFate]
+
+
+class LogOffsets(NamedTuple):
+    """The offsets of one log in the checkpoint files. `high_watermark` is None if it has none."""
+
+    recovery_point: int = 0
+    log_start_offset: int = 0
+    cleaned_to: int = 0
+    high_watermark: int | None = None
 
 
 class StrayLogs:
@@ -25,27 +40,34 @@ class StrayLogs:
         self._disk = disk
         self._path = path
         self._unique = unique
+        # The directories that were renamed, by topic id and partition index.
+        self._directories: dict[tuple[bytes, int], str] = {}
 
-    def clean_up(self, assigned: Collection[TopicPartition], may_return: MayReturn) -> dict[TopicPartition, bytes]:
-        """Finish the deletions that the last stop interrupted, and rename the logs that are not `assigned`.
+    @property
+    def count(self) -> int:
+        """The number of stray logs whose topic ids are known."""
+        return len(self._directories)
 
-        Logs that `may_return` stay. Returns these, with their topic ids.
+    def clean_up(
+        self,
+        assigned: Collection[TopicPartition],
+        fate_of: FateOf,
+        offsets_of: Callable[[TopicPartition], LogOffsets],
+    ) -> dict[TopicPartition, bytes]:
+        """Find the stray logs, and delete or rename the logs that are not `assigned`, as `fate_of` decides.
+
+        Finishes the deletions that the last stop interrupted. Returns the logs that stay, with their topic ids.
         """
         kept: dict[TopicPartition, bytes] = {}
-        for name in self._disk.listdir(self._path):
+        for name in sorted(self._disk.listdir(self._path)):
             directory = f"{self._path}/{name}"
             try:
                 if file_names.is_deleted_dir(name):
                     self._disk.rmtree(directory)
-                    continue
-                tp = file_names.parse_partition_dir(name)
-                if tp is None or tp in assigned or not self._is_log(directory):
-                    continue
-                topic_id = may_return(tp, read_topic_id(self._disk, directory))
-                if topic_id is None:
-                    self._rename(directory, tp)
-                else:
-                    kept[tp] = topic_id
+                elif (partition := file_names.parse_stray_dir(name)) is not None:
+                    self._note(directory, partition)
+                elif (tp := file_names.parse_partition_dir(name)) is not None and tp not in assigned:
+                    self._clean_up(directory, tp, fate_of, offsets_of, kept)
             except OSError as error:
                 # No log uses the directory.
                 event_log.warning(
@@ -55,23 +77,98 @@ class StrayLogs:
                 )
         return kept
 
-    def replace(self, directory: str, tp: TopicPartition, topic_id: bytes) -> bool:
-        """Rename the log of a partition if it belongs to another topic id. Returns whether it did. Raises OSError."""
-        stored_id = read_topic_id(self._disk, directory)
-        if stored_id is None or stored_id == topic_id:
-            return False
-        self._rename(directory, tp)
-        return True
+    def _clean_up(
+        self,
+        directory: str,
+        tp: TopicPartition,
+        fate_of: FateOf,
+        offsets_of: Callable[[TopicPartition], LogOffsets],
+        kept: dict[TopicPartition, bytes],
+    ) -> None:
+        topic_id = read_topic_id(self._disk, directory)
+        segments = self._segments(directory)
+        if topic_id is None and not segments:
+            return  # not a log
+        match fate_of(tp, topic_id, self._latest_epoch(directory, segments)):
+            case LogFate.DELETE:
+                deleted = file_names.deleted_dir(self._path, tp, self._unique())
+                self._disk.rename(directory, deleted)
+                event_log.info("log deleted: its topic or replica was removed while the broker was stopped", log=tp)
+                self._disk.rmtree(deleted)
+            case LogFate.SET_ASIDE:
+                self.set_aside(directory, tp, topic_id, offsets_of(tp))
+            case LogFate.KEEP if topic_id is not None:
+                kept[tp] = topic_id
 
-    def _is_log(self, directory: str) -> bool:
-        if read_topic_id(self._disk, directory) is not None:
-            return True
-        # The file with the topic id may be lost.
-        names = self._disk.listdir(directory) if self._disk.isdir(directory) else ()
-        parsed = map(file_names.parse_segment_file, names)
-        return any(file is not None and file[1] == file_names.LOG for file in parsed)
-
-    def _rename(self, directory: str, tp: TopicPartition) -> None:
+    def set_aside(self, directory: str, tp: TopicPartition, topic_id: bytes | None, offsets: LogOffsets) -> None:
+        """Rename the directory of a closed log, after writing the offsets with which it is opened again."""
+        data = json.dumps(offsets._asdict()).encode()
+        self._disk.write_atomic(f"{directory}/{file_names.STRAY_OFFSETS}", data)
         stray = file_names.stray_dir(self._path, tp, self._unique())
         self._disk.rename(directory, stray)
-        event_log.warning("directory of no replica of this broker, renamed", directory=directory, now=stray)
+        if topic_id is not None:
+            self._directories[topic_id, tp.partition] = stray
+        event_log.warning(
+            "log set aside: the metadata does not assign it to this broker, and does not say that it was deleted",
+            log=tp,
+            now=stray,
+        )
+
+    def take_back(self, directory: str, tp: TopicPartition, topic_id: bytes) -> bool:
+        """Rename the stray log of a partition to its `directory`, if there is one. Raises OSError.
+
+        A log of another topic id that is there is set aside. Returns whether a directory was renamed.
+        """
+        stored_id = read_topic_id(self._disk, directory)
+        is_other = stored_id is not None and stored_id != topic_id
+        if is_other:
+            # The offsets in the checkpoint files may be of either.
+            self.set_aside(directory, tp, stored_id, LogOffsets())
+        stray = self._directories.get((topic_id, tp.partition))
+        if stray is None or self._disk.isdir(directory):
+            return is_other
+        self._disk.rename(stray, directory)
+        del self._directories[topic_id, tp.partition]
+        event_log.info("log taken back: it is assigned to this broker again", log=tp, was=stray)
+        return True
+
+    def offsets(self, directory: str) -> LogOffsets | None:
+        """Return the offsets of a log that was set aside; None if it was not, or the checkpoint files have newer ones.
+
+        Offsets that cannot be read are 0: recovery reads the whole log.
+        """
+        try:
+            fields = json.loads(self._disk.read(f"{directory}/{file_names.STRAY_OFFSETS}"))
+            return LogOffsets(**fields)
+        except FileNotFoundError:
+            return None
+        except (ValueError, TypeError) as error:
+            event_log.warning("offsets of a log that was set aside are damaged", directory=directory, reason=error)
+            return LogOffsets()
+
+    def forget_offsets(self, directory: str) -> None:
+        """Remove the offsets that a log was set aside with, since the checkpoint files have them. Raises OSError."""
+        self._disk.unlink(f"{directory}/{file_names.STRAY_OFFSETS}")
+
+    def _note(self, directory: str, partition: int) -> None:
+        topic_id = read_topic_id(self._disk, directory)
+        if topic_id is None:
+            return
+        other = self._directories.setdefault((topic_id, partition), directory)
+        if other != directory:
+            event_log.warning("two stray logs of one partition, the first is used", first=other, second=directory)
+
+    def _segments(self, directory: str) -> list[str]:
+        names = self._disk.listdir(directory) if self._disk.isdir(directory) else ()
+        parsed = [(file_names.parse_segment_file(name), name) for name in names]
+        return [f"{directory}/{name}" for file, name in parsed if file is not None and file[1] == file_names.LOG]
+
+    def _latest_epoch(self, directory: str, segments: Collection[str]) -> int | None:
+        """Return the latest leader epoch of a log, -1 if it has no records, None if it is unknown."""
+        try:
+            epochs = checkpoint_files.decode_epochs(self._disk.read(f"{directory}/{file_names.LEADER_EPOCHS}"))
+        except (FileNotFoundError, ValueError):
+            epochs = []
+        if epochs:
+            return epochs[-1][0]
+        return None if any(map(self._disk.size, segments)) else -1

@@ -110,13 +110,13 @@ class CheckpointDirectory:
         if not self._storage.exists(metadata_path):
             raise PipelineError(
                 f"{self._storage.uri(path)} has no {METADATA_FILE}, so it is not a checkpoint of "
-                f"`kbroker archive run`: remove it, or specify another directory with --checkpoint"
+                f"`kbroker archive run`: specify another directory with --checkpoint"
             )
         metadata = decode_metadata(self._storage.read(metadata_path), self._storage.uri(metadata_path))
         if metadata.archive_id != self._archive_id:
             raise PipelineError(
-                f"{self.location} is the checkpoint of another archive (of {metadata.subscription}): remove it, or "
-                f"specify another directory with --checkpoint"
+                f"{self.location} is the checkpoint of another archive (of {metadata.subscription}): specify another "
+                f"directory with --checkpoint; without this one, that archive would lose its progress"
             )
         return CheckpointGeneration(self._storage, path, metadata)
 

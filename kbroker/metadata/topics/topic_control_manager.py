@@ -242,7 +242,8 @@ class TopicControlManager:
             if self._image.overrides(*resource):
                 ops.append(Delete(znodes.config_path(resource)))
         if error is None and ops:
-            error = await _error_of(self._writer.commit([*ops, *draft.ops()]))
+            ids = [deletion.topic_id for deletion in removed]
+            error = await _error_of(self._writer.commit([*ops, *draft.ops()], ids))
         for deletion in removed:
             deletion.error = error
 

@@ -21,15 +21,20 @@ class Transaction(NamedTuple):
 class Server:
     """Applies the leader's transactions in their order, each after a delay.
 
-    `transactions` is the leader's log, `applied` the number of its transactions that are in `tree`. `lag_s` is called
+    `transactions` is the leader's log, `applied` the number of its transactions that are in `tree`, which the server
+    starts with. `lag_s` is called
     for the delay of a transaction, in seconds. A connection receives the notification of a watch before any response
     that was produced after the change.
     """
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, transactions: Sequence[Transaction], lag_s: Callable[[], float]
+        self,
+        loop: asyncio.AbstractEventLoop,
+        transactions: Sequence[Transaction],
+        lag_s: Callable[[], float],
+        tree: DataTree,
     ) -> None:
-        self.tree = DataTree()
+        self.tree = tree
         self.watches: WatchManager[SessionConnection] = WatchManager()
         self.applied = 0
         self._transactions = transactions
@@ -49,6 +54,10 @@ class Server:
             self.applied += 1
             for connection, event in self.watches.fire(self.tree.apply(ops, session).events):
                 connection.responses.send(WatchNotification(event, self.applied))
+
+    def stop(self) -> None:
+        """Apply nothing more: another server has taken the place of this one."""
+        self._commits.close()
 
     def forget(self, connection: SessionConnection) -> None:
         """Remove the watches of a connection that is lost."""

@@ -20,11 +20,11 @@ Brokers come and go; the service's state stays. All randomness comes from one se
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from random import Random
 
 from kbroker.metadata.store.coordination import CoordinationError, Delete, Op
-from kbroker.metadata.store.data_tree import DataTree
+from kbroker.metadata.store.data_tree import DataNode, DataTree
 from kbroker.simulation.coordination.messages import (
     ClientMessage,
     ConnectionClosed,
@@ -90,12 +90,20 @@ class SimCoordination:
         self._loop = loop
         self._random = random
         self._transactions: list[Transaction] = []
-        self._servers = [Server(loop, self._transactions, lambda: random.uniform(*self.lag_s)) for _ in range(SERVERS)]
+        self._servers = self._new_servers()
         self._sessions: dict[int, ServiceSession] = {}
         # Hosts whose requests, or whose responses, do not arrive.
         self._requests_cut: dict[str, None] = {}
         self._responses_cut: dict[str, None] = {}
         self._down = False
+
+    def _new_servers(self) -> list[Server]:
+        """Return servers that have the data of `tree`, and apply later transactions."""
+
+        def lag_s() -> float:
+            return self._random.uniform(*self.lag_s)
+
+        return [Server(self._loop, self._transactions, lag_s, copy_of(self.tree)) for _ in range(SERVERS)]
 
     def session(self, loop: asyncio.AbstractEventLoop, host: str, timeout_ms: int = SESSION_MS) -> SimSession:
         """Return a new session of a program on `loop`; it connects in the background."""
@@ -177,6 +185,36 @@ class SimCoordination:
         """Apply writes of an operator's tool. Raises CoordinationError."""
         self.injected["write"] += 1
         self._commit(ops, 0)
+
+    # Lost and restored data.
+
+    def copy(self) -> DataTree:
+        """Return a copy of the data as it is now, as an operator's backup of a server's data directory has it."""
+        return copy_of(self.tree)
+
+    def replace_data(self, copy: DataTree | None = None) -> None:
+        """Replace the data of all servers by a copy, None for no data. No session of before is known any more.
+
+        As in ZooKeeper, the ephemeral nodes of a copy last until the timeout of their sessions.
+        """
+        self.injected["replace data"] += 1
+        for session in self._sessions.values():
+            session.over = True
+            _disconnect(session)
+        for server in self._servers:
+            server.stop()
+        # The checks of invariants hold the tree.
+        self.tree.nodes = copy_of(copy or DataTree()).nodes
+        self._transactions = []
+        self._servers = self._new_servers()
+        owners = {node.owner for node in self.tree.nodes.values() if node.owner}
+        self._loop.call_later(SESSION_MS / 1000, self._delete_ephemerals, self._transactions, owners)
+
+    def _delete_ephemerals(self, transactions: Sequence[Transaction], owners: Iterable[int]) -> None:
+        """Delete the ephemeral nodes of sessions that a copy had, unless the data was replaced again."""
+        if transactions is self._transactions:
+            for number in owners:
+                self._commit([Delete(path) for path in self.tree.ephemerals(number)], number)
 
     # Connections.
 
@@ -348,3 +386,11 @@ def _drop_connection(session: ServiceSession, connection: SessionConnection) -> 
     if connection is session.connection:
         session.server.forget(connection)
         session.connection = None
+
+
+def copy_of(tree: DataTree) -> DataTree:
+    copy = DataTree()
+    for path, node in tree.nodes.items():
+        copied = copy.nodes[path] = DataNode(node.data, node.version, node.owner)
+        copied.children = set(node.children)
+    return copy

@@ -11,6 +11,8 @@
 - A new partition has no replica on a broker that is cordoned.
 - A broker that cannot write to its disk neither joins an ISR nor is elected instead of one that can.
 - No broker is in an ISR while it is fenced, or since before it registered again (memberships.py).
+- No log of a replica is deleted while the broker is among the stored replicas (kept_logs.py). Logs that are set aside
+  count as what they are: the data of the replica.
 - What clients received, as an acknowledgement or as a record, is in the log of every replica that may be elected, and
   records that they have deleted are not (promises.py). Under flush.before.ack it is synced on every replica in the ISR.
 
@@ -22,17 +24,15 @@ from __future__ import annotations
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
-from kbroker.simulation.disk.log_files import INTERNAL, durable_end, partition_directories
+from kbroker.simulation.disk.log_files import INTERNAL, durable_end
 from kbroker.simulation.invariants.broker import BrokenInvariant
 from kbroker.simulation.invariants.controller_state import ControllerState, StoredPartition
+from kbroker.simulation.invariants.kept_logs import KeptLogs
 from kbroker.simulation.invariants.memberships import Memberships, fault_of_failing_brokers
 from kbroker.simulation.invariants.plans import Plans
 from kbroker.simulation.invariants.promises import Promises
 from kbroker.simulation.invariants.reassignments import Reassignments
 from kbroker.simulation.invariants.stored_log import BatchId, StoredLog
-from kbroker.simulation.runtime.machine import DATA
-from kbroker.storage.file_names import PARTITION_METADATA
-from kbroker.storage.partition_metadata import encode_topic_id
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from kbroker.metadata.store.data_tree import DataTree
     from kbroker.replica.partition import Partition
     from kbroker.simulation.checker.history import TopicPartition
-    from kbroker.simulation.disk.disk import SimDisk
     from kbroker.simulation.runtime.machine import Machine
 
 # A partition of a topic id.
@@ -60,8 +59,7 @@ class ClusterInvariants:
         self._state = ControllerState(tree)
         self._stored: dict[Key, PartitionRegistration] = {}
         self._logs: dict[tuple[int, Key], StoredLog] = {}
-        # The directories of partitions by broker, with the disk and the number of changes of its data directory.
-        self._directories: dict[int, tuple[SimDisk, int, dict[TopicPartition, str]]] = {}
+        self._kept_logs = KeptLogs()
         # The broker that is the leader of a partition in an epoch, and its high watermark.
         self._leaders: dict[tuple[Key, int], tuple[int, int]] = {}
         # Batches by offset and leader epoch, with the broker on which they were found first.
@@ -115,6 +113,11 @@ class ClusterInvariants:
     def lose(self, broker: int) -> None:
         """Record that a machine loses power or its disk."""
         self._memberships.lose(broker)
+        self._kept_logs.lose(broker)
+
+    def use(self, tree: DataTree) -> None:
+        """Check the brokers against these nodes from now on."""
+        self._state.use(tree)
 
     def forget_exposed(self, tp: TopicPartition, floor: int) -> None:
         """Record that offsets from `floor` on may be lost."""
@@ -170,12 +173,13 @@ class ClusterInvariants:
         self._batches = {entry: value for entry, value in self._batches.items() if entry[0] != key}
         self._compared = {entry: value for entry, value in self._compared.items() if entry[0] != key}
         self._memberships.forget(key)
+        self._kept_logs.forget(key)
         self._promises.forget(key)
         self._reassignments.forget(key)
 
     def check(self) -> None:
         """Raise BrokenInvariant if an invariant does not hold."""
-        directories = {id: self._partition_directories(id) for id in self._machines}
+        logs = {id: self._kept_logs.logs(id, machine.disk) for id, machine in self._machines.items()}
         leading = self._leading()
         brokers = self._state.brokers()
         for tp, stored in self._state.partitions().items():
@@ -185,20 +189,15 @@ class ClusterInvariants:
             # Also of one that still believes to be the leader, and is no replica any more.
             leaders = leading.get(tp, {})
             for broker in dict.fromkeys((*stored.registration.replicas, *leaders)):
-                self._update_log(broker, tp, key, directories[broker].get(tp))
+                self._update_log(broker, tp, key, logs[broker].get(key) or logs[broker].get(tp))
+            fault = self._kept_logs.fault(tp, key, stored.registration.replicas, logs)
+            if fault is not None:
+                raise BrokenInvariant(f"{tp[0]}-{tp[1]}: {fault}")
             self._check_promises(tp, key, stored.registration)
             for broker, partition in leaders.items():
                 if partition.topic_id == stored.topic_id:
                     self._check_leader(broker, tp, key, partition)
                     self._check_isr(broker, tp, key, partition, stored)
-
-    def _partition_directories(self, broker: int) -> dict[TopicPartition, str]:
-        disk = self._machines[broker].disk
-        known = self._directories.get(broker)
-        if known is None or known[0] is not disk or known[1] != disk.changes[DATA]:
-            directories = partition_directories(disk, DATA) if disk.isdir(DATA) else {}
-            known = self._directories[broker] = disk, disk.changes[DATA], directories
-        return known[2]
 
     def _leading(self) -> dict[TopicPartition, dict[int, Partition]]:
         """Return the open partitions of the brokers that believe to be their leader."""
@@ -220,6 +219,7 @@ class ClusterInvariants:
         if old is new:
             return
         self._stored[key] = new
+        self._kept_logs.note_replicas(key, new.replicas)
         if new.leader >= 0 and new.leader not in new.isr:
             self._fail(new.leader, tp, f"the leader is not in the ISR {new.isr}")
         # The ISR is empty if the replicas that have all committed records are eligible leaders only (KIP-966).
@@ -251,9 +251,6 @@ class ClusterInvariants:
         stored = self._logs.get((broker, key))
         if stored is None:
             stored = self._logs[broker, key] = StoredLog()
-        if path is not None and not stored.is_current(disk, path) and _has_other_topic_id(disk, path, key[0]):
-            # The log of a deleted topic of the same name, whose deletion this broker has not seen yet.
-            path = None
         batches = stored.update(disk, path)
         self._compactable[key] = max(stored.active_base, self._compactable.get(key, 0))
         for batch in batches:
@@ -338,11 +335,6 @@ class ClusterInvariants:
 
     def _fail(self, broker: int, tp: TopicPartition, message: str) -> None:
         raise BrokenInvariant(f"broker {broker}, {tp[0]}-{tp[1]}: {message}")
-
-
-def _has_other_topic_id(disk: SimDisk, path: str, topic_id: bytes) -> bool:
-    metadata = f"{path}/{PARTITION_METADATA}"
-    return disk.exists(metadata) and encode_topic_id(topic_id).encode() not in disk.data(metadata)
 
 
 def _below(log: StoredLog, start: int, end: int) -> list[BatchId]:

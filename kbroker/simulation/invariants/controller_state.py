@@ -39,6 +39,10 @@ class ControllerState:
         self._plan_data = b""
         self._plan: StoredPlan | None = None
 
+    def use(self, tree: DataTree) -> None:
+        """Read the nodes of another tree from now on."""
+        self._tree = tree
+
     def partitions(self) -> dict[TopicPartition, StoredPartition]:
         """Return all partitions of the topics that exist. Do not change the result."""
         topics = [(name, self._tree.get(znodes.topic_path(name)).data) for name in self._children(znodes.TOPICS)]

@@ -1,9 +1,16 @@
-"""The fault `coordination`: an unreachable, slow, lagging or restarted coordination service, expired sessions."""
+"""The fault `coordination`: an unreachable, slow, lagging or restarted coordination service, expired sessions.
+
+The fault `lost_metadata`: the service has no data any more, or that of another cluster, until the operator puts the
+data of before back.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from typing import TYPE_CHECKING
+
+from kbroker.metadata.recovery.cluster_identity import layout_ops
+from kbroker.metadata.store.data_tree import DataTree
 
 if TYPE_CHECKING:
     from random import Random
@@ -13,6 +20,8 @@ if TYPE_CHECKING:
 
 # Most faults are shorter than the session timeout of 6 s, some are longer.
 SECONDS = ((0.001, 0.5), (0.5, 5.0), (5.0, 15.0))
+# How long the service has other data: brokers must have time to join there, and to delete logs.
+METADATA_S = (0.5, 6.0)
 
 
 async def coordination(simulation: Simulation, random: Random) -> None:
@@ -66,5 +75,41 @@ async def _expire(simulation: Simulation, service: SimCoordination, random: Rand
         service.expire(number)
 
 
+async def lost_metadata(simulation: Simulation, random: Random) -> None:
+    """The service loses its data, or gets that of another cluster; the operator puts the data of before back, later.
+
+    Meanwhile an empty broker may start, or one whose meta.properties an operator has removed: it begins a new cluster,
+    or joins the other one.
+    """
+    service = simulation.coordination
+    if service is None or simulation.is_metadata_replaced:
+        return
+    other = DataTree()
+    if random.random() < 0.4:
+        other.apply(layout_ops(random), 0)
+        simulation.note("the coordination service has the data of another, empty cluster")
+    else:
+        simulation.note("the coordination service has lost its data")
+    intruder = simulation.draw_machine(random) if random.random() < 0.5 else None
+    is_empty = random.random() < 0.5
+    if intruder is not None and is_empty and not simulation.is_replicated():
+        intruder = None
+    simulation.replace_metadata(other)
+    if intruder is not None:
+        with simulation.down(intruder):
+            if is_empty:
+                simulation.note_of(intruder, "kill -9, and its disk is replaced by an empty one")
+                simulation.replace_disk(intruder)
+            else:
+                simulation.note_of(intruder, "kill -9, and the operator removes meta.properties")
+                simulation.remove_owner(intruder)
+    await asyncio.sleep(random.uniform(*METADATA_S))
+    simulation.put_metadata_back()
+
+
 def _seconds(random: Random) -> float:
     return random.uniform(*random.choice(SECONDS))
+
+
+# The faults that replace the data of the coordination service.
+METADATA = {"lost_metadata": lost_metadata}

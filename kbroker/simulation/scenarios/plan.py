@@ -29,6 +29,8 @@ FOLLOWER_LIMITS = {"replica.fetch.max.bytes": 2 << 10, "replica.fetch.response.m
 SHORT_PAUSE_S = 0.01
 # How much longer runs with self-healing are: brokers stay away, and return.
 HEALING_S = 15.0
+# How much longer runs are in which the coordination service loses its data: all brokers start again.
+LONG_FAULTS_S = 10.0
 # The same for runs in which writes must go on: disks fill several times.
 PROGRESS_S = 5.0
 
@@ -59,6 +61,7 @@ class Plan:
     several replicas, which may lose their records. `has_racks`: consumers fetch from replicas in their racks.
     `queues`: topics with delayed delivery, idempotency keys, views and closing partitions are written and read.
     `cordoning`: brokers are cordoned, so that they get no new replicas, and some of them drained.
+    `recurring`: faults that happen again and again, beside the others.
     `small_slices`: almost all requests are handled in slices, as otherwise only large ones are.
     """
 
@@ -90,6 +93,7 @@ class Plan:
     cordoning: bool = False
     queues: bool = False
     small_slices: bool = False
+    recurring: dict[str, Fault] = field(default_factory=dict)
 
     @property
     def replication_factor(self) -> int:
@@ -163,6 +167,10 @@ class Plan:
         others = random.sample(sorted(self.faults), min(2, len(self.faults)))
         self.faults = {"absence": absence, **{name: self.faults[name] for name in others}}
         self.seconds += HEALING_S
+
+    def add_recurring_faults(self, faults: dict[str, Fault]) -> None:
+        self.recurring = faults
+        self.seconds += LONG_FAULTS_S if faults else 0.0
 
     def expect_progress(self) -> None:
         """Let nothing but disks stop writes for long, and no follower leave the ISR because it lags behind."""

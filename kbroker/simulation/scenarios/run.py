@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -20,6 +20,7 @@ from kbroker.simulation.checker import Anomaly, check, render
 from kbroker.simulation.checker.history import History, show
 from kbroker.simulation.invariants.cluster import ClusterInvariants
 from kbroker.simulation.scenarios.configs import draw_queue_configs
+from kbroker.simulation.scenarios.faults import Fault
 from kbroker.simulation.scenarios.plan import Plan
 from kbroker.simulation.scenarios.programs import Programs
 from kbroker.simulation.scenarios.scenarios import SCENARIOS
@@ -107,6 +108,7 @@ def simulate(seed: int, scenario: str, *, trace: bool = False, shape: Callable[[
         plan.heal(healing, SCENARIOS[scenario].many_brokers)
     cordoning = Random(f"{seed}/{scenario}/cordoning").random()
     plan.cordoning = plan.brokers > plan.replication_factor and cordoning < SCENARIOS[scenario].cordoning
+    plan.add_recurring_faults(SCENARIOS[scenario].recurring)
     plan.small_slices = Random(f"{seed}/{scenario}/slices").random() < SMALL_SLICES
     if SCENARIOS[scenario].progress:
         plan.expect_progress()
@@ -201,8 +203,11 @@ class Run:
         await self._with_timeout(self._programs.set_up(), "the creation of topics")
         self._programs.start()
         faults = [
-            simulation.sim_loop.create_task(self._inject_faults(number)) for number in range(plan.concurrent_faults)
+            simulation.sim_loop.create_task(self._inject_faults(plan.faults, number))
+            for number in range(plan.concurrent_faults)
         ]
+        if plan.recurring:
+            faults.append(simulation.sim_loop.create_task(self._inject_faults(plan.recurring, plan.concurrent_faults)))
         joining = simulation.sim_loop.create_task(self._install_brokers())
         await asyncio.sleep(plan.seconds)
         await joining
@@ -241,17 +246,18 @@ class Run:
             await asyncio.sleep(pause_s)
             self._simulation.install(machine)
 
-    async def _inject_faults(self, number: int) -> None:
+    async def _inject_faults(self, faults: Mapping[str, Fault], number: int) -> None:
         random = self._simulation.random_for(f"trouble {number}")
-        names = list(self._plan.faults)
+        names = list(faults)
         while True:
             await asyncio.sleep(random.expovariate(1 / self._plan.pause_s))
-            await self._plan.faults[random.choice(names)](self._simulation, random)
+            await faults[random.choice(names)](self._simulation, random)
 
     def _end_faults(self) -> None:
         """End all faults, also those that were cancelled in the middle."""
         simulation = self._simulation
         simulation.end_faults()
+        simulation.put_metadata_back()
         simulation.network.faults.heal_all()
         for machine in simulation.machines:
             machine.disk.faults.stop()

@@ -1,15 +1,15 @@
 """The scenarios: which faults each seed may draw, and how often it draws transactions, compaction and recreation."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from kbroker.simulation.scenarios.cluster_faults import CLUSTER, OUTAGE, POWER_OF_SEVERAL, controller
+from kbroker.simulation.scenarios.coordination_faults import METADATA
 from kbroker.simulation.scenarios.disk_space_faults import DISK_SPACE
 from kbroker.simulation.scenarios.faults import (
     CLOCK,
     COORDINATION,
     DISK,
     LOSSLESS_DISK,
-    LOST_FILES,
     NETWORK,
     NODE,
     POWER,
@@ -25,7 +25,7 @@ from kbroker.simulation.scenarios.faults import (
 @dataclass(frozen=True, slots=True)
 class Scenario:
     """`text`: the description in the list of scenarios. `durable`: all topics have flush.before.ack. `coordination`:
-    most runs use an external coordination service.
+    most runs use an external coordination service. `recurring`: faults that every run has again and again.
 
     `transactions`: the share of runs with transactions, of the runs whose faults permit them. `exactly_once`: all of
     these have groups that consume, transform and produce. `compaction`: the share of the other runs whose topics are
@@ -54,6 +54,7 @@ class Scenario:
     healing: float = 0.0
     queues: bool = False
     cordoning: float = 0.0
+    recurring: dict[str, Fault] = field(default_factory=dict)
     progress: bool = False
 
 
@@ -113,12 +114,6 @@ _SCENARIOS = (
         "transactions, with all faults but rot; what is acknowledged has been synced",
         _ALL_BUT_ROT,
         durable=True,
-        transactions=1.0,
-    ),
-    Scenario(
-        "lost-files",
-        "transactions; index files are removed or emptied while the broker is down",
-        {**NODE, **LOST_FILES, **LOSSLESS_DISK},
         transactions=1.0,
     ),
     Scenario(
@@ -200,6 +195,20 @@ _CLUSTER_SCENARIOS = (
         administration=0.7,
         healing=0.3,
         cordoning=0.3,
+    ),
+    Scenario(
+        "cluster-metadata",
+        "the faults of cluster-everything, and the coordination service loses its data, until it is put back",
+        {**_CLUSTER, **OUTAGE},
+        coordination=True,
+        transactions=0.3,
+        compaction=0.3,
+        recreation=0.4,
+        brokers=3,
+        many_brokers=5,
+        administration=0.7,
+        cordoning=0.2,
+        recurring={**METADATA},
     ),
 )
 # Those of a lone broker, from which `any` draws, and all.

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 from random import Random
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from kbroker.metadata.store import znodes
 from kbroker.simulation.checker.history import DeleteRecords, History, Operation, Outcome, Poll, Send, TopicPartition
 from kbroker.simulation.clients.producer.producer import ACKS_ALL
 from kbroker.simulation.coordination.service import SESSION_MS, SimCoordination
@@ -15,9 +16,10 @@ from kbroker.simulation.invariants.broker import BrokenInvariant
 from kbroker.simulation.invariants.cluster import ClusterInvariants
 from kbroker.simulation.invariants.controller_state import ControllerState
 from kbroker.simulation.invariants.write_progress import WriteProgress
+from kbroker.simulation.network.faults import ANY
 from kbroker.simulation.runtime.host_loop import HostLoop
 from kbroker.simulation.runtime.loop import WAKEUP_DELAYS_NS, SimLoop
-from kbroker.simulation.runtime.machine import PORT, Machine
+from kbroker.simulation.runtime.machine import DATA, PORT, Machine
 from kbroker.simulation.scenarios.configs import RACK_AWARE, RACKS
 from kbroker.simulation.scenarios.losses import loss_of
 from kbroker.simulation.scenarios.supervisor import (
@@ -26,8 +28,10 @@ from kbroker.simulation.scenarios.supervisor import (
     BrokerSupervisor,
     NotServing,
 )
+from kbroker.storage.meta_properties import FILE as META_PROPERTIES
 
 if TYPE_CHECKING:
+    from kbroker.metadata.store.data_tree import DataTree
     from kbroker.replica.partition import Partition
 
 T = TypeVar("T")
@@ -38,6 +42,8 @@ INVARIANT_CHECK_INTERVAL_S = 0.05
 CHECKS_PER_DURABILITY_CHECK = 8
 # The wall clocks of brokers differ by at most this time.
 MAX_SKEW_MS = 300
+# The suffix of a file that the operator has moved away.
+REMOVED = ".removed"
 
 
 class Simulation:
@@ -73,12 +79,18 @@ class Simulation:
             machine.name: BrokerSupervisor(machine, self.history, self.random, replicated=brokers > 1)
             for machine in self.machines
         }
+        for supervisor in self.supervisors.values():
+            supervisor.has_other_metadata = lambda: self.is_metadata_replaced
         for machine in self.machines[brokers - joining :]:
             self.supervisors[machine.name].is_installed = False
         self.cluster: ClusterInvariants | None = None
         if brokers > 1 and self.coordination is not None:
             self.cluster = ClusterInvariants(self.machines, self.coordination.tree, durable=durable)
             self.coordination.on_commit = self._check_stored
+        # The data of the coordination service before it was replaced; None while it is not.
+        self._former_metadata: DataTree | None = None
+        # The machines that clients do not reach meanwhile.
+        self._hidden: dict[str, None] = {}
         self._progress: WriteProgress | None = None
         self.clients: list[HostLoop] = []
         self._broken: BrokenInvariant | None = None
@@ -113,6 +125,68 @@ class Simulation:
         assert self.cluster is not None
         self.cluster.lose(self.machines.index(machine) + 1)
         machine.replace_disk()
+        self._hide_from_clients(machine)
+
+    @property
+    def is_metadata_replaced(self) -> bool:
+        """Whether the coordination service has other data than that of the cluster."""
+        return self._former_metadata is not None
+
+    def replace_metadata(self, other: DataTree) -> None:
+        """Replace the data of the coordination service. Until it is put back, the checks go by the data of before."""
+        assert self.coordination is not None
+        former = self._former_metadata = self.coordination.copy()
+        if self.cluster is not None:
+            self.cluster.use(former)
+        self.coordination.replace_data(other)
+        for machine in self.machines:
+            self._hide_from_clients(machine)
+
+    def _hide_from_clients(self, machine: Machine) -> None:
+        """Cut a machine off that may become part of another cluster: its acknowledgements are of no cluster of ours."""
+        if self.is_metadata_replaced and not machine.disk.exists(f"{DATA}/{META_PROPERTIES}"):
+            self._hidden[machine.name] = None
+            self.network.faults.cut(ANY, machine.name)
+            self.network.faults.cut(machine.name, ANY)
+
+    def put_metadata_back(self) -> None:
+        """Put the data of the coordination service back that it had before it was replaced, if it was.
+
+        The operator also gives machines back to their cluster that have become part of another one meanwhile.
+        """
+        former, self._former_metadata = self._former_metadata, None
+        if former is None:
+            return
+        assert self.coordination is not None
+        self.note("the operator has put the data of the coordination service back")
+        self.coordination.replace_data(former)
+        if self.cluster is not None:
+            self.cluster.use(self.coordination.tree)
+        for machine in self.machines:
+            self._give_back(machine, _cluster_id(former))
+        for name in self._hidden:
+            self.network.faults.restore(ANY, name)
+            self.network.faults.restore(name, ANY)
+        self._hidden.clear()
+
+    def _give_back(self, machine: Machine, cluster_id: bytes) -> None:
+        """Restore the owner of a machine's data directory, or empty a disk that another cluster has begun to use."""
+        path, owner = f"{DATA}/{META_PROPERTIES}", self._owner(machine)
+        if machine.disk.exists(f"{path}{REMOVED}"):
+            self.note_of(machine, f"kill -9, and the operator has restored {META_PROPERTIES}")
+            machine.kill()
+            machine.disk.rename(f"{path}{REMOVED}", path)
+        elif owner and cluster_id not in owner:
+            self.note_of(machine, "kill -9, and the operator has emptied the disk, which another cluster has used")
+            self.replace_disk(machine)
+
+    def remove_owner(self, machine: Machine) -> None:
+        """Kill the broker of a machine and remove meta.properties, so that it joins or begins another cluster."""
+        path = f"{DATA}/{META_PROPERTIES}"
+        machine.kill()
+        if machine.disk.exists(path):
+            machine.disk.rename(path, f"{path}{REMOVED}")
+        self._hide_from_clients(machine)
 
     @property
     def machine(self) -> Machine:
@@ -130,6 +204,7 @@ class Simulation:
     def install(self, machine: Machine) -> None:
         """Add a machine to the cluster: its broker starts, and joins."""
         self.note_of(machine, "joins the cluster")
+        self._hide_from_clients(machine)
         self.supervisors[machine.name].is_installed = True
 
     @property
@@ -205,8 +280,23 @@ class Simulation:
         assert self.cluster is not None
         try:
             self.cluster.check_stored()
+            self._check_registered()
         except BrokenInvariant as broken:
             self._broken = self._broken or broken
+
+    def _check_registered(self) -> None:
+        """Check that no broker of the cluster has registered in another one."""
+        if self._former_metadata is None or self.coordination is None:
+            return
+        tree, cluster_id = self.coordination.tree, _cluster_id(self._former_metadata)
+        for id in tree.children(znodes.BROKERS) if tree.version(znodes.BROKERS) is not None else ():
+            if cluster_id in self._owner(self.machines[int(id) - 1]):
+                raise BrokenInvariant(f"broker {id} has joined another cluster")
+
+    def _owner(self, machine: Machine) -> bytes:
+        """Return meta.properties of a machine's data directory, empty if there is none."""
+        path = f"{DATA}/{META_PROPERTIES}"
+        return bytes(machine.disk.data(path)) if machine.disk.exists(path) else b""
 
     def _check_exposed_end(self, tp: TopicPartition, end: int) -> None:
         if self.cluster is not None:
@@ -293,3 +383,7 @@ class Simulation:
 
     def _trace(self, *facts: object) -> None:
         self.sim_loop.trace.record(*facts)
+
+
+def _cluster_id(tree: DataTree) -> bytes:
+    return str(znodes.decode(znodes.CLUSTER_ID, tree.get(znodes.CLUSTER_ID).data)["id"]).encode()

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from kbroker.common import KafkaError
 from kbroker.config.values import ConfigError
+from kbroker.metadata.recovery.cluster_identity import ForeignCluster
 from kbroker.metadata.store.coordination import CoordinationError
+from kbroker.replica.logs.data_directory import ForeignDirectory
 from kbroker.simulation.checker.history import Operation, Outcome, UnsyncedStart
 from kbroker.simulation.invariants.broker import Invariants
 from kbroker.simulation.runtime.host_loop import HostCrashed
@@ -36,7 +38,8 @@ class BrokerSupervisor:
     """Starts the broker of a machine again when it has ended, except within `down`.
 
     `replicated`: see Invariants. `faults_over`: whether a broker that does not start is an error. `is_installed`: False
-    until the machine is part of the cluster.
+    until the machine is part of the cluster. `has_other_metadata` returns whether the coordination service has other
+    data than that of the cluster, in which case a broker must not start.
     """
 
     def __init__(self, machine: Machine, history: History, random: Random, *, replicated: bool = False) -> None:
@@ -44,6 +47,7 @@ class BrokerSupervisor:
         self._replicated = replicated
         self.faults_over = False
         self.is_installed = True
+        self.has_other_metadata: Callable[[], bool] = lambda: False
         self.invariants = Invariants(machine)
         self._history = history
         self._random = random
@@ -75,9 +79,15 @@ class BrokerSupervisor:
             await asyncio.sleep(SUPERVISION_INTERVAL_S)
 
     async def _start(self, failing_since: float | None) -> float | None:
+        is_refusal_expected = self.has_other_metadata()
         try:
             await self.machine.start()
         except HostCrashed:
+            return None
+        except (ForeignCluster, ForeignDirectory) as error:
+            if not is_refusal_expected and not self.has_other_metadata():
+                raise
+            self._history.note("simulation", f"{self.machine.name} does not start: {type(error).__name__}")
             return None
         except ConfigError:
             raise

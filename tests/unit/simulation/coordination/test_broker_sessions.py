@@ -2,6 +2,7 @@
 
 import asyncio
 from random import Random
+from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -279,10 +280,10 @@ async def test_a_broker_whose_session_expires_while_it_opens_its_logs_joins_in_a
     await s.machine.stop()
     open_logs = AssignedPartitions.start
 
-    async def expire_and_open_logs(self: AssignedPartitions) -> None:
+    async def expire_and_open_logs(self: AssignedPartitions, *deleted_topics: Any) -> None:
         s.service.expire(s.service.sessions(BROKER)[0])
         await asyncio.sleep(10)
-        await open_logs(self)
+        await open_logs(self, *deleted_topics)
 
     with patch.object(AssignedPartitions, "start", expire_and_open_logs):
         await s.machine.start()
@@ -311,10 +312,10 @@ async def test_a_start_survives_a_short_outage_of_the_service(s):
     await s.machine.stop()
     open_logs = AssignedPartitions.start
 
-    async def cut_and_open_logs(self: AssignedPartitions) -> None:
+    async def cut_and_open_logs(self: AssignedPartitions, *deleted_topics: Any) -> None:
         s.service.cut(BROKER)
         s.loop.call_later(20, s.service.heal, BROKER)
-        await open_logs(self)
+        await open_logs(self, *deleted_topics)
 
     with patch.object(AssignedPartitions, "start", cut_and_open_logs):
         await s.machine.start()

@@ -19,8 +19,8 @@ from kbroker.metadata.reassignments.stored_plan import NO_THROTTLE, StoredPlan
 from kbroker.metadata.replication.alter_reassignments import RequestedReassignment
 from kbroker.metadata.store.change_log import change_ops
 from kbroker.metadata.store.coordination import Op
-from kbroker.metadata.topic_control_manager import TopicControlManager
 from kbroker.metadata.topics.create_partitions import NewPartitions
+from kbroker.metadata.topics.topic_control_manager import TopicControlManager
 from kbroker.simulation.runtime.machine import Machine
 from kbroker.simulation.scenarios.simulation import Simulation
 from tests.unit.simulation.mutations.cluster import replicated

@@ -13,8 +13,8 @@ from functools import partial
 from kbroker.api.context import RequestContext, Services
 from kbroker.api.large_responses import MAX_ALTERED_AT_ONCE, MAX_PARTITIONS_AT_ONCE
 from kbroker.config.describe import describe_topic
-from kbroker.metadata.topic_control_manager import CreateTopicResult
 from kbroker.metadata.topics.create_topics import NewTopic
+from kbroker.metadata.topics.topic_control_manager import CreateTopicResult
 from kbroker.runtime.slices import Steps, drained, each, in_slices, release
 from protocol.errors import ErrorCode
 from protocol.messages.k19_create_topics import (

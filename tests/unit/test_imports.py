@@ -201,6 +201,7 @@ PURE = (
     "kbroker/replica/fetcher/received_batches.py",
     "kbroker/replica/fetcher/truncation.py",
     "kbroker/replica/isr/follower_state.py",
+    "kbroker/replica/logs/log_fate.py",
     "kbroker/replica/logs/write_health_tracker.py",
     "kbroker/queues/delay/delay_batches.py",
     "kbroker/queues/delay/delayed_records_filter.py",
@@ -223,7 +224,10 @@ PURE = (
     "protocol/",
 )
 # Files of those directories that carry out the decisions beside them.
-NOT_PURE = ("kbroker/metadata/topics/closing/closing_control_manager.py",)
+NOT_PURE = (
+    "kbroker/metadata/topics/closing/closing_control_manager.py",
+    "kbroker/metadata/topics/topic_control_manager.py",
+)
 # Pure modules import one another, these, and the standard library without the machine.
 PURE_MAY_IMPORT = ("kbroker/common.py", "kbroker/metadata/store/coordination.py", "kbroker/runtime/event_log.py")
 

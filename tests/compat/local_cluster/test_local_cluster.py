@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -177,3 +178,26 @@ def test_a_process_that_is_not_certainly_a_broker_of_the_cluster_is_not_ended(cl
         assert other.stdin is not None
         other.stdin.close()
     cluster.start()
+
+
+def test_brokers_do_not_start_without_their_metadata(cluster: LocalCluster) -> None:
+    """They keep their logs, and no new cluster begins."""
+    topic = unique("lost")
+    admin = AdminClient({"bootstrap.servers": cluster.addresses[0]})
+    admin.create_topics([NewTopic(topic, 1)])[topic].result(DEADLINE_S)
+    produce(cluster.addresses, topic, 100)
+    eventually(cluster.is_healthy, "all replicas in sync")
+    os.kill(cluster.pid, signal.SIGTERM)
+    assert cluster.wait() == 0
+    coordination, lost = cluster.data_dir / "coordination", cluster.data_dir / "lost"
+    coordination.rename(lost)
+    coordination.mkdir()
+    cluster.launch()
+    assert cluster.wait() == 1
+    assert "the metadata of its topics is missing" in cluster.errors
+    assert len(list(cluster.data_dir.glob(f"broker-*/{topic}-0/*.log"))) == 3
+    shutil.rmtree(coordination)
+    lost.rename(coordination)
+    cluster.start()
+    eventually(cluster.is_healthy, "all replicas in sync after a restart")
+    assert len(read_topic(",".join(cluster.addresses), topic, 1)[0]) == 100

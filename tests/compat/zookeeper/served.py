@@ -24,8 +24,8 @@ class ServedCoordination(ZooKeeperServer):
 
     def _launch(self) -> "subprocess.Popen[bytes]":
         digest = DIGEST if self._digest else ""
-        command = [sys.executable, "-m", __name__, str(self.port), str(self._directory / "data"), digest]
-        with (self._directory / "output").open("a") as output:
+        command = [sys.executable, "-m", __name__, str(self.port), str(self.directory / "data"), digest]
+        with (self.directory / "output").open("a") as output:
             return subprocess.Popen(command, stdout=output, stderr=output)
 
 

@@ -33,7 +33,7 @@ class ZooKeeperServer:
         self.port = port or free_ports()
         self.address = f"{host}:{self.port}"
         self._prefix = prefix
-        self._directory = directory
+        self.directory = directory
         self._main = "org.apache.zookeeper.server.ZooKeeperServerMain"
         self._process: subprocess.Popen[bytes] | None = None
         (directory / "zoo.cfg").write_text(
@@ -47,7 +47,7 @@ class ZooKeeperServer:
 
     def require_tls(self, certificate: Path, both: Path) -> None:
         """Accept TLS only. `both`: a PEM file with the key and the certificate, which clients must present too."""
-        path = self._directory / "zoo.cfg"
+        path = self.directory / "zoo.cfg"
         plain = path.read_text().replace("clientPort=", "secureClientPort=")
         factory = "serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory"
         path.write_text(
@@ -57,12 +57,12 @@ class ZooKeeperServer:
 
     def join_ensemble(self, number: int, members: Sequence[str]) -> None:
         """Make it member `number`, from 1, of an ensemble. `members`: HOST:PORT:ELECTION_PORT of each."""
-        with (self._directory / "zoo.cfg").open("a") as config:
+        with (self.directory / "zoo.cfg").open("a") as config:
             # In ticks, with time for a slow machine.
             config.write("initLimit=40\nsyncLimit=20\n")
             for index, member in enumerate(members, 1):
                 config.write(f"server.{index}={member}\n")
-        (self._directory / "myid").write_text(str(number))
+        (self.directory / "myid").write_text(str(number))
         self._main = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 
     def start(self) -> None:
@@ -85,8 +85,8 @@ class ZooKeeperServer:
             "-XX:+UseSerialGC",
             "-Dreadonlymode.enabled=true",
         ]
-        with (self._directory / "output").open("a") as output:
-            command = [*self._prefix, *java, "-cp", ":".join(jars), self._main, str(self._directory / "zoo.cfg")]
+        with (self.directory / "output").open("a") as output:
+            command = [*self._prefix, *java, "-cp", ":".join(jars), self._main, str(self.directory / "zoo.cfg")]
             return subprocess.Popen(command, stdout=output, stderr=output)
 
     def kill(self, number: signal.Signals = signal.SIGKILL) -> None:

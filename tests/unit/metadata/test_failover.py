@@ -197,7 +197,7 @@ async def test_new_topics_prefer_the_brokers_that_are_there():
 
 @async_test
 async def test_a_failover_does_not_wait_for_a_request_that_creates_many_topics(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("kbroker.metadata.topic_control_manager.TOPICS_BYTES", 5_000)
+    monkeypatch.setattr("kbroker.metadata.topics.topic_control_manager.TOPICS_BYTES", 5_000)
     cluster = await cluster_of_three()
     await cluster.create("t", [2, 3])
     controller = cluster.controller.controller
@@ -214,7 +214,7 @@ async def test_a_failover_does_not_wait_for_a_request_that_creates_many_topics(m
 
 @async_test
 async def test_a_broker_that_is_cordoned_while_topics_are_created_gets_none_of_them(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("kbroker.metadata.topic_control_manager.TOPICS_BYTES", 5_000)
+    monkeypatch.setattr("kbroker.metadata.topics.topic_control_manager.TOPICS_BYTES", 5_000)
     cluster = await cluster_of_three()
     controller = cluster.controller.controller
     creating = asyncio.ensure_future(controller.create_topics([NewTopic(f"n{n}", 3, 2) for n in range(100)], False))

@@ -30,7 +30,7 @@ THROTTLED = 1000
 @pytest.fixture(autouse=True)
 def _multis_of_one_operation(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kbroker.metadata.store.multis.MULTI_BYTES", 0)
-    monkeypatch.setattr("kbroker.metadata.topic_control_manager.TOPICS_BYTES", 20_000)
+    monkeypatch.setattr("kbroker.metadata.topics.topic_control_manager.TOPICS_BYTES", 20_000)
     monkeypatch.setattr(plan_nodes, "MOVES_PER_NODE", 2)
     for interval in ("STEP_INTERVAL_S", "STEP_INTERVAL_PER_MOVE_S", "RETRY_BACKOFF_S"):
         monkeypatch.setattr(plan_manager, interval, 0)

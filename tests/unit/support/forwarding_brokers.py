@@ -20,8 +20,8 @@ from kbroker.interbroker.controller_channel import ControllerChannel
 from kbroker.metadata.image import MetadataDelta, TopicImage
 from kbroker.metadata.isr_change_queue import AlterPartitionResult, IsrRequest
 from kbroker.metadata.replication_control_manager import ReplicaKey
-from kbroker.metadata.topic_control_manager import CreateTopicResult
 from kbroker.metadata.topics.create_topics import NewTopic
+from kbroker.metadata.topics.topic_control_manager import CreateTopicResult
 from protocol.apis import ApiKey
 from protocol.errors import ErrorCode
 from protocol.schema.message import Message, message_info

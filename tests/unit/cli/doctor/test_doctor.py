@@ -231,7 +231,7 @@ def test_stray_logs(data: Path) -> None:
     (data / f"old-0.{'a' * 32}-stray").mkdir()
     assert failure(data)[:2] == ("stray logs", WARNING)
     assert failure(data)[2].startswith(
-        "1 log with 0 bytes belonged to no replica of this broker and were put aside, such as old-0."
+        "1 log with 0 bytes belonged to no replica of this broker and were set aside, such as old-0."
     )
 
 

@@ -75,7 +75,9 @@ def test_two_runs_cannot_create_the_same_generation(checkpoints, monkeypatch):
 def test_the_checkpoint_of_another_archive_is_rejected(tmp_path):
     storage = LocalStorage(str(tmp_path))
     CheckpointDirectory(storage, "", "mine").create(METADATA)
-    with pytest.raises(PipelineError, match=r"is the checkpoint of another archive \(of t\): remove it, or specify"):
+    with pytest.raises(
+        PipelineError, match=r"is the checkpoint of another archive \(of t\): specify another directory"
+    ):
         CheckpointDirectory(storage, "", "other").newest()
 
 

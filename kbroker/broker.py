@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import signal
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -28,6 +28,7 @@ from kbroker.interbroker.auto_topic_creation_manager import AutoTopicCreationMan
 from kbroker.metadata.cluster_member import ClusterMember
 from kbroker.metadata.coordination_sessions import CoordinationSessions, OpenSession
 from kbroker.metadata.image import BrokerRegistration, MetadataDelta
+from kbroker.metadata.recovery.seen_metadata_file import SeenMetadataFile
 from kbroker.metadata.store.coordination import NodeExists
 from kbroker.queues.closing.forwarding_sender import ForwardingSender
 from kbroker.queues.closing.partition_removal import PartitionRemoval
@@ -50,6 +51,7 @@ from kbroker.server.socket_server import SocketServer
 
 if TYPE_CHECKING:
     from kbroker.exporter.exporter import Exporter
+    from kbroker.metadata.recovery.log_recovery_manager import LogsByBroker
     from kbroker.server.interbroker.cluster_parts import ClusterParts
 
 log = EventLogger("kbroker")
@@ -114,6 +116,7 @@ class Broker:
         extensions = self._extensions = replicas.extensions = QueueExtensions(self.environment)
         self._configure(member)
         assigned = self._assigned = AssignedPartitions(self.environment, replicas, member.image)
+        assigned.is_image_older = lambda: member.has_seen_newer
         await assigned.start(member.deleted_topics)
         member.deleted_topics = ()
         self._started += [assigned.stop, extensions.stop]
@@ -135,6 +138,8 @@ class Broker:
             member.write_health = lambda: replicas.write_health.health
             await cluster.serve(self.services, replicas)
             self._sessions.resign = partial(self._resign, member, assigned, cluster)
+        else:
+            member.controller.recovery.read_logs = self._read_own_logs
         # A broker that could still be opening its logs must not be elected as a leader.
         try:
             await self._sessions.register(member, node, logs.previous_broker_epoch)
@@ -175,7 +180,8 @@ class Broker:
         async def check_owner(cluster_id: str) -> None:
             await directory.check_owner(node_id, cluster_id)
 
-        member = ClusterMember(self.environment, coordination, node_id, lambda: self.config, self.fail)
+        seen_file = SeenMetadataFile(self.environment, directory.path)
+        member = ClusterMember(self.environment, coordination, node_id, lambda: self.config, self.fail, seen_file)
         await sessions.load(member, check_owner)
         self._started.append(member.leave)
         if sessions.is_shared:
@@ -191,6 +197,16 @@ class Broker:
         self.services.groups.resign()
         self.services.transactions.resign()
         cluster.resign()
+
+    async def _read_own_logs(self, brokers: Collection[int], keys: Sequence[tuple[bytes, int]]) -> LogsByBroker:
+        """Return how far the logs of a lone broker go, whose metadata were restored from an older copy."""
+        from kbroker.api.local_requests import handle_locally
+        from kbroker.server.interbroker.log_reports import read_replica_logs
+
+        own = self.config.node_id
+        return await read_replica_logs(
+            brokers, keys, own, None, lambda request, version: handle_locally(self.services, request, version, (own, 0))
+        )
 
     def _services(self, member: ClusterMember, replicas: ReplicaManager) -> Services:
         node_id, slots = self.config.node_id, self.config.max_incremental_fetch_session_cache_slots

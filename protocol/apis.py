@@ -109,6 +109,7 @@ class ApiKey(IntEnum):
     REMOVE_PARTITIONS = 10010
     DELAYED_RECORDS = 10011
     FORWARD_RECORDS = 10020
+    DESCRIBE_REPLICA_LOGS = 10021
 
 
 class Api(NamedTuple):
@@ -187,6 +188,7 @@ _INTER_BROKER_ROWS = (
     Api(ApiKey.BROKER_HEARTBEAT, "BrokerHeartbeat", 0, 2, 0),
     Api(ApiKey.ASSIGN_REPLICAS_TO_DIRS, "AssignReplicasToDirs", 0, 0, 0),
     Api(ApiKey.FORWARD_RECORDS, "ForwardRecords", 0, 0, 0),
+    Api(ApiKey.DESCRIBE_REPLICA_LOGS, "DescribeReplicaLogs", 0, 0, 0),
 )
 
 # APIs that Kafka does not have, which are not advertised: only kbroker's command line sends them, in version 0.

@@ -1,6 +1,8 @@
 """DescribeBroker (key 10003), version 0: the broker process that responds. Kafka has no such API.
 
 - The broker epoch is that of the metadata image. It is -1 while the broker is fenced, or not registered.
+- `recovering_partitions`: how many partitions of the cluster have no leader until the logs of their replicas are
+  compared, because the metadata were older than the logs (kbroker/metadata/recovery).
 - The start time is the wall clock of the broker's machine. It distinguishes the processes of a broker. A new epoch does
   not: a broker whose session has expired registers again in the same process.
 - The response also has the brokers that cannot write to their disks, and those that could not until recently, as far as
@@ -31,6 +33,7 @@ def handle(services: Services, context: RequestContext, request: DescribeBrokerR
         software_version=software_version(),
         failing_brokers=_with(WriteHealth.FAILING, health),
         brokers_on_probation=_with(WriteHealth.PROBATION, health),
+        recovering_partitions=services.metadata.count_recovering(),
     )
 
 

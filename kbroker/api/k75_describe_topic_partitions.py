@@ -134,6 +134,6 @@ def _partition(
         replica_nodes=partition.replicas,
         isr_nodes=partition.isr,
         eligible_leader_replicas=partition.elr,
-        last_known_elr=partition.last_known_elr,
+        last_known_elr=[] if partition.is_recovering else partition.last_known_elr,
         offline_replicas=image.offline_replicas(partition),
     )

@@ -145,7 +145,9 @@ class Exporter:
         """
         if self._write_health.health is WriteHealth.FAILING:
             return text_response(503, f"the broker cannot write to its disk: {self._write_health.error}")
-        return text_response(200, "ok")
+        recovering = self._sources.services.metadata.count_recovering()
+        note = f"; {recovering} partitions have no leader: the metadata were restored from an older copy"
+        return text_response(200, "ok" + (note if recovering else ""))
 
     def _on_error(self, peer: str, status: int) -> None:
         self._errors.report_close(peer, None, None, "metrics request refused", {"status": status})

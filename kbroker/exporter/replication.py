@@ -42,7 +42,7 @@ def collect_cluster(services: Services, elections: ElectionCounter, page: Metric
         page.add("kafka_brokers", len(image.brokers))
         for node in list(image.brokers.values()):
             page.add("kafka_broker_info", 1, labels(address=format_address(node.host, node.port), id=node.id))
-    count = offline = imbalanced = 0
+    count = offline = imbalanced = recovering = 0
     topics = list(image.topics.values())
     page.add(_CONTROLLER + "globaltopiccount", len(topics))
     for number, topic in enumerate(topics):
@@ -50,12 +50,14 @@ def collect_cluster(services: Services, elections: ElectionCounter, page: Metric
             page.add("kafka_topic_partitions", len(topic.partitions), labels(topic=topic.name))
         count += len(topic.partitions)
         offline += sum(partition.leader < 0 for partition in topic.partitions)
+        recovering += sum(partition.is_recovering for partition in topic.partitions)
         imbalanced += sum(partition.leader != partition.replicas[0] for partition in topic.partitions)
         if number % ITEMS_PER_STEP == 0:
             yield
     page.add(_CONTROLLER + "globalpartitioncount", count)
     page.add(_CONTROLLER + "offlinepartitionscount", offline)
     page.add(_CONTROLLER + "preferredreplicaimbalancecount", imbalanced)
+    page.add("kbroker_partitions_recovering", recovering)
 
 
 def collect_fetchers(services: Services, fetchers: ReplicaFetcherManager | None, page: MetricsPage) -> Iterator[None]:

@@ -8,11 +8,24 @@ from typing import TYPE_CHECKING
 
 from kbroker.common import NO_LEADER, KafkaError
 from kbroker.metadata.controller import Controller
-from kbroker.metadata.image import BrokerRegistration, DeltaListener, MetadataDelta, MetadataImage, WriteHealth
+from kbroker.metadata.image import (
+    BrokerRegistration,
+    DeltaListener,
+    MetadataDelta,
+    MetadataImage,
+    SeenMetadata,
+    WriteHealth,
+)
 from kbroker.metadata.metadata_loader import MetadataLoader
 from kbroker.metadata.producer_id_manager import ProducerIdManager
 from kbroker.metadata.recovery.cluster_identity import check_same_cluster, create_layout, read_secret
 from kbroker.metadata.recovery.deleted_topics import read_deleted_topics
+from kbroker.metadata.recovery.metadata_history import (
+    advanced,
+    diverges,
+    needs_recovery,
+    unseen_producer_id,
+)
 from kbroker.metadata.registration import check_secret, register_broker
 from kbroker.metadata.store import znodes
 from kbroker.metadata.store.coordination import CoordinationError, NoSpace, SessionExpired, Unavailable
@@ -23,6 +36,7 @@ if TYPE_CHECKING:
     from asyncio import Future, Task
 
     from kbroker.config import BrokerConfig
+    from kbroker.metadata.recovery.seen_metadata_file import SeenMetadataFile
     from kbroker.metadata.store.coordination import Coordination
     from kbroker.runtime.environment import Environment
 
@@ -48,10 +62,12 @@ class ClusterMember:
         node_id: int,
         config: Callable[[], BrokerConfig],
         on_failure: Callable[[BaseException], None],
+        seen_file: SeenMetadataFile | None = None,
     ) -> None:
         """`config` returns the broker's current configuration.
 
         `on_failure` is called when the metadata can no longer be kept up to date; the broker must then stop.
+        `seen_file`: where it is remembered how new the metadata are that this broker has seen; None for nowhere.
         """
         self.image = MetadataImage()
         self.loader = MetadataLoader(coordination, environment.loop, self.image, on_failure)
@@ -72,6 +88,9 @@ class ClusterMember:
         self.write_health: Callable[[], WriteHealth] = lambda: WriteHealth.OK
         # Whether all partitions have leader epochs that no earlier process has used.
         self.has_new_epochs = True
+        # How new the metadata are that this broker has seen, in this process or before.
+        self.seen = SeenMetadata()
+        self._seen_file = seen_file
         self._node_id = node_id
         self._environment = environment
         self._loop = environment.loop
@@ -105,6 +124,11 @@ class ClusterMember:
         broker = self.image.brokers.get(self._node_id)
         return broker is not None and broker.epoch == self.broker_epoch
 
+    @property
+    def has_seen_newer(self) -> bool:
+        """Whether this broker has seen changes that the image lacks, and the controller has not unfenced it since."""
+        return diverges(self.seen, self.loader.change_log)
+
     def add_roles_listener(self, listener: Callable[[MetadataDelta], None]) -> None:
         """Call `listener` with every later delta, in the iteration of the loop in which the image changes."""
         self.loader.roles_listeners.append(listener)
@@ -134,6 +158,8 @@ class ClusterMember:
             await on_cluster_id(cluster_id)
         self.image.cluster_id = cluster_id
         self.secret = await read_secret(self._coordination)
+        if self._seen_file is not None:
+            self.seen = await self._seen_file.read(cluster_id)
         await self.loader.catch_up()
         self.deleted_topics = await read_deleted_topics(self._coordination)
 
@@ -156,15 +182,39 @@ class ClusterMember:
         # An attempt in another session continues with it: the logs are as they were.
         self._last_epoch = previous_epoch
         broker = broker._replace(write_health=self.write_health())
-        epoch = await register_broker(self._environment, self._coordination, broker, previous_epoch, max_wait_s)
+        self._check_history()
+        epoch = await register_broker(
+            self._environment, self._coordination, broker, previous_epoch, max_wait_s, self.seen
+        )
         self._registration, self.broker_epoch, self._last_epoch = broker._replace(epoch=epoch), epoch, epoch
         self.on_registered(epoch)
-        if await self.controller.campaign():
+        if await self.controller.campaign(self.seen.writer_epoch):
             await self._reconcile_at_start()
         else:
             self._start_campaign()
         await self._wait_until_unfenced()
         await self.loader.wait_for_listeners()
+
+    def _check_history(self) -> None:
+        """Report that the coordination service has older metadata than this broker has seen.
+
+        The controller finds it out by the registration, and recovers the partitions (metadata/recovery).
+        """
+        if self.has_seen_newer:
+            self.producer_ids.skip_to(unseen_producer_id([self.seen]))
+        if needs_recovery(self.seen, self.loader.change_log):
+            log.error(
+                "the coordination service has older metadata than this broker has seen",
+                last_change=self.loader.change_log.number, last_change_seen=self.seen.number,
+            )  # fmt: skip
+
+    def _note_seen(self, delta: MetadataDelta) -> None:
+        """Remember how new the image is, unless it is older than one before that the controller does not know of."""
+        if self.is_unfenced or not self.has_seen_newer:
+            seen = advanced(self.seen, self.loader.change_log, delta, self.producer_ids.reserved_end)
+            if seen != self.seen and self._seen_file is not None:
+                self._seen_file.write(seen)
+            self.seen = seen
 
     async def _reconcile_at_start(self) -> None:
         """A lone broker starts on a full disk too, in its former leader epochs; it must not append then."""
@@ -210,6 +260,7 @@ class ClusterMember:
             self._unfenced.set_exception(error)
 
     def _on_delta(self, delta: MetadataDelta) -> None:
+        self._note_seen(delta)
         if delta.brokers:
             self._balance.schedule()
         self._healing.schedule()
@@ -233,7 +284,7 @@ class ClusterMember:
         try:
             while self._registration is not None and self.image.controller_id == NO_LEADER:
                 try:
-                    if await self.controller.campaign():
+                    if await self.controller.campaign(self.seen.writer_epoch):
                         self.controller.start_reconciling()
                         return
                     await self.loader.read_controller()
@@ -292,4 +343,6 @@ class ClusterMember:
         self.loader.stop()
         await self._balance.stop()
         await self._healing.stop()
+        if self._seen_file is not None:
+            await self._seen_file.finish()
         await self._coordination.close()

@@ -21,6 +21,7 @@ from kbroker.metadata.reassignments.plan_checks import RequestedPlan
 from kbroker.metadata.reassignments.plan_manager import PlanProgress, ReassignmentPlanManager
 from kbroker.metadata.reassignments.reassignment_control_manager import ReassignmentControlManager
 from kbroker.metadata.reassignments.self_healing.self_healing_manager import SelfHealingManager
+from kbroker.metadata.recovery.log_recovery_manager import LogRecoveryManager
 from kbroker.metadata.replication.alter_reassignments import ReassignmentOutcome, RequestedReassignment
 from kbroker.metadata.replication.leader_elections import ElectionOutcome, ElectionType, RequestedElection
 from kbroker.metadata.replication.topic_rules import ELECTION_CONFIGS, NewConfigs
@@ -76,7 +77,7 @@ class Controller:
         self._image = loader.image
         self._config = config
         self._lock = Mutex(loop)
-        self._writer = MetadataWriter(node_id, coordination, loader, loop)
+        self._writer = MetadataWriter(node_id, coordination, loader, loop, clock)
         self._replication = ReplicationControlManager(
             coordination, loader, self._writer, self._lock, loop, config, clock
         )
@@ -86,6 +87,7 @@ class Controller:
         )
         self.self_healing = SelfHealingManager(loader, self._writer, self._plans, self._lock, clock, offload, config)
         self._closing = ClosingControlManager(loader, self._writer, self._lock, loop, config)
+        self.recovery = LogRecoveryManager(loader, self._writer, self._replication, self._lock, loop)
         self._replication.on_reconciled = self._on_reconciled
         self._isr_changes = IsrChangeQueue(loader, self._writer, self._replication, self._lock, loop)
         self._topics = TopicControlManager(loader, self._writer, self._lock, random, config)
@@ -104,12 +106,13 @@ class Controller:
         """The number of the last metadata change in this broker's image. The cluster's first change has 1."""
         return self._loader.change_log.number
 
-    async def campaign(self) -> bool:
+    async def campaign(self, last_epoch: int = 0) -> bool:
         """Become the controller if there is none. Returns whether this broker was elected. Raises CoordinationError.
 
-        The caller then calls `reconcile` or `start_reconciling`.
+        `last_epoch`: the highest controller epoch that this broker has seen. The caller then calls `reconcile` or
+        `start_reconciling`.
         """
-        return await self._writer.campaign()
+        return await self._writer.campaign(last_epoch)
 
     def resign(self) -> None:
         """Stop deciding: another broker may be the controller now."""
@@ -130,6 +133,7 @@ class Controller:
 
     def _on_reconciled(self) -> None:
         """Continue what a former controller has begun, now that the brokers are those of the ephemeral nodes."""
+        self.recovery.start()
         self._plans.continue_plan()
         self._closing.reopen_all()
 
@@ -161,8 +165,15 @@ class Controller:
         requested: Sequence[RequestedElection] | None,
         slices: Slices | None = None,
     ) -> list[ElectionOutcome]:
-        """Elect leaders on request (KIP-460); of all partitions if `requested` is None. Raises KafkaError."""
-        return await self._replication.elect_leaders(election_type, requested, slices)
+        """Elect leaders on request (KIP-460); of all partitions if `requested` is None. Raises KafkaError.
+
+        An unclean election ends the wait for the logs of brokers that do not respond, see LogRecoveryManager.
+        """
+        recovered = await self.recovery.force(requested) if election_type is ElectionType.UNCLEAN else []
+        if requested is not None:
+            requested = [each for each in requested if each not in recovered]
+        outcomes = await self._replication.elect_leaders(election_type, requested, slices)
+        return [*(ElectionOutcome(*each, None) for each in recovered), *outcomes]
 
     async def alter_reassignments(
         self,

@@ -48,11 +48,34 @@ class BrokerRegistration(NamedTuple):
     write_health: WriteHealth = WriteHealth.OK
 
 
+class SeenMetadata(NamedTuple):
+    """The newest metadata that a broker has seen, also before it was restarted (metadata/recovery).
+
+    `number`: that of the last change, which the controller `writer` with the epoch `writer_epoch` has written:
+    no other history of the cluster has this name. The others are the highest broker epoch, the highest leader
+    epoch of any partition, and the end of the last block of producer ids that this broker has reserved.
+    """
+
+    number: int = 0
+    writer_epoch: int = 0
+    writer: str = ""
+    broker_epoch: int = 0
+    leader_epoch: int = -1
+    producer_ids_end: int = 0
+
+
+NOTHING_SEEN = SeenMetadata()
+
+
 class BrokerNode(NamedTuple):
-    """A broker's own, ephemeral node. `previous_epoch`: its epoch before a clean shutdown, else -1."""
+    """A broker's own, ephemeral node. `previous_epoch`: its epoch before a clean shutdown, else -1.
+
+    `seen`: nothing if a version without this field has written the node.
+    """
 
     registration: BrokerRegistration
     previous_epoch: int = -1
+    seen: SeenMetadata = NOTHING_SEEN
 
 
 class BrokerHistory(NamedTuple):
@@ -103,6 +126,10 @@ class Forwarding(NamedTuple):
         return max(self.first_epoch, self.again_epoch)
 
 
+# The last known ELR of a partition that is being recovered: no broker has this id, so no version elects a leader by it.
+UNKNOWN_REPLICA = [-1]
+
+
 @dataclass(slots=True)
 class PartitionRegistration:
     """A partition's state as the controller wrote it. Lists have broker ids; `replicas[0]` is the preferred leader.
@@ -125,6 +152,11 @@ class PartitionRegistration:
     removing_replicas: list[int] = field(default_factory=list)
     is_closing: bool = False
     forwarding: Forwarding | None = None
+
+    @property
+    def is_recovering(self) -> bool:
+        """Whether the leader has to be found by the logs of the replicas, because the metadata were older than they."""
+        return self.last_known_elr == UNKNOWN_REPLICA
 
     @property
     def is_reassigning(self) -> bool:
@@ -329,6 +361,10 @@ class MetadataImage:
         """Return the write health of a broker, OK for one that is fenced or not registered."""
         broker = self.brokers.get(broker_id)
         return WriteHealth.OK if broker is None else broker.write_health
+
+    def count_recovering(self) -> int:
+        """Return how many partitions have no leader until the logs of their replicas are compared."""
+        return sum(partition.is_recovering for topic in self.topics.values() for partition in topic.partitions)
 
     def is_replica_eligible(self, broker_id: int, epoch: int) -> bool:
         """Return whether a broker may join in-sync replicas (KIP-841, KIP-903), apart from its write health.

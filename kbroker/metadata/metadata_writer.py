@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from kbroker.common import KafkaError
 from kbroker.metadata.recovery.deleted_topics import deletion_ops
 from kbroker.metadata.store import znodes
-from kbroker.metadata.store.change_log import change_ops
+from kbroker.metadata.store.change_log import Writer, change_ops
 from kbroker.metadata.store.coordination import (
     BadVersion,
     Check,
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from kbroker.metadata.metadata_loader import MetadataLoader
     from kbroker.metadata.store.coordination import Coordination
+    from kbroker.runtime.environment import Clock
 
 # After an operation has timed out waiting for the service, others fail immediately for this time in seconds, and while
 # the session is not connected.
@@ -42,12 +43,22 @@ class MetadataWriter:
     """Used by one operation at a time: it calls `prepare`, decides on the loader's image, and calls `commit`."""
 
     def __init__(
-        self, node_id: int, coordination: Coordination, loader: MetadataLoader, loop: AbstractEventLoop
+        self,
+        node_id: int,
+        coordination: Coordination,
+        loader: MetadataLoader,
+        loop: AbstractEventLoop,
+        clock: Clock,
     ) -> None:
-        self._node_id = node_id
+        self.node_id = node_id
         self._coordination = coordination
         self._loader = loader
         self._loop = loop
+        self._clock = clock
+        # With the epoch, the name of this controller in the change log: no other history of the cluster has it. It is
+        # the wall clock, the broker and a counter. And the number that the next change exceeds.
+        self._name = ""
+        self._names = self._min_number = 0
         # The controller epoch of this broker's last election.
         self.epoch = 0
         # The version of the controller epoch's node, which a later election changes; None while not elected.
@@ -72,10 +83,11 @@ class MetadataWriter:
         self.resign()
         self._coordination, self._unknown_epoch = coordination, 0
 
-    async def campaign(self) -> bool:
+    async def campaign(self, last_epoch: int = 0) -> bool:
         """Become the controller if there is none; return whether it succeeded. Raises CoordinationError.
 
-        After Unavailable, the next call finds out whether the former one has succeeded.
+        `last_epoch`: the highest controller epoch that this broker has seen; the service may have an older copy. After
+        Unavailable, the next call finds out whether the former one has succeeded.
         """
         if self._unknown_epoch:
             await self._coordination.sync()
@@ -84,12 +96,12 @@ class MetadataWriter:
         if epoch == self._unknown_epoch and await self._owns_controller_node():
             self._become_elected(epoch, node.version)
             return True
-        epoch += 1
+        epoch = max(epoch, last_epoch) + 1
         try:
             await self._coordination.multi(
                 [
                     Set(znodes.CONTROLLER_EPOCH, znodes.encode({"epoch": epoch}), node.version, per_session=True),
-                    Create(znodes.CONTROLLER, znodes.encode({"broker": self._node_id}), ephemeral=True),
+                    Create(znodes.CONTROLLER, znodes.encode({"broker": self.node_id}), ephemeral=True),
                 ]
             )
         except (NodeExists, BadVersion):
@@ -106,8 +118,20 @@ class MetadataWriter:
 
     def _become_elected(self, epoch: int, version: int) -> None:
         self._epoch_version, self.epoch, self._unknown_epoch = version, epoch, 0
+        self.begin_history(0)
         # The image may not have the last changes of the former controller.
         self._image_may_be_stale = True
+
+    def begin_history(self, min_number: int) -> None:
+        """Write the next changes under a new name, with numbers above `min_number` (metadata/recovery)."""
+        self._names += 1
+        self._name = f"{self._clock.now_ms():x}-{self.node_id}-{self._names}"
+        self._min_number = min_number
+
+    async def refresh(self) -> None:
+        """Read what other brokers may have written since. Raises KafkaError."""
+        self._image_may_be_stale = True
+        await self.prepare()
 
     async def prepare(self) -> None:
         """Raise KafkaError unless this broker is elected and its image has all its own changes.
@@ -158,12 +182,16 @@ class MetadataWriter:
     async def _write(self, ops: Sequence[Op], deleted_topics: Sequence[bytes]) -> None:
         if self._epoch_version is None:
             raise BadVersion(znodes.CONTROLLER_EPOCH)
-        epoch_version = self._epoch_version
+        epoch_version, log = self._epoch_version, self._loader.change_log
+        number = max(log.number, self._min_number) + 1
+        writers = log.writers
+        if not writers or writers[-1][:2] != (self.epoch, self._name):
+            writers = (*writers, Writer(self.epoch, self._name, log.number, number))
         records = await deletion_ops(self._coordination, deleted_topics) if deleted_topics else []
         await self._coordination.multi(
             [
                 Check(znodes.CONTROLLER_EPOCH, epoch_version),
-                *change_ops(self._loader.change_log.number + 1, ops, self._loader.change_log_version),
+                *change_ops(number, ops, self._loader.change_log_version, writers),
                 *ops,
                 *records,
             ]

@@ -32,11 +32,17 @@ class ProducerIdManager:
         # The ids of the current block that are not allocated yet: from _next to _end, exclusive.
         self._next = 0
         self._end = 0
+        # The end of the last block of this broker. No later block begins below `_min`.
+        self.reserved_end = self._min = 0
         self._failure: CoordinationError | None = None
         self._failed_at = 0.0
 
     def use_session(self, coordination: Coordination) -> None:
         self._coordination = coordination
+
+    def skip_to(self, producer_id: int) -> None:
+        """Reserve only ids from this one on: the service has older data than the ids that are in use."""
+        self._min = max(self._min, producer_id)
 
     async def generate_producer_id(self) -> int:
         """Return a new producer id. Raises KafkaError (COORDINATOR_LOAD_IN_PROGRESS) if no block can be reserved."""
@@ -53,7 +59,7 @@ class ProducerIdManager:
         while True:
             try:
                 node = await self._coordination.get(znodes.PRODUCER_IDS)
-                start = znodes.decode(znodes.PRODUCER_IDS, node.data)["next"]
+                start = max(znodes.decode(znodes.PRODUCER_IDS, node.data)["next"], self._min)
                 data = znodes.encode({"next": start + BLOCK_SIZE})
                 await self._coordination.set(znodes.PRODUCER_IDS, data, node.version)
             except BadVersion:
@@ -62,6 +68,7 @@ class ProducerIdManager:
                 self._failure, self._failed_at = error, self._loop.time()
                 raise _not_available(error) from error
             self._next, self._end, self._failure = start, start + BLOCK_SIZE, None
+            self.reserved_end = self._end
             return
 
 

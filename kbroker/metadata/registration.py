@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from kbroker.common import format_address
-from kbroker.metadata.image import BrokerNode
+from kbroker.metadata.image import NOTHING_SEEN, BrokerNode, SeenMetadata
 from kbroker.metadata.store import znodes
 from kbroker.metadata.store.coordination import BadVersion, Create, NodeExists, NoSpace, Set
 from kbroker.runtime.event_log import EventLogger
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from kbroker.runtime.environment import Environment
 
 log = EventLogger("kbroker.metadata")
+
+# A multi of these writes takes some 60 KB.
+MAX_EPOCHS_AT_ONCE = 1_000
 
 
 class WrongSecret(Exception):
@@ -54,9 +57,11 @@ async def register_broker(
     broker: BrokerRegistration,
     previous_epoch: int,
     max_wait_s: float,
+    seen: SeenMetadata = NOTHING_SEEN,
 ) -> int:
     """Register a broker under the next broker epoch, and return it.
 
+    The epoch is higher than all that the broker has `seen`, also if the service was restored from an older copy.
     `previous_epoch`: the broker epoch before the last clean shutdown, -1 if the shutdown was unclean. If another
     session has registered this broker id, wait at most `max_wait_s` seconds for its end: it may be the session of the
     same broker before it was killed. Raises BrokerIdInUse after that time, and CoordinationError.
@@ -65,7 +70,10 @@ async def register_broker(
     deadline = environment.loop.time() + max_wait_s
     while True:
         version = await coordination.exists(znodes.BROKER_EPOCH) or 0
-        node = BrokerNode(broker._replace(epoch=version + 1), previous_epoch)
+        if version < seen.broker_epoch:
+            await _advance_epoch(coordination, version, seen.broker_epoch)
+            continue
+        node = BrokerNode(broker._replace(epoch=version + 1), previous_epoch, seen)
         try:
             await coordination.multi(
                 [
@@ -96,6 +104,13 @@ async def register_broker(
             await _wait_until_deleted(environment, coordination, path, remaining_s)
             continue
         return version + 1
+
+
+async def _advance_epoch(coordination: Coordination, version: int, epoch: int) -> None:
+    """Write the node of the broker epoch until its version is at least `epoch`, or another broker writes it."""
+    last = min(epoch, version + MAX_EPOCHS_AT_ONCE)
+    with suppress(BadVersion):
+        await coordination.multi([Set(znodes.BROKER_EPOCH, b"", before) for before in range(version, last)])
 
 
 async def _wait_until_deleted(environment: Environment, coordination: Coordination, path: str, max_s: float) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from kbroker.common import TopicPartition
@@ -49,6 +49,8 @@ class AssignedPartitions:
 
     def __init__(self, environment: Environment, replicas: ReplicaManager, metadata: MetadataImage) -> None:
         self.fetchers: ReplicaFetcherManager | None = None
+        # Whether this broker has seen newer metadata than the image has: then the image proves no removal.
+        self.is_image_older: Callable[[], bool] = lambda: False
         self._environment = environment
         self._replicas = replicas
         self._node_id = replicas.node_id
@@ -79,14 +81,20 @@ class AssignedPartitions:
         ]
 
         def fate_of(tp: TopicPartition, topic_id: bytes | None, latest_epoch: int | None) -> LogFate:
-            return fate_of_log(tp, topic_id, latest_epoch, self._node_id, self._metadata, deleted_topics)
+            return self._fate(tp, topic_id, latest_epoch, deleted_topics)
 
         logs = await self._logs.open_at_startup(assigned, fate_of)
         await self._sync_recovered(logs)
         await self._add_all(assigned, logs)
 
     def _fate_of(self, log: Log) -> LogFate:
-        return fate_of_log(log.tp, log.topic_id, log.epochs.latest, self._node_id, self._metadata, self._deleted.keys())
+        return self._fate(log.tp, log.topic_id, log.epochs.latest, self._deleted.keys())
+
+    def _fate(
+        self, tp: TopicPartition, topic_id: bytes | None, latest_epoch: int | None, deleted: Collection[bytes]
+    ) -> LogFate:
+        fate = fate_of_log(tp, topic_id, latest_epoch, self._node_id, self._metadata, deleted)
+        return LogFate.SET_ASIDE if fate is LogFate.DELETE and self.is_image_older() else fate
 
     # Roles.
 

@@ -31,6 +31,8 @@ LOG_START_OFFSETS = "log-start-offset-checkpoint"
 CLEANER_OFFSETS = "cleaner-offset-checkpoint"
 HIGH_WATERMARKS = "replication-offset-checkpoint"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
+# Not a file of Apache Kafka.
+METADATA_SEEN = "last-metadata-seen"
 LOCK = ".lock"
 
 _SEGMENT_FILE = re.compile(r"(\d{20})(\.[a-z]+)")

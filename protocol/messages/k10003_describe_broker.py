@@ -1,6 +1,6 @@
 """DescribeBroker: the process of the broker that responds. Kafka has no such API.
 
-0: flexible.
+0: flexible. `recovering_partitions` came later, as a tagged field.
 """
 
 from __future__ import annotations
@@ -22,3 +22,4 @@ class DescribeBrokerResponse(Message, key=10003, kind="response", versions="0", 
     # Of all brokers, those that cannot write to their disks, and those that could not until recently.
     failing_brokers: list[int] = row(["int32"], "0+", tag=0)
     brokers_on_probation: list[int] = row(["int32"], "0+", tag=1)
+    recovering_partitions: int = row("int32", "0+", tag=2)

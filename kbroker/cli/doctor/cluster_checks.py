@@ -9,6 +9,8 @@ from kbroker.cli.doctor.cluster_reader import ClusterUnreadable, ForeignNodes, S
 from kbroker.common import format_address
 from kbroker.config import ConfigError
 from kbroker.config.broker.zookeeper_settings import zookeeper_settings
+from kbroker.metadata.recovery.metadata_history import needs_recovery
+from kbroker.metadata.recovery.seen_metadata_file import read_seen_metadata
 
 DEFAULT_FACTOR = "default.replication.factor"
 MIN_ISR = "min.insync.replicas"
@@ -37,6 +39,7 @@ def check_cluster(context: CheckContext) -> Iterator[CheckResult]:
         yield CheckResult("cluster", PROBLEM, str(error), "Correct zookeeper.connect: the broker will not start.")
         return
     yield from _check_identity(context, settings.address, cluster)
+    yield from _check_history(context, settings.address, cluster)
     others = {id: broker for id, broker in cluster.brokers.items() if id != context.config.node_id}
     yield from _check_peers(context, cluster)
     yield from _check_racks({**{id: broker.rack for id, broker in others.items()}, **_own_rack(context)})
@@ -86,6 +89,24 @@ def _check_identity(context: CheckContext, address: str, cluster: StoredCluster)
         return
     brokers = ", ".join(map(str, sorted(cluster.brokers))) or "none"
     yield CheckResult("cluster", OK, f"{cluster.cluster_id}, with these brokers registered: {brokers}")
+
+
+def _check_history(context: CheckContext, address: str, cluster: StoredCluster) -> Iterator[CheckResult]:
+    """Compare the metadata with what this broker has seen: ZooKeeper may have been restored from an older copy."""
+    seen = read_seen_metadata(context.disk, context.data_dir, cluster.cluster_id)
+    if cluster.recovering:
+        message = (
+            f"{count_text(cluster.recovering, 'partition')} without a leader: the metadata were older than the logs"
+        )
+        advice = "Start all brokers, so that the controller can compare their logs."
+        yield CheckResult("metadata", PROBLEM, message, advice)
+    elif cluster.cluster_id and not context.is_running and needs_recovery(seen, cluster.changes):
+        message = (
+            f"{address} has the metadata of change {cluster.changes.number}, this broker has seen change "
+            f"{seen.number}: ZooKeeper was restored from an older copy"
+        )
+        advice = "Restore the latest copy if there is one; else start all brokers, which recover from their logs."
+        yield CheckResult("metadata", WARNING, message, advice)
 
 
 def _check_peers(context: CheckContext, cluster: StoredCluster) -> Iterator[CheckResult]:

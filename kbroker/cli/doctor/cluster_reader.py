@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from kbroker.cli.common.errors import CliError
+from kbroker.metadata.store.change_log import ChangeLog
 
 if TYPE_CHECKING:
     from kbroker.config.broker.zookeeper_settings import ZooKeeperSettings
@@ -33,10 +34,15 @@ class ForeignNodes(Exception):
 
 @dataclass(slots=True, frozen=True)
 class StoredCluster:
-    """`cluster_id` is empty before the cluster's first start. `brokers`: those that are registered, by id."""
+    """`cluster_id` is empty before the cluster's first start. `brokers`: those that are registered, by id.
+
+    `changes`: the last change. `recovering`: the number of partitions whose leader is found by the logs.
+    """
 
     cluster_id: str = ""
     brokers: Mapping[int, BrokerRegistration] = field(default_factory=dict)
+    changes: ChangeLog = field(default_factory=ChangeLog)
+    recovering: int = 0
 
 
 def read_cluster(settings: ZooKeeperSettings) -> StoredCluster:
@@ -53,6 +59,7 @@ async def _read_cluster(settings: ZooKeeperSettings) -> StoredCluster:
     import asyncio
 
     from kbroker.metadata.store import znodes
+    from kbroker.metadata.store.change_log import decode_change_log
     from kbroker.metadata.store.coordination import CoordinationError
     from kbroker.metadata.store.zookeeper.open_session import ZooKeeperUnusable, check_chroot
     from kbroker.metadata.store.zookeeper.session import ZooKeeperSession
@@ -73,7 +80,16 @@ async def _read_cluster(settings: ZooKeeperSettings) -> StoredCluster:
             (found,) = await session.get_many([znodes.broker_path(int(name))])
             if found is not None:
                 brokers[int(name)] = znodes.decode_broker(int(name), found.data).registration
-        return StoredCluster(str(znodes.decode(znodes.CLUSTER_ID, node.data)["id"]), brokers)
+        changes = decode_change_log((await session.get(znodes.CHANGES)).data)
+        numbers = [int(name) for name in await session.children(znodes.PARTITIONS)]
+        chunks = await session.get_many([znodes.chunk_path(number) for number in numbers])
+        recovering = sum(
+            partition.is_recovering
+            for number, chunk in zip(numbers, chunks, strict=True)
+            for partitions in znodes.decode_chunk(number, b"{}" if chunk is None else chunk.data).values()
+            for partition in partitions.values()
+        )
+        return StoredCluster(str(znodes.decode(znodes.CLUSTER_ID, node.data)["id"]), brokers, changes, recovering)
     except TimeoutError:
         raise ClusterUnreadable(session.last_warning or f"no response in {CONNECT_TIMEOUT_S:g} s") from None
     except ZooKeeperUnusable as error:

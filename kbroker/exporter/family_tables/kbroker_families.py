@@ -29,6 +29,13 @@ KBROKER_FAMILIES = (
         "away: no live broker may hold them, no replica leads, the plan is refused, or too many brokers are away. 0 "
         "on all brokers but the controller.",
     ),
+    Family(
+        "kbroker_partitions_recovering",
+        GAUGE,
+        "",
+        "Partitions without a leader because the coordination service was restored from an older copy, until the logs "
+        "of their replicas are compared. Every broker reports it.",
+    ),
     Family("kbroker_peer_connections", GAUGE, "", "Open connections to other brokers."),
     Family("kbroker_peer_connection_failures_total", COUNTER, "", "Failed attempts to connect to another broker."),
     Family(

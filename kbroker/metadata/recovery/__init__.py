@@ -1,1 +1,1 @@
-"""What protects the logs when the metadata in the coordination service is lost, or that of another cluster."""
+"""What protects the logs when the metadata is lost, is that of another cluster, or is older than the logs."""

@@ -117,9 +117,13 @@ def change_partition(
     stopped uncleanly (`unclean`) leave the ELR. The leader epoch is incremented if the leader changes, or is one of the
     `restarted` brokers, since its log may have lost its end. It is also incremented when replicas leave, so that their
     former claims do not count if they are added again. Every change increments the partition epoch.
+
+    A partition that is being recovered gets no leader here, since its ISR is unknown (metadata/recovery).
     """
-    changed = replace(partition, isr=partition.isr if isr is None else list(isr))
+    changed = replace(partition, isr=partition.isr if isr is None or partition.is_recovering else list(isr))
     _assign(changed, assignment)
+    if partition.is_recovering:
+        return _next_state(partition, changed, restarted)
     if _has_min_isr(changed, rules):
         changed.elr, changed.last_known_elr = [], []
     else:
@@ -127,6 +131,13 @@ def change_partition(
         changed.elr = [replica for replica in left if replica not in changed.isr and replica not in unclean]
         changed.last_known_elr = _last_known(partition, changed, replaced_disks)
     _elect(changed, rules, is_acceptable)
+    return _next_state(partition, changed, restarted)
+
+
+def _next_state(
+    partition: PartitionRegistration, changed: PartitionRegistration, restarted: Collection[int]
+) -> PartitionRegistration | None:
+    """Return the changed partition in its next epochs; None if nothing changes."""
     begins_epoch = changed.leader != partition.leader or changed.leader in restarted
     begins_epoch |= not set(partition.replicas) <= set(changed.replicas)
     if not begins_epoch and changed == partition:

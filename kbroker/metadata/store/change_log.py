@@ -2,11 +2,14 @@
 
 A change includes the changed rows of partitions, so brokers that follow need not read their chunks. The last change is
 in znodes.CHANGES if it is small. A ring of nodes has it and the others, one node for each of the last RECENT_CHANGES.
+
+CHANGES also names the controllers that have written the last changes. So a broker finds out that the metadata are those
+of another history than it knows: the coordination service was restored from an older copy (metadata/recovery).
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from kbroker.metadata.image import PartitionRegistration
 from kbroker.metadata.store.coordination import ANY_VERSION, Op, Set
@@ -27,6 +30,8 @@ RECENT = f"{ROOT}/recent"
 RECENT_CHANGES = 32
 # Every broker reads CHANGES after every change, so a larger change is stored only in its own node.
 MAX_INLINE_BYTES = 2_000
+# The most controllers that CHANGES names, the last ones.
+MAX_WRITERS = 16
 
 # Rows of a chunk by topic id and partition; None for a partition that is no longer there.
 ChunkRows = Mapping[bytes, Mapping[int, PartitionRegistration | None]]
@@ -52,12 +57,29 @@ class Change:
         return change
 
 
+class Writer(NamedTuple):
+    """A controller, by its epoch and a name that no other one has, and where its changes begin.
+
+    They follow those before `after`. The first number is higher than that only if the controller has begun a recovery:
+    then it is also higher than those of all changes that brokers have seen and the metadata lack.
+    """
+
+    epoch: int
+    name: str
+    after: int
+    first: int
+
+
 @dataclass(slots=True)
 class ChangeLog:
-    """The number of the last change, and the change itself unless it is only in its own node."""
+    """The number of the last change, and the change itself unless it is only in its own node.
+
+    `writers`: the last controllers, oldest first. Versions before this field drop it with their changes.
+    """
 
     number: int = 0
     last: Change | None = None
+    writers: tuple[Writer, ...] = ()
 
 
 def recent_path(number: int) -> str:
@@ -106,14 +128,16 @@ def encode_change_log(change_log: ChangeLog) -> bytes:
     fields: dict[str, object] = {"number": change_log.number, "recent": []}
     if change_log.last is not None:
         fields["last"] = _change_fields(change_log.last)
+    if change_log.writers:
+        fields["writers"] = change_log.writers
     return encode(fields)
 
 
-def change_ops(number: int, ops: Sequence[Op], version: int = ANY_VERSION) -> list[Op]:
+def change_ops(number: int, ops: Sequence[Op], version: int = ANY_VERSION, writers: Sequence[Writer] = ()) -> list[Op]:
     """Return the operations that announce a change. `version`: that of CHANGES after the change before."""
     change = Change.of(number, ops)
     data = encode_change(change)
-    log = ChangeLog(number, change if len(data) <= MAX_INLINE_BYTES else None)
+    log = ChangeLog(number, change if len(data) <= MAX_INLINE_BYTES else None, tuple(writers)[-MAX_WRITERS:])
     return [Set(CHANGES, encode_change_log(log), version), Set(recent_path(number), data)]
 
 
@@ -121,7 +145,11 @@ def decode_change_log(data: bytes) -> ChangeLog:
     with decoding(CHANGES):
         fields = decode(CHANGES, data)
         last = fields.get("last")
-        return ChangeLog(int(fields["number"]), None if last is None else _decode_fields(CHANGES, last))
+        writers = tuple(
+            Writer(int(epoch), str(name), int(after), int(first))
+            for epoch, name, after, first in fields.get("writers", ())
+        )
+        return ChangeLog(int(fields["number"]), None if last is None else _decode_fields(CHANGES, last), writers)
 
 
 class NodesToRead:

@@ -2,14 +2,16 @@
 
     /kbroker/cluster-id              {"id": text}
     /kbroker/broker-epoch            empty; its version is the broker epoch of the last registration
-    /kbroker/brokers/ID              a broker's address and epoch, and {"write_health"} if it is not OK; ephemeral
+    /kbroker/brokers/ID              a broker's address and epoch, {"write_health"} if it is not OK, and {"seen"}: how
+                                     new the metadata are that it knows; ephemeral
     /kbroker/registrations/ID        the same as the controller knows it, with {"fenced", "in_controlled_shutdown"} and
                                      {"history": [fields of BrokerHistory]}
     /kbroker/secret                  {"secret": hex}; brokers prove with it that they belong to this cluster
     /kbroker/secret-digest           {"sha256": hex}, that of the secret with which the first broker has registered
     /kbroker/controller              {"broker": id}; ephemeral
     /kbroker/controller-epoch        {"epoch"}; every write of the controller begins with a check of its version
-    /kbroker/changes                 {"number", "last": change}; without "last" if the change is large
+    /kbroker/changes                 {"number", "last": change, "writers": [the last controllers]}; without "last" if
+                                     the change is large
     /kbroker/recent/N                the change whose number modulo 32 is N: {"number", "paths", "rows": {chunk: ...}}
     /kbroker/topics/NAME             {"id": hex, "internal": bool}, after a removal of partitions "removed_from",
                                      "removed_to" and "first_leader_epoch"
@@ -26,7 +28,7 @@ nodes again. See change_log.py.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
@@ -42,6 +44,7 @@ from kbroker.metadata.image import (
     Forwarding,
     KnownBroker,
     PartitionRegistration,
+    SeenMetadata,
     WriteHealth,
 )
 from kbroker.metadata.store.coordination import CoordinationError
@@ -145,14 +148,26 @@ def registration_path(broker_id: int) -> str:
 
 
 def encode_broker(node: BrokerNode) -> bytes:
-    return encode({**_registration_fields(node.registration), "previous_epoch": node.previous_epoch})
+    fields = {**_registration_fields(node.registration), "previous_epoch": node.previous_epoch}
+    if node.seen != SeenMetadata():
+        fields["seen"] = node.seen
+    return encode(fields)
 
 
 def decode_broker(broker_id: int, data: bytes) -> BrokerNode:
     path = broker_path(broker_id)
     with decoding(path):
         fields = decode(path, data)
-        return BrokerNode(_registration(broker_id, fields), fields.get("previous_epoch", -1))
+        seen = decode_seen(fields.get("seen", ()))
+        return BrokerNode(_registration(broker_id, fields), fields.get("previous_epoch", -1), seen)
+
+
+def decode_seen(values: Sequence[Any]) -> SeenMetadata:
+    """Raises ValueError, TypeError. Later versions may add values."""
+    number, writer_epoch, writer, broker_epoch, leader_epoch, producer_ids_end = SeenMetadata(*values[:6])
+    return SeenMetadata(
+        int(number), int(writer_epoch), str(writer), int(broker_epoch), int(leader_epoch), int(producer_ids_end)
+    )
 
 
 def encode_registration(known: KnownBroker) -> bytes:

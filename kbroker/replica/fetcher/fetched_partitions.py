@@ -242,6 +242,10 @@ class FetchedPartitions:
         elif start > log_end:
             event_log.info("log ends before the leader's begins, starts again there", **fields)
             await partition.follower_restart_at(start)
+        else:
+            # The leader has the offset by now, or does not know the epoch of the last record here.
+            detail = f"the leader has refused offset {log_end}, though its log has {start} to {end}"
+            raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, detail)
 
     def _is_outdated(self, state: PartitionFetchState) -> bool:
         return state.partition.leader_epoch != state.leader_epoch or state.partition.is_closed

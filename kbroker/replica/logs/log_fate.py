@@ -10,6 +10,7 @@ from enum import Enum, auto
 
 from kbroker.common import TopicPartition
 from kbroker.metadata.image import MetadataImage
+from kbroker.metadata.recovery.metadata_history import MAX_UNSEEN_EPOCHS
 
 
 class LogFate(Enum):
@@ -52,4 +53,8 @@ def fate_of_log(
         leader_epoch = topic.first_leader_epoch
     else:
         return LogFate.KEEP
-    return LogFate.DELETE if latest_epoch is not None and latest_epoch < leader_epoch else LogFate.SET_ASIDE
+    if latest_epoch is None or leader_epoch >= latest_epoch + MAX_UNSEEN_EPOCHS:
+        # A recovery has skipped epochs, because the metadata were older than the logs: the replica may have been added
+        # by a change that is lost.
+        return LogFate.SET_ASIDE
+    return LogFate.DELETE if latest_epoch < leader_epoch else LogFate.SET_ASIDE

@@ -13,7 +13,7 @@ from kbroker.config.values import ConfigError, Value
 from kbroker.replica.logs.background_tasks import BackgroundTasks
 from kbroker.replica.logs.checkpoints import NEW_LOG, TAKEN_BACK, CheckpointFiles, LogCheckpoints, StartupState
 from kbroker.replica.logs.shortage_reporter import ShortageReporter
-from kbroker.replica.logs.stray_logs import FateOf, LogOffsets, StrayLogs
+from kbroker.replica.logs.stray_logs import FateOf, LogOffsets, LogPosition, StrayLogs
 from kbroker.runtime.event_log import EventLogger
 from kbroker.runtime.slices import Steps
 from kbroker.storage import file_names
@@ -276,6 +276,10 @@ class LogManager:
             except OSError as error:
                 # The next start repeats it.
                 event_log.warning("log not set aside", partition=log.tp, reason=error)
+
+    async def stray_position(self, topic_id: bytes, index: int) -> LogPosition | None:
+        """Return how far the log of a partition goes that is set aside; None if there is none. Raises OSError."""
+        return await self._environment.offload(self._stray_logs.position, topic_id, index)
 
     @property
     def stray_logs(self) -> int:

@@ -16,6 +16,7 @@ from kbroker.replica.logs.log_fate import LogFate
 from kbroker.runtime.disk import Disk
 from kbroker.runtime.event_log import EventLogger
 from kbroker.storage import checkpoint_files, file_names
+from kbroker.storage.inspect.batches import Damage, iter_batches
 from kbroker.storage.partition_metadata import read_topic_id
 
 event_log = EventLogger("kbroker.logs")
@@ -31,6 +32,14 @@ class LogOffsets(NamedTuple):
     log_start_offset: int = 0
     cleaned_to: int = 0
     high_watermark: int | None = None
+
+
+class LogPosition(NamedTuple):
+    """How far a log goes. The latest leader epoch is -1 if there is none."""
+
+    leader_epoch: int = -1
+    log_start_offset: int = 0
+    log_end_offset: int = 0
 
 
 class StrayLogs:
@@ -149,6 +158,28 @@ class StrayLogs:
     def forget_offsets(self, directory: str) -> None:
         """Remove the offsets that a log was set aside with, since the checkpoint files have them. Raises OSError."""
         self._disk.unlink(f"{directory}/{file_names.STRAY_OFFSETS}")
+
+    def position(self, topic_id: bytes, index: int) -> LogPosition | None:
+        """Return how far the stray log of a partition goes; None if there is none. Raises OSError."""
+        directory = self._directories.get((topic_id, index))
+        if directory is None:
+            return None
+        segments = sorted(self._segments(directory))
+        if not segments:
+            return LogPosition()
+        (base_offset, _), path = file_names.parse_segment_file(segments[-1].rpartition("/")[2]) or (0, ""), segments[-1]
+        end_offset, epoch = base_offset, self._latest_epoch(directory, ())
+        file = self._disk.open(path, write=False)
+        try:
+            for found in iter_batches(file, file.size(), base_offset):
+                if isinstance(found, Damage) or found.fault is not None:
+                    break
+                end_offset = found.header.next_offset
+                epoch = max(epoch or -1, found.header.leader_epoch)
+        finally:
+            file.close()
+        offsets = self.offsets(directory) or LogOffsets()
+        return LogPosition(-1 if epoch is None else epoch, offsets.log_start_offset, end_offset)
 
     def _note(self, directory: str, partition: int) -> None:
         topic_id = read_topic_id(self._disk, directory)

@@ -22,6 +22,7 @@ from kbroker.replica.isr.write_health_reporter import WriteHealthReporter
 from kbroker.runtime.event_log import EventLogger
 from kbroker.server.interbroker.disk_reports import read_disks
 from kbroker.server.interbroker.inter_broker_server import InterBrokerServer
+from kbroker.server.interbroker.log_reports import read_replica_logs
 from protocol.errors import known_error
 from protocol.messages.k56_alter_partition import AlterPartitionRequest, AlterPartitionResponse
 from protocol.messages.k63_broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
@@ -103,6 +104,9 @@ class ClusterParts:
             reporter.start()
         self._member.controller.self_healing.read_disks = lambda brokers: read_disks(
             brokers, self._config().node_id, self.peers, self._serve_locally
+        )
+        self._member.controller.recovery.read_logs = lambda brokers, keys: read_replica_logs(
+            brokers, keys, self._config().node_id, self.peers, self._serve_locally
         )
         await self.server.serve(services)
 

@@ -27,11 +27,11 @@ _NEXT_STATES = {
 
 
 class Plans:
-    """Remembers the last plan."""
+    """Remembers the last plan. `plan`: the one that was stored before."""
 
-    def __init__(self, state: ControllerState) -> None:
+    def __init__(self, state: ControllerState, plan: StoredPlan | None = None) -> None:
         self._state = state
-        self._plan: StoredPlan | None = None
+        self._plan = plan
 
     def fault(self) -> str | None:
         """Record the plan as it is stored now. Returns what is wrong with it."""

@@ -1,21 +1,29 @@
 """The fault `coordination`: an unreachable, slow, lagging or restarted coordination service, expired sessions.
 
 The fault `lost_metadata`: the service has no data any more, or that of another cluster, until the operator puts the
-data of before back.
+data of before back. The fault `older_metadata`: the operator puts an older copy of its data back.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from kbroker.metadata.recovery.cluster_identity import layout_ops
+from kbroker.metadata.store import znodes
+from kbroker.metadata.store.change_log import decode_change_log
 from kbroker.metadata.store.data_tree import DataTree
+from kbroker.simulation.runtime.machine import DATA
+from kbroker.storage.file_names import METADATA_SEEN
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
     from random import Random
 
     from kbroker.simulation.coordination.service import SimCoordination
+    from kbroker.simulation.runtime.machine import Machine
     from kbroker.simulation.scenarios.simulation import Simulation
 
 # Most faults are shorter than the session timeout of 6 s, some are longer.
@@ -107,9 +115,74 @@ async def lost_metadata(simulation: Simulation, random: Random) -> None:
     simulation.put_metadata_back()
 
 
+async def older_metadata(simulation: Simulation, random: Random) -> None:
+    """The operator puts back an older copy of the service's data, while the brokers run, or with all of them down.
+
+    Not a copy with other topics, configs or replicas: their records would be set aside until the operator acts.
+    """
+    service = simulation.coordination
+    if service is None or simulation.is_metadata_replaced:
+        return
+    copy = service.copy()
+    # Leaders change meanwhile.
+    await _expire(simulation, service, random)
+    await asyncio.sleep(random.uniform(0.0, 5.0))
+    if simulation.is_metadata_replaced:
+        return
+    with ExitStack() as down:
+        is_down = random.random() < 0.5
+        if is_down:
+            for machine in simulation.machines:
+                down.enter_context(simulation.down(machine))
+                await _end(simulation, machine, random)
+        if _last_change(copy) < _last_seen(simulation) and _decided(copy) == _decided(service.tree):
+            simulation.note("the operator has put back an older copy of the coordination service's data")
+            simulation.restore_metadata(copy)
+        if is_down:
+            await asyncio.sleep(random.uniform(0.0, 1.0))
+    # The next copy is one of a later history, or as old as this one.
+    await asyncio.sleep(random.uniform(0.0, 10.0))
+
+
+async def _end(simulation: Simulation, machine: Machine, random: Random) -> None:
+    if machine.broker is None:
+        return
+    if random.random() < 0.5 or machine.services is None or machine.paused:
+        simulation.note_of(machine, "kill -9")
+        machine.kill()
+    else:
+        simulation.note_of(machine, "SIGTERM")
+        await machine.stop()
+
+
+def _last_change(tree: DataTree) -> int:
+    return decode_change_log(tree.get(znodes.CHANGES).data).number
+
+
+def _last_seen(simulation: Simulation) -> int:
+    """Return the number of the last change that a broker has on its disk."""
+    path = f"{DATA}/{METADATA_SEEN}"
+    disks = [machine.disk for machine in simulation.machines]
+    numbers: list[int] = [json.loads(disk.data(path))[1] for disk in disks if disk.exists(path)]
+    return max(numbers, default=0)
+
+
+def _decided(tree: DataTree) -> tuple[dict[str, bytes], dict[tuple[bytes, int], object]]:
+    """Return what an administrator has decided: topics, configs, replicas, closing partitions."""
+    nodes = {path: node.data for path, node in tree.nodes.items() if path.startswith((znodes.TOPICS, znodes.CONFIGS))}
+    return nodes, {
+        (topic_id, index): (sorted(partition.replicas), partition.is_closing, partition.forwarding)
+        for path, node in tree.nodes.items()
+        if path.startswith(f"{znodes.PARTITIONS}/")
+        for topic_id, partitions in znodes.decode_chunk(znodes.number_of(path), node.data).items()
+        for index, partition in partitions.items()
+    }
+
+
 def _seconds(random: Random) -> float:
     return random.uniform(*random.choice(SECONDS))
 
 
 # The faults that replace the data of the coordination service.
 METADATA = {"lost_metadata": lost_metadata}
+OLDER_METADATA: dict[str, Callable[[Simulation, Random], Awaitable[None]]] = {"older_metadata": older_metadata}

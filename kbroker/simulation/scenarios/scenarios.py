@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from kbroker.simulation.scenarios.cluster_faults import CLUSTER, OUTAGE, POWER_OF_SEVERAL, controller
-from kbroker.simulation.scenarios.coordination_faults import METADATA
+from kbroker.simulation.scenarios.coordination_faults import METADATA, OLDER_METADATA
 from kbroker.simulation.scenarios.disk_space_faults import DISK_SPACE
 from kbroker.simulation.scenarios.faults import (
     CLOCK,
@@ -209,6 +209,18 @@ _CLUSTER_SCENARIOS = (
         administration=0.7,
         cordoning=0.2,
         recurring={**METADATA},
+    ),
+    Scenario(
+        "cluster-restore",
+        "the faults of cluster-everything, and the data of the coordination service is restored from an older copy",
+        {**_CLUSTER, **OUTAGE},
+        coordination=True,
+        transactions=0.4,
+        compaction=0.3,
+        brokers=3,
+        many_brokers=5,
+        administration=0.1,
+        recurring=OLDER_METADATA,
     ),
 )
 # Those of a lone broker, from which `any` draws, and all.

@@ -188,6 +188,13 @@ class Simulation:
             machine.disk.rename(path, f"{path}{REMOVED}")
         self._hide_from_clients(machine)
 
+    def restore_metadata(self, copy: DataTree) -> None:
+        """Replace the data of the coordination service by an older copy of it."""
+        assert self.coordination is not None
+        self.coordination.replace_data(copy)
+        if self.cluster is not None:
+            self.cluster.restore()
+
     @property
     def machine(self) -> Machine:
         """The machine of a lone broker, or the first."""

@@ -1,5 +1,6 @@
-"""Three ZooKeeper servers, which a test may kill and start again."""
+"""Three ZooKeeper servers, which a test may kill and start again, also with older data."""
 
+import shutil
 from pathlib import Path
 
 from scripts.ports import free_ports
@@ -38,6 +39,21 @@ class Ensemble:
         for index in indexes or range(len(self.servers)):
             self.servers[index].kill()
             self._running.discard(index)
+
+    def copy_to(self, directory: Path) -> None:
+        """Copy the data of all servers, which are restarted for it, as a backup."""
+        self.kill()
+        for index, server in enumerate(self.servers):
+            shutil.copytree(server.data, directory / str(index))
+        self.start()
+
+    def restore_from(self, directory: Path) -> None:
+        """Replace the data of all servers by a copy, and restart them."""
+        self.kill()
+        for index, server in enumerate(self.servers):
+            shutil.rmtree(server.data)
+            shutil.copytree(directory / str(index), server.data)
+        self.start()
 
 
 class NoEnsemble(Ensemble):

@@ -65,6 +65,11 @@ class ZooKeeperServer:
         (self.directory / "myid").write_text(str(number))
         self._main = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 
+    @property
+    def data(self) -> Path:
+        """The directory with the transactions and snapshots."""
+        return self.directory / "version-2"
+
     def start(self) -> None:
         self.launch()
         self.wait_until_listening()

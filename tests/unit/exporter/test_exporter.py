@@ -193,9 +193,9 @@ async def test_delayed_requests_and_connections(m: Machine) -> None:
     assert metrics["kbroker_connections_closed_total"][("reason", "malformed frame"),] == 1
     assert metrics[connections + "creation_total"][("listener", "PLAINTEXT"),] == 3
     assert metrics[connections + "close_total"][("listener", "PLAINTEXT"),] == 1
-    # In virtual time no timer is late.
+    # In virtual time no timer is late, but the sum of floats may be rounded.
     assert metrics["kbroker_event_loop_delay_seconds_count"][()] >= 10
-    assert metrics["kbroker_event_loop_delay_seconds_sum"][()] == 0
+    assert metrics["kbroker_event_loop_delay_seconds_sum"][()] < 1e-6
 
 
 @broker_test(**LISTENER)

@@ -18,7 +18,7 @@ def lose_once_to_a_broker_that_vanishes(cluster: Cluster, member: ClusterMember)
     """The member's next campaign loses, and its image never has the winner."""
     campaign = member.controller.campaign
 
-    async def lose() -> bool:
+    async def lose(last_epoch: int) -> bool:
         member.controller.campaign = campaign  # type: ignore[method-assign]
         async with member.loader._lock:
             winner = cluster.store.session()
@@ -66,7 +66,7 @@ async def test_a_broker_whose_session_ends_during_its_campaign_does_not_wait_for
     session.on_expired(member.on_session_lost)
     await member.load()
 
-    async def campaign() -> bool:
+    async def campaign(last_epoch: int) -> bool:
         await session.expire()
         return is_elected
 

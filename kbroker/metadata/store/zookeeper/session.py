@@ -7,7 +7,7 @@ respond to any later request either. So a call takes at most twice `timeout_s`.
 
 from __future__ import annotations
 
-from asyncio import AbstractEventLoop, Future, TimerHandle
+from asyncio import AbstractEventLoop, Future, Task, TimerHandle, sleep, wait
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -45,6 +45,8 @@ MAX_IN_FLIGHT = 64
 READ_TIMEOUT = 2 / 3
 # `close` waits at most this time, in seconds, for ZooKeeper's response.
 CLOSE_S = 3.0
+# The interval of attempts to open another session while this one is not connected, as a part of the session timeout.
+PROBE_INTERVAL = 1 / 3
 
 
 class Call:
@@ -81,6 +83,7 @@ class ZooKeeperSession:
         self.chroot = chroot
         self.connected: Future[None] = loop.create_future()
         self._loop = loop
+        self._settings = settings
         self._timeout_s = settings.session_timeout_s * READ_TIMEOUT
         self._acl = acl(settings.set_acl)
         self._client = SessionClient(loop, settings, self._on_state, self._on_event)
@@ -95,6 +98,8 @@ class ZooKeeperSession:
         self._unsent: deque[Call] = deque()
         self._in_flight: dict[Call, None] = {}
         self._timer: TimerHandle | None = None
+        # Runs while the session is not connected.
+        self._refusal_check: Task[None] | None = None
 
     def start(self) -> None:
         """Connect in the background: `connected` is done when the session exists."""
@@ -244,12 +249,47 @@ class ZooKeeperSession:
         elif state == KazooState.SUSPENDED:
             self._is_connected = False
             log.warning("the connection to ZooKeeper is lost", reason=self.last_warning)
+            if self._refusal_check is None and self.connected.done():
+                self._refusal_check = self._loop.create_task(self._end_if_refused())
         else:
             log.warning("the ZooKeeper session has ended", session=f"0x{self._session_id:x}")
-            self._end()
-            self._client.end(lambda: None)
-            for callback in self._on_expired:
-                callback()
+            self._expire()
+
+    def _expire(self) -> None:
+        self._end()
+        self._client.end(lambda: None)
+        for callback in self._on_expired:
+            callback()
+
+    async def _end_if_refused(self) -> None:
+        """End the session if it stays unconnected for its timeout while the servers accept other sessions."""
+        timeout_s = self._client.timeout_ms / 1000
+        served_s: float | None = None
+        while not self._is_connected and not self._is_over:
+            if not await self._is_served():
+                served_s = None
+            elif served_s is None:
+                served_s = self._loop.time()
+            elif self._loop.time() - served_s > timeout_s and not self._is_connected and not self._is_over:
+                log.error(
+                    "ZooKeeper refuses this session and accepts others: its data is older than what this one has seen",
+                    session=f"0x{self._session_id:x}", reason=self.last_warning,
+                )  # fmt: skip
+                self._refusal_check = None
+                self._expire()
+                return
+            await sleep(timeout_s * PROBE_INTERVAL)
+        self._refusal_check = None
+
+    async def _is_served(self) -> bool:
+        """Return whether the servers accept a new session."""
+        probe = ZooKeeperSession(self._loop, self._settings)
+        probe.start()
+        try:
+            done, _ = await wait([probe.connected], timeout=self._timeout_s)
+        finally:
+            await probe.close()
+        return bool(done)
 
     def _on_connected(self, session_id: int) -> None:
         self._is_connected = True
@@ -269,6 +309,9 @@ class ZooKeeperSession:
         self._is_connected = False
         if self._timer is not None:
             self._timer.cancel()
+        if self._refusal_check is not None:
+            self._refusal_check.cancel()
+            self._refusal_check = None
         for call in (*self._in_flight, *self._unsent):
             call.fail(SessionExpired())
         self._unsent.clear()

@@ -88,7 +88,8 @@ def test_foreign_encoders_have_every_request_and_response() -> None:
         if info.key in INTER_BROKER_APIS and kio_class(cls.__name__, info.kind, version) is None
     }
     # kbroker's own.
-    assert between_brokers == {("ForwardRecordsRequest", 0), ("ForwardRecordsResponse", 0)}
+    own = ("ForwardRecords", "DescribeReplicaLogs")
+    assert between_brokers == {(f"{name}{kind}", 0) for name in own for kind in ("Request", "Response")}
 
 
 @by_class

@@ -1,5 +1,7 @@
 """Mistakes that show when a leader is replaced, and leads again, or when its disk is full."""
 
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -7,7 +9,10 @@ import pytest
 from kbroker.coordinator.transaction.transaction_markers import TransactionMarkerSender
 from kbroker.interbroker.fencing_check import FencingCheck
 from kbroker.metadata import replication_control_manager
-from kbroker.metadata.image import WriteHealth
+from kbroker.metadata.image import UNKNOWN_REPLICA, PartitionRegistration, SeenMetadata, WriteHealth
+from kbroker.metadata.recovery import log_recovery
+from kbroker.metadata.recovery.log_recovery import ReadLogs, ReplicaLog
+from kbroker.metadata.recovery.metadata_history import MAX_UNSEEN_EPOCHS
 from kbroker.metadata.replication import alter_partition
 from kbroker.replica.fetch import follower_fetch, partition_reads
 from kbroker.replica.fetcher.partition_fetch_state import PartitionFetchState
@@ -18,17 +23,20 @@ from kbroker.simulation.scenarios.disk_space_faults import fill, fill_several, f
 from kbroker.simulation.scenarios.faults import Fault
 from kbroker.storage.log.writing.log_truncation import LogOwner, LogTruncation
 from protocol.errors import ErrorCode
-from tests.unit.simulation.mutations.cluster import LIVENESS, replicated
+from tests.unit.simulation.mutations.cluster import replicated
 from tests.unit.simulation.mutations.leadership_faults import (
     late_claim,
     late_response,
     leader_moves_unheard,
     leader_returns,
     only_clients_reach_the_leader,
+    restored_with_a_stale_follower_first,
+    restored_with_an_unaware_broker_first,
+    restored_without_the_leader,
     successor_knows_a_lower_high_watermark,
     synced_records_are_truncated,
 )
-from tests.unit.simulation.mutations.mutation import INVARIANT, mutation, replaces, wrap
+from tests.unit.simulation.mutations.mutation import INVARIANT, LIVENESS, mutation, replaces, wrap
 from tests.unit.simulation.mutations.shapes import Shape, broker, only, topics
 
 
@@ -193,3 +201,59 @@ def brokers_that_cannot_write_join(patch: pytest.MonkeyPatch) -> None:
     """A follower whose disk is full joins the ISR of a partition to which nobody writes."""
     for module in (alter_partition, isr_manager):
         wrap(patch, module, "may_join", lambda original, *arguments: True)
+
+
+# What a restore from an older copy may reveal.
+RESTORE_SIGNS = [INVARIANT, LIVENESS, "lost write", "inconsistent offsets"]
+
+
+@mutation("cluster", RESTORE_SIGNS, replicated(restored_without_the_leader, seconds=12.0))
+def an_older_copy_goes_unnoticed(patch: pytest.MonkeyPatch) -> None:
+    """Leaders are elected by the ISRs of the copy."""
+    patch.setattr(replication_control_manager, "needs_recovery", lambda seen, log: False)
+
+
+@mutation("cluster", RESTORE_SIGNS, replicated(restored_without_the_leader, seconds=12.0))
+def a_recovery_uses_epochs_of_the_lost_history(patch: pytest.MonkeyPatch) -> None:
+    """Leader epochs continue with those of the copy."""
+
+    def begin(partition: PartitionRegistration, seen: Iterable[SeenMetadata]) -> PartitionRegistration:
+        # The checks go by the partition epoch.
+        epoch = partition.partition_epoch + MAX_UNSEEN_EPOCHS
+        return replace(
+            partition, leader=-1, isr=[], elr=[], last_known_elr=list(UNKNOWN_REPLICA), partition_epoch=epoch
+        )
+
+    patch.setattr(replication_control_manager, "begin_recovery", begin)
+
+
+@mutation("cluster", RESTORE_SIGNS, replicated(restored_without_the_leader, seconds=12.0))
+def a_recovery_elects_the_worst_log(patch: pytest.MonkeyPatch) -> None:
+    """The log with the lowest epoch, and of these the shortest, leads."""
+
+    class Reversed(ReplicaLog):
+        def __gt__(self, other: tuple[object, ...]) -> bool:
+            return ReplicaLog.__lt__(self, other)
+
+    best = log_recovery._best
+
+    def worst(partition: PartitionRegistration, logs: dict[int, ReplicaLog | None], acceptable: set[int]) -> int | None:
+        return best(partition, {id: log and Reversed(*log) for id, log in logs.items()}, acceptable)
+
+    patch.setattr(log_recovery, "_best", worst)
+
+
+@mutation("cluster", RESTORE_SIGNS, replicated(restored_with_a_stale_follower_first, seconds=25.0))
+def a_recovery_does_not_wait_for_other_logs(patch: pytest.MonkeyPatch) -> None:
+    """The first broker that has a log leads."""
+
+    def suffices(replicas: list[int], read: ReadLogs, min_isr: int) -> bool:
+        return bool(read.logs)
+
+    patch.setattr(log_recovery, "_suffices", suffices)
+
+
+@mutation("cluster", RESTORE_SIGNS, replicated(restored_with_an_unaware_broker_first, seconds=25.0))
+def brokers_are_not_waited_for_after_all_sessions_have_ended(patch: pytest.MonkeyPatch) -> None:
+    """The first broker that registers leads by the copy, though others may have seen that it is old."""
+    patch.setattr(replication_control_manager, "FORMER_BROKERS_S", 0.0)

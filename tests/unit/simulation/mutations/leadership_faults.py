@@ -188,3 +188,76 @@ async def _latest(scene: Scene, machine: Machine) -> int | None:
             cluster.close()
 
     return await host.run(look_up())
+
+
+async def restored_without_the_leader(simulation: Simulation, random: Random) -> None:
+    """Put a copy of before the last election back, and start the leader of that time before the others.
+
+    It has left the ISR since, and lacks records.
+    """
+    scene = Scene(simulation)
+    if not await scene.until_in_sync():
+        return
+    copy = scene.service.copy()
+    former, (leader, other) = scene.leader, scene.followers
+    with simulation.down(leader), simulation.down(other):
+        with simulation.down(former):
+            scene.kill(former)
+            await scene.until(lambda: scene.leads(leader))
+            end_offset = scene.end_offset(leader)
+            await scene.until(lambda: scene.high_watermark(leader) > end_offset + 10)
+            for machine in (leader, other):
+                simulation.note(f"{machine.name}: kill -9")
+                machine.kill()
+            simulation.note("the operator has put back an older copy of the coordination service's data")
+            simulation.restore_metadata(copy)
+        await scene.until(lambda: former.services is not None)
+        await asyncio.sleep(1.0)
+    await scene.until_in_sync()
+
+
+async def restored_with_an_unaware_broker_first(simulation: Simulation, random: Random) -> None:
+    """Put a copy of before the last election back. A broker that was down since then starts some seconds earlier."""
+    scene = Scene(simulation)
+    if not await scene.until_in_sync():
+        return
+    copy = scene.service.copy()
+    former, (leader, other) = scene.leader, scene.followers
+    with simulation.down(leader), simulation.down(other):
+        with simulation.down(former):
+            scene.kill(former)
+            await scene.until(lambda: scene.leads(leader))
+            end_offset = scene.end_offset(leader)
+            await scene.until(lambda: scene.high_watermark(leader) > end_offset + 10)
+            for machine in (leader, other):
+                simulation.note(f"{machine.name}: kill -9")
+                machine.kill()
+            simulation.note("the operator has put back an older copy of the coordination service's data")
+            simulation.restore_metadata(copy)
+            epoch = scene.ephemeral_epoch(former)
+        await scene.until(lambda: scene.ephemeral_epoch(former) > epoch, seconds=10.0)
+        await asyncio.sleep(5.0)
+    await scene.until_in_sync()
+
+
+async def restored_with_a_stale_follower_first(simulation: Simulation, random: Random) -> None:
+    """Put a copy of before the last ISR change back, and start a follower that has left the ISR before the others."""
+    scene = Scene(simulation)
+    if not await scene.until_in_sync():
+        return
+    copy = scene.service.copy()
+    leader, (second, stale) = scene.leader, scene.followers
+    scene.cut(leader, [stale])
+    await scene.until(lambda: not scene.is_in_isr(stale))
+    end_offset = scene.end_offset(leader)
+    await scene.until(lambda: scene.high_watermark(leader) > end_offset + 10)
+    with simulation.down(leader), simulation.down(second):
+        for machine in (leader, second, stale):
+            simulation.note(f"{machine.name}: kill -9")
+            machine.kill()
+        scene.heal(leader, [stale])
+        simulation.note("the operator has put back an older copy of the coordination service's data")
+        simulation.restore_metadata(copy)
+        await scene.until(lambda: scene.ephemeral_epoch(stale) > scene.broker_epoch(stale) >= 0, seconds=10.0)
+        await asyncio.sleep(3.0)
+    await scene.until_in_sync()

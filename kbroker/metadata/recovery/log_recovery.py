@@ -1,0 +1,112 @@
+"""The recovery of a partition by the logs of its replicas (KIP-966: unclean recovery).
+
+The metadata are older than the logs, so the ISR that they have may lack committed records, and records may have been
+appended in later leader epochs than they know. Nobody is elected until the logs have been compared: the log with the
+highest last leader epoch, and of these the longest one, has all records that the others have acknowledged together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from kbroker.common import NO_LEADER
+from kbroker.metadata.image import UNKNOWN_REPLICA, PartitionRegistration
+from kbroker.metadata.recovery.metadata_history import MAX_UNSEEN_EPOCHS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from kbroker.metadata.image import SeenMetadata
+
+
+class ReplicaLog(NamedTuple):
+    """The log of a replica. The fields are compared in this order; the last leader epoch is -1 if there is none."""
+
+    leader_epoch: int
+    end_offset: int
+    start_offset: int
+
+
+class ReadLogs(NamedTuple):
+    """What brokers have reported of a partition. `logs`: by broker, None if it has no log. `registered`: all brokers.
+
+    `is_complete`: no further broker is waited for, if those that have responded suffice. `is_forced`: they suffice.
+    """
+
+    logs: Mapping[int, ReplicaLog | None]
+    registered: Collection[int]
+    is_complete: bool = False
+    is_forced: bool = False
+
+
+def begin_recovery(partition: PartitionRegistration, seen: Iterable[SeenMetadata]) -> PartitionRegistration:
+    """Return the partition without leader and ISR, in epochs that no broker has seen.
+
+    `seen`: what the brokers have seen that have reported. Others may have seen later epochs, hence the margin.
+    """
+    leader_epoch = max([partition.leader_epoch, *(each.leader_epoch for each in seen)])
+    return replace(
+        partition,
+        leader=NO_LEADER,
+        leader_epoch=leader_epoch + MAX_UNSEEN_EPOCHS,
+        partition_epoch=partition.partition_epoch + MAX_UNSEEN_EPOCHS,
+        isr=[],
+        elr=[],
+        last_known_elr=list(UNKNOWN_REPLICA),
+    )
+
+
+def recover(
+    partition: PartitionRegistration, read: ReadLogs, acceptable: Collection[int], min_isr: int
+) -> PartitionRegistration | None:
+    """Return the partition with the broker as its leader that has the best log; None if others are waited for.
+
+    `acceptable`: the brokers that may lead. A broker that is no replica becomes one: the partition was moved to it.
+    """
+    if not _suffices(partition.replicas, read, min_isr):
+        return None
+    leader = _best(partition, read.logs, acceptable)
+    if leader is None:
+        return None
+    replicas = partition.replicas if leader in partition.replicas else [*partition.replicas, leader]
+    return replace(
+        partition,
+        leader=leader,
+        leader_epoch=partition.leader_epoch + 1,
+        partition_epoch=partition.partition_epoch + 1,
+        replicas=replicas,
+        isr=[leader],
+        last_known_elr=[],
+    )
+
+
+def _suffices(replicas: Sequence[int], read: ReadLogs, min_isr: int) -> bool:
+    """Return whether one of the logs must have each committed record.
+
+    A committed record is on as many replicas as min.insync.replicas says. A replica without a log shows that the
+    partition was moved, so its replicas are unknown.
+    """
+    if set(read.registered) <= read.logs.keys() or read.is_forced:
+        return True
+    if not read.is_complete:
+        return False
+    count = sum(read.logs.get(replica) is not None for replica in replicas)
+    return count > len(replicas) - min(min_isr, len(replicas))
+
+
+def _best(
+    partition: PartitionRegistration, logs: Mapping[int, ReplicaLog | None], acceptable: Collection[int]
+) -> int | None:
+    """Return the broker with the best log, the first replica of equal ones; None if no broker can lead."""
+    candidates = [broker for broker in (*partition.replicas, *sorted(logs)) if broker in acceptable]
+    best = None
+    for broker in candidates:
+        log = logs.get(broker)
+        if log is not None and (best is None or log > best[0]):
+            best = log, broker
+    if best is not None:
+        return best[1]
+    # There is no log at all: the partition has no records.
+    return next((broker for broker in candidates if broker in partition.replicas and broker in logs), None)

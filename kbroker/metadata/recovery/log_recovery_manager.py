@@ -1,0 +1,178 @@
+"""LogRecoveryManager: the controller compares the logs of partitions whose leader is unknown, and elects the best.
+
+It runs after each reconciliation, until no partition waits any more. It asks all brokers, since a log may be on a
+broker that the metadata do not know as a replica. A broker that does not respond is waited for; after WAIT_S the others
+suffice if one of them must have all committed records. Otherwise the operator decides (ElectLeaders, unclean).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Container, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from kbroker.common import KafkaError
+from kbroker.metadata.recovery.log_recovery import ReadLogs, ReplicaLog, recover
+from kbroker.metadata.replication.broker_changes import acceptable_leaders
+from kbroker.metadata.replication.leader_elections import RequestedElection
+from kbroker.metadata.replication.partition_change import Election
+from kbroker.metadata.store.coordination import CoordinationError
+from kbroker.metadata.store.partition_chunks import ChunkDraft
+from kbroker.runtime.event_log import EventLogger
+
+if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop, Future, Task
+
+    from kbroker.metadata.metadata_loader import MetadataLoader
+    from kbroker.metadata.metadata_writer import MetadataWriter
+    from kbroker.metadata.replication_control_manager import ReplicationControlManager
+    from kbroker.runtime.mutex import Mutex
+
+log = EventLogger("kbroker.metadata")
+
+# The topic id and the index of a partition.
+Key = tuple[bytes, int]
+# The logs of partitions on the brokers that have responded: None if there is none. One that cannot be read is missing.
+LogsByBroker = Mapping[int, Mapping[Key, ReplicaLog | None]]
+ReadReplicaLogs = Callable[[Collection[int], Sequence[Key]], Awaitable[LogsByBroker]]
+
+# The time in seconds in which all brokers should respond, and the interval of attempts.
+WAIT_S = 10.0
+RETRY_S = 1.0
+# The most partitions that a message names.
+MAX_NAMED = 5
+
+
+class LogRecoveryManager:
+    """Part of the controller, with which it shares the lock and the writer. `read_logs` is set before it is needed."""
+
+    def __init__(
+        self,
+        loader: MetadataLoader,
+        writer: MetadataWriter,
+        replication: ReplicationControlManager,
+        lock: Mutex,
+        loop: AbstractEventLoop,
+    ) -> None:
+        self.read_logs: ReadReplicaLogs = _read_nothing
+        self._loader = loader
+        self._writer = writer
+        self._replication = replication
+        self._lock = lock
+        self._loop = loop
+        self._task: Task[None] | None = None
+        # Done when brokers have registered since, or an operator has decided.
+        self._changed: Future[None] | None = None
+        self._wait_until = 0.0
+        self._reported: frozenset[Key] = frozenset()
+
+    def start(self) -> None:
+        """Recover the partitions that wait for it, in the background."""
+        if self._changed is not None and not self._changed.done():
+            self._changed.set_result(None)
+        if self._task is None and self._pending():
+            self._task = self._loop.create_task(self._run())
+
+    def _pending(self) -> list[Key]:
+        return [
+            (topic_id, index)
+            for _, topic_id, index, partition in ChunkDraft(self._loader.chunks).partitions()
+            if partition.is_recovering
+        ]
+
+    async def _run(self) -> None:
+        self._wait_until = self._loop.time() + WAIT_S
+        try:
+            while self._writer.is_elected and (pending := self._pending()):
+                self._changed = self._loop.create_future()
+                try:
+                    responding = await self._recover(pending)
+                    self._report(responding)
+                except (KafkaError, CoordinationError) as error:
+                    log.info("partitions not recovered yet", reason=error)
+                except Exception as error:
+                    log.failure("partitions not recovered yet", error)
+                if not self._pending():
+                    continue
+                timer = self._loop.call_later(RETRY_S, self._wake)
+                await self._changed
+                timer.cancel()
+        finally:
+            self._task = self._changed = None
+
+    def _wake(self) -> None:
+        if self._changed is not None and not self._changed.done():
+            self._changed.set_result(None)
+
+    async def force(self, requested: Sequence[RequestedElection] | None) -> list[RequestedElection]:
+        """Elect the best of the logs that can be read, for partitions that wait (None: all). Returns those elected.
+
+        Raises KafkaError.
+        """
+        topics = self._loader.image.topics
+        ids = {topic.topic_id: name for name, topic in topics.items()}
+        waiting = {key: RequestedElection(ids[key[0]], key[1]) for key in self._pending() if key[0] in ids}
+        chosen = [key for key, named in waiting.items() if requested is None or named in requested]
+        if not chosen or not self._writer.is_elected:
+            return []
+        await self._recover(chosen, forced=chosen)
+        left = set(self._pending())
+        return [waiting[key] for key in chosen if key not in left]
+
+    async def _recover(self, keys: Sequence[Key], forced: Container[Key] = ()) -> Collection[int]:
+        """Elect leaders for the partitions whose logs suffice. Returns the brokers that have responded.
+
+        Raises KafkaError.
+        """
+        known = self._loader.registrations
+        epochs = {broker: known[broker].registration.epoch for broker in acceptable_leaders(known)}
+        read = await self.read_logs(epochs.keys(), keys)
+        async with self._lock:
+            await self._writer.prepare()
+            known = self._loader.registrations
+            # A broker that has registered again may have lost the end of its logs.
+            acceptable = acceptable_leaders(known)
+            read = {
+                broker: logs
+                for broker, logs in read.items()
+                if broker in acceptable and known[broker].registration.epoch == epochs[broker]
+            }
+            draft = ChunkDraft(self._loader.chunks)
+            is_complete = self._loop.time() >= self._wait_until
+            for topic_id, index in keys:
+                found = draft.find(topic_id, index)
+                if found is None or not found[1].is_recovering:
+                    continue
+                number, partition = found
+                rules = self._replication.rules(topic_id)
+                key = topic_id, index
+                logs = {broker: own[key] for broker, own in read.items() if key in own}
+                is_forced = key in forced or (is_complete and rules.election is Election.UNCLEAN)
+                recovered = recover(
+                    partition,
+                    ReadLogs(logs, known.keys(), is_complete, is_forced),
+                    acceptable,
+                    rules.min_insync_replicas,
+                )
+                if recovered is not None:
+                    draft.replace(number, topic_id, index, recovered)
+            await self._writer.commit_all(draft.ops())
+        return read.keys()
+
+    def _report(self, responding: Collection[int]) -> None:
+        pending = self._pending()
+        if not pending:
+            log.warning("all partitions are recovered: the best log of each one leads")
+        elif self._loop.time() >= self._wait_until and self._reported != frozenset(pending):
+            names = {topic.topic_id: name for name, topic in self._loader.image.topics.items()}
+            log.error(
+                "partitions have no leader, since the brokers that respond may lack committed records: start the "
+                "others, or elect leaders (kafka-leader-election --election-type unclean), which may lose records",
+                partitions=len(pending),
+                first=[f"{names.get(topic_id, topic_id.hex())}-{index}" for topic_id, index in pending[:MAX_NAMED]],
+                missing=sorted(set(self._loader.registrations) - set(responding)),
+            )
+        self._reported = frozenset(pending)
+
+
+async def _read_nothing(brokers: Collection[int], keys: Sequence[Key]) -> LogsByBroker:
+    return {}

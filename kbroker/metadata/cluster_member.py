@@ -164,7 +164,7 @@ class ClusterMember:
         self.deleted_topics = await read_deleted_topics(self._coordination)
 
     async def _check_cluster(self) -> None:
-        await check_same_cluster(self._coordination, self.image.cluster_id, self.secret)
+        await check_same_cluster(self._coordination, self.image.cluster_id)
 
     async def register(self, broker: BrokerRegistration, max_wait_s: float = 0.0, previous_epoch: int = -1) -> None:
         """Register the broker (its epoch is assigned here) and wait until the controller has unfenced it.
@@ -331,7 +331,7 @@ class ClusterMember:
         the caller may try again, with another session if this one has expired. Raises ForeignCluster, and applies
         nothing, if the service no longer has the metadata of this broker's cluster.
         """
-        await check_same_cluster(coordination, self.image.cluster_id, self.secret)
+        await check_same_cluster(coordination, self.image.cluster_id)
         self.use_session(coordination)
         await self.register(broker, max_wait_s, self._last_epoch)
         self.loader.replay_roles()

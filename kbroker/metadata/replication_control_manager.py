@@ -12,13 +12,8 @@ from typing import TYPE_CHECKING
 
 from kbroker.common import KafkaError
 from kbroker.config.config_resource import ConfigResource, ConfigResourceType
-from kbroker.metadata.image import BrokerNode, KnownBroker, SeenMetadata, WriteHealth
-from kbroker.metadata.recovery.log_recovery import begin_recovery
-from kbroker.metadata.recovery.metadata_history import (
-    MAX_UNSEEN_CHANGES,
-    needs_recovery,
-    unseen_producer_id,
-)
+from kbroker.metadata.image import BrokerNode, KnownBroker, WriteHealth
+from kbroker.metadata.recovery.older_metadata import OlderMetadata
 from kbroker.metadata.replication.broker_changes import (
     BrokerChanges,
     acceptable_leaders,
@@ -61,9 +56,6 @@ log = EventLogger("kbroker.metadata")
 
 # The interval of attempts while the coordination service is unavailable, in seconds.
 RETRY_BACKOFF_S = 1.0
-
-# The time in which the brokers should register again that had registrations when all sessions ended, in seconds.
-FORMER_BROKERS_S = 10.0
 # The most elections in one balance of leaders, as in Kafka.
 MAX_BALANCED = 1000
 
@@ -95,8 +87,7 @@ class ReplicationControlManager:
         self.on_reconciled: Callable[[], None] = lambda: None
         # The controller epoch in which all partitions have been checked.
         self._reconciled_epoch = 0
-        # The controller epoch in which the former brokers are waited for, and until when.
-        self._waiting_epoch, self._wait_until = 0, 0.0
+        self._older_metadata = OlderMetadata(loader, writer, loop)
         self._brokers_changed = False
         self._reconciling: Task[None] | None = None
 
@@ -143,17 +134,19 @@ class ReplicationControlManager:
             known = self._loader.registrations
             nodes = await self._read_broker_nodes()
             changes = plan_broker_changes(nodes, known)
-            newer = await self._newer_metadata(nodes, changes)
-            if not newer:
-                self._wait_for_former_brokers(known, changes)
             epoch = self._writer.epoch
             is_reconciled = self._reconciled_epoch == epoch
+            newer = await self._older_metadata.seen_by_brokers(nodes, changes)
+            if not newer and not is_reconciled:
+                self._older_metadata.wait_for_former_brokers(known, changes)
             if changes or not is_reconciled:
                 after = changes.after(known, self._clock.now_ms())
                 # Brokers are fenced first: a failure between two multis may have left their partitions unsettled.
                 self._reconciled_epoch = 0
                 if newer:
-                    await self._begin_recovery(changes, after, newer)
+                    await self._older_metadata.begin_recovery(
+                        self._coordination, newer, *self._registration_ops(changes, after)
+                    )
                 else:
                     await self._write(changes, after, only_changed=is_reconciled)
                 self._reconciled_epoch = epoch
@@ -186,69 +179,17 @@ class ReplicationControlManager:
         """
         brokers = changes.brokers if only_changed else None
         draft = self._settle(changes, after, brokers=brokers)
-        leaving = [self._registration_op(broker_id, after) for broker_id in changes.fenced]
-        entering = [self._registration_op(broker_id, after) for broker_id in (*changes.restarted, *changes.unfenced)]
+        leaving, entering = self._registration_ops(changes, after)
         for batch in batches([*leaving, *draft.ops(), *entering]):
             await self._writer.write(batch)
 
-    def _wait_for_former_brokers(self, known: Mapping[int, KnownBroker], changes: BrokerChanges) -> None:
-        """Raise KafkaError while brokers are waited for, after all of them have lost their sessions.
-
-        This broker has been elected with a new registration, so none has gone on with its former one. The coordination
-        service may have been restored from an older copy, and only a broker that was up until then may know.
-        """
-        own, epoch = self._writer.node_id, self._writer.epoch
-        if self._reconciled_epoch == epoch or own not in changes.restarted or own not in known:
-            return
-        awaited = [id for id, broker in known.items() if not broker.fenced and id not in changes.restarted]
-        if self._waiting_epoch != epoch:
-            self._waiting_epoch, self._wait_until = epoch, self._loop.time() + FORMER_BROKERS_S
-        if awaited and self._loop.time() < self._wait_until:
-            message = f"brokers {awaited} were registered when all sessions ended: waiting for them at first"
-            raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, message)
-
-    async def _newer_metadata(self, nodes: Mapping[int, BrokerNode], changes: BrokerChanges) -> list[SeenMetadata]:
-        """Return what new registrations have seen that the metadata lack: an older copy of them was restored.
-
-        Raises KafkaError.
-        """
-
-        def newer() -> list[SeenMetadata]:
-            seen = (nodes[broker_id].seen for broker_id in changes.restarted)
-            return [each for each in seen if needs_recovery(each, self._loader.change_log)]
-
-        if newer():
-            # This broker may merely not have read the changes of a later controller.
-            await self._writer.refresh()
-        return newer()
-
-    async def _begin_recovery(
-        self, changes: BrokerChanges, after: Mapping[int, KnownBroker], newer: Sequence[SeenMetadata]
-    ) -> None:
-        """Write changes of brokers, with all partitions waiting for the logs of their replicas (metadata/recovery).
-
-        The last multi also says that the recovery has begun. If it is not reached, the next controller begins again.
-        """
-        number = self._loader.change_log.number
-        draft = ChunkDraft(self._loader.chunks)
-        for chunk, topic_id, index, partition in draft.partitions():
-            draft.replace(chunk, topic_id, index, begin_recovery(partition, newer))
-        node = await self._coordination.get(znodes.PRODUCER_IDS)
-        next_id = unseen_producer_id(newer, znodes.decode(znodes.PRODUCER_IDS, node.data)["next"])
-        ids = Set(znodes.PRODUCER_IDS, znodes.encode({"next": next_id}))
+    def _registration_ops(
+        self, changes: BrokerChanges, after: Mapping[int, KnownBroker]
+    ) -> tuple[Sequence[Op], Sequence[Op]]:
+        """Return the operations that fence brokers, and those that unfence brokers."""
         leaving = [self._registration_op(broker_id, after) for broker_id in changes.fenced]
         entering = [self._registration_op(broker_id, after) for broker_id in (*changes.restarted, *changes.unfenced)]
-        *earlier, last = batches([*leaving, *draft.ops(), ids, *entering])
-        for batch in earlier:
-            await self._writer.write(batch)
-        seen = max(each.number for each in newer)
-        self._writer.begin_history(seen + MAX_UNSEEN_CHANGES)
-        await self._writer.write(last)
-        log.error(
-            "the coordination service has older metadata than brokers have seen: its data was restored from a copy. No "
-            "partition has a leader until the logs of its replicas are compared",
-            last_change=number, last_change_seen=seen, brokers=sorted(changes.restarted),
-        )  # fmt: skip
+        return leaving, entering
 
     def _settle(
         self,

@@ -7,15 +7,14 @@ from typing import Any
 import typer
 
 from kbroker.cli.cluster.broker_state import broker_state
-from kbroker.cli.cluster.plans.broker_message import send_message
+from kbroker.cli.cluster.cluster_problems import print_problems, read_problems
 from kbroker.cli.cluster.plans.run_plan import now_ms
 from kbroker.cli.cluster.roll.command import roll
 from kbroker.cli.cluster.self_healing import healing_json, print_healing, read_healing
-from kbroker.cli.cluster.write_health import print_write_health, read_write_health
 from kbroker.cli.common.client import admin_client, read_again
 from kbroker.cli.common.formatting import count_text
 from kbroker.cli.common.options import DEFAULT_BOOTSTRAP, AsJson, Bootstrap
-from kbroker.cli.common.output import Cell, print_heading, print_json, print_note, print_table
+from kbroker.cli.common.output import Cell, print_heading, print_json, print_table
 from kbroker.cli.common.partitions.list_offsets import Partition
 from kbroker.cli.common.partitions.partition_health import (
     CONDITIONS,
@@ -26,7 +25,6 @@ from kbroker.cli.common.partitions.partition_health import (
 from kbroker.cli.common.partitions.reassignments import NO_REASSIGNMENT, reassignments_if_known
 from kbroker.cli.common.partitions.replica_lag import UNKNOWN_LAG, ReplicaLag, replica_lag
 from kbroker.common import format_address
-from protocol.messages.k10003_describe_broker import DescribeBrokerRequest, DescribeBrokerResponse
 
 app = typer.Typer()
 
@@ -63,34 +61,19 @@ def status(as_json: AsJson = False, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP) ->
         ]
         summary = cluster_summary(cluster, len(topics), partitions, lags)
         healing = read_healing(client, summary["brokers"])
-        write_health = read_write_health(client)
-        recovering = read_recovering(client) if summary["partitions"]["offline"] else 0
-        summary["partitions"]["recovering"] = recovering
+        problems = read_problems(client)
+        summary["partitions"]["recovering"] = problems.recovering
     if as_json:
-        details = {"self_healing": [healing_json(broker) for broker in healing], "write_health": write_health._asdict()}
-        print_json(summary | details)
+        write_health = {"failing": problems.failing, "on_probation": problems.on_probation}
+        print_json(
+            summary | {"self_healing": [healing_json(broker) for broker in healing], "write_health": write_health}
+        )
     else:
         _print_summary(summary)
-        print_write_health(write_health)
+        print_problems(problems)
         print_healing(healing, now_ms())
-        if recovering:
-            print_note(
-                f"{count_text(recovering, 'partition')} without a leader: the coordination service was restored from "
-                "an older copy, and the logs of all replicas are compared first. Start the brokers that are away; "
-                "docs/cluster.md says how to go on without them."
-            )
-    has_problem = write_health.failing or any(summary["partitions"][name] for name in PROBLEMS)
+    has_problem = problems.failing or any(summary["partitions"][name] for name in PROBLEMS)
     raise typer.Exit(1 if has_problem else 0)
-
-
-def read_recovering(client: Any) -> int:
-    """Return how many partitions have no leader because the metadata are older than the logs; 0 if unknown."""
-    from kafka.errors import KafkaError
-
-    try:
-        return send_message(client, DescribeBrokerRequest(), DescribeBrokerResponse).recovering_partitions
-    except KafkaError:
-        return 0
 
 
 def lag_by_broker(lags: Mapping[Partition, ReplicaLag]) -> dict[int, int | None]:

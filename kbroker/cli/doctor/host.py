@@ -77,7 +77,7 @@ class Host:
 
     def describe_cluster(self, host: str, port: int) -> RunningCluster | None:
         """Return the cluster of the broker at this address, None if no broker responds."""
-        from kbroker.cli.cluster.write_health import read_write_health
+        from kbroker.cli.cluster.cluster_problems import read_problems
         from kbroker.cli.common.client import admin_client
         from kbroker.cli.common.errors import CliError
 
@@ -85,7 +85,7 @@ class Host:
             with admin_client(format_address(host, port)) as client:
                 cluster = client.describe_cluster()
                 topics = client.describe_topics(None)
-                write_health = read_write_health(client)
+                problems = read_problems(client)
         except CliError:
             return None
         without_leader = [
@@ -100,7 +100,7 @@ class Host:
             len(topics),
             tuple(sorted(without_leader)),
             under_replicated,
-            tuple(write_health.failing),
+            tuple(problems.failing),
         )
 
     def read_cluster(self, settings: "ZooKeeperSettings") -> StoredCluster:

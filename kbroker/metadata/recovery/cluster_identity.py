@@ -1,4 +1,4 @@
-"""The identity of a cluster: its id and its secret, which are created with its first nodes.
+"""The identity of a cluster: its id, which is created with its first nodes.
 
 A broker whose cluster is another one, or has no metadata any more, must not apply what it finds there: its topics would
 seem to be deleted.
@@ -86,11 +86,10 @@ async def read_secret(coordination: Coordination) -> bytes:
     return znodes.decode_secret((await coordination.get(znodes.SECRET)).data)
 
 
-async def check_same_cluster(coordination: Coordination, cluster_id: str, secret: bytes) -> None:
+async def check_same_cluster(coordination: Coordination, cluster_id: str) -> None:
     """Raise ForeignCluster unless the service has the metadata of this cluster. Raises CoordinationError."""
     await coordination.sync()
-    paths = [znodes.CLUSTER_ID, znodes.SECRET, znodes.CHANGES]
-    id_node, secret_node, changes = await coordination.get_many(paths)
+    id_node, changes = await coordination.get_many([znodes.CLUSTER_ID, znodes.CHANGES])
     if id_node is None or (changes is None and _cluster_id(id_node.data) == cluster_id):
         raise ForeignCluster(
             f"the coordination service has lost the metadata of cluster {cluster_id}, to which this broker and its "
@@ -101,11 +100,6 @@ async def check_same_cluster(coordination: Coordination, cluster_id: str, secret
         raise ForeignCluster(
             f"the coordination service has the metadata of cluster {found} now; this broker and its logs belong to "
             f"cluster {cluster_id}: restore that metadata or correct zookeeper.connect, then start the broker again"
-        )
-    if secret_node is None or znodes.decode_secret(secret_node.data) != secret:
-        raise ForeignCluster(
-            f"the secret of cluster {cluster_id} in the coordination service ({znodes.SECRET}) was replaced: other "
-            "brokers would reject this one until it is started again"
         )
 
 

@@ -5,8 +5,8 @@ from collections.abc import Collection, Mapping, Sequence
 
 import pytest
 
-from kbroker.metadata import replication_control_manager
 from kbroker.metadata.image import NOTHING_SEEN, BrokerRegistration
+from kbroker.metadata.recovery import older_metadata
 from kbroker.metadata.recovery.log_recovery import ReplicaLog
 from kbroker.metadata.recovery.log_recovery_manager import Key
 from kbroker.metadata.recovery.metadata_history import MAX_UNSEEN_CHANGES, MAX_UNSEEN_EPOCHS, MAX_UNSEEN_PRODUCER_IDS
@@ -24,7 +24,7 @@ T = "t"
 @pytest.fixture(autouse=True)
 def _short_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     """Brokers that do not return are waited for only shortly."""
-    monkeypatch.setattr(replication_control_manager, "FORMER_BROKERS_S", 0.1)
+    monkeypatch.setattr(older_metadata, "FORMER_BROKERS_S", 0.1)
 
 
 class Logs:
@@ -148,7 +148,7 @@ async def test_lost_changes_count_though_their_numbers_are_in_use_again():
 @async_test
 async def test_brokers_that_were_registered_are_waited_for_before_anybody_leads(monkeypatch: pytest.MonkeyPatch):
     """Broker 2 was down when the lost changes were made, and starts first."""
-    monkeypatch.setattr(replication_control_manager, "FORMER_BROKERS_S", 30.0)
+    monkeypatch.setattr(older_metadata, "FORMER_BROKERS_S", 30.0)
     cluster, older = await cluster_with_older_copy()
     Logs(cluster, b1=ReplicaLog(1, 8, 0), b2=ReplicaLog(0, 9, 0), b3=ReplicaLog(1, 7, 0))
     await restore(cluster, older)
